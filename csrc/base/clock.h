@@ -1,0 +1,22 @@
+// The one notion of time: monotonic, never the wall clock, so clock steps cannot cause time-outs.
+// Pure code takes `TimePoint now` as an argument; only engine loops and backends call Now().
+#pragma once
+
+#include <chrono>
+
+namespace mydist {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+using Duration = Clock::duration;
+
+inline TimePoint Now() { return Clock::now(); }
+
+// A deadline that never comes.
+inline constexpr TimePoint kNever = TimePoint::max();
+
+inline double ToSeconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace mydist

@@ -1,0 +1,47 @@
+#include "base/dtype.h"
+
+#include <array>
+
+namespace mydist {
+namespace {
+
+struct Row {
+  std::string_view name;
+  int64_t size_bytes;
+};
+
+constexpr std::array<Row, kDataTypeCount> kRows = {{
+    {"uint8", 1},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"float32", 4},
+    {"float64", 8},
+    {"bool", 1},
+    {"complex64", 8},
+    {"complex128", 16},
+}};
+
+}  // namespace
+
+int64_t SizeOf(DataType dtype) { return kRows[static_cast<size_t>(dtype)].size_bytes; }
+
+std::string_view DataTypeName(DataType dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+
+std::optional<DataType> DataTypeFromWire(uint8_t number) {
+  if (number >= kDataTypeCount) return std::nullopt;
+  return static_cast<DataType>(number);
+}
+
+bool IsFloatingPoint(DataType dtype) {
+  return dtype >= DataType::kFloat16 && dtype <= DataType::kFloat64;
+}
+bool IsComplex(DataType dtype) {
+  return dtype == DataType::kComplex64 || dtype == DataType::kComplex128;
+}
+bool IsInteger(DataType dtype) { return dtype <= DataType::kInt64; }
+
+}  // namespace mydist

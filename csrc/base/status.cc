@@ -1,0 +1,70 @@
+#include "base/status.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace mydist {
+
+std::string_view StatusCodeName(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return "OK";
+    case StatusCode::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case StatusCode::kTypeError:
+      return "TYPE_ERROR";
+    case StatusCode::kMismatch:
+      return "MISMATCH";
+    case StatusCode::kPeerLost:
+      return "PEER_LOST";
+    case StatusCode::kTimeout:
+      return "TIMEOUT";
+    case StatusCode::kAborted:
+      return "ABORTED";
+    case StatusCode::kVersionMismatch:
+      return "VERSION_MISMATCH";
+    case StatusCode::kInternal:
+      return "INTERNAL";
+  }
+  return "UNKNOWN";
+}
+
+Status::Status(StatusCode code, std::string message)
+    : state_(std::make_shared<const State>(State{code, std::move(message)})) {
+  MYDIST_CHECK(code != StatusCode::kOk);
+}
+
+Status Status::InvalidArgument(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+Status Status::TypeError(std::string message) {
+  return {StatusCode::kTypeError, std::move(message)};
+}
+Status Status::Mismatch(std::string message) { return {StatusCode::kMismatch, std::move(message)}; }
+Status Status::PeerLost(std::string message) { return {StatusCode::kPeerLost, std::move(message)}; }
+Status Status::Timeout(std::string message) { return {StatusCode::kTimeout, std::move(message)}; }
+Status Status::Aborted(std::string message) { return {StatusCode::kAborted, std::move(message)}; }
+Status Status::VersionMismatch(std::string message) {
+  return {StatusCode::kVersionMismatch, std::move(message)};
+}
+Status Status::Internal(std::string message) { return {StatusCode::kInternal, std::move(message)}; }
+
+StatusCode Status::code() const { return ok() ? StatusCode::kOk : state_->code; }
+
+const std::string& Status::message() const {
+  static const std::string kEmpty;
+  return ok() ? kEmpty : state_->message;
+}
+
+Status Status::WithContext(std::string_view context) const {
+  if (ok()) return {};
+  return {code(), std::string(context) + ": " + message()};
+}
+
+std::string Status::ToString() const {
+  if (ok()) return "OK";
+  return std::string(StatusCodeName(code())) + ": " + message();
+}
+
+}  // namespace mydist

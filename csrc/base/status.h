@@ -1,0 +1,70 @@
+// Status: the outcome of everything that can fail outside csrc/torch.
+// A value type: cheap when OK (no allocation), immutable once made, safe to copy between threads.
+// The message is written for the user: what was got, what was expected, what to do.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/export.h"
+
+namespace mydist {
+
+// Each code maps to one Python exception class in csrc/torch/error_translation.
+enum class StatusCode : int {
+  kOk = 0,
+  kInvalidArgument,     // ValueError: wrong arguments, found before any communication.
+  kTypeError,           // TypeError: e.g. an unsupported dtype.
+  kMismatch,            // MismatchError: ranks disagree; raised on every rank.
+  kPeerLost,            // PeerLostError: a peer died or its connection closed.
+  kTimeout,             // CollectiveTimeoutError.
+  kAborted,             // AbortedError: shut down, or ended by an earlier error.
+  kVersionMismatch,     // VersionMismatchError: different builds on different ranks.
+  kInternal,            // MydistError: anything else, including a backend's own failure.
+};
+
+// The code's name as shown in logs, e.g. "MISMATCH".
+MYDIST_EXPORT std::string_view StatusCodeName(StatusCode code);
+
+class [[nodiscard]] MYDIST_EXPORT Status {
+ public:
+  Status() = default;  // OK.
+  Status(StatusCode code, std::string message);
+
+  static Status Ok() { return {}; }
+  static Status InvalidArgument(std::string message);
+  static Status TypeError(std::string message);
+  static Status Mismatch(std::string message);
+  static Status PeerLost(std::string message);
+  static Status Timeout(std::string message);
+  static Status Aborted(std::string message);
+  static Status VersionMismatch(std::string message);
+  static Status Internal(std::string message);
+
+  bool ok() const { return state_ == nullptr; }
+  StatusCode code() const;
+  const std::string& message() const;
+
+  // The same code with `context` and ": " put before the message; OK stays OK.
+  Status WithContext(std::string_view context) const;
+
+  // "OK" or "CODE: message".
+  std::string ToString() const;
+
+ private:
+  struct State {
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace mydist
+
+#define MYDIST_RETURN_IF_ERROR(expression)                        \
+  do {                                                            \
+    if (::mydist::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                             \
+    }                                                             \
+  } while (false)
