@@ -1,0 +1,84 @@
+"""`mydistrun --check-build`: what the installed core library was built with and can load."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend: compiled in or not, loadable here or not, and why not."""
+
+    name: str
+    built: bool
+    available: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What the core library says about itself."""
+
+    version: str
+    backends: tuple[Backend, ...]
+
+
+def library_path() -> Path:
+    """Where the core library of this installation is."""
+    import mydist
+
+    package = Path(mydist.__file__ or "").parent if mydist.__file__ else Path(__file__).parents[1]
+    return package / "lib" / "libmydist.so"
+
+
+def read_build_report(path: Path) -> BuildReport:
+    """Asks the core library. Raises OSError when it is missing or does not load, ValueError when
+    its answer is not understood."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; install mydist with pip install .")
+    library = ctypes.CDLL(str(path))
+    try:
+        function = library.mydist_build_report
+    except AttributeError:
+        raise ValueError(f"{path} has no build report; it is of another version") from None
+    function.restype = ctypes.c_char_p
+    return parse_build_report(function() or b"")
+
+
+def parse_build_report(raw: bytes) -> BuildReport:
+    """The report from its JSON. Raises ValueError."""
+    try:
+        report = json.loads(raw)
+        backends = tuple(
+            Backend(str(b["name"]), bool(b["built"]), bool(b["available"]), str(b["reason"]))
+            for b in report["backends"]
+        )
+        return BuildReport(str(report["version"]), backends)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the build report of the library is malformed: {error!r}") from None
+
+
+def format_build_report(report: BuildReport) -> str:
+    """The table: [x] usable, [ ] not, with the reason."""
+    width = max((len(backend.name) for backend in report.backends), default=0)
+    lines = [f"mydist {report.version}", "", "Backends:"]
+    for backend in report.backends:
+        mark = "x" if backend.built and backend.available else " "
+        reason = backend.reason or ("" if backend.built else "not built")
+        lines.append(f"  [{mark}] {backend.name:<{width}}  {reason}".rstrip())
+    return "\n".join(lines)
+
+
+def check_build(write: Callable[[str], object], path: Path | None = None) -> int:
+    """Prints the table, or why there is none; returns the exit code."""
+    try:
+        report = read_build_report(path or library_path())
+    except (OSError, ValueError) as error:
+        write(f"mydist core library: not usable: {error}")
+        return 1
+    write(format_build_report(report))
+    return 0

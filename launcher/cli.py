@@ -1,0 +1,58 @@
+"""The entry point of `mydistrun`: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from mydist.launcher.check_build import check_build
+from mydist.launcher.doctor import doctor
+from mydist.launcher.dry_run import describe_job
+from mydist.launcher.errors import LaunchError
+from mydist.launcher.flags import format_help, parse_flags
+from mydist.launcher.job import run_job
+from mydist.launcher.settings import make_job_spec
+
+
+def main(
+    arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+) -> int:
+    """Runs `mydistrun` with these arguments (sys.argv by default); returns its exit code.
+
+    0: all ranks succeeded; else the first failing rank's code, 128 + N for signal N; 2 for wrong
+    usage, 1 when the job could not start, 127 when the program is missing.
+    """
+    environment = os.environ if environment is None else environment
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments, environment)
+    except LaunchError as error:
+        print(f"mydistrun: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    parsed = parse_flags(arguments)
+    if parsed.values.get("help"):
+        print(format_help())
+        return 0
+    if parsed.values.get("version"):
+        print(f"mydistrun {_version()}")
+        return 0
+    if parsed.values.get("check-build"):
+        return check_build(print)
+    if parsed.values.get("doctor"):
+        return doctor(print)
+    spec = make_job_spec(parsed.values, parsed.command, environment)
+    if spec.dry_run:
+        print(describe_job(spec, environment))
+        return 0
+    return run_job(spec, environment)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("mydist")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

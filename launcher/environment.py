@@ -1,0 +1,93 @@
+"""The environment of each rank: its identity, the tunables, and what is forwarded to other hosts.
+
+A local rank inherits the launcher's environment as any child does. To another host only an
+allow-list travels, and nothing whose name looks like a secret unless `-x NAME` asks for it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.placement import RankPlacement
+
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHON*", "OMP_*", "NCCL_*", "MYDIST_*")
+SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASS*")
+# Left behind by a launcher that this one may itself run under; they would contradict ours.
+_STALE = (
+    "MYDIST_RANK", "MYDIST_SIZE", "MYDIST_LOCAL_*", "MYDIST_CROSS_*", "MYDIST_HOST_ID",
+    "MYDIST_JOB_*", "MYDIST_RENDEZVOUS", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*",
+    "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "PMI_*", "PMIX_*",
+)  # fmt: skip
+REDACTED = "<redacted>"
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the ranks of a job meet. `rendezvous` is `host:port` of the launcher's server."""
+
+    master_address: str
+    master_port: int
+    rendezvous: str
+    job_id: str
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a variable name fits one of the shell-like patterns (case counts not)."""
+    return any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in patterns)
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a local rank keeps of the launcher's own environment."""
+    return {k: v for k, v in environment.items() if not matches(k, _STALE)}
+
+
+def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What travels to another host without being asked for."""
+    return {
+        name: value
+        for name, value in inherited_environment(environment).items()
+        if matches(name, FORWARDED) and not matches(name, SECRET)
+    }
+
+
+def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """What flags ask for on every rank: tunables, the controller, `-x`, unbuffered Python."""
+    requested = dict(spec.tunables)
+    if spec.controller is not None:
+        requested["MYDIST_CONTROLLER"] = spec.controller
+    if "PYTHONUNBUFFERED" not in environment:
+        requested["PYTHONUNBUFFERED"] = "1"
+    for name, value in spec.exported.items():
+        requested[name] = environment[name] if value is None else value
+    return requested
+
+
+def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict[str, str]:
+    """Who the rank is, for mydist and for torch.distributed code in the same script."""
+    return {
+        "RANK": str(placement.rank),
+        "LOCAL_RANK": str(placement.local_rank),
+        "WORLD_SIZE": str(placement.size),
+        "LOCAL_WORLD_SIZE": str(placement.local_size),
+        "NODE_RANK": str(placement.node_rank),
+        "MASTER_ADDR": endpoints.master_address,
+        "MASTER_PORT": str(endpoints.master_port),
+        "MYDIST_RANK": str(placement.rank),
+        "MYDIST_SIZE": str(placement.size),
+        "MYDIST_LOCAL_RANK": str(placement.local_rank),
+        "MYDIST_LOCAL_SIZE": str(placement.local_size),
+        "MYDIST_CROSS_RANK": str(placement.cross_rank),
+        "MYDIST_CROSS_SIZE": str(placement.cross_size),
+        "MYDIST_HOST_ID": placement.host.name,
+        "MYDIST_JOB_ID": endpoints.job_id,
+        "MYDIST_RENDEZVOUS": endpoints.rendezvous,
+    }
+
+
+def redact(environment: Mapping[str, str], shown: frozenset[str]) -> dict[str, str]:
+    """The same names with every value hidden but those in `shown`."""
+    return {k: v if k in shown else REDACTED for k, v in sorted(environment.items())}

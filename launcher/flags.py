@@ -1,0 +1,326 @@
+"""The flags of `mydistrun` as one table, and the parser that reads them.
+
+The table is also what the help text, the config file and the documentation test are made from.
+Both spellings of a flag are understood: `--num-proc` and `--num_proc`. The first token that is
+neither a flag nor a flag's value ends the options; it and all that follows is the user's command.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mydist.launcher.errors import UsageError
+
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "off")
+Convert = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag. `convert` turns its text into a value or raises ValueError saying what it
+    expected; None makes it a switch. `variable` is the MYDIST_* variable of a tunable.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    convert: Convert | None = None
+    metavar: str = ""
+    variable: str | None = None
+    negatable: bool = False
+    repeated: bool = False
+    command_line_only: bool = False
+
+    @property
+    def key(self) -> str:
+        """The canonical name: the longest spelling without dashes, e.g. `num-proc`."""
+        return max(self.names, key=len).lstrip("-")
+
+
+@dataclass
+class ParsedFlags:
+    """What stood on the command line: values by flag key, and the user's command."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+
+def integer(low: int, high: int) -> Convert:
+    """A converter for an integer within [low, high]."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text) if text.isascii() and "_" not in text else None
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            raise ValueError(f"an integer from {low} to {high}")
+        return value
+
+    return convert
+
+
+def seconds(low: float, high: float) -> Convert:
+    """A converter for a duration in seconds within [low, high]; fractions are allowed."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise ValueError(f"a number of seconds from {low:g} to {high:g}")
+        return value
+
+    return convert
+
+
+def choice(options: Sequence[str]) -> Convert:
+    """A converter for one of the words given."""
+
+    def convert(text: str) -> str:
+        if text not in options:
+            raise ValueError("one of " + ", ".join(options))
+        return text
+
+    return convert
+
+
+def text_value(text: str) -> str:
+    """A converter for any text but the empty one."""
+    if not text or "\0" in text:
+        raise ValueError("a text that is not empty")
+    return text
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A converter for shell-like words."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"words quoted as in a shell ({error})") from None
+
+
+def interface_names(text: str) -> tuple[str, ...]:
+    """A converter for a comma-separated list of network interface names."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(name and "/" not in name and len(name) < 16 and name.isascii() for name in names):
+        raise ValueError("interface names separated by commas, e.g. eth0,eth1")
+    return names
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        ("-np", "--num-proc"),
+        "ranks to start [all local GPUs, else all cores]",
+        integer(1, 65536),
+        "N",
+    ),
+    Flag(("-H", "--hosts"), "hosts and their slots: h1:4,[fe80::1]:4", text_value, "LIST"),
+    Flag(("--hostfile",), "file with one host per line: 'name slots=N'", text_value, "FILE"),
+    Flag(("--mpi",), "start the ranks with mpirun; negotiate over MPI"),
+    Flag(("--gloo",), "start the ranks directly or through ssh; negotiate over Gloo"),
+    Flag(
+        ("--timeline-filename",),
+        "write the timeline of all ranks to this file",
+        text_value,
+        "PATH",
+        "MYDIST_TIMELINE",
+    ),
+    Flag(
+        ("--timeline-mark-cycles",),
+        "mark every engine cycle in the timeline",
+        variable="MYDIST_TIMELINE_MARK_CYCLES",
+    ),
+    Flag(
+        ("-x",),
+        "pass a variable to all ranks, with its present or the given value",
+        text_value,
+        "NAME[=V]",
+        repeated=True,
+        command_line_only=True,
+    ),
+    Flag(("-p", "--ssh-port"), "port of the remote ssh servers", integer(1, 65535), "PORT"),
+    Flag(("-i", "--ssh-identity-file"), "ssh key to log in with", text_value, "FILE"),
+    Flag(("--ssh-args",), "more arguments for ssh, quoted as in a shell", words, "ARGS"),
+    Flag(("--ssh-local",), "reach loopback addresses through ssh as well (not 'localhost')"),
+    Flag(
+        ("--remote-python",), "python on the remote hosts [same path as here]", text_value, "PATH"
+    ),
+    Flag(
+        ("--network-interfaces",),
+        "interfaces to use, first usable wins [by route]",
+        interface_names,
+        "NAMES",
+        "MYDIST_NETWORK_INTERFACES",
+    ),
+    Flag(
+        ("--start-timeout",), "seconds all hosts may take to answer [30]", seconds(0.1, 86400), "S"
+    ),
+    Flag(("--output-filename",), "also write DIR/rank.N/stdout and stderr", text_value, "DIR"),
+    Flag(("--prefix-output-with-timestamp",), "put the time before each output line"),
+    Flag(
+        ("--config-file",),
+        "YAML file with flags as keys; the command line wins",
+        text_value,
+        "YAML",
+        command_line_only=True,
+    ),
+    Flag(
+        ("--fusion-threshold-mb",),
+        "fuse tensors into buffers of this size; 0 = never",
+        integer(0, 1 << 20),
+        "MB",
+        "MYDIST_FUSION_THRESHOLD_MB",
+    ),
+    Flag(
+        ("--cache-capacity",),
+        "tensors whose agreement is remembered; 0 = none",
+        integer(0, 1 << 24),
+        "N",
+        "MYDIST_CACHE_CAPACITY",
+    ),
+    Flag(
+        ("--hierarchical-allreduce",),
+        "reduce inside each host first [by layout and size]",
+        variable="MYDIST_HIERARCHICAL_ALLREDUCE",
+        negatable=True,
+    ),
+    Flag(
+        ("--stall-check-warning-time-seconds",),
+        "report a stalled tensor after S; 0 = never",
+        seconds(0, 1e6),
+        "S",
+        "MYDIST_STALL_WARNING_SECONDS",
+    ),
+    Flag(
+        ("--stall-check-shutdown-time-seconds",),
+        "fail a stalled job after S; 0 = never",
+        seconds(0, 1e6),
+        "S",
+        "MYDIST_STALL_SHUTDOWN_SECONDS",
+    ),
+    Flag(("--log-level",), ", ".join(LOG_LEVELS), choice(LOG_LEVELS), "LEVEL", "MYDIST_LOG_LEVEL"),
+    Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
+    Flag(
+        ("-m",),
+        "run a module as `python -m MODULE`; ends the options",
+        text_value,
+        "MODULE",
+        command_line_only=True,
+    ),
+    Flag(
+        ("--dry-run",),
+        "print command and environment of every rank, start nothing",
+        command_line_only=True,
+    ),
+    Flag(("--check-build",), "print what this installation can do", command_line_only=True),
+    Flag(("--doctor",), "print what the machine offers to mydist", command_line_only=True),
+    Flag(("--verbose",), "tell what is started and bound"),
+    Flag(("--version",), "print the version", command_line_only=True),
+    Flag(("-h", "--help"), "print this text", command_line_only=True),
+)
+
+
+def parse_flags(arguments: Sequence[str]) -> ParsedFlags:
+    """Reads flags up to the first token that is none. Raises UsageError, one line."""
+    parsed = ParsedFlags()
+    by_name = {name: flag for flag in FLAGS for name in flag.names}
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        token = rest.pop(0)
+        if token == "--":
+            break
+        name, equals, inline = token.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        flag = by_name.get(name)
+        if flag is None:
+            _parse_negated(name, token, by_name, parsed)
+            continue
+        value = _take_value(flag, token.partition("=")[0], inline if equals else None, rest)
+        _store(flag, value, name, parsed)
+        if flag.key == "m":
+            break
+    parsed.command = tuple(rest)
+    return parsed
+
+
+def convert_value(flag: Flag, text: str, shown: str) -> object:
+    """The value of a flag from its text; `shown` names the flag or variable in the error."""
+    if flag.convert is None:
+        return parse_switch(text, shown)
+    try:
+        return flag.convert(text)
+    except ValueError as error:
+        raise UsageError(f"{shown}: got {text!r}, expected {error}") from None
+
+
+def parse_switch(text: str, shown: str) -> bool:
+    """A switch written out: 1/0, true/false, yes/no or on/off."""
+    lowered = text.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise UsageError(f"{shown}: got {text!r}, expected 1 or 0 (true or false)")
+
+
+def format_help() -> str:
+    """The help text, from the table."""
+    lines = [
+        "usage: mydistrun [FLAGS] COMMAND [ARGS…]",
+        "       mydistrun [FLAGS] -m MODULE [ARGS…]",
+        "",
+    ]
+    for flag in FLAGS:
+        shown = ", ".join(flag.names)
+        if flag.negatable:
+            shown = shown.replace("--", "--[no-]", 1)
+        lines.append(f"  {shown}{' ' + flag.metavar if flag.metavar else ''}")
+        lines.append(f"        {flag.help}")
+    return "\n".join(lines)
+
+
+def suggest(name: str, candidates: Sequence[str]) -> str:
+    """`; did you mean X?` for the nearest candidate, or nothing."""
+    near = difflib.get_close_matches(name, candidates, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _take_value(flag: Flag, shown: str, inline: str | None, rest: list[str]) -> object:
+    if flag.convert is None:
+        return True if inline is None else parse_switch(inline, shown)
+    if inline is None:
+        if not rest:
+            raise UsageError(f"{shown} needs a value: {shown} {flag.metavar}")
+        inline = rest.pop(0)
+    return convert_value(flag, inline, shown)
+
+
+def _store(flag: Flag, value: object, name: str, parsed: ParsedFlags) -> None:
+    if flag.repeated:
+        listed = parsed.values.setdefault(flag.key, [])
+        assert isinstance(listed, list)
+        listed.append(value)
+    elif flag.convert is not None and parsed.values.get(flag.key, value) != value:
+        raise UsageError(f"{name} is given twice with different values; keep one")
+    else:
+        parsed.values[flag.key] = value
+
+
+def _parse_negated(name: str, token: str, by_name: dict[str, Flag], parsed: ParsedFlags) -> None:
+    positive = by_name.get(name.replace("--no-", "--", 1))
+    if (
+        name.startswith("--no-")
+        and positive is not None
+        and positive.negatable
+        and name == token.replace("_", "-")
+    ):
+        parsed.values[positive.key] = False
+        return
+    known = [*by_name, *(n.replace("--", "--no-", 1) for n, f in by_name.items() if f.negatable)]
+    raise UsageError(f"unknown flag {token!r}{suggest(name, known)} (mydistrun --help lists all)")

@@ -1,0 +1,124 @@
+"""Frames between launcher and agent over the pipes of ssh: u32 length, u8 kind, payload.
+
+Both directions, big-endian; the length counts kind and payload and is checked before anything is
+allocated. The agent's stream starts with MAGIC, so that noise of a login shell before it is
+skipped. JSON payloads carry strings with surrogate escapes, so any byte of argv or environment
+arrives unchanged.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+MAGIC = b"\n\x00mydist-agent-1\n"
+MAX_FRAME_BYTES = 64 << 20
+MAX_NOISE_BYTES = 1 << 16
+_LENGTH = struct.Struct(">I")
+_OUTPUT = struct.Struct(">IB")
+_EXITED = struct.Struct(">Ii")
+
+
+class Kind(enum.IntEnum):
+    """What a frame carries; the comment says who sends it."""
+
+    HELLO = 1  # agent: JSON {python, free_port, ssh_connection}
+    JOB = 2  # launcher: JSON {key, ranks: [{rank, argv, env}], cwd}
+    STARTED = 3  # agent: rank u32, pid as i32
+    OUTPUT = 4  # agent: rank u32, stream u8, bytes
+    EXITED = 5  # agent: rank u32, status i32
+    ERROR = 6  # agent: JSON {text, exit_code}
+    SIGNAL = 7  # launcher: signal number u8
+    PING = 8  # launcher: nothing; says "still there"
+
+
+class FrameError(RuntimeError):
+    """The peer sent something that is no frame."""
+
+
+def pack(kind: Kind, payload: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return _LENGTH.pack(1 + len(payload)) + bytes([kind]) + payload
+
+
+def pack_json(kind: Kind, value: object) -> bytes:
+    """One frame with a JSON payload."""
+    return pack(kind, json.dumps(value, ensure_ascii=True).encode("ascii"))
+
+
+def unpack_json(payload: bytes) -> dict[str, Any]:
+    """The JSON object of a payload. Raises FrameError."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"malformed JSON in a frame: {error}") from None
+    if not isinstance(value, dict):
+        raise FrameError(f"expected a JSON object in a frame, got a {type(value).__name__}")
+    return value
+
+
+def pack_output(rank: int, stream: int, data: bytes) -> bytes:
+    """An OUTPUT frame."""
+    return pack(Kind.OUTPUT, _OUTPUT.pack(rank, stream) + data)
+
+
+def unpack_output(payload: bytes) -> tuple[int, int, bytes]:
+    """Rank, stream (1 or 2) and data of an OUTPUT frame. Raises FrameError."""
+    if len(payload) < _OUTPUT.size:
+        raise FrameError("output frame too short")
+    rank, stream = _OUTPUT.unpack_from(payload)
+    if stream not in (1, 2):
+        raise FrameError(f"output frame for stream {stream}, expected 1 or 2")
+    return rank, stream, payload[_OUTPUT.size :]
+
+
+def pack_rank_value(kind: Kind, rank: int, value: int) -> bytes:
+    """A STARTED (pid) or EXITED (status) frame."""
+    return pack(kind, _EXITED.pack(rank, value))
+
+
+def unpack_rank_value(payload: bytes) -> tuple[int, int]:
+    """Rank and value of a STARTED or EXITED frame. Raises FrameError."""
+    if len(payload) != _EXITED.size:
+        raise FrameError(f"frame of {len(payload)} bytes, expected {_EXITED.size}")
+    rank, value = _EXITED.unpack(payload)
+    return rank, value
+
+
+class FrameReader:
+    """Cuts a byte stream into frames; with `expect_magic` it first skips noise up to MAGIC."""
+
+    def __init__(self, expect_magic: bool = False) -> None:
+        self._buffer = bytearray()
+        self._waiting_for_magic = expect_magic
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """Takes more bytes, yields the frames now complete. Raises FrameError."""
+        self._buffer += data
+        if self._waiting_for_magic and not self._skip_noise():
+            return
+        while len(self._buffer) > _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if not 1 <= length <= MAX_FRAME_BYTES:
+                raise FrameError(f"frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            kind, payload = self._buffer[_LENGTH.size], bytes(self._buffer[_LENGTH.size + 1 : end])
+            del self._buffer[:end]
+            if kind not in Kind.__members__.values():
+                raise FrameError(f"frame of unknown kind {kind}")
+            yield Kind(kind), payload
+
+    def _skip_noise(self) -> bool:
+        at = self._buffer.find(MAGIC)
+        if at < 0:
+            if len(self._buffer) > MAX_NOISE_BYTES:
+                raise FrameError("the remote login shell prints without end before the agent")
+            return False
+        del self._buffer[: at + len(MAGIC)]
+        self._waiting_for_magic = False
+        return True

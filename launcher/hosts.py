@@ -1,0 +1,160 @@
+"""The host list of a job: `-H h1:4,[fe80::1]:2` or a hostfile, parsed and checked."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mydist.launcher.errors import UsageError
+
+MAX_SLOTS = 65536
+_NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.][A-Za-z0-9_.-]*\Z")
+_BRACKETED = re.compile(
+    r"(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?\[(?P<address>[^\]]*)\](?P<rest>.*)\Z"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One entry of the host list: the name as written (IPv6 without brackets) and its slots."""
+
+    name: str
+    slots: int
+
+    @property
+    def address(self) -> str:
+        """The name without `user@`: what a peer connects to."""
+        return self.name.rpartition("@")[2]
+
+    def is_local(self) -> bool:
+        """True for localhost, loopback addresses and this machine's own hostname."""
+        if "@" in self.name:
+            return False
+        own = socket.gethostname()
+        if self.name in ("localhost", own, own.partition(".")[0]):
+            return True
+        try:
+            return ipaddress.ip_address(self.name).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_host_list(text: str, source: str = "-H") -> tuple[Host, ...]:
+    """Parses `name[:slots],…`; an IPv6 address is written in brackets. Without slots: 1.
+
+    Raises UsageError naming the entry.
+    """
+    entries = [entry.strip() for entry in text.split(",")]
+    return _checked((_parse_entry(entry, f"{source} {text!r}") for entry in entries), source)
+
+
+def parse_hostfile(path: str) -> tuple[Host, ...]:
+    """Reads one host per line, `name slots=4` or `name:4`; `#` starts a comment.
+
+    Raises UsageError naming file, line and entry.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--hostfile {path!r}: cannot read it: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--hostfile {path!r}: not a text file (invalid UTF-8)") from None
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words:
+            hosts.append(_parse_line(words, f"{path}:{number}"))
+    if not hosts:
+        raise UsageError(f"--hostfile {path!r}: lists no host; expected lines like 'host1 slots=4'")
+    return _checked(hosts, f"--hostfile {path!r}")
+
+
+def require_slots(hosts: tuple[Host, ...], num_proc: int) -> None:
+    """Raises UsageError when the hosts have fewer slots than ranks are asked for."""
+    slots = sum(host.slots for host in hosts)
+    if slots < num_proc:
+        listed = ",".join(format_entry(host) for host in hosts)
+        raise UsageError(
+            f"-np {num_proc}: the hosts {listed} have only {slots} slots; "
+            f"add slots or hosts, or use -np {slots}"
+        )
+
+
+def format_entry(host: Host) -> str:
+    """The entry as the user would write it, e.g. `host1:4` or `[::1]:2`."""
+    user, at, address = host.name.rpartition("@")
+    return f"{user}{at}{bracketed(address)}:{host.slots}"
+
+
+def bracketed(address: str) -> str:
+    """An address as it stands before `:port`: IPv6 in brackets, anything else unchanged."""
+    return f"[{address}]" if ":" in address else address
+
+
+def _parse_line(words: list[str], where: str) -> Host:
+    if len(words) == 1:
+        return _parse_entry(words[0], where)
+    if len(words) > 2 or not words[1].startswith("slots="):
+        raise UsageError(f"{where}: got {' '.join(words)!r}, expected 'name slots=N' or 'name:N'")
+    host = _parse_entry(words[0], where)
+    if host.slots != 1 or words[0].endswith(":1"):
+        raise UsageError(f"{where}: {' '.join(words)!r} gives the slots twice; keep one of them")
+    return Host(host.name, _parse_slots(words[1].removeprefix("slots="), words[0], where))
+
+
+def _parse_entry(entry: str, where: str) -> Host:
+    if not entry:
+        raise UsageError(f"{where}: empty host entry; expected name:slots separated by commas")
+    if entry.startswith("-"):
+        raise UsageError(f"{where}: host {entry!r} starts with '-'; a host name may not")
+    match = _BRACKETED.match(entry)
+    if match:
+        rest = match["rest"]
+        if rest and not rest.startswith(":"):
+            raise UsageError(f"{where}: {entry!r}: expected ':slots' after ']', got {rest!r}")
+        name = (match["user"] or "") + _checked_ipv6(match["address"], entry, where)
+        return Host(name, _parse_slots(rest[1:], entry, where) if rest else 1)
+    if entry.count(":") > 1:
+        raise UsageError(f"{where}: {entry!r}: write an IPv6 address in brackets, e.g. [fe80::1]:4")
+    name, colon, slots = entry.partition(":")
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{where}: {name!r} is not a host name; letters, digits, '.', '_' and '-' are allowed"
+        )
+    return Host(name, _parse_slots(slots, entry, where) if colon else 1)
+
+
+def _checked_ipv6(address: str, entry: str, where: str) -> str:
+    base, percent, scope = address.partition("%")
+    try:
+        ipaddress.IPv6Address(base)
+    except ValueError:
+        raise UsageError(f"{where}: {entry!r}: {address!r} is not an IPv6 address") from None
+    if percent and not re.fullmatch(r"[A-Za-z0-9_.-]+", scope):
+        raise UsageError(f"{where}: {entry!r}: {scope!r} is not an interface name")
+    return address
+
+
+def _parse_slots(text: str, entry: str, where: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not 1 <= int(text) <= MAX_SLOTS:
+        raise UsageError(
+            f"{where}: {entry!r}: slots must be an integer from 1 to {MAX_SLOTS}, got {text!r}"
+        )
+    return int(text)
+
+
+def _checked(hosts: Iterable[Host], source: str) -> tuple[Host, ...]:
+    seen: dict[str, Host] = {}
+    for host in hosts:
+        if host.name in seen:
+            raise UsageError(
+                f"{source}: host {host.name!r} is listed twice; "
+                f"give one entry with all its slots, e.g. "
+                f"{format_entry(Host(host.name, host.slots + seen[host.name].slots))}"
+            )
+        seen[host.name] = host
+    return tuple(seen.values())

@@ -1,0 +1,60 @@
+"""JobSpec: everything the launcher knows about a job before it starts, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mydist.launcher.hosts import Host
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How remote hosts are reached. `start_timeout` is in seconds.
+
+    `loopback_too` also sends every host but "localhost" through ssh, which lets one machine stand
+    for several.
+    """
+
+    port: int | None = None
+    identity_file: str | None = None
+    extra_args: tuple[str, ...] = ()
+    remote_python: str = ""
+    start_timeout: float = 30.0
+    loopback_too: bool = False
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the output of the ranks goes besides the terminal."""
+
+    directory: Path | None = None
+    timestamps: bool = False
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
+    `exported` holds `-x` (None = the value it has in the launcher's environment).
+    """
+
+    command: tuple[str, ...]
+    num_proc: int
+    hosts: tuple[Host, ...]
+    hosts_given: bool = False
+    module: str | None = None
+    controller: str | None = None
+    tunables: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str | None] = field(default_factory=dict)
+    network_interfaces: tuple[str, ...] = ()
+    ssh: SshOptions = SshOptions()
+    output: OutputOptions = OutputOptions()
+    mpi_args: tuple[str, ...] = ()
+    verbose: bool = False
+    dry_run: bool = False
+
+    def is_local(self, host: Host) -> bool:
+        """Whether the ranks of the host are started directly rather than through ssh."""
+        if self.ssh.loopback_too and host.name != "localhost":
+            return False
+        return host.is_local()

@@ -1,0 +1,186 @@
+"""`--mpi`: the ranks are started by Open MPI's mpirun, seen from the job as one more source.
+
+mpirun tags every line with its rank (`[1,2]<stdout>:`); the tag is taken off again, so that output
+files, prefixes and the failure report look the same as without --mpi. Values of variables travel
+in mpirun's environment, only their names (`-x NAME`) on its command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections import deque
+from collections.abc import Mapping
+
+from mydist.launcher.command import remote_command, resolve_command
+from mydist.launcher.environment import (
+    forwarded_environment,
+    inherited_environment,
+    requested_environment,
+)
+from mydist.launcher.errors import LaunchError
+from mydist.launcher.hosts import format_entry
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
+from mydist.launcher.process_group import STDERR, ProcessGroup, RankCommand
+from mydist.launcher.remote import HostEvents
+from mydist.launcher.report import is_consequence
+
+_TAG = re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>:")
+_EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
+_SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+_ABORTED = re.compile(
+    r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
+)
+_MPIRUN_RANK = 0  # mpirun is the one process of its group
+
+
+def mpirun_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
+    """The complete mpirun command line; holds no value of any variable."""
+    command = ["mpirun", "-np", str(spec.num_proc), "--tag-output"]
+    if spec.hosts_given:
+        command += ["-H", ",".join(format_entry(host) for host in spec.hosts)]
+    all_local = all(spec.is_local(host) for host in spec.hosts)
+    if all_local and spec.num_proc > len(os.sched_getaffinity(0)):
+        command.append("--oversubscribe")
+    given = set(spec.mpi_args)
+    if not given & {"--bind-to", "-bind-to"}:
+        command += ["--bind-to", "none"]
+    if not given & {"--map-by", "-map-by"}:
+        command += ["--map-by", "slot"]
+    names = set(requested_environment(spec, environment))
+    if not all_local:
+        names |= forwarded_environment(environment).keys()
+    for name in sorted(names):
+        command += ["-x", name]
+    command += spec.mpi_args
+    if all_local:
+        return command + resolve_command(spec, environment.get("PATH", os.defpath))
+    return command + remote_command(spec)
+
+
+def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment mpirun itself runs in."""
+    return {**inherited_environment(environment), **requested_environment(spec, environment)}
+
+
+def require_mpirun(environment: Mapping[str, str]) -> None:
+    """Raises LaunchError when there is no mpirun or it would refuse to run as root."""
+    if shutil.which("mpirun", path=environment.get("PATH", os.defpath)) is None:
+        raise LaunchError("--mpi: no mpirun in PATH; install Open MPI, or leave --mpi out")
+    consents = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    if os.geteuid() == 0 and any(environment.get(name) != "1" for name in consents):
+        raise LaunchError(
+            "--mpi: Open MPI refuses to run as root unless you agree to it; "
+            "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
+            "or use another user"
+        )
+
+
+def find_failures(text: str) -> dict[int, int]:
+    """Rank → status (-N for signal N) of the failures that mpirun's own messages name."""
+    found = {int(rank): -int(number) for rank, number in _SIGNALLED.findall(text)}
+    for pattern in (_ABORTED, _EXITED):
+        found.update({int(rank): int(code) for rank, code in pattern.findall(text)})
+    return found
+
+
+class MpiRun:
+    """The running mpirun. Reports to `events` as if it were the ranks themselves."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        events: HostEvents,
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._events = events
+        self._group = ProcessGroup(loop, self, b"")
+        self._splitters: dict[int, LineSplitter] = {}
+        self._own_lines: list[str] = []
+        self._complaints: dict[int, deque[str]] = {}
+        # mpirun's exit code when it failed and nothing says which rank is to blame.
+        self.unnamed_failure = 0
+
+    def start(self) -> None:
+        """Starts mpirun. Raises LaunchError."""
+        require_mpirun(self._environment)
+        argv = mpirun_command(self._spec, self._environment)
+        env = mpirun_environment(self._spec, self._environment)
+        self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+
+    def send_signal(self, signum: int) -> None:
+        """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""
+        self._group.send_signal(signum)
+
+    def pause_output(self) -> None:
+        """See ProcessGroup."""
+        self._group.pause_output()
+
+    def resume_output(self) -> None:
+        """See ProcessGroup."""
+        self._group.resume_output()
+
+    def close(self) -> None:
+        """Kills what is left and frees everything."""
+        self._group.close()
+
+    def on_started(self, rank: int, pid: int) -> None:
+        """mpirun runs; the pids of the ranks are its secret."""
+        self._events.on_note(f"mydistrun: mpirun has pid {pid}") if self._spec.verbose else None
+
+    def on_output(self, rank: int, stream: int, data: bytes) -> None:
+        """Output of mpirun: takes it apart by rank."""
+        splitter = self._splitters.setdefault(stream, LineSplitter())
+        for line in splitter.feed(data):
+            self._pass_on(stream, line)
+
+    def on_exited(self, rank: int, status: int) -> None:
+        """mpirun ended, and with it every rank."""
+        for stream, splitter in self._splitters.items():
+            for line in splitter.finish():
+                self._pass_on(stream, line)
+        text = "\n".join(self._own_lines)
+        failures = find_failures(text) if status != 0 else {}
+        failures = {r: code for r, code in failures.items() if r < self._spec.num_proc and code}
+        code = 128 - status if status < 0 else status
+        if code and not failures:
+            suspect = self._suspect()
+            if suspect is None:
+                self.unnamed_failure = code
+            else:
+                failures = {suspect: code}
+        for failed, code in failures.items():
+            self._events.on_exited(failed, code)
+        for other in range(self._spec.num_proc):
+            self._events.on_exited(other, 0)
+
+    def _suspect(self) -> int | None:
+        """mpirun does not always name the rank: then the only one that complained of its own."""
+        own = {rank for rank, words in self._complaints.items() if not is_consequence(words)}
+        raised = {
+            rank for rank in own if any(w.startswith("Traceback") for w in self._complaints[rank])
+        }
+        for candidates in (raised, own):
+            if len(candidates) == 1:
+                return next(iter(candidates))
+        return None
+
+    def _pass_on(self, stream: int, line: bytes) -> None:
+        tag = _TAG.match(line)
+        if tag is not None:
+            rank, line = int(tag[1]), line[tag.end() :]
+            self._events.on_output(rank, stream, line)
+            if stream == STDERR and rank < self._spec.num_proc:
+                kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))
+                kept.append(line[:TAIL_LINE_BYTES].decode("utf-8", "replace"))
+            return
+        text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+        if stream == STDERR:
+            self._own_lines = [*self._own_lines[-400:], text]
+        self._events.on_note(text)

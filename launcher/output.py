@@ -1,0 +1,196 @@
+"""What the ranks print: prefixed by rank onto the terminal, and raw into files if asked.
+
+Bytes pass through unchanged, valid UTF-8 or not. A line is prefixed once; a line longer than
+MAX_LINE_BYTES is cut into several. Called on the loop's thread only; never blocks on the terminal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.errors import LaunchError
+from mydist.launcher.process_group import STDERR, STDOUT
+
+MAX_LINE_BYTES = 1 << 20
+TAIL_LINE_COUNT = 30
+TAIL_LINE_BYTES = 400
+_STREAM_NAMES = {STDOUT: b"stdout", STDERR: b"stderr"}
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class LineSplitter:
+    """Cuts a byte stream at \\n, \\r or \\r\\n; holds at most MAX_LINE_BYTES of an open line.
+
+    A carriage return ends a piece because progress bars never print anything else.
+    """
+
+    def __init__(self) -> None:
+        self._open = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines completed by `data`, each with its end. A cut line gets a newline."""
+        data = self._open + data
+        lines = []
+        position = 0
+        # A match can begin no earlier than at a \r that was held back as the last byte.
+        for match in _LINE_END.finditer(data, max(0, len(self._open) - 1)):
+            if match.end() == len(data) and match[0] == b"\r":
+                break  # the \n of a \r\n may be about to come
+            lines += _cut(data[position : match.end()])
+            position = match.end()
+        self._open = data[position:]
+        while len(self._open) > MAX_LINE_BYTES:
+            lines.append(self._open[:MAX_LINE_BYTES] + b"\n")
+            self._open = self._open[MAX_LINE_BYTES:]
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """The open line at the end of the stream, completed by a newline."""
+        rest, self._open = self._open, b""
+        return [rest if rest.endswith(b"\r") else rest + b"\n"] if rest else []
+
+
+def _cut(line: bytes) -> list[bytes]:
+    if len(line) <= MAX_LINE_BYTES + 2:
+        return [line]
+    pieces = [line[at : at + MAX_LINE_BYTES] for at in range(0, len(line), MAX_LINE_BYTES)]
+    return [piece + b"\n" for piece in pieces[:-1]] + pieces[-1:]
+
+
+class RankOutput:
+    """Routes the output of all ranks to the terminal's two streams and to files."""
+
+    def __init__(
+        self,
+        stdout: BoundedWriter,
+        stderr: BoundedWriter,
+        timestamps: bool = False,
+        now: Callable[[], datetime.datetime] = datetime.datetime.now,
+    ) -> None:
+        self._writers = {STDOUT: stdout, STDERR: stderr}
+        self._timestamps = timestamps
+        self._now = now
+        self._splitters: dict[tuple[int, int], LineSplitter] = {}
+        self._tails: dict[int, deque[bytes]] = {}
+        self._open_progress: dict[int, int] = {}
+        self._files: OutputFiles | None = None
+
+    def attach_files(self, files: OutputFiles) -> None:
+        """Also writes what comes, unprefixed, to these files."""
+        self._files = files
+
+    def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Takes bytes a rank printed on stream 1 or 2."""
+        if self._files is not None:
+            warning = self._files.write(rank, stream, data)
+            if warning:
+                self.note(warning)
+        splitter = self._splitters.setdefault((rank, stream), LineSplitter())
+        self._emit(rank, stream, splitter.feed(data))
+
+    def finish(self, rank: int) -> None:
+        """The rank ended: shows its open lines."""
+        for stream in (STDOUT, STDERR):
+            splitter = self._splitters.pop((rank, stream), None)
+            if splitter is not None:
+                self._emit(rank, stream, splitter.finish())
+
+    def note(self, text: str) -> None:
+        """A line (or several) of the launcher itself, to the error stream."""
+        self._writers[STDERR].push(
+            self._end_progress(STDERR, -1) + text.encode("utf-8", "surrogateescape") + b"\n"
+        )
+
+    def tail(self, rank: int) -> list[str]:
+        """The last lines the rank printed on its error stream, made printable."""
+        lines = self._tails.get(rank, ())
+        return [line.decode("utf-8", "backslashreplace") for line in lines]
+
+    def wants_pause(self) -> bool:
+        """Whether the ranks' pipes should not be read for a moment."""
+        return any(writer.wants_pause() for writer in self._writers.values())
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Writes out what is queued, waiting at most `timeout` seconds for a stuck consumer."""
+        dropped = sum(writer.dropped_bytes for writer in self._writers.values())
+        if dropped:
+            self.note(f"mydistrun: {dropped} bytes of output were dropped: nobody read them")
+        for writer in self._writers.values():
+            writer.close(timeout)
+        if self._files is not None:
+            self._files.close()
+
+    def _emit(self, rank: int, stream: int, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        prefix = b"[%d]<%s>:" % (rank, _STREAM_NAMES[stream])
+        if self._timestamps:
+            prefix = self._now().isoformat(timespec="milliseconds").encode() + b" " + prefix
+        out = [self._end_progress(stream, rank)]
+        for line in lines:
+            out.append(prefix + line)
+            if stream == STDERR:
+                self._remember(rank, line)
+        if lines[-1].endswith(b"\r"):
+            self._open_progress[stream] = rank
+        self._writers[stream].push(b"".join(out))
+
+    def _end_progress(self, stream: int, rank: int) -> bytes:
+        """A newline when another rank's progress bar would be overwritten."""
+        return b"\n" if self._open_progress.pop(stream, rank) != rank else b""
+
+    def _remember(self, rank: int, line: bytes) -> None:
+        text = line.strip(b"\r\n")[:TAIL_LINE_BYTES]
+        if text:
+            self._tails.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT)).append(text)
+
+
+class OutputFiles:
+    """`DIR/rank.N/stdout` and `stderr`, private to the user, with the ranks' bytes unchanged."""
+
+    def __init__(self, directory: Path, rank_count: int) -> None:
+        """Creates directories and files. Raises LaunchError naming what cannot be created."""
+        self._files: dict[tuple[int, int], int] = {}
+        width = len(str(rank_count - 1))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        for rank in range(rank_count):
+            place = directory / f"rank.{rank:0{width}d}"
+            try:
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
+                    self._files[rank, stream] = os.open(place / name, flags, 0o600)
+            except OSError as error:
+                self.close()
+                raise LaunchError(
+                    f"--output-filename {str(directory)!r}: cannot create {str(place)!r}: "
+                    f"{error.strerror}; give a directory you may write to"
+                ) from None
+
+    def write(self, rank: int, stream: int, data: bytes) -> str | None:
+        """Appends to the rank's file. On the first failure of a file: the warning to show."""
+        fd = self._files.get((rank, stream))
+        if fd is None:
+            return None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError as error:
+            os.close(self._files.pop((rank, stream)))
+            name = _STREAM_NAMES[stream].decode()
+            return (
+                f"mydistrun: cannot write the {name} file of rank {rank}: {error.strerror}; "
+                f"it ends here, the job goes on"
+            )
+        return None
+
+    def close(self) -> None:
+        """Closes all files. Idempotent."""
+        while self._files:
+            os.close(self._files.popitem()[1])

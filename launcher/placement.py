@@ -1,0 +1,62 @@
+"""Which rank runs where. Pure: a host list in, one RankPlacement per rank out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mydist.launcher.hosts import Host
+
+
+@dataclass(frozen=True)
+class RankPlacement:
+    """The place of one rank: among all ranks, on its host, and across the hosts.
+
+    `cross_rank` counts the hosts before this one that have a rank with the same `local_rank`;
+    `cross_size` is how many hosts have one. `node_rank` is the index of the host among those used.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    node_rank: int
+    host: Host
+
+
+def place_ranks(hosts: tuple[Host, ...], num_proc: int) -> tuple[RankPlacement, ...]:
+    """Fills the hosts in the order given, each up to its slots.
+
+    Raises ValueError when the slots do not suffice; callers check with hosts.require_slots first.
+    """
+    counts = _ranks_per_host(hosts, num_proc)
+    used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count > 0]
+    placements: list[RankPlacement] = []
+    for node_rank, (host, local_size) in enumerate(used):
+        for local_rank in range(local_size):
+            sharing = [index for index, (_, count) in enumerate(used) if count > local_rank]
+            placements.append(
+                RankPlacement(
+                    rank=len(placements),
+                    size=num_proc,
+                    local_rank=local_rank,
+                    local_size=local_size,
+                    cross_rank=sharing.index(node_rank),
+                    cross_size=len(sharing),
+                    node_rank=node_rank,
+                    host=host,
+                )
+            )
+    return tuple(placements)
+
+
+def _ranks_per_host(hosts: tuple[Host, ...], num_proc: int) -> list[int]:
+    left = num_proc
+    counts = []
+    for host in hosts:
+        counts.append(min(host.slots, left))
+        left -= counts[-1]
+    if left > 0 or num_proc < 1:
+        raise ValueError(f"{num_proc} ranks do not fit {sum(host.slots for host in hosts)} slots")
+    return counts

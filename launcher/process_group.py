@@ -1,0 +1,295 @@
+"""The ranks of one host as child processes: started together, watched, stopped without remains.
+
+Used by the launcher for local ranks and by the agent for remote ones. Owned and called by one
+asyncio loop; every callback of RankEvents comes from that loop. Each rank leads its own session,
+dies with its parent (parent-death signal), and is known to the guard, which also takes down the
+rank's descendants when the parent is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+from mydist.launcher import session
+from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
+
+STDOUT = 1
+STDERR = 2
+READ_BYTES = 1 << 16
+# A dead rank's output is read until its pipes close or, if a descendant holds them, this long.
+DRAIN_SECONDS = 0.3
+_PR_SET_PDEATHSIG = 1
+_F_ADD_SEALS = 1033
+_SEAL_ALL = 0x1 | 0x2 | 0x4 | 0x8
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class RankCommand:
+    """What to run for one rank. `env` is the complete environment."""
+
+    rank: int
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+
+
+class RankEvents(Protocol):
+    """Receives what happens to ranks, on the loop's thread."""
+
+    def on_started(self, rank: int, pid: int) -> None: ...
+
+    def on_output(self, rank: int, stream: int, data: bytes) -> None: ...
+
+    def on_exited(self, rank: int, status: int) -> None:
+        """`status` is the exit code, or -N when signal N ended the rank. Its output came before."""
+
+
+def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
+    """Run in a fresh child: the kernel sends it `signum` when the thread that made it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if os.getppid() != parent_pid:  # the parent died before the line above took effect
+        os._exit(EXIT_START)
+
+
+def make_key_file(key: bytes) -> int:
+    """An unnamed, sealed memory file with the job key; the descriptor number is inherited."""
+    fd = os.memfd_create("mydist-job-key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, key)
+    fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_ALL)
+    return fd
+
+
+@dataclass
+class _Rank:
+    command: RankCommand
+    popen: subprocess.Popen[bytes]
+    pidfd: int
+    pipes: dict[int, IO[bytes]]
+    status: int | None = None
+    reported: bool = False
+    drain: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+
+class ProcessGroup:
+    """The ranks of this host. `key` is the 32-byte job key each of them inherits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: RankEvents, key: bytes) -> None:
+        self._loop = loop
+        self._events = events
+        self._key_fd = make_key_file(key) if key else -1
+        self._ranks: dict[int, _Rank] = {}
+        self._sessions: set[int] = set()
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self._oom_kills = _cgroup_oom_kills()
+
+    def start(self, commands: Sequence[RankCommand]) -> None:
+        """Starts all ranks or none. Raises LaunchError (127 when a program is missing)."""
+        try:
+            for command in commands:
+                self._start_rank(command)
+        except OSError as error:
+            self.close()
+            raise _start_error(error, command) from None
+
+    def alive(self) -> list[int]:
+        """The ranks whose exit was not reported yet."""
+        return [rank for rank, entry in self._ranks.items() if not entry.reported]
+
+    def send_signal(self, signum: int) -> None:
+        """Sends the signal to the process group of each living rank; SIGKILL to its session."""
+        living = {r.popen.pid for r in self._ranks.values() if r.status is None}
+        if signum == signal.SIGKILL:
+            session.kill_sessions(living | self._sessions)
+            return
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signum)
+
+    def pause_output(self) -> None:
+        """Stops reading the ranks' output; once their pipes are full they wait in write()."""
+        if not self._paused:
+            self._paused = True
+            for entry in self._ranks.values():
+                for pipe in entry.pipes.values():
+                    self._loop.remove_reader(pipe)
+
+    def resume_output(self) -> None:
+        """Reads on after pause_output()."""
+        if self._paused:
+            self._paused = False
+            for entry in self._ranks.values():
+                for stream, pipe in entry.pipes.items():
+                    self._loop.add_reader(pipe, self._read, entry, stream)
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of our cgroup for memory since the start."""
+        return _cgroup_oom_kills() > self._oom_kills
+
+    def close(self) -> None:
+        """Kills whatever is left in the ranks' sessions and frees everything. Idempotent."""
+        session.kill_sessions(self._sessions)
+        for entry in self._ranks.values():
+            if entry.status is None:
+                self._loop.remove_reader(entry.pidfd)
+                entry.status = entry.popen.wait()
+                os.close(entry.pidfd)
+            if entry.drain is not None:
+                entry.drain.cancel()
+            for stream in list(entry.pipes):
+                self._close_pipe(entry, stream)
+            entry.reported = True
+        self._sessions.clear()
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+        if self._key_fd >= 0:
+            os.close(self._key_fd)
+            self._key_fd = -1
+
+    def _start_rank(self, command: RankCommand) -> None:
+        if self._guard is None:
+            self._guard = _start_guard()
+        env = dict(command.env)
+        inherited: tuple[int, ...] = ()
+        if self._key_fd >= 0:
+            env["MYDIST_JOB_KEY_FD"] = str(self._key_fd)
+            inherited = (self._key_fd,)
+        parent_pid = os.getpid()
+        popen = subprocess.Popen(
+            list(command.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=command.cwd,
+            env=env,
+            pass_fds=inherited,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent_pid),
+        )
+        assert popen.stdout is not None and popen.stderr is not None
+        pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
+        entry = _Rank(command, popen, os.pidfd_open(popen.pid), pipes)
+        self._ranks[command.rank] = entry
+        self._sessions.add(popen.pid)
+        self._tell_guard(b"+", popen.pid)
+        self._loop.add_reader(entry.pidfd, self._reap, entry)
+        for stream, pipe in pipes.items():
+            os.set_blocking(pipe.fileno(), False)
+            self._loop.add_reader(pipe, self._read, entry, stream)
+        self._events.on_started(command.rank, popen.pid)
+
+    def _tell_guard(self, sign: bytes, session_id: int) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError):  # without a guard the job still runs
+                self._guard.stdin.write(sign + str(session_id).encode() + b"\n")
+                self._guard.stdin.flush()
+
+    def _read(self, entry: _Rank, stream: int) -> None:
+        try:
+            data = os.read(entry.pipes[stream].fileno(), READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._events.on_output(entry.command.rank, stream, data)
+            return
+        self._close_pipe(entry, stream)
+        if entry.status is not None and not entry.pipes:
+            self._report(entry)
+
+    def _close_pipe(self, entry: _Rank, stream: int) -> None:
+        pipe = entry.pipes.pop(stream)
+        self._loop.remove_reader(pipe)
+        pipe.close()
+
+    def _reap(self, entry: _Rank) -> None:
+        # The session id cannot be reused while it has members, so look before and after reaping.
+        session_id = entry.popen.pid
+        entry.status = entry.popen.wait()
+        self._loop.remove_reader(entry.pidfd)
+        os.close(entry.pidfd)
+        if not session.session_pids({session_id}):
+            self._sessions.discard(session_id)
+            self._tell_guard(b"-", session_id)
+        if entry.pipes:
+            entry.drain = self._loop.call_later(DRAIN_SECONDS, self._report, entry)
+        else:
+            self._report(entry)
+
+    def _report(self, entry: _Rank) -> None:
+        if self._paused and entry.pipes:  # its last output is still in the pipe
+            entry.drain = self._loop.call_later(DRAIN_SECONDS, self._report, entry)
+            return
+        if not entry.reported:
+            entry.reported = True
+            if entry.drain is not None:
+                entry.drain.cancel()
+            assert entry.status is not None
+            self._events.on_exited(entry.command.rank, entry.status)
+
+
+def _start_guard() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", session.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _cgroup_oom_kills() -> int:
+    """How often the kernel killed for memory in our cgroup (version 2 or 1); 0 when unknown."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            entries = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return 0
+    for _, controllers, path in entries:
+        if controllers == "":
+            source = f"/sys/fs/cgroup{path}/memory.events"
+        elif "memory" in controllers.split(","):
+            source = f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+        else:
+            continue
+        with contextlib.suppress(OSError, ValueError), open(source, encoding="utf-8") as file:
+            for line in file:
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return 0
+
+
+def _start_error(error: OSError, command: RankCommand) -> LaunchError:
+    program = command.argv[0]
+    if error.errno == errno.ENOENT and not os.path.isdir(command.cwd):
+        return LaunchError(f"working directory {command.cwd!r} does not exist")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
+    if error.errno in (errno.EACCES, errno.ENOEXEC):
+        return LaunchError(
+            f"command {program!r} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE
+        )
+    hint = ""
+    if error.errno == errno.EMFILE:
+        hint = "; each local rank needs 3 descriptors, raise `ulimit -n`"
+    elif error.errno == errno.EAGAIN:
+        hint = "; the limit of processes is reached, raise `ulimit -u` or the pids cgroup"
+    return LaunchError(f"cannot start rank {command.rank}: {error.strerror}{hint}")

@@ -1,0 +1,89 @@
+"""The rounds of the rendezvous: who has arrived with what. Pure; time is the caller's affair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+MAX_PENDING_BYTES = 1 << 30
+MAX_OPEN_ROUNDS = 1024
+MAX_LISTED_RANKS = 16
+Waiter = TypeVar("Waiter")
+
+
+class RoundError(ValueError):
+    """A rank's request contradicts what others of the round sent; the text goes to the client."""
+
+
+@dataclass
+class Round(Generic[Waiter]):
+    """One named exchange. `arrived` maps each rank to its blob and whoever waits for the rest."""
+
+    name: str
+    size: int
+    arrived: dict[int, tuple[bytes, Waiter]] = field(default_factory=dict)
+
+    def blobs(self) -> list[bytes]:
+        """All blobs in rank order; valid once complete."""
+        return [self.arrived[rank][0] for rank in range(self.size)]
+
+    def describe_missing(self) -> str:
+        """Which ranks have not arrived, e.g. `ranks 1, 3 (2 of 4)`."""
+        missing = [rank for rank in range(self.size) if rank not in self.arrived]
+        listed = ", ".join(str(rank) for rank in missing[:MAX_LISTED_RANKS])
+        more = ", …" if len(missing) > MAX_LISTED_RANKS else ""
+        noun = "rank" if len(missing) == 1 else "ranks"
+        return f"{noun} {listed}{more} ({len(missing)} of {self.size})"
+
+
+class RoundTable(Generic[Waiter]):
+    """All open rounds of a job, bounded in number and bytes."""
+
+    def __init__(self, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
+        self._rounds: dict[str, Round[Waiter]] = {}
+        self._pending_bytes = 0
+        self._max_pending_bytes = max_pending_bytes
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def reserve(self, blob_bytes: int) -> None:
+        """Makes room for a blob about to be read. Raises RoundError when the bound is reached."""
+        if self._pending_bytes + blob_bytes > self._max_pending_bytes:
+            raise RoundError(
+                f"the rendezvous holds {self._pending_bytes} bytes, {blob_bytes} more exceed its "
+                f"limit of {self._max_pending_bytes}"
+            )
+        self._pending_bytes += blob_bytes
+
+    def unreserve(self, blob_bytes: int) -> None:
+        """Gives the room back."""
+        self._pending_bytes -= blob_bytes
+
+    def arrive(self, name: str, rank: int, size: int, entry: tuple[bytes, Waiter]) -> Round[Waiter]:
+        """Adds a rank. A complete round is returned full and forgotten. Raises RoundError."""
+        opened = self._rounds.get(name)
+        if opened is None:
+            if len(self._rounds) >= MAX_OPEN_ROUNDS:
+                raise RoundError(f"{MAX_OPEN_ROUNDS} rounds are open, cannot open {name!r} as well")
+            opened = self._rounds[name] = Round(name, size)
+        if opened.size != size:
+            raise RoundError(
+                f"round {name!r}: rank {rank} came with size {size}, others with {opened.size}; "
+                f"all ranks must agree on the size"
+            )
+        if rank in opened.arrived:
+            raise RoundError(
+                f"round {name!r}: rank {rank} has already arrived; two processes claim one rank"
+            )
+        opened.arrived[rank] = entry
+        if len(opened.arrived) == size:
+            del self._rounds[name]
+        return opened
+
+    def withdraw(self, opened: Round[Waiter], rank: int) -> None:
+        """Takes back a rank that no longer waits; does nothing for a complete round."""
+        if self._rounds.get(opened.name) is opened:
+            opened.arrived.pop(rank, None)
+            if not opened.arrived:
+                del self._rounds[opened.name]

@@ -1,0 +1,110 @@
+"""Who failed first, and the one screen that says so. Pure.
+
+When a rank dies the others soon fail as well, because they lost their peer, and may even be seen
+to exit before it. The cause is therefore the first failure whose own last lines do not say that
+somebody else was lost.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MAX_OTHERS_LISTED = 8
+_CONSEQUENCE = re.compile(
+    r"\b(PeerLostError|AbortedError|CollectiveTimeoutError)\b|Connection closed by peer"
+)
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
+
+    `stopped` says that mydistrun had already asked it to end. `lost` is why the host was lost
+    (then `status` is the exit code to pass on).
+    """
+
+    rank: int
+    host: str
+    pid: int
+    status: int
+    at: float
+    stopped: bool = False
+    lost: str = ""
+    out_of_memory: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether this end is a failure of the rank's own."""
+        return bool(self.lost) or (self.status != 0 and not self.stopped)
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell would give it: 128 + N for signal N."""
+        return 128 - self.status if self.status < 0 else self.status
+
+    def describe(self) -> str:
+        """The end in words, e.g. `exited with code 3` or `was killed by SIGKILL (signal 9)`."""
+        if self.lost:
+            return f"was lost: {self.lost}"
+        if self.status >= 0:
+            return f"exited with code {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = "a signal"
+        memory = "; the kernel reports that memory ran out" if self.out_of_memory else ""
+        return f"was killed by {name} (signal {-self.status}){memory}"
+
+
+def is_consequence(lines: Iterable[str]) -> bool:
+    """Whether a rank's last error lines say that it failed because it lost another rank."""
+    return any(_CONSEQUENCE.search(line) for line in lines)
+
+
+def find_cause(exits: list[RankExit], tails: dict[int, list[str]]) -> RankExit | None:
+    """The failure to blame, None when nothing failed. `exits` are in order of arrival."""
+    failures = [end for end in exits if end.failed]
+    for end in failures:
+        if not is_consequence(tails.get(end.rank, [])):
+            return end
+    return failures[0] if failures else None
+
+
+def format_failure(
+    cause: RankExit, exits: list[RankExit], size: int, tails: dict[int, list[str]]
+) -> str:
+    """The report: the cause, its last error lines, and a line about the others."""
+    pid = f" (pid {cause.pid})" if cause.pid else ""
+    lines = [
+        f"mydistrun: rank {cause.rank} on host {cause.host}{pid} {cause.describe()} "
+        f"after {cause.at:.1f} s"
+    ]
+    tail = tails.get(cause.rank, [])
+    if tail:
+        lines.append("  last lines of its error output:")
+        lines += [f"    | {line}" for line in tail]
+    else:
+        lines.append("  it printed nothing to its error output")
+    others = [end for end in exits if end.rank != cause.rank and (end.failed or end.stopped)]
+    lines += _describe_others(others)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _describe_others(others: list[RankExit]) -> list[str]:
+    lines = []
+    failed = sorted((end for end in others if end.failed), key=lambda end: end.rank)
+    for end in failed[:MAX_OTHERS_LISTED]:
+        lines.append(f"  then rank {end.rank} on host {end.host} {end.describe()}")
+    if len(failed) > MAX_OTHERS_LISTED:
+        lines.append(f"  … and {len(failed) - MAX_OTHERS_LISTED} more ranks failed")
+    stopped = sorted(end.rank for end in others if not end.failed)
+    if stopped:
+        listed = ", ".join(str(rank) for rank in stopped[:32])
+        more = f", … ({len(stopped)} in all)" if len(stopped) > 32 else ""
+        lines.append(
+            f"  stopped by mydistrun: rank{'s' if len(stopped) > 1 else ''} {listed}{more}"
+        )
+    return lines

@@ -1,0 +1,247 @@
+"""Merges command line, environment, config file and defaults into one JobSpec.
+
+Precedence: command line > environment > config file > default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from mydist.launcher.errors import UsageError
+from mydist.launcher.flags import FLAGS, Flag, convert_value, parse_switch, suggest
+from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
+from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Given to each rank by the launcher itself; a user's value would break the job.
+RESERVED_VARIABLES = frozenset(
+    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT MYDIST_RANK
+    MYDIST_SIZE MYDIST_LOCAL_RANK MYDIST_LOCAL_SIZE MYDIST_CROSS_RANK MYDIST_CROSS_SIZE
+    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD""".split()  # noqa: SIM905
+)
+
+
+def make_job_spec(
+    given: Mapping[str, object], command: Sequence[str], environment: Mapping[str, str]
+) -> JobSpec:
+    """Builds the JobSpec from parsed flags, the user's command and the launcher's environment.
+
+    Raises UsageError, one line, naming what was got, what was expected and where.
+    """
+    file_path = given.get("config-file")
+    from_file = read_config_file(cast(str, file_path)) if file_path else {}
+    _drop_overridden(from_file, given)
+    merged: dict[str, Any] = {**from_file, **given}
+    controller = _controller(given, from_file, environment)
+    hosts, num_proc = _hosts_and_size(merged, environment)
+    module = merged.get("m")
+    if module is None and not command:
+        raise UsageError("no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]")
+    directory = merged.get("output-filename")
+    return JobSpec(
+        command=tuple(command),
+        module=module,
+        num_proc=num_proc,
+        hosts=hosts,
+        hosts_given="hosts" in merged or "hostfile" in merged,
+        controller=controller,
+        tunables=_tunables(given, from_file, environment),
+        exported=_exported(merged.get("x", []), environment),
+        network_interfaces=_network_interfaces(given, from_file, environment),
+        ssh=_ssh_options(merged),
+        output=OutputOptions(
+            Path(os.path.abspath(directory)) if directory else None,
+            bool(merged.get("prefix-output-with-timestamp")),
+        ),
+        mpi_args=merged.get("mpi-args", ()),
+        verbose=bool(merged.get("verbose")),
+        dry_run=bool(merged.get("dry-run")),
+    )
+
+
+def read_config_file(path: str) -> dict[str, object]:
+    """Reads a YAML mapping of flag names to values, checked like the flags themselves.
+
+    Raises UsageError naming the file and the key, or the missing PyYAML package.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            "--config-file needs the package PyYAML; install it with: pip install PyYAML"
+        ) from None
+    try:
+        loaded = yaml.safe_load(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"--config-file {path!r}: cannot read it: {error.strerror}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"--config-file {path!r}: not valid YAML: {reason}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise UsageError(
+            f"--config-file {path!r}: got a {type(loaded).__name__}, "
+            f"expected a mapping such as 'num-proc: 4'"
+        )
+    return dict(_config_item(path, key, value) for key, value in loaded.items())
+
+
+def _config_item(path: str, key: object, value: object) -> tuple[str, object]:
+    flags = {flag.key: flag for flag in FLAGS if not flag.command_line_only}
+    name = str(key).replace("_", "-")
+    flag = flags.get(name)
+    if flag is None:
+        raise UsageError(f"--config-file {path!r}: unknown key {key!r}{suggest(name, list(flags))}")
+    shown = f"--config-file {path!r}: {key}"
+    if isinstance(value, bool) != (flag.convert is None) or isinstance(value, dict | list | None):
+        expected = "true or false" if flag.convert is None else f"a value {flag.metavar}"
+        raise UsageError(f"{shown}: got {value!r}, expected {expected}")
+    return name, value if flag.convert is None else convert_value(flag, str(value), shown)
+
+
+def default_num_proc(environment: Mapping[str, str]) -> int:
+    """The number of local GPUs as nvidia-smi lists them, else of usable cores."""
+    program = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if program:
+        try:
+            listed = subprocess.run(
+                [program, "-L"], capture_output=True, timeout=10, check=False
+            ).stdout
+            gpu_count = sum(line.startswith(b"GPU ") for line in listed.splitlines())
+        except (OSError, subprocess.TimeoutExpired):
+            gpu_count = 0
+        if gpu_count:
+            return gpu_count
+    return len(os.sched_getaffinity(0))
+
+
+def _drop_overridden(from_file: dict[str, object], given: Mapping[str, object]) -> None:
+    """A choice on the command line also silences its alternative in the file."""
+    for pair in ({"mpi", "gloo"}, {"hosts", "hostfile"}):
+        if pair & given.keys():
+            for key in pair - given.keys():
+                from_file.pop(key, None)
+
+
+def _controller(
+    given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
+) -> str | None:
+    for source in (given, None, from_file):
+        if source is None:
+            value = environment.get("MYDIST_CONTROLLER", "")
+            if value not in ("", "auto", "mpi", "gloo"):
+                raise UsageError(
+                    f"MYDIST_CONTROLLER: got {value!r}, expected one of auto, mpi, gloo"
+                )
+            if value:
+                return None if value == "auto" else value
+        elif source.get("mpi") and source.get("gloo"):
+            raise UsageError("--mpi and --gloo exclude each other; give one or none of them")
+        elif source.get("mpi") or source.get("gloo"):
+            return "mpi" if source.get("mpi") else "gloo"
+    return None
+
+
+def _hosts_and_size(
+    merged: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[tuple[Host, ...], int]:
+    if "hosts" in merged and "hostfile" in merged:
+        raise UsageError("-H and --hostfile exclude each other; give one of them")
+    if "hosts" in merged:
+        hosts = parse_host_list(merged["hosts"])
+    elif "hostfile" in merged:
+        hosts = parse_hostfile(merged["hostfile"])
+    else:
+        num_proc = merged.get("num-proc") or default_num_proc(environment)
+        return (Host("localhost", num_proc),), num_proc
+    num_proc = merged.get("num-proc") or sum(host.slots for host in hosts)
+    require_slots(hosts, num_proc)
+    return hosts, num_proc
+
+
+def _tunables(
+    given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Only what flag or config file give; what the environment gives reaches the ranks by itself,
+    but is checked here so that a bad value is one error and not one per rank."""
+    result = {}
+    for flag in FLAGS:
+        if flag.variable is None:
+            continue
+        inherited = environment.get(flag.variable, "")
+        if flag.key in given:
+            result[flag.variable] = _variable_text(flag, given[flag.key])
+        elif inherited:
+            _check_inherited(flag, inherited)
+            if flag.key == "timeline-filename":
+                result[flag.variable] = os.path.abspath(inherited)
+        elif flag.key in from_file:
+            result[flag.variable] = _variable_text(flag, from_file[flag.key])
+    return result
+
+
+def _check_inherited(flag: Flag, text: str) -> None:
+    assert flag.variable is not None
+    if flag.convert is None:
+        parse_switch(text, flag.variable)
+    else:
+        convert_value(flag, text, flag.variable)
+
+
+def _variable_text(flag: Flag, value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return os.path.abspath(str(value)) if flag.key == "timeline-filename" else str(value)
+
+
+def _network_interfaces(
+    given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    flag = next(flag for flag in FLAGS if flag.key == "network-interfaces")
+    inherited = environment.get("MYDIST_NETWORK_INTERFACES")
+    if flag.key in given:
+        return cast("tuple[str, ...]", given[flag.key])
+    if inherited:
+        return cast("tuple[str, ...]", convert_value(flag, inherited, str(flag.variable)))
+    return cast("tuple[str, ...]", from_file.get(flag.key, ()))
+
+
+def _exported(items: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
+    result: dict[str, str | None] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not _VARIABLE.match(name):
+            raise UsageError(f"-x {name!r}: not a variable name; expected NAME or NAME=VALUE")
+        if name in RESERVED_VARIABLES:
+            raise UsageError(f"-x {name}: mydistrun sets this variable itself; remove it")
+        if not equals and name not in environment:
+            raise UsageError(f"-x {name}: not set here; export it first or give -x {name}=VALUE")
+        if name in result:
+            raise UsageError(f"-x {name}: given twice; keep one of them")
+        result[name] = value if equals else None
+    return result
+
+
+def _ssh_options(merged: Mapping[str, Any]) -> SshOptions:
+    identity = merged.get("ssh-identity-file")
+    if identity is not None and not os.path.isfile(identity):
+        raise UsageError(f"-i {identity!r}: no such file; expected an ssh private key")
+    return SshOptions(
+        port=merged.get("ssh-port"),
+        identity_file=os.path.abspath(identity) if identity else None,
+        extra_args=merged.get("ssh-args", ()),
+        remote_python=merged.get("remote-python", ""),
+        start_timeout=merged.get("start-timeout", SshOptions.start_timeout),
+        loopback_too=bool(merged.get("ssh-local")),
+    )

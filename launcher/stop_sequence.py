@@ -1,0 +1,52 @@
+"""How a job is ended: politely, then firmly, within five seconds. Owned and called by one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+
+# (seconds after the step before, signal). After a failure the others may finish printing first.
+AFTER_FAILURE = ((0.8, signal.SIGTERM), (1.5, signal.SIGKILL))
+AFTER_SIGTERM = ((0.0, signal.SIGTERM), (2.5, signal.SIGKILL))
+AFTER_SIGINT = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (1.5, signal.SIGKILL))
+AT_ONCE = ((0.0, signal.SIGKILL),)
+Steps = Sequence[tuple[float, signal.Signals]]
+
+
+class StopSequence:
+    """Sends one signal after the other to all ranks; a faster sequence replaces a slower one."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, send_signal: Callable[[signal.Signals], None]
+    ) -> None:
+        self._loop = loop
+        self._send_signal = send_signal
+        self._timer: asyncio.TimerHandle | None = None
+        self.started = False
+
+    @property
+    def running(self) -> bool:
+        """Whether a sequence was begun, be it that no signal was sent yet."""
+        return self.started or self._timer is not None
+
+    def begin(self, steps: Steps) -> None:
+        """Starts the sequence, dropping what is left of an earlier one."""
+        self.cancel()
+        delay, signum = steps[0]
+        if delay > 0:
+            self._timer = self._loop.call_later(delay, self._step, signum, steps[1:])
+        else:
+            self._step(signum, steps[1:])
+
+    def cancel(self) -> None:
+        """Sends nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _step(self, signum: signal.Signals, rest: Steps) -> None:
+        self.started = True
+        self._send_signal(signum)
+        if rest:
+            self.begin(rest)

@@ -1,0 +1,227 @@
+"""Every wrong input has one error with an exact text, and starts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mydist.launcher.errors import UsageError
+from mydist.launcher.flags import parse_flags
+from mydist.launcher.settings import make_job_spec
+
+LEVELS = "one of trace, debug, info, warning, error, off"
+NAMES = "letters, digits, '.', '_' and '-' are allowed"
+SLOTS = "slots must be an integer from 1 to 65536"
+ALL = "(mydistrun --help lists all)"
+
+# (arguments before "-- true", environment, text)
+BAD: list[tuple[list[str], dict[str, str], str]] = [
+    (["--nump-proc", "2"], {}, f"unknown flag '--nump-proc'; did you mean --num-proc? {ALL}"),
+    (["--zzz"], {}, f"unknown flag '--zzz' {ALL}"),
+    (["-q"], {}, f"unknown flag '-q' {ALL}"),
+    (["--fusion-treshold-mb=1"], {},
+     f"unknown flag '--fusion-treshold-mb=1'; did you mean --fusion-threshold-mb? {ALL}"),
+    (["--no-mpi"], {}, f"unknown flag '--no-mpi'; did you mean --mpi? {ALL}"),
+    (["--no-hierarchical-allreduce=1"], {},
+     "unknown flag '--no-hierarchical-allreduce=1'; did you mean --no-hierarchical-allreduce? "
+     f"{ALL}"),
+    (["-np", "0"], {}, "-np: got '0', expected an integer from 1 to 65536"),
+    (["-np", "-1"], {}, "-np: got '-1', expected an integer from 1 to 65536"),
+    (["-np", "two"], {}, "-np: got 'two', expected an integer from 1 to 65536"),
+    (["-np", "1.5"], {}, "-np: got '1.5', expected an integer from 1 to 65536"),
+    (["-np", "1_0"], {}, "-np: got '1_0', expected an integer from 1 to 65536"),
+    (["-np", "٣"], {}, "-np: got '٣', expected an integer from 1 to 65536"),
+    (["-np", "65537"], {}, "-np: got '65537', expected an integer from 1 to 65536"),
+    (["--num_proc="], {}, "--num_proc: got '', expected an integer from 1 to 65536"),
+    (["-np", "1", "-np", "2"], {}, "-np is given twice with different values; keep one"),
+    (["-np", "-H", "a:1"], {}, "-np: got '-H', expected an integer from 1 to 65536"),
+    (["-p", "0"], {}, "-p: got '0', expected an integer from 1 to 65535"),
+    (["--ssh-port", "65536"], {}, "--ssh-port: got '65536', expected an integer from 1 to 65535"),
+    (["--start-timeout", "0"], {},
+     "--start-timeout: got '0', expected a number of seconds from 0.1 to 86400"),
+    (["--start-timeout", "nan"], {},
+     "--start-timeout: got 'nan', expected a number of seconds from 0.1 to 86400"),
+    (["--start-timeout", "soon"], {},
+     "--start-timeout: got 'soon', expected a number of seconds from 0.1 to 86400"),
+    (["--log-level", "loud"], {}, f"--log-level: got 'loud', expected {LEVELS}"),
+    (["--fusion-threshold-mb", "-1"], {},
+     "--fusion-threshold-mb: got '-1', expected an integer from 0 to 1048576"),
+    (["--fusion-threshold-mb", "64MB"], {},
+     "--fusion-threshold-mb: got '64MB', expected an integer from 0 to 1048576"),
+    (["--cache-capacity", "many"], {},
+     "--cache-capacity: got 'many', expected an integer from 0 to 16777216"),
+    (["--stall-check-warning-time-seconds", "-5"], {},
+     "--stall-check-warning-time-seconds: got '-5', expected a number of seconds from 0 to 1e+06"),
+    (["--stall-check-shutdown-time-seconds", "inf"], {},
+     "--stall-check-shutdown-time-seconds: got 'inf', "
+     "expected a number of seconds from 0 to 1e+06"),
+    (["--timeline-filename", ""], {},
+     "--timeline-filename: got '', expected a text that is not empty"),
+    (["--mpi=maybe"], {}, "--mpi: got 'maybe', expected 1 or 0 (true or false)"),
+    (["--mpi", "--gloo"], {}, "--mpi and --gloo exclude each other; give one or none of them"),
+    (["--mpi-args", "'open"], {},
+     "--mpi-args: got \"'open\", expected words quoted as in a shell (No closing quotation)"),
+    (["--ssh-args", '"'], {},
+     "--ssh-args: got '\"', expected words quoted as in a shell (No closing quotation)"),
+    (["--network-interfaces", "eth0,,eth1"], {},
+     "--network-interfaces: got 'eth0,,eth1', "
+     "expected interface names separated by commas, e.g. eth0,eth1"),
+    (["--network-interfaces", "../x"], {},
+     "--network-interfaces: got '../x', "
+     "expected interface names separated by commas, e.g. eth0,eth1"),
+    (["-x", "1A=2"], {}, "-x '1A': not a variable name; expected NAME or NAME=VALUE"),
+    (["-x", "=2"], {}, "-x '': not a variable name; expected NAME or NAME=VALUE"),
+    (["-x", "A B=2"], {}, "-x 'A B': not a variable name; expected NAME or NAME=VALUE"),
+    (["-x", "RANK=2"], {}, "-x RANK: mydistrun sets this variable itself; remove it"),
+    (["-x", "MYDIST_JOB_KEY_FD"], {},
+     "-x MYDIST_JOB_KEY_FD: mydistrun sets this variable itself; remove it"),
+    (["-x", "UNSET"], {}, "-x UNSET: not set here; export it first or give -x UNSET=VALUE"),
+    (["-x", "A=1", "-x", "A=2"], {}, "-x A: given twice; keep one of them"),
+    (["-H", ""], {}, "-H: got '', expected a text that is not empty"),
+    (["-H", ","], {}, "-H ',': empty host entry; expected name:slots separated by commas"),
+    (["-H", "a:1,"], {}, "-H 'a:1,': empty host entry; expected name:slots separated by commas"),
+    (["-H", "a:0"], {}, f"-H 'a:0': 'a:0': {SLOTS}, got '0'"),
+    (["-H", "a:-1"], {}, f"-H 'a:-1': 'a:-1': {SLOTS}, got '-1'"),
+    (["-H", "a:"], {}, f"-H 'a:': 'a:': {SLOTS}, got ''"),
+    (["-H", "a:x"], {}, f"-H 'a:x': 'a:x': {SLOTS}, got 'x'"),
+    (["-H", "a:99999"], {}, f"-H 'a:99999': 'a:99999': {SLOTS}, got '99999'"),
+    (["-H", "a: 1"], {}, f"-H 'a: 1': 'a: 1': {SLOTS}, got ' 1'"),
+    (["-H", "-oProxyCommand=touch x:1"], {},
+     "-H '-oProxyCommand=touch x:1': host '-oProxyCommand=touch x:1' starts with '-'; "
+     "a host name may not"),
+    (["-H", "b@-x:1"], {}, f"-H 'b@-x:1': 'b@-x' is not a host name; {NAMES}"),
+    (["-H", "a;reboot:1"], {}, f"-H 'a;reboot:1': 'a;reboot' is not a host name; {NAMES}"),
+    (["-H", "$(id):1"], {}, f"-H '$(id):1': '$(id)' is not a host name; {NAMES}"),
+    (["-H", "a b:1"], {}, f"-H 'a b:1': 'a b' is not a host name; {NAMES}"),
+    (["-H", "hôte:1"], {}, f"-H 'hôte:1': 'hôte' is not a host name; {NAMES}"),
+    (["-H", ":4"], {}, f"-H ':4': '' is not a host name; {NAMES}"),
+    (["-H", "@a:4"], {}, f"-H '@a:4': '@a' is not a host name; {NAMES}"),
+    (["-H", "fe80::1:4"], {},
+     "-H 'fe80::1:4': 'fe80::1:4': write an IPv6 address in brackets, e.g. [fe80::1]:4"),
+    (["-H", "[fe80::zz]:4"], {},
+     "-H '[fe80::zz]:4': '[fe80::zz]:4': 'fe80::zz' is not an IPv6 address"),
+    (["-H", "[]:4"], {}, "-H '[]:4': '[]:4': '' is not an IPv6 address"),
+    (["-H", "[::1]4"], {}, "-H '[::1]4': '[::1]4': expected ':slots' after ']', got '4'"),
+    (["-H", "[::1]:"], {}, f"-H '[::1]:': '[::1]:': {SLOTS}, got ''"),
+    (["-H", "[fe80::1%e;x]:1"], {},
+     "-H '[fe80::1%e;x]:1': '[fe80::1%e;x]:1': 'e;x' is not an interface name"),
+    (["-H", "a:1,b:2,a:3"], {},
+     "-H: host 'a' is listed twice; give one entry with all its slots, e.g. a:4"),
+    (["-np", "5", "-H", "a:1,[::1]:2"], {},
+     "-np 5: the hosts a:1,[::1]:2 have only 3 slots; add slots or hosts, or use -np 3"),
+    (["-H", "a:1", "--hostfile", "f"], {},
+     "-H and --hostfile exclude each other; give one of them"),
+    (["--hostfile", "/no/such"], {},
+     "--hostfile '/no/such': cannot read it: No such file or directory"),
+    (["--hostfile", "/"], {}, "--hostfile '/': cannot read it: Is a directory"),
+    (["-i", "/no/key"], {}, "-i '/no/key': no such file; expected an ssh private key"),
+    (["--config-file", "/no/such"], {},
+     "--config-file '/no/such': cannot read it: No such file or directory"),
+    ([], {"MYDIST_CONTROLLER": "tcp"},
+     "MYDIST_CONTROLLER: got 'tcp', expected one of auto, mpi, gloo"),
+    ([], {"MYDIST_LOG_LEVEL": "LOUD"}, f"MYDIST_LOG_LEVEL: got 'LOUD', expected {LEVELS}"),
+    ([], {"MYDIST_FUSION_THRESHOLD_MB": "lots"},
+     "MYDIST_FUSION_THRESHOLD_MB: got 'lots', expected an integer from 0 to 1048576"),
+    ([], {"MYDIST_CACHE_CAPACITY": "-1"},
+     "MYDIST_CACHE_CAPACITY: got '-1', expected an integer from 0 to 16777216"),
+    ([], {"MYDIST_HIERARCHICAL_ALLREDUCE": "2"},
+     "MYDIST_HIERARCHICAL_ALLREDUCE: got '2', expected 1 or 0 (true or false)"),
+    ([], {"MYDIST_STALL_WARNING_SECONDS": "ten"},
+     "MYDIST_STALL_WARNING_SECONDS: got 'ten', expected a number of seconds from 0 to 1e+06"),
+    ([], {"MYDIST_NETWORK_INTERFACES": ","},
+     "MYDIST_NETWORK_INTERFACES: got ',', "
+     "expected interface names separated by commas, e.g. eth0,eth1"),
+]  # fmt: skip
+
+BAD_HOSTFILES = [
+    ("", "--hostfile {!r}: lists no host; expected lines like 'host1 slots=4'"),
+    ("# nothing\n\n", "--hostfile {!r}: lists no host; expected lines like 'host1 slots=4'"),
+    ("a slots=2\nb cpus=2\n", "{}:2: got 'b cpus=2', expected 'name slots=N' or 'name:N'"),
+    ("a slots=2 x\n", "{}:1: got 'a slots=2 x', expected 'name slots=N' or 'name:N'"),
+    ("a slots=\n", "{}:1: 'a': " + SLOTS + ", got ''"),
+    ("a slots=0\n", "{}:1: 'a': " + SLOTS + ", got '0'"),
+    ("a:2 slots=2\n", "{}:1: 'a:2 slots=2' gives the slots twice; keep one of them"),
+    ("a\na\n",
+     "--hostfile {!r}: host 'a' is listed twice; give one entry with all its slots, e.g. a:2"),
+    ("-x slots=1\n", "{}:1: host '-x' starts with '-'; a host name may not"),
+]  # fmt: skip
+
+BAD_CONFIGS = [
+    ("num-procs: 2", "--config-file {!r}: unknown key 'num-procs'; did you mean num-proc?"),
+    ("x: A=1", "--config-file {!r}: unknown key 'x'"),
+    ("7: 1", "--config-file {!r}: unknown key 7"),
+    ("num-proc: 0", "--config-file {!r}: num-proc: got '0', expected an integer from 1 to 65536"),
+    ("num-proc: true", "--config-file {!r}: num-proc: got True, expected a value N"),
+    ("num-proc: [1]", "--config-file {!r}: num-proc: got [1], expected a value N"),
+    ("num-proc:", "--config-file {!r}: num-proc: got None, expected a value N"),
+    ("mpi: 1", "--config-file {!r}: mpi: got 1, expected true or false"),
+    ("mpi: true\ngloo: true", "--mpi and --gloo exclude each other; give one or none of them"),
+    ("- a", "--config-file {!r}: got a list, expected a mapping such as 'num-proc: 4'"),
+    ("just text", "--config-file {!r}: got a str, expected a mapping such as 'num-proc: 4'"),
+]
+
+
+def spec_error(arguments: list[str], environment: dict[str, str]) -> str:
+    with pytest.raises(UsageError) as caught:
+        parsed = parse_flags([*arguments, "--", "true"])
+        make_job_spec(parsed.values, parsed.command, environment)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("arguments", "environment", "text"), BAD)
+def test_error_text(arguments: list[str], environment: dict[str, str], text: str) -> None:
+    assert spec_error(arguments, environment) == text
+
+
+@pytest.mark.parametrize(("content", "text"), BAD_HOSTFILES)
+def test_hostfile_error_text(content: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(content)
+    assert spec_error(["--hostfile", str(file)], {}) == text.format(str(file))
+
+
+def test_hostfile_of_arbitrary_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(b"\xff\xfe\x00")
+    expected = f"--hostfile {str(file)!r}: not a text file (invalid UTF-8)"
+    assert spec_error(["--hostfile", str(file)], {}) == expected
+
+
+@pytest.mark.parametrize(("content", "text"), BAD_CONFIGS)
+def test_config_file_error_text(content: str, text: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "job.yaml"
+    file.write_text(content)
+    assert spec_error(["--config-file", str(file)], {}) == text.format(str(file))
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xff", b"a: !!python/object:os.system x"])
+def test_config_file_that_is_no_yaml(content: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "job.yaml"
+    file.write_bytes(content)
+    text = spec_error(["--config-file", str(file)], {})
+    assert text.startswith(f"--config-file {str(file)!r}: not valid YAML: ")
+    assert "\n" not in text
+
+
+def test_config_file_without_the_yaml_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    expected = "--config-file needs the package PyYAML; install it with: pip install PyYAML"
+    assert spec_error(["--config-file", str(tmp_path / "x")], {}) == expected
+
+
+@pytest.mark.parametrize("flag", ["-np", "-H", "--hostfile", "-x", "--log-level", "-m"])
+def test_flag_without_its_value(flag: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{flag} needs a value: {flag} "):
+        parse_flags([flag])
+
+
+def test_no_command() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_job_spec({}, (), {})
+    assert str(caught.value) == "no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]"

@@ -1,0 +1,70 @@
+"""--check-build and --doctor: what the library says, and what is said without one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from running_job import Mydistrun
+
+from mydist.launcher.check_build import check_build, parse_build_report
+
+REPORT = (
+    '{"version": "1.2.3", "backends": ['
+    '{"name": "mpi", "built": true, "available": true, "reason": ""},'
+    '{"name": "gloo", "built": true, "available": false, "reason": "libgloo.so.0 is missing"},'
+    '{"name": "nccl", "built": false, "available": false, "reason": ""}]}'
+)
+
+
+def build_library(directory: Path, source: str) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    (directory / "lib.c").write_text(source)
+    library = directory / "lib.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(directory / "lib.c")]
+    subprocess.run(command, check=True)
+    return library
+
+
+def test_table(tmp_path: Path) -> None:
+    quoted = REPORT.replace('"', '\\"')
+    library = build_library(
+        tmp_path, f'const char* mydist_build_report(void) {{ return "{quoted}"; }}'
+    )
+    written: list[str] = []
+    assert check_build(written.append, library) == 0
+    assert written == [
+        "mydist 1.2.3\n\nBackends:\n"
+        "  [x] mpi\n"
+        "  [ ] gloo  libgloo.so.0 is missing\n"
+        "  [ ] nccl  not built"
+    ]
+
+
+def test_without_library(tmp_path: Path) -> None:
+    written: list[str] = []
+    assert check_build(written.append, tmp_path / "none.so") == 1
+    assert "none.so does not exist; install mydist with pip install ." in written[0]
+
+
+def test_library_of_another_version(tmp_path: Path) -> None:
+    written: list[str] = []
+    assert check_build(written.append, build_library(tmp_path, "int other;")) == 1
+    assert "has no build report; it is of another version" in written[0]
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"version": 1}', b'{"backends": [1]}'])
+def test_malformed_report(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="the build report of the library is malformed"):
+        parse_build_report(raw)
+
+
+def test_doctor_imports_neither_torch_nor_core(mydistrun: Mydistrun) -> None:
+    _, out, err = mydistrun.run("--doctor")
+    words = [line.split()[0] for line in out.decode().splitlines() if line]
+    assert words[:6] == ["python", "torch", "machine", "ssh", "mpirun", "/dev/shm"]
+    assert err == ""

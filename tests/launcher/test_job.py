@@ -1,0 +1,265 @@
+"""Whole jobs on this machine: environment, output, failures, signals; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from running_job import Mydistrun, numbers, wait_gone
+
+CONTRACT = """
+import json, os
+keys = [k for k in os.environ if k.startswith("MYDIST_") or k in (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "PYTHONUNBUFFERED", "ODD")]
+print(json.dumps({k: os.environ[k] for k in keys}))
+"""
+EXCHANGE = """
+import os
+from mydist.launcher.rendezvous import RendezvousClient
+rank, size = int(os.environ["MYDIST_RANK"]), int(os.environ["MYDIST_SIZE"])
+with RendezvousClient.from_environment() as client:
+    print(client.exchange("hello", rank, size, f"from {rank}".encode()))
+"""
+# Ignores what it can, has a child that left its process group, and tells both pids.
+STUBBORN = """
+import os, signal, subprocess, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "600"], process_group=0)
+print("pid", child.pid)
+print("pid", os.getpid())
+signal.pause()
+"""
+
+
+def environments(out: bytes) -> dict[int, dict[str, str]]:
+    lines = [line.split(b">:", 1) for line in out.splitlines()]
+    return {int(prefix[1:].split(b"]")[0]): json.loads(text) for prefix, text in lines}
+
+
+def test_environment_contract(mydistrun: Mydistrun) -> None:
+    name = mydistrun.script(CONTRACT)
+    mydistrun.env["MYDIST_RANK"] = "77"
+    arguments = ["-np", "3", "-H", "localhost:2,127.0.0.1:2", "--cache-capacity", "5", "--gloo"]
+    code, out, err = mydistrun.run(*arguments, "-x", "ODD=a'b\"c\n$(d)", name)
+    assert (code, err) == (0, "")
+    seen = environments(out)
+    assert sorted(seen) == [0, 1, 2]
+    common = {"WORLD_SIZE": "3", "MYDIST_SIZE": "3", "MASTER_ADDR": "127.0.0.1",
+              "MYDIST_CONTROLLER": "gloo", "MYDIST_CACHE_CAPACITY": "5",
+              "PYTHONUNBUFFERED": "1", "ODD": "a'b\"c\n$(d)"}  # fmt: skip
+    layout = [  # rank, local rank, local size, cross rank, cross size, node, host
+        (0, 0, 2, 0, 2, 0, "localhost"),
+        (1, 1, 2, 0, 1, 0, "localhost"),
+        (2, 0, 1, 1, 2, 1, "127.0.0.1"),
+    ]
+    for same in ("MASTER_PORT", "MYDIST_JOB_ID", "MYDIST_RENDEZVOUS"):
+        values = {seen[rank].pop(same) for rank in seen}
+        assert len(values) == 1
+        assert re.fullmatch(r"[0-9]+|[0-9a-f]{16}|127\.0\.0\.1:[0-9]+", values.pop())
+    for rank, local_rank, local_size, cross_rank, cross_size, node, host in layout:
+        env = seen[rank]
+        assert int(env.pop("MYDIST_JOB_KEY_FD")) > 2
+        assert env == common | {
+            "RANK": str(rank), "MYDIST_RANK": str(rank),
+            "LOCAL_RANK": str(local_rank), "MYDIST_LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(local_size), "MYDIST_LOCAL_SIZE": str(local_size),
+            "MYDIST_CROSS_RANK": str(cross_rank), "MYDIST_CROSS_SIZE": str(cross_size),
+            "NODE_RANK": str(node), "MYDIST_HOST_ID": host,
+        }  # fmt: skip
+
+
+def test_ranks_meet_at_the_rendezvous(mydistrun: Mydistrun) -> None:
+    code, out, err = mydistrun.run("-np", "3", "--verbose", mydistrun.script(EXCHANGE))
+    assert code == 0, err
+    assert out.count(b"[b'from 0', b'from 1', b'from 2']") == 3
+    assert "mydistrun: rendezvous listens on 127.0.0.1:" in err
+
+
+def test_first_failure_is_reported_and_stops_the_others(mydistrun: Mydistrun) -> None:
+    script = mydistrun.script(
+        "import os, signal, sys\n"
+        "if os.environ['RANK'] == '1': sys.exit('this is why')\n"
+        "signal.pause()\n"
+    )
+    started = time.monotonic()
+    code, out, err = mydistrun.run("-np", "3", script)
+    assert (code, out) == (1, b"")
+    assert time.monotonic() - started < 5
+    first, *rest = err.splitlines()
+    assert first == "[1]<stderr>:this is why"
+    assert rest[0].startswith("mydistrun: rank 1 on host localhost (pid ")
+    assert " exited with code 1 after " in rest[0]
+    assert rest[1:] == [
+        "  last lines of its error output:",
+        "    | this is why",
+        "  stopped by mydistrun: ranks 0, 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("exit 255", 255)],
+)
+def test_exit_codes(mydistrun: Mydistrun, text: str, code: int) -> None:
+    got, _, _ = mydistrun.run("-np", "2", "sh", "-c", f'[ "$RANK" = 0 ] || {{ {text}; }}')
+    assert got == code
+
+
+def test_stubborn_ranks_and_their_children_are_killed(mydistrun: Mydistrun) -> None:
+    mydistrun.script(STUBBORN, "stubborn.py")
+    os.mkfifo(mydistrun.directory / "gate")
+    shell = 'if [ "$RANK" = 0 ]; then cat gate; exit 4; fi; exec python3 stubborn.py'
+    job = mydistrun.start("-np", "2", "sh", "-c", shell)
+    pids = numbers(job.read_until(b"pid", 2))
+    (mydistrun.directory / "gate").write_text("")
+    wait_gone(pids)
+    assert job.finish()[0] == 4
+
+
+@pytest.mark.parametrize("victim", ["launcher", "launcher and guard"])
+def test_killed_launcher_leaves_nothing(mydistrun: Mydistrun, victim: str) -> None:
+    job = mydistrun.start("-np", "2", mydistrun.script(STUBBORN))
+    pids = numbers(job.read_until(b"pid", 4))
+    children = Path(f"/proc/{job.popen.pid}/task/{job.popen.pid}/children").read_text().split()
+    guards = [int(pid) for pid in children if int(pid) not in pids]
+    assert len(guards) == 1
+    if victim == "launcher":
+        job.popen.kill()
+        wait_gone(pids + guards)
+    else:  # then the ranks still go; what they themselves started is out of reach
+        os.kill(guards[0], signal.SIGKILL)
+        job.popen.kill()
+        wait_gone([pid for pid in pids if str(pid) in children])
+        for pid in pids:
+            if str(pid) not in children:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_job(mydistrun: Mydistrun, signum: signal.Signals, code: int) -> None:
+    script = mydistrun.script("import os, signal\nprint('pid', os.getpid())\nsignal.pause()\n")
+    job = mydistrun.start("-np", "2", script)
+    pids = numbers(job.read_until(b"pid", 2))
+    job.popen.send_signal(signum)
+    got, err = job.finish()
+    assert got == code
+    assert f"mydistrun: got {signum.name}, stopping the ranks" in err
+    wait_gone(pids)
+
+
+def test_second_ctrl_c_kills_at_once(mydistrun: Mydistrun) -> None:
+    job = mydistrun.start("-np", "2", mydistrun.script(STUBBORN), stderr=subprocess.STDOUT)
+    pids = numbers(job.read_until(b"pid", 4))
+    job.popen.send_signal(signal.SIGINT)
+    job.read_until(b"got SIGINT")
+    started = time.monotonic()
+    job.popen.send_signal(signal.SIGINT)
+    assert job.finish()[0] == 130
+    assert time.monotonic() - started < 1.4  # sooner than the graceful way would end
+    wait_gone(pids)
+
+
+def test_closed_stdout_does_not_stop_the_job(mydistrun: Mydistrun) -> None:
+    script = mydistrun.script(
+        "import sys\n"
+        "for _ in range(20000): print('x' * 100)\n"
+        "open('done.' + __import__('os').environ['RANK'], 'w').close()\n"
+    )
+    job = mydistrun.start("-np", "2", script)
+    assert job.popen.stdout is not None
+    job.popen.stdout.close()
+    assert job.popen.wait(30) == 0
+    assert {p.name for p in mydistrun.directory.glob("done.*")} == {"done.0", "done.1"}
+
+
+def test_odd_bytes_and_long_lines_pass(mydistrun: Mydistrun) -> None:
+    script = mydistrun.script(
+        "import os, sys\nos.write(1, b'\\xff\\xfe\\n')\n"
+        "sys.stdout.buffer.write(b'y' * (10 << 20) + b'\\n')\n"
+    )
+    code, out, _ = mydistrun.run("-np", "1", "--output-filename", "logs", script)
+    assert code == 0
+    assert out.startswith(b"[0]<stdout>:\xff\xfe\n")
+    assert out.count(b"y") == 10 << 20
+    raw = (mydistrun.directory / "logs" / "rank.0" / "stdout").read_bytes()
+    assert raw == b"\xff\xfe\n" + b"y" * (10 << 20) + b"\n"
+
+
+START_ERRORS = [
+    (["nosuch"], 127, "mydistrun: command 'nosuch' not found in PATH\n"),
+    (["./nosuch"], 127, "mydistrun: command './nosuch' not found\n"),
+    (["/"], 126, "mydistrun: command '/' is not an executable file\n"),
+    (["--nosuch"], 2, "mydistrun: unknown flag '--nosuch' (mydistrun --help lists all)\n"),
+    (["-np", "0", "true"], 2, "mydistrun: -np: got '0', expected an integer from 1 to 65536\n"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "text"), START_ERRORS)
+def test_start_errors(mydistrun: Mydistrun, arguments: list[str], code: int, text: str) -> None:
+    assert mydistrun.run(*arguments) == (code, b"", text)
+
+
+def test_missing_script(mydistrun: Mydistrun) -> None:
+    text = f"mydistrun: script 'no.py' not found in {mydistrun.directory}\n"
+    assert mydistrun.run("no.py") == (127, b"", text)
+
+
+def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
+    mydistrun.env["PYTHONFOO"] = "hidden1"
+    code, out, err = mydistrun.run(
+        "--dry-run", "-np", "2", "-H", "localhost:1,far:1", "-x", "API_TOKEN=hidden2",
+        "--log-level", "info", "echo", "a b",
+    )  # fmt: skip
+    text = out.decode()
+    assert (code, err) == (0, "")
+    assert "host localhost: directly" in text
+    assert "host far: through: ssh -T -o BatchMode=yes -o ConnectTimeout=30 " in text
+    assert " -- far " in text
+    assert "  rank 1: echo 'a b'" in text
+    assert "    API_TOKEN=<redacted>" in text
+    assert "    PYTHONFOO=<redacted>" in text
+    assert "    MYDIST_LOG_LEVEL=info" in text
+    assert "    MYDIST_CROSS_RANK=1" in text
+    assert "hidden" not in text
+
+
+def test_module_and_executable_script(mydistrun: Mydistrun) -> None:
+    mydistrun.script("import sys; print('module', *sys.argv[1:])", "mod.py")
+    assert mydistrun.run("-np", "1", "-m", "mod", "-x")[1] == b"[0]<stdout>:module -x\n"
+    script = mydistrun.directory / mydistrun.script("#!/bin/sh\necho own interpreter\n", "own.py")
+    script.chmod(0o755)
+    assert mydistrun.run("-np", "1", "own.py")[1] == b"[0]<stdout>:own interpreter\n"
+
+
+def test_mpirun_ranks(mydistrun: Mydistrun) -> None:
+    shell = 'echo "$OMPI_COMM_WORLD_RANK/$OMPI_COMM_WORLD_SIZE $MYDIST_CONTROLLER $ODD"'
+    code, out, err = mydistrun.run("--mpi", "-np", "3", "-x", "ODD=a b", "sh", "-c", shell)
+    assert (code, err) == (0, "")
+    assert sorted(out.splitlines()) == [b"[%d]<stdout>:%d/3 mpi a b" % (r, r) for r in range(3)]
+
+
+def test_mpirun_failure_names_the_rank(mydistrun: Mydistrun) -> None:
+    shell = '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec sleep 600; echo because >&2; exit 5'
+    code, _, err = mydistrun.run("--mpi", "-np", "2", "sh", "-c", shell)
+    assert code == 5
+    assert "mydistrun: rank 1 on host localhost exited with code 5" in err
+    assert "    | because" in err
+
+
+def test_mpirun_as_root_asks_for_consent(mydistrun: Mydistrun) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root is asked")
+    del mydistrun.env["OMPI_ALLOW_RUN_AS_ROOT"]
+    code, _, err = mydistrun.run("--mpi", "-np", "2", "true")
+    assert code == 1
+    assert "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in err

@@ -1,0 +1,65 @@
+"""Hosts are parsed as written, and ranks placed by the rules, for every layout of a range."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from pathlib import Path
+
+import pytest
+
+from mydist.launcher.hosts import Host, format_entry, parse_host_list, parse_hostfile
+from mydist.launcher.placement import place_ranks
+
+GOOD = [
+    ("a", [Host("a", 1)]),
+    ("a:4,b:2", [Host("a", 4), Host("b", 2)]),
+    ("under_score-1.example.com:3", [Host("under_score-1.example.com", 3)]),
+    ("[fe80::1]:2,[::1]", [Host("fe80::1", 2), Host("::1", 1)]),
+    ("[fe80::1%eth0]:2", [Host("fe80::1%eth0", 2)]),
+    ("me@host:2,me@[::2]:1", [Host("me@host", 2), Host("me@::2", 1)]),
+    ("10.0.0.1:8, 10.0.0.2:8", [Host("10.0.0.1", 8), Host("10.0.0.2", 8)]),
+]
+
+
+@pytest.mark.parametrize(("text", "hosts"), GOOD)
+def test_host_list(text: str, hosts: list[Host]) -> None:
+    assert list(parse_host_list(text)) == hosts
+    assert parse_host_list(",".join(format_entry(host) for host in hosts)) == tuple(hosts)
+
+
+def test_hostfile(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# cluster\na slots=4  # first\n\n[::1]:2\nc\n")
+    assert parse_hostfile(str(file)) == (Host("a", 4), Host("::1", 2), Host("c", 1))
+
+
+def test_what_is_local() -> None:
+    local = ["localhost", "127.0.0.1", "127.3.2.1", "::1", socket.gethostname()]
+    remote = ["10.0.0.1", "example.com", "fe80::1", "me@localhost", "localhost.example.com"]
+    assert [name for name in local + remote if Host(name, 1).is_local()] == local
+
+
+@pytest.mark.parametrize("slots", list(itertools.product([1, 2, 3, 5], repeat=3)))
+def test_placement_properties(slots: tuple[int, ...]) -> None:
+    hosts = tuple(Host(f"h{index}", count) for index, count in enumerate(slots))
+    for size in range(1, sum(slots) + 1):
+        ranks = place_ranks(hosts, size)
+        assert [p.rank for p in ranks] == list(range(size))
+        assert all(p.size == size for p in ranks)
+        for node, (host, group) in enumerate(itertools.groupby(ranks, key=lambda p: p.host)):
+            members = list(group)
+            assert host == hosts[node]
+            assert len(members) <= host.slots
+            assert [p.local_rank for p in members] == list(range(len(members)))
+            assert {p.local_size for p in members} == {len(members)}
+            assert {p.node_rank for p in members} == {node}
+        for local_rank in range(max(slots)):
+            column = [p for p in ranks if p.local_rank == local_rank]
+            assert [p.cross_rank for p in column] == list(range(len(column)))
+            assert all(p.cross_size == len(column) for p in column)
+
+
+def test_too_few_slots() -> None:
+    with pytest.raises(ValueError, match="3 ranks do not fit 2 slots"):
+        place_ranks((Host("a", 2),), 3)

@@ -1,0 +1,70 @@
+"""The failure report names the cause, not its consequences, on one screen."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from mydist.launcher.report import RankExit, find_cause, format_failure
+
+
+def end(rank: int, status: int, **more: object) -> RankExit:
+    return RankExit(rank, "h1", 100 + rank, status, 1.25, **more)  # type: ignore[arg-type]
+
+
+def test_success_has_no_cause() -> None:
+    assert find_cause([end(0, 0), end(1, -15, stopped=True)], {}) is None
+
+
+def test_first_failure_is_the_cause() -> None:
+    assert find_cause([end(0, 0), end(2, 3), end(1, 4)], {}) == end(2, 3)
+
+
+def test_the_survivor_that_ends_first_is_not_the_cause() -> None:
+    tails = {
+        0: ["Traceback (most recent call last):", "mydist.PeerLostError: rank 1 is gone"],
+        1: ["Traceback (most recent call last):", "ZeroDivisionError: division by zero"],
+    }
+    ends = [end(0, 1), end(1, 1), end(2, -15, stopped=True)]
+    cause = find_cause(ends, tails)
+    assert cause == end(1, 1)
+    assert format_failure(cause, ends, 3, tails) == (
+        "mydistrun: rank 1 on host h1 (pid 101) exited with code 1 after 1.2 s\n"
+        "  last lines of its error output:\n"
+        "    | Traceback (most recent call last):\n"
+        "    | ZeroDivisionError: division by zero\n"
+        "  then rank 0 on host h1 exited with code 1\n"
+        "  stopped by mydistrun: rank 2"
+    )
+
+
+def test_when_all_are_consequences_the_first_is_named() -> None:
+    tails = {rank: ["PeerLostError: somebody"] for rank in (0, 1)}
+    assert find_cause([end(1, 1), end(0, 1)], tails) == end(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "words", "code"),
+    [
+        (3, {}, "exited with code 3", 3),
+        (-signal.SIGKILL, {}, "was killed by SIGKILL (signal 9)", 137),
+        (-signal.SIGSEGV, {}, "was killed by SIGSEGV (signal 11)", 139),
+        (-99, {}, "was killed by a signal (signal 99)", 227),
+        (-9, {"out_of_memory": True},
+         "was killed by SIGKILL (signal 9); the kernel reports that memory ran out", 137),
+        (1, {"lost": "ssh exited with 255"}, "was lost: ssh exited with 255", 1),
+    ],
+)  # fmt: skip
+def test_words_and_exit_codes(status: int, more: dict[str, object], words: str, code: int) -> None:
+    assert end(0, status, **more).describe() == words
+    assert end(0, status, **more).exit_code == code
+
+
+def test_a_thousand_failures_fit_one_screen() -> None:
+    ends = [end(rank, 1) for rank in range(500)]
+    ends += [end(rank, -15, stopped=True) for rank in range(500, 1000)]
+    text = format_failure(ends[0], ends, 1000, {0: ["x"] * 30})
+    assert len(text.splitlines()) < 45
+    assert "… and 491 more ranks failed" in text
+    assert "(500 in all)" in text

@@ -1,0 +1,112 @@
+"""Flags, environment, config file and defaults become one JobSpec, in the right precedence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mydist.launcher.flags import FLAGS, format_help, parse_flags
+from mydist.launcher.hosts import Host
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.settings import default_num_proc, make_job_spec
+
+
+def make(*arguments: str, env: dict[str, str] | None = None) -> JobSpec:
+    parsed = parse_flags([*arguments, "train.py", "--lr", "-np", "9"])
+    return make_job_spec(parsed.values, parsed.command, env or {})
+
+
+def test_command_is_taken_verbatim() -> None:
+    spec = make("-np", "2")
+    assert spec.command == ("train.py", "--lr", "-np", "9")
+    assert spec.num_proc == 2
+    assert spec.hosts == (Host("localhost", 2),)
+
+
+def test_double_dash_ends_the_flags() -> None:
+    assert parse_flags(["-np", "2", "--", "--odd", "x"]).command == ("--odd", "x")
+
+
+def test_module_ends_the_flags() -> None:
+    parsed = parse_flags(["-np", "1", "-m", "pkg.mod", "--verbose"])
+    assert (parsed.values["m"], parsed.command) == ("pkg.mod", ("--verbose",))
+    assert "verbose" not in parsed.values
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.key)
+def test_both_spellings_of_every_flag(flag: object) -> None:
+    from mydist.launcher.flags import Flag
+
+    assert isinstance(flag, Flag)
+    samples = {"num-proc": "3", "ssh-port": "22", "start-timeout": "5", "log-level": "info"}
+    samples |= {"fusion-threshold-mb": "1", "cache-capacity": "2"}
+    for name in flag.names:
+        value = [] if flag.convert is None else [samples.get(flag.key, "7")]
+        dashed = parse_flags([name, *value]).values
+        if name.startswith("--"):
+            spelled = "--" + name[2:].replace("-", "_")
+            assert parse_flags([spelled, *value]).values == dashed
+            if value:
+                assert parse_flags([f"{spelled}={value[0]}"]).values == dashed
+        assert list(dashed) == [flag.key]
+
+
+def test_help_names_every_flag() -> None:
+    text = format_help()
+    for flag in FLAGS:
+        assert all(name in text.replace("[no-]", "") for name in flag.names)
+
+
+def test_only_given_tunables_are_set() -> None:
+    assert make("-np", "1").tunables == {}
+    spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--timeline_filename",
+                "t.json", "--stall-check-warning-time-seconds", "2.5", "--timeline-mark-cycles",
+                "--network-interfaces", "eth0,eth1")  # fmt: skip
+    assert spec.tunables == {
+        "MYDIST_FUSION_THRESHOLD_MB": "8",
+        "MYDIST_HIERARCHICAL_ALLREDUCE": "0",
+        "MYDIST_TIMELINE": os.path.abspath("t.json"),
+        "MYDIST_TIMELINE_MARK_CYCLES": "1",
+        "MYDIST_STALL_WARNING_SECONDS": "2.5",
+        "MYDIST_NETWORK_INTERFACES": "eth0,eth1",
+    }
+    assert spec.network_interfaces == ("eth0", "eth1")
+
+
+def test_precedence(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "job.yaml"
+    file.write_text("cache_capacity: 10\nlog-level: debug\nfusion-threshold-mb: 4\nnum-proc: 3\n"
+                    "mpi: true\n")  # fmt: skip
+    env = {"MYDIST_LOG_LEVEL": "info", "MYDIST_FUSION_THRESHOLD_MB": "5"}
+    spec = make("--config-file", str(file), "--fusion-threshold-mb", "6", env=env)
+    # flag beats environment, environment (which ranks inherit) beats file, file beats default
+    assert spec.tunables == {"MYDIST_CACHE_CAPACITY": "10", "MYDIST_FUSION_THRESHOLD_MB": "6"}
+    assert (spec.num_proc, spec.controller) == (3, "mpi")
+    assert make("--config-file", str(file), "--gloo").controller == "gloo"
+    assert make("--config-file", str(file), env={"MYDIST_CONTROLLER": "auto"}).controller is None
+
+
+def test_environment_timeline_becomes_absolute() -> None:
+    spec = make(env={"MYDIST_TIMELINE": "x/t.json"})
+    assert spec.tunables["MYDIST_TIMELINE"] == os.path.abspath("x/t.json")
+
+
+def test_slots_give_the_size_without_np() -> None:
+    assert make("-H", "a:2,b:3").num_proc == 5
+
+
+def test_gpus_count_when_there_is_nvidia_smi(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: A'\necho 'GPU 1: B'\necho 'GPU 2: C'\n")
+    program.chmod(0o755)
+    assert default_num_proc({"PATH": str(tmp_path)}) == 3
+    program.write_text("#!/bin/sh\necho 'no devices'; exit 9\n")
+    assert default_num_proc({"PATH": str(tmp_path)}) == len(os.sched_getaffinity(0))
+
+
+def test_exported_variables() -> None:
+    spec = make("-x", "A=1=2", "-x", "B", env={"B": "b"})
+    assert spec.exported == {"A": "1=2", "B": None}
