@@ -7,12 +7,16 @@ namespace mydist {
 std::optional<int64_t> Shape::ElementCount() const {
   constexpr int64_t kLimit = int64_t{1} << 62;
   int64_t count = 1;
+  bool is_empty = false;
   for (const int64_t dim : dims_) {
     if (dim < 0) return std::nullopt;
+    is_empty = is_empty || dim == 0;
+    // A zero counts as one here: the limit must not depend on where the zero is, and the size of
+    // a row must stay in range even when there are no rows.
     if (dim != 0 && count > kLimit / dim) return std::nullopt;
-    count *= dim;
+    count *= std::max<int64_t>(dim, 1);
   }
-  return count;
+  return is_empty ? 0 : count;
 }
 
 int64_t Shape::RowElementCount() const {
@@ -30,8 +34,7 @@ Shape Shape::WithFirstDim(int64_t first_dim) const {
 
 bool Shape::SameRowAs(const Shape& other) const {
   return dims_.size() == other.dims_.size() &&
-         (dims_.empty() ||
-          std::equal(dims_.begin() + 1, dims_.end(), other.dims_.begin() + 1));
+         (dims_.empty() || std::equal(dims_.begin() + 1, dims_.end(), other.dims_.begin() + 1));
 }
 
 std::string Shape::ToString() const {

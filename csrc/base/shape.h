@@ -19,9 +19,11 @@ class MYDIST_EXPORT Shape {
   int rank() const { return static_cast<int>(dims_.size()); }
   int64_t dim(int index) const { return dims_[static_cast<size_t>(index)]; }
 
-  // Product of all dimensions; nothing when one is negative or the product exceeds 2^62.
+  // Product of all dimensions; nothing when one is negative or the product of those that are not
+  // zero exceeds 2^62.
   std::optional<int64_t> ElementCount() const;
   // Elements in one row: the product of all dimensions but the first. 1 for 0-d and 1-d.
+  // Only for shapes whose ElementCount is known: a peer's shape must have passed that first.
   int64_t RowElementCount() const;
   // The same shape with another first dimension; a 0-d shape becomes 1-d.
   Shape WithFirstDim(int64_t first_dim) const;

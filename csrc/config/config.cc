@@ -1,0 +1,230 @@
+#include "config/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "config/value_text.h"
+
+namespace mydist {
+namespace {
+
+constexpr std::string_view kPrefix = "MYDIST_";
+constexpr double kMaxSeconds = 1e6;
+constexpr int64_t kMaxCacheCapacity = 1'000'000;
+constexpr double kMaxFusionMegabytes = 1 << 20;
+constexpr double kBytesPerMegabyte = 1 << 20;
+
+// One variable: what it may be, what it is when unset, and how its text gets into the Config.
+// `parse` gives false when the text is not allowed.
+struct Row {
+  const char* variable;
+  const char* allowed;
+  const char* default_value;
+  bool (*parse)(const std::string& text, Config& config);
+};
+
+template <typename T, typename Field>
+bool Store(std::optional<T> value, Field& field) {
+  if (!value) return false;
+  field = std::move(*value);
+  return true;
+}
+
+bool ParseFusionThreshold(const std::string& text, Config& config) {
+  const auto megabytes = value_text::Number(text, 0, kMaxFusionMegabytes);
+  if (!megabytes) return false;
+  // Rounded up, so that only 0 means never.
+  config.fusion_threshold_bytes = static_cast<int64_t>(std::ceil(*megabytes * kBytesPerMegabyte));
+  return true;
+}
+
+bool ParseController(const std::string& text, Config& config) {
+  constexpr std::array<std::pair<std::string_view, ControllerChoice>, 3> kChoices = {
+      {{"auto", ControllerChoice::kAuto},
+       {"mpi", ControllerChoice::kMpi},
+       {"gloo", ControllerChoice::kGloo}}};
+  for (const auto& [word, choice] : kChoices) {
+    if (text == word) return Store(std::optional(choice), config.controller);
+  }
+  return false;
+}
+
+bool ParseLogLevel(const std::string& text, Config& config) {
+  constexpr std::array<std::string_view, 6> kWords = {"trace",   "debug", "info",
+                                                      "warning", "error", "off"};
+  const auto it = std::find(kWords.begin(), kWords.end(), text);
+  if (it == kWords.end()) return false;
+  config.log_level = static_cast<LogLevel>(it - kWords.begin());
+  return true;
+}
+
+bool ParseText(const std::string& text, size_t max_bytes, std::string& field) {
+  if (text.size() > max_bytes) return false;
+  field = text;
+  return true;
+}
+
+constexpr std::array kRows = {
+    Row{"MYDIST_FUSION_THRESHOLD_MB", "a number from 0 to 1048576", "64", ParseFusionThreshold},
+    Row{"MYDIST_CACHE_CAPACITY", "an integer from 0 to 1000000", "1024",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Integer(text, 0, kMaxCacheCapacity), config.cache_capacity);
+        }},
+    Row{"MYDIST_COORDINATOR_RADIX", "an integer from 2 to 1024", "32",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Integer(text, 2, 1024), config.coordinator_radix);
+        }},
+    Row{"MYDIST_STALL_WARNING_SECONDS", "a number from 0 to 1000000", "10",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.stall_warning);
+        }},
+    Row{"MYDIST_STALL_SHUTDOWN_SECONDS", "a number from 0 to 1000000", "0",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.stall_shutdown);
+        }},
+    Row{"MYDIST_SHUTDOWN_SECONDS", "a number from 0 to 1000000", "5",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.shutdown_drain);
+        }},
+    Row{"MYDIST_TIMEOUT_SECONDS", "a number from 0.1 to 1000000", "30",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Seconds(text, 0.1, kMaxSeconds), config.connect_timeout);
+        }},
+    Row{"MYDIST_TIMELINE", "a path of at most 4095 bytes", "",
+        [](const std::string& text, Config& config) {
+          return ParseText(text, 4095, config.timeline_path);
+        }},
+    Row{"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false", "0",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Switch(text), config.timeline_mark_cycles);
+        }},
+    Row{"MYDIST_CONTROLLER", "auto, mpi or gloo", "auto", ParseController},
+    Row{"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas", "",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::InterfaceNames(text), config.network_interfaces);
+        }},
+    Row{"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false", "",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Switch(text), config.hierarchical_allreduce);
+        }},
+    Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
+    Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
+        [](const std::string& text, Config& config) {
+          return ParseText(text, 255, config.host_id);
+        }},
+};
+
+// Set by the launcher for each rank and read in Python; no knobs.
+constexpr std::array<std::string_view, 9> kLauncherVariables = {
+    "MYDIST_RANK",       "MYDIST_SIZE",       "MYDIST_LOCAL_RANK",
+    "MYDIST_LOCAL_SIZE", "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",
+    "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD", "MYDIST_RENDEZVOUS"};
+
+// The value as it can be shown in one line: control characters as \xNN, a long one cut.
+std::string Shown(const std::string& value) {
+  constexpr size_t kMaxShownBytes = 100;
+  std::string shown;
+  for (const char c : value.substr(0, kMaxShownBytes)) {
+    const auto byte = static_cast<uint8_t>(c);
+    std::array<char, 8> escaped{};
+    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", byte);
+    shown += byte < 0x20 || byte == 0x7F ? std::string(escaped.data()) : std::string(1, c);
+  }
+  return "'" + shown + "'" + (value.size() > kMaxShownBytes ? "…" : "");
+}
+
+std::string FormatNumber(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.15g", value);
+  return text.data();
+}
+
+// The knob that `name` is probably meant to be: differing in at most a quarter of what follows the
+// prefix, or in two places.
+const Row* LooksLike(std::string_view name) {
+  const Row* nearest = nullptr;
+  size_t nearest_distance = std::max<size_t>(2, (name.size() - kPrefix.size()) / 4) + 1;
+  for (const Row& row : kRows) {
+    const size_t distance = value_text::EditDistance(name, row.variable);
+    if (distance >= nearest_distance) continue;
+    nearest = &row;
+    nearest_distance = distance;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+Result<Config> Config::From(const Lookup& lookup) {
+  Config config;
+  for (const Row& row : kRows) {
+    const std::optional<std::string> text = lookup(row.variable);
+    if (!text || text->empty()) continue;
+    if (!row.parse(*text, config)) {
+      return Status::InvalidArgument(std::string(row.variable) + "=" + Shown(*text) +
+                                     " is not valid: expected " + row.allowed);
+    }
+  }
+  return config;
+}
+
+Result<Config> Config::FromEnv() {
+  return From([](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  });
+}
+
+std::string Config::Digest() const {
+  std::string hierarchical = "unset";
+  if (hierarchical_allreduce) hierarchical = *hierarchical_allreduce ? "1" : "0";
+  const double megabytes = static_cast<double>(fusion_threshold_bytes) / kBytesPerMegabyte;
+  return "MYDIST_FUSION_THRESHOLD_MB=" + FormatNumber(megabytes) +
+         "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
+         "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
+         "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical + "\n";
+}
+
+const std::vector<Knob>& Knobs() {
+  static const std::vector<Knob> kKnobs = [] {
+    std::vector<Knob> knobs;
+    for (const Row& row : kRows) knobs.push_back({row.variable, row.allowed, row.default_value});
+    return knobs;
+  }();
+  return kKnobs;
+}
+
+std::vector<std::string> UnknownVariables(const std::vector<std::string>& names) {
+  std::vector<std::string> warnings;
+  for (const std::string& name : names) {
+    const bool is_known = std::any_of(kRows.begin(), kRows.end(),
+                                      [&](const Row& row) { return name == row.variable; }) ||
+                          std::find(kLauncherVariables.begin(), kLauncherVariables.end(), name) !=
+                              kLauncherVariables.end();
+    if (!name.starts_with(kPrefix) || is_known) continue;
+    if (const Row* row = LooksLike(name); row != nullptr) {
+      warnings.push_back(name + " is set but means nothing to mydist; did you mean " +
+                         row->variable + "?");
+    }
+  }
+  return warnings;
+}
+
+std::vector<std::string> UnknownVariables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return UnknownVariables(names);
+}
+
+}  // namespace mydist

@@ -1,0 +1,75 @@
+// Config: every knob of the core as one struct. FromEnv is the only place that reads the
+// environment; everything else gets a const Config&. Documented in docs/configuration.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/log.h"
+#include "base/result.h"
+
+namespace mydist {
+
+enum class ControllerChoice { kAuto, kMpi, kGloo };
+
+struct MYDIST_EXPORT Config {
+  // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
+  int64_t fusion_threshold_bytes = int64_t{64} << 20;
+  // MYDIST_CACHE_CAPACITY: tensors whose agreement is remembered; 0 = negotiate every time.
+  int64_t cache_capacity = 1024;
+  // MYDIST_COORDINATOR_RADIX: children per vertex of the coordinator tree.
+  int64_t coordinator_radix = 32;
+  // MYDIST_STALL_WARNING_SECONDS: a tensor not ready on all ranks for this long is reported; 0 =
+  // off.
+  std::chrono::milliseconds stall_warning{10000};
+  // MYDIST_STALL_SHUTDOWN_SECONDS: … and fails the job after this long; 0 = never.
+  std::chrono::milliseconds stall_shutdown{0};
+  // MYDIST_SHUTDOWN_SECONDS: how long shutdown() waits for the other ranks to shut down as well.
+  std::chrono::milliseconds shutdown_drain{5000};
+  // MYDIST_TIMEOUT_SECONDS: how long connecting to peers may take.
+  std::chrono::milliseconds connect_timeout{30000};
+  // MYDIST_TIMELINE: path of the timeline file; empty = none.
+  std::string timeline_path;
+  // MYDIST_TIMELINE_MARK_CYCLES: also record every engine cycle.
+  bool timeline_mark_cycles = false;
+  // MYDIST_CONTROLLER: auto, mpi or gloo.
+  ControllerChoice controller = ControllerChoice::kAuto;
+  // MYDIST_NETWORK_INTERFACES: comma-separated names, first usable wins; empty = by route.
+  std::vector<std::string> network_interfaces;
+  // MYDIST_HIERARCHICAL_ALLREDUCE: unset = chosen by layout and size.
+  std::optional<bool> hierarchical_allreduce;
+  // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
+  LogLevel log_level = LogLevel::kWarning;
+  // MYDIST_HOST_ID: what identifies this host; empty = its hostname.
+  std::string host_id;
+
+  // kInvalidArgument naming variable, value and allowed range when one is malformed.
+  static Result<Config> FromEnv();
+  // The same over any source of variables, for tests: name → value, nothing when unset.
+  using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
+  static Result<Config> From(const Lookup& lookup);
+
+  // The settings that must be equal on all ranks, as "name=value" lines; compared at init.
+  std::string Digest() const;
+};
+
+// A row of the documentation table; also read by the test that compares code and docs.
+struct Knob {
+  std::string variable;
+  std::string allowed;
+  std::string default_value;
+};
+MYDIST_EXPORT const std::vector<Knob>& Knobs();
+
+// One warning for each MYDIST_* variable among `names` that is no knob and not of the launcher, but
+// looks like a misspelt knob; it names the knob that was probably meant.
+MYDIST_EXPORT std::vector<std::string> UnknownVariables(const std::vector<std::string>& names);
+// The same for the variables of this process.
+MYDIST_EXPORT std::vector<std::string> UnknownVariables();
+
+}  // namespace mydist

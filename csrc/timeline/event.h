@@ -1,0 +1,71 @@
+// TimelineEvent: one thing that happened to one tensor (or to the engine) on one rank. Pure data.
+// Recorded into the Timeline by callers' threads and the engine; ranks other than 0 send blocks of
+// them to rank 0 over the control plane, whose TraceWriter puts them into the file.
+// A block comes from a peer: the decoder checks every length and number before it uses it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+
+namespace mydist {
+
+enum class EventPhase : uint8_t {
+  kBegin = 0,     // Something starts on the lane; nests inside what is open there.
+  kEnd = 1,       // The innermost open event of the same name on the lane ends.
+  kInstant = 2,   // Happened at time_ns, without a duration.
+  kComplete = 3,  // Lasted from time_ns for duration_ns.
+};
+inline constexpr int kEventPhaseCount = 4;
+
+// The names that all ranks and all readers of a timeline know.
+namespace event_name {
+inline constexpr std::string_view kEnqueue = "ENQUEUE";
+inline constexpr std::string_view kNegotiate = "NEGOTIATE";
+inline constexpr std::string_view kFuse = "FUSE";
+inline constexpr std::string_view kReduce = "REDUCE";
+inline constexpr std::string_view kComplete = "COMPLETE";
+inline constexpr std::string_view kCycle = "CYCLE";
+}  // namespace event_name
+
+// The lane of what belongs to no tensor.
+inline constexpr std::string_view kCycleLane = "cycle";
+
+struct MYDIST_EXPORT TimelineEvent {
+  int64_t time_ns = 0;      // CLOCK_MONOTONIC of the recording rank.
+  int64_t duration_ns = 0;  // kComplete only.
+  EventPhase phase = EventPhase::kInstant;
+  std::string lane;  // The tensor's name, or kCycleLane. Any bytes.
+  std::string name;  // What happened: "NEGOTIATE", "ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER" …
+  std::string args;  // Free text shown with the event; often empty. Not needed on kEnd.
+
+  bool operator==(const TimelineEvent&) const = default;
+};
+
+// What one rank sends to rank 0 at once.
+struct MYDIST_EXPORT EventBlock {
+  int64_t sent_ns = 0;        // CLOCK_MONOTONIC of the sender when it encoded the block.
+  int64_t dropped_count = 0;  // Events the sender has dropped so far, in all.
+  std::vector<TimelineEvent> events;
+
+  bool operator==(const EventBlock&) const = default;
+};
+
+// Longer lanes, names and args are cut when encoded: a reader could not show them anyway.
+inline constexpr size_t kMaxEventTextBytes = 1024;
+// More than this of one block is not encoded but added to its dropped_count.
+inline constexpr size_t kMaxBlockEventCount = size_t{64} << 10;
+inline constexpr size_t kMaxEventBlockBytes = size_t{16} << 20;
+
+// The block as bytes, little-endian; each distinct text is sent once per block.
+MYDIST_EXPORT std::vector<uint8_t> EncodeEvents(const EventBlock& block);
+
+// The block of some bytes. kInternal saying what is wrong and where when they are no such block;
+// never crashes, and counts are checked against the bytes that are there before memory is taken.
+MYDIST_EXPORT Result<EventBlock> DecodeEvents(const std::vector<uint8_t>& bytes);
+
+}  // namespace mydist

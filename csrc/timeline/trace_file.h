@@ -1,0 +1,71 @@
+// TraceFile: a JSON array on disk that can be appended to and is valid JSON at every moment.
+// Owned by the TraceWriter, used by one thread at a time; knows nothing of what the records mean.
+// The kernel copies a write page by page and may stop between two pages when the process is killed.
+// So every write stays inside one page of the file: it overwrites the closing bracket by ", records
+// and a new closing bracket". A page that is full is followed by one of spaces, and the bracket
+// moves over the boundary between them by one two-byte store into mapped memory, which no signal
+// can split. (Where memory cannot be mapped: by a two-byte write, which a kill may split if it
+// comes between its two bytes.) After a power failure only the file system decides what is there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mydist {
+
+class TraceFile {
+ public:
+  static constexpr size_t kPageBytes = 4096;
+  // Longest record: it, its separator and the bracket fit into a page.
+  static constexpr size_t kMaxRecordBytes = kPageBytes - 16;
+
+  // Creates (0600) or empties the file; it then holds an empty array (only between emptying and the
+  // first write, microseconds, it is no JSON). kInvalidArgument naming the
+  // path and the cause: not a regular file, a symbolic link, not ours, in use by another job, …
+  static Result<TraceFile> Open(const std::string& path);
+  ~TraceFile();
+  TraceFile(TraceFile&& other) noexcept;
+  TraceFile& operator=(TraceFile&&) = delete;
+  TraceFile(const TraceFile&) = delete;
+
+  // Adds records, JSON texts of at most kMaxRecordBytes each. Blocking. kInternal naming the path
+  // and the cause (disk full, …): the first record_count() records are in the valid file.
+  Status Append(const std::vector<std::string>& records);
+
+  // Records in the file, since Open.
+  size_t record_count() const { return record_count_; }
+
+  // Cuts off unused spaces and closes the file. Nothing but the destructor follows.
+  Status Close();
+
+ private:
+  struct alignas(kPageBytes) Page {
+    std::array<char, kPageBytes> bytes;
+  };
+
+  TraceFile(int descriptor, std::string path);
+  Status Initialize();
+  Status Commit(bool fill_page);
+  Status StartNextPage();
+  bool MoveBracketInMemory() const;
+  Status WriteInPage(std::string_view text, int64_t offset);
+  Status Failure(const char* action, int error) const;
+
+  int descriptor_;
+  std::string path_;
+  // What write reads from: one page of memory, so that a write cannot stop half-way in it either.
+  std::unique_ptr<Page> buffer_;
+  int64_t page_start_ = 0;  // Offset of the page that holds the bracket; after it, only spaces.
+  size_t bracket_ = 0;      // The bracket's offset inside that page.
+  std::string pending_;     // Records to be written from the bracket on.
+  size_t pending_count_ = 0;
+  size_t record_count_ = 0;
+};
+
+}  // namespace mydist

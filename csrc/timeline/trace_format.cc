@@ -1,0 +1,147 @@
+#include "timeline/trace_format.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "timeline/json_text.h"
+
+namespace mydist {
+namespace {
+
+constexpr std::string_view kSharedLane = "(more)";
+// Together with the numbers around them they stay below TraceFile::kMaxRecordBytes.
+constexpr size_t kMaxNameBytes = 512;
+constexpr size_t kMaxArgsBytes = 2048;
+constexpr size_t kMaxLaneBytes = 1024;
+
+// Times come from peers and may be anything, so they are added as unsigned and cannot overflow.
+int64_t SinceStart(int64_t time_ns, int64_t clock_offset_ns, int64_t start_ns) {
+  const uint64_t since_ns = static_cast<uint64_t>(time_ns) +
+                            static_cast<uint64_t>(clock_offset_ns) -
+                            static_cast<uint64_t>(start_ns);
+  return std::max<int64_t>(static_cast<int64_t>(since_ns), 0);
+}
+
+std::string Microseconds(int64_t time_ns) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%lld.%03d", static_cast<long long>(time_ns / 1000),
+                static_cast<int>(time_ns % 1000));
+  return text.data();
+}
+
+std::string Opening(char phase, int rank, int thread) {
+  return std::string("{\"ph\":\"") + phase + "\",\"pid\":" + std::to_string(rank) +
+         ",\"tid\":" + std::to_string(thread);
+}
+
+std::string Metadata(int rank, int thread, std::string_view what, const std::string& args) {
+  return Opening('M', rank, thread) + ",\"name\":\"" + std::string(what) + "\",\"args\":{" + args +
+         "}}";
+}
+
+std::string End(int rank, int thread, int64_t time_ns, std::string_view name) {
+  return Opening('E', rank, thread) + ",\"ts\":" + Microseconds(time_ns) +
+         ",\"name\":" + JsonText(name, kMaxNameBytes) + "}";
+}
+
+std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& event) {
+  char phase = 'B';
+  std::string extra;
+  if (event.phase == EventPhase::kInstant) {
+    phase = 'i';
+    extra = ",\"s\":\"t\"";
+  } else if (event.phase == EventPhase::kComplete) {
+    phase = 'X';
+    extra = ",\"dur\":" + Microseconds(std::max<int64_t>(event.duration_ns, 0));
+  }
+  if (!event.args.empty()) {
+    extra += ",\"args\":{\"detail\":" + JsonText(event.args, kMaxArgsBytes) + "}";
+  }
+  return Opening(phase, rank, thread) + ",\"ts\":" + Microseconds(time_ns) + extra +
+         ",\"name\":" + JsonText(event.name, kMaxNameBytes) + "}";
+}
+
+}  // namespace
+
+TraceFormat::TraceFormat(int size, int64_t start_ns)
+    : start_ns_(start_ns), ranks_(static_cast<size_t>(std::max(size, 0))) {}
+
+std::vector<std::string> TraceFormat::Header(const std::vector<std::string>& hosts) const {
+  std::vector<std::string> records;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    std::string name = "rank " + std::to_string(rank);
+    if (r < hosts.size() && !hosts[r].empty()) name += " (" + hosts[r] + ")";
+    records.push_back(
+        Metadata(rank, 0, "process_name", "\"name\":" + JsonText(name, kMaxLaneBytes)));
+    records.push_back(
+        Metadata(rank, 0, "process_sort_index", "\"sort_index\":" + std::to_string(rank)));
+  }
+  return records;
+}
+
+TraceFormat::Lane& TraceFormat::LaneOf(int rank, std::string_view name,
+                                       std::vector<std::string>& records) {
+  auto& lanes = ranks_[static_cast<size_t>(rank)].lanes;
+  auto it = lanes.find(name);
+  if (it == lanes.end() && lanes.size() + 1 >= kMaxLaneCount) {
+    name = kSharedLane;
+    it = lanes.find(name);
+  }
+  if (it != lanes.end()) return it->second;
+  Lane& lane = lanes[std::string(name)];
+  lane.thread = static_cast<int>(lanes.size());  // From 1: viewers give thread 0 a special place.
+  records.push_back(
+      Metadata(rank, lane.thread, "thread_name", "\"name\":" + JsonText(name, kMaxLaneBytes)));
+  // The engine's cycles on top, then the tensors in the order they were first seen.
+  const int place = name == kCycleLane ? 0 : lane.thread;
+  records.push_back(
+      Metadata(rank, lane.thread, "thread_sort_index", "\"sort_index\":" + std::to_string(place)));
+  return lane;
+}
+
+void TraceFormat::Format(int rank, const TimelineEvent& event, int64_t clock_offset_ns,
+                         std::vector<std::string>& records) {
+  Rank& state = ranks_[static_cast<size_t>(rank)];
+  const int64_t time_ns = SinceStart(event.time_ns, clock_offset_ns, start_ns_);
+  state.last_ns = std::max(state.last_ns, time_ns);
+  state.clock_offset_ns = clock_offset_ns;
+  Lane& lane = LaneOf(rank, event.lane, records);
+  if (event.phase == EventPhase::kEnd) return FormatEnd(rank, lane, event, time_ns, records);
+  if (event.phase == EventPhase::kBegin) {
+    if (lane.open_names.size() >= kMaxDepth) return;
+    lane.open_names.push_back(event.name);
+  }
+  records.push_back(Start(rank, lane.thread, time_ns, event));
+}
+
+void TraceFormat::FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,
+                            std::vector<std::string>& records) {
+  auto& open = lane.open_names;
+  if (std::find(open.begin(), open.end(), event.name) == open.end()) return;
+  for (bool is_ended = false; !is_ended; open.pop_back()) {
+    is_ended = open.back() == event.name;
+    records.push_back(End(rank, lane.thread, time_ns, open.back()));
+  }
+}
+
+std::vector<std::string> TraceFormat::Footer(const std::vector<int64_t>& dropped_counts) {
+  std::vector<std::string> records;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    for (auto& [name, lane] : ranks_[r].lanes) {
+      for (; !lane.open_names.empty(); lane.open_names.pop_back()) {
+        records.push_back(End(rank, lane.thread, ranks_[r].last_ns, lane.open_names.back()));
+      }
+    }
+    const int64_t dropped = r < dropped_counts.size() ? dropped_counts[r] : 0;
+    records.push_back(
+        Metadata(rank, 0, "mydist_rank",
+                 "\"dropped_events\":" + std::to_string(dropped) +
+                     ",\"clock_offset_ns\":" + std::to_string(ranks_[r].clock_offset_ns)));
+  }
+  return records;
+}
+
+}  // namespace mydist

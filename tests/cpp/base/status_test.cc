@@ -1,0 +1,117 @@
+#include "base/status.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+
+#include "base/result.h"
+
+namespace mydist {
+namespace {
+
+TEST(StatusTest, OkHasNoMessage) {
+  const Status status;
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::kOk);
+  EXPECT_EQ(status.message(), "");
+  EXPECT_EQ(status.ToString(), "OK");
+  EXPECT_TRUE(Status::Ok().ok());
+}
+
+TEST(StatusTest, EveryErrorKeepsItsCodeAndMessage) {
+  const std::vector<std::pair<Status, StatusCode>> errors = {
+      {Status::InvalidArgument("m"), StatusCode::kInvalidArgument},
+      {Status::TypeError("m"), StatusCode::kTypeError},
+      {Status::Mismatch("m"), StatusCode::kMismatch},
+      {Status::PeerLost("m"), StatusCode::kPeerLost},
+      {Status::Timeout("m"), StatusCode::kTimeout},
+      {Status::Aborted("m"), StatusCode::kAborted},
+      {Status::VersionMismatch("m"), StatusCode::kVersionMismatch},
+      {Status::Internal("m"), StatusCode::kInternal}};
+  std::set<std::string> names;
+  for (const auto& [status, code] : errors) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.code(), code);
+    EXPECT_EQ(status.message(), "m");
+    EXPECT_EQ(status.ToString(), std::string(StatusCodeName(code)) + ": m");
+    names.insert(std::string(StatusCodeName(code)));
+  }
+  EXPECT_EQ(names.size(), errors.size());
+  EXPECT_EQ(StatusCodeName(StatusCode::kPeerLost), "PEER_LOST");
+  EXPECT_EQ(StatusCodeName(static_cast<StatusCode>(99)), "UNKNOWN");
+}
+
+TEST(StatusTest, ContextIsPutBeforeTheMessage) {
+  const Status status = Status::Timeout("no answer").WithContext("rank 3").WithContext("init");
+  EXPECT_EQ(status.code(), StatusCode::kTimeout);
+  EXPECT_EQ(status.message(), "init: rank 3: no answer");
+  EXPECT_TRUE(Status::Ok().WithContext("anything").ok());
+}
+
+TEST(StatusTest, CopiesOutliveTheOriginal) {
+  Status copy;
+  {
+    const Status original = Status::Internal(std::string(100, 'x'));
+    copy = original;
+  }
+  EXPECT_EQ(copy.message(), std::string(100, 'x'));
+}
+
+TEST(StatusDeathTest, AnErrorWithTheCodeOkIsABug) {
+  EXPECT_DEATH({ const Status status(StatusCode::kOk, "m"); }, "internal error at .*status.cc");
+}
+
+Status ReturnIfError(const Status& status, bool& went_on) {
+  MYDIST_RETURN_IF_ERROR(status);
+  went_on = true;
+  return Status::Internal("went on");
+}
+
+TEST(StatusTest, ReturnIfErrorReturnsOnlyErrors) {
+  bool went_on = false;
+  EXPECT_EQ(ReturnIfError(Status::Aborted("stop"), went_on).message(), "stop");
+  EXPECT_FALSE(went_on);
+  EXPECT_EQ(ReturnIfError(Status::Ok(), went_on).message(), "went on");
+  EXPECT_TRUE(went_on);
+}
+
+TEST(ResultTest, HoldsAValueOrAnError) {
+  Result<int> good = 5;
+  EXPECT_TRUE(good.ok());
+  EXPECT_TRUE(good.status().ok());
+  EXPECT_EQ(good.value(), 5);
+  *good = 6;
+  EXPECT_EQ(*good, 6);
+  const Result<std::string> bad = Status::TypeError("no");
+  EXPECT_FALSE(bad.ok());
+  EXPECT_EQ(bad.status().code(), StatusCode::kTypeError);
+  const Result<std::string> text = std::string("abc");
+  EXPECT_EQ(text->size(), 3U);
+}
+
+Result<std::unique_ptr<int>> MakeNumber(bool succeed) {
+  if (!succeed) return Status::Mismatch("none");
+  return std::make_unique<int>(7);
+}
+
+Result<int> ReadNumber(bool first, bool second) {
+  MYDIST_ASSIGN_OR_RETURN(const std::unique_ptr<int> a, MakeNumber(first));
+  MYDIST_ASSIGN_OR_RETURN(const std::unique_ptr<int> b, MakeNumber(second));
+  return *a + *b;
+}
+
+TEST(ResultTest, AssignOrReturnMovesTheValueOut) {
+  EXPECT_EQ(ReadNumber(true, true).value(), 14);
+  EXPECT_EQ(ReadNumber(false, true).status().message(), "none");
+  EXPECT_EQ(ReadNumber(true, false).status().code(), StatusCode::kMismatch);
+}
+
+TEST(ResultDeathTest, MisuseIsABug) {
+  const Result<int> bad = Status::Internal("x");
+  EXPECT_DEATH({ [[maybe_unused]] const int value = bad.value(); }, "internal error at .*result.h");
+  EXPECT_DEATH({ const Result<int> none = Status::Ok(); }, "internal error at .*result.h");
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,302 @@
+#include "config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+namespace mydist {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Result<Config> ConfigOf(const Variables& variables) {
+  return Config::From([&](const std::string& name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+// The Config with one variable set; aborts the test process when it is refused.
+Config With(const std::string& name, const std::string& value) {
+  return ConfigOf({{name, value}}).value();
+}
+
+std::vector<std::string> Fields(const Config& config) {
+  std::vector<std::string> fields = {
+      std::to_string(config.fusion_threshold_bytes),
+      std::to_string(config.cache_capacity),
+      std::to_string(config.coordinator_radix),
+      std::to_string(config.stall_warning.count()),
+      std::to_string(config.stall_shutdown.count()),
+      std::to_string(config.shutdown_drain.count()),
+      std::to_string(config.connect_timeout.count()),
+      config.timeline_path,
+      std::to_string(config.timeline_mark_cycles),
+      std::to_string(static_cast<int>(config.controller)),
+      config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
+      std::to_string(static_cast<int>(config.log_level)),
+      config.host_id};
+  fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
+  return fields;
+}
+
+TEST(ConfigTest, NothingSetGivesTheDefaults) {
+  const Config config = ConfigOf({}).value();
+  EXPECT_EQ(Fields(config), Fields(Config{}));
+  EXPECT_EQ(config.fusion_threshold_bytes, 64 << 20);
+  EXPECT_EQ(config.cache_capacity, 1024);
+  EXPECT_EQ(config.coordinator_radix, 32);
+  EXPECT_EQ(config.stall_warning, milliseconds(10000));
+  EXPECT_EQ(config.stall_shutdown, milliseconds(0));
+  EXPECT_EQ(config.shutdown_drain, milliseconds(5000));
+  EXPECT_EQ(config.connect_timeout, milliseconds(30000));
+  EXPECT_EQ(config.timeline_path, "");
+  EXPECT_FALSE(config.timeline_mark_cycles);
+  EXPECT_EQ(config.controller, ControllerChoice::kAuto);
+  EXPECT_TRUE(config.network_interfaces.empty());
+  EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
+  EXPECT_EQ(config.log_level, LogLevel::kWarning);
+  EXPECT_EQ(config.host_id, "");
+}
+
+TEST(ConfigTest, DefaultsOfTheKnobsAreThoseOfTheStruct) {
+  Variables defaults;
+  for (const Knob& knob : Knobs()) defaults[knob.variable] = knob.default_value;
+  EXPECT_EQ(Fields(ConfigOf(defaults).value()), Fields(Config{}));
+}
+
+TEST(ConfigTest, EmptyValueCountsAsUnset) {
+  Variables empty;
+  for (const Knob& knob : Knobs()) empty[knob.variable] = "";
+  EXPECT_EQ(Fields(ConfigOf(empty).value()), Fields(Config{}));
+}
+
+TEST(ConfigTest, EveryKnobIsRead) {
+  const Variables variables = {
+      {"MYDIST_FUSION_THRESHOLD_MB", "2"},
+      {"MYDIST_CACHE_CAPACITY", "7"},
+      {"MYDIST_COORDINATOR_RADIX", "3"},
+      {"MYDIST_STALL_WARNING_SECONDS", "11"},
+      {"MYDIST_STALL_SHUTDOWN_SECONDS", "12"},
+      {"MYDIST_SHUTDOWN_SECONDS", "13"},
+      {"MYDIST_TIMEOUT_SECONDS", "14"},
+      {"MYDIST_TIMELINE", "/tmp/a b.json"},
+      {"MYDIST_TIMELINE_MARK_CYCLES", "1"},
+      {"MYDIST_CONTROLLER", "gloo"},
+      {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
+      {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
+      {"MYDIST_LOG_LEVEL", "debug"},
+      {"MYDIST_HOST_ID", "host"},
+  };
+  EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
+  EXPECT_THAT(Fields(ConfigOf(variables).value()),
+              ElementsAre("2097152", "7", "3", "11000", "12000", "13000", "14000", "/tmp/a b.json",
+                          "1", "2", "0", "1", "host", "eth0", "eth1"));
+}
+
+TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
+  EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "0").fusion_threshold_bytes, 0);
+  EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").fusion_threshold_bytes, 512 << 10);
+  EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "1e-9").fusion_threshold_bytes, 1);
+  EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "1048576").fusion_threshold_bytes, int64_t{1} << 40);
+  EXPECT_EQ(With("MYDIST_CACHE_CAPACITY", "0").cache_capacity, 0);
+  EXPECT_EQ(With("MYDIST_CACHE_CAPACITY", "1000000").cache_capacity, 1000000);
+  EXPECT_EQ(With("MYDIST_COORDINATOR_RADIX", "2").coordinator_radix, 2);
+  EXPECT_EQ(With("MYDIST_COORDINATOR_RADIX", "1024").coordinator_radix, 1024);
+  EXPECT_EQ(With("MYDIST_STALL_WARNING_SECONDS", "0").stall_warning, milliseconds(0));
+  EXPECT_EQ(With("MYDIST_STALL_WARNING_SECONDS", "0.25").stall_warning, milliseconds(250));
+  EXPECT_EQ(With("MYDIST_STALL_SHUTDOWN_SECONDS", "1e6").stall_shutdown, milliseconds(1000000000));
+  // Too short for a millisecond is still not "never".
+  EXPECT_EQ(With("MYDIST_STALL_SHUTDOWN_SECONDS", "1e-05").stall_shutdown, milliseconds(1));
+  EXPECT_EQ(With("MYDIST_SHUTDOWN_SECONDS", "0").shutdown_drain, milliseconds(0));
+  EXPECT_EQ(With("MYDIST_TIMEOUT_SECONDS", "0.1").connect_timeout, milliseconds(100));
+  EXPECT_EQ(With("MYDIST_TIMELINE", std::string(4095, 'p')).timeline_path.size(), 4095U);
+  EXPECT_EQ(With("MYDIST_HOST_ID", std::string(255, 'h')).host_id.size(), 255U);
+}
+
+TEST(ConfigTest, WordsAreRead) {
+  for (const char* word : {"1", "true"}) {
+    EXPECT_TRUE(With("MYDIST_TIMELINE_MARK_CYCLES", word).timeline_mark_cycles);
+    EXPECT_EQ(With("MYDIST_HIERARCHICAL_ALLREDUCE", word).hierarchical_allreduce, true);
+  }
+  for (const char* word : {"0", "false"}) {
+    EXPECT_FALSE(With("MYDIST_TIMELINE_MARK_CYCLES", word).timeline_mark_cycles);
+    EXPECT_EQ(With("MYDIST_HIERARCHICAL_ALLREDUCE", word).hierarchical_allreduce, false);
+  }
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "auto").controller, ControllerChoice::kAuto);
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "mpi").controller, ControllerChoice::kMpi);
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "gloo").controller, ControllerChoice::kGloo);
+  const std::vector<std::pair<const char*, LogLevel>> levels = {
+      {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
+      {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
+  for (const auto& [word, level] : levels) {
+    EXPECT_EQ(With("MYDIST_LOG_LEVEL", word).log_level, level);
+  }
+  EXPECT_THAT(With("MYDIST_NETWORK_INTERFACES", "eth0").network_interfaces, ElementsAre("eth0"));
+  EXPECT_THAT(With("MYDIST_NETWORK_INTERFACES", " a , fifteen-letters").network_interfaces,
+              ElementsAre("a", "fifteen-letters"));
+}
+
+struct BadValue {
+  std::string variable;
+  std::string value;
+  std::string shown;  // As the message shows it; empty: as it is, in quotes.
+};
+
+class BadValueTest : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
+  const auto& [variable, value, shown] = GetParam();
+  const auto config = ConfigOf({{variable, value}});
+  ASSERT_FALSE(config.ok()) << variable << "=" << value;
+  EXPECT_EQ(config.status().code(), StatusCode::kInvalidArgument);
+  const std::map<std::string, std::string> expected = {
+      {"MYDIST_FUSION_THRESHOLD_MB", "a number from 0 to 1048576"},
+      {"MYDIST_CACHE_CAPACITY", "an integer from 0 to 1000000"},
+      {"MYDIST_COORDINATOR_RADIX", "an integer from 2 to 1024"},
+      {"MYDIST_STALL_WARNING_SECONDS", "a number from 0 to 1000000"},
+      {"MYDIST_STALL_SHUTDOWN_SECONDS", "a number from 0 to 1000000"},
+      {"MYDIST_SHUTDOWN_SECONDS", "a number from 0 to 1000000"},
+      {"MYDIST_TIMEOUT_SECONDS", "a number from 0.1 to 1000000"},
+      {"MYDIST_TIMELINE", "a path of at most 4095 bytes"},
+      {"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false"},
+      {"MYDIST_CONTROLLER", "auto, mpi or gloo"},
+      {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
+      {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
+      {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
+      {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
+  };
+  EXPECT_EQ(config.status().message(), variable + "=" +
+                                           (shown.empty() ? "'" + value + "'" : shown) +
+                                           " is not valid: expected " + expected.at(variable));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadValueTest,
+    ::testing::Values(
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "abc", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "-1", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "-1e-300", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "1048576.5", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "nan", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "inf", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "1e999", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "64MB", ""},
+        BadValue{"MYDIST_FUSION_THRESHOLD_MB", "64,5", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", "abc", ""}, BadValue{"MYDIST_CACHE_CAPACITY", "-1", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", "1000001", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", "10.5", ""}, BadValue{"MYDIST_CACHE_CAPACITY", "1e3", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", "0x10", ""}, BadValue{"MYDIST_CACHE_CAPACITY", "+5", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", " 5", ""}, BadValue{"MYDIST_CACHE_CAPACITY", "5 ", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", "5\n", "'5\\x0a'"},
+        BadValue{"MYDIST_CACHE_CAPACITY", "99999999999999999999", ""},
+        BadValue{"MYDIST_CACHE_CAPACITY", std::string(200, '9'),
+                 "'" + std::string(100, '9') + "'…"},
+        BadValue{"MYDIST_COORDINATOR_RADIX", "1", ""},
+        BadValue{"MYDIST_COORDINATOR_RADIX", "0", ""},
+        BadValue{"MYDIST_COORDINATOR_RADIX", "1025", ""},
+        BadValue{"MYDIST_COORDINATOR_RADIX", "two", ""},
+        BadValue{"MYDIST_STALL_WARNING_SECONDS", "-0.001", ""},
+        BadValue{"MYDIST_STALL_WARNING_SECONDS", "10s", ""},
+        BadValue{"MYDIST_STALL_WARNING_SECONDS", "1000001", ""},
+        BadValue{"MYDIST_STALL_WARNING_SECONDS", "nan", ""},
+        BadValue{"MYDIST_STALL_SHUTDOWN_SECONDS", "never", ""},
+        BadValue{"MYDIST_STALL_SHUTDOWN_SECONDS", "-60", ""},
+        BadValue{"MYDIST_SHUTDOWN_SECONDS", "5 seconds", ""},
+        BadValue{"MYDIST_SHUTDOWN_SECONDS", "infinity", ""},
+        BadValue{"MYDIST_TIMEOUT_SECONDS", "0", ""}, BadValue{"MYDIST_TIMEOUT_SECONDS", "0.09", ""},
+        BadValue{"MYDIST_TIMEOUT_SECONDS", "--30", ""},
+        BadValue{"MYDIST_TIMELINE", std::string(4096, 'p'), "'" + std::string(100, 'p') + "'…"},
+        BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "yes", ""},
+        BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "2", ""},
+        BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "True", ""},
+        BadValue{"MYDIST_CONTROLLER", "nccl", ""}, BadValue{"MYDIST_CONTROLLER", "MPI", ""},
+        BadValue{"MYDIST_CONTROLLER", "mpi,gloo", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", ",", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "eth0,", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "eth0,,eth1", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "../etc", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "sixteen-letters-", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "eth0 eth1", ""},
+        BadValue{"MYDIST_NETWORK_INTERFACES", "eth\x1b[0m", "'eth\\x1b[0m'"},
+        BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "on", ""},
+        BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "-1", ""},
+        BadValue{"MYDIST_LOG_LEVEL", "verbose", ""}, BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""},
+        BadValue{"MYDIST_LOG_LEVEL", "3", ""},
+        BadValue{"MYDIST_HOST_ID", std::string(256, 'h'), "'" + std::string(100, 'h') + "'…"}));
+
+TEST(ConfigTest, FromEnvReadsTheEnvironment) {
+  ASSERT_EQ(setenv("MYDIST_CACHE_CAPACITY", "77", 1), 0);
+  EXPECT_EQ(Config::FromEnv().value().cache_capacity, 77);
+  ASSERT_EQ(setenv("MYDIST_CACHE_CAPACITY", "abc", 1), 0);
+  EXPECT_EQ(Config::FromEnv().status().message(),
+            "MYDIST_CACHE_CAPACITY='abc' is not valid: expected an integer from 0 to 1000000");
+  ASSERT_EQ(unsetenv("MYDIST_CACHE_CAPACITY"), 0);
+  EXPECT_EQ(Config::FromEnv().value().cache_capacity, 1024);
+}
+
+TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
+  EXPECT_EQ(Config{}.Digest(),
+            "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
+            "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n");
+  EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
+  EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
+  EXPECT_THAT(With("MYDIST_COORDINATOR_RADIX", "9").Digest(), HasSubstr("COORDINATOR_RADIX=9\n"));
+  EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "true").Digest(), HasSubstr("ALLREDUCE=1\n"));
+  EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "0").Digest(), HasSubstr("ALLREDUCE=0\n"));
+  // What may differ from rank to rank is not in it.
+  for (const auto& [name, value] : Variables{{"MYDIST_LOG_LEVEL", "trace"},
+                                             {"MYDIST_HOST_ID", "b"},
+                                             {"MYDIST_TIMELINE", "/t"},
+                                             {"MYDIST_NETWORK_INTERFACES", "eth1"},
+                                             {"MYDIST_STALL_WARNING_SECONDS", "1"}}) {
+    EXPECT_EQ(With(name, value).Digest(), Config{}.Digest()) << name;
+  }
+}
+
+TEST(ConfigTest, MisspeltVariablesAreReported) {
+  EXPECT_THAT(UnknownVariables({"MYDIST_CACHE_CAPACTIY"}),
+              ElementsAre("MYDIST_CACHE_CAPACTIY is set but means nothing to mydist; did you mean "
+                          "MYDIST_CACHE_CAPACITY?"));
+  EXPECT_THAT(UnknownVariables({"MYDIST_STALL_WARNING_TIME_SECONDS"}),
+              ElementsAre(HasSubstr("did you mean MYDIST_STALL_WARNING_SECONDS?")));
+  EXPECT_THAT(UnknownVariables({"MYDIST_FUSION_THRESHOLD", "MYDIST_LOGLEVEL"}),
+              ElementsAre(HasSubstr("did you mean MYDIST_FUSION_THRESHOLD_MB?"),
+                          HasSubstr("did you mean MYDIST_LOG_LEVEL?")));
+}
+
+TEST(ConfigTest, KnownAndForeignVariablesAreNotReported) {
+  std::vector<std::string> names = {"PATH",
+                                    "",
+                                    "MYDIST_",
+                                    "OTHER_CACHE_CAPACTIY",
+                                    "MYDIST_RANK",
+                                    "MYDIST_SIZE",
+                                    "MYDIST_JOB_ID",
+                                    "MYDIST_LOCAL_RANK",
+                                    "MYDIST_LOCAL_SIZE",
+                                    "MYDIST_CROSS_RANK",
+                                    "MYDIST_CROSS_SIZE",
+                                    "MYDIST_JOB_KEY_FD",
+                                    "MYDIST_RENDEZVOUS",
+                                    "MYDIST_WITH_MPI",
+                                    "MYDIST_SOMETHING_ELSE_ENTIRELY"};
+  for (const Knob& knob : Knobs()) names.push_back(knob.variable);
+  EXPECT_THAT(UnknownVariables(names), ElementsAre());
+}
+
+TEST(ConfigTest, MisspeltVariablesOfTheProcessAreFound) {
+  ASSERT_EQ(setenv("MYDIST_CONTROLER", "mpi", 1), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre(HasSubstr("did you mean MYDIST_CONTROLLER?")));
+  ASSERT_EQ(unsetenv("MYDIST_CONTROLER"), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,167 @@
+#include "timeline/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <thread>
+
+#include "timeline/clock_offset.h"
+
+namespace mydist {
+namespace {
+
+TimelineEvent EventNamed(std::string name) {
+  TimelineEvent event;
+  event.lane = "x";
+  event.name = std::move(name);
+  return event;
+}
+
+TEST(TimelineTest, RecordsNothingUnlessEnabled) {
+  Timeline timeline;
+  EXPECT_FALSE(timeline.enabled());
+  timeline.Record(EventPhase::kBegin, "x", "NEGOTIATE");
+  timeline.Record(EventNamed("a"));
+  EXPECT_TRUE(timeline.Drain().empty());
+  EXPECT_EQ(timeline.NextFlush(), std::nullopt);
+
+  timeline.Start(false);
+  timeline.Record(EventPhase::kBegin, "x", "NEGOTIATE");
+  timeline.Stop();
+  timeline.Record(EventPhase::kEnd, "x", "NEGOTIATE");
+  ASSERT_EQ(timeline.Drain().size(), 1U);  // What was recorded before Stop is kept.
+}
+
+TEST(TimelineTest, RecordStampsTheTime) {
+  Timeline timeline;
+  timeline.Start(false);
+  const auto ns = [](TimePoint t) { return t.time_since_epoch().count(); };
+  const int64_t before = ns(Now());
+  timeline.Record(EventPhase::kBegin, "layer", "FUSE", "64 MB");
+  timeline.Record(EventPhase::kEnd, "layer", "FUSE");
+  const int64_t after = ns(Now());
+  const auto events = timeline.Drain();
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0].phase, EventPhase::kBegin);
+  EXPECT_EQ(events[0].lane, "layer");
+  EXPECT_EQ(events[0].name, "FUSE");
+  EXPECT_EQ(events[0].args, "64 MB");
+  EXPECT_LE(before, events[0].time_ns);
+  EXPECT_LE(events[0].time_ns, events[1].time_ns);
+  EXPECT_LE(events[1].time_ns, after);
+}
+
+TEST(TimelineTest, MarkCyclesFollowsStartAndStop) {
+  Timeline timeline;
+  timeline.Start(true);
+  EXPECT_TRUE(timeline.mark_cycles());
+  timeline.Record(EventNamed("kept"));
+  timeline.Start(false);  // Already recording: only the flag changes.
+  EXPECT_FALSE(timeline.mark_cycles());
+  EXPECT_EQ(timeline.Drain().size(), 1U);
+  timeline.Start(true);
+  timeline.Stop();
+  EXPECT_FALSE(timeline.mark_cycles());
+}
+
+TEST(TimelineTest, FullTimelineDropsTheNewestAndCounts) {
+  Timeline timeline(3);
+  timeline.Start(false);
+  for (const char* name : {"a", "b", "c", "d", "e"}) timeline.Record(EventNamed(name));
+  EXPECT_EQ(timeline.dropped_count(), 2);
+  const auto events = timeline.Drain();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[2].name, "c");
+  timeline.Record(EventNamed("f"));  // There is room again.
+  EXPECT_EQ(timeline.Drain().size(), 1U);
+  EXPECT_EQ(timeline.dropped_count(), 2);
+}
+
+TEST(TimelineTest, StartForgetsTheRecordingBefore) {
+  Timeline timeline(1);
+  timeline.Start(false);
+  timeline.Record(EventNamed("a"));
+  timeline.Record(EventNamed("b"));
+  timeline.Stop();
+  timeline.Start(false);
+  EXPECT_EQ(timeline.dropped_count(), 0);
+  EXPECT_TRUE(timeline.Drain().empty());
+}
+
+TEST(TimelineTest, FlushIsDueAfterTheOldestEvent) {
+  Timeline timeline(8);
+  timeline.Start(false);
+  EXPECT_EQ(timeline.NextFlush(), std::nullopt);
+  const TimePoint before = Now();
+  timeline.Record(EventNamed("a"));
+  const TimePoint after = Now();
+  const auto due = timeline.NextFlush();
+  ASSERT_TRUE(due.has_value());
+  EXPECT_GE(*due, before + Timeline::kFlushInterval);
+  EXPECT_LE(*due, after + Timeline::kFlushInterval);
+  timeline.Record(EventNamed("b"));
+  EXPECT_EQ(timeline.NextFlush(), due);  // A later event does not put it off.
+  timeline.Record(EventNamed("c"));
+  timeline.Record(EventNamed("d"));
+  EXPECT_LE(*timeline.NextFlush(), after);  // Half full: at once.
+  timeline.Drain();
+  EXPECT_EQ(timeline.NextFlush(), std::nullopt);
+}
+
+TEST(TimelineTest, ConcurrentRecordersLoseNothingUncounted) {
+  constexpr int kThreadCount = 4;
+  constexpr int kEventCount = 5000;
+  Timeline timeline(1000);
+  timeline.Start(false);
+  std::atomic<int> running{kThreadCount};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreadCount; ++t) {
+    threads.emplace_back([&timeline, &running, t] {
+      for (int i = 0; i < kEventCount; ++i) {
+        timeline.Record(EventPhase::kInstant, std::to_string(t), std::to_string(i));
+      }
+      --running;
+    });
+  }
+  std::vector<TimelineEvent> all;
+  bool is_last = false;
+  while (!is_last) {
+    is_last = running == 0;
+    for (TimelineEvent& event : timeline.Drain()) all.push_back(std::move(event));
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(static_cast<int64_t>(all.size()) + timeline.dropped_count(),
+            kThreadCount * kEventCount);
+  std::map<std::string, int> last_of_lane;
+  int64_t last_ns = 0;
+  for (const TimelineEvent& event : all) {
+    const int number = std::stoi(event.name);
+    const auto [it, is_new] = last_of_lane.try_emplace(event.lane, -1);
+    EXPECT_GT(number, it->second);  // Each thread's own order is kept, …
+    it->second = number;
+    EXPECT_GE(event.time_ns, last_ns);  // … and that of time over all threads.
+    last_ns = event.time_ns;
+  }
+}
+
+TEST(ClockOffsetTest, TheFastestMessageCounts) {
+  ClockOffset offset;
+  EXPECT_EQ(offset.offset_ns(), 0);
+  offset.Observe(1000, 5300);  // Offset 4000, 300 on the way.
+  EXPECT_EQ(offset.offset_ns(), 4300);
+  offset.Observe(2000, 6050);
+  EXPECT_EQ(offset.offset_ns(), 4050);
+  offset.Observe(3000, 9000);
+  EXPECT_EQ(offset.offset_ns(), 4050);
+}
+
+TEST(ClockOffsetTest, PeersAheadGiveNegativeOffsets) {
+  ClockOffset offset;
+  offset.Observe(9000, 1000);
+  EXPECT_EQ(offset.offset_ns(), -8000);
+}
+
+}  // namespace
+}  // namespace mydist
