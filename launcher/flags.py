@@ -179,7 +179,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--cache-capacity",),
         "tensors whose agreement is remembered; 0 = none",
-        integer(0, 1 << 24),
+        integer(0, 1_000_000),
         "N",
         "MYDIST_CACHE_CAPACITY",
     ),
@@ -260,11 +260,11 @@ def convert_value(flag: Flag, text: str, shown: str) -> object:
 
 
 def parse_switch(text: str, shown: str) -> bool:
-    """A switch written out: 1/0, true/false, yes/no or on/off."""
+    """A switch written out: 1/0 or true/false, as the core reads it."""
     lowered = text.lower()
-    if lowered in ("1", "true", "yes", "on"):
+    if lowered in ("1", "true"):
         return True
-    if lowered in ("0", "false", "no", "off"):
+    if lowered in ("0", "false"):
         return False
     raise UsageError(f"{shown}: got {text!r}, expected 1 or 0 (true or false)")
 

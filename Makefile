@@ -1,0 +1,61 @@
+# One entry for everything. Second runs skip what is done; see scripts/ for the steps.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-check build build-tests demo test lint format tidy bench tsan asan \
+        thread-safety gpu-check ci clean
+
+# Targets run one after the other; each step is parallel inside.
+.NOTPARALLEL:
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what is missing: Debian packages, .venv, torch, Python packages
+	@scripts/setup.sh
+
+setup-check:
+	@scripts/setup.sh check
+
+build: setup ## compile and install in editable mode
+	@scripts/build.sh
+
+build-tests: setup
+	@scripts/build.sh all
+
+demo: build ## train LeNet on Fashion-MNIST with two ranks
+	@scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
+	  python examples/train_fashion_mnist.py
+
+test: build-tests ## C++ tests, then Python tests on one to four ranks
+	@scripts/test.sh
+
+lint: setup-check ## format, types, layers, sizes, shell scripts
+	@scripts/lint.sh
+
+format: setup-check ## reformat the sources
+	@scripts/lint.sh --fix
+
+tidy: setup-check build ## clang-tidy on the core (slow)
+	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(nproc)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
+
+bench: build ## allreduce next to Open MPI and torch's gloo, as a table
+	@scripts/in_environment.sh mydistrun -np 2 python -m mydist.bench allreduce \
+	  --sizes 8,64K,4M,64M --peers openmpi,torch-gloo
+
+tsan: setup-check ## C++ tests under ThreadSanitizer
+	@scripts/sanitize.sh thread
+
+asan: setup-check ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/sanitize.sh address
+
+thread-safety: setup-check ## compile with clang's lock analysis
+	@scripts/sanitize.sh lock-analysis
+
+gpu-check: ## GPU tests
+	@echo "gpu-check: the CUDA backend is not built in this version of mydist" >&2; exit 1
+
+ci: ## what a change has to pass: lint, sanitizers, tests
+	@.ci/run
+
+clean: ## remove build trees and compiled parts; .venv stays
+	@rm -rf build python/mydist/lib python/mydist/_C.*.so
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache

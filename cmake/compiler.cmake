@@ -1,0 +1,68 @@
+# Language level, warnings, sanitizers, ccache. mydist_compile_options(<target>) applies them.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# A new libmydist.so does not relink what only calls it.
+set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
+# Line tables only: enough for stack traces, a tenth of the size of -g.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
+
+find_package(Threads REQUIRED)
+
+find_program(MYDIST_CCACHE ccache)
+if(MYDIST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${MYDIST_CCACHE}")
+endif()
+
+# Designated initializers leave fields out on purpose, hence no -Wmissing-field-initializers.
+set(MYDIST_WARNINGS
+    -Wall -Wextra -Wno-missing-field-initializers -Wnon-virtual-dtor -Woverloaded-virtual -Wshadow
+    -Werror=return-type -Werror=unused-result -Werror=format -Werror=uninitialized
+    -Werror=non-virtual-dtor -Werror=overloaded-virtual -Werror=switch -Werror=reorder)
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 sees overlaps in std::string concatenations that are none.
+  list(APPEND MYDIST_WARNINGS -Wno-restrict)
+endif()
+
+set(MYDIST_SANITIZE_FLAGS "")
+if(MYDIST_SANITIZE STREQUAL "thread")
+  set(MYDIST_SANITIZE_FLAGS -fsanitize=thread)
+elseif(MYDIST_SANITIZE STREQUAL "address")
+  set(MYDIST_SANITIZE_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all)
+endif()
+if(MYDIST_SANITIZE_FLAGS)
+  list(APPEND MYDIST_SANITIZE_FLAGS -fno-omit-frame-pointer)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g")
+endif()
+
+if(MYDIST_THREAD_SAFETY)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "MYDIST_THREAD_SAFETY=ON needs clang, got ${CMAKE_CXX_COMPILER_ID}. "
+                        "Pass -DCMAKE_CXX_COMPILER=clang++-14 or switch it off.")
+  endif()
+  list(APPEND MYDIST_WARNINGS -Wthread-safety -Werror=thread-safety)
+endif()
+
+function(mydist_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE ${MYDIST_WARNINGS} ${MYDIST_SANITIZE_FLAGS})
+  target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc"
+                                               "${PROJECT_BINARY_DIR}/generated")
+endfunction()
+
+# Files of folders relative to the source root, e.g. mydist_sources(out "*.cc" csrc/base csrc/ops).
+# A folder that does not exist contributes nothing.
+function(mydist_sources out pattern)
+  set(_all "")
+  foreach(_folder IN LISTS ARGN)
+    file(GLOB _files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${_folder}/${pattern}")
+    list(APPEND _all ${_files})
+  endforeach()
+  set(${out} ${_all} PARENT_SCOPE)
+endfunction()

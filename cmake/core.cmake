@@ -1,0 +1,30 @@
+# libmydist.so and the object library behind it. No Python, torch, MPI, Gloo or CUDA in here.
+set(MYDIST_CORE_FOLDERS
+    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/shm csrc/runtime
+    csrc/timeline csrc/backends csrc/backends/local csrc/backends/loopback)
+mydist_sources(MYDIST_CORE_SOURCES "*.cc" ${MYDIST_CORE_FOLDERS})
+
+configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/mydist/build_config.h" @ONLY)
+
+set(MYDIST_CORE_BUILT OFF)
+if(MYDIST_CORE_SOURCES)
+  set(MYDIST_CORE_BUILT ON)
+  add_library(mydist_core_objects OBJECT ${MYDIST_CORE_SOURCES})
+  mydist_compile_options(mydist_core_objects)
+  target_link_libraries(mydist_core_objects PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+
+  add_library(mydist SHARED)
+  mydist_compile_options(mydist)
+  target_link_libraries(mydist PRIVATE mydist_core_objects)
+  target_include_directories(mydist INTERFACE "${PROJECT_SOURCE_DIR}/csrc"
+                                              "${PROJECT_BINARY_DIR}/generated")
+  if(NOT MYDIST_SANITIZE_FLAGS)
+    target_link_options(mydist PRIVATE -Wl,--no-undefined)
+  endif()
+  set_target_properties(mydist PROPERTIES
+    LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}/lib"
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH "$ORIGIN")
+  install(TARGETS mydist LIBRARY DESTINATION lib)
+endif()

@@ -1,0 +1,64 @@
+# One test executable per folder of tests/cpp: test_<folder>, linked to the core's objects so that
+# hidden symbols can be tested. The plugin conformance tests live in tests/cpp/backends.
+set(MYDIST_TESTS_BUILT OFF)
+set(MYDIST_TESTS_REASON "")
+if(NOT MYDIST_BUILD_TESTS)
+  set(MYDIST_TESTS_REASON "switched off by MYDIST_BUILD_TESTS=OFF")
+  return()
+elseif(NOT MYDIST_CORE_BUILT)
+  set(MYDIST_TESTS_REASON "this source tree has no csrc")
+  return()
+endif()
+
+find_package(GTest QUIET)
+if(NOT TARGET GTest::gmock_main)
+  message(FATAL_ERROR "The C++ tests need GoogleTest with GoogleMock, which was not found "
+    "(Debian: apt-get install libgtest-dev libgmock-dev). Install it, or build without the "
+    "tests: -DMYDIST_BUILD_TESTS=OFF.")
+endif()
+enable_testing()
+include(GoogleTest)
+
+# Seconds one test may take; the sanitizers slow a test down about tenfold.
+set(MYDIST_TEST_TIMEOUT_S 60)
+if(MYDIST_SANITIZE_FLAGS)
+  set(MYDIST_TEST_TIMEOUT_S 300)
+endif()
+
+function(mydist_test name)
+  add_executable(${name} ${ARGN})
+  mydist_compile_options(${name})
+  # GoogleTest's assertions are if-else statements; below an unbraced if they are harmless.
+  target_compile_options(${name} PRIVATE -Wno-dangling-else)
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+  target_link_libraries(${name} PRIVATE mydist_core_objects GTest::gmock_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  gtest_discover_tests(${name}
+    DISCOVERY_MODE PRE_TEST
+    NO_PRETTY_VALUES  # A parameter without a printer shows raw bytes, another name every run.
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${MYDIST_TEST_TIMEOUT_S} LABELS cpp)
+endfunction()
+
+set(MYDIST_TEST_NAMES "")
+foreach(_folder base config world controller ops runtime timeline)
+  mydist_sources(_files "*.cc" tests/cpp/${_folder} tests/cpp/${_folder}/shm)
+  if(_files)
+    mydist_test(test_${_folder} ${_files})
+    list(APPEND MYDIST_TEST_NAMES ${_folder})
+  endif()
+endforeach()
+mydist_sources(_files "*_test.cc" tests/cpp/backends/local tests/cpp/backends/loopback)
+if(_files)
+  mydist_test(test_backends ${_files})
+  list(APPEND MYDIST_TEST_NAMES backends)
+endif()
+if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/backends/CMakeLists.txt")
+  add_subdirectory(tests/cpp/backends)
+  list(APPEND MYDIST_TEST_NAMES plugins)
+endif()
+if(MYDIST_TEST_NAMES)
+  set(MYDIST_TESTS_BUILT ON)
+else()
+  set(MYDIST_TESTS_REASON "this source tree has no tests/cpp")
+endif()

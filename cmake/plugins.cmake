@@ -1,0 +1,28 @@
+# Backend plugins, opened at run time with RTLD_NOW|RTLD_LOCAL. -Bsymbolic keeps each plugin's own
+# definitions first; --no-undefined makes a missing dependency an error now and not at dlopen.
+set(MYDIST_PLUGINS "")
+
+function(mydist_plugin name)
+  add_library(${name} SHARED ${ARGN})
+  mydist_compile_options(${name})
+  target_link_libraries(${name} PRIVATE mydist Threads::Threads)
+  target_link_options(${name} PRIVATE -Wl,-Bsymbolic -Wl,--as-needed)
+  if(NOT MYDIST_SANITIZE_FLAGS)
+    target_link_options(${name} PRIVATE -Wl,--no-undefined)
+  endif()
+  set_target_properties(${name} PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}/lib"
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH "$ORIGIN")
+  install(TARGETS ${name} LIBRARY DESTINATION lib)
+endfunction()
+
+if(MYDIST_CORE_BUILT AND MYDIST_MPI_BUILT)
+  mydist_plugin(mydist_mpi ${MYDIST_MPI_SOURCES})
+  target_link_libraries(mydist_mpi PRIVATE MPI::MPI_CXX)
+endif()
+
+if(MYDIST_CORE_BUILT AND MYDIST_GLOO_BUILT)
+  mydist_plugin(mydist_gloo ${MYDIST_GLOO_SOURCES})
+  target_link_libraries(mydist_gloo PRIVATE mydist_gloo_library)
+endif()

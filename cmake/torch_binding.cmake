@@ -1,0 +1,43 @@
+# mydist/_C: the pybind11 binding, compiled against the torch of the given Python.
+mydist_sources(MYDIST_TORCH_SOURCES "*.cc" csrc/torch)
+set(MYDIST_TORCH_BUILT OFF)
+set(MYDIST_TORCH_REASON "")
+if(NOT MYDIST_BUILD_TORCH)
+  set(MYDIST_TORCH_REASON "switched off by MYDIST_BUILD_TORCH=OFF")
+  return()
+elseif(NOT MYDIST_TORCH_SOURCES OR NOT MYDIST_CORE_BUILT)
+  set(MYDIST_TORCH_REASON "this source tree has no csrc/torch")
+  return()
+endif()
+
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/query_torch.py"
+  OUTPUT_VARIABLE _facts ERROR_VARIABLE _error RESULT_VARIABLE _status
+  OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT _status EQUAL 0)
+  message(FATAL_ERROR "The torch binding needs torch in ${Python_EXECUTABLE}, which said:\n${_error}"
+    "Install torch there (e.g. pip install torch==2.13.0), point -DPython_EXECUTABLE at a Python "
+    "that has it, or build without the binding: -DMYDIST_BUILD_TORCH=OFF.")
+endif()
+# The script prints version, ABI flag, library folder and the include folders, one a line.
+string(REPLACE "\n" ";" _facts "${_facts}")
+list(POP_FRONT _facts MYDIST_TORCH_VERSION _torch_abi _torch_lib)
+set(_torch_includes ${_facts})
+
+python_add_library(mydist_torch MODULE WITH_SOABI ${MYDIST_TORCH_SOURCES})
+mydist_compile_options(mydist_torch)
+target_include_directories(mydist_torch SYSTEM PRIVATE ${_torch_includes})
+target_compile_definitions(mydist_torch PRIVATE
+  TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H
+  _GLIBCXX_USE_CXX11_ABI=${_torch_abi})
+target_link_libraries(mydist_torch PRIVATE mydist
+  "${_torch_lib}/libtorch_python.so" "${_torch_lib}/libtorch_cpu.so" "${_torch_lib}/libc10.so")
+set_target_properties(mydist_torch PROPERTIES
+  OUTPUT_NAME _C
+  LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}"
+  BUILD_WITH_INSTALL_RPATH ON
+  # `import torch` has loaded torch's libraries before; the second entry serves tools like ldd.
+  INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../torch/lib")
+install(TARGETS mydist_torch LIBRARY DESTINATION .)
+set(MYDIST_TORCH_BUILT ON)

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds mydist and installs it in editable mode. The first run, and every run after a change of
+# Python, torch or build options, goes through pip; the others only rebuild what changed.
+# Usage: build.sh [TARGET], a CMake target; default mydist_package, "all" adds the C++ tests.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+cd "$ROOT"
+
+PYTHON="$(find_python)"
+[[ -x "$PYTHON" ]] || die "$PYTHON does not exist. Run: make setup"
+has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
+
+describe_build() {
+  cat setup.py pyproject.toml VERSION
+  "$PYTHON" -c 'import sys, importlib.metadata as m; print(sys.version, m.version("torch"))'
+  echo "$PYTHON ${CMAKE_ARGS:-} ${MYDIST_WITH_MPI:-} ${MYDIST_WITH_GLOO:-} ${MYDIST_WITH_CUDA:-}"
+  # A package installed later may switch on a backend that was left out.
+  ls -d /usr/include/gloo 2>/dev/null || true
+  command -v mpicxx c++ ccache || true
+}
+
+STAMP="$(describe_build | stamp_of package)"
+if [[ ! -e "$STAMP" || ! -f "$DEV_TREE/build.ninja" ]] || ! has_module "$PYTHON" mydist; then
+  MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="-DMYDIST_BUILD_TESTS=ON ${CMAKE_ARGS:-}" \
+    MAX_JOBS="$JOBS" "$PYTHON" -m pip install -v --no-build-isolation --no-deps -e .
+  set_stamp package "$STAMP"
+fi
+cmake --build "$DEV_TREE" --target "${1:-mydist_package}" --parallel "$JOBS"
+[[ "${1:-}" != all ]] || cmake --build "$DEV_TREE" --target mydist_package --parallel "$JOBS"
+cmake --install "$DEV_TREE" --prefix python/mydist >/dev/null

@@ -1,0 +1,145 @@
+"""Check who includes whom: the arrows of docs/architecture.md, for C++ includes and Python imports.
+
+    python/mydist -> csrc/torch -> runtime -> {controller, ops, timeline, config} -> world -> base
+
+A backend may see the two interfaces it implements and the layers below them, never another
+backend. Nothing includes a backend but its factory header. MPI, Gloo, CUDA, Python and torch
+headers stay in the one folder that is about them. The launcher imports only the standard library.
+
+Usage: check_layers.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+BELOW_ENGINE = {"controller", "ops", "timeline", "config", "world", "base"}
+# Folder of csrc -> the folders it may include from, besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "base": set(),
+    "world": {"base"},
+    "config": {"world", "base"},
+    "timeline": {"world", "base"},
+    "controller": {"world", "base"},
+    "ops": {"world", "base"},
+    "runtime": BELOW_ENGINE,
+    "torch": BELOW_ENGINE | {"runtime"},
+    "backends": {"base", "world", "config", "ops"},
+}
+FACTORY_HEADER = "backends/factory.h"
+FACTORY_USERS = {"runtime", "torch", "backends"}
+CONTROL_PLANE_HEADER = "controller/control_plane.h"
+GENERATED_HEADERS = {"mydist/build_config.h"}
+
+# Header of another project (regular expression) -> the places that may include it.
+FOREIGN: list[tuple[re.Pattern[str], tuple[str, ...]]] = [
+    (re.compile(r"^(torch|ATen|c10|pybind11)/|^Python\.h$"), ("torch/",)),
+    (re.compile(r"^mpi(-ext)?\.h$"), ("backends/mpi/",)),
+    (re.compile(r"^gloo/"), ("backends/gloo/",)),
+    (re.compile(r"^(cuda|nccl)[a-z_]*\.h$"), ("backends/nccl/", "ops/cuda/")),
+]
+LAUNCHER_EXTRAS = {"mydist", "yaml"}
+
+
+def part_of(path: str) -> str:
+    """The folder that owns a path relative to csrc; backends count as backends/<name>."""
+    folders = path.split("/")[:-1]
+    return "/".join(folders[:2]) if folders[:1] == ["backends"] else "".join(folders[:1])
+
+
+def quoted_problem(source: str, header: str, csrc: Path) -> str | None:
+    """Why the file `source` may not include "header" (both relative to csrc); None if it may."""
+    if header in GENERATED_HEADERS:
+        return None
+    if not (csrc / header).is_file():
+        return "names no file below csrc; write includes relative to csrc"
+    origin, target = part_of(source), part_of(header)
+    layer, target_layer = origin.split("/")[0], target.split("/")[0]
+    if target_layer == "backends":
+        if header == FACTORY_HEADER and layer in FACTORY_USERS:
+            return None
+        # Files directly in backends/ are the factory and the plugin loader.
+        if layer == "backends" and (origin in (target, "backends") or target == "backends"):
+            return None
+        return f"only {FACTORY_HEADER} may be included, from runtime, torch or a backend"
+    if layer == target_layer or target_layer in ALLOWED.get(layer, set()):
+        return None
+    if layer == "backends" and header == CONTROL_PLANE_HEADER:
+        return None
+    return f"{layer} may not include {target_layer}"
+
+
+def foreign_problem(source: str, header: str) -> str | None:
+    """Why the file `source` (relative to csrc) may not include <header>; None if it may."""
+    for pattern, homes in FOREIGN:
+        if pattern.search(header) and not source.startswith(homes):
+            return f"<{header}> is for csrc/{' and csrc/'.join(homes)} only"
+    return None
+
+
+def is_foreign(header: str) -> bool:
+    """Whether a header belongs to one of the projects of FOREIGN."""
+    return any(pattern.search(header) for pattern, _ in FOREIGN)
+
+
+def cpp_problems(root: Path) -> Iterator[str]:
+    """Violations in csrc."""
+    csrc = root / "csrc"
+    for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}):
+        source = path.relative_to(csrc).as_posix()
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if match is None:
+                continue
+            bracket, header = match.groups()
+            ours = bracket == '"' and ((csrc / header).is_file() or not is_foreign(header))
+            problem = (
+                quoted_problem(source, header, csrc) if ours else foreign_problem(source, header)
+            )
+            if problem is not None:
+                yield f"csrc/{source}:{number}: {match.group(0).strip()}: {problem}"
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every absolute import, also those inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            yield node.lineno, node.module
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def launcher_problems(root: Path) -> Iterator[str]:
+    """Violations in launcher: it runs on hosts without torch and never loads the extension."""
+    known = sys.stdlib_module_names | LAUNCHER_EXTRAS
+    for path in sorted((root / "launcher").rglob("*.py")):
+        where = path.relative_to(root).as_posix()
+        for line, name in imported_names(ast.parse(path.read_text(), str(path))):
+            parts = name.split(".")
+            if parts[0] not in known:
+                yield f"{where}:{line}: import {name}: the launcher uses the standard library only"
+            elif parts[0] == "mydist" and len(parts) > 1 and parts[1] != "launcher":
+                yield f"{where}:{line}: import {name}: the launcher uses mydist.launcher only"
+
+
+def main(arguments: list[str]) -> int:
+    """Check the tree at arguments[0] (default: the parent of this folder)."""
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    problems = [*cpp_problems(root), *launcher_problems(root)]
+    for problem in problems:
+        print(problem)
+    print(f"check_layers: {len(problems)} violations")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

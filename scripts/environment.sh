@@ -1,0 +1,57 @@
+# Sourced by the other scripts: where the tree is, which Python is used, what tests run under.
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # The variables are for the scripts that source this file.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+STAMPS="$ROOT/build/stamps"
+DEV_TREE="$ROOT/build/dev"
+JOBS="${MAX_JOBS:-$(nproc)}"
+TORCH_REQUIREMENT="${MYDIST_TORCH_REQUIREMENT:-torch==2.13.0}"
+
+die() {
+  echo "error: $*" >&2
+  exit 1
+}
+
+has_module() { # has_module PYTHON MODULE
+  "$1" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$2') is None)" 2>/dev/null
+}
+
+# The interpreter everything runs with: MYDIST_PYTHON, else the active environment when it has
+# torch, else .venv (which scripts/setup.sh creates).
+find_python() {
+  local prefix
+  if [[ -n "${MYDIST_PYTHON:-}" ]]; then
+    command -v "$MYDIST_PYTHON" ||
+      die "MYDIST_PYTHON is '$MYDIST_PYTHON', which is no program. Name a Python 3.11 or newer."
+    return
+  fi
+  for prefix in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
+    if [[ -n "$prefix" && -x "$prefix/bin/python" ]] && has_module "$prefix/bin/python" torch; then
+      echo "$prefix/bin/python"
+      return
+    fi
+  done
+  echo "$ROOT/.venv/bin/python"
+}
+
+# Open MPI refuses to run as root unless told twice; one thread per rank keeps small machines usable.
+export_run_environment() {
+  if [[ "$(id -u)" == 0 ]]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+  PATH="$(dirname "$1"):$PATH"
+  export PATH
+}
+
+# A stamp is an empty file named after a step and the hash of what the step depends on.
+stamp_of() { # stamp_of STEP, inputs on stdin
+  echo "$STAMPS/$1-$(sha256sum | cut -c1-16)"
+}
+
+set_stamp() { # set_stamp STEP FILE
+  mkdir -p "$STAMPS"
+  rm -f "$STAMPS/$1"-*
+  : >"$2"
+}

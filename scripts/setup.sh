@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Installs what is missing: Debian packages, .venv, torch, Python packages. Does nothing when all
+# is there. Usage: setup.sh [GROUP...], groups of debian_packages.txt; "base" is always included.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+cd "$ROOT"
+
+GROUPS_WANTED=(base "$@")
+
+packages_of() { # packages_of GROUP
+  awk -v group="[$1]" '/^\[/ { on = ($0 == group); next } on && NF && !/^#/' \
+    scripts/debian_packages.txt
+}
+
+missing_packages() {
+  local group package
+  for group in "${GROUPS_WANTED[@]}"; do
+    for package in $(packages_of "$group"); do
+      dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+        echo "$package"
+    done
+  done
+}
+
+install_debian_packages() {
+  local missing=() become_root=()
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "No apt-get here. mydist needs your system's equivalents of these Debian packages:"
+    for group in "${GROUPS_WANTED[@]}"; do packages_of "$group"; done | paste -sd' '
+    command -v cmake >/dev/null || die "cmake is missing; install the packages above first."
+    return
+  fi
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]})) || return 0
+  echo "Installing Debian packages: ${missing[*]}"
+  if [[ "$(id -u)" != 0 ]]; then
+    command -v sudo >/dev/null || die "these Debian packages are missing and there is no sudo." \
+      "As root run: apt-get install ${missing[*]}"
+    become_root=(sudo)
+  fi
+  "${become_root[@]}" apt-get update -q
+  "${become_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qy --no-install-recommends "${missing[@]}"
+}
+
+python_is_recent() {
+  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+create_environment() {
+  local base options=()
+  for base in python3 python3.13 python3.12 python3.11; do
+    if command -v "$base" >/dev/null && python_is_recent "$base"; then
+      # A torch of the system's Python is taken as given as well.
+      has_module "$base" torch && options=(--system-site-packages)
+      echo "Creating .venv with $("$base" --version)"
+      "$base" -m venv "${options[@]}" .venv
+      return
+    fi
+  done
+  die "no Python 3.11 or newer on PATH. Install one, or name it in MYDIST_PYTHON."
+}
+
+install_debian_packages
+
+PYTHON="$(find_python)"
+[[ "$PYTHON" == "$ROOT/.venv/bin/python" && ! -x "$PYTHON" ]] && create_environment
+python_is_recent "$PYTHON" || die "$PYTHON is older than Python 3.11. Name another in MYDIST_PYTHON."
+
+STAMP="$( (cat scripts/requirements.txt && echo "$PYTHON $TORCH_REQUIREMENT" &&
+  stat -c '%i %Y' "$PYTHON") | stamp_of python)"
+if [[ ! -e "$STAMP" ]]; then
+  if ! has_module "$PYTHON" torch; then
+    echo "Installing $TORCH_REQUIREMENT into $PYTHON (a large download; PIP_INDEX_URL is honoured)"
+    "$PYTHON" -m pip install -q "$TORCH_REQUIREMENT"
+  fi
+  "$PYTHON" -m pip install -q -r scripts/requirements.txt
+  set_stamp python "$STAMP"
+fi
+echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"

@@ -1,0 +1,155 @@
+"""The source checks of scripts/: each passes on a good tree and fails on each bad input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def run_check(name: str, root: Path) -> subprocess.CompletedProcess[str]:
+    """Run scripts/<name>.py on the tree at root."""
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), str(root)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    """Create files below root, folders included."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+GOOD_TREE = {
+    "csrc/base/status.h": "#pragma once\n#include <string>\n",
+    "csrc/world/topology.h": '#include "base/status.h"\n',
+    "csrc/config/config.h": '#include "base/status.h"\n',
+    "csrc/config/config.cc": 'const char* Read() { return getenv("MYDIST_LOG_LEVEL"); }\n',
+    "csrc/controller/control_plane.h": '#include "world/topology.h"\n',
+    "csrc/controller/negotiator.h": '#include "base/status.h"\n',
+    "csrc/ops/collectives.h": '#include "world/topology.h"\n',
+    "csrc/timeline/event.h": "#pragma once\n",
+    "csrc/backends/factory.h": '#include "ops/collectives.h"\n',
+    "csrc/backends/plugin.cc": '#include "backends/local/local_plane.h"\n',
+    "csrc/backends/local/local_plane.h": '#include "controller/control_plane.h"\n',
+    "csrc/backends/mpi/mpi_plane.cc": '#include <mpi.h>\n#include "backends/factory.h"\n',
+    "csrc/backends/gloo/gloo_plane.cc": '#include <gloo/context.h>\n#include "gloo/config.h"\n',
+    "csrc/runtime/engine.h": '#include "controller/negotiator.h"\n#include "ops/collectives.h"\n',
+    "csrc/runtime/process.cc": (
+        '#include "backends/factory.h"\n#include "mydist/build_config.h"\n'
+    ),
+    "csrc/torch/module.cc": '#include <torch/extension.h>\n#include "runtime/engine.h"\n',
+    "launcher/cli.py": "import argparse\nfrom mydist.launcher import hosts\n",
+    "python/mydist/__init__.py": "import torch\n",
+}
+
+
+@pytest.mark.parametrize("check", ["check_layers", "check_sizes", "check_getenv"])
+def test_good_tree_passes(check: str, tmp_path: Path) -> None:
+    write(tmp_path, GOOD_TREE)
+    result = run_check(check, tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"{check}: 0 violations\n"), result.stderr
+
+
+BAD_LAYERS = [
+    ("csrc/base/log.cc", '#include "world/topology.h"', "base may not include world"),
+    ("csrc/world/x.h", '#include "config/config.h"', "world may not include config"),
+    ("csrc/config/x.cc", '#include "controller/negotiator.h"', "config may not include controller"),
+    ("csrc/timeline/x.cc", '#include "runtime/engine.h"', "timeline may not include runtime"),
+    ("csrc/controller/x.cc", '#include "ops/collectives.h"', "controller may not include ops"),
+    ("csrc/ops/x.cc", '#include "controller/negotiator.h"', "ops may not include controller"),
+    ("csrc/ops/shm/x.cc", '#include "controller/negotiator.h"', "ops may not include controller"),
+    ("csrc/runtime/x.cc", '#include "torch/module.cc"', "runtime may not include torch"),
+    ("csrc/runtime/x.cc", '#include "backends/local/local_plane.h"', "only backends/factory.h"),
+    ("csrc/torch/x.cc", '#include "backends/local/local_plane.h"', "only backends/factory.h"),
+    ("csrc/ops/x.cc", '#include "backends/factory.h"', "only backends/factory.h"),
+    ("csrc/backends/mpi/x.cc", '#include "backends/local/local_plane.h"', "only backends/fac"),
+    ("csrc/backends/mpi/x.cc", '#include "controller/negotiator.h"', "backends may not include"),
+    ("csrc/backends/gloo/x.cc", '#include "runtime/engine.h"', "backends may not include runtime"),
+    ("csrc/base/x.cc", '#include "status.h"', "write includes relative to csrc"),
+    ("csrc/base/x.cc", '#include "../world/nothing.h"', "write includes relative to csrc"),
+    ("csrc/runtime/x.cc", "#include <torch/extension.h>", "is for csrc/torch/ only"),
+    ("csrc/runtime/x.cc", "#include <Python.h>", "is for csrc/torch/ only"),
+    ("csrc/base/x.cc", "#  include <mpi.h>", "is for csrc/backends/mpi/ only"),
+    ("csrc/ops/x.cc", '#include "gloo/config.h"', "is for csrc/backends/gloo/ only"),
+    ("csrc/backends/mpi/x.cc", "#include <gloo/context.h>", "is for csrc/backends/gloo/ only"),
+    ("csrc/torch/x.cc", "#include <cuda_runtime.h>", "backends/nccl/ and csrc/ops/cuda/ only"),
+    ("launcher/x.py", "import torch", "the launcher uses the standard library only"),
+    ("launcher/x.py", "def f():\n    import numpy", "the launcher uses the standard library only"),
+    ("launcher/x.py", "from mydist import _C", "the launcher uses mydist.launcher only"),
+    ("launcher/x.py", "import mydist.bench", "the launcher uses mydist.launcher only"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "message"), BAD_LAYERS)
+def test_layer_violation_fails(file: str, text: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path, GOOD_TREE | {file: text + "\n"})
+    result = run_check("check_layers", tmp_path)
+    assert result.returncode == 1, result.stdout
+    assert f"{file}:" in result.stdout
+    assert message in result.stdout
+
+
+LONG_CPP_FUNCTION = "Engine::Engine(int a,\n    int b)\n    : a_(a) {\n" + "  ++a;\n" * 70 + "}\n"
+LONG_PYTHON_FUNCTION = "def run() -> None:\n" + "    print()\n" * 70
+BAD_SIZES = [
+    ("csrc/base/x.h", "// line\n" * 500, "file of 500 lines, allowed are 499"),
+    ("tests/python/test_x.py", "# line\n" * 500, "file of 500 lines, allowed are 499"),
+    ("csrc/base/x.cc", LONG_CPP_FUNCTION, ":1: function of 74 lines"),
+    ("python/mydist/x.py", LONG_PYTHON_FUNCTION, ":1: function run of 71 lines"),
+    ("csrc/base/x.h", "class TensorManager {};", "the name TensorManager is banned"),
+    ("csrc/base/x.h", "struct MYDIST_EXPORT ShapeHelper {};", "the name ShapeHelper is banned"),
+    ("csrc/base/x.h", "namespace mydist::StringUtils {}", "the name StringUtils is banned"),
+    ("python/mydist/x.py", "class CommonThing: ...", "the name CommonThing is banned"),
+    ("launcher/x.py", "def parse_helper(): ...", "the name parse_helper is banned"),
+    ("python/mydist/utils.py", "", "the file name is banned"),
+    ("csrc/base/string_util.cc", "", "the file name is banned"),
+    ("scripts/common.sh", "", "the file name is banned"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "message"), BAD_SIZES)
+def test_size_or_name_violation_fails(file: str, text: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path, GOOD_TREE | {file: text})
+    result = run_check("check_sizes", tmp_path)
+    assert result.returncode == 1, result.stdout
+    assert f"{file}:" in result.stdout
+    assert message in result.stdout
+
+
+def test_names_that_only_look_banned_pass(tmp_path: Path) -> None:
+    text = "from contextlib import contextmanager\nclass Commonwealth: ...\ndef utility(): ...\n"
+    write(tmp_path, {"python/mydist/x.py": text, "csrc/base/x.h": "struct Commonality {};\n"})
+    assert run_check("check_sizes", tmp_path).returncode == 0
+
+
+def test_two_short_functions_are_not_one_long_function(tmp_path: Path) -> None:
+    half = "int F(int a) {\n" + "  ++a;\n" * 40 + "}\n"
+    declared = "int G(int a);\nint H() { return 1; }\n"
+    write(tmp_path, {"csrc/base/x.cc": half + declared + half})
+    assert run_check("check_sizes", tmp_path).returncode == 0
+
+
+BAD_GETENV = [
+    ("csrc/runtime/x.cc", 'const char* v = std::getenv("HOME");'),
+    ("csrc/base/x.cc", 'const char* v = secure_getenv("HOME");'),
+    ("csrc/torch/x.cc", "extern char** environ;"),
+]
+
+
+@pytest.mark.parametrize(("file", "text"), BAD_GETENV)
+def test_getenv_outside_config_fails(file: str, text: str, tmp_path: Path) -> None:
+    write(tmp_path, GOOD_TREE | {file: "\n" + text + "\n"})
+    result = run_check("check_getenv", tmp_path)
+    assert result.returncode == 1, result.stdout
+    assert f"{file}:2: reads the environment" in result.stdout
+
+
+def test_getenv_in_a_comment_passes(tmp_path: Path) -> None:
+    write(tmp_path, {"csrc/runtime/x.cc": "// getenv() is called in csrc/config only\n"})
+    assert run_check("check_getenv", tmp_path).returncode == 0
