@@ -1,0 +1,162 @@
+#include "ops/batch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ops/element.h"
+#include "ops/fusion_layout.h"
+#include "ops/slices.h"
+
+namespace mydist {
+namespace {
+
+void Begin(const BatchContext& context, const char* activity) {
+  if (context.activity) context.activity(activity);
+}
+
+Status AllreduceOne(const BatchTensor& tensor, const Reduction& reduction,
+                    const BatchContext& context) {
+  if (tensor.input != tensor.output) {
+    Begin(context, kCopyActivity);
+    CopyBytes(tensor.output, tensor.input, tensor.element_count * SizeOf(reduction.dtype));
+  }
+  Begin(context, kReduceActivity);
+  return context.collectives->Allreduce(tensor.output, tensor.element_count, reduction);
+}
+
+Status BroadcastOne(const BatchTensor& tensor, int64_t bytes, int root,
+                    const BatchContext& context) {
+  if (context.rank == root && tensor.input != tensor.output) {
+    Begin(context, kCopyActivity);
+    CopyBytes(tensor.output, tensor.input, bytes);
+  }
+  Begin(context, kMoveActivity);
+  return context.collectives->Broadcast(tensor.output, bytes, root);
+}
+
+// Numbers from peers: neither negative nor, all together, more bytes than 64-bit sizes can count.
+Status CheckAnnounced(std::span<const int64_t> receive_rows, int64_t row_bytes) {
+  constexpr int64_t kMostBytes = int64_t{1} << 62;
+  int64_t rows_left = kMostBytes / std::max<int64_t>(1, row_bytes);
+  for (size_t peer = 0; peer < receive_rows.size(); ++peer) {
+    const int64_t rows = receive_rows[peer];
+    if (rows < 0 || rows > rows_left) {
+      return Status::Internal("alltoall: rank " + std::to_string(peer) + " announces " +
+                              std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
+                              " bytes, expected 0 to " + std::to_string(rows_left) +
+                              "; check that all ranks run the same build");
+    }
+    rows_left -= rows;
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& reduction,
+                        const BatchContext& context) {
+  MYDIST_RETURN_IF_ERROR(reduction.Validate());
+  const Reduction resolved = reduction.Resolved(context.size);
+  if (tensors.size() == 1) return AllreduceOne(tensors[0], resolved, context);
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const int64_t bytes = PackedBytes(tensors, element_bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
+  Begin(context, kPackActivity);
+  Pack(tensors, element_bytes, fused);
+  Begin(context, kReduceActivity);
+  MYDIST_RETURN_IF_ERROR(context.collectives->Allreduce(fused, bytes / element_bytes, resolved));
+  Begin(context, kUnpackActivity);
+  Unpack(fused, element_bytes, tensors);
+  return Status::Ok();
+}
+
+Status ExecuteAllgather(std::span<const GatherTensor> tensors, const BatchContext& context) {
+  if (tensors.size() == 1) {
+    const GatherTensor& tensor = tensors[0];
+    Begin(context, kMoveActivity);
+    return context.collectives->Allgather(tensor.input, tensor.output, tensor.byte_counts);
+  }
+  const std::vector<int64_t> byte_counts = FusedCounts(tensors, context.size);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(Total(byte_counts)));
+  Begin(context, kPackActivity);
+  uint8_t* own = fused == nullptr ? nullptr : fused + OffsetOf(byte_counts, context.rank);
+  PackContribution(tensors, context.rank, own);
+  Begin(context, kMoveActivity);
+  MYDIST_RETURN_IF_ERROR(context.collectives->Allgather(own, fused, byte_counts));
+  Begin(context, kUnpackActivity);
+  UnpackGathered(fused, tensors, context.size);
+  return Status::Ok();
+}
+
+Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_bytes, int root,
+                        const BatchContext& context) {
+  if (tensors.size() == 1) {
+    return BroadcastOne(tensors[0], tensors[0].element_count * element_bytes, root, context);
+  }
+  const int64_t bytes = PackedBytes(tensors, element_bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
+  if (context.rank == root) {
+    Begin(context, kPackActivity);
+    Pack(tensors, element_bytes, fused);
+  }
+  Begin(context, kMoveActivity);
+  MYDIST_RETURN_IF_ERROR(context.collectives->Broadcast(fused, bytes, root));
+  Begin(context, kUnpackActivity);
+  if (context.rank == root) {
+    CopyToOutputs(tensors, element_bytes);
+  } else {
+    Unpack(fused, element_bytes, tensors);
+  }
+  return Status::Ok();
+}
+
+Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduction& reduction,
+                            const BatchContext& context) {
+  MYDIST_RETURN_IF_ERROR(reduction.Validate());
+  const Reduction resolved = reduction.Resolved(context.size);
+  if (tensors.size() == 1) {
+    const ScatterTensor& tensor = tensors[0];
+    Begin(context, kReduceActivity);
+    return context.collectives->Reducescatter(tensor.input, tensor.output, tensor.element_counts,
+                                              resolved);
+  }
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const std::vector<int64_t> counts = FusedCounts(tensors, context.size);
+  const int64_t input_bytes = AlignedBytes(Total(counts) * element_bytes);
+  const int64_t own_bytes = counts[static_cast<size_t>(context.rank)] * element_bytes;
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(input_bytes + own_bytes));
+  uint8_t* reduced = fused == nullptr ? nullptr : fused + input_bytes;
+  Begin(context, kPackActivity);
+  PackRankMajor(tensors, element_bytes, context.size, fused);
+  Begin(context, kReduceActivity);
+  MYDIST_RETURN_IF_ERROR(context.collectives->Reducescatter(fused, reduced, counts, resolved));
+  Begin(context, kUnpackActivity);
+  UnpackScattered(reduced, element_bytes, context.rank, tensors);
+  return Status::Ok();
+}
+
+// Nobody knows what it will receive, so the sizes travel first.
+Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context) {
+  const auto size = static_cast<size_t>(context.size);
+  std::vector<int64_t> receive_rows(size);
+  const std::vector<int64_t> one_number(size, int64_t{sizeof(int64_t)});
+  Begin(context, kSplitsActivity);
+  MYDIST_RETURN_IF_ERROR(context.collectives->Alltoall(tensor.send_rows.data(), one_number,
+                                                       receive_rows.data(), one_number));
+  MYDIST_RETURN_IF_ERROR(CheckAnnounced(receive_rows, tensor.row_bytes));
+  MYDIST_ASSIGN_OR_RETURN(void* output, tensor.allocate(receive_rows));
+  const auto bytes_of = [&](std::vector<int64_t> rows) {
+    for (int64_t& count : rows) count *= tensor.row_bytes;
+    return rows;
+  };
+  Begin(context, kMoveActivity);
+  return context.collectives->Alltoall(tensor.input, bytes_of(tensor.send_rows), output,
+                                       bytes_of(receive_rows));
+}
+
+Status ExecuteBarrier(const BatchContext& context) {
+  Begin(context, kMoveActivity);
+  return context.collectives->Barrier();
+}
+
+}  // namespace mydist

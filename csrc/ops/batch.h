@@ -1,0 +1,90 @@
+// Batch: executes one fused batch (fuse → reduce → hand back) through a Collectives.
+// Called by the engine, by whoever drives it, one call at a time; blocks until the results are in
+// the tensors' own memory. All ranks execute the same batches in the same order with agreeing
+// arguments. A batch of one tensor works on the tensor's memory; more are packed into the fusion
+// buffer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "ops/collectives.h"
+#include "ops/fusion_buffer.h"
+#include "ops/reduction.h"
+
+namespace mydist {
+
+// Called when a phase of the batch begins, with its name for the timeline: one of the k…Activity
+// constants. The last phase ends when Execute… returns.
+using ActivitySink = std::function<void(const char* activity)>;
+
+inline constexpr const char* kPackActivity = "MEMCPY_IN_FUSION_BUFFER";
+inline constexpr const char* kUnpackActivity = "MEMCPY_OUT_FUSION_BUFFER";
+inline constexpr const char* kCopyActivity = "MEMCPY_OUTPUT";  // Input to output, out of place.
+inline constexpr const char* kReduceActivity = "REDUCE";       // Allreduce and reducescatter.
+inline constexpr const char* kMoveActivity = "MOVE";  // Allgather, broadcast, alltoall, barrier.
+inline constexpr const char* kSplitsActivity = "EXCHANGE_SPLITS";
+
+struct BatchContext {
+  int rank = 0;
+  int size = 1;
+  Collectives* collectives = nullptr;     // Not null.
+  FusionBuffer* fusion_buffer = nullptr;  // Not null.
+  ActivitySink activity;                  // May be empty.
+};
+
+// Contiguous tensors. Pointers may be null when the tensor is empty there. output == input is in
+// place (allreduce and broadcast only); otherwise they do not overlap and `input` is not changed.
+struct BatchTensor {
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t element_count = 0;
+};
+
+struct GatherTensor {
+  const void* input = nullptr;       // byte_counts[rank] bytes.
+  void* output = nullptr;            // sum(byte_counts) bytes; ordered by rank.
+  std::vector<int64_t> byte_counts;  // Of every rank's contribution.
+};
+
+struct ScatterTensor {
+  const void* input = nullptr;          // sum(element_counts) elements.
+  void* output = nullptr;               // element_counts[rank] elements.
+  std::vector<int64_t> element_counts;  // That each rank gets; ScatterRowCounts × row size.
+};
+
+struct AlltoallTensor {
+  const void* input = nullptr;
+  int64_t row_bytes = 0;           // 0 for rows without elements: they are counted all the same.
+  std::vector<int64_t> send_rows;  // For each rank, consecutive in `input`.
+  // Told once how many rows each rank sends us; returns memory for all of them (null when they are
+  // empty), or the error that ends the operation.
+  std::function<Result<void*>(std::span<const int64_t> receive_rows)> allocate;
+};
+
+// Errors of all: those of Collectives, and kInternal when the fusion buffer cannot grow.
+// kInvalidArgument when a reduction has no meaning (Reduction::Validate); nothing was moved then.
+// `reduction.op` may be kAverage.
+MYDIST_EXPORT Status ExecuteAllreduce(std::span<const BatchTensor> tensors,
+                                      const Reduction& reduction, const BatchContext& context);
+
+MYDIST_EXPORT Status ExecuteAllgather(std::span<const GatherTensor> tensors,
+                                      const BatchContext& context);
+
+// `element_bytes`: of one element of every tensor. `root` is an index below context.size. Only the
+// root's `input` is read; every rank's `output` gets it (the root's too, when not in place).
+MYDIST_EXPORT Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_bytes,
+                                      int root, const BatchContext& context);
+
+MYDIST_EXPORT Status ExecuteReducescatter(std::span<const ScatterTensor> tensors,
+                                          const Reduction& reduction, const BatchContext& context);
+
+MYDIST_EXPORT Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context);
+
+MYDIST_EXPORT Status ExecuteBarrier(const BatchContext& context);
+
+}  // namespace mydist

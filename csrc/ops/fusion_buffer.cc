@@ -1,0 +1,33 @@
+#include "ops/fusion_buffer.h"
+
+#include <limits>
+#include <string>
+
+namespace mydist {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+}  // namespace
+
+Result<uint8_t*> FusionBuffer::Reserve(int64_t bytes) {
+  if (bytes <= capacity_bytes_) return memory_.get();
+  // Freed first, so that growing never needs the old and the new memory at the same time.
+  memory_.reset();
+  capacity_bytes_ = 0;
+  const bool too_large = bytes > std::numeric_limits<int64_t>::max() - kPageBytes;
+  const int64_t rounded = too_large ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (!too_large) {
+    memory_.reset(
+        static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, static_cast<size_t>(rounded))));
+  }
+  if (memory_ == nullptr) {
+    return Status::Internal("out of memory: a buffer of " + std::to_string(bytes) +
+                            " bytes is needed to fuse or reduce tensors; free memory on this host, "
+                            "run fewer ranks on it, or lower MYDIST_FUSION_THRESHOLD_MB");
+  }
+  capacity_bytes_ = rounded;
+  return memory_.get();
+}
+
+}  // namespace mydist

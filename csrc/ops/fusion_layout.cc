@@ -1,0 +1,132 @@
+#include "ops/fusion_layout.h"
+
+#include "ops/element.h"
+
+namespace mydist {
+namespace {
+
+// Copies blocks of changing size from or to consecutive places of a buffer.
+template <typename Byte>
+class Cursor {
+ public:
+  explicit Cursor(Byte* place) : place_(place) {}
+
+  // The next `bytes` bytes; null in a null buffer.
+  Byte* Take(int64_t bytes) {
+    Byte* taken = place_;
+    if (place_ != nullptr) place_ += bytes;
+    return taken;
+  }
+
+ private:
+  Byte* place_;
+};
+
+const uint8_t* AsBytes(const void* memory) { return static_cast<const uint8_t*>(memory); }
+uint8_t* AsBytes(void* memory) { return static_cast<uint8_t*>(memory); }
+
+const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
+const std::vector<int64_t>& CountsOf(const ScatterTensor& tensor) { return tensor.element_counts; }
+
+// For every rank and tensor in the buffer's order: visitor(index of the tensor, its count).
+template <typename Tensor, typename Visitor>
+void VisitRankMajor(std::span<const Tensor> tensors, int size, Visitor visitor) {
+  for (int rank = 0; rank < size; ++rank) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      visitor(t, CountsOf(tensors[t])[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+template <typename Tensor>
+std::vector<int64_t> SumCounts(std::span<const Tensor> tensors, int size) {
+  std::vector<int64_t> sums(static_cast<size_t>(size), 0);
+  for (const Tensor& tensor : tensors) {
+    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += CountsOf(tensor)[rank];
+  }
+  return sums;
+}
+
+}  // namespace
+
+int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  int64_t bytes = 0;
+  for (const BatchTensor& tensor : tensors) bytes += tensor.element_count * element_bytes;
+  return bytes;
+}
+
+void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
+  Cursor target(fused);
+  for (const BatchTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_count * element_bytes;
+    CopyBytes(target.Take(bytes), tensor.input, bytes);
+  }
+}
+
+void Unpack(const uint8_t* fused, int64_t element_bytes, std::span<const BatchTensor> tensors) {
+  Cursor source(fused);
+  for (const BatchTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_count * element_bytes;
+    CopyBytes(tensor.output, source.Take(bytes), bytes);
+  }
+}
+
+void CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  for (const BatchTensor& tensor : tensors) {
+    CopyBytes(tensor.output, tensor.input, tensor.element_count * element_bytes);
+  }
+}
+
+std::vector<int64_t> FusedCounts(std::span<const GatherTensor> tensors, int size) {
+  return SumCounts(tensors, size);
+}
+
+std::vector<int64_t> FusedCounts(std::span<const ScatterTensor> tensors, int size) {
+  return SumCounts(tensors, size);
+}
+
+void PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own) {
+  Cursor target(own);
+  for (const GatherTensor& tensor : tensors) {
+    const int64_t bytes = tensor.byte_counts[static_cast<size_t>(rank)];
+    CopyBytes(target.Take(bytes), tensor.input, bytes);
+  }
+}
+
+void UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors, int size) {
+  std::vector<Cursor<uint8_t>> outputs;
+  for (const GatherTensor& tensor : tensors) outputs.emplace_back(AsBytes(tensor.output));
+  Cursor source(fused);
+  const auto copy = [&](size_t t, int64_t bytes) {
+    CopyBytes(outputs[t].Take(bytes), source.Take(bytes), bytes);
+  };
+  VisitRankMajor(tensors, size, copy);
+}
+
+void PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes, int size,
+                   uint8_t* fused) {
+  std::vector<Cursor<const uint8_t>> inputs;
+  for (const ScatterTensor& tensor : tensors) inputs.emplace_back(AsBytes(tensor.input));
+  Cursor target(fused);
+  const auto copy = [&](size_t t, int64_t elements) {
+    const int64_t bytes = elements * element_bytes;
+    CopyBytes(target.Take(bytes), inputs[t].Take(bytes), bytes);
+  };
+  VisitRankMajor(tensors, size, copy);
+}
+
+void UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
+                     std::span<const ScatterTensor> tensors) {
+  Cursor source(reduced);
+  for (const ScatterTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_counts[static_cast<size_t>(rank)] * element_bytes;
+    CopyBytes(tensor.output, source.Take(bytes), bytes);
+  }
+}
+
+int64_t AlignedBytes(int64_t bytes) {
+  constexpr int64_t kUnit = FusionBuffer::kAlignmentBytes;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+}  // namespace mydist

@@ -1,0 +1,42 @@
+// FusionLayout: where each tensor of a fused batch lies in the fusion buffer (fuse). Pure but for
+// the copying. Tensors of one dtype lie one after the other without gaps: offsets stay multiples of
+// the element, and a batch moves exactly the bytes of its tensors. What goes to or comes from
+// several ranks lies rank by rank, and within a rank tensor by tensor. Pointers may be null when
+// there is nothing to copy.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/batch.h"
+
+namespace mydist {
+
+// Bytes all tensors take together.
+int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes);
+// Copies all inputs into `fused`, and `fused` into all outputs.
+void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
+void Unpack(const uint8_t* fused, int64_t element_bytes, std::span<const BatchTensor> tensors);
+// Input to output of each tensor that is not in place.
+void CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
+
+// What each rank contributes (bytes) or gets (elements) of all tensors together.
+std::vector<int64_t> FusedCounts(std::span<const GatherTensor> tensors, int size);
+std::vector<int64_t> FusedCounts(std::span<const ScatterTensor> tensors, int size);
+
+// Allgather: the inputs of `rank` into its part `own` of the buffer; the whole buffer to the
+// outputs.
+void PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own);
+void UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors, int size);
+
+// Reducescatter: the inputs, cut by rank; the reduced part of `rank` to the outputs.
+void PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes, int size,
+                   uint8_t* fused);
+void UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
+                     std::span<const ScatterTensor> tensors);
+
+// `bytes` rounded up to the buffer's alignment.
+int64_t AlignedBytes(int64_t bytes);
+
+}  // namespace mydist

@@ -1,0 +1,89 @@
+// RankOrderedCollectives: all collectives on host memory over any Transport (reduce).
+// Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
+// are folded in rank order by whoever owns a slice, so a result is bitwise the same on every rank,
+// over every backend, and whichever algorithm was chosen. Scratch memory is bounded (see Limits),
+// kept between calls, and never allocated again once the largest call has been seen.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "ops/collectives.h"
+#include "ops/fusion_buffer.h"
+#include "ops/slices.h"
+#include "ops/transport.h"
+
+namespace mydist {
+
+// When which algorithm is used; must be equal on all ranks. Results do not depend on it.
+struct RankOrderedLimits {
+  // Allreduce: up to this much received per rank, everybody gets everything at once and folds it
+  // all (one message latency); beyond, each rank folds its slice and hands it out (two latencies,
+  // but only 2 n (p - 1) / p bytes per rank).
+  int64_t one_shot_bytes = int64_t{64} << 10;
+  // Broadcast over more than two ranks: from here on the root deals out slices that the others pass
+  // on to each other; below, a binomial tree.
+  int64_t scatter_broadcast_bytes = int64_t{1} << 20;
+  // Contributions of peers held at a time: scratch memory is at most this, or
+  // minimum_round_bytes × (p - 1) where that is more, plus one page.
+  int64_t scratch_bytes = int64_t{8} << 20;
+  int64_t minimum_round_bytes = int64_t{64} << 10;
+};
+
+class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
+ public:
+  // `transport` outlives this object; null for a job of one rank.
+  explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {});
+
+  bool Supports(const BatchTraits& traits) const override;
+  Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
+  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
+  Status Broadcast(void* data, int64_t bytes, int root) override;
+  Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
+                  std::span<const int64_t> receive_bytes) override;
+  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
+                       const Reduction& reduction) override;
+  Status Barrier() override;
+
+  int64_t scratch_capacity_bytes() const { return scratch_.capacity_bytes(); }
+
+ private:
+  // Round `index` takes at most `limit` elements of every slice.
+  struct Round {
+    int64_t index;
+    int64_t limit;
+  };
+
+  Status OneShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction);
+  Status FoldOwnSlice(const uint8_t* input, uint8_t* output, const Reduction& reduction);
+  Status FoldRound(const uint8_t* input, uint8_t* output, const Round& round,
+                   const Reduction& reduction);
+  Status GatherSlices(uint8_t* data, int64_t element_bytes);
+  Status BinomialBroadcast(uint8_t* data, int64_t bytes, int root);
+  Status ScatterBroadcast(uint8_t* data, int64_t bytes, int root);
+  void SplitAmongReceivers(int64_t bytes, int root);
+  void SplitEvenly(int64_t count, int64_t element_bytes);
+  Slice OwnSlice() const { return slices_[static_cast<size_t>(rank_)]; }
+
+  // Transfers of 0 bytes are left out.
+  void Send(int peer, const uint8_t* data, int64_t bytes);
+  void Receive(int peer, uint8_t* data, int64_t bytes);
+  // Performs what Send and Receive have collected.
+  Status Exchange();
+
+  Transport* const transport_;
+  const int rank_;
+  const int size_;
+  const RankOrderedLimits limits_;
+  FusionBuffer scratch_;
+  // Kept between calls for their memory only.
+  std::vector<Slice> slices_;  // Of each rank, in elements, of the call in progress.
+  std::vector<SendTransfer> sends_;
+  std::vector<ReceiveTransfer> receives_;
+  std::vector<const void*> sources_;
+};
+
+}  // namespace mydist
