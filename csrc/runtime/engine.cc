@@ -1,0 +1,434 @@
+#include "runtime/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "controller/fusion_planner.h"
+#include "ops/rank_ordered_collectives.h"
+
+namespace mydist {
+namespace {
+
+// How long rank 0 waits at the end for timeline events still on their way.
+constexpr std::chrono::seconds kTimelineGrace{1};
+// How long the end of the engine's thread may take beyond the drain time.
+constexpr std::chrono::seconds kExitGrace{1};
+
+CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
+  return {.rank = topology.rank,
+          .size = topology.size,
+          .radix = static_cast<int>(config.coordinator_radix),
+          .cache_capacity = config.cache_capacity,
+          .stall_warning = config.stall_warning,
+          .stall_shutdown = config.stall_shutdown,
+          .hosts = topology.hosts};
+}
+
+TensorKey KeyOf(const Agreement& agreement) {
+  return {agreement.request.process_set, agreement.request.name};
+}
+
+std::string UpperCase(std::string_view text) {
+  std::string upper(text);
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return upper;
+}
+
+// Signals belong to the caller's threads: a handler must never run on the engine's.
+std::thread StartWithSignalsBlocked(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_setname_np(thread.native_handle(), "mydist-engine");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> Engine::Start(EngineOptions options) {
+  options.handles->Reset();
+  std::shared_ptr<Engine> engine(new Engine(std::move(options)));
+  // The thread keeps the engine alive, should it ever have to be left behind.
+  engine->thread_ = StartWithSignalsBlocked([engine] { engine->Run(); });
+  return engine;
+}
+
+Engine::Engine(EngineOptions options)
+    : config_(std::move(options.config)),
+      topology_(std::move(options.topology)),
+      connection_(std::move(options.connection)),
+      handles_(std::move(options.handles)),
+      coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
+      executor_(topology_.rank, topology_.size, MakeCollectives(connection_.transport.get())),
+      relay_(&topology_, &timeline_, &coordinator_) {
+  if (!options.wants_timeline) return;
+  relay_.Start(config_.timeline_mark_cycles);
+  if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
+  // The other ranks have begun to record as well; nobody would read it.
+  if (Status stop = coordinator_.RequestTimeline(false, false); !stop.ok()) {
+    MYDIST_LOG(kWarning) << stop.message();
+  }
+}
+
+Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
+
+std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(Transport* transport) {
+  std::vector<std::unique_ptr<Collectives>> collectives;
+  collectives.push_back(std::make_unique<RankOrderedCollectives>(transport));
+  return collectives;
+}
+
+// ---- Called by any thread.
+
+Status Engine::Post(std::vector<Mail> mail) {
+  switch (queue_.Push(std::move(mail))) {
+    case Pushed::kFirst:
+      coordinator_.Wake();
+      return Status::Ok();
+    case Pushed::kBehind:
+      return Status::Ok();
+    case Pushed::kClosed:
+      break;
+  }
+  return Status::Aborted("mydist has been shut down");
+}
+
+Result<Handle> Engine::Submit(std::vector<Submission> tensors) {
+  std::vector<TensorKey> keys;
+  keys.reserve(tensors.size());
+  for (const Submission& tensor : tensors) {
+    keys.emplace_back(tensor.request.process_set, tensor.request.name);
+  }
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
+  std::vector<Mail> mail;
+  mail.reserve(tensors.size());
+  for (Submission& tensor : tensors) {
+    if (timeline_.enabled()) {
+      timeline_.Record(EventPhase::kInstant, tensor.request.name, "READY");
+      timeline_.Record(EventPhase::kBegin, tensor.request.name, event_name::kEnqueue);
+    }
+    mail.emplace_back(PendingTensor{std::move(tensor), handle});
+  }
+  // A closed queue means the engine has failed every handle, or will before its thread ends: the
+  // caller learns the outcome from the handle.
+  [[maybe_unused]] const bool posted = Post(std::move(mail)).ok();
+  return handle;
+}
+
+Status Engine::StartTimeline(const std::string& path, bool mark_cycles) {
+  std::vector<Mail> mail;
+  mail.emplace_back(TimelineStart{path, mark_cycles});
+  return Post(std::move(mail));
+}
+
+Status Engine::StopTimeline() {
+  std::vector<Mail> mail;
+  mail.emplace_back(TimelineStop{});
+  return Post(std::move(mail));
+}
+
+void Engine::Shutdown() {
+  if (!thread_.joinable()) return;
+  std::vector<Mail> mail;
+  mail.emplace_back(Depart{});
+  // Already closed: the thread has ended, or is about to, by itself.
+  [[maybe_unused]] const bool posted = Post(std::move(mail)).ok();
+  const TimePoint deadline = Now() + config_.shutdown_drain + kTimelineGrace + kExitGrace;
+  bool has_exited = false;
+  {
+    MutexLock lock(exit_mutex_);
+    while (!has_exited_ && exited_.WaitUntil(exit_mutex_, deadline)) {
+    }
+    has_exited = has_exited_;
+  }
+  if (has_exited) {
+    thread_.join();
+    return;
+  }
+  MYDIST_LOG(kError) << "the engine is stuck in a collective with a peer that does not answer; "
+                        "leaving it behind";
+  handles_->Fail(Status::Aborted("mydist was shut down while a collective was stuck"));
+  thread_.detach();
+}
+
+EngineStats Engine::stats() const {
+  MutexLock lock(stats_mutex_);
+  return stats_;
+}
+
+// ---- The engine's thread.
+
+void Engine::Run() {
+  Status outcome;
+  try {
+    Result<bool> goes_on = true;
+    while (goes_on.ok() && *goes_on) goes_on = RunCycle();
+    if (!goes_on.ok()) outcome = goes_on.status();
+  } catch (const std::exception& error) {
+    outcome = Status::Internal(std::string("the engine failed: ") + error.what());
+  }
+  Stop(outcome);
+  MutexLock lock(exit_mutex_);
+  has_exited_ = true;
+  exited_.NotifyAll();
+}
+
+Result<bool> Engine::RunCycle() {
+  Drain();
+  MYDIST_RETURN_IF_ERROR(Exchange());
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate());
+  for (const Group& group : Plan(responses)) {
+    MYDIST_RETURN_IF_ERROR(Execute(group));
+  }
+  Complete(responses);
+  return !finished_;
+}
+
+void Engine::Drain() {
+  std::vector<PendingTensor> tensors;  // Of one handle: they are announced together.
+  for (Mail& mail : queue_.Drain()) {
+    auto* tensor = std::get_if<PendingTensor>(&mail);
+    if (!tensors.empty() && (tensor == nullptr || tensor->handle != tensors.front().handle)) {
+      Enqueue(std::exchange(tensors, {}));
+    }
+    if (tensor != nullptr) {
+      tensors.push_back(std::move(*tensor));
+      continue;
+    }
+    if (auto* start = std::get_if<TimelineStart>(&mail)) Obey(*start);
+    if (std::holds_alternative<TimelineStop>(mail)) Obey(TimelineStop{});
+    if (std::holds_alternative<Depart>(mail)) Obey(Depart{});
+  }
+  if (!tensors.empty()) Enqueue(std::move(tensors));
+}
+
+void Engine::Enqueue(std::vector<PendingTensor> tensors) {
+  std::vector<Request> requests;
+  std::vector<TensorKey> keys;
+  requests.reserve(tensors.size());
+  keys.reserve(tensors.size());
+  for (PendingTensor& tensor : tensors) {
+    requests.push_back(tensor.submission.request);
+    keys.push_back(tensor.key());
+    if (timeline_.enabled()) {
+      timeline_.Record(EventPhase::kEnd, keys.back().second, event_name::kEnqueue);
+      timeline_.Record(EventPhase::kBegin, keys.back().second, event_name::kNegotiate);
+    }
+    pending_.Add(std::move(tensor));
+  }
+  const Status announced = coordinator_.Announce(std::move(requests), Now());
+  if (announced.ok()) return;
+  for (const TensorKey& key : keys) CompleteTensor(key, announced);
+}
+
+void Engine::Obey(Depart) {
+  departure_deadline_ = Now() + config_.shutdown_drain;
+  // Before the departure, so that rank 0 has every event when all have departed.
+  relay_.Stop();
+  relay_.Finish();
+  if (Status status = coordinator_.Depart("shutdown", Now()); !status.ok()) {
+    MYDIST_LOG(kWarning) << status.message();
+  }
+}
+
+void Engine::Obey(const TimelineStart& command) {
+  // One timeline per job: rank 0 decides.
+  if (topology_.rank != 0 || !relay_.Open(command.path)) return;
+  if (Status status = coordinator_.RequestTimeline(true, command.mark_cycles); !status.ok()) {
+    MYDIST_LOG(kWarning) << "no timeline: " << status.message();
+  }
+}
+
+void Engine::Obey(TimelineStop) {
+  if (topology_.rank != 0) return;
+  if (Status status = coordinator_.RequestTimeline(false, false); !status.ok()) {
+    MYDIST_LOG(kWarning) << "the timeline goes on: " << status.message();
+  }
+}
+
+Status Engine::Exchange() {
+  const Status status = coordinator_.Exchange(std::min(relay_.NextFlush(), departure_deadline_));
+  const TimePoint now = Now();
+  if (timeline_.mark_cycles()) {
+    timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
+  }
+  relay_.Flush(now);
+  if (now >= departure_deadline_ && !finished_) {
+    MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
+    finished_ = true;
+  }
+  return status;
+}
+
+Result<std::vector<Response>> Engine::Negotiate() {
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(Now()));
+  for (const Response& response : responses) {
+    if (response.kind != ResponseKind::kReady || !timeline_.enabled()) continue;
+    const std::string& name = response.agreement->request.name;
+    timeline_.Record(EventPhase::kEnd, name, event_name::kNegotiate);
+    timeline_.Record(EventPhase::kBegin, name, event_name::kFuse);
+  }
+  return responses;
+}
+
+std::vector<Engine::Group> Engine::Plan(const std::vector<Response>& responses) const {
+  std::vector<std::shared_ptr<const Agreement>> ready;
+  for (const Response& response : responses) {
+    if (response.kind == ResponseKind::kReady) ready.push_back(response.agreement);
+  }
+  std::vector<Group> groups;
+  for (const std::vector<size_t>& indices : PlanFusion(ready, config_.fusion_threshold_bytes)) {
+    Group& group = groups.emplace_back();
+    for (const size_t index : indices) group.push_back(ready[index]);
+  }
+  return groups;
+}
+
+Status Engine::Execute(const Group& group) {
+  std::vector<AgreedTensor> tensors;
+  tensors.reserve(group.size());
+  for (const auto& agreement : group) {
+    PendingTensor* pending = pending_.Find(KeyOf(*agreement));
+    // Ready means that we, too, announced it; and only its completion takes it out.
+    MYDIST_CHECK(pending != nullptr);
+    tensors.push_back({agreement.get(), pending});
+    counted_.tensor_bytes += pending->submission.request.shape.ElementCount().value_or(0) *
+                             SizeOf(agreement->request.dtype);
+  }
+  const std::string op_name = UpperCase(OpKindName(group.front()->request.op));
+  RecordForGroup(group, EventPhase::kEnd, event_name::kFuse);
+  RecordForGroup(group, EventPhase::kBegin, op_name);
+  std::string activity;
+  const Status status = executor_.Execute(tensors, ActivitiesOf(group, &activity));
+  if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
+  RecordForGroup(group, EventPhase::kEnd, op_name);
+  ++counted_.batches;
+  counted_.tensors += static_cast<int64_t>(group.size());
+  for (const auto& agreement : group) {
+    const TensorKey key = KeyOf(*agreement);
+    CompleteTensor(key, status.WithContext(std::string(OpKindName(agreement->request.op)) + " '" +
+                                           key.second + "'"));
+  }
+  return status;
+}
+
+void Engine::Complete(const std::vector<Response>& responses) {
+  for (const Response& response : responses) HandleNotice(response);
+  PublishStats();
+}
+
+void Engine::HandleNotice(const Response& response) {
+  switch (response.kind) {
+    case ResponseKind::kReady:
+      return;  // Executed and completed already.
+    case ResponseKind::kError: {
+      const TensorKey key{response.process_set, response.name};
+      if (pending_.Find(key) != nullptr) CompleteTensor(key, response.status);
+      return;
+    }
+    case ResponseKind::kStall:
+      MYDIST_LOG(kWarning) << response.status.message();
+      return;
+    case ResponseKind::kDeparted:
+      return HandleDeparture(response);
+    case ResponseKind::kFinished:
+      finished_ = true;
+      return;
+    case ResponseKind::kTimelineStart:
+      return relay_.Start(response.flag);
+    case ResponseKind::kTimelineStop:
+      return relay_.Stop();
+  }
+}
+
+void Engine::HandleDeparture(const Response& response) {
+  const std::string who = "rank " + std::to_string(response.rank) + " on host " +
+                          topology_.hosts[static_cast<size_t>(response.rank)] +
+                          " has left the job (" + response.status.message() + ")";
+  for (const TensorKey& key : pending_.Keys()) {
+    CompleteTensor(key, Status::Aborted(who + " while '" + key.second + "' waits for it"));
+  }
+  handles_->Fail(Status::Aborted(
+      who + "; no collective can complete any more. Let every rank call the same collectives before "
+            "it shuts down or exits"));
+}
+
+void Engine::CompleteTensor(const TensorKey& key, const Status& status) {
+  // The tensor's memory is let go before its owner learns that it may.
+  const Handle handle = pending_.Take(key).handle;
+  if (timeline_.enabled()) {
+    timeline_.Record(EventPhase::kInstant, key.second, event_name::kComplete,
+                     status.ok() ? "" : status.message());
+  }
+  handles_->Complete(handle, key, status);
+}
+
+ActivitySink Engine::ActivitiesOf(const Group& group, std::string* open) {
+  if (!timeline_.enabled()) return nullptr;
+  return [this, &group, open](const char* activity) {
+    if (!open->empty()) RecordForGroup(group, EventPhase::kEnd, *open);
+    *open = activity;
+    RecordForGroup(group, EventPhase::kBegin, activity);
+  };
+}
+
+void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_view name) {
+  if (!timeline_.enabled()) return;
+  for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
+}
+
+void Engine::CollectTimeline() {
+  const TimePoint deadline = Now() + kTimelineGrace;
+  while (!relay_.AllFinished() && Now() < deadline) {
+    if (!coordinator_.Exchange(deadline).ok() || !coordinator_.Negotiate(Now()).ok()) break;
+    relay_.Flush(Now());
+  }
+  relay_.Close();
+}
+
+void Engine::Stop(const Status& status) {
+  const Status reason =
+      status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
+  if (!status.ok()) {
+    MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+    relay_.Stop();
+    relay_.Finish();
+    // Tells those who wait for us, as far as the connections still carry it.
+    [[maybe_unused]] const bool told =
+        coordinator_.Depart(status.ToString(), Now()).ok() && coordinator_.Negotiate(Now()).ok();
+  }
+  CollectTimeline();
+  handles_->Fail(reason);
+  // Dropped with what is pending: their handles have just failed.
+  [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
+  pending_.Clear();
+  if (connection_.control != nullptr) {
+    if (Status closed = connection_.control->Close(Now() + kExitGrace); !closed.ok()) {
+      MYDIST_LOG(kDebug) << "closing: " << closed.message();
+    }
+  }
+  PublishStats();
+}
+
+void Engine::PublishStats() {
+  const CoordinatorStats& coordinator = coordinator_.stats();
+  counted_.control_messages_sent = static_cast<int64_t>(coordinator.messages_sent);
+  counted_.control_messages_received = static_cast<int64_t>(coordinator.messages_received);
+  counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
+  counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
+  counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
+  counted_.wakeups = static_cast<int64_t>(coordinator.wakeups);
+  MutexLock lock(stats_mutex_);
+  stats_ = counted_;
+}
+
+}  // namespace mydist

@@ -1,0 +1,119 @@
+// Engine: one per process and init; takes tensors from callers and returns them reduced:
+// enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
+// Submit and the timeline calls may come from any thread, Shutdown from one; everything else runs on the
+// engine's own thread, which shares three objects with callers: the queue, the HandleTable and the
+// Timeline. It never takes the GIL and holds no lock across a socket, collective or callback.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "backends/factory.h"
+#include "base/mutex.h"
+#include "config/config.h"
+#include "controller/coordinator.h"
+#include "controller/tensor_queue.h"
+#include "runtime/engine_stats.h"
+#include "runtime/executor.h"
+#include "runtime/handle_table.h"
+#include "runtime/pending_table.h"
+#include "runtime/submission.h"
+#include "runtime/timeline_relay.h"
+#include "timeline/timeline.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+struct EngineOptions {
+  Config config;
+  Topology topology;
+  Connection connection;
+  std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
+  bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
+};
+
+class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
+ public:
+  static std::shared_ptr<Engine> Start(EngineOptions options);
+  ~Engine();
+
+  // See process::Submit.
+  Result<Handle> Submit(std::vector<Submission> tensors);
+  // Starts (or stops) the timeline on all ranks; `path` is used on rank 0 only.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+
+  // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
+  // it be stuck with a peer that is gone, after the drain time and two seconds. One caller at a
+  // time; a second call does nothing.
+  void Shutdown();
+
+  const Topology& topology() const { return topology_; }
+  EngineStats stats() const;
+
+ private:
+  struct Depart {};
+  struct TimelineStart {
+    std::string path;
+    bool mark_cycles;
+  };
+  struct TimelineStop {};
+  using Mail = std::variant<PendingTensor, Depart, TimelineStart, TimelineStop>;
+  using Group = std::vector<std::shared_ptr<const Agreement>>;
+
+  explicit Engine(EngineOptions options);
+  static std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport);
+  Status Post(std::vector<Mail> mail);
+
+  void Run();
+  // One pass over the six steps. False when the engine is finished.
+  Result<bool> RunCycle();
+  void Drain();
+  Status Exchange();
+  Result<std::vector<Response>> Negotiate();
+  std::vector<Group> Plan(const std::vector<Response>& responses) const;
+  Status Execute(const Group& group);
+  void Complete(const std::vector<Response>& responses);
+
+  void Enqueue(std::vector<PendingTensor> tensors);
+  void Obey(Depart command);
+  void Obey(const TimelineStart& command);
+  void Obey(TimelineStop command);
+  void HandleNotice(const Response& response);
+  void HandleDeparture(const Response& response);
+  void CompleteTensor(const TensorKey& key, const Status& status);
+  // Records the phases of a batch; `open` is the one that has not ended.
+  ActivitySink ActivitiesOf(const Group& group, std::string* open);
+  void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
+  void CollectTimeline();
+  void Stop(const Status& status);
+  void PublishStats();
+
+  const Config config_;
+  const Topology topology_;
+  Connection connection_;
+  std::shared_ptr<HandleTable> handles_;
+  TensorQueue<Mail> queue_;
+  Timeline timeline_;
+  Coordinator coordinator_;
+  Executor executor_;
+  TimelineRelay relay_;
+  PendingTable pending_;
+  bool finished_ = false;
+  TimePoint departure_deadline_ = kNever;
+
+  EngineStats counted_;  // The engine thread's own; published after each cycle.
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ MYDIST_GUARDED_BY(stats_mutex_);
+
+  std::thread thread_;
+  Mutex exit_mutex_;
+  CondVar exited_;
+  bool has_exited_ MYDIST_GUARDED_BY(exit_mutex_) = false;
+};
+
+}  // namespace mydist

@@ -1,0 +1,20 @@
+// EngineStats: what the engine has counted since init; shown by mydist.stats(). Pure data.
+#pragma once
+
+#include <cstdint>
+
+namespace mydist {
+
+struct EngineStats {
+  int64_t control_messages_sent = 0;
+  int64_t control_messages_received = 0;
+  int64_t control_bytes_sent = 0;
+  int64_t cache_hits = 0;
+  int64_t cache_misses = 0;
+  int64_t wakeups = 0;       // Times the engine slept and was woken.
+  int64_t batches = 0;       // Collectives executed.
+  int64_t tensors = 0;       // Tensors they completed.
+  int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.
+};
+
+}  // namespace mydist

@@ -1,0 +1,72 @@
+// HandleTable: tells callers when what they enqueued is complete, and how it ended.
+// Shared between callers and the engine; one Mutex. A handle counts down its tensors; the first
+// error wins. Handles are numbered from 1 and never reused. It also knows which names are in flight.
+// Lives as long as the process: a handle outlives the engine that completed it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "world/process_set.h"
+
+namespace mydist {
+
+using Handle = int64_t;
+
+// What makes a tensor in flight unique.
+using TensorKey = std::pair<ProcessSetId, std::string>;
+
+class MYDIST_EXPORT HandleTable {
+ public:
+  // A handle that completes when each of `tensors` has; none: complete at once. Their names are in
+  // flight until then. kInvalidArgument naming a tensor that is already in flight; after Fail its
+  // status. Nothing is opened on error.
+  Result<Handle> Open(const std::vector<TensorKey>& tensors) MYDIST_EXCLUDES(mutex_);
+
+  // `tensor` of the handle ended with `status`; its name may be used again. A handle whose owner has
+  // released it meanwhile is fine.
+  void Complete(Handle handle, const TensorKey& tensor, const Status& status)
+      MYDIST_EXCLUDES(mutex_);
+
+  // The engine is gone: every incomplete handle completes with `status`, no name is in flight and
+  // every later Open gives `status`, until Reset.
+  void Fail(const Status& status) MYDIST_EXCLUDES(mutex_);
+  // A new engine takes over.
+  void Reset() MYDIST_EXCLUDES(mutex_);
+
+  // Whether it is complete. kInvalidArgument for an unknown or already released handle.
+  Result<bool> Poll(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+  // Blocks until complete, at most until `deadline`, and releases the handle: the outcome, or
+  // nothing when the deadline passed first (the handle stays). kInvalidArgument as in Poll.
+  Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+
+  // Forgets the handle without waiting.
+  void Release(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+  int64_t open_count() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    int64_t remaining_count = 0;
+    Status status;
+  };
+
+  Mutex mutex_;
+  CondVar completed_;
+  Handle next_ MYDIST_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<Handle, Entry> entries_ MYDIST_GUARDED_BY(mutex_);
+  std::set<TensorKey> in_flight_ MYDIST_GUARDED_BY(mutex_);
+  Status failure_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist

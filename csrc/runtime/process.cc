@@ -1,0 +1,202 @@
+#include "runtime/process.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "runtime/engine.h"
+#include "runtime/hello.h"
+
+namespace mydist::process {
+namespace {
+
+struct Instance {
+  // Held for the whole of Init and Shutdown, so that they take turns.
+  Mutex lifecycle_mutex;
+  Mutex mutex;
+  std::shared_ptr<Engine> engine MYDIST_GUARDED_BY(mutex);
+  std::string backend MYDIST_GUARDED_BY(mutex);
+  const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
+  bool is_forked_copy = false;  // Set before anybody sees the instance.
+};
+
+// Never destroyed: threads of the program may still call in while it exits. Null in a process that
+// has not used mydist yet.
+std::atomic<Instance*> g_instance{nullptr};
+// Read in a forked child, where the mutex that guards `engine` may never be released.
+std::atomic<bool> g_is_initialized{false};
+
+// In a forked child the engine's thread does not exist, and the mutexes may be locked for ever: the
+// child gets an instance of its own that refuses to work.
+void ReplaceInForkedChild() {
+  auto* instance = new Instance;
+  instance->is_forked_copy = g_is_initialized.load();
+  g_instance.store(instance);
+}
+
+Instance& TheInstance() {
+  static Instance* const kInstance = [] {
+    auto* instance = new Instance;
+    g_instance.store(instance);
+    return instance;
+  }();
+  static_cast<void>(kInstance);
+  return *g_instance.load();
+}
+
+Status NotInitialized() {
+  if (TheInstance().is_forked_copy) {
+    return Status::InvalidArgument(
+        "mydist is not available in a process forked from one that has initialized it; start the "
+        "process with the 'spawn' method, or keep mydist calls in the parent");
+  }
+  return Status::InvalidArgument(
+      "mydist has not been initialized; call mydist.init() first");
+}
+
+Result<std::shared_ptr<Engine>> CurrentEngine() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  if (instance.engine == nullptr) return NotInitialized();
+  return instance.engine;
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+Result<Connection> Connect(const InitOptions& options, const Config& config) {
+  if (options.backend == "local") {
+    if (options.size != 1) {
+      return Status::InvalidArgument("the local backend is for one rank, not " +
+                                     std::to_string(options.size) + "; use mpi or gloo");
+    }
+    return ConnectLocal();
+  }
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(options.backend));
+  MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
+  return plugin->Connect({options.rank, options.size, &config, options.exchange});
+}
+
+struct Meeting {
+  Topology topology;
+  bool wants_timeline = false;  // Rank 0's word.
+};
+
+// Compares notes with the other ranks.
+Result<Meeting> Meet(const Connection& connection, const Config& config) {
+  Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id, config.Digest());
+  mine.wants_timeline = !config.timeline_path.empty();
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs, connection.exchange(EncodeHello(mine)));
+  std::vector<Hello> hellos;
+  std::vector<std::string> hosts;
+  for (const Bytes& blob : blobs) {
+    MYDIST_ASSIGN_OR_RETURN(Hello hello, DecodeHello(blob));
+    hosts.push_back(hello.host);
+    hellos.push_back(std::move(hello));
+  }
+  MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
+  MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(connection.rank, std::move(hosts)));
+  return Meeting{std::move(topology), hellos.front().wants_timeline};
+}
+
+}  // namespace
+
+Status Init(const InitOptions& options) {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return NotInitialized();
+  MutexLock lifecycle(instance.lifecycle_mutex);
+  if (IsInitialized()) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(Config config, Config::FromEnv());
+  SetLogLevel(config.log_level);
+  for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
+  MYDIST_ASSIGN_OR_RETURN(Connection connection, Connect(options, config));
+  MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(connection, config));
+  const Topology& topology = meeting.topology;
+  SetLogRank(topology.rank, topology.size);
+  MYDIST_LOG(kInfo) << "rank " << topology.rank << " of " << topology.size << " on host "
+                    << topology.hosts[static_cast<size_t>(topology.rank)] << " uses the "
+                    << options.backend << " backend";
+  std::shared_ptr<Engine> engine = Engine::Start({.config = std::move(config),
+                                                  .topology = std::move(meeting.topology),
+                                                  .connection = std::move(connection),
+                                                  .handles = instance.handles,
+                                                  .wants_timeline = meeting.wants_timeline});
+  static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
+  if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
+  MutexLock lock(instance.mutex);
+  instance.engine = std::move(engine);
+  instance.backend = options.backend;
+  g_is_initialized.store(true);
+  return Status::Ok();
+}
+
+Status Shutdown() {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return Status::Ok();
+  MutexLock lifecycle(instance.lifecycle_mutex);
+  std::shared_ptr<Engine> engine;
+  {
+    MutexLock lock(instance.mutex);
+    engine = std::move(instance.engine);
+    instance.engine = nullptr;
+    g_is_initialized.store(false);
+  }
+  if (engine != nullptr) engine->Shutdown();
+  return Status::Ok();
+}
+
+bool IsInitialized() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  return instance.engine != nullptr;
+}
+
+Result<Topology> GetTopology() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->topology();
+}
+
+Result<std::string> BackendName() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  if (instance.engine == nullptr) return NotInitialized();
+  return instance.backend;
+}
+
+Result<Handle> Submit(std::vector<Submission> tensors) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->Submit(std::move(tensors));
+}
+
+Result<bool> Poll(Handle handle) { return TheInstance().handles->Poll(handle); }
+
+Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
+  return TheInstance().handles->Wait(handle, deadline);
+}
+
+void Release(Handle handle) { TheInstance().handles->Release(handle); }
+
+Status StartTimeline(const std::string& path, bool mark_cycles) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->StartTimeline(path, mark_cycles);
+}
+
+Status StopTimeline() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->StopTimeline();
+}
+
+Result<EngineStats> Stats() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->stats();
+}
+
+}  // namespace mydist::process

@@ -1,0 +1,65 @@
+// Process: the single process-wide instance, what `import mydist` talks to.
+// init and shutdown take turns under one mutex; in between, calls only read a shared_ptr to the
+// engine. A forked child finds itself uninitialised: engine threads and connections stay the parent's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/factory.h"
+#include "base/export.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "runtime/engine_stats.h"
+#include "runtime/handle_table.h"
+#include "runtime/submission.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+struct MYDIST_EXPORT InitOptions {
+  int rank = 0;  // -1 with size 0: take the backend's own (MPI).
+  int size = 1;
+  std::string backend = "local";  // "local" (size 1), "mpi" or "gloo".
+  BootstrapExchange exchange;     // Needed by gloo; see backends/factory.h.
+};
+
+namespace process {
+
+// Connects to the peers and starts the engine. Blocking; collective over all ranks. When already
+// initialised: OK and nothing happens. kInvalidArgument for bad MYDIST_* values; kMismatch when the
+// ranks are configured differently, kVersionMismatch when they run different builds, naming ranks.
+MYDIST_EXPORT Status Init(const InitOptions& options);
+
+// Leaves the job: waits (at most Config::shutdown_drain) until all ranks have left too, completes
+// what is pending with kAborted and stops the engine. OK when not initialised.
+MYDIST_EXPORT Status Shutdown();
+
+MYDIST_EXPORT bool IsInitialized();
+
+// Everything below: kInvalidArgument "mydist has not been initialized; call mydist.init() first"
+// outside init … shutdown.
+MYDIST_EXPORT Result<Topology> GetTopology();
+MYDIST_EXPORT Result<std::string> BackendName();
+
+// Enqueues tensors that complete together under one handle. Never waits for a peer.
+// kInvalidArgument at once for a name already in flight (naming it); the engine's sticky error, if
+// it has failed. All or nothing: on error no tensor has been enqueued.
+MYDIST_EXPORT Result<Handle> Submit(std::vector<Submission> tensors);
+MYDIST_EXPORT Result<bool> Poll(Handle handle);
+// Waits until complete and releases the handle, or gives nothing when `deadline` passes first (so
+// that the binding can look for Ctrl-C). Works for handles of before a shutdown as well.
+MYDIST_EXPORT Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
+MYDIST_EXPORT void Release(Handle handle);
+
+// Root decides for the whole job; other ranks' calls return OK and have no effect.
+MYDIST_EXPORT Status StartTimeline(const std::string& path, bool mark_cycles);
+MYDIST_EXPORT Status StopTimeline();
+MYDIST_EXPORT Result<EngineStats> Stats();
+
+}  // namespace process
+
+}  // namespace mydist

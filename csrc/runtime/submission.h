@@ -1,0 +1,37 @@
+// Submission: one tensor on its way from the caller into the engine.
+// Made by csrc/torch (or a test), moved into the TensorQueue, owned by the engine until complete.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "base/shape.h"
+#include "controller/request.h"
+
+namespace mydist {
+
+// Gives memory for a result whose shape only the negotiation tells. Called once per successful
+// tensor by whoever drives the engine, never with a lock or the GIL held; must not throw. The
+// memory lives until the handle's owner lets go of it.
+using OutputAllocator = std::function<Result<void*>(const Shape& shape)>;
+
+struct Submission {
+  Request request;
+  // Contiguous row-major elements; may be null when the tensor is empty.
+  const void* input = nullptr;
+  // Allreduce and broadcast: as large as the input, may be the same memory.
+  void* output = nullptr;
+  // Allgather, alltoall and reducescatter: the output comes from here instead.
+  OutputAllocator allocate;
+  // Alltoall: rows for each rank, summing to the first dimension.
+  std::vector<int64_t> splits;
+  // Alltoall: called before completion with the rows received from each rank. May be empty.
+  std::function<void(const std::vector<int64_t>&)> on_received_splits;
+  // Keeps the memory above alive; released before the handle completes.
+  std::shared_ptr<void> keep_alive;
+};
+
+}  // namespace mydist

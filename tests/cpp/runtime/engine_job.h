@@ -1,0 +1,123 @@
+// A job of N engines in this process, connected by the loopback backend: what tests drive.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/factory.h"
+#include "runtime/engine.h"
+
+namespace mydist {
+
+// One rank of the job, as its caller sees it.
+struct EngineRank {
+  std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
+  std::shared_ptr<Engine> engine;
+
+  int rank() const { return engine->topology().rank; }
+  int size() const { return engine->topology().size; }
+
+  // The outcome of what was submitted. Fails the test should it take longer than any sane engine.
+  Status Wait(const Result<Handle>& handle) const {
+    if (!handle.ok()) return handle.status();
+    const auto outcome = handles->Wait(*handle, Now() + std::chrono::seconds(60));
+    if (!outcome.ok()) return outcome.status();
+    if (!outcome->has_value()) return Status::Internal("the handle did not complete in 60 s");
+    return **outcome;
+  }
+
+  Status Run(Submission submission) const {
+    std::vector<Submission> tensors;
+    tensors.push_back(std::move(submission));
+    return Wait(engine->Submit(std::move(tensors)));
+  }
+};
+
+struct JobOptions {
+  Config config;
+  std::vector<std::string> hosts;  // Default: all on one.
+  std::string timeline_path;
+};
+
+class EngineJob {
+ public:
+  explicit EngineJob(int size, const JobOptions& options = {}) {
+    std::vector<Connection> connections;
+    if (size == 1) {
+      connections.push_back(ConnectLocal());
+    } else {
+      connections = ConnectLoopback(size);
+    }
+    const std::vector<std::string> hosts =
+        options.hosts.empty() ? std::vector<std::string>(static_cast<size_t>(size), "host-a")
+                              : options.hosts;
+    for (int r = 0; r < size; ++r) {
+      EngineRank& rank = ranks_.emplace_back();
+      Config config = options.config;
+      config.timeline_path = options.timeline_path;
+      rank.engine = Engine::Start({.config = config,
+                                   .topology = *MakeTopology(r, hosts),
+                                   .connection = std::move(connections[static_cast<size_t>(r)]),
+                                   .handles = rank.handles,
+                                   .wants_timeline = !options.timeline_path.empty()});
+    }
+  }
+
+  ~EngineJob() { Shutdown(); }
+
+  // Runs `body` as each rank, one thread per rank, and waits for all.
+  void OnEveryRank(const std::function<void(EngineRank&)>& body) {
+    std::vector<std::thread> threads;
+    for (EngineRank& rank : ranks_) threads.emplace_back([&] { body(rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void Shutdown() {
+    if (is_shut_down_) return;
+    is_shut_down_ = true;
+    OnEveryRank([](EngineRank& rank) { rank.engine->Shutdown(); });
+  }
+
+  EngineRank& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
+
+ private:
+  std::vector<EngineRank> ranks_;
+  bool is_shut_down_ = false;
+};
+
+// An in-place allreduce of `data`; the vector must stay where it is.
+inline Submission Allreduce(const std::string& name, std::vector<float>* data,
+                            ReduceOp op = ReduceOp::kSum) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.op = OpKind::kAllreduce;
+  submission.request.dtype = DataType::kFloat32;
+  submission.request.shape = Shape({static_cast<int64_t>(data->size())});
+  submission.request.reduce_op = op;
+  submission.input = data->data();
+  submission.output = data->data();
+  return submission;
+}
+
+// An op whose output is allocated when its shape is known; `output` gets it.
+inline Submission WithOutput(OpKind op, const std::string& name, const Shape& shape,
+                             const std::vector<int32_t>& input, std::vector<int32_t>* output) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.op = op;
+  submission.request.dtype = DataType::kInt32;
+  submission.request.shape = shape;
+  submission.input = input.data();
+  submission.allocate = [output](const Shape& result) -> Result<void*> {
+    output->assign(static_cast<size_t>(result.ElementCount().value()), -1);
+    return static_cast<void*>(output->data());
+  };
+  return submission;
+}
+
+}  // namespace mydist

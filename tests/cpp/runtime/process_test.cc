@@ -1,0 +1,123 @@
+#include "runtime/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace mydist {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<Submission> OneTensor(const std::string& name, std::vector<float>* data) {
+  std::vector<Submission> tensors(1);
+  tensors[0].request.name = name;
+  tensors[0].request.shape = Shape({static_cast<int64_t>(data->size())});
+  tensors[0].input = data->data();
+  tensors[0].output = data->data();
+  return tensors;
+}
+
+class ProcessTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_TRUE(process::Shutdown().ok());
+    unsetenv("MYDIST_CACHE_CAPACITY");
+  }
+};
+
+TEST_F(ProcessTest, BeforeInitEveryCallSaysSo) {
+  std::vector<float> data(4);
+  EXPECT_FALSE(process::IsInitialized());
+  for (const Status& status :
+       {process::GetTopology().status(), process::BackendName().status(),
+        process::Submit(OneTensor("x", &data)).status(), process::StartTimeline("t", false),
+        process::StopTimeline(), process::Stats().status()}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), "mydist has not been initialized; call mydist.init() first");
+  }
+  EXPECT_TRUE(process::Shutdown().ok());
+}
+
+TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
+  ASSERT_TRUE(process::Init({}).ok());
+  EXPECT_TRUE(process::Init({}).ok()) << "a second init changes nothing";
+  EXPECT_EQ(process::GetTopology()->size, 1);
+  EXPECT_EQ(*process::BackendName(), "local");
+  std::vector<float> data(4, 2.5F);
+  const Result<Handle> handle = process::Submit(OneTensor("x", &data));
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  EXPECT_TRUE((*process::Wait(*handle, kNever))->ok());
+  EXPECT_THAT(data, ::testing::Each(2.5F));
+}
+
+TEST_F(ProcessTest, TheLocalBackendIsForOneRank) {
+  const Status status = process::Init({.rank = 0, .size = 2, .backend = "local"});
+  EXPECT_THAT(status.message(), HasSubstr("the local backend is for one rank, not 2"));
+  EXPECT_FALSE(process::IsInitialized());
+}
+
+TEST_F(ProcessTest, ABadSettingIsNamedWithItsRange) {
+  setenv("MYDIST_CACHE_CAPACITY", "many", 1);
+  const Status status = process::Init({});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("MYDIST_CACHE_CAPACITY"));
+  EXPECT_THAT(status.message(), HasSubstr("many"));
+}
+
+TEST_F(ProcessTest, HandlesOutliveShutdown) {
+  ASSERT_TRUE(process::Init({}).ok());
+  std::vector<float> data(4, 1.0F);
+  const Handle handle = *process::Submit(OneTensor("x", &data));
+  ASSERT_TRUE(process::Shutdown().ok());
+  const auto outcome = process::Wait(handle, Now() + std::chrono::seconds(30));
+  ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+  ASSERT_TRUE(outcome->has_value()) << "a handle is never left hanging";
+}
+
+TEST_F(ProcessTest, AThousandCycles) {
+  for (int cycle = 0; cycle < 1000; ++cycle) {
+    ASSERT_TRUE(process::Init({}).ok());
+    std::vector<float> data(4, 1.0F);
+    const Handle handle = *process::Submit(OneTensor("x", &data));
+    ASSERT_TRUE((*process::Wait(handle, kNever))->ok());
+    ASSERT_TRUE(process::Shutdown().ok());
+  }
+}
+
+// The exit code of a child that runs `body`.
+int InForkedChild(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ProcessTest, AForkedChildIsToldSo) {
+  ASSERT_TRUE(process::Init({}).ok());
+  EXPECT_EQ(InForkedChild([] {
+              return !process::IsInitialized() && process::Shutdown().ok() &&
+                     process::Init({}).message().find("forked") != std::string::npos &&
+                     process::GetTopology().status().message().find("forked") !=
+                         std::string::npos;
+            }),
+            0);
+  std::vector<float> data(4, 1.0F);
+  const Handle handle = *process::Submit(OneTensor("x", &data));
+  EXPECT_TRUE((*process::Wait(handle, kNever))->ok()) << "the parent goes on";
+}
+
+TEST_F(ProcessTest, AChildForkedOutsideInitMayInitialize) {
+  EXPECT_EQ(InForkedChild([] {
+              return process::Init({}).ok() && process::IsInitialized() &&
+                     process::Shutdown().ok();
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace mydist
