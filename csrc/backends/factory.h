@@ -1,0 +1,80 @@
+// The one header through which the rest of mydist sees the backends.
+// A backend is local, loopback, or a plugin (libmydist_mpi.so, libmydist_gloo.so) opened on demand. A
+// plugin that was not built or cannot be loaded is a reason string, never a crash.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "controller/control_plane.h"
+#include "ops/transport.h"
+
+namespace mydist {
+
+// Gives every rank's blob, in rank order, to every rank; collective and blocking (an allgather of
+// small byte strings). Each call is one round. Served by the launcher's rendezvous, torch's store or
+// MPI itself.
+using BootstrapExchange = std::function<Result<std::vector<Bytes>>(const Bytes& mine)>;
+
+struct BackendOptions {
+  int rank = 0;  // As the launcher says; MPI compares it with its own and refuses a difference.
+  int size = 1;
+  const Config* config = nullptr;  // Not null; outlives Connect only.
+  BootstrapExchange exchange;      // Empty for MPI, which brings its own.
+};
+
+// A connected backend: everything the engine needs to talk to the peers. The two planes may share a
+// connection; whichever is destroyed last closes it.
+struct MYDIST_EXPORT Connection {
+  int rank = 0;
+  int size = 1;
+  std::unique_ptr<ControlPlane> control;  // Null when size is 1.
+  std::unique_ptr<Transport> transport;   // Null when size is 1.
+  BootstrapExchange exchange;             // Usable until `control` is first used.
+};
+
+class BackendPlugin {
+ public:
+  virtual ~BackendPlugin() = default;
+  virtual std::string name() const = 0;  // "mpi", "gloo"
+  // Library and version, e.g. "Open MPI 4.1.4", for --check-build and the log.
+  virtual std::string Description() const = 0;
+  // Blocks until all ranks are connected (at most config->connect_timeout).
+  virtual Result<Connection> Connect(const BackendOptions& options) = 0;
+};
+
+// A plugin library exports `extern "C" mydist::BackendPlugin* mydist_backend_plugin_v1()`, an object
+// that lives as long as the process.
+inline constexpr const char* kPluginSymbol = "mydist_backend_plugin_v1";
+
+struct BackendReport {
+  std::string name;
+  bool built = false;
+  bool available = false;
+  std::string reason;       // Why not built or not available; empty when available.
+  std::string description;  // When available.
+};
+
+// Opens lib/libmydist_<name>.so beside libmydist.so (once per process; RTLD_NOW | RTLD_LOCAL, never
+// closed). kInternal with the reason when it cannot be.
+MYDIST_EXPORT Result<BackendPlugin*> LoadPlugin(const std::string& name);
+
+// What --check-build shows: one row per backend, loading each plugin to find out.
+MYDIST_EXPORT std::vector<BackendReport> ReportBackends();
+
+// A job of one rank: no control plane, no transport.
+MYDIST_EXPORT Connection ConnectLocal();
+
+// N ranks as N threads of one process, for tests: element r belongs to rank r.
+MYDIST_EXPORT std::vector<Connection> ConnectLoopback(int size);
+
+}  // namespace mydist
+
+// For the launcher, which has no C++: a JSON text, valid until the next call.
+extern "C" MYDIST_EXPORT const char* mydist_build_report(void);

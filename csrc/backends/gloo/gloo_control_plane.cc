@@ -1,0 +1,38 @@
+#include "backends/gloo/gloo_control_plane.h"
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace mydist {
+
+GlooControlPlane::GlooControlPlane(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {
+  for (int peer = 0; peer < mesh_->size(); ++peer) {
+    if (peer != mesh_->rank()) receivers_.push_back(std::make_unique<Receiver>(mesh_.get(), peer));
+  }
+}
+
+Status GlooControlPlane::Send(int peer, Bytes payload) {
+  MYDIST_CHECK(peer >= 0 && peer < mesh_->size() && peer != mesh_->rank());
+  if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
+    return Status::Internal("a control message of " + std::to_string(payload.size()) +
+                            " bytes is longer than the limit of " +
+                            std::to_string(kMaxControlMessageBytes) +
+                            "; submit fewer tensors at once");
+  }
+  if (!mesh_->states().IsOpen(peer)) {
+    return Status::PeerLost(mesh_->Name(peer) + " has left; its connection is closed");
+  }
+  return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
+}
+
+Result<std::optional<IncomingMessage>> GlooControlPlane::Receive(TimePoint deadline) {
+  return mesh_->mailbox().Take(deadline);
+}
+
+void GlooControlPlane::Wake() { mesh_->mailbox().Wake(); }
+
+Status GlooControlPlane::Close(TimePoint deadline) { return mesh_->SayGoodbye(deadline); }
+
+}  // namespace mydist

@@ -1,0 +1,28 @@
+// GlooControlPlane: ControlPlane over a Gloo mesh. Sends go out on the caller's thread, one
+// receiver thread per peer fills the mailbox, Receive waits for the mailbox only; nothing polls.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/gloo/mesh.h"
+#include "backends/gloo/receiver.h"
+#include "controller/control_plane.h"
+
+namespace mydist {
+
+class GlooControlPlane final : public ControlPlane {
+ public:
+  explicit GlooControlPlane(std::shared_ptr<Mesh> mesh);
+
+  Status Send(int peer, Bytes payload) override;
+  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  void Wake() override;
+  Status Close(TimePoint deadline) override;
+
+ private:
+  const std::shared_ptr<Mesh> mesh_;
+  std::vector<std::unique_ptr<Receiver>> receivers_;
+};
+
+}  // namespace mydist

@@ -1,0 +1,38 @@
+// Interface choice: which local address Gloo binds to. Pure but for InterfaceAddresses and
+// RouteAddress, which ask the operating system.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mydist {
+
+struct InterfaceAddress {
+  std::string name;     // "eth0"
+  std::string address;  // Numeric, "10.0.0.7" or "fd00::7".
+  bool is_ipv6 = false;
+  bool is_loopback = false;
+};
+
+// Addresses of the interfaces that are up, without IPv6 link-local ones. kInternal when the system
+// does not tell.
+Result<std::vector<InterfaceAddress>> InterfaceAddresses();
+
+// The address this host sends from by its default route; empty when it has none. Sends nothing.
+std::string RouteAddress();
+
+struct InterfaceWish {
+  std::vector<std::string> names;  // From MYDIST_NETWORK_INTERFACES; the first that exists wins.
+  bool single_host = false;        // All ranks run on this host.
+  std::string route_address;       // From RouteAddress.
+};
+
+// The named interface; else loopback on a single host, so that nobody outside can connect; else
+// the route's address, else the first one that is not loopback. IPv4 before IPv6.
+// kInvalidArgument listing what exists when nothing fits.
+Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& available,
+                                         const InterfaceWish& wish);
+
+}  // namespace mydist

@@ -1,0 +1,88 @@
+#include "backends/gloo/peer_states.h"
+
+namespace mydist {
+
+void PeerStates::MarkDeparted(int peer) {
+  MutexLock lock(mutex_);
+  State& state = states_[static_cast<size_t>(peer)];
+  if (state == State::kOpen) state = State::kDeparted;
+  changed_.NotifyAll();
+}
+
+bool PeerStates::MarkLost(int peer, const Status& reason) {
+  MutexLock lock(mutex_);
+  State& state = states_[static_cast<size_t>(peer)];
+  if (state == State::kLost) return false;
+  state = State::kLost;
+  if (loss_.ok()) {
+    loss_ = reason;
+    cause_rank_ = peer;
+  }
+  if (waited_for_ != nullptr) {
+    // Whichever of the two the engine is in; the flag of the other does no harm, since the
+    // transport never uses a buffer again after a loss.
+    waited_for_->abortWaitRecv();
+    waited_for_->abortWaitSend();
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+bool PeerStates::IsOpen(int peer) const {
+  MutexLock lock(mutex_);
+  return states_[static_cast<size_t>(peer)] == State::kOpen;
+}
+
+Status PeerStates::loss() const {
+  MutexLock lock(mutex_);
+  return loss_;
+}
+
+int PeerStates::cause_rank() const {
+  MutexLock lock(mutex_);
+  return cause_rank_;
+}
+
+bool PeerStates::AwaitAllEnded(int self, TimePoint deadline) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != self && !AwaitEnded(peer, deadline)) return false;
+  }
+  return true;
+}
+
+bool PeerStates::AwaitEnded(int peer, TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (states_[static_cast<size_t>(peer)] == State::kOpen) {
+    if (deadline == kNever) {
+      changed_.Wait(mutex_);
+    } else if (!changed_.WaitUntil(mutex_, deadline)) {
+      return states_[static_cast<size_t>(peer)] != State::kOpen;
+    }
+  }
+  return true;
+}
+
+std::string PeerStates::OpenRanks(int self) const {
+  MutexLock lock(mutex_);
+  std::string ranks;
+  for (size_t peer = 0; peer < states_.size(); ++peer) {
+    if (static_cast<int>(peer) == self || states_[peer] != State::kOpen) continue;
+    if (!ranks.empty()) ranks += ", ";
+    ranks += std::to_string(peer);
+  }
+  return ranks;
+}
+
+bool PeerStates::BeginWait(gloo::transport::UnboundBuffer* buffer) {
+  MutexLock lock(mutex_);
+  if (!loss_.ok()) return false;
+  waited_for_ = buffer;
+  return true;
+}
+
+void PeerStates::EndWait() {
+  MutexLock lock(mutex_);
+  waited_for_ = nullptr;
+}
+
+}  // namespace mydist

@@ -1,0 +1,59 @@
+// PeerStates: what is known about every peer of a Gloo mesh, and who ended the job.
+// Shared by the receiver threads (which learn of it), the control plane and the transport (which
+// must stop waiting). Thread-safe. The first loss is the cause; later ones are its consequences.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "gloo/transport/unbound_buffer.h"
+
+namespace mydist {
+
+class PeerStates {
+ public:
+  explicit PeerStates(int size) : size_(size), states_(static_cast<size_t>(size), State::kOpen) {}
+  PeerStates(const PeerStates&) = delete;
+  PeerStates& operator=(const PeerStates&) = delete;
+
+  // `peer` said goodbye: it will send nothing more, and its connection may close.
+  void MarkDeparted(int peer) MYDIST_EXCLUDES(mutex_);
+
+  // `peer` is lost. True when it is news. Interrupts a transfer that is waiting.
+  bool MarkLost(int peer, const Status& reason) MYDIST_EXCLUDES(mutex_);
+
+  bool IsOpen(int peer) const MYDIST_EXCLUDES(mutex_);
+
+  // OK, or the first loss.
+  Status loss() const MYDIST_EXCLUDES(mutex_);
+  // The rank of the first loss, or -1.
+  int cause_rank() const MYDIST_EXCLUDES(mutex_);
+
+  // Waits until no peer (or not `peer`) is open any more. False at `deadline`.
+  bool AwaitAllEnded(int self, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+  bool AwaitEnded(int peer, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+
+  // Ranks but `self` that are still open, as text: "1, 3".
+  std::string OpenRanks(int self) const MYDIST_EXCLUDES(mutex_);
+
+  // The engine is about to wait for `buffer`; false when a loss makes that pointless. Until
+  // EndWait, MarkLost interrupts the wait.
+  bool BeginWait(gloo::transport::UnboundBuffer* buffer) MYDIST_EXCLUDES(mutex_);
+  void EndWait() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  enum class State { kOpen, kDeparted, kLost };
+
+  const int size_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<State> states_ MYDIST_GUARDED_BY(mutex_);
+  Status loss_ MYDIST_GUARDED_BY(mutex_);
+  int cause_rank_ MYDIST_GUARDED_BY(mutex_) = -1;
+  gloo::transport::UnboundBuffer* waited_for_ MYDIST_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace mydist

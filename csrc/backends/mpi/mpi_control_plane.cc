@@ -1,0 +1,144 @@
+#include "backends/mpi/mpi_control_plane.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace mydist {
+
+MpiControlPlane::MpiControlPlane(std::shared_ptr<MpiWorld> world)
+    : world_(std::move(world)),
+      departed_(static_cast<size_t>(world_->size()), false),
+      backoff_(kEager, kLongestPause) {}
+
+Status MpiControlPlane::Send(int peer, Bytes payload) {
+  MYDIST_CHECK(peer >= 0 && peer < world_->size() && peer != world_->rank());
+  if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
+    return Status::Internal("a control message of " + std::to_string(payload.size()) +
+                            " bytes is longer than the limit of " +
+                            std::to_string(kMaxControlMessageBytes) +
+                            "; submit fewer tensors at once");
+  }
+  if (departed_[static_cast<size_t>(peer)]) {
+    return Status::PeerLost("rank " + std::to_string(peer) + " has left; it takes no messages");
+  }
+  return Post(peer, kMessageTag, std::move(payload));
+}
+
+Status MpiControlPlane::Post(int peer, int tag, Bytes payload) {
+  MYDIST_RETURN_IF_ERROR(ReapOutgoing());
+  Outgoing& outgoing = outgoing_.emplace_back();
+  outgoing.payload = std::move(payload);
+  return MpiStatus(MPI_Isend(outgoing.payload.data(), static_cast<int>(outgoing.payload.size()),
+                             MPI_BYTE, peer, tag, world_->control(), &outgoing.request),
+                   "MPI_Isend to rank " + std::to_string(peer));
+}
+
+Status MpiControlPlane::ReapOutgoing() {
+  for (auto it = outgoing_.begin(); it != outgoing_.end();) {
+    int done = 0;
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Test(&it->request, &done, MPI_STATUS_IGNORE));
+    it = done != 0 ? outgoing_.erase(it) : std::next(it);
+  }
+  return Status::Ok();
+}
+
+Result<std::optional<IncomingMessage>> MpiControlPlane::Receive(TimePoint deadline) {
+  backoff_.Reset(Now());
+  do {
+    MYDIST_ASSIGN_OR_RETURN(std::optional<IncomingMessage> message, Poll());
+    if (message.has_value()) return message;
+  } while (Pause(deadline));
+  return std::optional<IncomingMessage>();
+}
+
+Result<std::optional<IncomingMessage>> MpiControlPlane::Poll() {
+  MYDIST_RETURN_IF_ERROR(ReapOutgoing());
+  for (;;) {
+    if (arriving_ == nullptr) MYDIST_RETURN_IF_ERROR(MatchNext());
+    if (arriving_ == nullptr) return std::optional<IncomingMessage>();
+    int done = 0;
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Test(&arriving_->request, &done, MPI_STATUS_IGNORE));
+    if (done == 0) return std::optional<IncomingMessage>();
+    const std::unique_ptr<Arriving> arrived = std::move(arriving_);
+    if (arrived->tag == kMessageTag) return std::optional(std::move(arrived->message));
+    departed_[static_cast<size_t>(arrived->message.source)] = true;
+  }
+}
+
+Status MpiControlPlane::MatchNext() {
+  int found = 0;
+  MPI_Message matched = MPI_MESSAGE_NULL;
+  MPI_Status envelope;
+  MYDIST_RETURN_IF_MPI_ERROR(
+      MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->control(), &found, &matched, &envelope));
+  if (found == 0) return Status::Ok();
+  int bytes = 0;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
+  if (bytes < 0 || bytes > kMaxControlMessageBytes) {
+    return Status::Internal("rank " + std::to_string(envelope.MPI_SOURCE) +
+                            " sent a control message of " + std::to_string(bytes) +
+                            " bytes, at most " + std::to_string(kMaxControlMessageBytes) +
+                            " are allowed. It runs another version of mydist, or its memory is at "
+                            "fault.");
+  }
+  arriving_ = std::make_unique<Arriving>();
+  arriving_->tag = envelope.MPI_TAG;
+  arriving_->message.source = envelope.MPI_SOURCE;
+  arriving_->message.payload.resize(static_cast<size_t>(bytes));
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Imrecv(arriving_->message.payload.data(), bytes, MPI_BYTE,
+                                        &matched, &arriving_->request));
+  return Status::Ok();
+}
+
+bool MpiControlPlane::Pause(TimePoint deadline) {
+  const TimePoint now = Now();
+  const Duration pause = backoff_.Next(now);
+  MutexLock lock(mutex_);
+  if (std::exchange(woken_, false) || now >= deadline) return false;
+  if (pause == Duration::zero()) {
+    sched_yield();
+    return true;
+  }
+  woken_changed_.WaitUntil(mutex_, std::min(deadline, now + pause));
+  return true;
+}
+
+void MpiControlPlane::Wake() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  woken_changed_.NotifyOne();
+}
+
+int MpiControlPlane::PresentPeers() const {
+  const auto departed = std::count(departed_.begin(), departed_.end(), true);
+  return world_->size() - 1 - static_cast<int>(departed);
+}
+
+Status MpiControlPlane::Close(TimePoint deadline) {
+  for (int peer = 0; peer < world_->size(); ++peer) {
+    if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, kGoodbyeTag, {}));
+  }
+  backoff_.Reset(Now());
+  while (PresentPeers() > 0 || !outgoing_.empty()) {
+    // Messages that come between now and a peer's goodbye have no reader any more.
+    MYDIST_ASSIGN_OR_RETURN(const std::optional<IncomingMessage> unread, Poll());
+    if (unread.has_value()) continue;
+    const TimePoint now = Now();
+    if (now >= deadline) {
+      return Status::Timeout(std::to_string(PresentPeers()) +
+                             " rank(s) did not close their connections in time; they may still be "
+                             "busy or have stopped. Their own output says more.");
+    }
+    MutexLock lock(mutex_);
+    woken_changed_.WaitUntil(mutex_, std::min(deadline, now + backoff_.Next(now)));
+  }
+  world_->MarkClosed();
+  return Status::Ok();
+}
+
+}  // namespace mydist

@@ -1,0 +1,63 @@
+// MpiControlPlane: ControlPlane over MPI point-to-point messages. Sends are non-blocking with kept
+// buffers. MPI has no receive that Wake could interrupt, so Receive looks again and again, with
+// pauses that grow to kLongestPause while nothing comes; a pause ends at once on Wake.
+#pragma once
+
+#include <mpi.h>
+
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "backends/mpi/mpi_world.h"
+#include "backends/mpi/poll_backoff.h"
+#include "base/mutex.h"
+#include "controller/control_plane.h"
+
+namespace mydist {
+
+class MpiControlPlane final : public ControlPlane {
+ public:
+  explicit MpiControlPlane(std::shared_ptr<MpiWorld> world);
+
+  Status Send(int peer, Bytes payload) override;
+  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  void Wake() override;
+  Status Close(TimePoint deadline) override;
+
+ private:
+  static constexpr Duration kEager = std::chrono::microseconds(50);
+  static constexpr Duration kLongestPause = std::chrono::milliseconds(1);
+  static constexpr int kMessageTag = 1;
+  static constexpr int kGoodbyeTag = 2;
+
+  struct Outgoing {
+    MPI_Request request = MPI_REQUEST_NULL;
+    Bytes payload;  // Belongs to MPI until the request completes.
+  };
+  struct Arriving {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int tag = 0;
+    IncomingMessage message;
+  };
+
+  Status Post(int peer, int tag, Bytes payload);
+  Status ReapOutgoing();
+  // Lets MPI work, and returns a message that is complete. Never blocks.
+  Result<std::optional<IncomingMessage>> Poll();
+  Status MatchNext();
+  // Pauses after a look that found nothing. False when Receive is to return.
+  bool Pause(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+  int PresentPeers() const;
+
+  const std::shared_ptr<MpiWorld> world_;
+  std::list<Outgoing> outgoing_;
+  std::unique_ptr<Arriving> arriving_;  // Matched, not complete: the next message to return.
+  std::vector<bool> departed_;
+  PollBackoff backoff_;
+  Mutex mutex_;
+  CondVar woken_changed_;
+  bool woken_ MYDIST_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace mydist

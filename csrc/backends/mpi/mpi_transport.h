@@ -1,0 +1,45 @@
+// MpiTransport: Transport over non-blocking MPI messages on a communicator of its own.
+// Long transfers go in pieces of chunk_bytes, since MPI counts are ints. One tag for all: MPI keeps
+// the order per pair of ranks.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "backends/mpi/mpi_world.h"
+#include "backends/mpi/poll_backoff.h"
+#include "ops/transport.h"
+
+namespace mydist {
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(std::shared_ptr<MpiWorld> world) : world_(std::move(world)) {}
+
+  int rank() const override { return world_->rank(); }
+  int size() const override { return world_->size(); }
+  Status Exchange(std::span<const SendTransfer> sends,
+                  std::span<const ReceiveTransfer> receives) override;
+
+  // Longest piece a transfer is sent in; must be the same on all ranks. Process-wide, for tests.
+  static std::atomic<int64_t> chunk_bytes;
+
+ private:
+  static constexpr int kTensorTag = 1;
+
+  Status PostAll(std::span<const SendTransfer> sends, std::span<const ReceiveTransfer> receives);
+  Status AwaitAll();
+  // Gives up on what is still under way after an error.
+  void Abandon();
+
+  const std::shared_ptr<MpiWorld> world_;
+  // Parallel arrays, empty between calls; kept for their memory.
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
+  std::vector<int> completed_;
+};
+
+}  // namespace mydist

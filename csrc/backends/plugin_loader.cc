@@ -1,0 +1,84 @@
+// LoadPlugin: finds, opens and remembers the plugin libraries.
+#include <dlfcn.h>
+
+#include <map>
+#include <string>
+
+#include "backends/factory.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "mydist/build_config.h"
+
+namespace mydist {
+namespace {
+
+using PluginEntry = BackendPlugin* (*)();
+
+// The folder libmydist.so itself lies in: plugins are installed beside it, wherever that is.
+std::string LibraryFolder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&LibraryFolder), &info) == 0 || info.dli_fname == nullptr) {
+    return ".";
+  }
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// Why this build has no such plugin; empty when it has one.
+std::string WhyNotBuilt(const std::string& name) {
+  if (name == "mpi") return build_config::kMpiBuilt ? "" : build_config::kMpiReason;
+  if (name == "gloo") return build_config::kGlooBuilt ? "" : build_config::kGlooReason;
+  if (name == "nccl") return "the NCCL backend is not part of this version";
+  return "there is no such backend, expected 'mpi' or 'gloo'";
+}
+
+Result<BackendPlugin*> Open(const std::string& name) {
+  if (const std::string reason = WhyNotBuilt(name); !reason.empty()) {
+    return Status::Internal("backend '" + name + "' was not built: " + reason);
+  }
+  const std::string path = LibraryFolder() + "/libmydist_" + name + ".so";
+  // RTLD_LOCAL keeps the plugin's MPI or Gloo out of everybody else's sight, and RTLD_NOW makes a
+  // missing symbol an error here and not a crash later. No RTLD_DEEPBIND: it would bind the plugin
+  // past a preloaded allocator or sanitizer, so memory would be freed by the wrong one.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* error = dlerror();
+    return Status::Internal("backend '" + name + "' cannot be loaded: " +
+                            (error != nullptr ? error : "unknown dlopen error in " + path));
+  }
+  auto entry = reinterpret_cast<PluginEntry>(dlsym(library, kPluginSymbol));
+  if (entry == nullptr) {
+    return Status::VersionMismatch("backend '" + name + "': " + path + " does not export " +
+                                   kPluginSymbol +
+                                   ". It belongs to another version of mydist (this is " +
+                                   build_config::kVersion + "); install mydist again.");
+  }
+  BackendPlugin* plugin = entry();
+  MYDIST_LOG(kDebug) << "loaded backend " << name << " (" << plugin->Description() << ") from "
+                     << path;
+  return plugin;
+}
+
+struct PluginTable {
+  Mutex mutex;
+  std::map<std::string, Result<BackendPlugin*>> opened MYDIST_GUARDED_BY(mutex);
+};
+
+// Never destroyed: plugins stay open until the process ends, whatever the order of exit handlers.
+PluginTable& Table() {
+  static auto* table = new PluginTable;
+  return *table;
+}
+
+}  // namespace
+
+Result<BackendPlugin*> LoadPlugin(const std::string& name) {
+  PluginTable& table = Table();
+  MutexLock lock(table.mutex);
+  auto found = table.opened.find(name);
+  if (found == table.opened.end()) found = table.opened.emplace(name, Open(name)).first;
+  return found->second;
+}
+
+}  // namespace mydist

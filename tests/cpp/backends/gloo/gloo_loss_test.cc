@@ -1,0 +1,160 @@
+// What a Gloo job's survivors see when a rank goes away, and what a wrong set-up says.
+#include "backends/gloo/gloo_jobs.h"
+#include "conformance/control_plane_suite.h"
+
+namespace mydist {
+namespace {
+
+using conformance::Correspondent;
+
+constexpr std::chrono::seconds kBound{1};
+
+void ExpectLossOf(int rank, const Status& status) {
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+  EXPECT_NE(status.message().find("rank " + std::to_string(rank) + " "), std::string::npos)
+      << status.message();
+}
+
+// A rank that goes without a goodbye, as a crashed one does.
+void Vanish(Connection& connection) { connection = Connection{}; }
+
+TEST(GlooLoss, AnIdleRankIsToldOnceWhoVanished) {
+  RunGlooJob(3, [](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) return Vanish(connection);
+    const TimePoint start = Now();
+    const Status lost = me.AwaitLoss();
+    EXPECT_LT(Now() - start, kBound);
+    ExpectLossOf(2, lost);
+    EXPECT_EQ(me.plane().Send(2, {1}).code(), StatusCode::kPeerLost);
+    // The survivors can still talk, and nothing is reported twice.
+    const int other = 1 - me.rank();
+    me.Send(other, {9});
+    EXPECT_EQ(me.ReceiveFrom(other), Bytes{9});
+    const Status closed = me.plane().Close(conformance::Soon());
+    ExpectLossOf(2, closed);
+  });
+}
+
+TEST(GlooLoss, MessagesSentBeforeVanishingArriveFirst) {
+  RunGlooJob(2, [](Connection& connection) {
+    Correspondent me(connection);
+    if (me.rank() == 1) {
+      for (uint8_t i = 0; i < 20; ++i) me.Send(0, {i});
+      EXPECT_EQ(me.ReceiveFrom(0), Bytes{1});  // Rank 0 has them all.
+      return Vanish(connection);
+    }
+    for (uint8_t i = 0; i < 19; ++i) ASSERT_EQ(me.ReceiveFrom(1), Bytes{i});
+    me.Send(1, {1});
+    ASSERT_EQ(me.ReceiveFrom(1), Bytes{19});
+    const auto lost = me.plane().Receive(conformance::Soon());
+    ASSERT_FALSE(lost.ok());
+    ExpectLossOf(1, lost.status());
+  });
+}
+
+// Rank 2 vanishes; rank 0 waits for it, rank 1 waits for rank 0 only. Both must blame rank 2.
+TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
+  RunGlooJob(3, [](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) return Vanish(connection);
+    std::vector<uint8_t> memory(1 << 20);
+    const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, memory.data(), 1 << 20};
+    const TimePoint start = Now();
+    const Status status = me.transport().Exchange({}, {&receive, 1});
+    EXPECT_LT(Now() - start, 2 * kBound);
+    ExpectLossOf(2, status);
+    // It stays failed, at once.
+    ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
+  });
+}
+
+TEST(GlooLoss, ARankThatClosedIsNotALossUntilATransferNeedsIt) {
+  RunGlooJob(3, [](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) {
+      // The others do not close yet, so this cannot end in order; but its goodbye is out.
+      EXPECT_EQ(me.plane().Close(Now() + std::chrono::milliseconds(100)).code(),
+                StatusCode::kTimeout);
+      return;
+    }
+    uint8_t byte = 0;
+    const ReceiveTransfer receive{2, &byte, 1};
+    ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
+  });
+}
+
+TEST(GlooConnect, AMissingInterfaceNamesThoseThatExist) {
+  Config config;
+  config.network_interfaces = {"nope0", "nope1"};
+  InMemoryRendezvous rendezvous(2);
+  RunAsRanks(2, [&](int rank) {
+    const Result<Connection> connection = ConnectGloo(rank, 2, rendezvous.ForRank(rank), config);
+    ASSERT_FALSE(connection.ok());
+    EXPECT_EQ(connection.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(connection.status().message().find("'nope0,nope1'"), std::string::npos);
+    EXPECT_NE(connection.status().message().find("lo (127.0.0.1)"), std::string::npos);
+  });
+}
+
+TEST(GlooConnect, TheNamedInterfaceIsUsed) {
+  Config config;
+  config.network_interfaces = {"nope0", "lo"};
+  RunGlooJob(
+      2, [](Connection& connection) { conformance::ClosesInOrder(connection); }, config);
+}
+
+TEST(GlooConnect, ARankThatNeverComesIsNamedAfterTheTimeout) {
+  Config config;
+  config.connect_timeout = std::chrono::milliseconds(200);
+  // The "other rank" publishes addresses nobody listens on: it echoes ours.
+  const auto echo = [](const Bytes& mine) -> Result<std::vector<Bytes>> {
+    Bytes other = mine;
+    if (other.size() > 100) other[3] ^= 0x40;  // Another port.
+    return std::vector<Bytes>{mine, other};
+  };
+  const Result<Connection> connection = ConnectGloo(0, 2, echo, config);
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.status().code(), StatusCode::kTimeout) << connection.status().ToString();
+  EXPECT_NE(connection.status().message().find("rank 1"), std::string::npos);
+}
+
+TEST(GlooConnect, AddressesOfTheWrongLengthAreRefused) {
+  Config config;
+  const auto garble = [round = 0](const Bytes& mine) mutable -> Result<std::vector<Bytes>> {
+    Bytes other = mine;
+    if (round++ == 1) other.resize(7);
+    return std::vector<Bytes>{mine, other};
+  };
+  const Result<Connection> connection = ConnectGloo(0, 2, garble, config);
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.status().code(), StatusCode::kVersionMismatch);
+  EXPECT_NE(connection.status().message().find("7 bytes"), std::string::npos);
+}
+
+TEST(GlooConnect, WrongOptionsAreNamed) {
+  Config config;
+  EXPECT_EQ(ConnectGloo(
+                2, 2, [](const Bytes&) { return std::vector<Bytes>{}; }, config)
+                .status()
+                .code(),
+            StatusCode::kInvalidArgument);
+  const auto without = ConnectGloo(0, 2, nullptr, config);
+  ASSERT_FALSE(without.ok());
+  EXPECT_NE(without.status().message().find("rendezvous"), std::string::npos);
+}
+
+TEST(GlooConnect, OneRankNeedsNoPlanes) {
+  Config config;
+  const auto connection = ConnectGloo(
+      0, 1, [](const Bytes& mine) { return std::vector<Bytes>{mine}; }, config);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  EXPECT_EQ(connection->control, nullptr);
+  EXPECT_EQ(connection->transport, nullptr);
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,17 @@
+// Runs the tests, or, started by one of them with --as-rank, one rank of a job of processes.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "backends/gloo/process_jobs.h"
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (argc == 6 && std::string(argv[1]) == "--as-rank") {
+    const int rank = std::atoi(argv[3]);
+    const int size = std::atoi(argv[4]);
+    return mydist::RunScenario(argv[2], rank, size, std::atoi(argv[5]));
+  }
+  return RUN_ALL_TESTS();
+}
