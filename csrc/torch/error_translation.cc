@@ -1,0 +1,77 @@
+#include "torch/error_translation.h"
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+
+#include "torch/bindings.h"
+
+namespace mydist {
+namespace {
+
+namespace py = pybind11;
+
+struct ErrorClass {
+  StatusCode code;
+  const char* name;
+  const char* doc;
+};
+
+// MydistError itself stands for kInternal; the classes below derive from it.
+constexpr const char* kBaseName = "MydistError";
+constexpr const char* kBaseDoc =
+    "A collective or the job failed. The base of all mydist errors but wrong arguments, which are "
+    "ValueError and TypeError.";
+constexpr std::array<ErrorClass, 5> kErrorClasses = {{
+    {StatusCode::kMismatch, "MismatchError",
+     "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Raised on every "
+     "rank; the job can go on."},
+    {StatusCode::kPeerLost, "PeerLostError", "A peer died or its connection was closed."},
+    {StatusCode::kTimeout, "CollectiveTimeoutError", "Something took longer than its limit."},
+    {StatusCode::kAborted, "AbortedError",
+     "The operation was given up: mydist was shut down, or an earlier error ended the job."},
+    {StatusCode::kVersionMismatch, "VersionMismatchError",
+     "The ranks run different builds of mydist."},
+}};
+
+// Never released: exceptions may still be raised while the interpreter shuts down.
+PyObject* base_class = nullptr;
+std::array<PyObject*, kErrorClasses.size()> derived_classes = {};
+
+PyObject* ClassOf(StatusCode code) {
+  if (code == StatusCode::kInvalidArgument) return PyExc_ValueError;
+  if (code == StatusCode::kTypeError) return PyExc_TypeError;
+  for (size_t i = 0; i < kErrorClasses.size(); ++i) {
+    if (kErrorClasses[i].code == code) return derived_classes[i];
+  }
+  return base_class;
+}
+
+PyObject* MakeClass(py::module_& module, const char* name, const char* doc, PyObject* base) {
+  // Users know the class as mydist.<name>, and pickle looks for it there.
+  const std::string full_name = std::string("mydist.") + name;
+  PyObject* made = PyErr_NewExceptionWithDoc(full_name.c_str(), doc, base, nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  module.add_object(name, py::reinterpret_borrow<py::object>(made));
+  return made;
+}
+
+void Translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const StatusError& error) {
+    PyErr_SetString(ClassOf(error.status().code()), error.what());
+  }
+}
+
+}  // namespace
+
+void BindErrors(py::module_& module) {
+  base_class = MakeClass(module, kBaseName, kBaseDoc, PyExc_RuntimeError);
+  for (size_t i = 0; i < kErrorClasses.size(); ++i) {
+    derived_classes[i] = MakeClass(module, kErrorClasses[i].name, kErrorClasses[i].doc, base_class);
+  }
+  py::register_local_exception_translator(&Translate);
+}
+
+}  // namespace mydist

@@ -1,0 +1,34 @@
+// Status → Python exception: the one place where a Status becomes something that is thrown.
+// Used by the binding functions of csrc/torch, on the calling Python thread.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+
+namespace mydist {
+
+// A failed Status on its way through pybind11, which turns it into the class of its code.
+class StatusError : public std::exception {
+ public:
+  explicit StatusError(Status status) : status_(std::move(status)) {}
+  const Status& status() const { return status_; }
+  const char* what() const noexcept override { return status_.message().c_str(); }
+
+ private:
+  Status status_;
+};
+
+inline void ThrowIfError(const Status& status) {
+  if (!status.ok()) throw StatusError(status);
+}
+
+template <typename T>
+T ValueOrThrow(Result<T> result) {
+  ThrowIfError(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace mydist

@@ -1,0 +1,153 @@
+#include "torch/in_flight.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "runtime/process.h"
+#include "torch/error_translation.h"
+
+namespace mydist {
+namespace {
+
+namespace py = pybind11;
+
+// How late Ctrl-C may be noticed; a handle that completes wakes the waiter at once.
+constexpr std::chrono::milliseconds kSignalCheckInterval{100};
+
+std::string UnknownHandle(Handle handle) {
+  return "handle " + std::to_string(handle) +
+         " is not known: it was never given out by an _async call, or synchronize() has already "
+         "been called for it. A handle can be waited for once.";
+}
+
+// Waits without the GIL, taking it only to look for Ctrl-C. Nothing when the engine does not know
+// the handle: another thread has waited for it in the meantime, or this is a forked child.
+std::optional<Status> Await(Handle handle) {
+  while (true) {
+    Result<std::optional<Status>> outcome = process::Wait(handle, Now() + kSignalCheckInterval);
+    if (!outcome.ok()) return std::nullopt;
+    if (outcome->has_value()) return **outcome;
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+Status NotOurs(Handle handle) {
+  const Status job = process::GetTopology().status();
+  return job.ok() ? Status::InvalidArgument(UnknownHandle(handle)) : job;
+}
+
+at::Tensor ToTensor(const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+}  // namespace
+
+InFlight& InFlight::Instance() {
+  // Leaked: tensors must not be released while the interpreter is being taken down.
+  static InFlight* const instance = new InFlight;
+  return *instance;
+}
+
+Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call) {
+  ForgetAbandoned();
+  const Handle handle = ValueOrThrow(process::Submit(std::move(submissions)));
+  MutexLock lock(mutex_);
+  calls_.emplace(handle, std::move(call));
+  return handle;
+}
+
+void InFlight::Require(Handle handle) {
+  MutexLock lock(mutex_);
+  if (!calls_.contains(handle)) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+}
+
+InFlightCall InFlight::Take(Handle handle) {
+  MutexLock lock(mutex_);
+  const auto found = calls_.find(handle);
+  if (found == calls_.end()) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+  InFlightCall call = std::move(found->second);
+  calls_.erase(found);
+  return call;
+}
+
+bool InFlight::Poll(Handle handle) {
+  Require(handle);
+  return ValueOrThrow(process::Poll(handle));
+}
+
+std::vector<at::Tensor> InFlight::Wait(Handle handle) {
+  Require(handle);
+  std::optional<Status> status;
+  {
+    const py::gil_scoped_release released;
+    status = Await(handle);
+  }
+  if (!status) throw StatusError(NotOurs(handle));
+  InFlightCall call = Take(handle);
+  ThrowIfError(*status);
+  const at::NoGradGuard no_grad;
+  for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);
+  if (call.late != nullptr) {
+    // Moved out, not copied: whatever the engine still has of `late` is empty from here on.
+    for (at::Tensor& tensor : call.late->tensors) call.outputs.push_back(std::move(tensor));
+    if (call.gives_splits) call.outputs.push_back(ToTensor(call.late->received_splits));
+  }
+  return std::move(call.outputs);
+}
+
+void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes) {
+  try {
+    const py::gil_scoped_release released;
+    for (const Handle handle : handles) {
+      std::optional<Status> status = Await(handle);
+      outcomes.push_back(status ? std::move(*status) : NotOurs(handle));
+    }
+  } catch (...) {
+    Drop(handles.first(outcomes.size()));
+    throw;
+  }
+  Drop(handles);
+}
+
+void InFlight::Drop(std::span<const Handle> handles) {
+  std::vector<InFlightCall>
+      dropped;  // Released after the lock: a tensor may call back into Python.
+  MutexLock lock(mutex_);
+  for (const Handle handle : handles) {
+    const auto found = calls_.find(handle);
+    if (found == calls_.end()) continue;
+    dropped.push_back(std::move(found->second));
+    calls_.erase(found);
+  }
+}
+
+void InFlight::Abandon(Handle handle) {
+  MutexLock lock(mutex_);
+  if (calls_.contains(handle)) abandoned_.push_back(handle);
+}
+
+void InFlight::ForgetAbandoned() {
+  std::vector<Handle> complete;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(abandoned_, [&complete](Handle handle) {
+      const Result<bool> polled = process::Poll(handle);
+      if (polled.ok() && !*polled) return false;
+      process::Release(handle);
+      complete.push_back(handle);
+      return true;
+    });
+  }
+  if (!complete.empty()) Drop(complete);
+}
+
+}  // namespace mydist

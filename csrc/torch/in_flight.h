@@ -1,0 +1,77 @@
+// InFlight: the tensors behind every handle, from enqueue until the caller has waited for it.
+// One per process, never destroyed. The engine reads and writes their memory in between and holds
+// no tensor itself, so that none is ever released off a Python thread. Called with the GIL held
+// (hence never locked during a fork); the waits give it up.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "runtime/handle_table.h"
+#include "runtime/submission.h"
+
+namespace mydist {
+
+// Where the engine puts what it allocates; shared with the callbacks of a Submission.
+struct LateOutputs {
+  explicit LateOutputs(size_t count) : tensors(count) {}
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> received_splits;
+};
+
+// An output the engine could not write directly: copied when the collective is complete.
+struct WriteBack {
+  at::Tensor target;
+  at::Tensor source;
+};
+
+struct InFlightCall {
+  std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
+  std::vector<at::Tensor> outputs;
+  std::vector<WriteBack> write_backs;
+  std::shared_ptr<LateOutputs> late;  // Outputs after `outputs`; null when there are none.
+  bool gives_splits = false;          // `late` ends with the received splits.
+};
+
+class InFlight {
+ public:
+  static InFlight& Instance();
+
+  // Enqueues and keeps `call` until the handle is waited for. Throws StatusError as
+  // process::Submit says; nothing has been enqueued then.
+  Handle Submit(std::vector<Submission> submissions, InFlightCall call) MYDIST_EXCLUDES(mutex_);
+
+  // ValueError when the handle was never given out or has been waited for.
+  bool Poll(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+  // Blocks until complete and gives the outputs; throws the collective's error. The handle is used
+  // up by both. Ctrl-C raises KeyboardInterrupt and leaves the handle waiting.
+  std::vector<at::Tensor> Wait(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+  // The same for many, giving up the GIL only once: appends the outcome of each handle in turn. The
+  // caller has the outputs and writes back. After Ctrl-C the handles without an outcome remain.
+  void WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes)
+      MYDIST_EXCLUDES(mutex_);
+
+  // Nobody will wait for it: forgotten once it is complete.
+  void Abandon(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+ private:
+  InFlight() = default;
+  void Require(Handle handle) MYDIST_EXCLUDES(mutex_);
+  InFlightCall Take(Handle handle) MYDIST_EXCLUDES(mutex_);
+  void Drop(std::span<const Handle> handles) MYDIST_EXCLUDES(mutex_);
+  void ForgetAbandoned() MYDIST_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  std::unordered_map<Handle, InFlightCall> calls_ MYDIST_GUARDED_BY(mutex_);
+  std::vector<Handle> abandoned_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist

@@ -1,0 +1,151 @@
+// init … shutdown and the questions about the job. No torch in here.
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/factory.h"
+#include "mydist/build_config.h"
+#include "runtime/process.h"
+#include "torch/bindings.h"
+#include "torch/error_translation.h"
+
+namespace mydist {
+namespace {
+
+namespace py = pybind11;
+
+// The Python callable behind a BootstrapExchange. The engine may keep the function it is wrapped in
+// for longer than init() runs, so init() empties this before it returns: what is left is inert and
+// can be destroyed without the GIL.
+struct PythonExchange {
+  py::object callable;
+  std::exception_ptr error;  // What the callable raised; raised again by init().
+
+  Result<std::vector<Bytes>> Call(const Bytes& mine) {
+    py::gil_scoped_acquire gil;
+    if (!callable) return Status::Internal("the bootstrap exchange is used after init()");
+    try {
+      const py::bytes blob(reinterpret_cast<const char*>(mine.data()), mine.size());
+      std::vector<Bytes> all;
+      for (const std::string& one : callable(blob).cast<std::vector<std::string>>()) {
+        all.emplace_back(one.begin(), one.end());
+      }
+      return all;
+    } catch (const std::exception& raised) {
+      error = std::current_exception();
+      return Status::Internal(std::string("the bootstrap exchange failed: ") + raised.what());
+    }
+  }
+};
+
+void Init(int rank, int size, const std::string& backend, const py::object& exchange) {
+  const auto python_exchange = std::make_shared<PythonExchange>();
+  InitOptions options{.rank = rank, .size = size, .backend = backend, .exchange = {}};
+  if (!exchange.is_none()) {
+    python_exchange->callable = exchange;
+    options.exchange = [python_exchange](const Bytes& mine) { return python_exchange->Call(mine); };
+  }
+  Status status;
+  {
+    py::gil_scoped_release released;
+    status = process::Init(options);
+  }
+  python_exchange->callable = py::object();
+  const std::exception_ptr raised = std::exchange(python_exchange->error, nullptr);
+  if (!status.ok() && raised) std::rethrow_exception(raised);
+  ThrowIfError(status);
+}
+
+void Shutdown() {
+  Status status;
+  {
+    py::gil_scoped_release released;
+    status = process::Shutdown();
+  }
+  ThrowIfError(status);
+}
+
+std::vector<py::dict> Reports() {
+  std::vector<BackendReport> reports;
+  {
+    py::gil_scoped_release released;
+    reports = ReportBackends();
+  }
+  std::vector<py::dict> rows;
+  for (const BackendReport& report : reports) {
+    py::dict row;
+    row["name"] = report.name;
+    row["built"] = report.built;
+    row["available"] = report.available;
+    row["reason"] = report.reason;
+    row["description"] = report.description;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+py::dict Stats() {
+  const EngineStats stats = ValueOrThrow(process::Stats());
+  py::dict row;
+  row["control_messages_sent"] = stats.control_messages_sent;
+  row["control_messages_received"] = stats.control_messages_received;
+  row["control_bytes_sent"] = stats.control_bytes_sent;
+  row["cache_hits"] = stats.cache_hits;
+  row["cache_misses"] = stats.cache_misses;
+  row["wakeups"] = stats.wakeups;
+  row["batches"] = stats.batches;
+  row["tensors"] = stats.tensors;
+  row["tensor_bytes"] = stats.tensor_bytes;
+  return row;
+}
+
+void StartTimeline(const std::string& path, bool mark_cycles) {
+  Status status;
+  {
+    py::gil_scoped_release released;
+    status = process::StartTimeline(path, mark_cycles);
+  }
+  ThrowIfError(status);
+}
+
+void StopTimeline() {
+  Status status;
+  {
+    py::gil_scoped_release released;
+    status = process::StopTimeline();
+  }
+  ThrowIfError(status);
+}
+
+}  // namespace
+
+void BindLifecycle(py::module_& module) {
+  py::class_<Topology>(module, "Topology")
+      .def_readonly("rank", &Topology::rank)
+      .def_readonly("size", &Topology::size)
+      .def_readonly("local_rank", &Topology::local_rank)
+      .def_readonly("local_size", &Topology::local_size)
+      .def_readonly("cross_rank", &Topology::cross_rank)
+      .def_readonly("cross_size", &Topology::cross_size)
+      .def_readonly("is_homogeneous", &Topology::is_homogeneous)
+      .def_readonly("hosts", &Topology::hosts);
+
+  module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("backend"),
+             py::arg("exchange"));
+  module.def("shutdown", &Shutdown);
+  module.def("is_initialized", &process::IsInitialized);
+  module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });
+  module.def("backend_name", [] { return ValueOrThrow(process::BackendName()); });
+  module.def("backend_reports", &Reports);
+  module.def("version", [] { return std::string(build_config::kVersion); });
+  module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"));
+  module.def("stop_timeline", &StopTimeline);
+  module.def("stats", &Stats);
+}
+
+}  // namespace mydist

@@ -1,0 +1,48 @@
+// Whether a reduction can be asked for: the op and the factors have a meaning for the dtype.
+// Pure; used on the calling thread by the collectives and the gradient reducer.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "world/collective_op.h"
+
+namespace mydist {
+
+struct ReductionArguments {
+  ReduceOp op = ReduceOp::kAverage;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// kInvalidArgument naming what, op and dtype. `what` is e.g. "allreduce of 'x'".
+inline Status CheckReduction(const ReductionArguments& arguments, DataType dtype,
+                             const std::string& what) {
+  if (!std::isfinite(arguments.prescale) || !std::isfinite(arguments.postscale)) {
+    return Status::InvalidArgument(
+        what + ": prescale_factor is " + std::to_string(arguments.prescale) +
+        " and postscale_factor is " + std::to_string(arguments.postscale) +
+        ", expected finite numbers");
+  }
+  if (!HasMeaning(arguments.op, dtype)) {
+    return Status::InvalidArgument(what + ": op " + std::string(ReduceOpName(arguments.op)) +
+                                   " has no meaning for dtype " + std::string(DataTypeName(dtype)) +
+                                   ". " +
+                                   (IsComplex(dtype) ? "Complex numbers have no order; use Sum, "
+                                                       "Average or Product."
+                                                     : "Use Sum or Max for a logical or, Min or "
+                                                       "Product for a logical and."));
+  }
+  if (dtype == DataType::kBool && (arguments.prescale != 1.0 || arguments.postscale != 1.0)) {
+    return Status::InvalidArgument(what +
+                                   ": prescale_factor and postscale_factor must be 1 for "
+                                   "dtype bool, got " +
+                                   std::to_string(arguments.prescale) + " and " +
+                                   std::to_string(arguments.postscale));
+  }
+  return Status::Ok();
+}
+
+}  // namespace mydist

@@ -1,0 +1,117 @@
+"""The compiled extension: torch tensors in, engine calls out. Private; use the names in mydist."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+# Exceptions; made here so that C++ can raise them, published by mydist.errors.
+class MydistError(RuntimeError): ...
+class MismatchError(MydistError): ...
+class PeerLostError(MydistError): ...
+class CollectiveTimeoutError(MydistError): ...
+class AbortedError(MydistError): ...
+class VersionMismatchError(MydistError): ...
+
+class Topology:
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    is_homogeneous: bool
+    hosts: list[str]
+
+def init(
+    rank: int,
+    size: int,
+    backend: str,
+    exchange: Callable[[bytes], Sequence[bytes]] | None,
+) -> None: ...
+def shutdown() -> None: ...
+def is_initialized() -> bool: ...
+def topology() -> Topology: ...
+def backend_name() -> str: ...
+def backend_reports() -> list[dict[str, str | bool]]: ...
+def version() -> str: ...
+def start_timeline(path: str, mark_cycles: bool) -> None: ...
+def stop_timeline() -> None: ...
+def stats() -> dict[str, int]: ...
+
+# Every enqueue_* returns a handle; wait() gives the outputs and forgets it. `group` is "" or the
+# name that makes the tensors complete together. `reduce_op` is the number of mydist.ReduceOp.
+# Inputs that are not contiguous are copied; outputs that are not contiguous (in place on a view)
+# are written back by wait().
+def enqueue_allreduce(
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor] | None,  # None: new tensors are made.
+    names: Sequence[str],
+    group: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> int: ...
+def enqueue_allgather(
+    inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
+) -> int: ...
+def enqueue_broadcast(
+    input: torch.Tensor,
+    output: torch.Tensor | None,  # None: a new tensor is made.
+    root_rank: int,
+    name: str,
+    process_set: int,
+) -> int: ...
+def enqueue_alltoall(
+    input: torch.Tensor, splits: Sequence[int] | None, name: str, process_set: int
+) -> int: ...
+def enqueue_reducescatter(
+    inputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    group: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> int: ...
+def enqueue_barrier(name: str, process_set: int) -> int: ...
+def poll(handle: int) -> bool: ...
+def wait(handle: int) -> list[torch.Tensor]:
+    """Outputs in the order of the inputs; for alltoall [output, received_splits (int64)]."""
+
+class GradientHook:
+    """What GradientReducer registers on a parameter."""
+
+    def __call__(self, parameter: torch.Tensor) -> None: ...
+
+class GradientReducer:
+    """Enqueues gradients as they become ready; see csrc/torch/gradient_reducer.h.
+
+    compression: 0 none, 1 float16, 2 bfloat16 on the wire.
+    """
+
+    def __init__(
+        self,
+        reduce_op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: int,
+        backward_passes_per_step: int,
+        process_set: int,
+    ) -> None: ...
+    # Registers the C++ hook on the parameter; `group` as above (with group_size members) or "".
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None: ...
+    # Enqueues every registered parameter that has not been enqueued in this step (zeros when it has
+    # no gradient on this rank, so that ranks may use different parameters), waits for all and
+    # writes the results to .grad. Raises the first error.
+    def synchronize(self) -> None: ...
+    def set_backward_passes_per_step(self, passes: int) -> None: ...
+    # True: a sparse gradient is replaced by its dense form. False (the default): ValueError.
+    def set_sparse_as_dense(self, sparse_as_dense: bool) -> None: ...
+    def set_enabled(self, enabled: bool) -> None: ...  # False inside no_sync().
+    def pending(self) -> list[str]: ...  # Names enqueued and not yet synchronized.
+    def touched(self) -> bool: ...  # Whether a backward ran since the last synchronize.
+    def reset(self) -> None: ...  # Forget backward counts of this step.
+    def remove(self) -> None: ...  # Unregister all hooks.

@@ -1,0 +1,322 @@
+"""allreduce in all its forms: every rank gets the reduction of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import _C, _differentiable
+from ._arguments import (
+    Reduction,
+    check_process_set,
+    check_tensor,
+    check_tensors,
+    refuse_in_place_on_gradient,
+    resolve_name,
+    resolve_reduction,
+)
+from ._handles import Finish, first, remember, synchronize
+from .compression import Compression, Compressor
+from .process_set import ProcessSet, global_process_set
+from .reduce_op import ReduceOp
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+]
+
+_Compression = type[Compressor] | Compressor
+
+
+def _enqueue(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+    in_place: bool,
+) -> int:
+    return _C.enqueue_allreduce(
+        tensors,
+        tensors if in_place else None,
+        names,
+        group,
+        int(reduction.op),
+        reduction.prescale,
+        reduction.postscale,
+        process_set,
+    )
+
+
+def _start(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+    compression: _Compression,
+    finish: Finish,
+    in_place: bool,
+) -> int:
+    """Enqueues what `compression` makes of the tensors; `finish` gets the decompressed outputs."""
+    if compression is Compression.none:
+        return remember(_enqueue(tensors, group, names, reduction, process_set, in_place), finish)
+    compressed, contexts = _compress(tensors, compression)
+
+    def decompress(outputs: list[torch.Tensor]) -> Any:
+        with torch.no_grad():
+            results = _decompress(outputs, contexts, compression)
+            if in_place:
+                results = [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
+        return finish(results)
+
+    with torch.no_grad():
+        handle = _enqueue(compressed, group, names, reduction, process_set, False)
+    return remember(handle, decompress)
+
+
+def _compress(
+    tensors: list[torch.Tensor], compression: _Compression
+) -> tuple[list[torch.Tensor], list[Any]]:
+    pairs = [_compress_one(tensor, compression) for tensor in tensors]
+    return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+
+def _compress_one(tensor: torch.Tensor, compression: _Compression) -> tuple[torch.Tensor, Any]:
+    compress = getattr(compression, "compress", None)
+    if not callable(compress) or not callable(getattr(compression, "decompress", None)):
+        raise TypeError(
+            f"allreduce: compression is {compression!r}, expected a Compressor such as "
+            "mydist.Compression.fp16"
+        )
+    compressed, context = compress(tensor)
+    return check_tensor("allreduce: compression.compress", compressed), context
+
+
+def _decompress(
+    outputs: list[torch.Tensor], contexts: list[Any], compression: _Compression
+) -> list[torch.Tensor]:
+    return [compression.decompress(t, c) for t, c in zip(outputs, contexts, strict=True)]
+
+
+def _run(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+    compression: _Compression,
+) -> list[torch.Tensor]:
+    """The synchronous form, through autograd when a gradient may be asked for."""
+    if not _differentiable.needs_gradient(tensors):
+        handle = _start(tensors, group, names, reduction, process_set, compression, list, False)
+        outputs: list[torch.Tensor] = synchronize(handle)
+        return outputs
+    compressed, contexts = _compress(tensors, compression)
+    results = _differentiable.allreduce(compressed, group, names, reduction, process_set)
+    return _decompress(results, contexts, compression)
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> torch.Tensor:
+    """Returns the reduction of all ranks' tensors; the same bits on every rank.
+
+    The result is `postscale_factor * op over ranks of (prescale_factor * tensor)`; float16 and
+    bfloat16 are accumulated in float32 and rounded once. Blocks until all ranks have called it with
+    this name. Differentiable for Average and Sum: the gradient of the input is the same reduction
+    of the gradients of all ranks' outputs.
+
+    Args:
+        tensor: any shape, equal on all ranks; not changed.
+        average: True is op=Average, False op=Sum; give it or `op`.
+        name: equal on all ranks; None numbers the calls in order.
+        op: Average (default), Sum, Min, Max or Product.
+        prescale_factor: applied to each input.
+        postscale_factor: applied to the result.
+        process_set: only the global one in this version.
+        compression: what travels instead of the tensor.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the ranks' tensors or arguments differ; raised on every rank.
+        MydistError: the job failed; see mydist.errors.
+    """
+    reduction = resolve_reduction("allreduce", average, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor("allreduce", tensor)]
+    set_id = check_process_set("allreduce", process_set)
+    return _run(tensors, "", [resolve_name("allreduce", name)], reduction, set_id, compression)[0]
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> int:
+    """Enqueues an allreduce and returns a handle for poll() and synchronize().
+
+    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
+    The result carries no gradient. Arguments and errors as in allreduce().
+    """
+    call = "allreduce_async"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor(call, tensor)]
+    names = [resolve_name("allreduce", name)]
+    set_id = check_process_set(call, process_set)
+    return _start(tensors, "", names, reduction, set_id, compression, first, False)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> torch.Tensor:
+    """As allreduce(), but the result replaces the contents of `tensor`, which is returned.
+
+    Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
+    whose elements share memory (expanded). Arguments and other errors as in allreduce().
+    """
+    handle = allreduce_async_(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, compression
+    )
+    result: torch.Tensor = synchronize(handle)
+    return result
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> int:
+    """As allreduce_async(), in place; the tensor has its new contents once synchronized.
+
+    Arguments and errors as in allreduce_().
+    """
+    call = "allreduce_async_"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor(call, tensor)]
+    refuse_in_place_on_gradient(call, tensors, "allreduce")
+    names = [resolve_name("allreduce", name)]
+    set_id = check_process_set(call, process_set)
+    return _start(tensors, "", names, reduction, set_id, compression, first, True)
+
+
+def _members(name: str | None, tensors: list[torch.Tensor]) -> tuple[str, list[str]]:
+    """The name of the group and those of its tensors."""
+    group = resolve_name("grouped_allreduce", name)
+    return group, [f"{group}.{i}" for i in range(len(tensors))]
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> list[torch.Tensor]:
+    """allreduce() of several tensors at once: all of them or none, in one step.
+
+    Args:
+        tensors: list or tuple, at least one; shapes and dtypes may differ from one another but each
+            is equal on all ranks.
+
+    Returns the results in the order of the inputs. Other arguments, gradients and errors as in
+    allreduce().
+    """
+    call = "grouped_allreduce"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    group, names = _members(name, checked)
+    set_id = check_process_set(call, process_set)
+    return _run(checked, group, names, reduction, set_id, compression)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> int:
+    """grouped_allreduce() that returns one handle for all. See allreduce_async()."""
+    call = "grouped_allreduce_async"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    group, names = _members(name, checked)
+    set_id = check_process_set(call, process_set)
+    return _start(checked, group, names, reduction, set_id, compression, list, False)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> list[torch.Tensor]:
+    """grouped_allreduce() in place; returns the given tensors. See allreduce_()."""
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set, compression
+    )
+    results: list[torch.Tensor] = synchronize(handle)
+    return results
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: _Compression = Compression.none,
+) -> int:
+    """grouped_allreduce_() that returns one handle for all. See allreduce_async_()."""
+    call = "grouped_allreduce_async_"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    refuse_in_place_on_gradient(call, checked, "grouped_allreduce")
+    group, names = _members(name, checked)
+    set_id = check_process_set(call, process_set)
+    return _start(checked, group, names, reduction, set_id, compression, list, True)

@@ -1,0 +1,289 @@
+"""The gradient path: what stands between a ready gradient and the engine.
+
+Three implementations of one interface: the C++ reducer of the extension (the usual one), a Python
+one for compressors the extension does not know, and one that does nothing for a single rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from . import _C
+from ._lifecycle import size
+from .collectives import allreduce_async, grouped_allreduce_async, synchronize
+from .compression import Compression, Compressor
+from .reduce_op import ReduceOp
+
+_NATIVE_COMPRESSION = ((Compression.none, 0), (Compression.fp16, 1), (Compression.bf16, 2))
+
+
+@dataclass(frozen=True)
+class ReductionOptions:
+    """How gradients are reduced; the same for all of an optimizer."""
+
+    op: ReduceOp
+    prescale_factor: float
+    postscale_factor: float
+    compression: type[Compressor] | Compressor
+    backward_passes_per_step: int
+    sparse_as_dense: bool
+
+
+class GradientPath(Protocol):
+    """See mydist._C.GradientReducer; all calls come from the thread that runs the training."""
+
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None:
+        """Registers a hook that counts backward passes and enqueues the gradient."""
+
+    def synchronize(self) -> None:
+        """Enqueues what is missing, waits for all and writes the results to `.grad`."""
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Takes effect with the next backward."""
+
+    def set_enabled(self, enabled: bool) -> None:
+        """While not enabled, backward only accumulates."""
+
+    def pending(self) -> list[str]:
+        """Names enqueued and not yet synchronized."""
+
+    def touched(self) -> bool:
+        """Whether a backward has changed gradients since the last synchronize."""
+
+    def reset(self) -> None:
+        """Forgets the backward passes counted since the last synchronize."""
+
+    def remove(self) -> None:
+        """Unregisters all hooks."""
+
+
+def make_gradient_path(options: ReductionOptions) -> GradientPath:
+    """The path for this job and compression. ValueError before mydist.init()."""
+    if size() == 1:
+        return SoloPath(options)
+    native = [n for known, n in _NATIVE_COMPRESSION if options.compression is known]
+    if not native:
+        return CompressorPath(options)
+    reducer = _C.GradientReducer(
+        int(options.op),
+        options.prescale_factor,
+        options.postscale_factor,
+        native[0],
+        options.backward_passes_per_step,
+        0,
+    )
+    reducer.set_sparse_as_dense(options.sparse_as_dense)
+    return reducer
+
+
+class SoloPath:
+    """One rank: every gradient is its own reduction, so nothing is hooked or waited for."""
+
+    def __init__(self, options: ReductionOptions) -> None:
+        self._densified: list[torch.Tensor] | None = [] if options.sparse_as_dense else None
+
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None:
+        """See GradientPath."""
+        if self._densified is not None:
+            self._densified.append(parameter)
+
+    def synchronize(self) -> None:
+        """See GradientPath."""
+        for parameter in self._densified or ():
+            _densify(parameter)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Nothing to do."""
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Nothing to do."""
+
+    def pending(self) -> list[str]:
+        """Nothing is ever pending."""
+        return []
+
+    def touched(self) -> bool:
+        """A gradient of one rank is always reduced."""
+        return self._densified is not None
+
+    def reset(self) -> None:
+        """Nothing to do."""
+
+    def remove(self) -> None:
+        """Nothing to do."""
+
+
+def _densify(parameter: torch.Tensor) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
+
+
+@dataclass(eq=False)
+class _Gradient:
+    parameter: torch.Tensor
+    name: str
+    group: str
+    passes: int = 0
+    ready: bool = False  # Passed on in this step, perhaps waiting for its group.
+    reduced: torch.Tensor | None = None  # The `.grad` that was passed on, and its version then.
+    version: int = 0
+    context: Any = None
+    hook: Any = None
+
+
+@dataclass(eq=False)
+class _Flight:
+    handle: int
+    gradients: list[_Gradient] = field(default_factory=list)
+
+
+class CompressorPath:
+    """The same in Python, for a user's own compressor."""
+
+    def __init__(self, options: ReductionOptions) -> None:
+        self._options = options
+        self._passes = options.backward_passes_per_step
+        self._enabled = True
+        self._touched = False
+        self._gradients: list[_Gradient] = []
+        self._group_sizes: dict[str, int] = {}
+        self._waiting: dict[str, list[_Gradient]] = {}  # By group, until it is whole.
+        self._flights: list[_Flight] = []
+
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None:
+        """See GradientPath."""
+        gradient = _Gradient(parameter, name, group)
+        frozen = not parameter.requires_grad  # torch hooks only what is not, but it may change.
+        parameter.requires_grad_(True)
+        register: Any = parameter.register_post_accumulate_grad_hook
+        gradient.hook = register(self._hook_for(gradient))
+        parameter.requires_grad_(not frozen)
+        self._gradients.append(gradient)
+        if group:
+            self._group_sizes[group] = group_size
+
+    def synchronize(self) -> None:
+        """See GradientPath."""
+        for gradient in self._gradients:
+            # A group must be complete, so its frozen members take part with zeros.
+            if not gradient.ready and (gradient.parameter.requires_grad or gradient.group):
+                self._pass_on(gradient)
+        flights, self._flights = self._flights, []
+        first_error: Exception | None = None
+        for flight in flights:
+            try:
+                outputs = synchronize(flight.handle)
+                results = outputs if isinstance(outputs, list) else [outputs]
+                for gradient, result in zip(flight.gradients, results, strict=True):
+                    self._write_back(gradient, result)
+            except Exception as error:  # every handle has to be consumed before one is raised
+                first_error = first_error or error
+        self.reset()
+        self._touched = False
+        for gradient in self._gradients:
+            gradient.ready, gradient.reduced = False, None
+        if first_error is not None:
+            raise first_error
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """See GradientPath."""
+        self._passes = passes
+
+    def set_enabled(self, enabled: bool) -> None:
+        """See GradientPath."""
+        self._enabled = enabled
+
+    def pending(self) -> list[str]:
+        """See GradientPath."""
+        return [gradient.name for gradient in self._gradients if gradient.ready]
+
+    def reset(self) -> None:
+        """See GradientPath."""
+        for gradient in self._gradients:
+            gradient.passes = 0
+
+    def touched(self) -> bool:
+        """See GradientPath."""
+        return self._touched
+
+    def remove(self) -> None:
+        """See GradientPath."""
+        for gradient in self._gradients:
+            gradient.hook.remove()
+        self._gradients.clear()
+
+    def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
+            self._touched = True
+            if gradient.ready:
+                raise ValueError(
+                    f"Gradient of '{gradient.name}' was computed more than "
+                    f"backward_passes_per_step ({self._passes}) times since the last step; call "
+                    "step() in between, or raise it with set_backward_passes_per_step()"
+                )
+            if self._enabled:
+                gradient.passes += 1
+                if gradient.passes >= self._passes:
+                    self._pass_on(gradient)
+
+        return hook
+
+    def _pass_on(self, gradient: _Gradient) -> None:
+        """Enqueues the gradient, or holds it until its group is whole."""
+        parameter = gradient.parameter
+        if self._options.sparse_as_dense:
+            _densify(parameter)
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.is_sparse:
+            raise ValueError(
+                f"gradient of '{gradient.name}' is sparse, expected a dense one; create the layer "
+                "with sparse=False, or pass sparse_as_dense=True to DistributedOptimizer"
+            )
+        gradient.ready = True
+        gradient.reduced, gradient.version = parameter.grad, parameter.grad._version
+        if not gradient.group:
+            self._enqueue([gradient])
+            return
+        members = self._waiting.setdefault(gradient.group, [])
+        members.append(gradient)
+        if len(members) == self._group_sizes[gradient.group]:
+            # Backward may finish in another order elsewhere; the order of registration is the same.
+            self._enqueue(sorted(self._waiting.pop(gradient.group), key=self._gradients.index))
+
+    def _enqueue(self, gradients: list[_Gradient]) -> None:
+        compressed = []
+        for gradient in gradients:
+            assert gradient.reduced is not None
+            tensor, gradient.context = self._options.compression.compress(gradient.reduced.detach())
+            compressed.append(tensor)
+        options: dict[str, Any] = {
+            "op": self._options.op,
+            "prescale_factor": self._options.prescale_factor,
+            "postscale_factor": self._options.postscale_factor,
+        }
+        if gradients[0].group:
+            handle = grouped_allreduce_async(compressed, name=gradients[0].group, **options)
+        else:
+            handle = allreduce_async(compressed[0], name=gradients[0].name, **options)
+        self._flights.append(_Flight(handle, gradients))
+
+    def _write_back(self, gradient: _Gradient, result: torch.Tensor) -> None:
+        grad = gradient.parameter.grad
+        if grad is not gradient.reduced or grad is None or grad._version != gradient.version:
+            raise ValueError(
+                f"Gradient of '{gradient.name}' was changed or replaced between backward() and "
+                "step(); call synchronize() first and step() inside skip_synchronize()"
+            )
+        with torch.no_grad():
+            grad.copy_(self._options.compression.decompress(result, gradient.context))

@@ -1,0 +1,158 @@
+"""reducescatter: the reduction of all ranks' tensors, each rank getting some of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from . import _C, _differentiable
+from ._arguments import (
+    Reduction,
+    check_process_set,
+    check_tensor,
+    check_tensors,
+    resolve_name,
+    resolve_reduction,
+)
+from ._handles import Finish, first, remember, synchronize
+from .process_set import ProcessSet, global_process_set
+from .reduce_op import ReduceOp
+
+__all__ = [
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+
+def _start(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+    finish: Finish,
+) -> int:
+    handle = _C.enqueue_reducescatter(
+        tensors,
+        names,
+        group,
+        int(reduction.op),
+        reduction.prescale,
+        reduction.postscale,
+        process_set,
+    )
+    return remember(handle, finish)
+
+
+def _run(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+) -> list[torch.Tensor]:
+    if _differentiable.needs_gradient(tensors):
+        return _differentiable.reducescatter(tensors, group, names, reduction, process_set)
+    outputs: list[torch.Tensor] = synchronize(
+        _start(tensors, group, names, reduction, process_set, list)
+    )
+    return outputs
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns this rank's rows of the reduction of all ranks' tensors.
+
+    With n ranks and d rows, each rank gets d // n rows in rank order and the first d % n ranks one
+    more. Blocks until all ranks have called it with this name. Differentiable for Average and Sum.
+
+    Args:
+        tensor: at least one dimension; equal shape and dtype on all ranks; not changed.
+        op: Average (default), Sum, Min, Max or Product.
+        name: equal on all ranks; None numbers the calls in order.
+        prescale_factor: applied to each input.
+        postscale_factor: applied to the result.
+        process_set: only the global one in this version.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the ranks' tensors or arguments differ; raised on every rank.
+        MydistError: the job failed; see mydist.errors.
+    """
+    call = "reducescatter"
+    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor(call, tensor)]
+    set_id = check_process_set(call, process_set)
+    return _run(tensors, "", [resolve_name(call, name)], reduction, set_id)[0]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Enqueues a reducescatter and returns a handle for poll() and synchronize().
+
+    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
+    The result carries no gradient. Arguments and errors as in reducescatter().
+    """
+    call = "reducescatter_async"
+    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor(call, tensor)]
+    names = [resolve_name("reducescatter", name)]
+    return _start(tensors, "", names, reduction, check_process_set(call, process_set), first)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """reducescatter() of several tensors at once: all of them or none, in one step.
+
+    Args:
+        tensors: list or tuple, at least one.
+
+    Returns the results in the order of the inputs. Other arguments, gradients and errors as in
+    reducescatter().
+    """
+    call = "grouped_reducescatter"
+    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    group = resolve_name(call, name)
+    names = [f"{group}.{i}" for i in range(len(checked))]
+    return _run(checked, group, names, reduction, check_process_set(call, process_set))
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """grouped_reducescatter() that returns one handle for all. See reducescatter_async()."""
+    call = "grouped_reducescatter_async"
+    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    group = resolve_name("grouped_reducescatter", name)
+    names = [f"{group}.{i}" for i in range(len(checked))]
+    set_id = check_process_set(call, process_set)
+    return _start(checked, group, names, reduction, set_id, list)

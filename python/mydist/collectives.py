@@ -1,0 +1,72 @@
+"""Every collective operation, and the handles of the asynchronous ones."""
+
+from __future__ import annotations
+
+import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
+
+from . import _C
+from ._allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
+from ._allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from ._alltoall import alltoall, alltoall_async
+from ._arguments import check_process_set, resolve_name
+from ._broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
+from ._handles import poll, synchronize
+from ._reducescatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from .process_set import ProcessSet, global_process_set
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank has called it.
+
+    Args:
+        process_set: only the global one in this version.
+
+    Raises:
+        ValueError: before mydist.init().
+        TypeError: `process_set` is no ProcessSet.
+        MydistError: the job failed; see mydist.errors.
+    """
+    set_id = check_process_set("barrier", process_set)
+    _C.wait(_C.enqueue_barrier(resolve_name("barrier", None), set_id))

@@ -1,0 +1,93 @@
+"""Compression: makes tensors smaller on the wire, at the price of precision.
+
+A compressor turns a tensor into one that can be reduced element by element and back. The two
+built-in ones halve float32 traffic: `fp16` keeps 10 bits of mantissa and overflows above 65504,
+`bf16` keeps 7 bits and the whole range of float32. Sums are accumulated in float32 either way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+__all__ = ["Compression", "Compressor"]
+
+
+class Compressor:
+    """Interface of a compressor; subclass it and override both methods.
+
+    The compressed tensors of all ranks must have equal shapes and dtypes, and reducing them must
+    mean the same as reducing the originals; sparsifying schemes do not fit.
+    """
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Returns what travels and a context for `decompress`.
+
+        Args:
+            tensor: any shape and dtype; must not be modified.
+        """
+        raise NotImplementedError("a Compressor must implement compress(tensor)")
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Returns the reduced `tensor` in the shape and dtype that was given to `compress`.
+
+        Args:
+            tensor: the reduced tensor, shaped as `compress` returned it.
+            ctx: the context that `compress` returned.
+        """
+        raise NotImplementedError("a Compressor must implement decompress(tensor, ctx)")
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Returns the tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Returns the tensor itself."""
+        return tensor
+
+
+class CastCompressor(Compressor):
+    """Casts wider floating-point tensors to `wire_dtype`; everything else passes through."""
+
+    wire_dtype: ClassVar[torch.dtype]
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Returns the tensor in `wire_dtype`; the context is the dtype to return to."""
+        if tensor.is_floating_point() and tensor.element_size() > cls.wire_dtype.itemsize:
+            return tensor.to(cls.wire_dtype), tensor.dtype
+        return tensor, None
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Returns the tensor in the dtype it had before `compress`."""
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(CastCompressor):
+    """float32 and float64 travel as float16."""
+
+    wire_dtype = torch.float16
+
+
+class BF16Compressor(CastCompressor):
+    """float32 and float64 travel as bfloat16."""
+
+    wire_dtype = torch.bfloat16
+
+
+class Compression:
+    """The built-in compressors: `Compression.none`, `Compression.fp16`, `Compression.bf16`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

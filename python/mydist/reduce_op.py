@@ -1,0 +1,31 @@
+"""How values of several ranks become one."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+
+
+class ReduceOp(IntEnum):
+    """The operation of a reduction; the numbers are those of the C++ core.
+
+    For bool, Sum and Max are a logical or, Min and Product a logical and, and Average has no
+    meaning. For complex numbers Min and Max have none. Averages of integers are truncated.
+    """
+
+    AVERAGE = 0
+    SUM = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+
+    def __str__(self) -> str:
+        return self.name.capitalize()
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT

@@ -1,0 +1,222 @@
+"""State: makes parameters and optimizer state equal on all ranks before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ._lifecycle import rank
+from .collectives import broadcast_async_, synchronize
+from .errors import MismatchError
+from .objects import allgather_object, broadcast_object
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Sequence[tuple[str, torch.Tensor]], root_rank: int
+) -> None:
+    """Overwrites the tensors, in place, with those of rank `root_rank`. Blocking.
+
+    Args:
+        params: `model.state_dict()`, or a list such as `list(model.named_parameters())`; the same
+            names, shapes and dtypes on every rank. Entries that are None are skipped.
+        root_rank: global rank whose values win.
+
+    Raises:
+        ValueError: `params` is a generator, an entry is not a tensor, or a name appears twice.
+        MismatchError: a shape or dtype differs between ranks.
+    """
+    handles = [
+        broadcast_async_(tensor.detach(), root_rank, name=f"broadcast_parameters.{name}")
+        for name, tensor in _named_tensors(params)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
+    """The entries of `params`, sorted by name when it is a mapping."""
+    if isinstance(params, Mapping):
+        entries = sorted(params.items())
+    elif isinstance(params, Sequence) and not isinstance(params, (str, bytes)):
+        entries = list(params)
+    else:
+        hint = "pass a list: list(model.named_parameters())"
+        kind = "a generator" if isinstance(params, Iterator) else type(params).__name__
+        raise ValueError(f"params is {kind}, expected a state_dict or a list of pairs; {hint}")
+    named: dict[str, torch.Tensor] = {}
+    for entry in entries:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
+            raise ValueError(
+                f"params contains {type(entry).__name__}, expected (name, tensor) pairs; "
+                "pass model.state_dict() or list(model.named_parameters())"
+            )
+        name, value = entry
+        if name in named:
+            raise ValueError(f"params contains the name '{name}' twice; names must be unique")
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"params['{name}'] is {type(value).__name__}, expected a tensor; "
+                "send other values with broadcast_object"
+            )
+        named[name] = value
+    return list(named.items())
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Makes state and hyperparameters of `optimizer` equal to those of rank `root_rank`. Blocking.
+
+    Structure, numbers and other small values travel pickled (see `mydist.objects`), tensors as
+    they are. No step is taken: parameters do not change, and a state that does not exist yet on a
+    rank is created there. Tensors that fit are overwritten in place, so schedulers and fused
+    kernels that hold on to them keep working.
+
+    Args:
+        optimizer: any torch optimizer but LBFGS, wrapped by DistributedOptimizer or not.
+        root_rank: global rank whose state wins.
+        model: accepted for scripts written for horovod.torch; not needed.
+
+    Raises:
+        ValueError: the optimizer is LBFGS, whose state refers to its own flat parameter copy.
+        MismatchError: the ranks' optimizers have different parameter groups.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "broadcast_optimizer_state does not support LBFGS: its history belongs to the "
+            "gradients of one rank. Broadcast the parameters and start LBFGS afresh"
+        )
+    _check_layout(optimizer)
+    tensors: list[torch.Tensor] = []
+    plan = _strip(_snapshot(optimizer), tensors) if rank() == root_rank else None
+    plan = broadcast_object(plan, root_rank, name="broadcast_optimizer_state.plan")
+    if rank() != root_rank:
+        _pair(plan, _snapshot(optimizer), tensors, set())
+    handles = [
+        broadcast_async_(tensor.detach(), root_rank, name=f"broadcast_optimizer_state.{index}")
+        for index, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if rank() != root_rank:
+        _install(optimizer, _fill(plan, iter(tensors)))
+
+
+@dataclass(frozen=True)
+class _TensorPlace:
+    """Stands for a tensor in the pickled structure."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters in the order of the groups; the same on all ranks."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _check_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Raises on every rank when parameter groups differ anywhere."""
+    layout = [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
+    layouts = allgather_object(layout, name="broadcast_optimizer_state.layout")
+    if any(other != layouts[0] for other in layouts):
+        table = "; ".join(
+            f"rank {i}: {[len(group) for group in groups]} parameters per group"
+            for i, groups in enumerate(layouts)
+        )
+        raise MismatchError(
+            "broadcast_optimizer_state: the optimizers of the ranks have different parameters "
+            f"({table}); make the same optimizer on every rank"
+        )
+
+
+def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """State by parameter index, and the groups without their parameters. Nothing is copied."""
+    index_of = {id(p): index for index, p in enumerate(_parameters(optimizer))}
+    by_index: dict[int, Any] = {}
+    other: dict[Any, Any] = {}
+    entries: Mapping[Any, Any] = optimizer.state
+    for key, value in entries.items():
+        if id(key) in index_of:
+            by_index[index_of[id(key)]] = value
+        elif not isinstance(key, torch.Tensor):  # some optimizers keep more under other keys
+            other[key] = value
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    return {"state": dict(sorted(by_index.items())), "other": other, "groups": groups}
+
+
+def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with every tensor replaced by its place; the tensors are appended in order."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _TensorPlace(tuple(value.shape), value.dtype)
+    if isinstance(value, Mapping):
+        return {key: _strip(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _rebuild(value, [_strip(item, tensors) for item in value])
+    return value
+
+
+def _rebuild(like: Any, items: list[Any]) -> Any:
+    """A list, tuple or named tuple of the type of `like`."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+
+
+def _pair(plan: Any, current: Any, tensors: list[torch.Tensor], used: set[int]) -> None:
+    """Appends, for every place in `plan`, the tensor now there if it fits, else a new one.
+
+    `used` holds the addresses given out: two places never share memory.
+    """
+    if isinstance(plan, _TensorPlace):
+        fits = (
+            isinstance(current, torch.Tensor)
+            and tuple(current.shape) == plan.shape
+            and current.dtype == plan.dtype
+            and current.is_contiguous()
+            and current.data_ptr() not in used
+        )
+        tensors.append(current if fits else torch.empty(plan.shape, dtype=plan.dtype))
+        used.add(tensors[-1].data_ptr())
+    elif isinstance(plan, Mapping):
+        known = current if isinstance(current, Mapping) else {}
+        for key, item in plan.items():
+            _pair(item, known.get(key), tensors, used)
+    elif isinstance(plan, (list, tuple)):
+        same = isinstance(current, (list, tuple)) and len(current) == len(plan)
+        for index, item in enumerate(plan):
+            _pair(item, current[index] if same else None, tensors, used)
+
+
+def _fill(plan: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The reverse of `_strip`."""
+    if isinstance(plan, _TensorPlace):
+        return next(tensors)
+    if isinstance(plan, Mapping):
+        return {key: _fill(item, tensors) for key, item in plan.items()}
+    if isinstance(plan, (list, tuple)):
+        return _rebuild(plan, [_fill(item, tensors) for item in plan])
+    return plan
+
+
+def _install(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:
+    """Writes a snapshot into the optimizer, without the casts of load_state_dict."""
+    parameters = _parameters(optimizer)
+    optimizer.state.clear()
+    for index, value in snapshot["state"].items():
+        optimizer.state[parameters[index]] = value
+    optimizer.state.update(snapshot["other"])
+    for group, values in zip(optimizer.param_groups, snapshot["groups"], strict=True):
+        params = group["params"]
+        group.clear()
+        group["params"] = params
+        group.update(values)

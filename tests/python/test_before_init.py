@@ -1,0 +1,82 @@
+"""Calls outside init … shutdown are refused with a hint, whatever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import mydist as md
+
+pytestmark = pytest.mark.usefixtures("no_job")
+
+CALLS: dict[str, Callable[[], object]] = {
+    "rank": md.rank,
+    "size": md.size,
+    "local_rank": md.local_rank,
+    "local_size": md.local_size,
+    "cross_rank": md.cross_rank,
+    "cross_size": md.cross_size,
+    "is_homogeneous": md.is_homogeneous,
+    "mpi_threads_supported": md.mpi_threads_supported,
+    "stats": md.stats,
+    "stop_timeline": md.stop_timeline,
+    "start_timeline": lambda: md.start_timeline("t.json"),
+    "allreduce": lambda: md.allreduce(torch.ones(2)),
+    "allreduce_": lambda: md.allreduce_(torch.ones(2)),
+    "allreduce_async": lambda: md.allreduce_async(torch.ones(2)),
+    "allreduce_async_": lambda: md.allreduce_async_(torch.ones(2)),
+    "grouped_allreduce": lambda: md.grouped_allreduce([torch.ones(2)]),
+    "grouped_allreduce_": lambda: md.grouped_allreduce_([torch.ones(2)]),
+    "grouped_allreduce_async": lambda: md.grouped_allreduce_async([torch.ones(2)]),
+    "grouped_allreduce_async_": lambda: md.grouped_allreduce_async_([torch.ones(2)]),
+    "allgather": lambda: md.allgather(torch.ones(2)),
+    "allgather_async": lambda: md.allgather_async(torch.ones(2)),
+    "grouped_allgather": lambda: md.grouped_allgather([torch.ones(2)]),
+    "grouped_allgather_async": lambda: md.grouped_allgather_async([torch.ones(2)]),
+    "broadcast": lambda: md.broadcast(torch.ones(2), 0),
+    "broadcast_": lambda: md.broadcast_(torch.ones(2), 0),
+    "broadcast_async": lambda: md.broadcast_async(torch.ones(2), 0),
+    "broadcast_async_": lambda: md.broadcast_async_(torch.ones(2), 0),
+    "alltoall": lambda: md.alltoall(torch.ones(2)),
+    "alltoall_async": lambda: md.alltoall_async(torch.ones(2)),
+    "reducescatter": lambda: md.reducescatter(torch.ones(2)),
+    "reducescatter_async": lambda: md.reducescatter_async(torch.ones(2)),
+    "grouped_reducescatter": lambda: md.grouped_reducescatter([torch.ones(2)]),
+    "grouped_reducescatter_async": lambda: md.grouped_reducescatter_async([torch.ones(2)]),
+    "barrier": md.barrier,
+    "global_process_set.size": md.global_process_set.size,
+    "global_process_set.rank": md.global_process_set.rank,
+    "global_process_set.included": md.global_process_set.included,
+    "global_process_set.ranks": lambda: md.global_process_set.ranks,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_is_refused_before_init(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"mydist has not been initialized; call mydist\.init\(\)"):
+        call()
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_is_refused_after_shutdown(call: Callable[[], object]) -> None:
+    md.init()
+    md.shutdown()
+    with pytest.raises(ValueError, match=r"call mydist\.init\(\)"):
+        call()
+
+
+def test_shutdown_before_init_does_nothing() -> None:
+    md.shutdown()
+    assert not md.is_initialized()
+
+
+def test_build_queries_work_before_init() -> None:
+    built = [md.mpi_built(), md.gloo_built(), md.mpi_enabled(), md.gloo_enabled()]
+    assert all(isinstance(answer, bool) for answer in built)
+    # What was not built cannot be enabled.
+    assert md.mpi_built() or not md.mpi_enabled()
+    assert md.gloo_built() or not md.gloo_enabled()
+    assert md.nccl_built() == 0 and isinstance(md.nccl_built(), int)
+    assert md.cuda_built() is False

@@ -1,0 +1,168 @@
+"""What init() makes of the environment of each launcher, and of a broken one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from mydist import _bootstrap, _meeting
+from mydist.errors import MydistError
+
+MYDISTRUN = {
+    "MYDIST_RANK": "1",
+    "MYDIST_SIZE": "2",
+    "MYDIST_RENDEZVOUS": "127.0.0.1:1",
+    "MYDIST_JOB_ID": "00112233445566778899aabbccddeeff",
+    "MYDIST_JOB_KEY_FD": "999999",
+}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def place(environment: Mapping[str, str]) -> tuple[int, int, str]:
+    context = _bootstrap.detect(1, environment)
+    return context.rank, context.size, context.backend
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1, "local")),
+        ({"MYDIST_CONTROLLER": "auto"}, (0, 1, "local")),
+        ({"MYDIST_CONTROLLER": ""}, (0, 1, "local")),
+        ({"MYDIST_CONTROLLER": "gloo"}, (0, 1, "local")),
+        ({"MYDIST_CONTROLLER": "mpi"}, (-1, 0, "mpi")),
+        (OPEN_MPI, (1, 2, "mpi")),
+        ({**OPEN_MPI, "MYDIST_CONTROLLER": "mpi"}, (1, 2, "mpi")),
+        ({**OPEN_MPI, **TORCHRUN}, (1, 2, "mpi")),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, (0, 1, "local")),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "1",
+                "MYDIST_CONTROLLER": "mpi",
+            },
+            (0, 1, "mpi"),
+        ),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, "local")),
+        ({**MYDISTRUN, "MYDIST_RANK": "0", "MYDIST_SIZE": "1"}, (0, 1, "local")),
+        ({**MYDISTRUN, **TORCHRUN, "MYDIST_RANK": "0", "MYDIST_SIZE": "1"}, (0, 1, "local")),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1, "local")),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 1, "local")),
+    ],
+)
+def test_launchers_are_told_apart(
+    environment: Mapping[str, str], expected: tuple[int, int, str]
+) -> None:
+    assert place(environment) == expected
+
+
+def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in environment.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"MYDIST_CONTROLLER": "nccl"}, r"MYDIST_CONTROLLER=nccl: expected auto, mpi or gloo"),
+        (without(MYDISTRUN, "MYDIST_RANK"), r"MYDIST_RANK not set, although MYDIST_SIZE, .* is"),
+        (without(MYDISTRUN, "MYDIST_SIZE"), r"MYDIST_SIZE not set, although .*mydistrun sets all"),
+        (without(MYDISTRUN, "MYDIST_RENDEZVOUS"), r"MYDIST_RENDEZVOUS not set"),
+        (without(MYDISTRUN, "MYDIST_JOB_ID"), r"MYDIST_JOB_ID not set"),
+        (without(MYDISTRUN, "MYDIST_JOB_KEY_FD"), r"MYDIST_JOB_KEY_FD not set"),
+        ({**MYDISTRUN, "MYDIST_RANK": "2"}, r"MYDIST_RANK=2: expected an integer from 0 to 1"),
+        ({**MYDISTRUN, "MYDIST_RANK": "one"}, r"MYDIST_RANK=one: expected an integer"),
+        ({**MYDISTRUN, "MYDIST_RANK": "-1"}, r"MYDIST_RANK=-1: expected an integer from 0"),
+        ({**MYDISTRUN, "MYDIST_SIZE": "0"}, r"MYDIST_SIZE=0: expected an integer from 1"),
+        ({**MYDISTRUN, "MYDIST_SIZE": "٢"}, r"MYDIST_SIZE=٢: expected an integer"),
+        ({**MYDISTRUN, "MYDIST_SIZE": "9" * 5000}, r"MYDIST_SIZE=9+: expected an integer"),
+        ({**MYDISTRUN, "MYDIST_TIMEOUT_SECONDS": "0"}, r"MYDIST_TIMEOUT_SECONDS=0: expected a"),
+        ({**MYDISTRUN, "MYDIST_TIMEOUT_SECONDS": "nan"}, r"MYDIST_TIMEOUT_SECONDS=nan: expected"),
+        ({**MYDISTRUN, "MYDIST_TIMEOUT_SECONDS": "x"}, r"MYDIST_TIMEOUT_SECONDS=x: expected a"),
+        (
+            without(OPEN_MPI, "OMPI_COMM_WORLD_RANK"),
+            r"OMPI_COMM_WORLD_RANK not set, although OMPI_COMM_WORLD_SIZE is: Open MPI's mpirun",
+        ),
+        (without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"), r"OMPI_COMM_WORLD_SIZE not set"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "2"}, r"OMPI_COMM_WORLD_RANK=2: expected an integer"),
+        ({"RANK": "0"}, r"WORLD_SIZE not set, although RANK is: torchrun sets both.*unset RANK to"),
+        ({"WORLD_SIZE": "2"}, r"RANK not set, although WORLD_SIZE is"),
+        (without(TORCHRUN, "MASTER_ADDR"), r"MASTER_ADDR not set, although RANK, WORLD_SIZE, MA"),
+        (without(TORCHRUN, "MASTER_PORT"), r"MASTER_PORT not set"),
+        ({**TORCHRUN, "MASTER_PORT": "0"}, r"MASTER_PORT=0: expected an integer from 1 to 65535"),
+        ({**TORCHRUN, "MASTER_PORT": "65536"}, r"MASTER_PORT=65536: expected an integer"),
+        ({**TORCHRUN, "RANK": "7"}, r"RANK=7: expected an integer from 0 to 1"),
+    ],
+)
+def test_a_broken_environment_names_the_variable(environment: Mapping[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        _bootstrap.detect(1, environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({**MYDISTRUN, "MYDIST_CONTROLLER": "mpi"}, r"started by mydistrun without MPI.*--mpi"),
+        ({**OPEN_MPI, "MYDIST_CONTROLLER": "gloo"}, r"started by mpirun, which serves no rendezv"),
+        ({**TORCHRUN, "MYDIST_CONTROLLER": "mpi"}, r"RANK and WORLD_SIZE say that the job was"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"PMI_RANK=0, PMI_SIZE=2: .*MPICH.*Open MPI"),
+        (
+            {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"},
+            r"SLURM_PROCID=1: the job was started by srun, which this version does not understand",
+        ),
+        (MYDISTRUN, r"rank 1: MYDIST_JOB_KEY_FD=999999: not a descriptor with the job key"),
+    ],
+)
+def test_a_contradiction_says_how_to_start(environment: Mapping[str, str], text: str) -> None:
+    with pytest.raises(MydistError, match=text):
+        _bootstrap.detect(1, environment)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def torchrun_environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(_meeting, "_stores", {})
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> None:
+    """Two ranks as two threads over one store; five rounds, binary contents."""
+    results: dict[int, list[list[bytes]]] = {0: [], 1: []}
+    first = _meeting.store_exchange(torchrun_environment, 1, 0, 2, 30.0)
+    second = _meeting.store_exchange(torchrun_environment, 1, 1, 2, 30.0)
+
+    def work(rank: int, exchange: _meeting.Exchange) -> None:
+        for number in range(5):
+            results[rank].append(exchange(bytes([rank, number, 0, 255])))
+
+    threads = [threading.Thread(target=work, args=pair) for pair in ((0, first), (1, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    expected = [[bytes([r, n, 0, 255]) for r in range(2)] for n in range(5)]
+    assert results == {0: expected, 1: expected}
+
+
+def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, str]) -> None:
+    _meeting.store_exchange(torchrun_environment, 1, 0, 2, 30.0)  # Serves the store.
+    stale = _meeting.store_exchange(torchrun_environment, 1, 1, 2, 0.05)
+    current = _meeting.store_exchange(torchrun_environment, 2, 0, 2, 0.05)
+    with pytest.raises(MydistError, match=r"ranks \[0\] of 2 did not arrive within 0\.05 s"):
+        stale(b"old")
+    with pytest.raises(MydistError, match=r"ranks \[1\] of 2 did not arrive within 0\.05 s"):
+        current(b"new")
+
+
+def test_no_store_names_address_and_port() -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with pytest.raises(MydistError, match=r"rank 1: no store at MASTER_ADDR=127\.0\.0\.1, MASTER_"):
+        _meeting.store_exchange(environment, 1, 1, 2, 0.2)

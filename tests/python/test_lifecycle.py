@@ -1,0 +1,173 @@
+"""init, shutdown, and the questions about a job of one rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import mydist as md
+from mydist._arguments import resolve_name
+
+RunPython = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+class Communicator:
+    """What init() uses of an mpi4py communicator."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def Get_size(self) -> int:
+        return self._size
+
+
+@pytest.mark.usefixtures("job")
+def test_a_job_of_one_rank_knows_itself() -> None:
+    assert md.is_initialized()
+    assert (md.rank(), md.size()) == (0, 1)
+    assert (md.local_rank(), md.local_size()) == (0, 1)
+    assert (md.cross_rank(), md.cross_size()) == (0, 1)
+    assert md.is_homogeneous() is True
+    assert md.mpi_threads_supported() is False
+    assert md.global_process_set.ranks == [0]
+    assert md.global_process_set.process_set_id == 0
+    assert md.global_process_set.included() is True
+
+
+@pytest.mark.usefixtures("job")
+def test_init_again_changes_nothing() -> None:
+    handle = md.allreduce_async(torch.ones(2), name="kept")
+    md.init()
+    md.init(comm=[0])
+    assert md.synchronize(handle).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize("comm", [None, [0], (0,), range(1), Communicator(1)])
+def test_init_accepts_all_ranks(comm: object) -> None:
+    md.init(comm)
+    assert md.size() == 1
+    md.shutdown()
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize(
+    ("comm", "error", "text"),
+    [
+        ([0, 1], ValueError, r"comm is ranks \[0, 1\], but the job has ranks 0 to 0"),
+        ([], ValueError, r"comm is ranks \[\].*not part of this version"),
+        ([1], ValueError, r"comm is ranks \[1\], but the job has ranks 0 to 0"),
+        (Communicator(3), ValueError, r"a communicator of 3 ranks, but the job has ranks 0 to 0"),
+        ("0", TypeError, r"comm is '0' \(str\), expected None, a list of ranks or an mpi4py"),
+        (0, TypeError, r"comm is 0 \(int\)"),
+        ([0.0], TypeError, r"comm contains 0\.0, expected ranks"),
+        ([True], TypeError, r"comm contains True, expected ranks"),
+    ],
+)
+def test_init_refuses_other_comm(comm: object, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        md.init(comm)
+    assert not md.is_initialized()
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize("sets", ["dynamic", [[0]], [md.global_process_set]])
+def test_init_refuses_process_sets(sets: object) -> None:
+    with pytest.raises(ValueError, match=r"process_sets is .* not part of this version"):
+        md.init(process_sets=sets)
+    assert not md.is_initialized()
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MYDIST_FUSION_THRESHOLD_MB", "many"),
+        ("MYDIST_FUSION_THRESHOLD_MB", "-1"),
+        ("MYDIST_CACHE_CAPACITY", "1.5"),
+        ("MYDIST_LOG_LEVEL", "loud"),
+        ("MYDIST_TIMELINE_MARK_CYCLES", "maybe"),
+        ("MYDIST_COORDINATOR_RADIX", "0"),
+        ("MYDIST_STALL_WARNING_SECONDS", "soon"),
+        ("MYDIST_CONTROLLER", "nccl"),
+    ],
+)
+def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=rf"{variable}=.?{value}.*expected"):
+        md.init()
+    assert not md.is_initialized()
+
+
+@pytest.mark.usefixtures("no_job")
+def test_init_and_shutdown_fifty_times_leaves_nothing_open() -> None:
+    def cycle() -> None:
+        md.init()
+        assert md.allreduce(torch.full((3,), 2.0)).tolist() == [2.0, 2.0, 2.0]
+        md.shutdown()
+
+    cycle()
+    open_files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    for _ in range(50):
+        cycle()
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(os.listdir("/proc/self/task")) == threads
+
+
+@pytest.mark.usefixtures("no_job")
+def test_automatic_names_start_again_with_every_init() -> None:
+    for _ in range(2):
+        md.init()
+        assert resolve_name("allreduce", None) == "allreduce.noname.1"
+        assert resolve_name("broadcast", None) == "broadcast.noname.1"
+        assert resolve_name("allreduce", None) == "allreduce.noname.2"
+        md.shutdown()
+
+
+@pytest.mark.usefixtures("job")
+def test_stats_count_what_was_reduced() -> None:
+    before = md.stats()
+    md.allreduce(torch.ones(1000))
+    after = md.stats()
+    assert after["tensors"] - before["tensors"] == 1
+    assert after["tensor_bytes"] - before["tensor_bytes"] == 4000
+    assert after["control_messages_sent"] == 0
+
+
+@pytest.mark.usefixtures("job")
+def test_a_timeline_is_valid_json_with_the_tensor_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "time line.json"
+    md.start_timeline(path)
+    md.barrier()  # The engine starts recording when it wakes up, which may be for this one.
+    md.allreduce(torch.ones(4), name="watched")
+    md.stop_timeline()
+    md.shutdown()
+    events = json.loads(path.read_text())
+    rows = events["traceEvents"] if isinstance(events, dict) else events
+    assert any("watched" in json.dumps(row) for row in rows)
+
+
+@pytest.mark.usefixtures("job")
+def test_start_timeline_wants_a_path() -> None:
+    with pytest.raises(TypeError, match=r"file_path is 3 \(int\), expected a str or path"):
+        md.start_timeline(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(7)", "1 / 0", "md.shutdown()"])
+def test_exit_without_shutdown_keeps_the_exit_code(run_python: RunPython, ending: str) -> None:
+    done = run_python(
+        "import mydist as md, torch\n"
+        "md.init()\n"
+        "md.allreduce(torch.ones(3))\n"
+        "left = md.allreduce_async(torch.ones(1 << 20))\n"
+        "print('ready')\n" + ending
+    )
+    expected = {"raise SystemExit(7)": 7, "1 / 0": 1}.get(ending, 0)
+    assert (done.returncode, done.stdout) == (expected, "ready\n"), done.stderr
+    assert ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
