@@ -1,0 +1,89 @@
+#include "controller/control_port.h"
+
+#include <algorithm>
+
+namespace mydist {
+namespace {
+
+// How long a job in which ranks are leaving may stay unfinished after a connection broke.
+constexpr Duration kLossGrace = std::chrono::seconds(5);
+// A deadline that has passed: just look.
+constexpr TimePoint kPast = TimePoint::min();
+
+}  // namespace
+
+Status ControlPort::Exchange(TimePoint deadline) {
+  const bool waits = deadline > Now();
+  if (plane_ == nullptr) {
+    Sleep(deadline);
+  } else {
+    MYDIST_RETURN_IF_ERROR(CheckGrace());
+    MYDIST_ASSIGN_OR_RETURN(bool more, ReceiveOne(std::min(deadline, GraceEnd())));
+    while (more) {
+      MYDIST_ASSIGN_OR_RETURN(more, ReceiveOne(kPast));
+    }
+  }
+  if (waits) ++stats_.wakeups;
+  return Status::Ok();
+}
+
+Status ControlPort::Send(int peer, Bytes payload) {
+  ++stats_.messages_sent;
+  stats_.bytes_sent += payload.size();
+  return Judge(plane_->Send(peer, std::move(payload)));
+}
+
+void ControlPort::Wake() {
+  if (plane_ != nullptr) return plane_->Wake();
+  MutexLock lock(mutex_);
+  woken_ = true;
+  woken_condition_.NotifyOne();
+}
+
+Status ControlPort::Judge(Status status) {
+  if (status.code() != StatusCode::kPeerLost) return status;
+  if (finished_) return Status::Ok();
+  if (!expects_losses_) return status;
+  if (loss_.ok()) {
+    loss_ = std::move(status);
+    loss_time_ = Now();
+  }
+  return Status::Ok();
+}
+
+Status ControlPort::CheckGrace() {
+  if (finished_ || loss_.ok() || Now() < GraceEnd()) return Status::Ok();
+  return loss_;
+}
+
+TimePoint ControlPort::GraceEnd() const {
+  return finished_ || loss_.ok() ? kNever : loss_time_ + kLossGrace;
+}
+
+void ControlPort::Sleep(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (!woken_) {
+    if (deadline == kNever) {
+      woken_condition_.Wait(mutex_);
+    } else if (!woken_condition_.WaitUntil(mutex_, deadline)) {
+      break;
+    }
+  }
+  woken_ = false;
+}
+
+// Whether to look again: there was a message, or a loss that is not to be reported now.
+Result<bool> ControlPort::ReceiveOne(TimePoint deadline) {
+  auto received = plane_->Receive(deadline);
+  if (!received.ok()) {
+    MYDIST_RETURN_IF_ERROR(Judge(received.status()));
+    return true;
+  }
+  if (!received->has_value()) return false;
+  ++stats_.messages_received;
+  stats_.bytes_received += (*received)->payload.size();
+  inbox_.push_back(**std::move(received));
+  return true;
+}
+
+}  // namespace mydist

@@ -1,0 +1,59 @@
+// ControlPort: the coordinator's way to the control plane; with a single rank, which has none, a
+// place to sleep. Owned by the Coordinator; all methods but Wake by whoever drives the engine.
+// Takes messages in, counts what passes, and decides when the loss of a peer is an error.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "controller/control_plane.h"
+#include "controller/coordinator.h"
+
+namespace mydist {
+
+class ControlPort {
+ public:
+  // `plane` is null for a single rank, else outlives the port.
+  explicit ControlPort(ControlPlane* plane) : plane_(plane) {}
+
+  // Waits for a message, Wake or `deadline` (in the past: just looks) and takes in what is there.
+  Status Exchange(TimePoint deadline);
+  bool HasMessages() const { return !inbox_.empty(); }
+  std::vector<IncomingMessage> TakeMessages() { return std::exchange(inbox_, {}); }
+
+  Status Send(int peer, Bytes payload);
+  void Wake();
+
+  // Ranks are leaving: from now on a lost peer is an error only if the job does not finish soon.
+  void ExpectLosses() { expects_losses_ = true; }
+  // Every rank has left: a lost peer is no error any more.
+  void Finish() { finished_ = true; }
+
+  CoordinatorStats& stats() { return stats_; }
+  const CoordinatorStats& stats() const { return stats_; }
+
+ private:
+  Status Judge(Status status);  // Of an error of the plane.
+  Status CheckGrace();
+  TimePoint GraceEnd() const;
+  void Sleep(TimePoint deadline);
+  Result<bool> ReceiveOne(TimePoint deadline);
+
+  ControlPlane* const plane_;
+  std::vector<IncomingMessage> inbox_;
+  bool expects_losses_ = false;
+  bool finished_ = false;
+  Status loss_;  // Held back since loss_time_.
+  TimePoint loss_time_;
+  CoordinatorStats stats_;
+
+  Mutex mutex_;
+  CondVar woken_condition_;
+  bool woken_ MYDIST_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace mydist

@@ -1,0 +1,93 @@
+// Coordinator: this rank's vertex in the tree of coordinators; the "negotiate" step and the only
+// I/O of csrc/controller. Owned by the engine; all methods but Wake are called by whoever drives
+// the engine, one thread at a time. Everything it decides is decided by pure classes.
+// Invariant: the batches Negotiate returns are the same, in the same order, on every rank; only
+// kError is left out on ranks that do not have the tensor in flight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/result.h"
+#include "controller/control_plane.h"
+#include "controller/request.h"
+#include "controller/response.h"
+
+namespace mydist {
+
+struct CoordinatorOptions {
+  int rank = 0;
+  int size = 1;
+  int radix = 32;                              // Children per vertex of the tree, at least 1.
+  int64_t cache_capacity = 1024;               // Tensors; 0 switches the response cache off.
+  Duration stall_warning = Duration::zero();   // 0: no warnings.
+  Duration stall_shutdown = Duration::zero();  // 0: never.
+  std::vector<std::string> hosts;              // Of each rank, for messages; may be empty.
+};
+
+// Counted since construction.
+struct CoordinatorStats {
+  uint64_t messages_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t entries_received = 0;  // Tensors in reports of children: one per ready slot or request.
+  uint64_t cache_hits = 0;        // Of our own announcements.
+  uint64_t cache_misses = 0;
+  uint64_t wakeups = 0;  // Returns of Exchange that had waited.
+};
+
+class MYDIST_EXPORT Coordinator {
+ public:
+  // `plane` must outlive the coordinator; null exactly when size is 1.
+  Coordinator(CoordinatorOptions options, ControlPlane* plane);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // These tensors became ready on this rank. All members of a group in one call. Does not send or
+  // block; Negotiate does. kInvalidArgument, with nothing announced, for a request that no message
+  // can carry (name, group or shape too long, a negative dimension), a name that is still in
+  // flight or an unknown process set.
+  Status Announce(std::vector<Request> requests, TimePoint now);
+
+  // This rank leaves: every rank gets kDeparted with `reason` and, once all have left, kFinished.
+  // Keep cycling until then, and executing what becomes ready before kDeparted: the other ranks
+  // execute it too. A second call changes nothing.
+  Status Depart(std::string reason, TimePoint now);
+
+  // Asks the root to start or stop the timeline on every rank.
+  Status RequestTimeline(bool start, bool mark_cycles);
+
+  // Blocks, without burning CPU, until a message came, Wake was called, `deadline` passed, or a
+  // stall is due; then takes in every message already there. Does not block while Negotiate has
+  // something to do. Errors of the control plane: kPeerLost and others, to be treated as fatal.
+  // The loss of a peer during departure is none unless kFinished stays away for 5 s.
+  Status Exchange(TimePoint deadline);
+
+  // Takes the messages and announcements in, sends what follows from them, and returns one batch
+  // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.
+  // The caller hands the members of exactly one batch to the fusion planner. Never blocks.
+  // kInternal or kVersionMismatch, naming the rank, for a malformed message; kPeerLost.
+  Result<std::vector<Response>> Negotiate(TimePoint now);
+
+  // Makes the present or the next Exchange return. Thread-safe, never blocks.
+  void Wake();
+
+  // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
+  Status SendTimeline(Bytes block);
+  // On rank 0: the blocks that arrived since the last call, in order per rank. Else empty.
+  std::vector<IncomingMessage> TakeTimeline();
+
+  const CoordinatorStats& stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mydist

@@ -1,0 +1,120 @@
+#include "controller/fusion_planner.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace mydist {
+namespace {
+
+struct Candidate {
+  size_t index = 0;
+  int64_t bytes = 0;
+};
+
+// Whatever must be equal within one batch. Scales as bits: an exact, total order.
+auto FusionKey(const Request& request) {
+  const bool reduces = Reduces(request.op);
+  return std::make_tuple(request.process_set, request.group, request.op, request.dtype,
+                         request.device == kCpuDevice, reduces ? request.reduce_op : ReduceOp::kSum,
+                         std::bit_cast<uint64_t>(reduces ? request.prescale : 1.0),
+                         std::bit_cast<uint64_t>(reduces ? request.postscale : 1.0),
+                         request.op == OpKind::kBroadcast ? request.root_rank : -1);
+}
+using Key = decltype(FusionKey(Request{}));
+
+bool Fuses(OpKind op) { return op != OpKind::kAlltoall && op != OpKind::kBarrier; }
+
+void PlanGroup(const std::vector<Candidate>& members, std::vector<std::vector<size_t>>& plan) {
+  std::vector<size_t>& batch = plan.emplace_back();
+  for (const Candidate& member : members) batch.push_back(member.index);
+}
+
+// First fit with look-ahead: a batch takes every later tensor that still fits.
+void PlanByThreshold(std::vector<Candidate> rest, int64_t threshold_bytes,
+                     std::vector<std::vector<size_t>>& plan) {
+  if (threshold_bytes <= 0) {
+    for (const Candidate& candidate : rest) plan.push_back({candidate.index});
+    return;
+  }
+  while (!rest.empty()) {
+    std::vector<size_t>& batch = plan.emplace_back();
+    int64_t room_bytes = threshold_bytes - rest.front().bytes;
+    batch.push_back(rest.front().index);
+    std::vector<Candidate> passed_over;
+    for (size_t i = 1; i < rest.size(); ++i) {
+      if (rest[i].bytes <= room_bytes) {
+        batch.push_back(rest[i].index);
+        room_bytes -= rest[i].bytes;
+      } else {
+        passed_over.push_back(rest[i]);
+      }
+    }
+    rest = std::move(passed_over);
+  }
+}
+
+// Where the batch of a group stands: with the group's first member, so that a group of several
+// dtypes stays together.
+std::vector<size_t> OrderKeys(std::span<const std::shared_ptr<const Agreement>> ready) {
+  std::map<std::string, size_t> first_of_group;
+  std::vector<size_t> keys(ready.size());
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const std::string& group = ready[i]->request.group;
+    keys[i] = group.empty() ? i : first_of_group.emplace(group, i).first->second;
+  }
+  return keys;
+}
+
+}  // namespace
+
+int64_t FusedBytes(const Agreement& agreement) {
+  const Request& request = agreement.request;
+  // What has no size that can be counted fits nowhere.
+  constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max();
+  Shape shape = request.shape;
+  if (request.op == OpKind::kAllgather) {
+    int64_t rows = 0;
+    for (const int64_t first_dim : agreement.first_dims) {
+      if (__builtin_add_overflow(rows, first_dim, &rows)) return kTooMuch;
+    }
+    shape = shape.WithFirstDim(rows);
+  }
+  int64_t bytes = 0;
+  const auto element_count = shape.ElementCount();
+  if (!element_count || __builtin_mul_overflow(*element_count, SizeOf(request.dtype), &bytes)) {
+    return kTooMuch;
+  }
+  return bytes;
+}
+
+std::vector<std::vector<size_t>> PlanFusion(std::span<const std::shared_ptr<const Agreement>> ready,
+                                            int64_t threshold_bytes) {
+  std::map<Key, std::vector<Candidate>> by_key;
+  std::vector<std::vector<size_t>> plan;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const Request& request = ready[i]->request;
+    if (Fuses(request.op)) {
+      by_key[FusionKey(request)].push_back({i, FusedBytes(*ready[i])});
+    } else {
+      plan.push_back({i});
+    }
+  }
+  for (auto& [key, candidates] : by_key) {
+    if (ready[candidates.front().index]->request.group.empty()) {
+      PlanByThreshold(std::move(candidates), threshold_bytes, plan);
+    } else {
+      PlanGroup(candidates, plan);
+    }
+  }
+  const std::vector<size_t> keys = OrderKeys(ready);
+  std::sort(plan.begin(), plan.end(), [&](const auto& a, const auto& b) {
+    return std::make_pair(keys[a.front()], a.front()) < std::make_pair(keys[b.front()], b.front());
+  });
+  return plan;
+}
+
+}  // namespace mydist

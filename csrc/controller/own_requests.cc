@@ -1,0 +1,49 @@
+#include "controller/own_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mydist {
+
+bool OwnRequests::Add(const Request& request, std::optional<uint32_t> slot) {
+  return requests_.try_emplace(request.name, Entry{request, slot, announced_count_++}).second;
+}
+
+bool OwnRequests::Answer(const std::string& name) { return requests_.erase(name) > 0; }
+
+void OwnRequests::SlotLost(const std::string& name, uint32_t slot) {
+  const auto it = requests_.find(name);
+  if (it == requests_.end() || it->second.slot != slot) return;
+  it->second.slot = std::nullopt;
+  lost_.push_back(name);
+}
+
+std::vector<std::string> OwnRequests::End(const StreamItem& error) {
+  std::vector<std::pair<uint64_t, std::string>> ended;
+  for (const auto& [name, entry] : requests_) {
+    if (Ends(error, entry.request)) ended.emplace_back(entry.number, name);
+  }
+  std::sort(ended.begin(), ended.end());
+  std::vector<std::string> names;
+  for (auto& [number, name] : ended) {
+    requests_.erase(name);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::vector<Request> OwnRequests::TakeLost() {
+  std::vector<Request> requests;
+  for (const std::string& name : std::exchange(lost_, {})) {
+    const auto it = requests_.find(name);
+    if (it != requests_.end() && !it->second.slot) requests.push_back(it->second.request);
+  }
+  return requests;
+}
+
+void OwnRequests::Clear() {
+  requests_.clear();
+  lost_.clear();
+}
+
+}  // namespace mydist

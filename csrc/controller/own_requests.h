@@ -1,0 +1,46 @@
+// OwnRequests: what this rank has announced and the stream has not answered yet. Pure.
+// Owned by the Negotiator. Knows how each was announced (as a cached slot or in full), so that a
+// slot lost to eviction or invalidation makes its tensor be announced again, in full.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "controller/request.h"
+#include "controller/stream.h"
+
+namespace mydist {
+
+class OwnRequests {
+ public:
+  // False when the name is already there.
+  bool Add(const Request& request, std::optional<uint32_t> slot);
+  bool Contains(const std::string& name) const { return requests_.contains(name); }
+  size_t size() const { return requests_.size(); }
+
+  // The stream says the tensor is ready; false when this rank has not announced it.
+  bool Answer(const std::string& name);
+  // The stream took the slot away from `name`.
+  void SlotLost(const std::string& name, uint32_t slot);
+  // Removes what the error ends; the names, in order of announcement.
+  std::vector<std::string> End(const StreamItem& error);
+  // Those whose slot was lost and that are still unanswered, in the order in which they were lost.
+  std::vector<Request> TakeLost();
+  void Clear();
+
+ private:
+  struct Entry {
+    Request request;
+    std::optional<uint32_t> slot;
+    uint64_t number = 0;  // Order of announcement.
+  };
+
+  uint64_t announced_count_ = 0;
+  std::unordered_map<std::string, Entry> requests_;
+  std::vector<std::string> lost_;
+};
+
+}  // namespace mydist

@@ -1,0 +1,73 @@
+#include "controller/readiness.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "controller/request_property.h"
+
+namespace mydist {
+namespace {
+
+void AddVariant(Readiness& merged, const Request& request, const std::vector<int32_t>& ranks) {
+  for (Variant& variant : merged.variants) {
+    if (!Agree(variant.request, request)) continue;
+    variant.ranks.insert(variant.ranks.end(), ranks.begin(), ranks.end());
+    return;
+  }
+  if (merged.variants.size() < kMaxVariants) {
+    merged.variants.push_back({request, ranks});
+  } else {
+    merged.unlisted_rank_count += static_cast<int64_t>(ranks.size());
+  }
+}
+
+std::vector<int64_t> MergeFirstDims(std::span<const ReadinessPart> parts) {
+  std::vector<std::pair<int32_t, int64_t>> by_rank;
+  for (const ReadinessPart& part : parts) {
+    MYDIST_CHECK(part.readiness->first_dims.size() == part.ranks->size());
+    for (size_t i = 0; i < part.ranks->size(); ++i) {
+      by_rank.emplace_back((*part.ranks)[i], part.readiness->first_dims[i]);
+    }
+  }
+  std::sort(by_rank.begin(), by_rank.end());
+  std::vector<int64_t> first_dims;
+  first_dims.reserve(by_rank.size());
+  for (const auto& [rank, first_dim] : by_rank) first_dims.push_back(first_dim);
+  return first_dims;
+}
+
+}  // namespace
+
+int64_t FirstDimOf(const Request& request) {
+  return request.shape.rank() == 0 ? 1 : request.shape.dim(0);
+}
+
+Readiness MakeReadiness(const Request& request) {
+  Readiness readiness;
+  readiness.variants.push_back({RankIndependent(request), {}});
+  if (request.op == OpKind::kAllgather) readiness.first_dims.push_back(FirstDimOf(request));
+  return readiness;
+}
+
+Readiness MergeReadiness(std::span<const ReadinessPart> parts) {
+  MYDIST_CHECK(!parts.empty());
+  Readiness merged;
+  for (const ReadinessPart& part : parts) {
+    merged.unlisted_rank_count += part.readiness->unlisted_rank_count;
+    for (const Variant& variant : part.readiness->variants) {
+      AddVariant(merged, variant.request, part.readiness->agreed() ? *part.ranks : variant.ranks);
+    }
+  }
+  if (merged.agreed()) {
+    merged.variants.front().ranks.clear();
+    if (merged.request().op == OpKind::kAllgather) merged.first_dims = MergeFirstDims(parts);
+    return merged;
+  }
+  for (Variant& variant : merged.variants) std::sort(variant.ranks.begin(), variant.ranks.end());
+  std::sort(merged.variants.begin(), merged.variants.end(),
+            [](const Variant& a, const Variant& b) { return a.ranks.front() < b.ranks.front(); });
+  return merged;
+}
+
+}  // namespace mydist

@@ -1,0 +1,47 @@
+// Report: what a vertex tells its parent; at most one per cycle. Pure data.
+// Invariant: everything in it is meant for the stream as it was at `stream_position`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "controller/readiness.h"
+#include "controller/request.h"
+
+namespace mydist {
+
+// A tensor that part of the subtree has been waiting for too long.
+struct StallNote {
+  Request request;               // As one waiting rank requested it.
+  std::vector<int32_t> missing;  // Ranks of the subtree that are not ready, ascending.
+  Duration waited = Duration::zero();
+};
+
+struct Departure {
+  int32_t rank = -1;
+  std::string reason;
+};
+
+struct TimelineControl {
+  bool start = false;  // Else stop.
+  bool mark_cycles = false;
+};
+
+struct Report {
+  uint64_t stream_position = 0;         // Items of the stream the sender has applied.
+  std::vector<uint32_t> ready_slots;    // Cached tensors the subtree is ready for, ascending.
+  std::vector<uint32_t> invalid_slots;  // Cached agreements that no longer hold.
+  std::vector<Readiness> ready_requests;
+  std::vector<StallNote> stalls;
+  std::vector<Departure> departures;
+  std::vector<TimelineControl> timeline;
+
+  bool empty() const {
+    return ready_slots.empty() && invalid_slots.empty() && ready_requests.empty() &&
+           stalls.empty() && departures.empty() && timeline.empty();
+  }
+};
+
+}  // namespace mydist

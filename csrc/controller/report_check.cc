@@ -1,0 +1,89 @@
+#include "controller/report_check.h"
+
+#include <algorithm>
+#include <string>
+
+namespace mydist {
+namespace {
+
+Status Wrong(const Request& request, const std::string& what) {
+  return Status::Internal("a report about tensor '" + request.name + "' " + what);
+}
+
+// Ascending, without duplicates, all in the lane.
+bool AreRanksOf(const Lane& lane, const std::vector<int32_t>& ranks) {
+  const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), [](int32_t a, int32_t b) {
+                           return a >= b;
+                         }) == ranks.end();
+  return ascending &&
+         std::includes(lane.ranks.begin(), lane.ranks.end(), ranks.begin(), ranks.end());
+}
+
+Status CheckAgreed(const Readiness& readiness, const Lane& lane) {
+  const bool gathers = readiness.request().op == OpKind::kAllgather;
+  const size_t expected = gathers ? lane.ranks.size() : 0;
+  if (readiness.first_dims.size() != expected) {
+    return Wrong(readiness.request(), "has " + std::to_string(readiness.first_dims.size()) +
+                                          " first dimensions, expected " +
+                                          std::to_string(expected));
+  }
+  if (!readiness.variants.front().ranks.empty() || readiness.unlisted_rank_count != 0) {
+    return Wrong(readiness.request(), "lists ranks although they agree");
+  }
+  return Status::Ok();
+}
+
+Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
+  if (!readiness.first_dims.empty()) {
+    return Wrong(readiness.request(), "has first dimensions although the ranks disagree");
+  }
+  size_t rank_count = 0;
+  for (const Variant& variant : readiness.variants) {
+    if (variant.ranks.empty() || !AreRanksOf(lane, variant.ranks)) {
+      return Wrong(readiness.request(), "lists ranks outside the sender's subtree");
+    }
+    rank_count += variant.ranks.size();
+  }
+  const int64_t unlisted = readiness.unlisted_rank_count;
+  if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) != lane.ranks.size()) {
+    return Wrong(readiness.request(), "does not account for every rank of the sender's subtree");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set) {
+  for (const Variant& variant : readiness.variants) {
+    if (variant.request.name != readiness.name()) {
+      return Wrong(readiness.request(), "also speaks of '" + variant.request.name + "'");
+    }
+    if (variant.request.process_set != process_set) {
+      return Wrong(readiness.request(), "is for process set " +
+                                            std::to_string(variant.request.process_set) +
+                                            ", expected " + std::to_string(process_set));
+    }
+  }
+  return readiness.agreed() ? CheckAgreed(readiness, lane) : CheckDisagreed(readiness, lane);
+}
+
+Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_set) {
+  if (note.request.process_set != process_set) {
+    return Wrong(note.request, "is for process set " + std::to_string(note.request.process_set) +
+                                   ", expected " + std::to_string(process_set));
+  }
+  if (note.missing.empty() || !AreRanksOf(lane, note.missing)) {
+    return Wrong(note.request, "lists ranks outside the sender's subtree as missing");
+  }
+  return Status::Ok();
+}
+
+bool MatchesAgreement(const Request& request, const Agreement& agreement, int32_t index) {
+  if (!Agree(request, agreement.request)) return false;
+  if (request.op != OpKind::kAllgather) return true;
+  const auto position = static_cast<size_t>(index);
+  return position < agreement.first_dims.size() &&
+         agreement.first_dims[position] == FirstDimOf(request);
+}
+
+}  // namespace mydist

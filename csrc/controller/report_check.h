@@ -1,0 +1,19 @@
+// Report check: whether what a child reports can be true. Pure.
+// Everything a peer sends is checked here or while decoding, so that the rest may rely on it.
+#pragma once
+
+#include "base/status.h"
+#include "controller/report.h"
+#include "controller/response.h"
+#include "controller/tree.h"
+
+namespace mydist {
+
+// kInternal, saying what is wrong.
+Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set);
+Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_set);
+
+// Whether the request of the set's member number `index` is covered by what was agreed on.
+bool MatchesAgreement(const Request& request, const Agreement& agreement, int32_t index);
+
+}  // namespace mydist

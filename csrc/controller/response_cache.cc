@@ -1,0 +1,77 @@
+#include "controller/response_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace mydist {
+
+ResponseCache::ResponseCache(int64_t capacity)
+    : capacity_(std::clamp<int64_t>(capacity, 0, kMaxCacheSlots)) {}
+
+std::optional<uint32_t> ResponseCache::Find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end()) return std::nullopt;
+  return it->second;
+}
+
+const std::shared_ptr<const Agreement>& ResponseCache::At(uint32_t slot) const {
+  static const std::shared_ptr<const Agreement> kNone;
+  return slot < slots_.size() ? slots_[slot].agreement : kNone;
+}
+
+uint64_t ResponseCache::ChangedAt(uint32_t slot) const {
+  MYDIST_CHECK(slot < slot_count());
+  return slot < slots_.size() ? slots_[slot].changed_at : 0;
+}
+
+std::optional<uint32_t> ResponseCache::SlotFor(std::string_view name) const {
+  if (capacity_ == 0) return std::nullopt;
+  if (const auto slot = Find(name)) return slot;
+  if (!freed_.empty()) return *freed_.begin();
+  if (static_cast<int64_t>(slots_.size()) < capacity_) return static_cast<uint32_t>(slots_.size());
+  return by_use_.front();
+}
+
+void ResponseCache::Assign(uint32_t slot, std::shared_ptr<const Agreement> agreement,
+                           uint64_t position) {
+  MYDIST_CHECK(slot <= slots_.size() && slot < slot_count() && agreement != nullptr);
+  if (slot == slots_.size()) {
+    slots_.emplace_back();
+  } else if (slots_[slot].agreement != nullptr) {
+    Free(slot, position);
+  }
+  freed_.erase(slot);
+  Slot& entry = slots_[slot];
+  entry.agreement = std::move(agreement);
+  entry.changed_at = position;
+  entry.use = by_use_.insert(by_use_.end(), slot);
+  by_name_[entry.agreement->request.name] = slot;
+}
+
+void ResponseCache::Touch(uint32_t slot) {
+  MYDIST_CHECK(At(slot) != nullptr);
+  by_use_.splice(by_use_.end(), by_use_, slots_[slot].use);
+}
+
+void ResponseCache::Free(uint32_t slot, uint64_t position) {
+  MYDIST_CHECK(At(slot) != nullptr);
+  Slot& entry = slots_[slot];
+  by_name_.erase(entry.agreement->request.name);
+  by_use_.erase(entry.use);
+  entry.agreement = nullptr;
+  entry.changed_at = position;
+  freed_.insert(slot);
+}
+
+std::vector<uint32_t> ResponseCache::EndedBy(const StreamItem& error) const {
+  std::vector<uint32_t> ended;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    const auto& agreement = slots_[slot].agreement;
+    if (agreement != nullptr && Ends(error, agreement->request)) ended.push_back(slot);
+  }
+  return ended;
+}
+
+}  // namespace mydist

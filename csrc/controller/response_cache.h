@@ -1,0 +1,59 @@
+// ResponseCache: agreements that get a slot number, so that readiness becomes one bit. Pure.
+// Owned by the Negotiator of one process set. A function of the stream alone, hence equal on all
+// ranks at the same stream position. Ready tensors are touched in stream order; when all slots are
+// taken the one least recently touched is evicted.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "controller/response.h"
+#include "controller/stream.h"
+
+namespace mydist {
+
+inline constexpr int64_t kMaxCacheSlots = int64_t{1} << 20;
+
+class ResponseCache {
+ public:
+  // Slots 0 … capacity-1, capped at kMaxCacheSlots; 0 or less caches nothing.
+  explicit ResponseCache(int64_t capacity);
+
+  std::optional<uint32_t> Find(std::string_view name) const;
+  // Null for a free slot and for a number that is none.
+  const std::shared_ptr<const Agreement>& At(uint32_t slot) const;
+  // Stream position at which the slot was last assigned or freed; 0: never. `slot` < slot_count().
+  uint64_t ChangedAt(uint32_t slot) const;
+  uint32_t slot_count() const { return static_cast<uint32_t>(capacity_); }
+
+  // The slot that takes the agreement: that of its name, else the lowest free one, else the one
+  // least recently touched. Nothing when no slot can be had. Follow with Assign.
+  std::optional<uint32_t> SlotFor(std::string_view name) const;
+  void Assign(uint32_t slot, std::shared_ptr<const Agreement> agreement, uint64_t position);
+  void Touch(uint32_t slot);
+  void Free(uint32_t slot, uint64_t position);
+  // Slots whose tensor is ended by this error, ascending.
+  std::vector<uint32_t> EndedBy(const StreamItem& error) const;
+
+ private:
+  struct Slot {
+    std::shared_ptr<const Agreement> agreement;
+    uint64_t changed_at = 0;
+    std::list<uint32_t>::iterator use;  // Into by_use_; valid while occupied.
+  };
+
+  const int64_t capacity_;
+  std::vector<Slot> slots_;     // Grows to capacity_ as slots are first used.
+  std::set<uint32_t> freed_;    // Free slots below slots_.size().
+  std::list<uint32_t> by_use_;  // Least recently touched first.
+  std::unordered_map<std::string_view, uint32_t> by_name_;  // Keys live in the agreements.
+};
+
+}  // namespace mydist

@@ -1,0 +1,33 @@
+// Stall text: tells the user which ranks a tensor waits for, and which name may be meant. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "controller/pending_tensors.h"
+
+namespace mydist {
+
+struct StallContext {
+  const std::vector<std::string>* hosts = nullptr;
+  // Everything else that waits; searched for a name that looks alike and waits the other way round.
+  const std::vector<WaitingTensor>* others = nullptr;
+};
+
+// "allreduce 'x' waits for rank 3 (host b) since 10 s; ready on ranks 0-2. …"
+std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context);
+
+// The same for a group of which only `ready_count` members are ready on all ranks.
+std::string GroupStallText(const Request& member, size_t ready_count, Duration waited);
+
+// The one among `others` that is probably the same tensor under another name: it is ready on none
+// of the ranks that are ready for `tensor`, has the same op, dtype and shape or a similar name.
+// Null when there is none.
+const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
+                                  const std::vector<WaitingTensor>& others);
+
+// Insertions, deletions and replacements that lead from one to the other.
+size_t EditDistance(const std::string& a, const std::string& b);
+
+}  // namespace mydist

@@ -1,0 +1,244 @@
+#include "controller/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "controller/message_codec.h"
+#include "controller/simulated_job.h"
+#include "controller/wire.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CoordinatorTest, OneRankDecidesAlone) {
+  SimulatedJob job({.size = 1});
+  job.Announce(0, {MakeRequest("b"), MakeRequest("a")});
+  job.RunUntilQuiet();
+  job.Announce(0, MakeRequest("a"));
+  job.RunUntilQuiet();
+  job.Depart(0, "shutdown");
+  job.RunUntilQuiet();
+  EXPECT_THAT(job.Log(0), ElementsAre("ready b [4]", "ready a [4]", "|", "ready a [4]", "|",
+                                      "departed 0: ABORTED: rank 0 has left the job: shutdown",
+                                      "finished", "|"));
+  EXPECT_EQ(job.coordinator(0).stats().cache_hits, 1u);
+}
+
+TEST(CoordinatorTest, OneRankSleepsUntilWokenOrDue) {
+  Coordinator coordinator(CoordinatorOptions(), nullptr);
+  const TimePoint deadline = Now() + std::chrono::milliseconds(5);
+  EXPECT_TRUE(coordinator.Exchange(deadline).ok());
+  EXPECT_GE(Now(), deadline);
+  coordinator.Wake();  // Before the wait begins: must not be lost.
+  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  std::thread waker([&] { coordinator.Wake(); });
+  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  waker.join();
+}
+
+TEST(CoordinatorTest, ExchangeDoesNotSleepOnWork) {
+  Coordinator coordinator(CoordinatorOptions(), nullptr);
+  ASSERT_TRUE(coordinator.Announce({MakeRequest("x")}, Now()).ok());
+  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  EXPECT_EQ(coordinator.Negotiate(Now())->size(), 1u);
+  ASSERT_TRUE(coordinator.RequestTimeline(true, true).ok());
+  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  EXPECT_EQ(coordinator.Negotiate(Now())->at(0).kind, ResponseKind::kTimelineStart);
+}
+
+TEST(CoordinatorTest, AnnouncementsAreCheckedAsAWhole) {
+  Coordinator coordinator(CoordinatorOptions(), nullptr);
+  const auto text = [&](std::vector<Request> requests) {
+    const Status status = coordinator.Announce(std::move(requests), Now());
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    return status.message();
+  };
+  EXPECT_THAT(text({MakeRequest("x"), MakeRequest("x")}), HasSubstr("'x' is still in flight"));
+  Request elsewhere = MakeRequest("y");
+  elsewhere.process_set = 3;
+  EXPECT_THAT(text({MakeRequest("x"), elsewhere}), HasSubstr("process set 3 is unknown"));
+  EXPECT_THAT(text({MakeRequest("x"), MakeRequest("z", {-4})}), HasSubstr("[-4] is invalid"));
+  EXPECT_TRUE(coordinator.Negotiate(Now())->empty());  // Nothing was announced.
+  ASSERT_TRUE(coordinator.Announce({MakeRequest("x")}, Now()).ok());
+  EXPECT_THAT(text({MakeRequest("x")}), HasSubstr("'x' is still in flight"));
+}
+
+TEST(CoordinatorTest, BatchesComeOneAtATime) {
+  SimulatedJob job({.size = 2});
+  for (const char* name : {"a", "b"}) {
+    job.Announce(1, MakeRequest(name));
+    job.Announce(0, MakeRequest(name));
+    ASSERT_TRUE(job.Step(1).ok());
+    while (job.DeliverOne()) {
+    }
+    ASSERT_TRUE(job.Step(0).ok());
+  }
+  while (job.DeliverOne()) {
+  }
+  // Both segments have arrived, but rank 1 must not fuse what rank 0 did not.
+  for (int cycle = 0; cycle < 2; ++cycle) ASSERT_TRUE(job.Step(1).ok());
+  EXPECT_THAT(job.Log(1), ElementsAre("ready a [4]", "|", "ready b [4]", "|"));
+  EXPECT_EQ(job.Log(0), job.Log(1));
+}
+
+TEST(CoordinatorTest, ADepartureEndsEverythingAndTheLastOneFinishes) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SimulatedJob job({.size = 5, .radix = 2, .names_hosts = true, .seed = seed});
+    for (const int rank : {0, 1, 2, 4}) job.Announce(rank, MakeRequest("x"));
+    job.Depart(3, "exit 0");
+    job.RunUntilQuiet();
+    const std::string departed = "departed 3: ABORTED: rank 3 (host h3) has left the job: exit 0";
+    for (int rank = 0; rank < 5; ++rank) ASSERT_THAT(job.Log(rank), ElementsAre(departed, "|"));
+    job.AnnounceAll(MakeRequest("late"));
+    job.Depart(3, "again");
+    job.RunUntilQuiet();
+    ASSERT_EQ(job.Log(0).size(), 2u);
+    for (const int rank : {4, 2, 1, 0}) job.Depart(rank, "shutdown");
+    job.RunUntilQuiet();
+    for (int rank = 0; rank < 5; ++rank) {
+      ASSERT_EQ(job.Log(rank), job.Log(0));
+      ASSERT_EQ(job.Log(rank).end()[-2], "finished");
+    }
+  }
+}
+
+TEST(CoordinatorTest, TheTimelineStartsAndStopsEverywhere) {
+  SimulatedJob job({.size = 4, .radix = 1});
+  ASSERT_TRUE(job.coordinator(3).RequestTimeline(true, true).ok());
+  job.RunUntilQuiet();
+  ASSERT_TRUE(job.coordinator(0).RequestTimeline(false, false).ok());
+  job.RunUntilQuiet();
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(job.Log(rank),
+                ElementsAre("timeline start with cycles", "|", "timeline stop", "|"));
+  }
+}
+
+TEST(CoordinatorTest, TimelineBlocksReachRankZero) {
+  SimulatedJob job({.size = 4, .radix = 1});
+  ASSERT_TRUE(job.coordinator(3).SendTimeline({1, 2, 3}).ok());
+  ASSERT_TRUE(job.coordinator(3).SendTimeline({}).ok());
+  ASSERT_TRUE(job.coordinator(0).SendTimeline({4}).ok());
+  job.RunUntilQuiet();
+  const auto blocks = job.coordinator(0).TakeTimeline();
+  ASSERT_EQ(blocks.size(), 3u);
+  EXPECT_EQ(blocks[0].source, 0);
+  EXPECT_EQ(blocks[0].payload, Bytes{4});
+  EXPECT_EQ(blocks[1].source, 3);
+  EXPECT_EQ(blocks[1].payload, (Bytes{1, 2, 3}));
+  EXPECT_TRUE(blocks[2].payload.empty());
+  EXPECT_TRUE(job.coordinator(0).TakeTimeline().empty());
+}
+
+// What a rank says when it is handed this message.
+Status Handed(int rank, int source, Bytes payload) {
+  SimulatedJob job({.size = 5, .radix = 2, .names_hosts = true});
+  job.plane(rank).inbox.push_back({source, std::move(payload)});
+  return job.Step(rank);
+}
+
+TEST(CoordinatorTest, MalformedMessagesNameTheSender) {
+  EXPECT_THAT(Handed(1, 3, {}).ToString(),
+              "INTERNAL: control message from rank 3 (host h3): malformed control message: it has "
+              "0 bytes, expected at least 2");
+  EXPECT_EQ(Handed(1, 3, {99, 1}).code(), StatusCode::kVersionMismatch);
+  EXPECT_THAT(Handed(1, 3, {99, 1}).message(), HasSubstr("rank 3 (host h3): it speaks version 99"));
+  EXPECT_THAT(Handed(1, 3, {kWireVersion, 77}).message(), HasSubstr("kind 77 is unknown"));
+}
+
+TEST(CoordinatorTest, MessagesFromTheWrongPlaceAreRefused) {
+  const Bytes report = EncodeReport(Report())[0];
+  const Bytes segment = EncodeSegment(StreamSegment())[0];
+  EXPECT_TRUE(Handed(1, 3, report).ok());
+  EXPECT_TRUE(Handed(1, 0, segment).ok());
+  EXPECT_THAT(Handed(1, 2, report).message(), HasSubstr("no child of this one"));
+  EXPECT_THAT(Handed(0, 3, report).message(), HasSubstr("no child of this one"));
+  EXPECT_THAT(Handed(1, 3, segment).message(), HasSubstr("only the parent, rank 0"));
+  EXPECT_THAT(Handed(1, 0, {kWireVersion, 3}).message(), HasSubstr("only rank 0 takes"));
+}
+
+TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
+  const auto text = [](auto fill) {
+    Report report;
+    fill(report);
+    return Handed(1, 3, EncodeReport(report)[0]).ToString();
+  };
+  const auto ready = [](Request request) { return MakeReadiness(request); };
+  EXPECT_THAT(text([](Report& r) { r.stream_position = 4; }), HasSubstr("stream position 4"));
+  EXPECT_THAT(text([](Report& r) { r.ready_slots = {2}; }), HasSubstr("cache slot 2"));
+  EXPECT_THAT(text([](Report& r) { r.invalid_slots = {1u << 30}; }), HasSubstr("cache slot"));
+  EXPECT_THAT(text([&](Report& r) {
+                r.ready_requests = {ready(MakeRequest("x")), ready(MakeRequest("x"))};
+              }),
+              HasSubstr("reported ready twice"));
+  EXPECT_THAT(text([&](Report& r) {
+                r.ready_requests = {ready(MakeRequest("x"))};
+                r.ready_requests[0].first_dims = {1};
+              }),
+              HasSubstr("has 1 first dimensions, expected 0"));
+  EXPECT_THAT(text([&](Report& r) {
+                r.ready_requests = {ready(MakeRequest("x"))};
+                r.ready_requests[0].variants.push_back({MakeRequest("x", {9}), {4}});
+              }),
+              HasSubstr("outside the sender's subtree"));
+  EXPECT_THAT(text([&](Report& r) {
+                r.stalls = {{MakeRequest("x"), {4}, {}}};
+              }),
+              HasSubstr("outside the sender's subtree as missing"));
+  EXPECT_THAT(text([&](Report& r) { r.departures = {{17, ""}}; }), HasSubstr("rank 17"));
+}
+
+TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
+  const auto text = [](uint64_t start, StreamItem item) {
+    StreamSegment segment{start, {std::move(item), StreamItem()}};
+    return Handed(1, 0, EncodeSegment(segment)[0]).ToString();
+  };
+  StreamItem item;
+  item.kind = StreamKind::kReadySlot;
+  item.slot = 3;
+  EXPECT_THAT(text(0, item), HasSubstr("cache slot 3"));
+  EXPECT_THAT(text(5, item), HasSubstr("starts at stream position 5, expected 0"));
+  item.kind = StreamKind::kInvalidate;
+  EXPECT_THAT(text(0, item), HasSubstr("invalidated cache slot 3"));
+  item.kind = StreamKind::kReadyAgreement;
+  item.agreement = std::make_shared<const Agreement>(Agreement{MakeRequest("x"), {}});
+  EXPECT_THAT(text(0, item), HasSubstr("'x' as ready, which this rank has not submitted"));
+  Request gather = MakeRequest("x");
+  gather.op = OpKind::kAllgather;
+  item.agreement = std::make_shared<const Agreement>(Agreement{gather, {1, 2}});
+  EXPECT_THAT(text(0, item), HasSubstr("2 first dimensions, expected 5"));
+}
+
+TEST(CoordinatorTest, ALostPeerIsAnError) {
+  SimulatedJob job({.size = 3});
+  job.plane(0).loss = Status::PeerLost("rank 2 is gone");
+  EXPECT_EQ(job.Step(0).ToString(), "PEER_LOST: rank 2 is gone");
+}
+
+TEST(CoordinatorTest, ALossDuringDepartureIsNone) {
+  SimulatedJob job({.size = 3});
+  for (int rank = 0; rank < 3; ++rank) job.Depart(rank, "shutdown");
+  job.plane(2).loss = Status::PeerLost("rank 1 is gone");
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Log(2).end()[-2], "finished");
+  job.plane(2).loss = Status::PeerLost("rank 0 is gone");
+  EXPECT_TRUE(job.Step(2).ok());
+}
+
+TEST(CoordinatorTest, AnIdleJobIsSilent) {
+  SimulatedJob job({.size = 9, .radix = 2, .stall_warning = std::chrono::seconds(10)});
+  job.AnnounceAll(MakeRequest("x"));
+  job.RunUntilQuiet();
+  const uint64_t sent = job.MessagesSent();
+  job.now += std::chrono::hours(1);
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.MessagesSent(), sent);
+}
+
+}  // namespace
+}  // namespace mydist

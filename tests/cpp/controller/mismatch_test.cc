@@ -1,0 +1,261 @@
+// Ranks disagree: every rank gets the same error, whatever differs, wherever in the tree the rank
+// that differs sits, whether or not the tensor is cached; and the job goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "controller/simulated_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr const char* kAdvice = " on every rank, or give different tensors different names.";
+
+struct Difference {
+  const char* name;
+  std::function<void(Request&)> base;     // What all ranks request,
+  std::function<void(Request&)> deviate;  // and how one rank departs from it.
+  std::string head;                       // From "ranks disagree on" to ":".
+  std::string usual;                      // The table's values.
+  std::string other;
+  std::string properties;
+};
+
+void Nothing(Request&) {}
+
+std::vector<Difference> Differences() {
+  return {
+      {"op", Nothing, [](Request& r) { r.op = OpKind::kBroadcast; }, "op", "allreduce", "broadcast",
+       "op"},
+      {"dtype", Nothing, [](Request& r) { r.dtype = DataType::kBfloat16; },
+       "dtype of this allreduce", "float32", "bfloat16", "dtype"},
+      {"shape", Nothing,
+       [](Request& r) {
+         r.shape = Shape({3, 2});
+       },
+       "shape of this allreduce", "[2, 3]", "[3, 2]", "shape"},
+      {"reduce_op", Nothing, [](Request& r) { r.reduce_op = ReduceOp::kMax; },
+       "reduce op of this allreduce", "Sum", "Max", "reduce op"},
+      {"scale", Nothing, [](Request& r) { r.postscale = 0.5; }, "scale factors of this allreduce",
+       "prescale 1, postscale 1", "prescale 1, postscale 0.5", "scale factors"},
+      {"root",
+       [](Request& r) {
+         r.op = OpKind::kBroadcast;
+         r.root_rank = 0;
+       },
+       [](Request& r) { r.root_rank = 1; }, "root rank of this broadcast", "root 0", "root 1",
+       "root rank"},
+      {"device", Nothing, [](Request& r) { r.device = 1; }, "device of this allreduce", "CPU",
+       "GPU", "device"},
+      {"group", Nothing,
+       [](Request& r) {
+         r.group = "g";
+         r.group_size = 2;
+       },
+       "group of this allreduce", "no group", "group 'g' of 2", "group"},
+      {"row", [](Request& r) { r.op = OpKind::kAllgather; },
+       [](Request& r) {
+         r.shape = Shape({7, 4});
+       },
+       "shape of this allgather", "[*, 3]", "[*, 4]", "shape"},
+      {"several", Nothing,
+       [](Request& r) {
+         r.dtype = DataType::kInt32;
+         r.shape = Shape();
+         r.reduce_op = ReduceOp::kMin;
+       },
+       "dtype, shape and reduce op of this allreduce", "float32, [2, 3], Sum", "int32, [], Min",
+       "dtype, shape and reduce op"},
+  };
+}
+
+// Ranks of the 5-rank tree of radix 2 without `deviant`, as the table lists them.
+std::string OthersOf(int deviant) {
+  switch (deviant) {
+    case 0:
+      return "ranks 1-4";
+    case 1:
+      return "ranks 0, 2-4";
+    case 2:
+      return "ranks 0, 1, 3, 4";
+    case 3:
+      return "ranks 0-2, 4";
+    default:
+      return "ranks 0-3";
+  }
+}
+
+std::string ExpectedText(const Difference& difference, int deviant) {
+  const std::string usual = "\n  " + OthersOf(deviant) + ": " + difference.usual;
+  const std::string other = "\n  rank " + std::to_string(deviant) + ": " + difference.other;
+  return "MISMATCH: tensor 'grad.w': ranks disagree on the " + difference.head + ":" +
+         (deviant == 0 ? other + usual : usual + other) + "\nSubmit it with the same " +
+         difference.properties + kAdvice;
+}
+
+struct Case {
+  Difference difference;
+  int deviant;
+  bool cached;
+};
+
+class MismatchTest : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr int kSize = 5;
+
+  void AnnounceAll(SimulatedJob& job, const Difference& difference, int deviant) {
+    for (int rank = 0; rank < kSize; ++rank) {
+      Request request = MakeRequest("grad.w", {2, 3});
+      difference.base(request);
+      if (rank == deviant) difference.deviate(request);
+      job.Announce(rank, request);
+    }
+    job.RunUntilQuiet();
+  }
+};
+
+TEST_P(MismatchTest, EveryRankIsToldTheSame) {
+  const auto& [difference, deviant, cached] = GetParam();
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    SimulatedJob job({.size = kSize, .radix = 2, .cache_capacity = 4, .seed = seed});
+    if (cached) AnnounceAll(job, difference, -1);
+    AnnounceAll(job, difference, deviant);
+    for (int rank = 0; rank < kSize; ++rank) {
+      ASSERT_THAT(job.Errors(rank), ElementsAre(ExpectedText(difference, deviant))) << rank;
+      ASSERT_EQ(job.Log(rank), job.Log(0));
+    }
+    AnnounceAll(job, difference, -1);
+    ASSERT_THAT(job.Log(0).back(), "|");
+    ASSERT_THAT(job.Log(0).end()[-2], ::testing::StartsWith("ready grad.w"));
+  }
+}
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (const Difference& difference : Differences()) {
+    for (int deviant = 0; deviant < 5; ++deviant) {
+      cases.push_back({difference, deviant, false});
+      cases.push_back({difference, deviant, true});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, MismatchTest, ::testing::ValuesIn(AllCases()),
+                         [](const auto& test) {
+                           return std::string(test.param.difference.name) + "_rank" +
+                                  std::to_string(test.param.deviant) +
+                                  (test.param.cached ? "_cached" : "_fresh");
+                         });
+
+TEST(MismatchTextTest, NamesHostsAndGroupsEqualRows) {
+  SimulatedJob job({.size = 6, .radix = 2, .names_hosts = true});
+  for (int rank = 0; rank < 6; ++rank) {
+    job.Announce(rank, MakeRequest("x", rank == 4 ? std::vector<int64_t>{9}
+                                                  : std::vector<int64_t>{rank % 2}));
+  }
+  job.RunUntilQuiet();
+  EXPECT_THAT(job.Errors(3),
+              ElementsAre("MISMATCH: tensor 'x': ranks disagree on the shape of this allreduce:"
+                          "\n  ranks 0, 2 (hosts h0, h2): [0]"
+                          "\n  ranks 1, 3, 5 (hosts h1, h3, h5): [1]"
+                          "\n  rank 4 (host h4): [9]"
+                          "\nSubmit it with the same shape" +
+                          std::string(kAdvice)));
+}
+
+TEST(MismatchTextTest, ManyVariantsAreCounted) {
+  SimulatedJob job({.size = 100, .radix = 3});
+  for (int rank = 0; rank < 100; ++rank) job.Announce(rank, MakeRequest("x", {rank}));
+  job.RunUntilQuiet();
+  ASSERT_EQ(job.Errors(57).size(), 1u);
+  EXPECT_THAT(job.Errors(57)[0], ::testing::HasSubstr("\n  36 more ranks: further differing"));
+  EXPECT_EQ(job.Errors(0), job.Errors(99));
+}
+
+TEST(MismatchGroupTest, AllMembersFailWithOne) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SimulatedJob job({.size = 4, .radix = 2, .seed = seed});
+    const auto announce = [&](int odd_one) {
+      for (int rank = 0; rank < 4; ++rank) {
+        Request a = MakeRequest("a");
+        a.group = "g";
+        a.group_size = 2;
+        Request b = a;
+        b.name = "b";
+        if (rank == odd_one) b.shape = Shape({5});
+        job.Announce(rank, {a, b});
+      }
+      job.RunUntilQuiet();
+    };
+    announce(-1);
+    announce(3);
+    const std::string cause =
+        "tensor 'b': ranks disagree on the shape of this allreduce:\n  ranks 0-2: [4]\n  rank 3: "
+        "[5]\nSubmit it with the same shape" +
+        std::string(kAdvice);
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_THAT(job.Errors(rank),
+                  ::testing::UnorderedElementsAre(
+                      "MISMATCH: tensor 'a' fails with its group 'g', whose members complete "
+                      "together or not at all: " +
+                          cause,
+                      "MISMATCH: " + cause));
+    }
+    announce(-1);
+    EXPECT_THAT(job.Log(2).end()[-2], ::testing::StartsWith("ready"));
+    EXPECT_THAT(job.Log(2).end()[-3], ::testing::StartsWith("ready"));
+  }
+}
+
+// Rank 1 thinks the group is smaller: its third member would otherwise wait for ever on rank 0.
+TEST(MismatchGroupTest, DisagreementOnTheGroupEndsAllItsMembers) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SimulatedJob job({.size = 3, .radix = 1, .seed = seed});
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<Request> members;
+      const int32_t count = rank == 1 ? 2 : 3;
+      for (int32_t i = 0; i < count; ++i) {
+        members.push_back(MakeRequest("m" + std::to_string(i)));
+        members.back().group = "g";
+        members.back().group_size = count;
+      }
+      job.Announce(rank, members);
+    }
+    job.RunUntilQuiet();
+    EXPECT_EQ(job.Errors(0).size(), 3u);
+    EXPECT_EQ(job.Errors(1).size(), 2u);
+    EXPECT_EQ(job.Errors(2).size(), 3u);
+    job.AnnounceAll(MakeRequest("m2"));
+    job.RunUntilQuiet();
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Log(rank).end()[-2], "ready m2 [4]");
+  }
+}
+
+TEST(MismatchTest, WhatMayDifferDoesNotMatter) {
+  SimulatedJob job({.size = 3, .radix = 1});
+  for (int round = 0; round < 2; ++round) {
+    for (int rank = 0; rank < 3; ++rank) {
+      Request on_gpu = MakeRequest("gpu");
+      on_gpu.device = rank;
+      Request exchanged = MakeRequest("alltoall", {rank + round, 2});
+      exchanged.op = OpKind::kAlltoall;
+      exchanged.reduce_op = rank == 0 ? ReduceOp::kMax : ReduceOp::kSum;
+      exchanged.prescale = rank;
+      Request barrier = MakeRequest("barrier", {});
+      barrier.op = OpKind::kBarrier;
+      barrier.dtype = rank == 0 ? DataType::kInt8 : DataType::kFloat32;
+      job.Announce(rank, {on_gpu, exchanged, barrier});
+    }
+    job.RunUntilQuiet();
+  }
+  EXPECT_THAT(job.Errors(0), IsEmpty());
+  EXPECT_EQ(job.coordinator(2).stats().cache_hits, 3u);
+}
+
+}  // namespace
+}  // namespace mydist

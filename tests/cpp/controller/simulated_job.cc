@@ -1,0 +1,176 @@
+#include "controller/simulated_job.h"
+
+namespace mydist {
+
+Status SimulatedPlane::Send(int peer, Bytes payload) {
+  auto& wire = job_->wires_[{rank_, peer}];
+  if (wire.empty()) job_->busy_wires_.emplace_back(rank_, peer);
+  wire.push_back(std::move(payload));
+  return Status::Ok();
+}
+
+Result<std::optional<IncomingMessage>> SimulatedPlane::Receive(TimePoint deadline) {
+  if (inbox.empty()) {
+    if (deadline > job_->now) would_sleep = true;
+    if (!loss.ok()) return std::exchange(loss, Status::Ok());
+    return std::optional<IncomingMessage>();
+  }
+  std::optional<IncomingMessage> message = std::move(inbox.front());
+  inbox.pop_front();
+  return message;
+}
+
+SimulatedJob::SimulatedJob(Options options)
+    : options_(options), random_(options.seed), ranks_(static_cast<size_t>(options.size)) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; options.names_hosts && rank < options.size; ++rank) {
+    hosts.push_back("h" + std::to_string(rank));
+  }
+  for (int rank = 0; rank < options.size; ++rank) {
+    Rank& entry = ranks_[static_cast<size_t>(rank)];
+    if (options.size > 1) entry.plane = std::make_unique<SimulatedPlane>(this, rank);
+    entry.coordinator =
+        std::make_unique<Coordinator>(CoordinatorOptions{.rank = rank,
+                                                         .size = options.size,
+                                                         .radix = options.radix,
+                                                         .cache_capacity = options.cache_capacity,
+                                                         .stall_warning = options.stall_warning,
+                                                         .stall_shutdown = options.stall_shutdown,
+                                                         .hosts = hosts},
+                                      entry.plane.get());
+  }
+}
+
+void SimulatedJob::Announce(int rank, std::vector<Request> requests) {
+  const Status status = coordinator(rank).Announce(std::move(requests), now);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  MarkDue(rank);
+}
+
+void SimulatedJob::Depart(int rank, const std::string& reason) {
+  const Status status = coordinator(rank).Depart(reason, now);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  MarkDue(rank);
+}
+
+Status SimulatedJob::Step(int rank) {
+  Rank& entry = ranks_[static_cast<size_t>(rank)];
+  const bool has_plane = entry.plane != nullptr;
+  if (has_plane) entry.plane->would_sleep = false;
+  MYDIST_RETURN_IF_ERROR(entry.coordinator->Exchange(has_plane ? kNever : TimePoint::min()));
+  MYDIST_ASSIGN_OR_RETURN(Batch batch, entry.coordinator->Negotiate(now));
+  const bool was_idle = batch.empty() && (has_plane ? entry.plane->would_sleep : entry.was_idle);
+  entry.was_idle = batch.empty();
+  if (!was_idle) MarkDue(rank);
+  if (!batch.empty()) entry.batches.push_back(std::move(batch));
+  return Status::Ok();
+}
+
+bool SimulatedJob::DeliverOne() {
+  if (busy_wires_.empty()) return false;
+  const size_t pick = random_() % busy_wires_.size();
+  const auto [source, target] = busy_wires_[pick];
+  auto& wire = wires_[{source, target}];
+  plane(target).inbox.push_back({source, std::move(wire.front())});
+  wire.pop_front();
+  if (wire.empty()) {
+    busy_wires_[pick] = busy_wires_.back();
+    busy_wires_.pop_back();
+  }
+  MarkDue(target);
+  return true;
+}
+
+bool SimulatedJob::Progress() {
+  const size_t choices = busy_wires_.size() + due_.size();
+  if (choices == 0) return false;
+  if (random_() % choices < busy_wires_.size()) return DeliverOne();
+  const size_t pick = random_() % due_.size();
+  const int rank = due_[pick];
+  due_[pick] = due_.back();
+  due_.pop_back();
+  ranks_[static_cast<size_t>(rank)].is_due = false;
+  const Status status = Step(rank);
+  EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.ToString();
+  return status.ok();
+}
+
+void SimulatedJob::RunUntilQuiet() {
+  for (int rank = 0; rank < size(); ++rank) MarkDue(rank);
+  while (Progress()) {
+  }
+}
+
+void SimulatedJob::MarkDue(int rank) {
+  Rank& entry = ranks_[static_cast<size_t>(rank)];
+  if (std::exchange(entry.is_due, true)) return;
+  due_.push_back(rank);
+}
+
+std::vector<std::string> SimulatedJob::Log(int rank) const {
+  std::vector<std::string> log;
+  for (const Batch& batch : batches(rank)) {
+    for (const Response& response : batch) log.push_back(ResponseText(response));
+    log.emplace_back("|");
+  }
+  return log;
+}
+
+std::vector<std::string> SimulatedJob::Errors(int rank) const {
+  std::vector<std::string> errors;
+  for (const Batch& batch : batches(rank)) {
+    for (const Response& response : batch) {
+      if (response.kind == ResponseKind::kError) errors.push_back(response.status.ToString());
+    }
+  }
+  return errors;
+}
+
+std::vector<std::string> SimulatedJob::Stalls(int rank) const {
+  std::vector<std::string> stalls;
+  for (const Batch& batch : batches(rank)) {
+    for (const Response& response : batch) {
+      if (response.kind == ResponseKind::kStall) stalls.push_back(response.status.message());
+    }
+  }
+  return stalls;
+}
+
+uint64_t SimulatedJob::MessagesSent() const {
+  uint64_t sent = 0;
+  for (const Rank& rank : ranks_) sent += rank.coordinator->stats().messages_sent;
+  return sent;
+}
+
+Request MakeRequest(std::string name, std::vector<int64_t> dims) {
+  Request request;
+  request.name = std::move(name);
+  request.shape = Shape(std::move(dims));
+  return request;
+}
+
+std::string ResponseText(const Response& response) {
+  switch (response.kind) {
+    case ResponseKind::kReady: {
+      std::string text = "ready " + response.agreement->request.name + " " +
+                         response.agreement->request.shape.ToString();
+      for (const int64_t dim : response.agreement->first_dims) text += " " + std::to_string(dim);
+      return text;
+    }
+    case ResponseKind::kError:
+      return "error " + response.name + ": " + response.status.ToString();
+    case ResponseKind::kStall:
+      return "stall " + response.name;
+    case ResponseKind::kDeparted:
+      return "departed " + std::to_string(response.rank) + ": " + response.status.ToString();
+    case ResponseKind::kFinished:
+      return "finished";
+    case ResponseKind::kTimelineStart:
+      return response.flag ? "timeline start with cycles" : "timeline start";
+    case ResponseKind::kTimelineStop:
+      return "timeline stop";
+  }
+  return "?";
+}
+
+}  // namespace mydist

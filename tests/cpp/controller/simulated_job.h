@@ -1,0 +1,113 @@
+// SimulatedJob: all ranks of a job in one thread, each with its real Coordinator, over a network in
+// memory that delivers only when told to, pair by pair, in an order drawn from a seed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/coordinator.h"
+
+namespace mydist {
+
+class SimulatedJob;
+
+// The control plane of one simulated rank.
+class SimulatedPlane : public ControlPlane {
+ public:
+  SimulatedPlane(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
+  Status Send(int peer, Bytes payload) override;
+  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  void Wake() override {}
+  Status Close(TimePoint) override { return Status::Ok(); }
+
+  std::deque<IncomingMessage> inbox;
+  Status loss;               // Returned once, when the inbox is empty.
+  bool would_sleep = false;  // Receive was asked to wait, in vain.
+
+ private:
+  SimulatedJob* job_;
+  int rank_;
+};
+
+using Batch = std::vector<Response>;
+
+class SimulatedJob {
+ public:
+  struct Options {
+    int size = 2;
+    int radix = 2;
+    int64_t cache_capacity = 16;
+    Duration stall_warning = Duration::zero();
+    Duration stall_shutdown = Duration::zero();
+    bool names_hosts = false;  // Rank r runs on host "h<r>".
+    uint32_t seed = 1;
+  };
+
+  explicit SimulatedJob(Options options);
+
+  int size() const { return options_.size; }
+  Coordinator& coordinator(int rank) { return *ranks_[static_cast<size_t>(rank)].coordinator; }
+  SimulatedPlane& plane(int rank) { return *ranks_[static_cast<size_t>(rank)].plane; }
+  std::mt19937& random() { return random_; }
+
+  void Announce(int rank, std::vector<Request> requests);
+  void Announce(int rank, Request request) { Announce(rank, std::vector<Request>{request}); }
+  void AnnounceAll(const Request& request) {
+    for (int rank = 0; rank < size(); ++rank) Announce(rank, request);
+  }
+  void Depart(int rank, const std::string& reason);
+
+  // One cycle of a rank; what it returns is appended to batches(rank). The rank has another turn
+  // to come until its Exchange would sleep.
+  Status Step(int rank);
+  // Hands over the oldest message of a random pair; false when none is under way.
+  bool DeliverOne();
+  // One random delivery or cycle; false when nothing is left to do.
+  bool Progress();
+  // Until nothing is under way and nobody has anything to do.
+  void RunUntilQuiet();
+
+  const std::vector<Batch>& batches(int rank) const {
+    return ranks_[static_cast<size_t>(rank)].batches;
+  }
+  // All responses of a rank as text, one per element, boundaries of batches as "|".
+  std::vector<std::string> Log(int rank) const;
+  // The messages of kError and kStall responses of a rank.
+  std::vector<std::string> Errors(int rank) const;
+  std::vector<std::string> Stalls(int rank) const;
+  uint64_t MessagesSent() const;
+
+  TimePoint now = TimePoint() + std::chrono::hours(1);
+
+ private:
+  friend class SimulatedPlane;
+  struct Rank {
+    std::unique_ptr<SimulatedPlane> plane;
+    std::unique_ptr<Coordinator> coordinator;
+    std::vector<Batch> batches;
+    bool is_due = false;    // Listed in due_.
+    bool was_idle = false;  // Without a plane: nothing came of the last cycle.
+  };
+
+  void MarkDue(int rank);
+
+  Options options_;
+  std::mt19937 random_;
+  std::vector<Rank> ranks_;
+  std::vector<int> due_;  // Ranks that may have something to do.
+  std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
+  std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.
+};
+
+// A float32 allreduce.
+Request MakeRequest(std::string name, std::vector<int64_t> dims = {4});
+std::string ResponseText(const Response& response);
+
+}  // namespace mydist

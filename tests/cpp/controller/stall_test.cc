@@ -1,0 +1,243 @@
+// Tensors that some ranks never submit, watched with a clock that only the test moves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "controller/simulated_job.h"
+#include "controller/stall_text.h"
+
+namespace mydist {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr const char* kAdvice =
+    " Every rank has to submit the same tensors: look for a branch that only some ranks take, or "
+    "a rank that is slow, stopped or already done.";
+
+// Moves the clock in steps of a second, as ranks that sleep until their deadlines would see it.
+void Pass(SimulatedJob& job, int seconds_count) {
+  for (int i = 0; i < seconds_count; ++i) {
+    job.now += seconds(1);
+    job.RunUntilQuiet();
+  }
+}
+
+class StallTest : public ::testing::TestWithParam<bool> {
+ protected:
+  bool cached() const { return GetParam(); }
+
+  // Makes 'x' known to the cache of every rank first, in half of the cases.
+  void Warm(SimulatedJob& job) {
+    if (!cached()) return;
+    job.AnnounceAll(MakeRequest("x"));
+    job.RunUntilQuiet();
+  }
+};
+
+TEST_P(StallTest, EveryRankLearnsWhoIsMissing) {
+  SimulatedJob job({.size = 4, .radix = 2, .stall_warning = seconds(10), .names_hosts = true});
+  Warm(job);
+  job.Announce(0, MakeRequest("x"));
+  job.Announce(1, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 9);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_THAT(job.Stalls(rank), IsEmpty());
+  Pass(job, 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(job.Stalls(rank), ElementsAre("allreduce 'x' waits for ranks 2, 3 (hosts h2, h3) "
+                                              "since 10 s; ready on ranks 0, 1." +
+                                              std::string(kAdvice)));
+  }
+  Pass(job, 9);
+  job.Announce(2, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 1);
+  EXPECT_THAT(job.Stalls(3).back(),
+              HasSubstr("waits for rank 3 (host h3) since 20 s; ready on ranks 0-2."));
+  job.Announce(3, MakeRequest("x"));
+  Pass(job, 100);
+  EXPECT_EQ(job.Stalls(3).size(), 2u);
+  EXPECT_THAT(job.Log(1).end()[-2], "ready x [4]");
+}
+
+// The ready rank sits below a vertex that is not ready: only notes tell the root about it.
+TEST_P(StallTest, ALeafThatIsReadyAloneIsNotCalledMissing) {
+  SimulatedJob job({.size = 7, .radix = 2, .stall_warning = seconds(10)});
+  Warm(job);
+  job.Announce(5, MakeRequest("x"));
+  job.Announce(3, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  for (int rank = 0; rank < 7; ++rank) {
+    EXPECT_THAT(job.Stalls(rank), ElementsAre("allreduce 'x' waits for ranks 0-2, 4, 6 since 10 "
+                                              "s; ready on ranks 3, 5." +
+                                              std::string(kAdvice)));
+  }
+}
+
+TEST_P(StallTest, LaterArrivalsBelowAWaitingVertexAreSeen) {
+  SimulatedJob job({.size = 7, .radix = 2, .stall_warning = seconds(10)});
+  Warm(job);
+  job.Announce(3, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 8);
+  job.Announce(4, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 2);
+  EXPECT_THAT(job.Stalls(6).at(0), HasSubstr("ready on ranks 3, 4."));
+}
+
+TEST_P(StallTest, AfterTheShutdownTimeTheTensorFailsEverywhere) {
+  for (const int warning : {0, 10}) {
+    SimulatedJob job(
+        {.size = 5, .radix = 2, .stall_warning = seconds(warning), .stall_shutdown = seconds(30)});
+    Warm(job);
+    for (const int rank : {0, 1, 3, 4}) job.Announce(rank, MakeRequest("x"));
+    job.RunUntilQuiet();
+    Pass(job, 29);
+    EXPECT_THAT(job.Errors(0), IsEmpty());
+    Pass(job, 1);
+    for (const int rank : {0, 1, 3, 4}) {
+      EXPECT_THAT(job.Errors(rank), ElementsAre("TIMEOUT: allreduce 'x' waits for rank 2 since 30 "
+                                                "s; ready on ranks 0, 1, 3, 4." +
+                                                std::string(kAdvice)));
+    }
+    EXPECT_THAT(job.Errors(2), IsEmpty());
+    EXPECT_EQ(job.Stalls(0).size(), warning == 0 ? 0u : 2u);
+    // The next attempt is a fresh one: what was ready before does not count.
+    job.Announce(2, MakeRequest("x"));
+    job.RunUntilQuiet();
+    EXPECT_THAT(job.Log(2), ::testing::Not(::testing::Contains("error x")));
+    for (const int rank : {0, 1, 3, 4}) job.Announce(rank, MakeRequest("x"));
+    job.RunUntilQuiet();
+    for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.Log(rank).end()[-2], "ready x [4]");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, StallTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Cached" : "Fresh"; });
+
+// A report that was under way when the error was decided belongs to the attempt that failed.
+TEST(StallRaceTest, ALateReportOfAFailedAttemptDoesNotCount) {
+  for (const bool cached : {false, true}) {
+    for (uint32_t seed = 0; seed < 30; ++seed) {
+      SimulatedJob job({.size = 4, .radix = 1, .stall_shutdown = seconds(30), .seed = seed});
+      if (cached) job.AnnounceAll(MakeRequest("x"));
+      job.RunUntilQuiet();
+      for (const int rank : {0, 1, 2}) job.Announce(rank, MakeRequest("x"));
+      job.RunUntilQuiet();
+      job.now += seconds(30);
+      job.Announce(3, MakeRequest("x"));
+      ASSERT_TRUE(job.Step(3).ok());  // Its report is on the way,
+      ASSERT_TRUE(job.Step(0).ok());  // when the root gives up.
+      job.RunUntilQuiet();
+      for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(job.Errors(rank).size(), 1u) << rank;
+      job.Announce(2, MakeRequest("x"));
+      job.Announce(3, MakeRequest("x"));
+      job.RunUntilQuiet();
+      const size_t before = job.batches(0).size();
+      job.Announce(1, MakeRequest("x"));
+      job.RunUntilQuiet();
+      ASSERT_EQ(job.batches(0).size(), before);
+      job.Announce(0, MakeRequest("x"));
+      job.RunUntilQuiet();
+      for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(job.Log(rank).end()[-2], "ready x [4]");
+    }
+  }
+}
+
+TEST(StallTextTest, NearMissesAreShownSideBySide) {
+  SimulatedJob job({.size = 3, .radix = 2, .stall_warning = seconds(10)});
+  job.Announce(0, MakeRequest("layer1.weight"));
+  job.Announce(1, MakeRequest("layer1.weight"));
+  job.Announce(2, MakeRequest("layer1.weigth"));
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  EXPECT_THAT(job.Stalls(1),
+              ElementsAre("allreduce 'layer1.weight' waits for rank 2 since 10 s; ready on ranks "
+                          "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
+                          "ready on rank 2\nProbably one tensor under two names: use the same name "
+                          "on every rank.",
+                          "allreduce 'layer1.weigth' waits for ranks 0, 1 since 10 s; ready on "
+                          "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
+                          "ready on ranks 0, 1\nProbably one tensor under two names: use the same "
+                          "name on every rank."));
+}
+
+WaitingTensor Waiting(const std::string& name, std::vector<int32_t> ready,
+                      std::vector<int64_t> dims = {4}) {
+  WaitingTensor waiting;
+  waiting.request = MakeRequest(name, std::move(dims));
+  waiting.ready = std::move(ready);
+  return waiting;
+}
+
+TEST(StallTextTest, TheMostAlikeNameWins) {
+  const WaitingTensor x = Waiting("conv1.bias", {0});
+  const std::vector<WaitingTensor> others = {
+      Waiting("something.else", {1}), Waiting("conv2.bias", {1}), Waiting("conv1.bias", {0})};
+  ASSERT_NE(FindNearMiss(x, others), nullptr);
+  EXPECT_EQ(FindNearMiss(x, others)->request.name, "conv2.bias");
+}
+
+TEST(StallTextTest, SameShapeIsEnoughButUnlikeIsNot) {
+  const WaitingTensor x = Waiting("alpha", {0}, {8, 8});
+  EXPECT_NE(FindNearMiss(x, {Waiting("omega.z", {1}, {8, 8})}), nullptr);
+  EXPECT_EQ(FindNearMiss(x, {Waiting("omega.z", {1}, {8, 9})}), nullptr);
+}
+
+TEST(StallTextTest, ATensorReadyOnTheSameRankIsAnotherOne) {
+  EXPECT_EQ(FindNearMiss(Waiting("w1", {0, 2}), {Waiting("w2", {1, 2})}), nullptr);
+  EXPECT_NE(FindNearMiss(Waiting("w1", {0, 2}), {Waiting("w2", {1})}), nullptr);
+}
+
+TEST(StallTextTest, EditDistances) {
+  EXPECT_EQ(EditDistance("", ""), 0u);
+  EXPECT_EQ(EditDistance("abc", ""), 3u);
+  EXPECT_EQ(EditDistance("", "ab"), 2u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+  EXPECT_EQ(EditDistance("weight", "weigth"), 2u);
+}
+
+TEST(StallReportTest, AnIncompleteGroupIsReported) {
+  SimulatedJob job({.size = 2, .stall_warning = seconds(10), .stall_shutdown = seconds(15)});
+  Request request = MakeRequest("a");
+  request.group = "g";
+  request.group_size = 3;
+  job.AnnounceAll(request);
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  EXPECT_THAT(job.Stalls(1), ElementsAre("group 'g' waits since 10 s: 1 of its 3 tensors are "
+                                         "ready on all ranks, among them 'a'. Submit all members "
+                                         "of a group together, with the right group size."));
+  Pass(job, 5);
+  EXPECT_THAT(job.Errors(1).at(0), HasSubstr("TIMEOUT: group 'g' waits since 15 s"));
+  EXPECT_EQ(job.Errors(0), job.Errors(1));
+}
+
+TEST(StallReportTest, ManyStalledTensorsAreCountedNotListed) {
+  SimulatedJob job({.size = 2, .stall_warning = seconds(10)});
+  for (int i = 0; i < 100; ++i) job.Announce(1, MakeRequest("t" + std::to_string(i), {i}));
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  EXPECT_EQ(job.Stalls(0).size(), 21u);
+  EXPECT_EQ(job.Stalls(0).back(), "80 more tensors wait for ranks that are not ready.");
+}
+
+TEST(StallReportTest, NothingIsSaidAboutWhatIsInTime) {
+  SimulatedJob job({.size = 5, .radix = 2, .stall_warning = seconds(10)});
+  for (int step = 0; step < 30; ++step) {
+    job.AnnounceAll(MakeRequest("x"));
+    Pass(job, 4);
+  }
+  EXPECT_THAT(job.Stalls(0), IsEmpty());
+  const uint64_t sent = job.MessagesSent();
+  Pass(job, 100);
+  EXPECT_EQ(job.MessagesSent(), sent);
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,57 @@
+#include "controller/tensor_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+namespace mydist {
+namespace {
+
+TEST(TensorQueueTest, OnlyTheFirstHasToWakeTheEngine) {
+  TensorQueue<int> queue;
+  EXPECT_EQ(queue.Push(1), Pushed::kFirst);
+  EXPECT_EQ(queue.Push(2), Pushed::kBehind);
+  EXPECT_EQ(queue.Push(std::vector<int>{3, 4}), Pushed::kBehind);
+  EXPECT_EQ(queue.Drain(), (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_TRUE(queue.Drain().empty());
+  EXPECT_EQ(queue.Push(std::vector<int>{5, 6}), Pushed::kFirst);
+}
+
+TEST(TensorQueueTest, ClosedItRefusesAndHandsBackTheRest) {
+  TensorQueue<std::unique_ptr<int>> queue;
+  EXPECT_EQ(queue.Push(std::make_unique<int>(1)), Pushed::kFirst);
+  EXPECT_EQ(queue.Close().size(), 1u);
+  EXPECT_EQ(queue.Push(std::make_unique<int>(2)), Pushed::kClosed);
+  EXPECT_EQ(queue.Push(std::vector<std::unique_ptr<int>>()), Pushed::kClosed);
+  EXPECT_TRUE(queue.Drain().empty());
+  EXPECT_TRUE(queue.Close().empty());
+}
+
+TEST(TensorQueueTest, ThreadsLoseNothingAndKeepTheirOrder) {
+  constexpr int kThreads = 4;
+  constexpr int kItems = 2000;
+  TensorQueue<std::pair<int, int>> queue;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&queue, thread] {
+      for (int i = 0; i < kItems; i += 2) {
+        const std::vector<std::pair<int, int>> pair = {{thread, i}, {thread, i + 1}};
+        EXPECT_NE(queue.Push(pair), Pushed::kClosed);
+      }
+    });
+  }
+  std::vector<int> next(kThreads);
+  int taken = 0;
+  while (taken < kThreads * kItems) {
+    const auto items = queue.Drain();
+    EXPECT_EQ(items.size() % 2, 0u);  // Pushed together, drained together.
+    for (const auto& [thread, i] : items) EXPECT_EQ(i, next[static_cast<size_t>(thread)]++);
+    taken += static_cast<int>(items.size());
+    if (items.empty()) std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace mydist
