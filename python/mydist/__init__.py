@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         stats,
         stop_timeline,
     )
+    from ._run import run
     from .collectives import (
         allgather,
         allgather_async,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from .optimizer import DistributedOptimizer
     from .process_set import ProcessSet, global_process_set
     from .reduce_op import Average, Max, Min, Product, ReduceOp, Sum
-    from .run import run
     from .state import broadcast_optimizer_state, broadcast_parameters
 
     __version__: str
@@ -171,7 +171,7 @@ _ELSEWHERE = {
     "optimizer": ("DistributedOptimizer",),
     "process_set": ("ProcessSet", "global_process_set"),
     "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
-    "run": ("run",),
+    "_run": ("run",),
     "state": ("broadcast_optimizer_state", "broadcast_parameters"),
 }
 _MODULE_OF = {name: module for module, names in _ELSEWHERE.items() for name in names}

@@ -228,11 +228,11 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         file_path: written by rank 0; the calls of other ranks have no effect. Opens in Perfetto.
         mark_cycles: also record each time the engine wakes up.
 
-    Recording starts when the engines have heard of it: the first operation enqueued after this call
-    may still be missing.
+    On rank 0 the call returns when all collectives submitted from now on will be recorded. A second
+    start begins a new file. A path that cannot be written is one warning; training goes on.
 
     Raises:
-        ValueError: before init(), or a timeline is being recorded already.
+        ValueError: before init().
         TypeError: `file_path` is no path.
     """
     if not isinstance(file_path, (str, os.PathLike)):
@@ -246,7 +246,8 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 def stop_timeline() -> None:
     """Ends the recording; what rank 0 decides counts. ValueError before init().
 
-    The engine completes the file shortly after, at the latest when shutdown() returns.
+    On rank 0 the call returns when this rank's events are in the file. Those of the other ranks
+    follow within moments, at the latest when shutdown() returns; the file is valid JSON throughout.
     """
     _C.stop_timeline()
 

@@ -1,0 +1,1 @@
+"""Tests that need several processes: every check runs inside real jobs started by mydistrun."""

@@ -1,0 +1,93 @@
+"""Handles: polling, waiting, and names in flight."""
+
+from __future__ import annotations
+
+import torch
+
+import mydist as md
+from multiproc.reference import expect_equal
+from multiproc.registry import check
+
+
+@check()
+def poll_becomes_true() -> None:
+    handles = [
+        md.allreduce_async(torch.full((1000,), float(i)), name=f"poll.{i}", op=md.Sum)
+        for i in range(8)
+    ]
+    md.barrier()  # By now all ranks have enqueued; what is left is short.
+    for i, handle in enumerate(handles):
+        while not md.poll(handle):
+            pass
+        expect_equal(md.synchronize(handle), torch.full((1000,), float(i * md.size())))
+
+
+@check()
+def a_handle_is_consumed_once() -> None:
+    handle = md.allreduce_async(torch.ones(3), name="consumed")
+    md.synchronize(handle)
+    for call in (md.poll, md.synchronize):
+        try:
+            call(handle)
+        except ValueError as error:
+            assert str(handle) in str(error), str(error)
+        else:
+            raise AssertionError(f"{call.__name__} accepted a consumed handle")
+
+
+@check(min_size=2)
+def a_name_in_flight_is_refused() -> None:
+    # Rank 0 comes last, so the first use of the name is in flight on all others.
+    name = "twice in flight"
+    if md.rank() == 0:
+        md.broadcast(torch.zeros(1), 1, name="gate")
+        md.allreduce(torch.ones(2), name=name, op=md.Sum)
+    else:
+        handle = md.allreduce_async(torch.ones(2), name=name, op=md.Sum)
+        try:
+            md.allreduce_async(torch.ones(2), name=name, op=md.Sum)
+        except ValueError as error:
+            assert name in str(error), str(error)
+        else:
+            raise AssertionError("the second use of a name in flight was accepted")
+        finally:
+            md.broadcast(torch.zeros(1), 1, name="gate")
+        expect_equal(md.synchronize(handle), torch.full((2,), float(md.size())))
+
+
+@check(min_size=2)
+def a_group_with_a_name_in_flight_enqueues_nothing() -> None:
+    if md.rank() == 0:
+        md.broadcast(torch.zeros(1), 1, name="gate")
+        md.grouped_allreduce([torch.ones(1)] * 2, name="whole", op=md.Sum)
+    else:
+        first = md.grouped_allreduce_async([torch.ones(1)] * 2, name="whole", op=md.Sum)
+        try:
+            md.grouped_allreduce_async([torch.ones(1)] * 3, name="whole", op=md.Sum)
+        except ValueError as error:
+            assert "whole" in str(error), str(error)
+        else:
+            raise AssertionError("a group with a member in flight was accepted")
+        md.broadcast(torch.zeros(1), 1, name="gate")
+        md.synchronize(first)
+    # Nothing of the refused group is left: its third name is free and negotiates as usual.
+    results = md.grouped_allreduce([torch.ones(1)] * 3, name="whole", op=md.Sum)
+    assert [r.item() for r in results] == [md.size()] * 3
+
+
+@check()
+def waiting_out_of_order() -> None:
+    handles = [
+        md.allreduce_async(torch.tensor([float(i)]), name=f"late.{i}", op=md.Sum) for i in range(20)
+    ]
+    for i in reversed(range(20)):
+        assert md.synchronize(handles[i]).item() == i * md.size()
+
+
+@check()
+def the_input_may_be_dropped_at_once() -> None:
+    handles = [md.allreduce_async(torch.full((4096,), 3.0), op=md.Sum) for _ in range(10)]
+    junk = [torch.full((4096,), -1.0) for _ in range(10)]
+    for handle in handles:
+        assert bool((md.synchronize(handle) == 3.0 * md.size()).all())
+    assert all(bool((tensor == -1.0).all()) for tensor in junk)

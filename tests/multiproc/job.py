@@ -1,0 +1,141 @@
+"""Starting jobs of several ranks and reading what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+WORKERS = TESTS / "multiproc" / "workers"
+
+# A failing check may leave ranks waiting for each other; then the engine ends the wait.
+STALL_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended."""
+
+    code: int
+    output: str  # stdout and stderr, in the order they came.
+
+    def expect_success(self) -> Outcome:
+        assert self.code == 0, f"exit code {self.code}, expected 0; output:\n{self.output}"
+        return self
+
+
+def job_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of this process without traces of other jobs, set up for test jobs."""
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MYDIST_", "OMPI_", "PMIX_", "PRTE_"))
+        and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    }
+    own["OMP_NUM_THREADS"] = "1"
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), own.get("PYTHONPATH")]))
+    own["MYDIST_STALL_SHUTDOWN_SECONDS"] = str(STALL_SECONDS)
+    if os.geteuid() == 0:
+        own["OMPI_ALLOW_RUN_AS_ROOT"] = own["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return own | dict(extra or {})
+
+
+def launcher_command(np: int, backend: str, *command: str, flags: Sequence[str] = ()) -> list[str]:
+    """`mydistrun -np N --BACKEND FLAGS python COMMAND` of the Python that runs the tests."""
+    return [
+        *(sys.executable, "-m", "mydist.launcher", "-np", str(np), f"--{backend}"),
+        *flags,
+        *(sys.executable, *command),
+    ]
+
+
+def run(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Outcome:
+    """Runs a command to its end in a process group of its own; at most `timeout` seconds."""
+    process = subprocess.Popen(
+        list(command),
+        env=job_environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # The launcher takes its ranks down with it.
+        try:
+            output, _ = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        text = output.decode(errors="replace")
+        raise AssertionError(
+            f"not finished after {timeout} s: {' '.join(command)}\n{text[-6000:]}"
+        ) from None
+    return Outcome(process.returncode, output.decode(errors="replace"))
+
+
+def launch(
+    np: int,
+    backend: str,
+    *command: str,
+    timeout: float = 60,
+    env: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> Outcome:
+    """Runs a Python script with its arguments, or `-c CODE`, on `np` ranks."""
+    return run(launcher_command(np, backend, *command, flags=flags), timeout, env)
+
+
+class CheckResults:
+    """What the ranks of one job reported, by check."""
+
+    def __init__(self, np: int, folder: Path, outcome: Outcome | None, problem: str = "") -> None:
+        self._np = np
+        self._outcome = outcome
+        self._problem = problem
+        self._rows: dict[str, dict[int, str]] = {}
+        for rank in range(np):
+            path = folder / f"rank{rank}.jsonl"
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            for line in lines:
+                row = json.loads(line)
+                self._rows.setdefault(row["check"], {})[rank] = row["traceback"]
+
+    def expect_passed(self, name: str) -> None:
+        """Fails with every rank's traceback, or with how the job ended when there is none."""
+        by_rank = self._rows.get(name, {})
+        report = [
+            f"--- rank {rank} of {self._np}\n{text}" for rank, text in by_rank.items() if text
+        ]
+        missing = [rank for rank in range(self._np) if rank not in by_rank]
+        if missing:
+            ended = self._problem or (
+                f"the job ended with exit code {self._outcome.code}:\n"
+                f"{self._outcome.output[-4000:]}"
+                if self._outcome
+                else ""
+            )
+            report.append(f"--- no result from ranks {missing}; {ended}")
+        assert not report, "\n".join(report)
+
+    def expect_clean_end(self) -> None:
+        assert self._outcome is not None, self._problem
+        self._outcome.expect_success()
+
+
+def run_suite(np: int, backend: str, suite: str, folder: Path, timeout: float) -> CheckResults:
+    """Runs all checks of a suite in one job."""
+    env = {"MYDIST_FUSION_THRESHOLD_MB": "0"} if suite == "unfused" else {}
+    worker = str(WORKERS / "check_worker.py")
+    try:
+        outcome = launch(np, backend, worker, suite, str(folder), timeout=timeout, env=env)
+    except AssertionError as error:
+        return CheckResults(np, folder, None, str(error))
+    return CheckResults(np, folder, outcome)

@@ -1,0 +1,73 @@
+"""The checks that run inside a job: a function on every rank, one test item each.
+
+A check is written from the point of view of one rank and raises when something is wrong. All ranks
+run the same checks in the same order.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+# The suites; a job runs all checks of the modules of its suite.
+SUITES = {
+    "main": (
+        "allreduce",
+        "gathering",
+        "moving",
+        "handles",
+        "mismatch",
+        "objects_state",
+        "optimizer_steps",
+        "optimizer_modes",
+        "optimizer_errors",
+        "training",
+    ),
+    # What depends on how tensors are packed, once more with fusion switched off.
+    "unfused": ("allreduce", "gathering", "moving", "handles"),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, the function, and the smallest job it makes sense in."""
+
+    name: str
+    function: Callable[[], None]
+    min_size: int
+
+
+_checks: dict[str, list[Check]] = {}
+
+
+def check(
+    *, min_size: int = 1, cases: Iterable[tuple[Any, ...]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a function as a check, or as one check per tuple of arguments in `cases`."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        registered = _checks.setdefault(function.__module__, [])
+        stem = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        if cases is None:
+            registered.append(Check(stem, function, min_size))
+        for case in cases or ():
+            label = "-".join(str(value).replace("torch.", "") for value in case)
+            registered.append(Check(f"{stem}[{label}]", _bind(function, case), min_size))
+        return function
+
+    return register
+
+
+def _bind(function: Callable[..., None], case: tuple[Any, ...]) -> Callable[[], None]:
+    return lambda: function(*case)
+
+
+def checks_of(suite: str) -> list[Check]:
+    """All checks of a suite, in the order in which every rank runs them."""
+    found: list[Check] = []
+    for name in SUITES[suite]:
+        module = importlib.import_module(f"multiproc.checks.{name}")
+        found += _checks[module.__name__]
+    return found

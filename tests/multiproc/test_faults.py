@@ -1,0 +1,60 @@
+"""A rank fails or leaves: the others get an error, and the job ends with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from multiproc.job import WORKERS, Outcome, launch
+
+NP = 3
+
+
+def run_scenario(backend: str, name: str, folder: Path) -> Outcome:
+    for rank in range(NP - 1):
+        os.mkfifo(folder / f"enqueued{rank}")
+    started = time.monotonic()
+    outcome = launch(NP, backend, str(WORKERS / "scenario.py"), name, str(folder), timeout=60)
+    assert time.monotonic() - started < 40, "nobody may wait for a rank that is gone"
+    return outcome
+
+
+def survivors(folder: Path) -> list[str]:
+    return [(folder / f"rank{rank}.txt").read_text() for rank in range(NP - 1)]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_rank_that_leaves_early_is_named(backend: str, tmp_path: Path) -> None:
+    outcome = run_scenario(backend, "leave", tmp_path)
+    assert outcome.code != 0, outcome.output
+    for text in survivors(tmp_path):
+        assert "waits for all" in text and f"rank {NP - 1}" in text, text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "cause"),
+    [("fail", 1, "broken on purpose"), ("exit", 23, "23"), ("kill", 137, "signal 9")],
+)
+def test_failures_reach_the_others_and_the_exit_code(
+    name: str, code: int, cause: str, tmp_path: Path
+) -> None:
+    outcome = run_scenario("gloo", name, tmp_path)
+    assert outcome.code == code, outcome.output
+    report = outcome.output.partition("mydistrun: ")[2]
+    assert report.startswith(f"rank {NP - 1} ") and cause in report, outcome.output
+    for text in survivors(tmp_path):
+        assert text != "no error" and f"rank {NP - 1}" in text, text
+
+
+@pytest.mark.parametrize("backend", ["mpi"])
+@pytest.mark.parametrize("name", ["fail", "exit", "kill"])
+def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> None:
+    # mpirun itself takes the survivors down, perhaps before they can report.
+    outcome = run_scenario(backend, name, tmp_path)
+    assert outcome.code != 0, outcome.output
+    for rank in range(NP - 1):
+        path = tmp_path / f"rank{rank}.txt"
+        assert not path.exists() or path.read_text() != "no error"

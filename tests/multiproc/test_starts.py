@@ -1,0 +1,75 @@
+"""mydist.init() under every launcher, and many times in one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from multiproc.job import WORKERS, launch, launcher_command, run
+
+HELLO = str(WORKERS / "hello.py")
+
+
+def ranks_of(output: str) -> list[dict[str, Any]]:
+    """What hello.py printed on rank 0, whatever prefix the launcher put in front."""
+    lines = [line for line in output.splitlines() if "RANKS " in line]
+    assert len(lines) == 1, output
+    found: list[dict[str, Any]] = json.loads(lines[0].partition("RANKS ")[2])
+    return found
+
+
+def expect_ranks(output: str, size: int, backend: str) -> None:
+    ranks = ranks_of(output)
+    assert [r["rank"] for r in ranks] == list(range(size))
+    assert all(r["local_rank"] == r["rank"] for r in ranks)
+    assert {r["size"] for r in ranks} == {r["local_size"] for r in ranks} == {size}
+    assert {r["total"] for r in ranks} == {size * (size + 1) // 2}
+    assert {r["backend"] for r in ranks} == {backend}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_mydistrun(backend: str) -> None:
+    expect_ranks(launch(3, backend, HELLO).expect_success().output, 3, backend)
+
+
+def test_mydistrun_chooses_gloo_by_itself() -> None:
+    command = [part for part in launcher_command(2, "gloo", HELLO) if part != "--gloo"]
+    expect_ranks(run(command, timeout=60).expect_success().output, 2, "gloo")
+
+
+def test_plain_python() -> None:
+    outcome = run([sys.executable, HELLO], timeout=60).expect_success()
+    expect_ranks(outcome.output, 1, "local")
+
+
+def test_torchrun() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    outcome = run([*command, "--nproc-per-node", "2", HELLO], timeout=90).expect_success()
+    expect_ranks(outcome.output, 2, "gloo")
+
+
+@pytest.mark.parametrize("backend", ["mpi"])
+def test_plain_mpirun(backend: str) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not on PATH")
+    command = ["mpirun", "-np", "2", "--oversubscribe", sys.executable, HELLO]
+    expect_ranks(run(command, timeout=60).expect_success().output, 2, backend)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_two_hundred_cycles_in_one_process(backend: str) -> None:
+    outcome = launch(2, backend, str(WORKERS / "cycles.py"), "200", timeout=120)
+    assert outcome.expect_success().output.count("CYCLES 200") == 2
+
+
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_our_gloo_is_not_the_one_in_torch(backend: str) -> None:
+    outcome = launch(2, backend, str(WORKERS / "both_gloos.py")).expect_success()
+    lines = [line for line in outcome.output.splitlines() if "ORIGIN " in line]
+    assert len(lines) == 1, outcome.output
+    library = lines[0].partition("ORIGIN ")[2].rpartition("/")[2]
+    assert "gloo" in library and "torch" not in library, lines[0]

@@ -1,0 +1,38 @@
+"""Runs the checks of a suite on this rank and writes one JSON line per check.
+
+Started by mydistrun: check_worker.py SUITE RESULT_DIR
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from multiproc.registry import checks_of
+
+import mydist as md
+
+
+def main() -> None:
+    suite, folder = sys.argv[1], Path(sys.argv[2])
+    md.init()
+    with open(folder / f"rank{md.rank()}.jsonl", "w", encoding="utf-8") as results:
+        for check in checks_of(suite):
+            if check.min_size > md.size():
+                continue
+            started, text = time.monotonic(), ""
+            try:
+                check.function()
+            except Exception:
+                text = traceback.format_exc()
+            row = {"check": check.name, "traceback": text, "seconds": time.monotonic() - started}
+            results.write(json.dumps(row) + "\n")
+            results.flush()
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()
