@@ -39,7 +39,7 @@ tidy: setup-check build ## clang-tidy on the core (slow)
 
 bench: build ## allreduce next to Open MPI and torch's gloo, as a table
 	@scripts/in_environment.sh mydistrun -np 2 python -m mydist.bench allreduce \
-	  --sizes 8,64K,4M,64M --peers openmpi,torch-gloo
+	  --sizes 8,64K,4M,64M --peers mydist-mpi,openmpi,torch-gloo
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread

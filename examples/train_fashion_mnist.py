@@ -1,4 +1,4 @@
-"""Trains a LeNet-size CNN on Fashion-MNIST: 60,000 training and 10,000 test images, 28 x 28, 10 classes.
+"""Trains a LeNet-size CNN on Fashion-MNIST: 70,000 real images of 28 x 28 pixels, 10 classes.
 
     mydistrun -np 2 python examples/train_fashion_mnist.py
 

@@ -1,4 +1,4 @@
-"""Trains a small character-level GPT on text that is on every machine: Python's own standard library.
+"""Trains a small character-level GPT on text every machine has: Python's standard library.
 
     mydistrun -np 2 python examples/train_gpt.py --steps 200
 
@@ -78,7 +78,9 @@ class GPT(nn.Module):
         width = arguments.width
         self.characters = nn.Embedding(128, width)
         self.positions = nn.Embedding(arguments.context, width)
-        self.blocks = nn.Sequential(*(Block(width, arguments.heads) for _ in range(arguments.layers)))
+        self.blocks = nn.Sequential(
+            *(Block(width, arguments.heads) for _ in range(arguments.layers))
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 128, bias=False)
         self.head.weight = self.characters.weight  # Tied, as usual: reduced once, not twice.
@@ -89,7 +91,9 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-def draw_batch(text: torch.Tensor, arguments: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_batch(
+    text: torch.Tensor, arguments: argparse.Namespace
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Random sequences and the same shifted by one; each rank draws from its own stream."""
     starts = torch.randint(len(text) - arguments.context - 1, (arguments.batch_size,))
     windows = torch.stack([text[s : s + arguments.context + 1] for s in starts.tolist()])
@@ -137,8 +141,10 @@ def main() -> None:
     if md.rank() == 0:
         count = arguments.steps * arguments.batch_size * arguments.context * md.size()
         print(sample(model, "def ", 200, arguments.context))
-        print(f"loss {mean_loss:.3f} after {arguments.steps} steps on {md.size()} ranks, "
-              f"{count / seconds:.0f} characters/s")
+        print(
+            f"loss {mean_loss:.3f} after {arguments.steps} steps on {md.size()} ranks, "
+            f"{count / seconds:.0f} characters/s"
+        )
     md.shutdown()
 
 

@@ -1,6 +1,6 @@
 // The one header through which the rest of mydist sees the backends.
-// A backend is local, loopback, or a plugin (libmydist_mpi.so, libmydist_gloo.so) opened on demand. A
-// plugin that was not built or cannot be loaded is a reason string, never a crash.
+// A backend is local, loopback, or a plugin (libmydist_mpi.so, libmydist_gloo.so) opened on demand.
+// A plugin that was not built or cannot be loaded is a reason string, never a crash.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 namespace mydist {
 
 // Gives every rank's blob, in rank order, to every rank; collective and blocking (an allgather of
-// small byte strings). Each call is one round. Served by the launcher's rendezvous, torch's store or
-// MPI itself.
+// small byte strings). Each call is one round. Served by the launcher's rendezvous, torch's store
+// or MPI itself.
 using BootstrapExchange = std::function<Result<std::vector<Bytes>>(const Bytes& mine)>;
 
 struct BackendOptions {
@@ -49,8 +49,8 @@ class BackendPlugin {
   virtual Result<Connection> Connect(const BackendOptions& options) = 0;
 };
 
-// A plugin library exports `extern "C" mydist::BackendPlugin* mydist_backend_plugin_v1()`, an object
-// that lives as long as the process.
+// A plugin library exports `extern "C" mydist::BackendPlugin* mydist_backend_plugin_v1()`, an
+// object that lives as long as the process.
 inline constexpr const char* kPluginSymbol = "mydist_backend_plugin_v1";
 
 struct BackendReport {

@@ -9,6 +9,6 @@ namespace mydist {
 
 }  // namespace mydist
 
-#define MYDIST_CHECK(condition)                                         \
-  (static_cast<bool>(condition) ? static_cast<void>(0)                  \
+#define MYDIST_CHECK(condition)                        \
+  (static_cast<bool>(condition) ? static_cast<void>(0) \
                                 : ::mydist::CheckFailed(__FILE__, __LINE__, #condition))

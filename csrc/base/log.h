@@ -38,10 +38,10 @@ struct LogVoid {
 
 }  // namespace mydist
 
-// An expression, so that it can stand in an if without braces; the right side is evaluated only when
-// the level is on.
-#define MYDIST_LOG(level)                                      \
-  ::mydist::LogLevel::level < ::mydist::GetLogLevel()          \
-      ? static_cast<void>(0)                                   \
-      : ::mydist::LogVoid() &                                  \
+// An expression, so that it can stand in an if without braces; the right side is evaluated only
+// when the level is on.
+#define MYDIST_LOG(level)                             \
+  ::mydist::LogLevel::level < ::mydist::GetLogLevel() \
+      ? static_cast<void>(0)                          \
+      : ::mydist::LogVoid() &                         \
             ::mydist::LogLine(::mydist::LogLevel::level, __FILE__, __LINE__).stream()

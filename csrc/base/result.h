@@ -13,7 +13,7 @@ namespace mydist {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design.
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design.
   Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design.
     MYDIST_CHECK(!status_.ok());
   }

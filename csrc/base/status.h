@@ -14,14 +14,14 @@ namespace mydist {
 // Each code maps to one Python exception class in csrc/torch/error_translation.
 enum class StatusCode : int {
   kOk = 0,
-  kInvalidArgument,     // ValueError: wrong arguments, found before any communication.
-  kTypeError,           // TypeError: e.g. an unsupported dtype.
-  kMismatch,            // MismatchError: ranks disagree; raised on every rank.
-  kPeerLost,            // PeerLostError: a peer died or its connection closed.
-  kTimeout,             // CollectiveTimeoutError.
-  kAborted,             // AbortedError: shut down, or ended by an earlier error.
-  kVersionMismatch,     // VersionMismatchError: different builds on different ranks.
-  kInternal,            // MydistError: anything else, including a backend's own failure.
+  kInvalidArgument,  // ValueError: wrong arguments, found before any communication.
+  kTypeError,        // TypeError: e.g. an unsupported dtype.
+  kMismatch,         // MismatchError: ranks disagree; raised on every rank.
+  kPeerLost,         // PeerLostError: a peer died or its connection closed.
+  kTimeout,          // CollectiveTimeoutError.
+  kAborted,          // AbortedError: shut down, or ended by an earlier error.
+  kVersionMismatch,  // VersionMismatchError: different builds on different ranks.
+  kInternal,         // MydistError: anything else, including a backend's own failure.
 };
 
 // The code's name as shown in logs, e.g. "MISMATCH".

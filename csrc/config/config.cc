@@ -160,6 +160,16 @@ const Row* LooksLike(std::string_view name) {
   return nearest;
 }
 
+// The host of "host:port" or "[fd00::7]:port". Whether it makes sense is for the launcher's client
+// to check; here it is a hint.
+std::string HostPart(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
 }  // namespace
 
 Result<Config> Config::From(const Lookup& lookup) {
@@ -172,6 +182,9 @@ Result<Config> Config::From(const Lookup& lookup) {
                                      " is not valid: expected " + row.allowed);
     }
   }
+  const std::optional<std::string> rendezvous = lookup("MYDIST_RENDEZVOUS");
+  config.meeting_host =
+      rendezvous ? HostPart(*rendezvous) : lookup("MASTER_ADDR").value_or(std::string());
   return config;
 }
 

@@ -47,6 +47,9 @@ struct MYDIST_EXPORT Config {
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.
   std::string host_id;
+  // Where the ranks meet, without the port: the host in MYDIST_RENDEZVOUS, else MASTER_ADDR; set by
+  // launchers, no knob. Empty = unknown. Backends take the network that leads there.
+  std::string meeting_host;
 
   // kInvalidArgument naming variable, value and allowed range when one is malformed.
   static Result<Config> FromEnv();

@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kTimelineGrace{1};
 // How long the end of the engine's thread may take beyond the drain time.
 constexpr std::chrono::seconds kExitGrace{1};
+// Stands for the timeline's switch where tensors have their keys: one switch at a time.
+const TensorKey kTimelineKey{-1, "timeline switch"};
 
 CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
   return {.rank = topology.rank,
@@ -125,15 +127,22 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors) {
 }
 
 Status Engine::StartTimeline(const std::string& path, bool mark_cycles) {
-  std::vector<Mail> mail;
-  mail.emplace_back(TimelineStart{path, mark_cycles});
-  return Post(std::move(mail));
+  return SwitchTimeline({.start = true, .path = path, .mark_cycles = mark_cycles, .handle = 0});
 }
 
 Status Engine::StopTimeline() {
+  return SwitchTimeline({.start = false, .path = "", .mark_cycles = false, .handle = 0});
+}
+
+Status Engine::SwitchTimeline(TimelineSwitch command) {
+  if (topology_.rank != 0) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open({kTimelineKey}));
+  command.handle = handle;
   std::vector<Mail> mail;
-  mail.emplace_back(TimelineStop{});
-  return Post(std::move(mail));
+  mail.emplace_back(std::move(command));
+  MYDIST_RETURN_IF_ERROR(Post(std::move(mail)));
+  MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
+  return outcome.value_or(Status::Ok());
 }
 
 void Engine::Shutdown() {
@@ -204,8 +213,7 @@ void Engine::Drain() {
       tensors.push_back(std::move(*tensor));
       continue;
     }
-    if (auto* start = std::get_if<TimelineStart>(&mail)) Obey(*start);
-    if (std::holds_alternative<TimelineStop>(mail)) Obey(TimelineStop{});
+    if (auto* timeline_switch = std::get_if<TimelineSwitch>(&mail)) Obey(*timeline_switch);
     if (std::holds_alternative<Depart>(mail)) Obey(Depart{});
   }
   if (!tensors.empty()) Enqueue(std::move(tensors));
@@ -240,18 +248,19 @@ void Engine::Obey(Depart) {
   }
 }
 
-void Engine::Obey(const TimelineStart& command) {
-  // One timeline per job: rank 0 decides.
-  if (topology_.rank != 0 || !relay_.Open(command.path)) return;
-  if (Status status = coordinator_.RequestTimeline(true, command.mark_cycles); !status.ok()) {
-    MYDIST_LOG(kWarning) << "no timeline: " << status.message();
+void Engine::Obey(const TimelineSwitch& command) {
+  timeline_switches_.push_back(command.handle);
+  // Without a file there is nothing to start; the log has said so.
+  if (command.start && !relay_.Open(command.path)) {
+    return CompleteTimelineSwitches(Status::Ok());
   }
+  const Status requested = coordinator_.RequestTimeline(command.start, command.mark_cycles);
+  if (!requested.ok()) CompleteTimelineSwitches(requested);
 }
 
-void Engine::Obey(TimelineStop) {
-  if (topology_.rank != 0) return;
-  if (Status status = coordinator_.RequestTimeline(false, false); !status.ok()) {
-    MYDIST_LOG(kWarning) << "the timeline goes on: " << status.message();
+void Engine::CompleteTimelineSwitches(const Status& status) {
+  for (const Handle handle : std::exchange(timeline_switches_, {})) {
+    handles_->Complete(handle, kTimelineKey, status);
   }
 }
 
@@ -344,9 +353,11 @@ void Engine::HandleNotice(const Response& response) {
       finished_ = true;
       return;
     case ResponseKind::kTimelineStart:
-      return relay_.Start(response.flag);
+      relay_.Start(response.flag);
+      return CompleteTimelineSwitches(Status::Ok());
     case ResponseKind::kTimelineStop:
-      return relay_.Stop();
+      relay_.Stop();
+      return CompleteTimelineSwitches(Status::Ok());
   }
 }
 
@@ -358,8 +369,9 @@ void Engine::HandleDeparture(const Response& response) {
     CompleteTensor(key, Status::Aborted(who + " while '" + key.second + "' waits for it"));
   }
   handles_->Fail(Status::Aborted(
-      who + "; no collective can complete any more. Let every rank call the same collectives before "
-            "it shuts down or exits"));
+      who +
+      "; no collective can complete any more. Let every rank call the same collectives before "
+      "it shuts down or exits"));
 }
 
 void Engine::CompleteTensor(const TensorKey& key, const Status& status) {

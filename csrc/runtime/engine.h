@@ -1,8 +1,9 @@
 // Engine: one per process and init; takes tensors from callers and returns them reduced:
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
-// Submit and the timeline calls may come from any thread, Shutdown from one; everything else runs on the
-// engine's own thread, which shares three objects with callers: the queue, the HandleTable and the
-// Timeline. It never takes the GIL and holds no lock across a socket, collective or callback.
+// Submit and the timeline calls may come from any thread, Shutdown from one; everything else runs
+// on the engine's own thread, which shares three objects with callers: the queue, the HandleTable
+// and the Timeline. It never takes the GIL and holds no lock across a socket, collective or
+// callback.
 #pragma once
 
 #include <memory>
@@ -43,7 +44,9 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
 
   // See process::Submit.
   Result<Handle> Submit(std::vector<Submission> tensors);
-  // Starts (or stops) the timeline on all ranks; `path` is used on rank 0 only.
+  // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
+  // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
+  // timeline per job, decided by rank 0.
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
 
@@ -57,12 +60,13 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   struct Depart {};
-  struct TimelineStart {
+  struct TimelineSwitch {
+    bool start;
     std::string path;
     bool mark_cycles;
+    Handle handle;  // Completes when the switch has taken effect.
   };
-  struct TimelineStop {};
-  using Mail = std::variant<PendingTensor, Depart, TimelineStart, TimelineStop>;
+  using Mail = std::variant<PendingTensor, Depart, TimelineSwitch>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
@@ -81,8 +85,9 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
 
   void Enqueue(std::vector<PendingTensor> tensors);
   void Obey(Depart command);
-  void Obey(const TimelineStart& command);
-  void Obey(TimelineStop command);
+  void Obey(const TimelineSwitch& command);
+  Status SwitchTimeline(TimelineSwitch command);
+  void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);
   void HandleDeparture(const Response& response);
   void CompleteTensor(const TensorKey& key, const Status& status);
@@ -103,6 +108,7 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   Executor executor_;
   TimelineRelay relay_;
   PendingTable pending_;
+  std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   bool finished_ = false;
   TimePoint departure_deadline_ = kNever;
 

@@ -1,7 +1,7 @@
 // HandleTable: tells callers when what they enqueued is complete, and how it ended.
 // Shared between callers and the engine; one Mutex. A handle counts down its tensors; the first
-// error wins. Handles are numbered from 1 and never reused. It also knows which names are in flight.
-// Lives as long as the process: a handle outlives the engine that completed it.
+// error wins. Handles are numbered from 1 and never reused. It also knows which names are in
+// flight. Lives as long as the process: a handle outlives the engine that completed it.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class MYDIST_EXPORT HandleTable {
   // status. Nothing is opened on error.
   Result<Handle> Open(const std::vector<TensorKey>& tensors) MYDIST_EXCLUDES(mutex_);
 
-  // `tensor` of the handle ended with `status`; its name may be used again. A handle whose owner has
-  // released it meanwhile is fine.
+  // `tensor` of the handle ended with `status`; its name may be used again. A handle whose owner
+  // has released it meanwhile is fine.
   void Complete(Handle handle, const TensorKey& tensor, const Status& status)
       MYDIST_EXCLUDES(mutex_);
 

@@ -118,9 +118,9 @@ Result<Hello> DecodeHello(const std::vector<uint8_t>& bytes) {
   const auto parsed = std::from_chars(pid.data(), pid.data() + pid.size(), hello.pid);
   if (!text || magic != kMagic || parsed.ec != std::errc() ||
       parsed.ptr != pid.data() + pid.size()) {
-    return Status::VersionMismatch(
-        "a peer's greeting is not one of mydist " + std::string(build_config::kVersion) +
-        "; install the same version of mydist on every host");
+    return Status::VersionMismatch("a peer's greeting is not one of mydist " +
+                                   std::string(build_config::kVersion) +
+                                   "; install the same version of mydist on every host");
   }
   hello.wants_timeline = timeline == "timeline";
   std::ostringstream digest;

@@ -11,9 +11,9 @@
 namespace mydist {
 
 struct Hello {
-  std::string version;        // Of mydist.
-  std::string platform;       // Byte order and word size.
-  std::string host;           // What identifies the host.
+  std::string version;   // Of mydist.
+  std::string platform;  // Byte order and word size.
+  std::string host;      // What identifies the host.
   int64_t pid = 0;
   bool wants_timeline = false;  // Rank 0's decides for the job.
   std::string config_digest;    // Config::Digest: "name=value" lines.

@@ -55,8 +55,7 @@ Status NotInitialized() {
         "mydist is not available in a process forked from one that has initialized it; start the "
         "process with the 'spawn' method, or keep mydist calls in the parent");
   }
-  return Status::InvalidArgument(
-      "mydist has not been initialized; call mydist.init() first");
+  return Status::InvalidArgument("mydist has not been initialized; call mydist.init() first");
 }
 
 Result<std::shared_ptr<Engine>> CurrentEngine() {

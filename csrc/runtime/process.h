@@ -1,6 +1,7 @@
 // Process: the single process-wide instance, what `import mydist` talks to.
 // init and shutdown take turns under one mutex; in between, calls only read a shared_ptr to the
-// engine. A forked child finds itself uninitialised: engine threads and connections stay the parent's.
+// engine. A forked child finds itself uninitialised: engine threads and connections stay the
+// parent's.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ MYDIST_EXPORT Result<bool> Poll(Handle handle);
 MYDIST_EXPORT Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
 MYDIST_EXPORT void Release(Handle handle);
 
-// Root decides for the whole job; other ranks' calls return OK and have no effect.
+// Rank 0 decides for the whole job and waits until the switch has taken effect; other ranks' calls
+// return OK and have no effect. A path that cannot be written is one warning in the log.
 MYDIST_EXPORT Status StartTimeline(const std::string& path, bool mark_cycles);
 MYDIST_EXPORT Status StopTimeline();
 MYDIST_EXPORT Result<EngineStats> Stats();

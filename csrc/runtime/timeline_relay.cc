@@ -13,8 +13,7 @@ int64_t Nanoseconds(TimePoint time) {
 
 }  // namespace
 
-TimelineRelay::TimelineRelay(const Topology* topology, Timeline* timeline,
-                             Coordinator* coordinator)
+TimelineRelay::TimelineRelay(const Topology* topology, Timeline* timeline, Coordinator* coordinator)
     : topology_(*topology),
       timeline_(*timeline),
       coordinator_(*coordinator),
@@ -37,6 +36,7 @@ void TimelineRelay::Start(bool mark_cycles) { timeline_.Start(mark_cycles); }
 void TimelineRelay::Stop() {
   timeline_.Stop();
   CarryOff();
+  if (writer_ != nullptr) writer_->Flush();
 }
 
 TimePoint TimelineRelay::NextFlush() { return timeline_.NextFlush().value_or(kNever); }

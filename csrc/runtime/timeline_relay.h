@@ -25,7 +25,8 @@ class TimelineRelay {
   bool Open(const std::string& path);
 
   void Start(bool mark_cycles);
-  // Carries off what is left and, on rank 0, keeps the file open for blocks still on their way.
+  // Carries off what is left and, on rank 0, waits for the disk: whoever stops a timeline wants to
+  // read it. The file stays open for blocks still on their way.
   void Stop();
 
   // When Flush should be called next; kNever when there is nothing to carry off.

@@ -16,7 +16,7 @@ struct MYDIST_EXPORT Topology {
   int local_size = 1;  // Ranks on this host.
   int cross_rank = 0;  // Index of this host among the hosts that have a rank with our local_rank.
   int cross_size = 1;  // Number of those hosts.
-  bool is_homogeneous = true;     // Every host has the same number of ranks.
+  bool is_homogeneous = true;      // Every host has the same number of ranks.
   std::vector<std::string> hosts;  // Host of each rank, indexed by rank.
 };
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
+from mydist.launcher.mpi import untagged
+
 CONTRACT = """
 import json, os
 keys = [k for k in os.environ if k.startswith("MYDIST_") or k in (
@@ -246,6 +248,14 @@ def test_mpirun_ranks(mydistrun: Mydistrun) -> None:
     code, out, err = mydistrun.run("--mpi", "-np", "3", "-x", "ODD=a b", "sh", "-c", shell)
     assert (code, err) == (0, "")
     assert sorted(out.splitlines()) == [b"[%d]<stdout>:%d/3 mpi a b" % (r, r) for r in range(3)]
+
+
+def test_mpirun_tags_inside_a_line_are_taken_off() -> None:
+    tag = b"[1,0]<stdout>:"
+    assert untagged(tag + b"text" + tag + b"\n", tag) == b"text\n"
+    assert untagged(tag + b"of rank [1,1]<stdout>: quoted\n", tag) == (
+        b"of rank [1,1]<stdout>: quoted\n"
+    )
 
 
 def test_mpirun_failure_names_the_rank(mydistrun: Mydistrun) -> None:

@@ -118,7 +118,7 @@ def test_ssh_options() -> None:
     options = SshOptions(2222, "/key", ("-F", "conf"), "/opt/my python", 5.0)
     assert ssh_command(Host("me@fe80::1", 1), options) == [
         "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
-        "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2",
+        "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2",
         "-p", "2222", "-i", "/key", "-F", "conf", "--", "me@fe80::1",
         "'/opt/my python' -m mydist.launcher.agent",
     ]  # fmt: skip

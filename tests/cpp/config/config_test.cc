@@ -41,7 +41,8 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(static_cast<int>(config.controller)),
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
       std::to_string(static_cast<int>(config.log_level)),
-      config.host_id};
+      config.host_id,
+      config.meeting_host};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
   return fields;
 }
@@ -258,6 +259,17 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
                                              {"MYDIST_STALL_WARNING_SECONDS", "1"}}) {
     EXPECT_EQ(With(name, value).Digest(), Config{}.Digest()) << name;
   }
+}
+
+TEST(ConfigTest, TheMeetingHostComesFromTheLauncher) {
+  EXPECT_EQ(ConfigOf({})->meeting_host, "");
+  EXPECT_EQ(With("MYDIST_RENDEZVOUS", "10.0.0.7:4711").meeting_host, "10.0.0.7");
+  EXPECT_EQ(With("MYDIST_RENDEZVOUS", "[fd00::7]:4711").meeting_host, "fd00::7");
+  EXPECT_EQ(With("MYDIST_RENDEZVOUS", "host1").meeting_host, "host1");
+  EXPECT_EQ(With("MYDIST_RENDEZVOUS", "").meeting_host, "");
+  EXPECT_EQ(With("MASTER_ADDR", "host1").meeting_host, "host1");
+  const Variables both = {{"MASTER_ADDR", "host1"}, {"MYDIST_RENDEZVOUS", "host2:1"}};
+  EXPECT_EQ(ConfigOf(both)->meeting_host, "host2");
 }
 
 TEST(ConfigTest, MisspeltVariablesAreReported) {

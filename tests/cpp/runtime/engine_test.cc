@@ -89,8 +89,8 @@ TEST_P(EngineTest, AllgatherTakesUnevenRows) {
     // Rank r brings r rows of two elements; rank 0 none.
     const std::vector<int32_t> input(static_cast<size_t>(2 * rank.rank()), rank.rank());
     std::vector<int32_t> output;
-    const Status status = rank.Run(
-        WithOutput(OpKind::kAllgather, "gather", Shape({rank.rank(), 2}), input, &output));
+    const Status status =
+        rank.Run(WithOutput(OpKind::kAllgather, "gather", Shape({rank.rank(), 2}), input, &output));
     EXPECT_TRUE(status.ok()) << status.ToString();
     std::vector<int32_t> expected;
     for (int r = 0; r < rank.size(); ++r) expected.insert(expected.end(), size_t(2 * r), r);
@@ -122,16 +122,14 @@ TEST_P(EngineTest, AlltoallDealsOutRowsAndTellsWhatCame) {
     }
     std::vector<int32_t> output;
     std::vector<int64_t> received;
-    Submission submission =
-        WithOutput(OpKind::kAlltoall, "a2a", Shape({static_cast<int64_t>(input.size())}), input,
-                   &output);
+    Submission submission = WithOutput(OpKind::kAlltoall, "a2a",
+                                       Shape({static_cast<int64_t>(input.size())}), input, &output);
     submission.splits = splits;
     submission.on_received_splits = [&](const std::vector<int64_t>& rows) { received = rows; };
     EXPECT_TRUE(rank.Run(std::move(submission)).ok());
     std::vector<int32_t> expected;
     for (int s = 0; s < rank.size(); ++s) {
-      expected.insert(expected.end(), static_cast<size_t>(rank.rank() + 1),
-                      s * 100 + rank.rank());
+      expected.insert(expected.end(), static_cast<size_t>(rank.rank() + 1), s * 100 + rank.rank());
     }
     EXPECT_EQ(output, expected);
     EXPECT_THAT(received, Each(rank.rank() + 1));
@@ -145,8 +143,8 @@ TEST_P(EngineTest, AlltoallCountsRowsWithoutElements) {
     const std::vector<int32_t> nothing;
     std::vector<int32_t> output;
     std::vector<int64_t> received;
-    Submission submission = WithOutput(OpKind::kAlltoall, "a2a", Shape({2 * rank.size(), 0}),
-                                       nothing, &output);
+    Submission submission =
+        WithOutput(OpKind::kAlltoall, "a2a", Shape({2 * rank.size(), 0}), nothing, &output);
     submission.splits.assign(static_cast<size_t>(rank.size()), 2);
     submission.on_received_splits = [&](const std::vector<int64_t>& rows) { received = rows; };
     EXPECT_TRUE(rank.Run(std::move(submission)).ok());

@@ -51,7 +51,8 @@ TEST(HandleTable, ANameIsInFlightUntilItsTensorCompletes) {
   HandleTable table;
   const Handle handle = *table.Open({kX});
   // All or nothing: y is not taken by the refused call.
-  EXPECT_THAT(table.Open({kY, kX}).status().message(), HasSubstr("tensor 'x' is already in flight"));
+  EXPECT_THAT(table.Open({kY, kX}).status().message(),
+              HasSubstr("tensor 'x' is already in flight"));
   EXPECT_TRUE(table.Open({kY}).ok());
   EXPECT_TRUE(table.Open({{1, "x"}}).ok()) << "another process set has names of its own";
   table.Complete(handle, kX, Status::Ok());

@@ -102,8 +102,7 @@ TEST_F(ProcessTest, AForkedChildIsToldSo) {
   EXPECT_EQ(InForkedChild([] {
               return !process::IsInitialized() && process::Shutdown().ok() &&
                      process::Init({}).message().find("forked") != std::string::npos &&
-                     process::GetTopology().status().message().find("forked") !=
-                         std::string::npos;
+                     process::GetTopology().status().message().find("forked") != std::string::npos;
             }),
             0);
   std::vector<float> data(4, 1.0F);
@@ -113,8 +112,7 @@ TEST_F(ProcessTest, AForkedChildIsToldSo) {
 
 TEST_F(ProcessTest, AChildForkedOutsideInitMayInitialize) {
   EXPECT_EQ(InForkedChild([] {
-              return process::Init({}).ok() && process::IsInitialized() &&
-                     process::Shutdown().ok();
+              return process::Init({}).ok() && process::IsInitialized() && process::Shutdown().ok();
             }),
             0);
 }
