@@ -35,7 +35,7 @@ format: setup-check ## reformat the sources
 	@scripts/lint.sh --fix
 
 tidy: setup-check build ## clang-tidy on the core (slow)
-	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(nproc)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
+	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
 
 bench: build ## allreduce next to Open MPI and torch's gloo, as a table
 	@scripts/in_environment.sh mydistrun -np 2 python -m mydist.bench allreduce \

@@ -5,7 +5,8 @@
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 STAMPS="$ROOT/build/stamps"
 DEV_TREE="$ROOT/build/dev"
-JOBS="${MAX_JOBS:-$(nproc)}"
+# Not nproc: it follows OMP_NUM_THREADS, which is about running, not building.
+JOBS="${MAX_JOBS:-$(getconf _NPROCESSORS_ONLN)}"
 TORCH_REQUIREMENT="${MYDIST_TORCH_REQUIREMENT:-torch==2.13.0}"
 
 die() {
