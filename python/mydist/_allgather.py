@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from . import _C, _differentiable
-from ._arguments import check_process_set, check_tensor, check_tensors, resolve_name
+from ._arguments import check_process_set, check_tensor, check_tensors
 from ._handles import first, remember
+from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]

@@ -14,10 +14,10 @@ from ._arguments import (
     check_tensor,
     check_tensors,
     refuse_in_place_on_gradient,
-    resolve_name,
     resolve_reduction,
 )
 from ._handles import Finish, first, remember, synchronize
+from ._names import resolve_name
 from .compression import Compression, Compressor
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp

@@ -1,8 +1,7 @@
-"""What every collective checks about its arguments before anything is enqueued, and its name."""
+"""What every collective checks about its arguments before anything is enqueued."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,28 +10,6 @@ import torch
 
 from .process_set import ProcessSet
 from .reduce_op import Average, ReduceOp, Sum
-
-_counters: dict[str, itertools.count[int]] = {}
-
-
-def restart_names() -> None:
-    """Numbers automatic names from 1 again, so that ranks agree on them after every init()."""
-    _counters.clear()
-
-
-def resolve_name(call: str, name: str | None) -> str:
-    """`name`, or the next automatic one of this call, e.g. "allreduce.noname.1".
-
-    Automatic names match between ranks when all ranks make their unnamed calls in one order.
-    """
-    if name is None:
-        counter = _counters.setdefault(call, itertools.count(1))
-        return f"{call}.noname.{next(counter)}"
-    if not isinstance(name, str):
-        raise TypeError(f"{call}: name is {name!r} ({_type(name)}), expected a str or None")
-    if not name:
-        raise ValueError(f"{call}: name is empty, expected a str that all ranks use, or None")
-    return name
 
 
 def check_tensor(call: str, tensor: object) -> torch.Tensor:

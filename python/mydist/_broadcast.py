@@ -10,9 +10,9 @@ from ._arguments import (
     check_process_set,
     check_tensor,
     refuse_in_place_on_gradient,
-    resolve_name,
 )
 from ._handles import first, remember, synchronize
+from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]

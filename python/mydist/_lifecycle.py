@@ -74,7 +74,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _connect(wanted: list[int] | int | None) -> None:
     global _generation
-    from . import _arguments, _bootstrap
+    from . import _bootstrap, _names
 
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
     _generation += 1
@@ -91,7 +91,7 @@ def _connect(wanted: list[int] | int | None) -> None:
     except ValueError:
         _C.shutdown()
         raise
-    _arguments.restart_names()
+    _names.restart_names()
 
 
 def _require_backend(context: Any) -> None:

@@ -12,10 +12,10 @@ from ._arguments import (
     check_process_set,
     check_tensor,
     check_tensors,
-    resolve_name,
     resolve_reduction,
 )
 from ._handles import Finish, first, remember, synchronize
+from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 

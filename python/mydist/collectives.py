@@ -17,9 +17,10 @@ from ._allreduce import (
     grouped_allreduce_async_,
 )
 from ._alltoall import alltoall, alltoall_async
-from ._arguments import check_process_set, resolve_name
+from ._arguments import check_process_set
 from ._broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from ._handles import poll, synchronize
+from ._names import resolve_name
 from ._reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
