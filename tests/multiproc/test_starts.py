@@ -52,6 +52,13 @@ def test_torchrun() -> None:
     expect_ranks(outcome.output, 2, "gloo")
 
 
+def test_an_mpi_started_by_mpi4py_is_reused() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    command = ["mpirun", "-np", "2", "--oversubscribe", sys.executable]
+    outcome = run([*command, str(WORKERS / "with_mpi4py.py")], timeout=60).expect_success()
+    assert outcome.output.count("TOTALS [2, 2, 2, 2, 2] finalized False") == 2, outcome.output
+
+
 @pytest.mark.parametrize("backend", ["mpi"])
 def test_plain_mpirun(backend: str) -> None:
     if shutil.which("mpirun") is None:
