@@ -1,7 +1,7 @@
 """The agent: stands for the launcher on a remote host. Run by ssh, never by hand.
 
 Reads frames on stdin (its ranks, signals, pings), writes frames on stdout (output, exits), and
-stops everything when stdin ends, when its stdout breaks, or when nothing came for a minute.
+stops everything when stdin ends, when its stdout breaks, or when nothing came for long.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.framing import Kind
 from mydist.launcher.process_group import READ_BYTES, ProcessGroup, RankCommand
 
+# Until the launcher says how long: time for other hosts to answer.
 SILENCE_SECONDS = 60.0
 TERM_SECONDS = 1.0
 PAUSE_CHECK_SECONDS = 0.02
@@ -37,6 +38,7 @@ class Agent:
         self._group: ProcessGroup | None = None
         self._done = asyncio.Event()
         self._last_heard = time.monotonic()
+        self._silence_seconds = SILENCE_SECONDS
 
     async def run(self) -> int:
         """Serves until the launcher is gone or done; returns the exit code of the agent."""
@@ -82,9 +84,9 @@ class Agent:
     async def _watch_launcher(self) -> None:
         while not self._writer.dead:
             await asyncio.sleep(1.0)
-            if time.monotonic() - self._last_heard > SILENCE_SECONDS:
+            if time.monotonic() - self._last_heard > self._silence_seconds:
                 print(
-                    f"nothing from mydistrun for {SILENCE_SECONDS:g} s, stopping the ranks",
+                    f"nothing from mydistrun for {self._silence_seconds:g} s, stopping the ranks",
                     file=sys.stderr,
                 )
                 break
@@ -122,6 +124,7 @@ class Agent:
     def _start(self, payload: bytes) -> None:
         job = framing.unpack_json(payload)
         cwd = str(job["cwd"])
+        self._silence_seconds = float(job["silence_seconds"])
         inherited = inherited_environment(os.environ)
         commands = [
             RankCommand(int(r["rank"]), list(r["argv"]), {**inherited, **r["env"]}, cwd)

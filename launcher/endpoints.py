@@ -35,15 +35,15 @@ def address_towards(host: str) -> str | None:
     return None
 
 
-def interface_address(names: tuple[str, ...]) -> str:
-    """The address of the first interface named that is up and has one.
+def first_interface(names: tuple[str, ...]) -> tuple[str, str]:
+    """Name and address of the first interface named that exists here and has an address.
 
     Raises LaunchError listing the interfaces there are.
     """
     for name in names:
         address = _ipv4_address(name) or _ipv6_address(name)
         if address is not None:
-            return address
+            return name, address
     existing = ", ".join(name for _, name in socket.if_nameindex())
     raise LaunchError(
         f"--network-interfaces {','.join(names)}: none of them exists here with an address; "

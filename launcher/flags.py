@@ -63,8 +63,8 @@ def integer(low: int, high: int) -> Convert:
     return convert
 
 
-def seconds(low: float, high: float) -> Convert:
-    """A converter for a duration in seconds within [low, high]; fractions are allowed."""
+def number(low: float, high: float, unit: str = "") -> Convert:
+    """A converter for a number within [low, high]; fractions are allowed."""
 
     def convert(text: str) -> float:
         try:
@@ -72,10 +72,15 @@ def seconds(low: float, high: float) -> Convert:
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            raise ValueError(f"a number of seconds from {low:g} to {high:g}")
+            raise ValueError(f"a number{unit} from {low:.10g} to {high:.10g}")
         return value
 
     return convert
+
+
+def seconds(low: float, high: float) -> Convert:
+    """A converter for a duration in seconds within [low, high]; fractions are allowed."""
+    return number(low, high, " of seconds")
 
 
 def choice(options: Sequence[str]) -> Convert:
@@ -160,6 +165,12 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--start-timeout",), "seconds all hosts may take to answer [30]", seconds(0.1, 86400), "S"
     ),
+    Flag(
+        ("--host-timeout",),
+        "a host that is silent for S seconds is lost [10]",
+        seconds(3, 86400),
+        "S",
+    ),
     Flag(("--output-filename",), "also write DIR/rank.N/stdout and stderr", text_value, "DIR"),
     Flag(("--prefix-output-with-timestamp",), "put the time before each output line"),
     Flag(
@@ -172,7 +183,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--fusion-threshold-mb",),
         "fuse tensors into buffers of this size; 0 = never",
-        integer(0, 1 << 20),
+        number(0, 1 << 20),
         "MB",
         "MYDIST_FUSION_THRESHOLD_MB",
     ),

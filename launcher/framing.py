@@ -26,7 +26,7 @@ class Kind(enum.IntEnum):
     """What a frame carries; the comment says who sends it."""
 
     HELLO = 1  # agent: JSON {python, free_port, ssh_connection}
-    JOB = 2  # launcher: JSON {key, ranks: [{rank, argv, env}], cwd}
+    JOB = 2  # launcher: JSON {key, ranks: [{rank, argv, env}], cwd, silence_seconds}
     STARTED = 3  # agent: rank u32, pid as i32
     OUTPUT = 4  # agent: rank u32, stream u8, bytes
     EXITED = 5  # agent: rank u32, status i32

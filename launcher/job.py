@@ -17,7 +17,7 @@ from typing import Any
 from mydist.launcher import report, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.command import remote_command, resolve_command
-from mydist.launcher.endpoints import address_seen_by, free_port, interface_address, peer_address
+from mydist.launcher.endpoints import address_seen_by, first_interface, free_port, peer_address
 from mydist.launcher.environment import (
     Endpoints,
     forwarded_environment,
@@ -190,7 +190,7 @@ class Job:
         if not hellos:
             return dict.fromkeys(hosts, "127.0.0.1")
         if self._spec.network_interfaces:
-            return dict.fromkeys(hosts, interface_address(self._spec.network_interfaces))
+            return dict.fromkeys(hosts, first_interface(self._spec.network_interfaces)[1])
         chosen = {
             host: address_seen_by(host.address, str(hello.get("ssh_connection", "")))
             for host, hello in hellos.items()

@@ -10,7 +10,8 @@ from mydist.launcher.hosts import Host
 
 @dataclass(frozen=True)
 class SshOptions:
-    """How remote hosts are reached. `start_timeout` is in seconds.
+    """How remote hosts are reached. The timeouts are in seconds; `host_timeout` is how long
+    a host that answered once may be silent before it is taken for lost.
 
     `loopback_too` also sends every host but "localhost" through ssh, which lets one machine stand
     for several.
@@ -21,6 +22,7 @@ class SshOptions:
     extra_args: tuple[str, ...] = ()
     remote_python: str = ""
     start_timeout: float = 30.0
+    host_timeout: float = 10.0
     loopback_too: bool = False
 
 

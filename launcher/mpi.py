@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from mydist.launcher.command import remote_command, resolve_command
+from mydist.launcher.endpoints import first_interface
 from mydist.launcher.environment import (
     forwarded_environment,
     inherited_environment,
@@ -25,7 +26,7 @@ from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
 from mydist.launcher.process_group import STDERR, ProcessGroup, RankCommand
-from mydist.launcher.remote import HostEvents
+from mydist.launcher.remote import HostEvents, ssh_arguments
 from mydist.launcher.report import is_consequence
 
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>:")
@@ -55,10 +56,29 @@ def mpirun_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
         names |= forwarded_environment(environment).keys()
     for name in sorted(names):
         command += ["-x", name]
+    if not all_local:
+        command += _remote_arguments(spec)
     command += spec.mpi_args
     if all_local:
         return command + resolve_command(spec, environment.get("PATH", os.defpath))
     return command + remote_command(spec)
+
+
+def _remote_arguments(spec: JobSpec) -> list[str]:
+    """How mpirun reaches other hosts: the same ssh arguments and interface as without --mpi."""
+    arguments = ssh_arguments(spec.ssh)
+    for argument in arguments:
+        if not argument or any(character.isspace() for character in argument):
+            raise LaunchError(
+                f"--mpi: mpirun cannot pass on the ssh argument {argument!r}: it cuts at spaces; "
+                f"write it into your ssh configuration instead"
+            )
+    command = ["--mca", "plm_rsh_args", " ".join(arguments)]
+    if spec.network_interfaces:
+        name, _ = first_interface(spec.network_interfaces)
+        for component in ("oob", "btl"):
+            command += ["--mca", f"{component}_tcp_if_include", name]
+    return command
 
 
 def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
@@ -77,6 +97,14 @@ def require_mpirun(environment: Mapping[str, str]) -> None:
             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
             "or use another user"
         )
+
+
+def untagged(line: bytes, tag: bytes) -> bytes:
+    """The line as its rank wrote it.
+
+    mpirun puts the tag before every piece it reads, so a line written in two pieces has it twice.
+    """
+    return line.replace(tag, b"")
 
 
 def find_failures(text: str) -> dict[int, int]:
@@ -174,7 +202,7 @@ class MpiRun:
     def _pass_on(self, stream: int, line: bytes) -> None:
         tag = _TAG.match(line)
         if tag is not None:
-            rank, line = int(tag[1]), line[tag.end() :]
+            rank, line = int(tag[1]), untagged(line, tag[0])
             self._events.on_output(rank, stream, line)
             if stream == STDERR and rank < self._spec.num_proc:
                 kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))

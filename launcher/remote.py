@@ -26,6 +26,8 @@ from mydist.launcher.job_spec import SshOptions
 from mydist.launcher.process_group import READ_BYTES, RankCommand, RankEvents, die_with_parent
 
 PING_SECONDS = 5.0
+# An agent waits longer than we do, so that a job may be suspended for a moment.
+AGENT_PATIENCE_FACTOR = 6
 END_SECONDS = 3.0
 
 
@@ -39,16 +41,23 @@ class HostEvents(RankEvents, Protocol):
 
 def ssh_command(host: Host, options: SshOptions) -> list[str]:
     """The ssh command line for a host: no user string but the host's name and ssh's own options."""
-    command = ["ssh", "-T", "-o", "BatchMode=yes"]
-    command += ["-o", f"ConnectTimeout={max(1, round(options.start_timeout))}"]
-    command += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"]
-    if options.port is not None:
-        command += ["-p", str(options.port)]
-    if options.identity_file is not None:
-        command += ["-i", options.identity_file]
-    command += options.extra_args
     python = shlex.quote(options.remote_python or sys.executable)
-    return [*command, "--", host.name, f"{python} -m mydist.launcher.agent"]
+    remote = [host.name, f"{python} -m mydist.launcher.agent"]
+    return ["ssh", *ssh_arguments(options), "--", *remote]
+
+
+def ssh_arguments(options: SshOptions) -> list[str]:
+    """What stands before the host: never waits for a password, and gives up on a silent host."""
+    arguments = ["-T", "-o", "BatchMode=yes"]
+    arguments += ["-o", f"ConnectTimeout={max(1, round(options.start_timeout))}"]
+    # ssh gives up when the third answer in a row is due and missing.
+    interval = max(1, int(options.host_timeout / 3))
+    arguments += ["-o", f"ServerAliveInterval={interval}", "-o", "ServerAliveCountMax=2"]
+    if options.port is not None:
+        arguments += ["-p", str(options.port)]
+    if options.identity_file is not None:
+        arguments += ["-i", options.identity_file]
+    return [*arguments, *options.extra_args]
 
 
 class RemoteHost:
@@ -96,14 +105,20 @@ class RemoteHost:
         for pipe, read in ((self._ssh.stdout, self._read), (self._ssh.stderr, self._read_errors)):
             os.set_blocking(pipe.fileno(), False)
             self._loop.add_reader(pipe, read)
+        # From now on, because other hosts may take long to answer before the ranks start.
+        self._send_ping()
 
     def start(self, commands: Sequence[RankCommand], key: bytes) -> None:
         """Sends the agent its ranks; STARTED frames or an ERROR follow."""
         self._living = {command.rank for command in commands}
         ranks = [{"rank": c.rank, "argv": list(c.argv), "env": dict(c.env)} for c in commands]
-        job = {"key": key.hex(), "cwd": commands[0].cwd, "ranks": ranks}
+        job = {
+            "key": key.hex(),
+            "cwd": commands[0].cwd,
+            "ranks": ranks,
+            "silence_seconds": self._options.host_timeout * AGENT_PATIENCE_FACTOR,
+        }
         self._send(framing.pack_json(framing.Kind.JOB, job))
-        self._send_ping()
 
     def send_signal(self, signum: int) -> None:
         """Asks the agent to send the signal to its living ranks."""

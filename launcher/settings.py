@@ -243,5 +243,6 @@ def _ssh_options(merged: Mapping[str, Any]) -> SshOptions:
         extra_args=merged.get("ssh-args", ()),
         remote_python=merged.get("remote-python", ""),
         start_timeout=merged.get("start-timeout", SshOptions.start_timeout),
+        host_timeout=merged.get("host-timeout", SshOptions.host_timeout),
         loopback_too=bool(merged.get("ssh-local")),
     )

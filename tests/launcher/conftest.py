@@ -35,7 +35,7 @@ shift
 if [ "$1" = refused.example ]; then
   echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255
 fi
-if [ "$1" = silent.example ]; then echo "debug: connecting" >&2; exec cat >/dev/null; fi
+if [ "$1" = silent.example ]; then echo "debug: connecting" >&2; exec cat >heard; fi
 echo "Welcome to $1! $(head -c 5000 /dev/zero | tr '\\0' x)"
 shift
 exec env -i PATH=/usr/bin:/bin HOME="$HOME" PYTHONPATH="$PYTHONPATH" sh -c "$*"

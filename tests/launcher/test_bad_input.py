@@ -40,6 +40,8 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["--ssh-port", "65536"], {}, "--ssh-port: got '65536', expected an integer from 1 to 65535"),
     (["--start-timeout", "0"], {},
      "--start-timeout: got '0', expected a number of seconds from 0.1 to 86400"),
+    (["--host-timeout", "2"], {},
+     "--host-timeout: got '2', expected a number of seconds from 3 to 86400"),
     (["--start-timeout", "nan"], {},
      "--start-timeout: got 'nan', expected a number of seconds from 0.1 to 86400"),
     (["--start-timeout", "soon"], {},

@@ -74,6 +74,14 @@ def test_every_unreachable_host_is_named(mydistrun: Mydistrun, fake_ssh: Path) -
     ]
 
 
+def test_a_host_that_waits_for_others_hears_of_us(mydistrun: Mydistrun, fake_ssh: Path) -> None:
+    # Else its agent would give up when another host takes longer to answer than it is patient.
+    hosts = ["--ssh-local", "--start-timeout", "1", "-H", "silent.example:1"]
+    assert mydistrun.run(*hosts, "true")[0] == 1
+    heard = (mydistrun.directory / "heard").read_bytes()
+    assert heard.startswith(framing.pack(framing.Kind.PING))
+
+
 def test_remote_without_python_or_mydist(mydistrun: Mydistrun, fake_ssh: Path) -> None:
     base = ["--ssh-local", "-H", "127.0.0.2:1"]
     code, _, err = mydistrun.run(*base, "--remote-python", "/no/python", "true")
@@ -122,6 +130,17 @@ def test_ssh_options() -> None:
         "-p", "2222", "-i", "/key", "-F", "conf", "--", "me@fe80::1",
         "'/opt/my python' -m mydist.launcher.agent",
     ]  # fmt: skip
+
+
+def test_mpirun_gets_the_same_ssh_options(mydistrun: Mydistrun) -> None:
+    base = ["--mpi", "--dry-run", "-H", "hostb:2", "--network-interfaces", "lo"]
+    code, out, err = mydistrun.run(*base, "-p", "2222", "--ssh-args", "-l me", "true")
+    assert (code, err) == (0, "")
+    assert b" --mca plm_rsh_args '-T -o BatchMode=yes -o " in out
+    assert b" -p 2222 -l me' --mca oob_tcp_if_include lo --mca btl_tcp_if_include lo " in out
+    code, _, err = mydistrun.run(*base, "--ssh-args", "-o 'ProxyCommand nc %h'", "true")
+    assert code == 1
+    assert "mpirun cannot pass on the ssh argument 'ProxyCommand nc %h': it cuts at spaces" in err
 
 
 def test_frames_survive_any_cut_and_noise() -> None:

@@ -71,8 +71,8 @@ bool AllOnOneHost(const std::vector<Place>& places) {
 
 Result<InterfaceAddress> AddressToBind(const BackendOptions& options, bool single_host) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> available, InterfaceAddresses());
-  const InterfaceWish wish{options.config->network_interfaces, single_host,
-                           single_host ? "" : RouteAddress()};
+  InterfaceWish wish{options.config->network_interfaces, single_host, {}};
+  if (!single_host) wish.route_addresses = RouteAddresses(options.config->meeting_host);
   return ChooseInterface(available, wish);
 }
 

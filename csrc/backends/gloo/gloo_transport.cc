@@ -10,6 +10,8 @@ namespace {
 
 // How long the receiver thread of a broken connection may take to notice as well.
 constexpr std::chrono::seconds kVerdictGrace{1};
+// How long what a rank sent before its goodbye may take to be complete.
+constexpr std::chrono::milliseconds kGoodbyeGrace{500};
 
 }  // namespace
 
@@ -69,19 +71,24 @@ Status GlooTransport::AwaitAll() {
 
 Status GlooTransport::AwaitPiece(Posted& posted) {
   PeerStates& states = mesh_->states();
-  if (!states.BeginWait(posted.buffer.get())) return states.loss();
-  bool done = false;
-  std::string broken;
-  try {
-    done = posted.is_receive ? posted.buffer->waitRecv(kGlooForever)
-                             : posted.buffer->waitSend(kGlooForever);
-  } catch (const std::exception& error) {
-    broken = error.what();
-    if (broken.empty()) broken = "unknown error";
+  for (;;) {
+    const PeerStates::Patience patience = states.BeginWait(posted.buffer.get(), posted.peer);
+    if (patience == PeerStates::Patience::kNone) return states.loss();
+    const bool has_left = patience == PeerStates::Patience::kBounded;
+    const auto limit = has_left ? kGoodbyeGrace : kGlooForever;
+    bool done = false;
+    std::string broken;
+    try {
+      done = posted.is_receive ? posted.buffer->waitRecv(limit) : posted.buffer->waitSend(limit);
+    } catch (const std::exception& error) {
+      broken = has_left ? "it has ended its part of the job" : error.what();
+      if (broken.empty()) broken = "unknown error";
+    }
+    states.EndWait();
+    if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
+    if (done) return Status::Ok();
+    // Interrupted, by a loss or by this peer's goodbye: look again.
   }
-  states.EndWait();
-  if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
-  return done ? Status::Ok() : states.loss();
 }
 
 Status GlooTransport::Verdict(int peer, const char* what) {

@@ -1,6 +1,5 @@
 #include "backends/gloo/interface_choice.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -57,12 +56,43 @@ std::string Listed(const std::vector<std::string>& names) {
 }
 
 const InterfaceAddress* ByRoute(const std::vector<InterfaceAddress>& available,
-                                const std::string& route_address) {
-  const InterfaceAddress* chosen = First(available, [&](const InterfaceAddress& each) {
-    return each.address == route_address && !each.is_loopback;
-  });
-  if (chosen != nullptr) return chosen;
+                                const std::vector<std::string>& route_addresses) {
+  for (const std::string& address : route_addresses) {
+    const InterfaceAddress* chosen = First(available, [&](const InterfaceAddress& each) {
+      return each.address == address && !each.is_loopback;
+    });
+    if (chosen != nullptr) return chosen;
+  }
   return First(available, [](const InterfaceAddress& each) { return !each.is_loopback; });
+}
+
+// The address that datagrams to `target` leave from; empty when there is no route. Connecting a
+// datagram socket only looks up the route.
+std::string SourceAddress(const sockaddr* target, socklen_t target_bytes) {
+  const int fd = socket(target->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd == -1) return "";
+  std::string address;
+  sockaddr_storage own{};
+  socklen_t own_bytes = sizeof(own);
+  if (connect(fd, target, target_bytes) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0) {
+    address = Numeric(reinterpret_cast<const sockaddr*>(&own), own_bytes);
+  }
+  close(fd);
+  return address;
+}
+
+void AppendRoute(const std::string& host, std::vector<std::string>& addresses) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* head = nullptr;
+  // The port is that of the discard service; nothing is sent there.
+  if (getaddrinfo(host.c_str(), "9", &hints, &head) != 0) return;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(head, &freeaddrinfo);
+  for (const addrinfo* each = head; each != nullptr; each = each->ai_next) {
+    const std::string address = SourceAddress(each->ai_addr, each->ai_addrlen);
+    if (!address.empty()) addresses.push_back(address);
+  }
 }
 
 }  // namespace
@@ -85,24 +115,12 @@ Result<std::vector<InterfaceAddress>> InterfaceAddresses() {
   return found;
 }
 
-std::string RouteAddress() {
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd == -1) return "";
-  // Connecting a datagram socket only looks up the route. The address is one of those reserved for
-  // documentation: it is nobody's, and every default route covers it.
-  sockaddr_in somewhere{};
-  somewhere.sin_family = AF_INET;
-  somewhere.sin_port = htons(9);
-  inet_pton(AF_INET, "192.0.2.1", &somewhere.sin_addr);
-  std::string address;
-  sockaddr_in own{};
-  socklen_t length = sizeof(own);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&somewhere), sizeof(somewhere)) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
-    address = Numeric(reinterpret_cast<const sockaddr*>(&own), length);
-  }
-  close(fd);
-  return address;
+std::vector<std::string> RouteAddresses(const std::string& meeting_host) {
+  std::vector<std::string> addresses;
+  if (!meeting_host.empty()) AppendRoute(meeting_host, addresses);
+  // Reserved for documentation: it is nobody's, and every default route covers it.
+  AppendRoute("192.0.2.1", addresses);
+  return addresses;
 }
 
 Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& available,
@@ -121,7 +139,7 @@ Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& av
   const InterfaceAddress* chosen =
       wish.single_host
           ? First(available, [](const InterfaceAddress& each) { return each.is_loopback; })
-          : ByRoute(available, wish.route_address);
+          : ByRoute(available, wish.route_addresses);
   if (chosen != nullptr) return *chosen;
   return Status::InvalidArgument(
       std::string("no network interface is usable: the ranks run on ") +

@@ -1,5 +1,5 @@
 // Interface choice: which local address Gloo binds to. Pure but for InterfaceAddresses and
-// RouteAddress, which ask the operating system.
+// RouteAddresses, which ask the operating system.
 #pragma once
 
 #include <string>
@@ -20,17 +20,20 @@ struct InterfaceAddress {
 // does not tell.
 Result<std::vector<InterfaceAddress>> InterfaceAddresses();
 
-// The address this host sends from by its default route; empty when it has none. Sends nothing.
-std::string RouteAddress();
+// The addresses this host sends from: towards `meeting_host` (a name, which is looked up, or a
+// numeric address; empty = unknown), then by its default route. Best first; those that do not exist
+// are left out. Sends nothing but the look-up.
+std::vector<std::string> RouteAddresses(const std::string& meeting_host);
 
 struct InterfaceWish {
   std::vector<std::string> names;  // From MYDIST_NETWORK_INTERFACES; the first that exists wins.
   bool single_host = false;        // All ranks run on this host.
-  std::string route_address;       // From RouteAddress.
+  std::vector<std::string> route_addresses;  // From RouteAddresses.
 };
 
 // The named interface; else loopback on a single host, so that nobody outside can connect; else
-// the route's address, else the first one that is not loopback. IPv4 before IPv6.
+// the first address of a route that is not loopback, else the first one that is not loopback, IPv4
+// before IPv6.
 // kInvalidArgument listing what exists when nothing fits.
 Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& available,
                                          const InterfaceWish& wish);

@@ -6,6 +6,7 @@ void PeerStates::MarkDeparted(int peer) {
   MutexLock lock(mutex_);
   State& state = states_[static_cast<size_t>(peer)];
   if (state == State::kOpen) state = State::kDeparted;
+  if (waited_for_peer_ == peer) InterruptWait();
   changed_.NotifyAll();
 }
 
@@ -18,14 +19,17 @@ bool PeerStates::MarkLost(int peer, const Status& reason) {
     loss_ = reason;
     cause_rank_ = peer;
   }
-  if (waited_for_ != nullptr) {
-    // Whichever of the two the engine is in; the flag of the other does no harm, since the
-    // transport never uses a buffer again after a loss.
-    waited_for_->abortWaitRecv();
-    waited_for_->abortWaitSend();
-  }
+  InterruptWait();
   changed_.NotifyAll();
   return true;
+}
+
+void PeerStates::InterruptWait() {
+  if (waited_for_ == nullptr) return;
+  // Whichever of the two the engine is in; the flag of the other does no harm, since the transport
+  // uses a buffer for one direction only.
+  waited_for_->abortWaitRecv();
+  waited_for_->abortWaitSend();
 }
 
 bool PeerStates::IsOpen(int peer) const {
@@ -73,16 +77,19 @@ std::string PeerStates::OpenRanks(int self) const {
   return ranks;
 }
 
-bool PeerStates::BeginWait(gloo::transport::UnboundBuffer* buffer) {
+PeerStates::Patience PeerStates::BeginWait(gloo::transport::UnboundBuffer* buffer, int peer) {
   MutexLock lock(mutex_);
-  if (!loss_.ok()) return false;
+  if (!loss_.ok()) return Patience::kNone;
   waited_for_ = buffer;
-  return true;
+  waited_for_peer_ = peer;
+  const bool is_open = states_[static_cast<size_t>(peer)] == State::kOpen;
+  return is_open ? Patience::kUnbounded : Patience::kBounded;
 }
 
 void PeerStates::EndWait() {
   MutexLock lock(mutex_);
   waited_for_ = nullptr;
+  waited_for_peer_ = -1;
 }
 
 }  // namespace mydist

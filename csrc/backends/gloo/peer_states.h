@@ -19,7 +19,8 @@ class PeerStates {
   PeerStates(const PeerStates&) = delete;
   PeerStates& operator=(const PeerStates&) = delete;
 
-  // `peer` said goodbye: it will send nothing more, and its connection may close.
+  // `peer` said goodbye: it will send nothing more, and its connection may close. Interrupts a
+  // transfer that is waiting for it: what it sent before has arrived before.
   void MarkDeparted(int peer) MYDIST_EXCLUDES(mutex_);
 
   // `peer` is lost. True when it is news. Interrupts a transfer that is waiting.
@@ -39,13 +40,18 @@ class PeerStates {
   // Ranks but `self` that are still open, as text: "1, 3".
   std::string OpenRanks(int self) const MYDIST_EXCLUDES(mutex_);
 
-  // The engine is about to wait for `buffer`; false when a loss makes that pointless. Until
-  // EndWait, MarkLost interrupts the wait.
-  bool BeginWait(gloo::transport::UnboundBuffer* buffer) MYDIST_EXCLUDES(mutex_);
+  // How long a transfer with a peer may be waited for: not at all after any loss, and after the
+  // peer's goodbye only for what is already there.
+  enum class Patience { kNone, kBounded, kUnbounded };
+  // The engine is about to wait for `buffer`, a transfer with `peer`. Until EndWait, MarkLost and
+  // MarkDeparted interrupt the wait.
+  Patience BeginWait(gloo::transport::UnboundBuffer* buffer, int peer) MYDIST_EXCLUDES(mutex_);
   void EndWait() MYDIST_EXCLUDES(mutex_);
 
  private:
   enum class State { kOpen, kDeparted, kLost };
+
+  void InterruptWait() MYDIST_REQUIRES(mutex_);
 
   const int size_;
   mutable Mutex mutex_;
@@ -54,6 +60,7 @@ class PeerStates {
   Status loss_ MYDIST_GUARDED_BY(mutex_);
   int cause_rank_ MYDIST_GUARDED_BY(mutex_) = -1;
   gloo::transport::UnboundBuffer* waited_for_ MYDIST_GUARDED_BY(mutex_) = nullptr;
+  int waited_for_peer_ MYDIST_GUARDED_BY(mutex_) = -1;
 };
 
 }  // namespace mydist

@@ -11,9 +11,14 @@
 namespace mydist {
 
 MpiControlPlane::MpiControlPlane(std::shared_ptr<MpiWorld> world)
-    : world_(std::move(world)),
-      departed_(static_cast<size_t>(world_->size()), false),
-      backoff_(kEager, kLongestPause) {}
+    : world_(std::move(world)), backoff_(kEager, kLongestPause) {}
+
+MpiControlPlane::~MpiControlPlane() {
+  // After an end that was not orderly MPI may still read and write the memory of these, and has no
+  // way to be told not to.
+  if (!outgoing_.empty()) static_cast<void>(new std::list<Outgoing>(std::move(outgoing_)));
+  static_cast<void>(arriving_.release());
+}
 
 Status MpiControlPlane::Send(int peer, Bytes payload) {
   MYDIST_CHECK(peer >= 0 && peer < world_->size() && peer != world_->rank());
@@ -23,7 +28,7 @@ Status MpiControlPlane::Send(int peer, Bytes payload) {
                             std::to_string(kMaxControlMessageBytes) +
                             "; submit fewer tensors at once");
   }
-  if (departed_[static_cast<size_t>(peer)]) {
+  if (world_->HasDeparted(peer)) {
     return Status::PeerLost("rank " + std::to_string(peer) + " has left; it takes no messages");
   }
   return Post(peer, kMessageTag, std::move(payload));
@@ -66,7 +71,7 @@ Result<std::optional<IncomingMessage>> MpiControlPlane::Poll() {
     if (done == 0) return std::optional<IncomingMessage>();
     const std::unique_ptr<Arriving> arrived = std::move(arriving_);
     if (arrived->tag == kMessageTag) return std::optional(std::move(arrived->message));
-    departed_[static_cast<size_t>(arrived->message.source)] = true;
+    world_->MarkDeparted(arrived->message.source);
   }
 }
 
@@ -115,13 +120,12 @@ void MpiControlPlane::Wake() {
 }
 
 int MpiControlPlane::PresentPeers() const {
-  const auto departed = std::count(departed_.begin(), departed_.end(), true);
-  return world_->size() - 1 - static_cast<int>(departed);
+  return world_->size() - 1 - world_->departed_count();
 }
 
 Status MpiControlPlane::Close(TimePoint deadline) {
   for (int peer = 0; peer < world_->size(); ++peer) {
-    if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, kGoodbyeTag, {}));
+    if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, {}));
   }
   backoff_.Reset(Now());
   while (PresentPeers() > 0 || !outgoing_.empty()) {

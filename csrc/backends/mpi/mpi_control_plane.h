@@ -19,6 +19,9 @@ namespace mydist {
 class MpiControlPlane final : public ControlPlane {
  public:
   explicit MpiControlPlane(std::shared_ptr<MpiWorld> world);
+  ~MpiControlPlane() override;
+  MpiControlPlane(const MpiControlPlane&) = delete;
+  MpiControlPlane& operator=(const MpiControlPlane&) = delete;
 
   Status Send(int peer, Bytes payload) override;
   Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
@@ -29,7 +32,6 @@ class MpiControlPlane final : public ControlPlane {
   static constexpr Duration kEager = std::chrono::microseconds(50);
   static constexpr Duration kLongestPause = std::chrono::milliseconds(1);
   static constexpr int kMessageTag = 1;
-  static constexpr int kGoodbyeTag = 2;
 
   struct Outgoing {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -53,7 +55,6 @@ class MpiControlPlane final : public ControlPlane {
   const std::shared_ptr<MpiWorld> world_;
   std::list<Outgoing> outgoing_;
   std::unique_ptr<Arriving> arriving_;  // Matched, not complete: the next message to return.
-  std::vector<bool> departed_;
   PollBackoff backoff_;
   Mutex mutex_;
   CondVar woken_changed_;

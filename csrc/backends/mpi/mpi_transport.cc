@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
@@ -14,6 +15,8 @@ namespace {
 // any piece complete, the peers are busy with something else.
 constexpr Duration kEager = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::microseconds(500);
+// How long what a rank sent before its goodbye may take to arrive.
+constexpr Duration kGoodbyeGrace = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -65,6 +68,7 @@ Status MpiTransport::AwaitAll() {
   completed_.resize(requests_.size());
   PollBackoff backoff(kEager, kLongestPause);
   backoff.Reset(Now());
+  TimePoint give_up = kNever;
   for (size_t left = requests_.size(); left > 0;) {
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
@@ -80,12 +84,28 @@ Status MpiTransport::AwaitAll() {
     if (count > 0) {
       backoff.Reset(now);
     } else if (const Duration pause = backoff.Next(now); pause > Duration::zero()) {
+      MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
+      give_up = departed < 0 ? kNever : std::min(give_up, now + kGoodbyeGrace);
+      if (now >= give_up) {
+        return Status::PeerLost("rank " + std::to_string(departed) +
+                                " has left the job while it is needed to move a tensor; its "
+                                "output says why");
+      }
       std::this_thread::sleep_for(pause);
     } else {
       sched_yield();
     }
   }
   return Status::Ok();
+}
+
+Result<int> MpiTransport::DepartedPeer() const {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    MYDIST_ASSIGN_OR_RETURN(const bool departed, world_->HasSaidGoodbye(peers_[i]));
+    if (departed) return peers_[i];
+  }
+  return -1;
 }
 
 void MpiTransport::Abandon() {

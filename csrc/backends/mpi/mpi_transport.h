@@ -32,6 +32,8 @@ class MpiTransport final : public Transport {
 
   Status PostAll(std::span<const SendTransfer> sends, std::span<const ReceiveTransfer> receives);
   Status AwaitAll();
+  // A rank of a transfer under way that has said goodbye: it will not do its part. -1: none.
+  Result<int> DepartedPeer() const;
   // Gives up on what is still under way after an error.
   void Abandon();
 

@@ -1,5 +1,6 @@
 #include "backends/mpi/mpi_world.h"
 
+#include <algorithm>
 #include <climits>
 #include <string>
 #include <thread>
@@ -55,6 +56,17 @@ MpiWorld::~MpiWorld() {
   MPI_Comm_free(&control_);
   MPI_Comm_free(&tensors_);
   session_->NoteClosed();
+}
+
+Result<bool> MpiWorld::HasSaidGoodbye(int peer) const {
+  if (HasDeparted(peer)) return true;
+  int found = 0;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Iprobe(peer, kGoodbyeTag, control_, &found, MPI_STATUS_IGNORE));
+  return found != 0;
+}
+
+int MpiWorld::departed_count() const {
+  return static_cast<int>(std::count(departed_.begin(), departed_.end(), true));
 }
 
 Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine) {

@@ -41,8 +41,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(static_cast<int>(config.controller)),
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
       std::to_string(static_cast<int>(config.log_level)),
-      config.host_id,
-      config.meeting_host};
+      config.host_id};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
   return fields;
 }

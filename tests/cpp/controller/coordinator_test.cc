@@ -186,6 +186,15 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
                 r.ready_requests[0].variants.push_back({MakeRequest("x", {9}), {4}});
               }),
               HasSubstr("outside the sender's subtree"));
+  // Rank 1 of three speaks for ranks 1 and 2: two variants would cover them, were they different.
+  Request gather = MakeRequest("x");
+  gather.op = OpKind::kAllgather;
+  Report twice;
+  twice.ready_requests.emplace_back().variants = {{gather, {1}}, {gather, {2}}};
+  SimulatedJob job({.size = 3, .radix = 1});
+  job.Announce(0, gather);
+  job.plane(0).inbox.push_back({1, EncodeReport(twice)[0]});
+  EXPECT_THAT(job.Step(0).ToString(), HasSubstr("the same request as two different ones"));
   EXPECT_THAT(text([&](Report& r) {
                 r.stalls = {{MakeRequest("x"), {4}, {}}};
               }),
@@ -212,6 +221,33 @@ TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
   gather.op = OpKind::kAllgather;
   item.agreement = std::make_shared<const Agreement>(Agreement{gather, {1, 2}});
   EXPECT_THAT(text(0, item), HasSubstr("2 first dimensions, expected 5"));
+  for (const int rank : {-1, 5, 1 << 30}) {
+    StreamItem departed;
+    departed.kind = StreamKind::kDeparted;
+    departed.rank = rank;
+    EXPECT_THAT(text(0, departed), HasSubstr("is said to have left, expected 0 to 4"));
+  }
+}
+
+TEST(CoordinatorTest, AnAgreementMustBeWhatThisRankSubmitted) {
+  const auto outcome = [](const Request& agreed) {
+    SimulatedJob job({.size = 5, .radix = 2});
+    job.Announce(1, MakeRequest("x", {4}));
+    StreamItem item;
+    item.kind = StreamKind::kReadyAgreement;
+    item.agreement = std::make_shared<const Agreement>(Agreement{agreed, {}});
+    const StreamSegment segment{0, {item, StreamItem()}};
+    job.plane(1).inbox.push_back({0, EncodeSegment(segment)[0]});
+    return job.Step(1).ToString();
+  };
+  EXPECT_EQ(outcome(MakeRequest("x", {4})), "OK");
+  EXPECT_THAT(outcome(MakeRequest("x", {5})), HasSubstr("not as this rank has submitted it"));
+  Request wider = MakeRequest("x", {4});
+  wider.dtype = DataType::kComplex128;
+  EXPECT_THAT(outcome(wider), HasSubstr("not as this rank has submitted it"));
+  Request elsewhere = MakeRequest("x", {4});
+  elsewhere.process_set = 7;
+  EXPECT_THAT(outcome(elsewhere), HasSubstr("not as this rank has submitted it"));
 }
 
 TEST(CoordinatorTest, ALostPeerIsAnError) {

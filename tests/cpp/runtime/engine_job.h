@@ -60,7 +60,7 @@ class EngineJob {
       EngineRank& rank = ranks_.emplace_back();
       Config config = options.config;
       config.timeline_path = options.timeline_path;
-      rank.engine = Engine::Start({.config = config,
+      rank.engine = *Engine::Start({.config = config,
                                    .topology = *MakeTopology(r, hosts),
                                    .connection = std::move(connections[static_cast<size_t>(r)]),
                                    .handles = rank.handles,

@@ -235,6 +235,38 @@ TEST(EngineErrors, ARankThatLeavesIsNamedToThoseWhoWait) {
   });
 }
 
+TEST(EngineErrors, AnOutputThatCannotBeHadEndsTheCollectiveOnEveryRank) {
+  EngineJob job(3);
+  job.OnEveryRank([&](EngineRank& rank) {
+    const std::vector<int32_t> input(2, rank.rank());
+    std::vector<int32_t> output;
+    Submission gather = WithOutput(OpKind::kAllgather, "g", Shape({2}), input, &output);
+    if (rank.rank() == 1) {
+      gather.allocate = [](const Shape&) -> Result<void*> { return Status::Internal("no memory"); };
+    }
+    const Status status = rank.Run(std::move(gather));
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr(rank.rank() == 1 ? "'g': no memory" : "'g': rank "));
+  });
+}
+
+// One thread of the program shuts down and starts anew between another's two steps of a call.
+TEST(EngineErrors, ACallThatReachesAnEngineAfterItsSuccessorStartedIsAborted) {
+  EngineJob job(1);
+  job.rank(0).engine->Shutdown();
+  const auto successor = *Engine::Start({.config = {},
+                                         .topology = *MakeTopology(0, {"host-a"}),
+                                         .connection = ConnectLocal(),
+                                         .handles = job.rank(0).handles});
+  std::vector<float> data(4, 1.0F);
+  const Status status = job.rank(0).Run(Allreduce("x", &data));
+  EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
+  std::vector<Submission> again;
+  again.push_back(Allreduce("x", &data));
+  EXPECT_TRUE(job.rank(0).Wait(successor->Submit(std::move(again))).ok());
+  successor->Shutdown();
+}
+
 TEST(EngineErrors, ShutdownEndsWhatIsPendingAndLaterCalls) {
   EngineJob job(2);
   std::vector<float> data(4, 1.0F);

@@ -71,15 +71,30 @@ TEST(HandleTable, WaitGivesUpAtTheDeadlineAndKeepsTheHandle) {
 
 TEST(HandleTable, FailEndsEverythingUntilReset) {
   HandleTable table;
+  const EngineTerm term = table.Reset();
   const Handle done = *table.Open({kY});
   table.Complete(done, kY, Status::Ok());
   const Handle handle = *table.Open({kX});
-  table.Fail(Status::PeerLost("rank 1 died"));
+  table.Fail(term, Status::PeerLost("rank 1 died"));
   EXPECT_TRUE((*table.Wait(done, kNever))->ok()) << "what was complete stays as it was";
   EXPECT_EQ((*table.Wait(handle, kNever))->code(), StatusCode::kPeerLost);
   EXPECT_EQ(table.Open({kX}).status().message(), "rank 1 died");
   table.Reset();
   EXPECT_TRUE(table.Open({kX}).ok());
+}
+
+TEST(HandleTable, AnEngineLeftBehindCannotTouchItsSuccessorsCollectives) {
+  HandleTable table;
+  const EngineTerm old_term = table.Reset();
+  const Handle old_handle = *table.Open({kX});
+  table.Fail(old_term, Status::Aborted("shut down"));
+  table.Reset();
+  const Handle handle = *table.Open({kX});
+  table.Complete(old_handle, kX, Status::Ok());
+  EXPECT_FALSE(table.Open({kX}).ok()) << "the name is in flight for the new engine's handle";
+  table.Fail(old_term, Status::PeerLost("rank 1 died"));
+  EXPECT_FALSE(*table.Poll(handle));
+  EXPECT_TRUE(table.Open({kY}).ok());
 }
 
 TEST(HandleTable, AReleasedHandleStillFreesItsName) {

@@ -1,4 +1,6 @@
 // What a Gloo job's survivors see when a rank goes away, and what a wrong set-up says.
+#include <latch>
+
 #include "backends/gloo/gloo_jobs.h"
 #include "conformance/control_plane_suite.h"
 
@@ -84,6 +86,46 @@ TEST(GlooLoss, ARankThatClosedIsNotALossUntilATransferNeedsIt) {
     uint8_t byte = 0;
     const ReceiveTransfer receive{2, &byte, 1};
     ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
+  });
+}
+
+// As a rank whose engine failed before its part of a collective: its process lives on.
+TEST(GlooLoss, ARankThatClosedEndsTransfersThatWaitForItThoughItsProcessLives) {
+  std::latch others_are_done(2);
+  RunGlooJob(3, [&](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) {
+      EXPECT_FALSE(me.plane().Close(Now() + std::chrono::milliseconds(100)).ok());
+      others_are_done.wait();
+      return;
+    }
+    std::vector<uint8_t> memory(1 << 20);
+    const ReceiveTransfer receive{2, memory.data(), 1 << 20};
+    const TimePoint start = Now();
+    const Status status = me.transport().Exchange({}, {&receive, 1});
+    EXPECT_LT(Now() - start, 3 * kBound);
+    others_are_done.count_down();
+    ExpectLossOf(2, status);
+  });
+}
+
+// The goodbye may be there before the waiting rank has looked at what came ahead of it.
+TEST(GlooLoss, WhatWasSentBeforeAGoodbyeArrives) {
+  RunGlooJob(2, [](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    std::vector<uint8_t> memory(1 << 20, static_cast<uint8_t>(me.rank()));
+    if (me.rank() == 1) {
+      const SendTransfer send{0, memory.data(), 1 << 20};
+      EXPECT_TRUE(me.transport().Exchange({&send, 1}, {}).ok());
+    } else {
+      const ReceiveTransfer receive{1, memory.data(), 1 << 20};
+      const Status status = me.transport().Exchange({}, {&receive, 1});
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(memory.back(), 1);
+    }
+    EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
   });
 }
 

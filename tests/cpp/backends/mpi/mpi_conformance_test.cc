@@ -139,6 +139,22 @@ TEST(MpiConformance, ASendToARankThatHasClosedIsALoss) {
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
 }
 
+// As when a rank's engine failed before its part of a collective: the others must not wait for it.
+TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
+  Result<Connection> connection = ConnectMpi(-1, 0);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  conformance::Correspondent me(*connection);
+  me.Synchronize();
+  if (me.rank() != 1) {
+    uint8_t byte = 0;
+    const ReceiveTransfer receive{1, &byte, 1};
+    const Status status = me.transport().Exchange({}, {&receive, 1});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 has left"));
+  }
+  EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
+}
+
 TEST(MpiCycles, ConnectsAndClosesAgainAndAgain) {
   for (int cycle = 0; cycle < 200; ++cycle) {
     Result<Connection> connection = ConnectMpi(-1, 0);
