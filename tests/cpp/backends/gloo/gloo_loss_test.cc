@@ -39,7 +39,9 @@ TEST(GlooLoss, AnIdleRankIsToldOnceWhoVanished) {
   });
 }
 
-TEST(GlooLoss, MessagesSentBeforeVanishingArriveFirst) {
+// Handed over is not yet delivered, so all are received before the sender vanishes; that messages
+// still waiting in the mailbox come before the loss is shown by its own test.
+TEST(GlooLoss, IsReportedAfterTheMessagesThatArrived) {
   RunGlooJob(2, [](Connection& connection) {
     Correspondent me(connection);
     if (me.rank() == 1) {
@@ -47,9 +49,8 @@ TEST(GlooLoss, MessagesSentBeforeVanishingArriveFirst) {
       EXPECT_EQ(me.ReceiveFrom(0), Bytes{1});  // Rank 0 has them all.
       return Vanish(connection);
     }
-    for (uint8_t i = 0; i < 19; ++i) ASSERT_EQ(me.ReceiveFrom(1), Bytes{i});
+    for (uint8_t i = 0; i < 20; ++i) ASSERT_EQ(me.ReceiveFrom(1), Bytes{i});
     me.Send(1, {1});
-    ASSERT_EQ(me.ReceiveFrom(1), Bytes{19});
     const auto lost = me.plane().Receive(conformance::Soon());
     ASSERT_FALSE(lost.ok());
     ExpectLossOf(1, lost.status());
