@@ -84,6 +84,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 128, bias=False)
         self.head.weight = self.characters.weight  # Tied, as usual: reduced once, not twice.
+        nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(characters.shape[1])

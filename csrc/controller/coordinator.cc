@@ -145,6 +145,11 @@ Status Coordinator::Impl::TakeSegment(const IncomingMessage& message, TimePoint 
 // What decoding cannot know and the engine relies on.
 Status Coordinator::Impl::CheckItem(const StreamItem& item) const {
   const auto size = static_cast<size_t>(options_.size);
+  if (item.kind == StreamKind::kDeparted && (item.rank < 0 || item.rank >= options_.size)) {
+    return Status::Internal("rank " + std::to_string(item.rank) +
+                            " is said to have left, expected 0 to " +
+                            std::to_string(options_.size - 1));
+  }
   if (item.kind == StreamKind::kReadyAgreement &&
       item.agreement->request.op == OpKind::kAllgather &&
       item.agreement->first_dims.size() != size) {

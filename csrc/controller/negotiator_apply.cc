@@ -1,10 +1,12 @@
 // What every vertex's Negotiator does with an item of the stream: applying.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "controller/negotiator.h"
 #include "controller/rank_list.h"
+#include "controller/report_check.h"
 
 namespace mydist {
 namespace {
@@ -69,9 +71,15 @@ void Negotiator::ApplyBoundary(TimePoint now) {
 }
 
 Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement) {
-  if (!own_.Answer(agreement->request.name)) {
+  const std::optional<Request> own = own_.Answer(agreement->request.name);
+  if (!own) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, which this rank has not submitted");
+  }
+  // Memory is read and written as the agreement says.
+  if (!MatchesAgreement(*own, *agreement, vertex_.rank)) {
+    return Status::Internal("the root announced tensor '" + agreement->request.name +
+                            "' as ready, but not as this rank has submitted it");
   }
   Respond(ResponseKind::kReady).agreement = agreement;
   return Status::Ok();

@@ -9,7 +9,11 @@ bool OwnRequests::Add(const Request& request, std::optional<uint32_t> slot) {
   return requests_.try_emplace(request.name, Entry{request, slot, announced_count_++}).second;
 }
 
-bool OwnRequests::Answer(const std::string& name) { return requests_.erase(name) > 0; }
+std::optional<Request> OwnRequests::Answer(const std::string& name) {
+  auto node = requests_.extract(name);
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped().request);
+}
 
 void OwnRequests::SlotLost(const std::string& name, uint32_t slot) {
   const auto it = requests_.find(name);

@@ -21,8 +21,8 @@ class OwnRequests {
   bool Contains(const std::string& name) const { return requests_.contains(name); }
   size_t size() const { return requests_.size(); }
 
-  // The stream says the tensor is ready; false when this rank has not announced it.
-  bool Answer(const std::string& name);
+  // The stream says the tensor is ready: what this rank announced; nothing when it did not.
+  std::optional<Request> Answer(const std::string& name);
   // The stream took the slot away from `name`.
   void SlotLost(const std::string& name, uint32_t slot);
   // Removes what the error ends; the names, in order of announcement.

@@ -33,6 +33,15 @@ Status CheckAgreed(const Readiness& readiness, const Lane& lane) {
   return Status::Ok();
 }
 
+bool AnyAgree(const std::vector<Variant>& variants) {
+  for (size_t i = 0; i < variants.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (Agree(variants[i].request, variants[j].request)) return true;
+    }
+  }
+  return false;
+}
+
 Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
   if (!readiness.first_dims.empty()) {
     return Wrong(readiness.request(), "has first dimensions although the ranks disagree");
@@ -43,6 +52,9 @@ Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
       return Wrong(readiness.request(), "lists ranks outside the sender's subtree");
     }
     rank_count += variant.ranks.size();
+  }
+  if (AnyAgree(readiness.variants)) {
+    return Wrong(readiness.request(), "lists the same request as two different ones");
   }
   const int64_t unlisted = readiness.unlisted_rank_count;
   if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) != lane.ranks.size()) {

@@ -1,13 +1,14 @@
 #include "runtime/engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/signal_block.h"
 #include "controller/fusion_planner.h"
 #include "ops/rank_ordered_collectives.h"
 
@@ -42,25 +43,24 @@ std::string UpperCase(std::string_view text) {
   return upper;
 }
 
-// Signals belong to the caller's threads: a handler must never run on the engine's.
-std::thread StartWithSignalsBlocked(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_setname_np(thread.native_handle(), "mydist-engine");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+Result<std::thread> StartThread(std::function<void()> body) {
+  const SignalBlock block;
+  try {
+    std::thread thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), "mydist-engine");
+    return thread;
+  } catch (const std::system_error& error) {
+    return Status::Internal(std::string("the engine's thread cannot be started: ") + error.what() +
+                            ". Check the limit on processes (ulimit -u).");
+  }
 }
 
 }  // namespace
 
-std::shared_ptr<Engine> Engine::Start(EngineOptions options) {
-  options.handles->Reset();
+Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
   std::shared_ptr<Engine> engine(new Engine(std::move(options)));
   // The thread keeps the engine alive, should it ever have to be left behind.
-  engine->thread_ = StartWithSignalsBlocked([engine] { engine->Run(); });
+  MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
   return engine;
 }
 
@@ -69,6 +69,7 @@ Engine::Engine(EngineOptions options)
       topology_(std::move(options.topology)),
       connection_(std::move(options.connection)),
       handles_(std::move(options.handles)),
+      term_(handles_->Reset()),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
       executor_(topology_.rank, topology_.size, MakeCollectives(connection_.transport.get())),
       relay_(&topology_, &timeline_, &coordinator_) {
@@ -120,9 +121,10 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors) {
     }
     mail.emplace_back(PendingTensor{std::move(tensor), handle});
   }
-  // A closed queue means the engine has failed every handle, or will before its thread ends: the
-  // caller learns the outcome from the handle.
-  [[maybe_unused]] const bool posted = Post(std::move(mail)).ok();
+  if (Status posted = Post(std::move(mail)); !posted.ok()) {
+    // This engine fails its handles when it ends, but the handle may be of its successor's time.
+    for (const TensorKey& key : keys) handles_->Complete(handle, key, posted);
+  }
   return handle;
 }
 
@@ -140,13 +142,15 @@ Status Engine::SwitchTimeline(TimelineSwitch command) {
   command.handle = handle;
   std::vector<Mail> mail;
   mail.emplace_back(std::move(command));
-  MYDIST_RETURN_IF_ERROR(Post(std::move(mail)));
+  if (Status posted = Post(std::move(mail)); !posted.ok()) {
+    handles_->Complete(handle, kTimelineKey, posted);
+  }
   MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
   return outcome.value_or(Status::Ok());
 }
 
-void Engine::Shutdown() {
-  if (!thread_.joinable()) return;
+bool Engine::Shutdown() {
+  if (!thread_.joinable()) return true;
   std::vector<Mail> mail;
   mail.emplace_back(Depart{});
   // Already closed: the thread has ended, or is about to, by itself.
@@ -161,12 +165,15 @@ void Engine::Shutdown() {
   }
   if (has_exited) {
     thread_.join();
-    return;
+    return true;
   }
   MYDIST_LOG(kError) << "the engine is stuck in a collective with a peer that does not answer; "
                         "leaving it behind";
-  handles_->Fail(Status::Aborted("mydist was shut down while a collective was stuck"));
+  // Nobody drains it any more: what is submitted from here on is refused.
+  [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
+  handles_->Fail(term_, Status::Aborted("mydist was shut down while a collective was stuck"));
   thread_.detach();
+  return false;
 }
 
 EngineStats Engine::stats() const {
@@ -185,7 +192,12 @@ void Engine::Run() {
   } catch (const std::exception& error) {
     outcome = Status::Internal(std::string("the engine failed: ") + error.what());
   }
-  Stop(outcome);
+  try {
+    Stop(outcome);
+  } catch (const std::exception& error) {
+    handles_->Fail(term_, Status::Internal(std::string("the engine failed: ") + error.what()));
+    [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
+  }
   MutexLock lock(exit_mutex_);
   has_exited_ = true;
   exited_.NotifyAll();
@@ -322,12 +334,13 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;
   counted_.tensors += static_cast<int64_t>(group.size());
+  const auto named = [&](const Request& request) {
+    return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'");
+  };
   for (const auto& agreement : group) {
-    const TensorKey key = KeyOf(*agreement);
-    CompleteTensor(key, status.WithContext(std::string(OpKindName(agreement->request.op)) + " '" +
-                                           key.second + "'"));
+    CompleteTensor(KeyOf(*agreement), named(agreement->request));
   }
-  return status;
+  return named(group.front()->request);
 }
 
 void Engine::Complete(const std::vector<Response>& responses) {
@@ -362,16 +375,16 @@ void Engine::HandleNotice(const Response& response) {
 }
 
 void Engine::HandleDeparture(const Response& response) {
-  const std::string who = "rank " + std::to_string(response.rank) + " on host " +
-                          topology_.hosts[static_cast<size_t>(response.rank)] +
-                          " has left the job (" + response.status.message() + ")";
+  const std::string& who = response.status.message();
   for (const TensorKey& key : pending_.Keys()) {
-    CompleteTensor(key, Status::Aborted(who + " while '" + key.second + "' waits for it"));
+    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' waited for it"));
   }
-  handles_->Fail(Status::Aborted(
-      who +
-      "; no collective can complete any more. Let every rank call the same collectives before "
-      "it shuts down or exits"));
+  handles_->Fail(
+      term_,
+      Status::Aborted(
+          who +
+          "; no collective can complete any more. Let every rank call the same collectives before "
+          "it shuts down or exits"));
 }
 
 void Engine::CompleteTensor(const TensorKey& key, const Status& status) {
@@ -414,12 +427,14 @@ void Engine::Stop(const Status& status) {
     MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
     relay_.Stop();
     relay_.Finish();
-    // Tells those who wait for us, as far as the connections still carry it.
-    [[maybe_unused]] const bool told =
-        coordinator_.Depart(status.ToString(), Now()).ok() && coordinator_.Negotiate(Now()).ok();
+    // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
+    // they get first hand, and our goodbye says whom we blame.
+    [[maybe_unused]] const bool told = status.code() != StatusCode::kPeerLost &&
+                                       coordinator_.Depart(status.ToString(), Now()).ok() &&
+                                       coordinator_.Negotiate(Now()).ok();
   }
   CollectTimeline();
-  handles_->Fail(reason);
+  handles_->Fail(term_, reason);
   // Dropped with what is pending: their handles have just failed.
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
   pending_.Clear();

@@ -39,7 +39,8 @@ struct EngineOptions {
 
 class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
  public:
-  static std::shared_ptr<Engine> Start(EngineOptions options);
+  // kInternal when there is no thread to be had.
+  static Result<std::shared_ptr<Engine>> Start(EngineOptions options);
   ~Engine();
 
   // See process::Submit.
@@ -52,8 +53,9 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
   // it be stuck with a peer that is gone, after the drain time and two seconds. One caller at a
-  // time; a second call does nothing.
-  void Shutdown();
+  // time; a second call does nothing. False when the thread was left behind: the memory of tensors
+  // in flight must then never be freed.
+  bool Shutdown();
 
   const Topology& topology() const { return topology_; }
   EngineStats stats() const;
@@ -101,7 +103,8 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   const Config config_;
   const Topology topology_;
   Connection connection_;
-  std::shared_ptr<HandleTable> handles_;
+  const std::shared_ptr<HandleTable> handles_;
+  const EngineTerm term_;
   TensorQueue<Mail> queue_;
   Timeline timeline_;
   Coordinator coordinator_;

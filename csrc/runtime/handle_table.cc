@@ -18,7 +18,7 @@ Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return failure_;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (in_flight_.insert(tensors[i]).second) continue;
+    if (in_flight_.emplace(tensors[i], next_).second) continue;
     for (size_t j = 0; j < i; ++j) in_flight_.erase(tensors[j]);
     return Status::InvalidArgument("tensor '" + tensors[i].second +
                                    "' is already in flight: a name can be enqueued again only "
@@ -34,7 +34,9 @@ void HandleTable::Complete(Handle handle, const TensorKey& tensor, const Status&
   {
     MutexLock lock(mutex_);
     // Freed before the waiter can see the handle complete, so it may reuse the name at once.
-    in_flight_.erase(tensor);
+    const auto name = in_flight_.find(tensor);
+    // Under a later engine the same name may be in flight for another handle.
+    if (name != in_flight_.end() && name->second == handle) in_flight_.erase(name);
     const auto it = entries_.find(handle);
     if (it == entries_.end()) return;
     Entry& entry = it->second;
@@ -44,9 +46,10 @@ void HandleTable::Complete(Handle handle, const TensorKey& tensor, const Status&
   completed_.NotifyAll();
 }
 
-void HandleTable::Fail(const Status& status) {
+void HandleTable::Fail(EngineTerm term, const Status& status) {
   {
     MutexLock lock(mutex_);
+    if (term != term_) return;
     failure_ = status;
     in_flight_.clear();
     for (auto& [handle, entry] : entries_) {
@@ -58,9 +61,10 @@ void HandleTable::Fail(const Status& status) {
   completed_.NotifyAll();
 }
 
-void HandleTable::Reset() {
+EngineTerm HandleTable::Reset() {
   MutexLock lock(mutex_);
   failure_ = Status::Ok();
+  return ++term_;
 }
 
 Result<bool> HandleTable::Poll(Handle handle) {

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +21,9 @@
 namespace mydist {
 
 using Handle = int64_t;
+
+// Which engine, of those that use the table one after the other.
+using EngineTerm = int64_t;
 
 // What makes a tensor in flight unique.
 using TensorKey = std::pair<ProcessSetId, std::string>;
@@ -37,11 +40,12 @@ class MYDIST_EXPORT HandleTable {
   void Complete(Handle handle, const TensorKey& tensor, const Status& status)
       MYDIST_EXCLUDES(mutex_);
 
-  // The engine is gone: every incomplete handle completes with `status`, no name is in flight and
-  // every later Open gives `status`, until Reset.
-  void Fail(const Status& status) MYDIST_EXCLUDES(mutex_);
-  // A new engine takes over.
-  void Reset() MYDIST_EXCLUDES(mutex_);
+  // The engine of `term` is gone: every incomplete handle completes with `status`, no name is in
+  // flight and every later Open gives `status`, until Reset. Nothing happens when another engine
+  // has taken over: one that was left behind must not end its successor's collectives.
+  void Fail(EngineTerm term, const Status& status) MYDIST_EXCLUDES(mutex_);
+  // A new engine takes over; its term.
+  EngineTerm Reset() MYDIST_EXCLUDES(mutex_);
 
   // Whether it is complete. kInvalidArgument for an unknown or already released handle.
   Result<bool> Poll(Handle handle) MYDIST_EXCLUDES(mutex_);
@@ -65,7 +69,8 @@ class MYDIST_EXPORT HandleTable {
   CondVar completed_;
   Handle next_ MYDIST_GUARDED_BY(mutex_) = 1;
   std::unordered_map<Handle, Entry> entries_ MYDIST_GUARDED_BY(mutex_);
-  std::set<TensorKey> in_flight_ MYDIST_GUARDED_BY(mutex_);
+  std::map<TensorKey, Handle> in_flight_ MYDIST_GUARDED_BY(mutex_);
+  EngineTerm term_ MYDIST_GUARDED_BY(mutex_) = 0;
   Status failure_ MYDIST_GUARDED_BY(mutex_);
 };
 

@@ -15,6 +15,9 @@
 namespace mydist::process {
 namespace {
 
+// How long the other ranks may take to leave after a start that failed on all of them.
+constexpr std::chrono::seconds kLeaveGrace{1};
+
 struct Instance {
   // Held for the whole of Init and Shutdown, so that they take turns.
   Mutex lifecycle_mutex;
@@ -94,6 +97,12 @@ Result<Meeting> Meet(const Connection& connection, const Config& config) {
   Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id, config.Digest());
   mine.wants_timeline = !config.timeline_path.empty();
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs, connection.exchange(EncodeHello(mine)));
+  if (blobs.size() != static_cast<size_t>(connection.size)) {
+    return Status::Internal("the exchange at the start answered for " +
+                            std::to_string(blobs.size()) + " ranks, expected " +
+                            std::to_string(connection.size) +
+                            "; is a rendezvous of another job still running?");
+  }
   std::vector<Hello> hellos;
   std::vector<std::string> hosts;
   for (const Bytes& blob : blobs) {
@@ -104,6 +113,15 @@ Result<Meeting> Meet(const Connection& connection, const Config& config) {
   MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
   MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(connection.rank, std::move(hosts)));
   return Meeting{std::move(topology), hellos.front().wants_timeline};
+}
+
+// All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
+// usable for another attempt (and lets MPI finalize).
+void Leave(Connection& connection) {
+  if (connection.control == nullptr) return;
+  if (Status closed = connection.control->Close(Now() + kLeaveGrace); !closed.ok()) {
+    MYDIST_LOG(kDebug) << "closing after a failed start: " << closed.message();
+  }
 }
 
 }  // namespace
@@ -117,17 +135,23 @@ Status Init(const InitOptions& options) {
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
   MYDIST_ASSIGN_OR_RETURN(Connection connection, Connect(options, config));
-  MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(connection, config));
+  Result<Meeting> met = Meet(connection, config);
+  if (!met.ok()) {
+    Leave(connection);
+    return met.status();
+  }
+  Meeting meeting = *std::move(met);
   const Topology& topology = meeting.topology;
   SetLogRank(topology.rank, topology.size);
   MYDIST_LOG(kInfo) << "rank " << topology.rank << " of " << topology.size << " on host "
                     << topology.hosts[static_cast<size_t>(topology.rank)] << " uses the "
                     << options.backend << " backend";
-  std::shared_ptr<Engine> engine = Engine::Start({.config = std::move(config),
-                                                  .topology = std::move(meeting.topology),
-                                                  .connection = std::move(connection),
-                                                  .handles = instance.handles,
-                                                  .wants_timeline = meeting.wants_timeline});
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
+                          Engine::Start({.config = std::move(config),
+                                         .topology = std::move(meeting.topology),
+                                         .connection = std::move(connection),
+                                         .handles = instance.handles,
+                                         .wants_timeline = meeting.wants_timeline}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
   MutexLock lock(instance.mutex);
@@ -148,8 +172,9 @@ Status Shutdown() {
     instance.engine = nullptr;
     g_is_initialized.store(false);
   }
-  if (engine != nullptr) engine->Shutdown();
-  return Status::Ok();
+  if (engine == nullptr || engine->Shutdown()) return Status::Ok();
+  return Status::Timeout(
+      "a collective is stuck with a peer that does not answer; its engine was left behind");
 }
 
 bool IsInitialized() {

@@ -36,7 +36,9 @@ namespace process {
 MYDIST_EXPORT Status Init(const InitOptions& options);
 
 // Leaves the job: waits (at most Config::shutdown_drain) until all ranks have left too, completes
-// what is pending with kAborted and stops the engine. OK when not initialised.
+// what is pending with kAborted and stops the engine. OK when not initialised. kTimeout when a
+// stuck collective had to be left behind: mydist is shut down, but the memory of tensors that were
+// in flight may still be written and must never be freed.
 MYDIST_EXPORT Status Shutdown();
 
 MYDIST_EXPORT bool IsInitialized();

@@ -4,7 +4,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 namespace mydist {
+
+// References to all tensors the engine may read or write; let go of under the GIL.
+std::shared_ptr<void> HoldTensorsInFlight();
 
 void BindErrors(pybind11::module_& module);
 void BindLifecycle(pybind11::module_& module);

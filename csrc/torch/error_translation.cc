@@ -60,7 +60,11 @@ void Translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const StatusError& error) {
-    PyErr_SetString(ClassOf(error.status().code()), error.what());
+    // Names and library texts may hold any bytes, and long texts are cut anywhere.
+    const std::string& message = error.status().message();
+    const auto text = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+    if (text) PyErr_SetObject(ClassOf(error.status().code()), text.ptr());
   }
 }
 

@@ -139,6 +139,7 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
   MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
   MYDIST_RETURN_IF_ERROR(CheckWritable(gradient.gradient, what));
   gradient.version = VersionOf(gradient.gradient);
+  gradient.data = gradient.gradient.const_data_ptr();
   gradient.wire = Dense(gradient.gradient.to(WireDtype(gradient.gradient.scalar_type())));
   return Status::Ok();
 }
@@ -208,7 +209,9 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
     }
     return Status::Ok();
   }
-  if (!now.is_same(done.gradient)) return GradientReplaced(parameter.name);
+  if (!now.is_same(done.gradient) || now.const_data_ptr() != done.data) {
+    return GradientReplaced(parameter.name);
+  }
   if (VersionOf(now) != done.version) return GradientChanged(parameter.name);
   if (!done.wire.is_same(done.gradient)) done.gradient.copy_(done.wire);
   return Status::Ok();

@@ -72,7 +72,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
     Handle handle;
     at::Tensor gradient;  // Undefined: zeros were contributed.
     int64_t version = 0;  // Of `gradient` when enqueued; what the engine writes does not count.
-    at::Tensor wire;      // What the engine reduces: the gradient itself or a dense or cast copy.
+    const void* data = nullptr;  // Its memory then.
+    at::Tensor wire;  // What the engine reduces: the gradient itself or a dense or cast copy.
   };
   struct Parameter {
     at::Tensor tensor;

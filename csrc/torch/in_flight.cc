@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/process.h"
+#include "torch/bindings.h"
 #include "torch/error_translation.h"
 
 namespace mydist {
@@ -59,6 +60,7 @@ InFlight& InFlight::Instance() {
 
 Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call) {
   ForgetAbandoned();
+  for (const at::Tensor& tensor : call.memory) call.storages.push_back(tensor.storage());
   const Handle handle = ValueOrThrow(process::Submit(std::move(submissions)));
   MutexLock lock(mutex_);
   calls_.emplace(handle, std::move(call));
@@ -129,6 +131,15 @@ void InFlight::Drop(std::span<const Handle> handles) {
     calls_.erase(found);
   }
 }
+
+std::shared_ptr<void> InFlight::Hold() {
+  auto calls = std::make_shared<std::vector<InFlightCall>>();
+  MutexLock lock(mutex_);
+  for (const auto& [handle, call] : calls_) calls->push_back(call);
+  return calls;
+}
+
+std::shared_ptr<void> HoldTensorsInFlight() { return InFlight::Instance().Hold(); }
 
 void InFlight::Abandon(Handle handle) {
   MutexLock lock(mutex_);

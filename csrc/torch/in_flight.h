@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
 #include <memory>
 #include <span>
@@ -33,6 +34,8 @@ struct WriteBack {
 
 struct InFlightCall {
   std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
+  // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
+  std::vector<c10::Storage> storages;
   std::vector<at::Tensor> outputs;
   std::vector<WriteBack> write_backs;
   std::shared_ptr<LateOutputs> late;  // Outputs after `outputs`; null when there are none.
@@ -58,6 +61,9 @@ class InFlight {
   // caller has the outputs and writes back. After Ctrl-C the handles without an outcome remain.
   void WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes)
       MYDIST_EXCLUDES(mutex_);
+
+  // References to everything in flight now; let go of under the GIL.
+  std::shared_ptr<void> Hold() MYDIST_EXCLUDES(mutex_);
 
   // Nobody will wait for it: forgotten once it is complete.
   void Abandon(Handle handle) MYDIST_EXCLUDES(mutex_);

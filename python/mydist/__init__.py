@@ -176,12 +176,24 @@ _ELSEWHERE = {
 }
 _MODULE_OF = {name: module for module, names in _ELSEWHERE.items() for name in names}
 
+# Names that scripts written for horovod.torch may use and that this version does not have yet.
+_PLANNED = {
+    "Adasum",
+    "SyncBatchNorm",
+    "add_process_set",
+    "join",
+    "remove_process_set",
+    "sparse_allreduce_async",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = _version()
     elif name in __all__:
         value = _load(name)
+    elif name in _PLANNED:
+        raise AttributeError(f"mydist.{name} is planned, but not part of this version of mydist")
     else:
         raise AttributeError(f"module 'mydist' has no attribute {name!r}")
     globals()[name] = value

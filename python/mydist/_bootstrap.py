@@ -59,7 +59,9 @@ def detect(generation: int, environment: Mapping[str, str] = os.environ) -> Laun
     """
     controller = environment.get("MYDIST_CONTROLLER", "auto") or "auto"
     if controller not in _CONTROLLERS:
-        raise ValueError(f"MYDIST_CONTROLLER={controller}: expected auto, mpi or gloo")
+        raise ValueError(
+            f"MYDIST_CONTROLLER={controller!r} is not valid: expected auto, mpi or gloo"
+        )
     if any(name in environment for name in _MYDISTRUN[:3]):
         return _from_mydistrun(generation, environment, controller)
     if any(name in environment for name in _OPEN_MPI):

@@ -6,7 +6,7 @@ the user gave, or positions in the parameter groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,6 +120,11 @@ def _positions(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, tor
 
 
 def _pairs(named_parameters: Iterable[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(named_parameters, Mapping) or not isinstance(named_parameters, Iterable):
+        raise ValueError(
+            f"named_parameters is {type(named_parameters).__name__}, expected pairs "
+            "(name, parameter); pass model.named_parameters()"
+        )
     for entry in named_parameters:
         if (
             not isinstance(entry, tuple)

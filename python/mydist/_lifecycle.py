@@ -232,7 +232,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
     start begins a new file. A path that cannot be written is one warning; training goes on.
 
     Raises:
-        ValueError: before init().
+        ValueError: before init(), or `file_path` is empty.
         TypeError: `file_path` is no path.
     """
     if not isinstance(file_path, (str, os.PathLike)):
@@ -240,6 +240,8 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
             f"start_timeline: file_path is {file_path!r} ({type(file_path).__qualname__}), "
             "expected a str or path"
         )
+    if not os.fspath(file_path):
+        raise ValueError("start_timeline: file_path is empty, expected the path of a file")
     _C.start_timeline(os.path.abspath(file_path), bool(mark_cycles))
 
 

@@ -26,4 +26,11 @@ def resolve_name(call: str, name: str | None) -> str:
         )
     if not name:
         raise ValueError(f"{call}: name is empty, expected a str that all ranks use, or None")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{call}: name is {name!r}, which cannot be sent to other ranks: {error.reason}. "
+            "Expected text that UTF-8 can express, or None"
+        ) from None
     return name

@@ -85,9 +85,15 @@ def broadcast_optimizer_state(
         model: accepted for scripts written for horovod.torch; not needed.
 
     Raises:
-        ValueError: the optimizer is LBFGS, whose state refers to its own flat parameter copy.
+        ValueError: `optimizer` is no optimizer, or LBFGS, whose state refers to its own flat
+            parameter copy.
         MismatchError: the ranks' optimizers have different parameter groups.
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"optimizer is {type(optimizer).__name__}, expected a torch.optim.Optimizer; send a "
+            "model's parameters with broadcast_parameters(model.state_dict(), root_rank)"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "broadcast_optimizer_state does not support LBFGS: its history belongs to the "

@@ -301,6 +301,11 @@ ARGUMENTS: dict[str, Case] = {
         ValueError,
         r"allgather: name is empty, expected a str that all ranks use, or None",
     ),
+    "name no utf-8": (
+        lambda: md.allreduce(T, name="\udc80"),
+        ValueError,
+        r"allreduce: name is '\\udc80', which cannot be sent to other ranks: surrogates not",
+    ),
     "name too long": (
         lambda: md.broadcast(T, 0, name="n" * 5000),
         ValueError,
@@ -340,6 +345,11 @@ ARGUMENTS: dict[str, Case] = {
 
 # Roots and splits.
 PLACES: dict[str, Case] = {
+    "state of no optimizer": (
+        lambda: md.broadcast_optimizer_state(untyped(torch.nn.Linear(2, 2)), 0),
+        ValueError,
+        r"optimizer is Linear, expected a torch\.optim\.Optimizer; send a model's parameters",
+    ),
     "root too large": (
         lambda: md.broadcast(T, 1, name="b"),
         ValueError,

@@ -72,6 +72,13 @@ def test_bad_names(named: list[Any], message: str) -> None:
         GradientNames(torch.optim.SGD(made, lr=1), entries)
 
 
+@pytest.mark.parametrize("named", [torch.nn.Linear(2, 2), {"x": torch.ones(1)}, 3])
+def test_what_is_no_list_of_names(named: Any) -> None:
+    message = f"named_parameters is {type(named).__name__}, expected pairs"
+    with pytest.raises(ValueError, match=message):
+        GradientNames(torch.optim.SGD(parameters(2), lr=1), named)
+
+
 @pytest.mark.parametrize(
     ("count", "lengths"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (9, [1] * 5)]
 )

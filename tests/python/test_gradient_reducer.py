@@ -102,11 +102,12 @@ def test_one_backward_too_many_names_the_parameter(passes: int) -> None:
     [
         (lambda p: setattr(p, "grad", None), r"'w' was replaced or cleared between backward and"),
         (lambda p: setattr(p, "grad", p.grad.clone()), r"'w' was replaced or cleared between"),
+        (lambda p: setattr(p.grad, "data", p.grad.clone()), r"'w' was replaced or cleared"),
         (lambda p: p.grad.zero_(), r"'w' was changed in place between backward and step"),
         (lambda p: p.grad.mul_(0.5), r"'w' was changed in place.*optimizer\.synchronize\(\)"),
         (lambda p: torch.nn.utils.clip_grad_norm_([p], 0.1), r"'w' was changed in place"),
     ],
-    ids=["set to none", "another tensor", "zeroed", "scaled", "clipped"],
+    ids=["set to none", "another tensor", "other memory", "zeroed", "scaled", "clipped"],
 )
 def test_touching_a_gradient_in_flight_is_found(spoil: Any, text: str) -> None:
     reducer, weight = make(), parameter()

@@ -161,6 +161,8 @@ def test_a_timeline_is_valid_json_with_the_tensor_in_it(tmp_path: Path) -> None:
 def test_start_timeline_wants_a_path() -> None:
     with pytest.raises(TypeError, match=r"file_path is 3 \(int\), expected a str or path"):
         md.start_timeline(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="file_path is empty, expected the path of a file"):
+        md.start_timeline("")
 
 
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(7)", "1 / 0", "md.shutdown()"])

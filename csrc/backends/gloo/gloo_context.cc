@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "base/check.h"
+#include "base/signal_block.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
@@ -21,6 +22,7 @@ Result<std::unique_ptr<GlooContext>> GlooContext::Listen(
   std::unique_ptr<GlooContext> made(new GlooContext(rank, size));
   try {
     gloo::transport::tcp::attr attributes(address.c_str());
+    const SignalBlock block;  // For the device's thread.
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     made->context_ = device->createContext(rank, size);
     made->context_->setTimeout(

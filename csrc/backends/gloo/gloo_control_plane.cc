@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/signal_block.h"
 
 namespace mydist {
 
 GlooControlPlane::GlooControlPlane(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {
+  const SignalBlock block;  // For the threads the receivers start.
   for (int peer = 0; peer < mesh_->size(); ++peer) {
     if (peer != mesh_->rank()) receivers_.push_back(std::make_unique<Receiver>(mesh_.get(), peer));
   }

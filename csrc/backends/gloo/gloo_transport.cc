@@ -81,8 +81,9 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     try {
       done = posted.is_receive ? posted.buffer->waitRecv(limit) : posted.buffer->waitSend(limit);
     } catch (const std::exception& error) {
-      broken = has_left ? "it has ended its part of the job" : error.what();
+      broken = error.what();
       if (broken.empty()) broken = "unknown error";
+      if (has_left) ReportLoss(posted.peer, "it has ended its part of the job");
     }
     states.EndWait();
     if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
@@ -91,13 +92,17 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
   }
 }
 
+void GlooTransport::ReportLoss(int peer, const char* what) {
+  mesh_->ReportLoss(peer, Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                           " while moving a tensor: " + what +
+                                           ". That rank has left or died; its output says why."));
+}
+
 Status GlooTransport::Verdict(int peer, const char* what) {
   PeerStates& states = mesh_->states();
   states.AwaitEnded(peer, Now() + kVerdictGrace);
   if (Status loss = states.loss(); !loss.ok()) return loss;
-  mesh_->ReportLoss(peer, Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
-                                           " while moving a tensor: " + what +
-                                           ". That rank has left or died; its output says why."));
+  ReportLoss(peer, what);
   return states.loss();
 }
 

@@ -36,6 +36,7 @@ class GlooTransport final : public Transport {
   void Post(int peer, void* data, int64_t bytes, bool is_receive);
   Status AwaitAll();
   Status AwaitPiece(Posted& posted);
+  void ReportLoss(int peer, const char* what);
   // The connection to `peer` broke: waits for what its receiver thread knows about the cause.
   Status Verdict(int peer, const char* what);
 

@@ -15,7 +15,7 @@ bool PeerStates::MarkLost(int peer, const Status& reason) {
   State& state = states_[static_cast<size_t>(peer)];
   if (state == State::kLost) return false;
   state = State::kLost;
-  if (loss_.ok()) {
+  if (loss_.ok() && (!wait_is_bounded_ || peer == waited_for_peer_)) {
     loss_ = reason;
     cause_rank_ = peer;
   }
@@ -82,14 +82,15 @@ PeerStates::Patience PeerStates::BeginWait(gloo::transport::UnboundBuffer* buffe
   if (!loss_.ok()) return Patience::kNone;
   waited_for_ = buffer;
   waited_for_peer_ = peer;
-  const bool is_open = states_[static_cast<size_t>(peer)] == State::kOpen;
-  return is_open ? Patience::kUnbounded : Patience::kBounded;
+  wait_is_bounded_ = states_[static_cast<size_t>(peer)] != State::kOpen;
+  return wait_is_bounded_ ? Patience::kBounded : Patience::kUnbounded;
 }
 
 void PeerStates::EndWait() {
   MutexLock lock(mutex_);
   waited_for_ = nullptr;
   waited_for_peer_ = -1;
+  wait_is_bounded_ = false;
 }
 
 }  // namespace mydist

@@ -44,7 +44,8 @@ class PeerStates {
   // peer's goodbye only for what is already there.
   enum class Patience { kNone, kBounded, kUnbounded };
   // The engine is about to wait for `buffer`, a transfer with `peer`. Until EndWait, MarkLost and
-  // MarkDeparted interrupt the wait.
+  // MarkDeparted interrupt the wait. When a bounded wait fails, Gloo breaks every connection: until
+  // EndWait, losses of other peers are taken for its consequences and never become the cause.
   Patience BeginWait(gloo::transport::UnboundBuffer* buffer, int peer) MYDIST_EXCLUDES(mutex_);
   void EndWait() MYDIST_EXCLUDES(mutex_);
 
@@ -61,6 +62,7 @@ class PeerStates {
   int cause_rank_ MYDIST_GUARDED_BY(mutex_) = -1;
   gloo::transport::UnboundBuffer* waited_for_ MYDIST_GUARDED_BY(mutex_) = nullptr;
   int waited_for_peer_ MYDIST_GUARDED_BY(mutex_) = -1;
+  bool wait_is_bounded_ MYDIST_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace mydist

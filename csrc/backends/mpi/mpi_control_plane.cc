@@ -119,9 +119,7 @@ void MpiControlPlane::Wake() {
   woken_changed_.NotifyOne();
 }
 
-int MpiControlPlane::PresentPeers() const {
-  return world_->size() - 1 - world_->departed_count();
-}
+int MpiControlPlane::PresentPeers() const { return world_->size() - 1 - world_->departed_count(); }
 
 Status MpiControlPlane::Close(TimePoint deadline) {
   for (int peer = 0; peer < world_->size(); ++peer) {

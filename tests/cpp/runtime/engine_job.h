@@ -61,10 +61,10 @@ class EngineJob {
       Config config = options.config;
       config.timeline_path = options.timeline_path;
       rank.engine = *Engine::Start({.config = config,
-                                   .topology = *MakeTopology(r, hosts),
-                                   .connection = std::move(connections[static_cast<size_t>(r)]),
-                                   .handles = rank.handles,
-                                   .wants_timeline = !options.timeline_path.empty()});
+                                    .topology = *MakeTopology(r, hosts),
+                                    .connection = std::move(connections[static_cast<size_t>(r)]),
+                                    .handles = rank.handles,
+                                    .wants_timeline = !options.timeline_path.empty()});
     }
   }
 

@@ -225,7 +225,10 @@ TEST(EngineErrors, ANameInFlightIsRefusedAtTheCall) {
 TEST(EngineErrors, ARankThatLeavesIsNamedToThoseWhoWait) {
   EngineJob job(3);
   job.OnEveryRank([&](EngineRank& rank) {
-    if (rank.rank() == 2) return rank.engine->Shutdown();
+    if (rank.rank() == 2) {
+      EXPECT_TRUE(rank.engine->Shutdown());
+      return;
+    }
     std::vector<float> data(4, 1.0F);
     const Status status = rank.Run(Allreduce("y", &data));
     EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
