@@ -126,10 +126,16 @@ void Negotiator::ApplyError(const StreamItem& item) {
     return Ends(item, tensor.request()) || EndsAny(item, tensor.disagreement);
   });
   if (vertex_.lanes.size() > 1) ended_.Add(item, position_);
-  for (std::string& name : own_.End(item)) {
+  std::vector<std::string> ended = own_.End(item);
+  // The others gave up waiting for this rank: it has to miss its turn, or its next submission would
+  // be paired with a later one of theirs.
+  const bool missed = ended.empty() && item.code == StatusCode::kTimeout;
+  if (missed) ended.push_back(item.name);
+  for (std::string& name : ended) {
     Response& response = Respond(ResponseKind::kError);
     response.name = std::move(name);
     response.status = Status(item.code, item.text);
+    if (missed) response.groups = item.groups;
   }
 }
 

@@ -20,8 +20,9 @@ struct Agreement {
 
 enum class ResponseKind : uint8_t {
   kReady,     // `agreement` is ready on all ranks: execute it.
-  kError,     // `name`/`process_set` cannot be executed: complete it with `status`. Any rank that
-              // submits the name later gets a fresh negotiation.
+  kError,     // `name`/`process_set` cannot be executed: complete it with `status`. When this
+              // rank has not submitted it (time-outs only), its next submission of `name`, or of a
+              // group in `groups`, fails with `status`.
   kStall,     // Warning: `status.message()` says which ranks `name` waits for. Log it.
   kDeparted,  // Rank `rank` has left (shutdown or exit). Nothing can become ready any more:
               // complete everything pending and later with kAborted naming that rank.
@@ -35,6 +36,7 @@ struct Response {
   std::shared_ptr<const Agreement> agreement;
   std::string name;
   ProcessSetId process_set = kGlobalProcessSet;
+  std::vector<std::string> groups;  // kError missed by this rank: groups that failed with `name`.
   Status status;
   int32_t rank = -1;
   bool flag = false;

@@ -80,7 +80,7 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
   std::string text = std::string(OpKindName(tensor.request.op)) + " '" + tensor.request.name +
                      "' waits for " + RankListText(tensor.missing) +
-                     HostListText(tensor.missing, *context.hosts) + " since " + SecondsText(waited);
+                     HostListText(tensor.missing, *context.hosts) + " for " + SecondsText(waited);
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
   if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {
@@ -92,7 +92,7 @@ std::string StallText(const WaitingTensor& tensor, Duration waited, const StallC
 }
 
 std::string GroupStallText(const Request& member, size_t ready_count, Duration waited) {
-  return "group '" + member.group + "' waits since " + SecondsText(waited) + ": " +
+  return "group '" + member.group + "' has waited for " + SecondsText(waited) + ": " +
          std::to_string(ready_count) + " of its " + std::to_string(member.group_size) +
          " tensors are ready on all ranks, among them '" + member.name +
          "'. Submit all members of a group together, with the right group size.";

@@ -231,7 +231,24 @@ void Engine::Drain() {
   if (!tensors.empty()) Enqueue(std::move(tensors));
 }
 
+// A call that the other ranks have given up waiting for fails as theirs did.
+Status Engine::TakeMissed(const std::vector<PendingTensor>& tensors) {
+  for (const PendingTensor& tensor : tensors) {
+    const Request& request = tensor.submission.request;
+    const auto missed = std::find_if(missed_.begin(), missed_.end(), [&](const Response& error) {
+      return error.name == request.name || std::find(error.groups.begin(), error.groups.end(),
+                                                     request.group) != error.groups.end();
+    });
+    if (missed == missed_.end()) continue;
+    Status status = missed->status;
+    missed_.erase(missed);
+    return status;
+  }
+  return Status::Ok();
+}
+
 void Engine::Enqueue(std::vector<PendingTensor> tensors) {
+  const Status missed = TakeMissed(tensors);
   std::vector<Request> requests;
   std::vector<TensorKey> keys;
   requests.reserve(tensors.size());
@@ -245,7 +262,7 @@ void Engine::Enqueue(std::vector<PendingTensor> tensors) {
     }
     pending_.Add(std::move(tensor));
   }
-  const Status announced = coordinator_.Announce(std::move(requests), Now());
+  const Status announced = missed.ok() ? coordinator_.Announce(std::move(requests), Now()) : missed;
   if (announced.ok()) return;
   for (const TensorKey& key : keys) CompleteTensor(key, announced);
 }
@@ -354,7 +371,11 @@ void Engine::HandleNotice(const Response& response) {
       return;  // Executed and completed already.
     case ResponseKind::kError: {
       const TensorKey key{response.process_set, response.name};
-      if (pending_.Find(key) != nullptr) CompleteTensor(key, response.status);
+      if (pending_.Find(key) != nullptr) {
+        CompleteTensor(key, response.status);
+      } else {
+        missed_.push_back(response);
+      }
       return;
     }
     case ResponseKind::kStall:

@@ -86,6 +86,7 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   void Complete(const std::vector<Response>& responses);
 
   void Enqueue(std::vector<PendingTensor> tensors);
+  Status TakeMissed(const std::vector<PendingTensor>& tensors);
   void Obey(Depart command);
   void Obey(const TimelineSwitch& command);
   Status SwitchTimeline(TimelineSwitch command);
@@ -111,6 +112,7 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   Executor executor_;
   TimelineRelay relay_;
   PendingTable pending_;
+  std::vector<Response> missed_;           // Time-outs of tensors this rank has yet to submit.
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   bool finished_ = false;
   TimePoint departure_deadline_ = kNever;

@@ -48,7 +48,7 @@ TEST_P(StallTest, EveryRankLearnsWhoIsMissing) {
   Pass(job, 1);
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(job.Stalls(rank), ElementsAre("allreduce 'x' waits for ranks 2, 3 (hosts h2, h3) "
-                                              "since 10 s; ready on ranks 0, 1." +
+                                              "for 10 s; ready on ranks 0, 1." +
                                               std::string(kAdvice)));
   }
   Pass(job, 9);
@@ -56,7 +56,7 @@ TEST_P(StallTest, EveryRankLearnsWhoIsMissing) {
   job.RunUntilQuiet();
   Pass(job, 1);
   EXPECT_THAT(job.Stalls(3).back(),
-              HasSubstr("waits for rank 3 (host h3) since 20 s; ready on ranks 0-2."));
+              HasSubstr("waits for rank 3 (host h3) for 20 s; ready on ranks 0-2."));
   job.Announce(3, MakeRequest("x"));
   Pass(job, 100);
   EXPECT_EQ(job.Stalls(3).size(), 2u);
@@ -72,7 +72,7 @@ TEST_P(StallTest, ALeafThatIsReadyAloneIsNotCalledMissing) {
   job.RunUntilQuiet();
   Pass(job, 10);
   for (int rank = 0; rank < 7; ++rank) {
-    EXPECT_THAT(job.Stalls(rank), ElementsAre("allreduce 'x' waits for ranks 0-2, 4, 6 since 10 "
+    EXPECT_THAT(job.Stalls(rank), ElementsAre("allreduce 'x' waits for ranks 0-2, 4, 6 for 10 "
                                               "s; ready on ranks 3, 5." +
                                               std::string(kAdvice)));
   }
@@ -100,17 +100,17 @@ TEST_P(StallTest, AfterTheShutdownTimeTheTensorFailsEverywhere) {
     Pass(job, 29);
     EXPECT_THAT(job.Errors(0), IsEmpty());
     Pass(job, 1);
-    for (const int rank : {0, 1, 3, 4}) {
-      EXPECT_THAT(job.Errors(rank), ElementsAre("TIMEOUT: allreduce 'x' waits for rank 2 since 30 "
+    // Rank 2 as well: it has to miss the step the others gave up.
+    for (int rank = 0; rank < 5; ++rank) {
+      EXPECT_THAT(job.Errors(rank), ElementsAre("TIMEOUT: allreduce 'x' waits for rank 2 for 30 "
                                                 "s; ready on ranks 0, 1, 3, 4." +
                                                 std::string(kAdvice)));
     }
-    EXPECT_THAT(job.Errors(2), IsEmpty());
     EXPECT_EQ(job.Stalls(0).size(), warning == 0 ? 0u : 2u);
     // The next attempt is a fresh one: what was ready before does not count.
     job.Announce(2, MakeRequest("x"));
     job.RunUntilQuiet();
-    EXPECT_THAT(job.Log(2), ::testing::Not(::testing::Contains("error x")));
+    EXPECT_EQ(job.Errors(2).size(), 1u);
     for (const int rank : {0, 1, 3, 4}) job.Announce(rank, MakeRequest("x"));
     job.RunUntilQuiet();
     for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.Log(rank).end()[-2], "ready x [4]");
@@ -157,11 +157,11 @@ TEST(StallTextTest, NearMissesAreShownSideBySide) {
   job.RunUntilQuiet();
   Pass(job, 10);
   EXPECT_THAT(job.Stalls(1),
-              ElementsAre("allreduce 'layer1.weight' waits for rank 2 since 10 s; ready on ranks "
+              ElementsAre("allreduce 'layer1.weight' waits for rank 2 for 10 s; ready on ranks "
                           "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
                           "ready on rank 2\nProbably one tensor under two names: use the same name "
                           "on every rank.",
-                          "allreduce 'layer1.weigth' waits for ranks 0, 1 since 10 s; ready on "
+                          "allreduce 'layer1.weigth' waits for ranks 0, 1 for 10 s; ready on "
                           "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
                           "ready on ranks 0, 1\nProbably one tensor under two names: use the same "
                           "name on every rank."));
@@ -210,11 +210,11 @@ TEST(StallReportTest, AnIncompleteGroupIsReported) {
   job.AnnounceAll(request);
   job.RunUntilQuiet();
   Pass(job, 10);
-  EXPECT_THAT(job.Stalls(1), ElementsAre("group 'g' waits since 10 s: 1 of its 3 tensors are "
+  EXPECT_THAT(job.Stalls(1), ElementsAre("group 'g' has waited for 10 s: 1 of its 3 tensors are "
                                          "ready on all ranks, among them 'a'. Submit all members "
                                          "of a group together, with the right group size."));
   Pass(job, 5);
-  EXPECT_THAT(job.Errors(1).at(0), HasSubstr("TIMEOUT: group 'g' waits since 15 s"));
+  EXPECT_THAT(job.Errors(1).at(0), HasSubstr("TIMEOUT: group 'g' has waited for 15 s"));
   EXPECT_EQ(job.Errors(0), job.Errors(1));
 }
 

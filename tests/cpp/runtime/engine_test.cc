@@ -206,6 +206,31 @@ TEST(EngineErrors, MismatchReachesEveryRankAndTheNextCollectiveWorks) {
   }
 }
 
+// Rank 1 comes after rank 0 has given up: its first submission must fail as rank 0's did, or its
+// step n would be summed with step n + 1 of rank 0 from then on.
+TEST(EngineErrors, ALateRankMissesTheStepTheOthersGaveUp) {
+  for (const std::string group : {"", "g"}) {
+    JobOptions options;
+    options.config.stall_shutdown = std::chrono::milliseconds(50);
+    EngineJob job(2, options);
+    const auto run = [&](int r, float value) {
+      std::vector<float> data(4, value);
+      Submission submission = Allreduce("w", &data);
+      submission.request.group = group;
+      submission.request.group_size = group.empty() ? 0 : 1;
+      const Status status = job.rank(r).Run(std::move(submission));
+      return std::pair(status.code(), data[0]);
+    };
+    EXPECT_EQ(run(0, 1.0F).first, StatusCode::kTimeout);
+    EXPECT_EQ(run(0, 2.0F).first, StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 1.0F).first, StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 2.0F).first, StatusCode::kTimeout);
+    job.OnEveryRank([&](EngineRank& rank) {
+      EXPECT_EQ(run(rank.rank(), 3.0F), std::pair(StatusCode::kOk, 6.0F));
+    });
+  }
+}
+
 TEST(EngineErrors, ANameInFlightIsRefusedAtTheCall) {
   EngineJob job(2);
   std::vector<float> first(4, 1.0F);
