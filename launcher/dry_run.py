@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.environment import (
+    SECRET,
     Endpoints,
     forwarded_environment,
     identity_environment,
+    matches,
     redact,
     requested_environment,
 )
@@ -20,6 +22,8 @@ from mydist.launcher.placement import RankPlacement, place_ranks
 from mydist.launcher.remote import ssh_command
 
 AT_START = "<chosen at start>"
+# Shown whoever set them, unless the name looks like a secret.
+HARMLESS = ("PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "NCCL_*")
 
 
 def describe_job(spec: JobSpec, environment: Mapping[str, str]) -> str:
@@ -62,4 +66,5 @@ def _shown(spec: JobSpec) -> frozenset[str]:
 
 
 def _environment_lines(env: Mapping[str, str], shown: frozenset[str]) -> list[str]:
-    return [f"    {name}={value}" for name, value in redact(env, shown).items()]
+    harmless = {name for name in env if matches(name, HARMLESS) and not matches(name, SECRET)}
+    return [f"    {name}={value}" for name, value in redact(env, shown | harmless).items()]

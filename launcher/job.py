@@ -252,6 +252,7 @@ class Job:
             status=status,
             at=time.monotonic() - self._started_at,
             stopped=self._stop.started,
+            improper=self._mpi is not None and rank in self._mpi.improper,
             lost=lost,
             out_of_memory=out_of_memory,
         )

@@ -1,8 +1,8 @@
 """`--mpi`: the ranks are started by Open MPI's mpirun, seen from the job as one more source.
 
-mpirun tags every line with its rank (`[1,2]<stdout>:`); the tag is taken off again, so that output
-files, prefixes and the failure report look the same as without --mpi. Values of variables travel
-in mpirun's environment, only their names (`-x NAME`) on its command line.
+mpirun's tags are taken off its output again, so that output files, prefixes and the failure report
+look the same as without --mpi. Values of variables travel in mpirun's environment, only their names
+(`-x NAME`) on its command line.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from mydist.launcher.environment import (
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.mpi_output import Piece, TaggedStream
 from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
-from mydist.launcher.process_group import STDERR, ProcessGroup, RankCommand
+from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
 from mydist.launcher.remote import HostEvents, ssh_arguments
-from mydist.launcher.report import is_consequence
+from mydist.launcher.report import is_consequence, raised_itself
 
-_TAG = re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>:")
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
 _SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
 _ABORTED = re.compile(
     r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
 )
+_IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
 _MPIRUN_RANK = 0  # mpirun is the one process of its group
 
 
@@ -99,20 +100,30 @@ def require_mpirun(environment: Mapping[str, str]) -> None:
         )
 
 
-def untagged(line: bytes, tag: bytes) -> bytes:
-    """The line as its rank wrote it.
-
-    mpirun puts the tag before every piece it reads, so a line written in two pieces has it twice.
-    """
-    return line.replace(tag, b"")
-
-
 def find_failures(text: str) -> dict[int, int]:
     """Rank → status (-N for signal N) of the failures that mpirun's own messages name."""
     found = {int(rank): -int(number) for rank, number in _SIGNALLED.findall(text)}
     for pattern in (_ABORTED, _EXITED):
         found.update({int(rank): int(code) for rank, code in pattern.findall(text)})
     return found
+
+
+def find_improper(text: str) -> set[int]:
+    """The ranks that, as mpirun says, ended without finalizing MPI, e.g. by os._exit()."""
+    return {int(rank) for rank in _IMPROPER.findall(text)}
+
+
+def name_failures(named: dict[int, int], complaints: Mapping[int, list[str]]) -> dict[int, int]:
+    """Rank → status of the failures, the first to blame first.
+
+    mpirun names the rank that it saw end first, which may be one that only lost the first cause.
+    Then a rank that raised an exception of its own is put before it, with Python's exit code 1.
+    `complaints` are the last error lines by rank, in the order in which the ranks began to print.
+    """
+    if any(not is_consequence(complaints.get(rank, [])) for rank in named):
+        return named
+    raised = [rank for rank, words in complaints.items() if raised_itself(words)]
+    return {raised[0]: 1, **named} if raised else named
 
 
 class MpiRun:
@@ -128,10 +139,13 @@ class MpiRun:
         self._spec = spec
         self._environment = environment
         self._events = events
-        self._group = ProcessGroup(loop, self, b"")
-        self._splitters: dict[int, LineSplitter] = {}
+        self._group = ProcessGroup(loop, self, b"", die_gently=True)
+        self._streams = {s: TaggedStream(s, spec.num_proc) for s in (STDOUT, STDERR)}
         self._own_lines: list[str] = []
+        self._error_lines: dict[int, LineSplitter] = {}
         self._complaints: dict[int, deque[str]] = {}
+        # The ranks that ended without finalizing MPI; their exit codes are unknown.
+        self.improper: set[int] = set()
         # mpirun's exit code when it failed and nothing says which rank is to blame.
         self.unnamed_failure = 0
 
@@ -164,51 +178,49 @@ class MpiRun:
 
     def on_output(self, rank: int, stream: int, data: bytes) -> None:
         """Output of mpirun: takes it apart by rank."""
-        splitter = self._splitters.setdefault(stream, LineSplitter())
-        for line in splitter.feed(data):
-            self._pass_on(stream, line)
+        self._pass_on(stream, *self._streams[stream].feed(data))
 
     def on_exited(self, rank: int, status: int) -> None:
         """mpirun ended, and with it every rank."""
-        for stream, splitter in self._splitters.items():
-            for line in splitter.finish():
-                self._pass_on(stream, line)
-        text = "\n".join(self._own_lines)
-        failures = find_failures(text) if status != 0 else {}
-        failures = {r: code for r, code in failures.items() if r < self._spec.num_proc and code}
-        code = 128 - status if status < 0 else status
-        if code and not failures:
-            suspect = self._suspect()
-            if suspect is None:
-                self.unnamed_failure = code
-            else:
-                failures = {suspect: code}
-        for failed, code in failures.items():
+        for stream, tagged in self._streams.items():
+            self._pass_on(stream, *tagged.finish())
+        for writer, splitter in self._error_lines.items():
+            self._remember(writer, splitter.finish())
+        for failed, code in self._failures(128 - status if status < 0 else status).items():
             self._events.on_exited(failed, code)
         for other in range(self._spec.num_proc):
             self._events.on_exited(other, 0)
 
-    def _suspect(self) -> int | None:
-        """mpirun does not always name the rank: then the only one that complained of its own."""
-        own = {rank for rank, words in self._complaints.items() if not is_consequence(words)}
-        raised = {
-            rank for rank in own if any(w.startswith("Traceback") for w in self._complaints[rank])
-        }
-        for candidates in (raised, own):
-            if len(candidates) == 1:
-                return next(iter(candidates))
-        return None
+    def _failures(self, code: int) -> dict[int, int]:
+        """Rank → status; empty when mpirun's exit code is 0 or nothing says who failed."""
+        if code == 0:
+            return {}
+        text = "\n".join(self._own_lines)
+        self.improper = {r for r in find_improper(text) if r < self._spec.num_proc}
+        named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
+        for rank in self.improper:
+            named.setdefault(rank, code)
+        complaints = {rank: list(words) for rank, words in self._complaints.items()}
+        if failures := name_failures(named, complaints):
+            return failures
+        own = [rank for rank, words in complaints.items() if not is_consequence(words)]
+        if len(own) == 1:  # mpirun names nobody, but one rank alone complained
+            return {own[0]: code}
+        self.unnamed_failure = code
+        return {}
 
-    def _pass_on(self, stream: int, line: bytes) -> None:
-        tag = _TAG.match(line)
-        if tag is not None:
-            rank, line = int(tag[1]), untagged(line, tag[0])
-            self._events.on_output(rank, stream, line)
-            if stream == STDERR and rank < self._spec.num_proc:
-                kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))
-                kept.append(line[:TAIL_LINE_BYTES].decode("utf-8", "replace"))
-            return
-        text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
-        if stream == STDERR:
-            self._own_lines = [*self._own_lines[-400:], text]
-        self._events.on_note(text)
+    def _pass_on(self, stream: int, pieces: list[Piece], own_lines: list[bytes]) -> None:
+        for rank, piece in pieces:
+            self._events.on_output(rank, stream, piece)
+            if stream == STDERR:
+                self._remember(rank, self._error_lines.setdefault(rank, LineSplitter()).feed(piece))
+        for line in own_lines:
+            text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+            if stream == STDERR:
+                self._own_lines = [*self._own_lines[-400:], text]
+            self._events.on_note(text)
+
+    def _remember(self, rank: int, lines: list[bytes]) -> None:
+        for line in lines:
+            kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))
+            kept.append(line[:TAIL_LINE_BYTES].decode("utf-8", "replace"))

@@ -83,10 +83,21 @@ class _Rank:
 
 
 class ProcessGroup:
-    """The ranks of this host. `key` is the 32-byte job key each of them inherits."""
+    """The ranks of this host. `key` is the 32-byte job key each of them inherits.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, events: RankEvents, key: bytes) -> None:
+    With `die_gently`, the death of this process sends them SIGTERM and the guard waits a moment
+    before it kills: for mpirun, which has files to remove.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        events: RankEvents,
+        key: bytes,
+        die_gently: bool = False,
+    ) -> None:
         self._loop = loop
+        self._die_gently = die_gently
         self._events = events
         self._key_fd = make_key_file(key) if key else -1
         self._ranks: dict[int, _Rank] = {}
@@ -170,6 +181,7 @@ class ProcessGroup:
             env["MYDIST_JOB_KEY_FD"] = str(self._key_fd)
             inherited = (self._key_fd,)
         parent_pid = os.getpid()
+        death_signal = signal.SIGTERM if self._die_gently else signal.SIGKILL
         popen = subprocess.Popen(
             list(command.argv),
             stdin=subprocess.DEVNULL,
@@ -179,14 +191,14 @@ class ProcessGroup:
             env=env,
             pass_fds=inherited,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent_pid),
+            preexec_fn=lambda: die_with_parent(parent_pid, death_signal),
         )
         assert popen.stdout is not None and popen.stderr is not None
         pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
         entry = _Rank(command, popen, os.pidfd_open(popen.pid), pipes)
         self._ranks[command.rank] = entry
         self._sessions.add(popen.pid)
-        self._tell_guard(b"+", popen.pid)
+        self._tell_guard(b"~" if self._die_gently else b"+", popen.pid)
         self._loop.add_reader(entry.pidfd, self._reap, entry)
         for stream, pipe in pipes.items():
             os.set_blocking(pipe.fileno(), False)

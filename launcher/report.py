@@ -10,19 +10,21 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_OTHERS_LISTED = 8
 _CONSEQUENCE = re.compile(
     r"\b(PeerLostError|AbortedError|CollectiveTimeoutError)\b|Connection closed by peer"
 )
+_ACCUSED = re.compile(r"\brank (\d+)(?: (?:on|\()[^,;:()]*\)?)? has left\b")
 
 
 @dataclass(frozen=True)
 class RankExit:
     """How a rank ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
 
-    `stopped` says that mydistrun had already asked it to end. `lost` is why the host was lost
+    `stopped` says that mydistrun had already asked it to end. `improper` says that it ended without
+    finalizing MPI (then `status` is mpirun's, its own is unknown). `lost` is why the host was lost
     (then `status` is the exit code to pass on).
     """
 
@@ -32,6 +34,7 @@ class RankExit:
     status: int
     at: float
     stopped: bool = False
+    improper: bool = False
     lost: str = ""
     out_of_memory: bool = False
 
@@ -49,6 +52,8 @@ class RankExit:
         """The end in words, e.g. `exited with code 3` or `was killed by SIGKILL (signal 9)`."""
         if self.lost:
             return f"was lost: {self.lost}"
+        if self.improper:
+            return "ended without finalizing MPI, as os._exit() does (its own exit code is unknown)"
         if self.status >= 0:
             return f"exited with code {self.status}"
         try:
@@ -64,12 +69,25 @@ def is_consequence(lines: Iterable[str]) -> bool:
     return any(_CONSEQUENCE.search(line) for line in lines)
 
 
+def raised_itself(lines: Iterable[str]) -> bool:
+    """Whether a rank's last error lines hold an exception that is not such a consequence."""
+    words = list(lines)
+    return any(line.startswith("Traceback") for line in words) and not is_consequence(words)
+
+
 def find_cause(exits: list[RankExit], tails: dict[int, list[str]]) -> RankExit | None:
-    """The failure to blame, None when nothing failed. `exits` are in order of arrival."""
+    """The failure to blame, None when nothing failed. `exits` are in order of arrival.
+
+    When every failure is a consequence, the cause may be a rank that was stopped while it ended
+    with an exception of its own: then Python's exit code 1 is assumed for it.
+    """
     failures = [end for end in exits if end.failed]
     for end in failures:
         if not is_consequence(tails.get(end.rank, [])):
             return end
+    for end in exits:
+        if failures and end.stopped and raised_itself(tails.get(end.rank, [])):
+            return end if end.status > 0 else replace(end, status=1)
     return failures[0] if failures else None
 
 
@@ -88,9 +106,35 @@ def format_failure(
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
+    if is_consequence(tail):
+        lines += _describe_silent_cause(cause, exits, tails)
     others = [end for end in exits if end.rank != cause.rank and (end.failed or end.stopped)]
     lines += _describe_others(others)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _describe_silent_cause(
+    cause: RankExit, exits: list[RankExit], tails: dict[int, list[str]]
+) -> list[str]:
+    """The rank named only lost another one: says which others ended before it, or are named."""
+    lines = ["  that is a consequence: the first cause printed nothing"]
+    before = [end for end in exits[: exits.index(cause)] if end.status == 0 and not end.stopped]
+    for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
+        lines.append(f"  rank {end.rank} had already exited with code 0")
+    if len(before) > MAX_OTHERS_LISTED:
+        lines.append(f"  … and {len(before) - MAX_OTHERS_LISTED} more ranks exited with code 0")
+    victims = {rank for rank, words in tails.items() if is_consequence(words)}
+    known = victims | {end.rank for end in before}
+    text = "\n".join(line for rank in sorted(victims) for line in tails[rank])
+    accused = {int(rank) for rank in _ACCUSED.findall(text)} - known
+    for rank in sorted(accused)[:MAX_OTHERS_LISTED]:
+        lines.append(f"  rank {rank} had ended before, say the others; look at how it ends")
+    also = sorted(victims - {cause.rank} - {end.rank for end in exits if end.failed})
+    if also:
+        listed = ", ".join(str(rank) for rank in also[:32])
+        more = f", … ({len(also)} in all)" if len(also) > 32 else ""
+        lines.append(f"  ended by the same loss: rank{'s' if len(also) > 1 else ''} {listed}{more}")
+    return lines
 
 
 def _describe_others(others: list[RankExit]) -> list[str]:

@@ -2,7 +2,8 @@
 
 Every rank leads a session of its own, so "everything this rank started" is a question the kernel
 can answer. The guard is a tiny process beside the launcher or agent: it reads `+SID` and `-SID`
-lines from a pipe, and when the pipe closes because its owner died it kills the sessions left.
+lines from a pipe, and when the pipe closes because its owner died it kills the sessions left;
+those told as `~SID` got SIGTERM from the kernel then, and have GENTLE_SECONDS to clean up.
 This file imports nothing of the package, so that the guard starts in a few milliseconds.
 """
 
@@ -14,6 +15,8 @@ import signal
 import sys
 import time
 from typing import BinaryIO
+
+GENTLE_SECONDS = 2.0
 
 
 def session_pids(session_ids: set[int]) -> list[int]:
@@ -54,13 +57,19 @@ def kill_sessions(session_ids: set[int], timeout: float = 2.0) -> bool:
 def guard(pipe: BinaryIO) -> None:
     """Keeps the set of sessions told through the pipe; kills them when it closes."""
     sessions: set[int] = set()
+    gentle: set[int] = set()
     for line in pipe:
         session_id = int(line[1:])
-        if line.startswith(b"+"):
-            sessions.add(session_id)
-        else:
+        if line.startswith(b"-"):
             sessions.discard(session_id)
+            gentle.discard(session_id)
+        else:
+            (gentle if line.startswith(b"~") else sessions).add(session_id)
     kill_sessions(sessions, timeout=10.0)
+    deadline = time.monotonic() + GENTLE_SECONDS
+    while gentle and session_pids(gentle) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    kill_sessions(gentle, timeout=10.0)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
-from mydist.launcher.mpi import untagged
-
 CONTRACT = """
 import json, os
 keys = [k for k in os.environ if k.startswith("MYDIST_") or k in (
@@ -220,6 +218,7 @@ def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
     mydistrun.env["PYTHONFOO"] = "hidden1"
     code, out, err = mydistrun.run(
         "--dry-run", "-np", "2", "-H", "localhost:1,far:1", "-x", "API_TOKEN=hidden2",
+        "-x", "NCCL_DEBUG=WARN", "-x", "OMP_SECRET=hidden3", "-x", "PYTHONPATH=/lib",
         "--log-level", "info", "echo", "a b",
     )  # fmt: skip
     text = out.decode()
@@ -230,6 +229,9 @@ def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
     assert "  rank 1: echo 'a b'" in text
     assert "    API_TOKEN=<redacted>" in text
     assert "    PYTHONFOO=<redacted>" in text
+    assert "    OMP_SECRET=<redacted>" in text
+    assert "    NCCL_DEBUG=WARN" in text
+    assert "    PYTHONPATH=/lib" in text
     assert "    MYDIST_LOG_LEVEL=info" in text
     assert "    MYDIST_CROSS_RANK=1" in text
     assert "hidden" not in text
@@ -248,14 +250,6 @@ def test_mpirun_ranks(mydistrun: Mydistrun) -> None:
     code, out, err = mydistrun.run("--mpi", "-np", "3", "-x", "ODD=a b", "sh", "-c", shell)
     assert (code, err) == (0, "")
     assert sorted(out.splitlines()) == [b"[%d]<stdout>:%d/3 mpi a b" % (r, r) for r in range(3)]
-
-
-def test_mpirun_tags_inside_a_line_are_taken_off() -> None:
-    tag = b"[1,0]<stdout>:"
-    assert untagged(tag + b"text" + tag + b"\n", tag) == b"text\n"
-    assert untagged(tag + b"of rank [1,1]<stdout>: quoted\n", tag) == (
-        b"of rank [1,1]<stdout>: quoted\n"
-    )
 
 
 def test_mpirun_failure_names_the_rank(mydistrun: Mydistrun) -> None:

@@ -44,6 +44,28 @@ def test_when_all_are_consequences_the_first_is_named() -> None:
     assert find_cause([end(1, 1), end(0, 1)], tails) == end(1, 1)
 
 
+def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
+    tails = {0: ["AbortedError: rank 1 on host h1 has left the job"]}
+    ends = [end(1, 0), end(0, 1), end(2, 0)]
+    assert format_failure(ends[1], ends, 3, tails).splitlines()[3:] == [
+        "  that is a consequence: the first cause printed nothing",
+        "  rank 1 had already exited with code 0",
+    ]
+
+
+def test_a_stopped_rank_that_raised_is_blamed_before_victims() -> None:
+    tails = {
+        0: ["PeerLostError: rank 1 is gone"],
+        1: ["Traceback (most recent call last):", "ValueError: bad data"],
+    }
+    cause = find_cause([end(0, 1), end(1, -15, stopped=True)], tails)
+    assert cause == end(1, 1, stopped=True)
+
+
+def test_an_improper_end_is_said() -> None:
+    assert end(0, 1, improper=True).describe().startswith("ended without finalizing MPI")
+
+
 @pytest.mark.parametrize(
     ("status", "more", "words", "code"),
     [

@@ -1,0 +1,82 @@
+"""`--mpi`: whose output it is, who is to blame, and what a killed launcher leaves behind."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from running_job import Mydistrun, numbers, wait_gone
+
+from mydist.launcher.mpi import find_failures, find_improper, name_failures
+from mydist.launcher.mpi_output import TaggedStream
+
+VICTIM = ["Traceback (most recent call last):", "mydist.AbortedError: rank 1 on host a has left"]
+RAISED = ["Traceback (most recent call last):", "ValueError: bad data"]
+MIXED = (
+    b"[1,0]<stdout>:a [1,1]<stdout>:b [1,0]<stdout>:c\n[1,1]<stdout>:[x]\xff\n"
+    b"mpirun says\n[1,9]<stdout>: too\n[1,1]<stdout>:[1,0]<stderr>:open"
+)
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_pieces_of_several_ranks_in_one_line_are_sorted_by_rank(step: int) -> None:
+    tagged = TaggedStream(1, 2)
+    by_rank: dict[int, bytes] = {}
+    own: list[bytes] = []
+    taken = [tagged.feed(MIXED[at : at + step]) for at in range(0, len(MIXED), step)]
+    for pieces, lines in [*taken, tagged.finish()]:
+        own += lines
+        for rank, piece in pieces:
+            by_rank[rank] = by_rank.get(rank, b"") + piece
+    assert by_rank == {0: b"a c\n", 1: b"b [x]\xff\n[1,0]<stderr>:open"}
+    assert own == [b"mpirun says\n", b"[1,9]<stdout>: too\n"]
+
+
+def test_a_rank_that_raised_is_blamed_before_the_victim_mpirun_names() -> None:
+    assert list(name_failures({0: 1}, {0: VICTIM, 1: RAISED}).items()) == [(1, 1), (0, 1)]
+    assert name_failures({2: 5}, {2: ["why"], 1: RAISED}) == {2: 5}
+    assert name_failures({0: 1}, {0: VICTIM, 1: ["a warning"]}) == {0: 1}
+
+
+def test_messages_of_mpirun_name_ranks() -> None:
+    improper = "mpirun has exited due to process rank 3 with PID 0 on\nnode vm exiting improperly."
+    assert find_improper(improper) == {3}
+    assert find_failures("  Process name: [[13,1],1]\n  Exit code:    4") == {1: 4}
+
+
+@pytest.mark.parametrize("cause", ["raised", "silent"])
+def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) -> None:
+    victim = "Traceback (most recent call last):\\nmydist.AbortedError: rank 0 on host a has left"
+    # Rank 1 ends first, and mpirun then stops rank 0.
+    first = "raise ValueError('bad data')" if cause == "raised" else "pass"
+    script = mydistrun.script(
+        "import os, signal, sys, time, traceback\n"
+        "if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+        f"    open('gate', 'rb').read()\n    print('{victim}', file=sys.stderr); sys.exit(1)\n"
+        f"try:\n    {first}\nexcept ValueError:\n    traceback.print_exc()\n"
+        "open('gate', 'wb').close()\nsignal.pause()\n"
+    )
+    os.mkfifo(mydistrun.directory / "gate")
+    code, _, err = mydistrun.run("--mpi", "-np", "2", script)
+    report = err[err.index("mydistrun: rank") :]
+    assert code == 1
+    if cause == "raised":
+        assert report.startswith("mydistrun: rank 0 on host localhost exited with code 1")
+        assert "  then rank 1 on host localhost exited with code 1" in report
+    else:
+        assert report.startswith("mydistrun: rank 1 on host localhost exited with code 1")
+        assert "the first cause printed nothing" in report
+        assert "  rank 0 had ended before, say the others" in report
+
+
+def test_killed_launcher_lets_mpirun_clean_up(mydistrun: Mydistrun) -> None:
+    mydistrun.env["TMPDIR"] = str(mydistrun.directory)
+    text = (
+        "import os, signal\nprint('pid', os.getpid())\nprint('pid', os.getppid())\nsignal.pause()"
+    )
+    job = mydistrun.start("--mpi", "-np", "2", mydistrun.script(text))
+    pids = numbers(job.read_until(b"pid", 4))
+    assert list(mydistrun.directory.glob("ompi.*/*"))
+    job.popen.kill()
+    wait_gone(pids)
+    assert not [p for p in mydistrun.directory.glob("ompi.*/*") if any(p.iterdir())]
