@@ -15,6 +15,8 @@
 namespace mydist {
 namespace {
 
+// What has to come together before gradients are negotiated while backward goes on.
+constexpr int64_t kBucketBytes = int64_t{1} << 20;
 // How long rank 0 waits at the end for timeline events still on their way.
 constexpr std::chrono::seconds kTimelineGrace{1};
 // How long the end of the engine's thread may take beyond the drain time.
@@ -92,20 +94,23 @@ std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(Transport* tra
 
 // ---- Called by any thread.
 
-Status Engine::Post(std::vector<Mail> mail) {
-  switch (queue_.Push(std::move(mail))) {
-    case Pushed::kFirst:
-      coordinator_.Wake();
-      return Status::Ok();
-    case Pushed::kBehind:
-      return Status::Ok();
-    case Pushed::kClosed:
-      break;
+Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
+  const Pushed pushed = queue_.Push(std::move(mail));
+  if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
+  if (unhurried_bytes > 0) {
+    const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
+    if (waiting_bytes >= kBucketBytes) Hurry();
+  } else if (pushed == Pushed::kFirst || unhurried_bytes_.exchange(0) > 0) {
+    coordinator_.Wake();
   }
-  return Status::Aborted("mydist has been shut down");
+  return Status::Ok();
 }
 
-Result<Handle> Engine::Submit(std::vector<Submission> tensors) {
+void Engine::Hurry() {
+  if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) coordinator_.Wake();
+}
+
+Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   std::vector<TensorKey> keys;
   keys.reserve(tensors.size());
   for (const Submission& tensor : tensors) {
@@ -114,14 +119,20 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors) {
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
   std::vector<Mail> mail;
   mail.reserve(tensors.size());
+  int64_t unhurried_bytes = 0;
   for (Submission& tensor : tensors) {
+    if (pace == Pace::kWithMore) {
+      // An empty tensor counts as well, or nobody would know that it is there.
+      unhurried_bytes +=
+          1 + tensor.request.shape.ElementCount().value_or(0) * SizeOf(tensor.request.dtype);
+    }
     if (timeline_.enabled()) {
       timeline_.Record(EventPhase::kInstant, tensor.request.name, "READY");
       timeline_.Record(EventPhase::kBegin, tensor.request.name, event_name::kEnqueue);
     }
     mail.emplace_back(PendingTensor{std::move(tensor), handle});
   }
-  if (Status posted = Post(std::move(mail)); !posted.ok()) {
+  if (Status posted = Post(std::move(mail), unhurried_bytes); !posted.ok()) {
     // This engine fails its handles when it ends, but the handle may be of its successor's time.
     for (const TensorKey& key : keys) handles_->Complete(handle, key, posted);
   }
@@ -142,7 +153,7 @@ Status Engine::SwitchTimeline(TimelineSwitch command) {
   command.handle = handle;
   std::vector<Mail> mail;
   mail.emplace_back(std::move(command));
-  if (Status posted = Post(std::move(mail)); !posted.ok()) {
+  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
     handles_->Complete(handle, kTimelineKey, posted);
   }
   MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
@@ -154,7 +165,7 @@ bool Engine::Shutdown() {
   std::vector<Mail> mail;
   mail.emplace_back(Depart{});
   // Already closed: the thread has ended, or is about to, by itself.
-  [[maybe_unused]] const bool posted = Post(std::move(mail)).ok();
+  [[maybe_unused]] const bool posted = Post(std::move(mail), 0).ok();
   const TimePoint deadline = Now() + config_.shutdown_drain + kTimelineGrace + kExitGrace;
   bool has_exited = false;
   {
@@ -215,6 +226,7 @@ Result<bool> Engine::RunCycle() {
 }
 
 void Engine::Drain() {
+  unhurried_bytes_.store(0);  // Before the queue: what comes in between is counted again.
   std::vector<PendingTensor> tensors;  // Of one handle: they are announced together.
   for (Mail& mail : queue_.Drain()) {
     auto* tensor = std::get_if<PendingTensor>(&mail);

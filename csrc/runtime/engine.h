@@ -6,6 +6,7 @@
 // callback.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,7 +45,9 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   ~Engine();
 
   // See process::Submit.
-  Result<Handle> Submit(std::vector<Submission> tensors);
+  Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
+  // Somebody waits: what was submitted with Pace::kWithMore is due. Cheap when there is nothing.
+  void Hurry();
   // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
   // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
   // timeline per job, decided by rank 0.
@@ -73,7 +76,8 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
 
   explicit Engine(EngineOptions options);
   static std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport);
-  Status Post(std::vector<Mail> mail);
+  // `unhurried_bytes`: 0 when it is due now.
+  Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
 
   void Run();
   // One pass over the six steps. False when the engine is finished.
@@ -107,6 +111,7 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
   TensorQueue<Mail> queue_;
+  std::atomic<int64_t> unhurried_bytes_{0};  // In the queue with Pace::kWithMore, engine not woken.
   Timeline timeline_;
   Coordinator coordinator_;
   Executor executor_;

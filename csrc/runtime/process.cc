@@ -195,14 +195,23 @@ Result<std::string> BackendName() {
   return instance.backend;
 }
 
-Result<Handle> Submit(std::vector<Submission> tensors) {
+Result<Handle> Submit(std::vector<Submission> tensors, Pace pace) {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->Submit(std::move(tensors));
+  return engine->Submit(std::move(tensors), pace);
 }
 
-Result<bool> Poll(Handle handle) { return TheInstance().handles->Poll(handle); }
+// Whoever asks for an outcome waits for what was submitted with Pace::kWithMore as well.
+static void Hurry() {
+  if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
+}
+
+Result<bool> Poll(Handle handle) {
+  Hurry();
+  return TheInstance().handles->Poll(handle);
+}
 
 Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
+  Hurry();
   return TheInstance().handles->Wait(handle, deadline);
 }
 

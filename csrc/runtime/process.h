@@ -51,7 +51,7 @@ MYDIST_EXPORT Result<std::string> BackendName();
 // Enqueues tensors that complete together under one handle. Never waits for a peer.
 // kInvalidArgument at once for a name already in flight (naming it); the engine's sticky error, if
 // it has failed. All or nothing: on error no tensor has been enqueued.
-MYDIST_EXPORT Result<Handle> Submit(std::vector<Submission> tensors);
+MYDIST_EXPORT Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
 // Waits until complete and releases the handle, or gives nothing when `deadline` passes first (so
 // that the binding can look for Ctrl-C). Works for handles of before a shutdown as well.

@@ -18,6 +18,15 @@ namespace mydist {
 // memory lives until the handle's owner lets go of it.
 using OutputAllocator = std::function<Result<void*>(const Shape& shape)>;
 
+// How soon the engine has to look at what was submitted.
+enum class Pace {
+  kNow,
+  // More is about to follow, and somebody will wait: the engine is woken when enough has come
+  // together to fill a bucket, or at the first wait or poll. A wake-up and a negotiation per small
+  // gradient would cost backward more than they overlap.
+  kWithMore,
+};
+
 struct Submission {
   Request request;
   // Contiguous row-major elements; may be null when the tensor is empty.

@@ -166,7 +166,8 @@ Status GradientReducer::Submit(const Parameter& parameter, InFlightGradient& gra
   InFlightCall call;
   call.memory.push_back(gradient.wire);
   try {
-    gradient.handle = InFlight::Instance().Submit(std::move(submissions), std::move(call));
+    gradient.handle =
+        InFlight::Instance().Submit(std::move(submissions), std::move(call), Pace::kWithMore);
   } catch (const StatusError& error) {
     return error.status();
   }

@@ -58,10 +58,10 @@ InFlight& InFlight::Instance() {
   return *instance;
 }
 
-Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call) {
+Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace) {
   ForgetAbandoned();
   for (const at::Tensor& tensor : call.memory) call.storages.push_back(tensor.storage());
-  const Handle handle = ValueOrThrow(process::Submit(std::move(submissions)));
+  const Handle handle = ValueOrThrow(process::Submit(std::move(submissions), pace));
   MutexLock lock(mutex_);
   calls_.emplace(handle, std::move(call));
   return handle;

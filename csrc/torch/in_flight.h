@@ -48,7 +48,8 @@ class InFlight {
 
   // Enqueues and keeps `call` until the handle is waited for. Throws StatusError as
   // process::Submit says; nothing has been enqueued then.
-  Handle Submit(std::vector<Submission> submissions, InFlightCall call) MYDIST_EXCLUDES(mutex_);
+  Handle Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace = Pace::kNow)
+      MYDIST_EXCLUDES(mutex_);
 
   // ValueError when the handle was never given out or has been waited for.
   bool Poll(Handle handle) MYDIST_EXCLUDES(mutex_);

@@ -308,6 +308,36 @@ TEST(EngineErrors, ShutdownEndsWhatIsPendingAndLaterCalls) {
   EXPECT_EQ(later.code(), StatusCode::kAborted) << later.ToString();
 }
 
+// Alone in its job the engine wakes up for nothing else, so what it batches shows when it was
+// woken.
+TEST(EngineCost, WhatCanWaitIsReducedTogether) {
+  EngineJob job(1);
+  EngineRank& rank = job.rank(0);
+  const auto submit = [&](const std::string& name, std::vector<float>* data, Pace pace) {
+    std::vector<Submission> one;
+    one.push_back(Allreduce(name, data));
+    return rank.engine->Submit(std::move(one), pace);
+  };
+  std::vector<std::vector<float>> data(50, std::vector<float>(8, 1.0F));
+  std::vector<Result<Handle>> handles;
+  for (size_t i = 0; i < data.size(); ++i) {
+    handles.push_back(submit("t" + std::to_string(i), &data[i], Pace::kWithMore));
+  }
+  rank.engine->Hurry();
+  for (const auto& handle : handles) EXPECT_TRUE(rank.Wait(handle).ok());
+  // Something that cannot wait takes what can along; so does a bucket that is full.
+  const auto waiting = submit("waiting", &data[0], Pace::kWithMore);
+  EXPECT_TRUE(rank.Wait(submit("urgent", &data[1], Pace::kNow)).ok());
+  EXPECT_TRUE(rank.Wait(waiting).ok());
+  std::vector<float> large(1 << 20, 1.0F);
+  const auto before = submit("before", &data[0], Pace::kWithMore);
+  EXPECT_TRUE(rank.Wait(submit("large", &large, Pace::kWithMore)).ok());
+  EXPECT_TRUE(rank.Wait(before).ok());
+  job.Shutdown();  // After which the counts are final.
+  EXPECT_EQ(rank.engine->stats().tensors, 54);
+  EXPECT_EQ(rank.engine->stats().batches, 3);
+}
+
 TEST(EngineCost, SteadyStateCostsOneMessageEachWayAndIdleNothing) {
   EngineJob job(2);
   job.OnEveryRank([&](EngineRank& rank) {
