@@ -226,7 +226,7 @@ Result<bool> Engine::RunCycle() {
 }
 
 void Engine::Drain() {
-  unhurried_bytes_.store(0);  // Before the queue: what comes in between is counted again.
+  unhurried_bytes_.store(0);           // Before the queue: what comes in between is counted again.
   std::vector<PendingTensor> tensors;  // Of one handle: they are announced together.
   for (Mail& mail : queue_.Drain()) {
     auto* tensor = std::get_if<PendingTensor>(&mail);
