@@ -82,20 +82,22 @@ def my_batches(count: int, batch_size: int, epoch: int, seed: int) -> list[torch
 
 
 class ProgressBar:
-    """A line that fills up on a terminal of rank 0; nothing elsewhere."""
+    """Fills up on rank 0: in place on a terminal, as a line per fifth where output is collected."""
 
     def __init__(self, title: str, total: int) -> None:
         self.title = title
         self.total = total
-        self.shown = md.rank() == 0 and sys.stderr.isatty()
+        self.shown = md.rank() == 0
+        self.in_place = sys.stderr.isatty()
 
     def show(self, done: int, loss: float) -> None:
-        if not self.shown:
+        is_fifth = 5 * done // self.total > 5 * (done - 1) // self.total
+        if not self.shown or not (self.in_place or is_fifth):
             return
         filled = "#" * (30 * done // self.total)
-        sys.stderr.write(f"\r{self.title} [{filled:<30}] {done}/{self.total} loss {loss:.3f} ")
-        if done == self.total:
-            sys.stderr.write("\n")
+        line = f"{self.title} [{filled:<30}] {done}/{self.total} loss {loss:.3f}"
+        end = "\n" if done == self.total or not self.in_place else ""
+        sys.stderr.write(f"\r{line}{end}" if self.in_place else line + end)
 
 
 def train_epoch(model, optimizer, scheduler, data, epoch, arguments) -> float:
