@@ -16,7 +16,7 @@ import sys
 import time
 from typing import BinaryIO
 
-GENTLE_SECONDS = 2.0
+GENTLE_SECONDS = 4.0
 
 
 def session_pids(session_ids: set[int]) -> list[int]:

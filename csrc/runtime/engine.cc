@@ -166,7 +166,7 @@ bool Engine::Shutdown() {
   mail.emplace_back(Depart{});
   // Already closed: the thread has ended, or is about to, by itself.
   [[maybe_unused]] const bool posted = Post(std::move(mail), 0).ok();
-  const TimePoint deadline = Now() + config_.shutdown_drain + kTimelineGrace + kExitGrace;
+  const TimePoint deadline = Now() + 2 * config_.shutdown_drain + kTimelineGrace + kExitGrace;
   bool has_exited = false;
   {
     MutexLock lock(exit_mutex_);
@@ -450,7 +450,6 @@ void Engine::CollectTimeline() {
     if (!coordinator_.Exchange(deadline).ok() || !coordinator_.Negotiate(Now()).ok()) break;
     relay_.Flush(Now());
   }
-  relay_.Close();
 }
 
 void Engine::Stop(const Status& status) {
@@ -472,10 +471,15 @@ void Engine::Stop(const Status& status) {
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
   pending_.Clear();
   if (connection_.control != nullptr) {
-    if (Status closed = connection_.control->Close(Now() + kExitGrace); !closed.ok()) {
+    // A peer that is only slow, on a loaded host or with a large timeline to write, still gets its
+    // orderly end; one that is gone or never came is not waited for again.
+    const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
+    const Duration patience = all_are_leaving ? Duration(config_.shutdown_drain) : kExitGrace;
+    if (Status closed = connection_.control->Close(Now() + patience); !closed.ok()) {
       MYDIST_LOG(kDebug) << "closing: " << closed.message();
     }
   }
+  relay_.Close();
   PublishStats();
 }
 

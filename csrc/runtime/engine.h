@@ -55,9 +55,9 @@ class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
   Status StopTimeline();
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
-  // it be stuck with a peer that is gone, after the drain time and two seconds. One caller at a
-  // time; a second call does nothing. False when the thread was left behind: the memory of tensors
-  // in flight must then never be freed.
+  // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
+  // a time; a second call does nothing. False when the thread was left behind: the memory of
+  // tensors in flight must then never be freed.
   bool Shutdown();
 
   const Topology& topology() const { return topology_; }

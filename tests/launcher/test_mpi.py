@@ -69,14 +69,13 @@ def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) ->
         assert "  rank 0 had ended before, say the others" in report
 
 
-def test_killed_launcher_lets_mpirun_clean_up(mydistrun: Mydistrun) -> None:
-    mydistrun.env["TMPDIR"] = str(mydistrun.directory)
+# What mpirun leaves in its temporary folder is up to mpirun, which does not always finish its
+# clean-up after a SIGTERM; that no process outlives the launcher is up to us.
+def test_killed_launcher_takes_mpirun_and_its_ranks_along(mydistrun: Mydistrun) -> None:
     text = (
         "import os, signal\nprint('pid', os.getpid())\nprint('pid', os.getppid())\nsignal.pause()"
     )
     job = mydistrun.start("--mpi", "-np", "2", mydistrun.script(text))
     pids = numbers(job.read_until(b"pid", 4))
-    assert list(mydistrun.directory.glob("ompi.*/*"))
     job.popen.kill()
     wait_gone(pids)
-    assert not [p for p in mydistrun.directory.glob("ompi.*/*") if any(p.iterdir())]
