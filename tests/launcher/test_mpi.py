@@ -72,6 +72,7 @@ def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) ->
 # What mpirun leaves in its temporary folder is up to mpirun, which does not always finish its
 # clean-up after a SIGTERM; that no process outlives the launcher is up to us.
 def test_killed_launcher_takes_mpirun_and_its_ranks_along(mydistrun: Mydistrun) -> None:
+    mydistrun.env["TMPDIR"] = str(mydistrun.directory)
     text = (
         "import os, signal\nprint('pid', os.getpid())\nprint('pid', os.getppid())\nsignal.pause()"
     )
