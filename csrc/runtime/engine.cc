@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cctype>
 #include <exception>
+#include <functional>
 #include <system_error>
 #include <utility>
 

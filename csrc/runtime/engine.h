@@ -38,7 +38,7 @@ struct EngineOptions {
   bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
 };
 
-class MYDIST_EXPORT Engine : public std::enable_shared_from_this<Engine> {
+class MYDIST_EXPORT Engine {
  public:
   // kInternal when there is no thread to be had.
   static Result<std::shared_ptr<Engine>> Start(EngineOptions options);
