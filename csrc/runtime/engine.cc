@@ -1,3 +1,4 @@
+// The engine's thread; what callers do is in engine_calls.cc.
 #include "runtime/engine.h"
 
 #include <pthread.h>
@@ -16,15 +17,6 @@
 
 namespace mydist {
 namespace {
-
-// What has to come together before gradients are negotiated while backward goes on.
-constexpr int64_t kBucketBytes = int64_t{1} << 20;
-// How long rank 0 waits at the end for timeline events still on their way.
-constexpr std::chrono::seconds kTimelineGrace{1};
-// How long the end of the engine's thread may take beyond the drain time.
-constexpr std::chrono::seconds kExitGrace{1};
-// Stands for the timeline's switch where tensors have their keys: one switch at a time.
-const TensorKey kTimelineKey{-1, "timeline switch"};
 
 CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
   return {.rank = topology.rank,
@@ -93,108 +85,6 @@ std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(Transport* tra
   collectives.push_back(std::make_unique<RankOrderedCollectives>(transport));
   return collectives;
 }
-
-// ---- Called by any thread.
-
-Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
-  const Pushed pushed = queue_.Push(std::move(mail));
-  if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
-  if (unhurried_bytes > 0) {
-    const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
-    if (waiting_bytes >= kBucketBytes) Hurry();
-  } else if (pushed == Pushed::kFirst || unhurried_bytes_.exchange(0) > 0) {
-    coordinator_.Wake();
-  }
-  return Status::Ok();
-}
-
-void Engine::Hurry() {
-  if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) coordinator_.Wake();
-}
-
-Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
-  std::vector<TensorKey> keys;
-  keys.reserve(tensors.size());
-  for (const Submission& tensor : tensors) {
-    keys.emplace_back(tensor.request.process_set, tensor.request.name);
-  }
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
-  std::vector<Mail> mail;
-  mail.reserve(tensors.size());
-  int64_t unhurried_bytes = 0;
-  for (Submission& tensor : tensors) {
-    if (pace == Pace::kWithMore) {
-      // An empty tensor counts as well, or nobody would know that it is there.
-      unhurried_bytes +=
-          1 + tensor.request.shape.ElementCount().value_or(0) * SizeOf(tensor.request.dtype);
-    }
-    if (timeline_.enabled()) {
-      timeline_.Record(EventPhase::kInstant, tensor.request.name, "READY");
-      timeline_.Record(EventPhase::kBegin, tensor.request.name, event_name::kEnqueue);
-    }
-    mail.emplace_back(PendingTensor{std::move(tensor), handle});
-  }
-  if (Status posted = Post(std::move(mail), unhurried_bytes); !posted.ok()) {
-    // This engine fails its handles when it ends, but the handle may be of its successor's time.
-    for (const TensorKey& key : keys) handles_->Complete(handle, key, posted);
-  }
-  return handle;
-}
-
-Status Engine::StartTimeline(const std::string& path, bool mark_cycles) {
-  return SwitchTimeline({.start = true, .path = path, .mark_cycles = mark_cycles, .handle = 0});
-}
-
-Status Engine::StopTimeline() {
-  return SwitchTimeline({.start = false, .path = "", .mark_cycles = false, .handle = 0});
-}
-
-Status Engine::SwitchTimeline(TimelineSwitch command) {
-  if (topology_.rank != 0) return Status::Ok();
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open({kTimelineKey}));
-  command.handle = handle;
-  std::vector<Mail> mail;
-  mail.emplace_back(std::move(command));
-  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
-    handles_->Complete(handle, kTimelineKey, posted);
-  }
-  MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
-  return outcome.value_or(Status::Ok());
-}
-
-bool Engine::Shutdown() {
-  if (!thread_.joinable()) return true;
-  std::vector<Mail> mail;
-  mail.emplace_back(Depart{});
-  // Already closed: the thread has ended, or is about to, by itself.
-  [[maybe_unused]] const bool posted = Post(std::move(mail), 0).ok();
-  const TimePoint deadline = Now() + 2 * config_.shutdown_drain + kTimelineGrace + kExitGrace;
-  bool has_exited = false;
-  {
-    MutexLock lock(exit_mutex_);
-    while (!has_exited_ && exited_.WaitUntil(exit_mutex_, deadline)) {
-    }
-    has_exited = has_exited_;
-  }
-  if (has_exited) {
-    thread_.join();
-    return true;
-  }
-  MYDIST_LOG(kError) << "the engine is stuck in a collective with a peer that does not answer; "
-                        "leaving it behind";
-  // Nobody drains it any more: what is submitted from here on is refused.
-  [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
-  handles_->Fail(term_, Status::Aborted("mydist was shut down while a collective was stuck"));
-  thread_.detach();
-  return false;
-}
-
-EngineStats Engine::stats() const {
-  MutexLock lock(stats_mutex_);
-  return stats_;
-}
-
-// ---- The engine's thread.
 
 void Engine::Run() {
   Status outcome;
@@ -303,7 +193,7 @@ void Engine::Obey(const TimelineSwitch& command) {
 
 void Engine::CompleteTimelineSwitches(const Status& status) {
   for (const Handle handle : std::exchange(timeline_switches_, {})) {
-    handles_->Complete(handle, kTimelineKey, status);
+    handles_->Complete(handle, TimelineSwitch::key(), status);
   }
 }
 

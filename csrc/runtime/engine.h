@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,7 +71,14 @@ class MYDIST_EXPORT Engine {
     std::string path;
     bool mark_cycles;
     Handle handle;  // Completes when the switch has taken effect.
+
+    // Stands for the switch where tensors have their keys: one switch at a time.
+    static TensorKey key() { return {-1, "timeline switch"}; }
   };
+  // How long rank 0 waits at the end for timeline events still on their way.
+  static constexpr std::chrono::seconds kTimelineGrace{1};
+  // How long the end of the engine's thread may take beyond the drain time.
+  static constexpr std::chrono::seconds kExitGrace{1};
   using Mail = std::variant<PendingTensor, Depart, TimelineSwitch>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
