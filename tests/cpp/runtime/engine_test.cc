@@ -335,7 +335,10 @@ TEST(EngineCost, WhatCanWaitIsReducedTogether) {
   EXPECT_TRUE(rank.Wait(before).ok());
   job.Shutdown();  // After which the counts are final.
   EXPECT_EQ(rank.engine->stats().tensors, 54);
-  EXPECT_EQ(rank.engine->stats().batches, 3);
+  // Three, and one more for each time the engine happened to be awake already: at its start, and
+  // after each of the two answers before a further submission.
+  EXPECT_GE(rank.engine->stats().batches, 3);
+  EXPECT_LE(rank.engine->stats().batches, 6);
 }
 
 TEST(EngineCost, SteadyStateCostsOneMessageEachWayAndIdleNothing) {
