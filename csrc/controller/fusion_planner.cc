@@ -22,11 +22,14 @@ auto FusionKey(const Request& request) {
                          request.device == kCpuDevice, reduces ? request.reduce_op : ReduceOp::kSum,
                          std::bit_cast<uint64_t>(reduces ? request.prescale : 1.0),
                          std::bit_cast<uint64_t>(reduces ? request.postscale : 1.0),
-                         request.op == OpKind::kBroadcast ? request.root_rank : -1);
+                         HasRoot(request.op) ? request.root_rank : -1);
 }
 using Key = decltype(FusionKey(Request{}));
 
-bool Fuses(OpKind op) { return op != OpKind::kAlltoall && op != OpKind::kBarrier; }
+bool Fuses(OpKind op) {
+  return op == OpKind::kAllreduce || op == OpKind::kAllgather || op == OpKind::kBroadcast ||
+         op == OpKind::kReducescatter;
+}
 
 void PlanGroup(const std::vector<Candidate>& members, std::vector<std::vector<size_t>>& plan) {
   std::vector<size_t>& batch = plan.emplace_back();
@@ -76,7 +79,7 @@ int64_t FusedBytes(const Agreement& agreement) {
   // What has no size that can be counted fits nowhere.
   constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max();
   Shape shape = request.shape;
-  if (request.op == OpKind::kAllgather) {
+  if (GathersRows(request.op)) {
     int64_t rows = 0;
     for (const int64_t first_dim : agreement.first_dims) {
       if (__builtin_add_overflow(rows, first_dim, &rows)) return kTooMuch;

@@ -46,7 +46,7 @@ int64_t FirstDimOf(const Request& request) {
 Readiness MakeReadiness(const Request& request) {
   Readiness readiness;
   readiness.variants.push_back({RankIndependent(request), {}});
-  if (request.op == OpKind::kAllgather) readiness.first_dims.push_back(FirstDimOf(request));
+  if (GathersRows(request.op)) readiness.first_dims.push_back(FirstDimOf(request));
   return readiness;
 }
 
@@ -61,7 +61,7 @@ Readiness MergeReadiness(std::span<const ReadinessPart> parts) {
   }
   if (merged.agreed()) {
     merged.variants.front().ranks.clear();
-    if (merged.request().op == OpKind::kAllgather) merged.first_dims = MergeFirstDims(parts);
+    if (GathersRows(merged.request().op)) merged.first_dims = MergeFirstDims(parts);
     return merged;
   }
   for (Variant& variant : merged.variants) std::sort(variant.ranks.begin(), variant.ranks.end());

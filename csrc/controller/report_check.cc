@@ -20,7 +20,7 @@ bool AreRanksOf(const Lane& lane, const std::vector<int32_t>& ranks) {
 }
 
 Status CheckAgreed(const Readiness& readiness, const Lane& lane) {
-  const bool gathers = readiness.request().op == OpKind::kAllgather;
+  const bool gathers = GathersRows(readiness.request().op);
   const size_t expected = gathers ? lane.ranks.size() : 0;
   if (readiness.first_dims.size() != expected) {
     return Wrong(readiness.request(), "has " + std::to_string(readiness.first_dims.size()) +
@@ -92,7 +92,7 @@ Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_s
 
 bool MatchesAgreement(const Request& request, const Agreement& agreement, int32_t index) {
   if (!Agree(request, agreement.request)) return false;
-  if (request.op != OpKind::kAllgather) return true;
+  if (!GathersRows(request.op)) return true;
   const auto position = static_cast<size_t>(index);
   return position < agreement.first_dims.size() &&
          agreement.first_dims[position] == FirstDimOf(request);

@@ -1,10 +1,19 @@
 #include "controller/request.h"
 
+#include <algorithm>
+
 #include "controller/request_property.h"
 
 namespace mydist {
 
-bool FirstDimMayDiffer(OpKind op) { return op == OpKind::kAllgather || op == OpKind::kAlltoall; }
+bool TakesPart(const Request& request, int32_t rank) {
+  if (request.op != OpKind::kSendReceive) return true;
+  return std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();
+}
+
+bool FirstDimMayDiffer(OpKind op) {
+  return GathersRows(op) || op == OpKind::kAlltoall || op == OpKind::kScatter;
+}
 
 bool Agree(const Request& a, const Request& b) {
   for (int i = 0; i < kRequestPropertyCount; ++i) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/export.h"
@@ -20,8 +21,8 @@ struct MYDIST_EXPORT Request {
   OpKind op = OpKind::kAllreduce;
   DataType dtype = DataType::kFloat32;
   Shape shape;
-  ReduceOp reduce_op = ReduceOp::kSum;  // Allreduce and reducescatter only.
-  int32_t root_rank = -1;               // Broadcast only; a global rank.
+  ReduceOp reduce_op = ReduceOp::kSum;  // Of what Reduces(op).
+  int32_t root_rank = -1;               // Of what HasRoot(op); a global rank.
   double prescale = 1.0;                // Factors applied before and after the reduction.
   double postscale = 1.0;
   ProcessSetId process_set = kGlobalProcessSet;
@@ -29,12 +30,18 @@ struct MYDIST_EXPORT Request {
   // Members of a group become ready, execute and fail together. Empty: no group.
   std::string group;
   int32_t group_size = 0;
+  // Global ranks. kSendReceive: the sender, then the receiver; nobody else takes part.
+  // kAddProcessSet: of the new set, ascending. Else empty.
+  std::vector<int32_t> ranks;
 
   bool operator==(const Request&) const = default;
 };
 
+// Whether this rank of the request's process set has to be ready for it.
+bool TakesPart(const Request& request, int32_t rank);
+
 // Whether the first dimension may differ from rank to rank.
-bool FirstDimMayDiffer(OpKind op);  // allgather, alltoall
+bool FirstDimMayDiffer(OpKind op);  // allgather, alltoall, gather, scatter
 
 // Whether two ranks' requests for the same name agree.
 bool Agree(const Request& a, const Request& b);

@@ -32,6 +32,8 @@ void WriteRequest(Writer& writer, const Request& request) {
   writer.I32(request.group_size);
   writer.Count(request.shape.dims().size());
   for (const int64_t dim : request.shape.dims()) writer.I64(dim);
+  writer.Count(request.ranks.size());
+  for (const int32_t rank : request.ranks) writer.I32(rank);
 }
 
 Request ReadRequest(Reader& reader) {
@@ -50,6 +52,8 @@ Request ReadRequest(Reader& reader) {
   std::vector<int64_t> dims(reader.Count(sizeof(int64_t)));
   for (int64_t& dim : dims) dim = reader.I64();
   request.shape = Shape(std::move(dims));
+  request.ranks.resize(reader.Count(sizeof(int32_t)));
+  for (int32_t& rank : request.ranks) rank = reader.I32();
   if (reader.ok()) {
     const Status status = CheckRequest(request);
     if (!status.ok()) reader.Fail(status.message());
@@ -100,6 +104,10 @@ Status CheckRequest(const Request& request) {
   if (request.shape.dims().size() > kMaxDims) {
     return bad("the shape has " + std::to_string(request.shape.rank()) +
                " dimensions, expected at most " + std::to_string(kMaxDims) + ". Reshape it.");
+  }
+  if (request.op == OpKind::kSendReceive && request.ranks.size() != 2) {
+    return bad("send/recv names " + std::to_string(request.ranks.size()) +
+               " ranks, expected the sender and the receiver.");
   }
   if (!request.shape.ElementCount()) {
     return bad("shape " + request.shape.ToString() +

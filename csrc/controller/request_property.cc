@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "controller/rank_list.h"
+
 namespace mydist {
 namespace {
 
@@ -13,7 +15,7 @@ bool SameDouble(double a, double b) {
 }
 
 bool SameShape(const Request& a, const Request& b) {
-  if (a.op != b.op || a.op == OpKind::kBarrier) return true;
+  if (a.op != b.op || !HasData(a.op)) return true;
   return FirstDimMayDiffer(a.op) ? a.shape.SameRowAs(b.shape) : a.shape == b.shape;
 }
 
@@ -35,6 +37,14 @@ std::string ShapeText(const Request& request) {
   return "[*" + text.substr(end);
 }
 
+std::string RanksText(const Request& request) {
+  if (request.op == OpKind::kSendReceive && request.ranks.size() == 2) {
+    return "from rank " + std::to_string(request.ranks[0]) + " to rank " +
+           std::to_string(request.ranks[1]);
+  }
+  return RankListText(request.ranks);
+}
+
 }  // namespace
 
 bool SameProperty(RequestProperty property, const Request& a, const Request& b) {
@@ -42,7 +52,7 @@ bool SameProperty(RequestProperty property, const Request& a, const Request& b) 
     case RequestProperty::kOp:
       return a.op == b.op;
     case RequestProperty::kDtype:
-      return a.dtype == b.dtype || (a.op == OpKind::kBarrier && b.op == OpKind::kBarrier);
+      return a.dtype == b.dtype || (!HasData(a.op) && !HasData(b.op));
     case RequestProperty::kShape:
       return SameShape(a, b);
     case RequestProperty::kReduceOp:
@@ -50,13 +60,15 @@ bool SameProperty(RequestProperty property, const Request& a, const Request& b) 
     case RequestProperty::kScale:
       return SameScale(a, b);
     case RequestProperty::kRoot:
-      return a.root_rank == b.root_rank || a.op != OpKind::kBroadcast || b.op != a.op;
+      return a.root_rank == b.root_rank || !HasRoot(a.op) || b.op != a.op;
     case RequestProperty::kProcessSet:
       return a.process_set == b.process_set;
     case RequestProperty::kDevice:
       return (a.device == kCpuDevice) == (b.device == kCpuDevice);
     case RequestProperty::kGroup:
       return a.group == b.group && a.group_size == b.group_size;
+    case RequestProperty::kRanks:
+      return a.ranks == b.ranks || a.op != b.op;
   }
   return true;
 }
@@ -90,6 +102,8 @@ std::string_view RequestPropertyName(RequestProperty property) {
       return "device";
     case RequestProperty::kGroup:
       return "group";
+    case RequestProperty::kRanks:
+      return "ranks";
   }
   return "unknown";
 }
@@ -116,6 +130,8 @@ std::string RequestPropertyText(RequestProperty property, const Request& request
     case RequestProperty::kGroup:
       if (request.group.empty()) return "no group";
       return "group '" + request.group + "' of " + std::to_string(request.group_size);
+    case RequestProperty::kRanks:
+      return RanksText(request);
   }
   return "?";
 }

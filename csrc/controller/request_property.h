@@ -20,8 +20,9 @@ enum class RequestProperty {
   kProcessSet,
   kDevice,
   kGroup,
+  kRanks,
 };
-inline constexpr int kRequestPropertyCount = 9;
+inline constexpr int kRequestPropertyCount = 10;
 
 // Whether the two requests agree on it. A property without a meaning for their op is never
 // different; of the device only CPU or GPU counts; the first dimension where it may differ is

@@ -135,7 +135,8 @@ void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64
     case ReduceOp::kProduct:
       return FoldByType<ReduceOp::kProduct>(arguments);
     case ReduceOp::kAverage:
-      break;
+    case ReduceOp::kAdasum:
+      break;  // Not folds of elements.
   }
   MYDIST_CHECK(false);
 }

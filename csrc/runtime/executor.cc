@@ -57,6 +57,13 @@ Status Executor::Execute(std::span<const AgreedTensor> group, const ActivitySink
       return Reducescatter(group, context);
     case OpKind::kBarrier:
       return ExecuteBarrier(context);
+    case OpKind::kReduce:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kSendReceive:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;  // Nothing submits them yet.
   }
   return Status::Internal("unknown collective");
 }
@@ -117,8 +124,8 @@ Status Executor::Alltoall(const AgreedTensor& tensor, const BatchContext& contex
   alltoall.row_bytes = RowBytes(submission.request);
   alltoall.send_rows = submission.splits;
   alltoall.allocate = [&](std::span<const int64_t> receive_rows) -> Result<void*> {
-    if (submission.on_received_splits) {
-      submission.on_received_splits({receive_rows.begin(), receive_rows.end()});
+    if (submission.on_numbers) {
+      submission.on_numbers({receive_rows.begin(), receive_rows.end()});
     }
     return submission.allocate(submission.request.shape.WithFirstDim(Total(receive_rows)));
   };

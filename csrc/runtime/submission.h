@@ -31,14 +31,16 @@ struct Submission {
   Request request;
   // Contiguous row-major elements; may be null when the tensor is empty.
   const void* input = nullptr;
-  // Allreduce and broadcast: as large as the input, may be the same memory.
+  // Allreduce, broadcast, reduce and send/recv: as large as the input, may be the same memory.
   void* output = nullptr;
-  // Allgather, alltoall and reducescatter: the output comes from here instead.
+  // Allgather, alltoall, reducescatter, scatter, and gather at the root: the output comes from here
+  // instead.
   OutputAllocator allocate;
-  // Alltoall: rows for each rank, summing to the first dimension.
+  // Alltoall, and scatter at the root: rows for each rank, summing to the first dimension.
   std::vector<int64_t> splits;
-  // Alltoall: called before completion with the rows received from each rank. May be empty.
-  std::function<void(const std::vector<int64_t>&)> on_received_splits;
+  // Called before completion with what the operation found out besides tensors: alltoall the rows
+  // received from each rank, adding a process set its number. May be empty.
+  std::function<void(const std::vector<int64_t>&)> on_numbers;
   // Keeps the memory above alive; released before the handle completes.
   std::shared_ptr<void> keep_alive;
 };

@@ -126,7 +126,7 @@ class Call {
   }
 
   void ReceiveSplits() {
-    submissions_.back().on_received_splits = [late = late_](const std::vector<int64_t>& splits) {
+    submissions_.back().on_numbers = [late = late_](const std::vector<int64_t>& splits) {
       late->received_splits = splits;
     };
     call_.gives_splits = true;

@@ -6,9 +6,10 @@ namespace mydist {
 namespace {
 
 constexpr std::array<std::string_view, kOpKindCount> kOpKindNames = {
-    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"};
-constexpr std::array<std::string_view, kReduceOpCount> kReduceOpNames = {"Average", "Sum", "Min",
-                                                                         "Max", "Product"};
+    "allreduce", "allgather", "broadcast", "alltoall",  "reducescatter",   "barrier",
+    "reduce",    "gather",    "scatter",   "send/recv", "add_process_set", "remove_process_set"};
+constexpr std::array<std::string_view, kReduceOpCount> kReduceOpNames = {
+    "Average", "Sum", "Min", "Max", "Product", "Adasum"};
 
 }  // namespace
 
@@ -35,6 +36,8 @@ bool HasMeaning(ReduceOp op, DataType dtype) {
     case ReduceOp::kSum:
     case ReduceOp::kProduct:
       return true;
+    case ReduceOp::kAdasum:
+      return IsFloatingPoint(dtype);
   }
   return false;
 }

@@ -18,8 +18,14 @@ enum class OpKind : uint8_t {
   kAlltoall = 3,
   kReducescatter = 4,
   kBarrier = 5,
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,
+  kSendReceive = 9,     // Between two ranks of the set: Request::ranks.
+  kAddProcessSet = 10,  // Moves no data; of all ranks of the job.
+  kRemoveProcessSet = 11,
 };
-inline constexpr int kOpKindCount = 6;
+inline constexpr int kOpKindCount = 12;
 
 enum class ReduceOp : uint8_t {
   kAverage = 0,
@@ -27,18 +33,40 @@ enum class ReduceOp : uint8_t {
   kMin = 2,
   kMax = 3,
   kProduct = 4,
+  kAdasum = 5,
 };
-inline constexpr int kReduceOpCount = 5;
+inline constexpr int kReduceOpCount = 6;
 
 MYDIST_EXPORT std::string_view OpKindName(OpKind op);      // "allreduce"
 MYDIST_EXPORT std::string_view ReduceOpName(ReduceOp op);  // "Average"
 MYDIST_EXPORT std::optional<OpKind> OpKindFromWire(uint8_t number);
 MYDIST_EXPORT std::optional<ReduceOp> ReduceOpFromWire(uint8_t number);
 
-inline bool Reduces(OpKind op) { return op == OpKind::kAllreduce || op == OpKind::kReducescatter; }
+inline bool Reduces(OpKind op) {
+  return op == OpKind::kAllreduce || op == OpKind::kReducescatter || op == OpKind::kReduce;
+}
+
+// Whether one rank, Request::root_rank, gives or gets what the others do not.
+inline bool HasRoot(OpKind op) {
+  return op == OpKind::kBroadcast || op == OpKind::kReduce || op == OpKind::kGather ||
+         op == OpKind::kScatter;
+}
+
+// Whether the ranks have to know how many rows each of them contributes.
+inline bool GathersRows(OpKind op) { return op == OpKind::kAllgather || op == OpKind::kGather; }
+
+// Whether it moves or reduces tensors at all.
+inline bool HasData(OpKind op) {
+  return op != OpKind::kBarrier && op != OpKind::kAddProcessSet && op != OpKind::kRemoveProcessSet;
+}
+
+inline bool ChangesProcessSets(OpKind op) {
+  return op == OpKind::kAddProcessSet || op == OpKind::kRemoveProcessSet;
+}
 
 // Whether `op` has a meaning for `dtype`: Min/Max need an order (not complex), Average a division
-// (not bool). For bool, Sum and Max are logical or, Product and Min logical and.
+// (not bool), Adasum real floating point. For bool, Sum and Max are logical or, Product and Min
+// logical and.
 MYDIST_EXPORT bool HasMeaning(ReduceOp op, DataType dtype);
 
 }  // namespace mydist

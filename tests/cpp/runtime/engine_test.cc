@@ -125,7 +125,7 @@ TEST_P(EngineTest, AlltoallDealsOutRowsAndTellsWhatCame) {
     Submission submission = WithOutput(OpKind::kAlltoall, "a2a",
                                        Shape({static_cast<int64_t>(input.size())}), input, &output);
     submission.splits = splits;
-    submission.on_received_splits = [&](const std::vector<int64_t>& rows) { received = rows; };
+    submission.on_numbers = [&](const std::vector<int64_t>& rows) { received = rows; };
     EXPECT_TRUE(rank.Run(std::move(submission)).ok());
     std::vector<int32_t> expected;
     for (int s = 0; s < rank.size(); ++s) {
@@ -146,7 +146,7 @@ TEST_P(EngineTest, AlltoallCountsRowsWithoutElements) {
     Submission submission =
         WithOutput(OpKind::kAlltoall, "a2a", Shape({2 * rank.size(), 0}), nothing, &output);
     submission.splits.assign(static_cast<size_t>(rank.size()), 2);
-    submission.on_received_splits = [&](const std::vector<int64_t>& rows) { received = rows; };
+    submission.on_numbers = [&](const std::vector<int64_t>& rows) { received = rows; };
     EXPECT_TRUE(rank.Run(std::move(submission)).ok());
     EXPECT_EQ(received, std::vector<int64_t>(static_cast<size_t>(rank.size()), 2));
   });

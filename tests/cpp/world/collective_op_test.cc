@@ -11,8 +11,9 @@ namespace mydist {
 namespace {
 
 TEST(OpKindTest, NamesAndNumbersAreAsDocumented) {
-  const std::vector<std::string> names = {"allreduce", "allgather",     "broadcast",
-                                          "alltoall",  "reducescatter", "barrier"};
+  const std::vector<std::string> names = {
+      "allreduce", "allgather", "broadcast", "alltoall",  "reducescatter",   "barrier",
+      "reduce",    "gather",    "scatter",   "send/recv", "add_process_set", "remove_process_set"};
   ASSERT_EQ(names.size(), static_cast<size_t>(kOpKindCount));
   for (size_t i = 0; i < names.size(); ++i) {
     const auto op = OpKindFromWire(static_cast<uint8_t>(i));
@@ -26,7 +27,7 @@ TEST(OpKindTest, NamesAndNumbersAreAsDocumented) {
 }
 
 TEST(ReduceOpTest, NamesAndNumbersAreAsDocumented) {
-  const std::vector<std::string> names = {"Average", "Sum", "Min", "Max", "Product"};
+  const std::vector<std::string> names = {"Average", "Sum", "Min", "Max", "Product", "Adasum"};
   ASSERT_EQ(names.size(), static_cast<size_t>(kReduceOpCount));
   for (size_t i = 0; i < names.size(); ++i) {
     const auto op = ReduceOpFromWire(static_cast<uint8_t>(i));
@@ -46,6 +47,7 @@ TEST(ReduceOpTest, HasAMeaningWhereThereIsAnOrderOrADivision) {
     const bool is_ordered = dtype != DataType::kComplex64 && dtype != DataType::kComplex128;
     EXPECT_EQ(HasMeaning(ReduceOp::kMin, dtype), is_ordered) << DataTypeName(dtype);
     EXPECT_EQ(HasMeaning(ReduceOp::kMax, dtype), is_ordered) << DataTypeName(dtype);
+    EXPECT_EQ(HasMeaning(ReduceOp::kAdasum, dtype), IsFloatingPoint(dtype)) << DataTypeName(dtype);
   }
 }
 
