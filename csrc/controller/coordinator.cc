@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "controller/control_port.h"
 #include "controller/membership.h"
 #include "controller/message_codec.h"
-#include "controller/negotiator.h"
+#include "controller/process_set_table.h"
 #include "controller/rank_list.h"
 #include "controller/tree.h"
 #include "controller/wire.h"
@@ -20,7 +20,7 @@ namespace {
 constexpr TimePoint kPast = TimePoint::min();
 
 NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
-  return {.process_set = kGlobalProcessSet,
+  return {.size = options.size,
           .cache_capacity = options.cache_capacity,
           .stall_warning = options.stall_warning,
           .stall_shutdown = options.stall_shutdown,
@@ -29,6 +29,9 @@ NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
 
 }  // namespace
 
+// How far this rank's own join has come.
+enum class Joining { kNo, kWanted, kTold };
+
 class Coordinator::Impl {
  public:
   Impl(CoordinatorOptions options, ControlPlane* plane)
@@ -36,13 +39,12 @@ class Coordinator::Impl {
         vertex_(MakeVertex(options_.rank, options_.size, options_.radix)),
         port_(plane),
         membership_(options_.size),
-        negotiator_(vertex_, OptionsOf(options_)) {
+        sets_(vertex_, OptionsOf(options_)) {
     MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
   }
 
-  Status Announce(const std::vector<Request>& requests, TimePoint now) {
-    return negotiator_.Submit(requests, now);
-  }
+  Status Announce(const std::vector<Request>& requests, TimePoint now);
+  Status Join();
   Status Depart(std::string reason);
   void Control(TimelineControl control) { membership_.Control(control); }
   Status Exchange(TimePoint deadline);
@@ -59,8 +61,8 @@ class Coordinator::Impl {
   Status TakeReport(const IncomingMessage& message, TimePoint now);
   Status TakeTimelineBlock(IncomingMessage message);
   Status ApplyWholeBatches(TimePoint now);
-  Status CheckItem(const StreamItem& item) const;
   void FinishBatch();
+  Status FollowJoin();
   Status Decide(TimePoint now);
   Status ReportUp(TimePoint now);
   Status SendDown();
@@ -69,8 +71,8 @@ class Coordinator::Impl {
   const Vertex vertex_;
   ControlPort port_;
   Membership membership_;
-  // Of process set 0. Further sets get one each, all fed from this one stream.
-  Negotiator negotiator_;
+  ProcessSetTable sets_;
+  Joining joining_ = Joining::kNo;
 
   StreamSegment down_;                         // For the children, not yet sent.
   std::vector<StreamItem> partial_;            // Received items behind the last boundary.
@@ -78,21 +80,48 @@ class Coordinator::Impl {
   std::vector<IncomingMessage> timeline_;
 };
 
+Status Coordinator::Impl::Announce(const std::vector<Request>& requests, TimePoint now) {
+  if (joining_ != Joining::kNo && !requests.empty()) {
+    return Status::InvalidArgument("tensor '" + requests.front().name +
+                                   "' was submitted after join(). This rank takes part in "
+                                   "everything until all ranks have joined; wait for that.");
+  }
+  return sets_.Submit(requests, now);
+}
+
+Status Coordinator::Impl::Join() {
+  if (joining_ != Joining::kNo) {
+    return Status::InvalidArgument("join() has been called already and has not returned yet");
+  }
+  joining_ = Joining::kWanted;
+  return Status::Ok();
+}
+
+// Told only when nothing of ours is in flight: from then on everybody may do without us.
+Status Coordinator::Impl::FollowJoin() {
+  if (joining_ != Joining::kWanted || sets_.HasOwnInFlight()) return Status::Ok();
+  joining_ = Joining::kTold;
+  sets_.Join(options_.rank);
+  return membership_.Join(options_.rank);
+}
+
 Status Coordinator::Impl::Depart(std::string reason) {
   port_.ExpectLosses();
   return membership_.Depart({options_.rank, std::move(reason)});
 }
 
 bool Coordinator::Impl::HasWork() const {
-  return !batches_.empty() || port_.HasMessages() || membership_.HasNews() || negotiator_.HasNews();
+  return !batches_.empty() || port_.HasMessages() || membership_.HasNews() || sets_.HasNews() ||
+         (joining_ == Joining::kWanted && !sets_.HasOwnInFlight());
 }
 
 Status Coordinator::Impl::Exchange(TimePoint deadline) {
-  return port_.Exchange(HasWork() ? kPast : std::min(deadline, negotiator_.NextDeadline()));
+  return port_.Exchange(HasWork() ? kPast : std::min(deadline, sets_.NextDeadline()));
 }
 
 Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
   MYDIST_RETURN_IF_ERROR(TakeIn(now));
+  MYDIST_RETURN_IF_ERROR(FollowJoin());
   MYDIST_RETURN_IF_ERROR(vertex_.is_root() ? Decide(now) : ReportUp(now));
   MYDIST_RETURN_IF_ERROR(SendDown());
   if (batches_.empty()) return std::vector<Response>();
@@ -130,34 +159,14 @@ Status Coordinator::Impl::TakeSegment(const IncomingMessage& message, TimePoint 
                             std::to_string(vertex_.parent) + ", may send");
   }
   MYDIST_ASSIGN_OR_RETURN(StreamSegment segment, DecodeSegment(message.payload));
-  const uint64_t expected = negotiator_.position() + partial_.size();
+  const uint64_t expected = sets_.position() + partial_.size();
   if (segment.start != expected) {
     return Status::Internal("a segment starts at stream position " + std::to_string(segment.start) +
                             ", expected " + std::to_string(expected));
   }
-  for (StreamItem& item : segment.items) {
-    MYDIST_RETURN_IF_ERROR(CheckItem(item));
-    partial_.push_back(std::move(item));
-  }
+  partial_.insert(partial_.end(), std::make_move_iterator(segment.items.begin()),
+                  std::make_move_iterator(segment.items.end()));
   return ApplyWholeBatches(now);
-}
-
-// What decoding cannot know and the engine relies on.
-Status Coordinator::Impl::CheckItem(const StreamItem& item) const {
-  const auto size = static_cast<size_t>(options_.size);
-  if (item.kind == StreamKind::kDeparted && (item.rank < 0 || item.rank >= options_.size)) {
-    return Status::Internal("rank " + std::to_string(item.rank) +
-                            " is said to have left, expected 0 to " +
-                            std::to_string(options_.size - 1));
-  }
-  if (item.kind == StreamKind::kReadyAgreement &&
-      item.agreement->request.op == OpKind::kAllgather &&
-      item.agreement->first_dims.size() != size) {
-    return Status::Internal("an allgather with " +
-                            std::to_string(item.agreement->first_dims.size()) +
-                            " first dimensions, expected " + std::to_string(size));
-  }
-  return Status::Ok();
 }
 
 Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
@@ -165,9 +174,9 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
     return item.kind == StreamKind::kBoundary;
   });
   const auto end = last.base();
-  const uint64_t start = negotiator_.position();
+  const uint64_t start = sets_.position();
   for (auto item = partial_.begin(); item != end; ++item) {
-    MYDIST_RETURN_IF_ERROR(negotiator_.Apply(*item, now));
+    MYDIST_RETURN_IF_ERROR(sets_.Apply(*item, now));
     if (item->kind == StreamKind::kBoundary) FinishBatch();
   }
   if (down_.items.empty()) down_.start = start;
@@ -178,30 +187,33 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
 }
 
 void Coordinator::Impl::FinishBatch() {
-  std::vector<Response> batch = negotiator_.TakeResponses();
+  std::vector<Response> batch = sets_.TakeResponses();
   for (const Response& response : batch) {
     if (response.kind == ResponseKind::kDeparted) port_.ExpectLosses();
     if (response.kind == ResponseKind::kFinished) port_.Finish();
+    if (response.kind != ResponseKind::kAllJoined) continue;
+    membership_.ResetJoined();
+    joining_ = Joining::kNo;
   }
   if (!batch.empty()) batches_.push_back(std::move(batch));
 }
 
 Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
-  MYDIST_RETURN_IF_ERROR(negotiator_.TakeReport(message.source, report, now));
-  return membership_.TakeReport(report);
+  MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
+  return sets_.TakeReport(message.source, report, now);
 }
 
 Status Coordinator::Impl::Decide(TimePoint now) {
   std::vector<StreamItem> items;
-  const uint64_t start = negotiator_.position();
-  MYDIST_RETURN_IF_ERROR(negotiator_.Decide(now, items));
+  const uint64_t start = sets_.position();
+  MYDIST_RETURN_IF_ERROR(sets_.Decide(now, items));
   for (StreamItem& item : membership_.Decide()) {
-    MYDIST_RETURN_IF_ERROR(negotiator_.Apply(item, now));
+    MYDIST_RETURN_IF_ERROR(sets_.Apply(item, now));
     items.push_back(std::move(item));
   }
   if (items.empty()) return Status::Ok();
-  MYDIST_RETURN_IF_ERROR(negotiator_.Apply(items.emplace_back(), now));
+  MYDIST_RETURN_IF_ERROR(sets_.Apply(items.emplace_back(), now));
   FinishBatch();
   down_ = {start, std::move(items)};
   return Status::Ok();
@@ -209,7 +221,7 @@ Status Coordinator::Impl::Decide(TimePoint now) {
 
 Status Coordinator::Impl::ReportUp(TimePoint now) {
   Report report;
-  negotiator_.FillReport(report, now);
+  sets_.FillReport(report, now);
   membership_.FillReport(report);
   if (report.empty()) return Status::Ok();
   for (Bytes& message : EncodeReport(report)) {
@@ -251,9 +263,10 @@ Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
 
 const CoordinatorStats& Coordinator::Impl::stats() {
   CoordinatorStats& stats = port_.stats();
-  stats.entries_received = negotiator_.stats().entries_received;
-  stats.cache_hits = negotiator_.stats().cache_hits;
-  stats.cache_misses = negotiator_.stats().cache_misses;
+  const NegotiatorStats negotiated = sets_.stats();
+  stats.entries_received = negotiated.entries_received;
+  stats.cache_hits = negotiated.cache_hits;
+  stats.cache_misses = negotiated.cache_misses;
   return stats;
 }
 
@@ -269,6 +282,7 @@ Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
 Status Coordinator::Depart(std::string reason, TimePoint) {
   return impl_->Depart(std::move(reason));
 }
+Status Coordinator::Join() { return impl_->Join(); }
 Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
   impl_->Control({start, mark_cycles});
   return Status::Ok();

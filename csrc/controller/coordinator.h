@@ -2,7 +2,8 @@
 // I/O of csrc/controller. Owned by the engine; all methods but Wake are called by whoever drives
 // the engine, one thread at a time. Everything it decides is decided by pure classes.
 // Invariant: the batches Negotiate returns are the same, in the same order, on every rank; only
-// kError is left out on ranks that do not have the tensor in flight.
+// kError is left out on ranks that do not have the tensor in flight, and kReady on those that take
+// no part.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +53,13 @@ class MYDIST_EXPORT Coordinator {
   // These tensors became ready on this rank. All members of a group in one call. Does not send or
   // block; Negotiate does. kInvalidArgument, with nothing announced, for a request that no message
   // can carry (name, group or shape too long, a negative dimension), a name that is still in
-  // flight or an unknown process set.
+  // flight, a process set that is unknown or has not this rank, or anything after Join.
   Status Announce(std::vector<Request> requests, TimePoint now);
+
+  // This rank has nothing to contribute until every rank has joined (kAllJoined): what the others
+  // announce meanwhile becomes ready without it. Takes effect once what it has announced has been
+  // answered. kInvalidArgument when it is called twice.
+  Status Join();
 
   // This rank leaves: every rank gets kDeparted with `reason` and, once all have left, kFinished.
   // Keep cycling until then, and executing what becomes ready before kDeparted: the other ranks

@@ -1,13 +1,33 @@
 #include "controller/membership.h"
 
+#include <algorithm>
+
 namespace mydist {
 
-Status Membership::Depart(Departure departure) {
-  if (departure.rank < 0 || static_cast<size_t>(departure.rank) >= departed_.size()) {
-    return Status::Internal("rank " + std::to_string(departure.rank) +
-                            " is reported to have left, expected 0 to " +
-                            std::to_string(departed_.size() - 1));
+Status Membership::CheckRank(int32_t rank, const char* what) const {
+  if (rank >= 0 && static_cast<size_t>(rank) < departed_.size()) return Status::Ok();
+  return Status::Internal("rank " + std::to_string(rank) + " is reported to have " + what +
+                          ", expected 0 to " + std::to_string(departed_.size() - 1));
+}
+
+Status Membership::Join(int32_t rank) {
+  MYDIST_RETURN_IF_ERROR(CheckRank(rank, "joined"));
+  if (joined_[static_cast<size_t>(rank)]) {
+    return Status::Internal("rank " + std::to_string(rank) + " is reported to have joined twice");
   }
+  joined_[static_cast<size_t>(rank)] = true;
+  ++joined_count_;
+  joins_.push_back(rank);
+  return Status::Ok();
+}
+
+void Membership::ResetJoined() {
+  std::fill(joined_.begin(), joined_.end(), false);
+  joined_count_ = 0;
+}
+
+Status Membership::Depart(Departure departure) {
+  MYDIST_RETURN_IF_ERROR(CheckRank(departure.rank, "left"));
   const auto rank = static_cast<size_t>(departure.rank);
   if (departed_[rank]) return Status::Ok();
   departed_[rank] = true;
@@ -17,12 +37,14 @@ Status Membership::Depart(Departure departure) {
 }
 
 Status Membership::TakeReport(const Report& report) {
+  for (const int32_t rank : report.joins) MYDIST_RETURN_IF_ERROR(Join(rank));
   for (const Departure& departure : report.departures) MYDIST_RETURN_IF_ERROR(Depart(departure));
   for (const TimelineControl& control : report.timeline) Control(control);
   return Status::Ok();
 }
 
 void Membership::FillReport(Report& report) {
+  report.joins = std::exchange(joins_, {});
   report.departures = std::exchange(departures_, {});
   report.timeline = std::exchange(controls_, {});
 }
@@ -33,6 +55,12 @@ std::vector<StreamItem> Membership::Decide() {
     StreamItem& item = items.emplace_back();
     item.kind = control.start ? StreamKind::kTimelineStart : StreamKind::kTimelineStop;
     item.flag = control.mark_cycles;
+  }
+  const std::vector<int32_t> joins = std::exchange(joins_, {});
+  if (!joins.empty() && joined_count_ == joined_.size()) {
+    StreamItem& item = items.emplace_back();
+    item.kind = StreamKind::kAllJoined;
+    item.rank = joins.back();
   }
   const bool finishes = !departures_.empty() && departed_count_ == departed_.size();
   for (Departure& departure : std::exchange(departures_, {})) {

@@ -1,6 +1,7 @@
-// Membership: which ranks have left, and what else concerns the whole job rather than a process
-// set: starting and stopping the timeline. Pure. Owned by the Coordinator of one vertex.
-// A departure goes up at once; the root tells everybody, and that it is over when all have left.
+// Membership: which ranks have joined or left, and what else concerns the whole job rather than a
+// process set: starting and stopping the timeline. Pure. Owned by the Coordinator of one vertex.
+// News go up at once. The root tells everybody when a rank leaves, when all have left, and when all
+// have joined.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,12 @@ namespace mydist {
 
 class Membership {
  public:
-  explicit Membership(int32_t size) : departed_(static_cast<size_t>(size)) {}
+  explicit Membership(int32_t size)
+      : departed_(static_cast<size_t>(size)), joined_(static_cast<size_t>(size)) {}
+
+  // A rank of this subtree has nothing to contribute until all have joined. kInternal for an
+  // unknown rank or one that has joined already.
+  Status Join(int32_t rank);
 
   // A rank of this subtree leaves; a second time changes nothing. kInternal for an unknown rank.
   Status Depart(Departure departure);
@@ -24,15 +30,22 @@ class Membership {
   // What a child reports.
   Status TakeReport(const Report& report);
 
-  bool HasNews() const { return !departures_.empty() || !controls_.empty(); }
+  bool HasNews() const { return !departures_.empty() || !controls_.empty() || !joins_.empty(); }
   // Not the root: moves the news into the report.
   void FillReport(Report& report);
   // Root: the items that follow from the news.
   std::vector<StreamItem> Decide();
+  // The stream says that all have joined: nobody has any more.
+  void ResetJoined();
 
  private:
+  Status CheckRank(int32_t rank, const char* what) const;
+
   std::vector<bool> departed_;  // By rank.
   size_t departed_count_ = 0;
+  std::vector<bool> joined_;  // By rank, of the subtree.
+  size_t joined_count_ = 0;
+  std::vector<int32_t> joins_;             // Not yet told.
   std::vector<Departure> departures_;      // Not yet told.
   std::vector<TimelineControl> controls_;  // Not yet told.
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "controller/rank_list.h"
 #include "controller/report_check.h"
 #include "controller/request_codec.h"
 
@@ -25,16 +26,21 @@ Duration ShutdownOf(const Vertex& vertex, const NegotiatorOptions& options) {
 
 }  // namespace
 
-Negotiator::Negotiator(Vertex vertex, NegotiatorOptions options)
-    : vertex_(std::move(vertex)),
+Negotiator::Negotiator(ProcessSet set, const Vertex& vertex, NegotiatorOptions options,
+                       StreamState* stream)
+    : set_(std::move(set)),
+      vertex_(Restrict(vertex, set_.ranks)),
+      own_index_(set_.IndexOf(vertex_.rank).value_or(-1)),
       options_(std::move(options)),
+      stream_(stream),
       cache_(options_.cache_capacity),
-      pending_(vertex_, cache_, WarningOf(vertex_, options_), ShutdownOf(vertex_, options_)),
-      lane_positions_(vertex_.lanes.size()),
+      participation_(vertex_),
+      pending_(vertex_, participation_, cache_,
+               StallInspector(WarningOf(vertex_, options_), ShutdownOf(vertex_, options_))),
       group_stalls_(options_.stall_warning, options_.stall_shutdown) {}
 
 Status Negotiator::Submit(const std::vector<Request>& requests, TimePoint now) {
-  if (departed_) return Status::Ok();
+  if (closed_) return Status::Ok();
   MYDIST_RETURN_IF_ERROR(CheckSubmission(requests));
   for (const Request& request : requests) Announce(request, now);
   return Status::Ok();
@@ -44,10 +50,14 @@ Status Negotiator::CheckSubmission(const std::vector<Request>& requests) const {
   std::set<std::string_view> names;
   for (const Request& request : requests) {
     MYDIST_RETURN_IF_ERROR(CheckRequest(request));
-    if (request.process_set != options_.process_set) {
+    MYDIST_CHECK(request.process_set == set_.id);
+    MYDIST_RETURN_IF_ERROR(CheckRanks(request, set_));
+    if (!vertex_.is_member || !TakesPart(request, vertex_.rank)) {
       return Status::InvalidArgument(
-          "tensor '" + request.name + "': process set " + std::to_string(request.process_set) +
-          " is unknown, expected " + std::to_string(options_.process_set) + ".");
+          "tensor '" + request.name + "': rank " + std::to_string(vertex_.rank) +
+          " has no part in it, only " +
+          RankListText(request.ranks.empty() ? set_.ranks : request.ranks) +
+          ". Call it on these ranks only.");
     }
     if (own_.Contains(request.name) || !names.insert(request.name).second) {
       return Status::InvalidArgument("tensor '" + request.name +
@@ -60,7 +70,7 @@ Status Negotiator::CheckSubmission(const std::vector<Request>& requests) const {
 
 void Negotiator::Announce(const Request& request, TimePoint now) {
   const auto slot = cache_.Find(request.name);
-  const bool valid = slot && MatchesAgreement(request, *cache_.At(*slot), vertex_.rank);
+  const bool valid = slot && MatchesAgreement(request, *cache_.At(*slot), own_index_);
   if (slot && !valid) invalid_slots_.insert(*slot);
   ++(valid ? stats_.cache_hits : stats_.cache_misses);
   const bool is_new = own_.Add(request, valid ? slot : std::nullopt) &&
@@ -68,25 +78,41 @@ void Negotiator::Announce(const Request& request, TimePoint now) {
   MYDIST_CHECK(is_new);
 }
 
-Status Negotiator::TakeReport(int32_t peer, const Report& report, TimePoint now) {
+Status Negotiator::TakeReport(int32_t peer, const SetReport& report, uint64_t position,
+                              TimePoint now) {
   const auto lane = vertex_.LaneOf(peer);
-  if (!lane) return Status::Internal("a report came from a rank that is no child of this one");
-  if (report.stream_position < lane_positions_[*lane] || report.stream_position > position_) {
-    return Status::Internal("a report was made at stream position " +
-                            std::to_string(report.stream_position) + ", expected " +
-                            std::to_string(lane_positions_[*lane]) + " to " +
-                            std::to_string(position_));
+  if (!lane) {
+    return Status::Internal("a report about process set " + std::to_string(set_.id) +
+                            " came from a rank below which there is none of its members");
   }
-  lane_positions_[*lane] = report.stream_position;
   stats_.entries_received += report.ready_slots.size() + report.ready_requests.size();
-  if (departed_) return Status::Ok();
-  MYDIST_RETURN_IF_ERROR(TakeSlots(*lane, report, now));
-  MYDIST_RETURN_IF_ERROR(TakeRequests(*lane, report, now));
-  MYDIST_RETURN_IF_ERROR(TakeNotes(*lane, report, now));
-  if (!ended_.empty()) {
-    ended_.Purge(*std::min_element(lane_positions_.begin() + 1, lane_positions_.end()));
+  if (closed_) return Status::Ok();
+  const Source source{*lane, position};
+  MYDIST_RETURN_IF_ERROR(TakeSlots(source, report, now));
+  MYDIST_RETURN_IF_ERROR(TakeRequests(source, report, now));
+  return TakeNotes(source, report, now);
+}
+
+void Negotiator::Join(int32_t rank) {
+  const std::optional<int> index = set_.IndexOf(rank);
+  if (!index || closed_) return;
+  participation_.Join(rank);
+  pending_.UpdateActiveLanes();
+  if (vertex_.is_root()) {
+    // It contributes no rows any more, and agreements say who contributes how many.
+    const auto counts_its_rows = [&](const Agreement& agreement) {
+      return !agreement.first_dims.empty() &&
+             agreement.first_dims[static_cast<size_t>(*index)] != 0;
+    };
+    for (const uint32_t slot : cache_.Where(counts_its_rows)) invalid_slots_.insert(slot);
   }
-  return Status::Ok();
+  for (const uint32_t slot : pending_.TakeCompleteSlots()) CompleteSlot(slot);
+  for (const std::string& name : pending_.CompleteRequests()) CompleteRequest(name);
+}
+
+void Negotiator::ResetJoined() {
+  participation_.Reset();
+  pending_.UpdateActiveLanes();
 }
 
 // A slot number means what it meant where the sender stood in the stream.
@@ -96,67 +122,72 @@ Negotiator::SlotReference Negotiator::Judge(uint32_t slot, uint64_t position) co
   return cache_.At(slot) != nullptr ? SlotReference::kValid : SlotReference::kWrong;
 }
 
-Status Negotiator::TakeSlots(size_t lane, const Report& report, TimePoint now) {
+Status Negotiator::TakeSlots(Source source, const SetReport& report, TimePoint now) {
   const auto wrong = [](uint32_t slot, const char* what) {
     return Status::Internal("a report names cache slot " + std::to_string(slot) + ", which " +
                             what);
   };
   for (const uint32_t slot : report.invalid_slots) {
-    const SlotReference reference = Judge(slot, report.stream_position);
+    const SlotReference reference = Judge(slot, source.position);
     if (reference == SlotReference::kWrong) return wrong(slot, "is empty");
     if (reference == SlotReference::kValid) invalid_slots_.insert(slot);
   }
   for (const uint32_t slot : report.ready_slots) {
-    const SlotReference reference = Judge(slot, report.stream_position);
+    const SlotReference reference = Judge(slot, source.position);
     if (reference == SlotReference::kWrong) return wrong(slot, "is empty");
-    if (reference == SlotReference::kValid && !AddSlot(slot, lane, now)) {
+    if (reference == SlotReference::kValid && !AddSlot(slot, source.lane, now)) {
       return wrong(slot, "it has already reported");
     }
   }
   return Status::Ok();
 }
 
-Status Negotiator::TakeRequests(size_t lane, const Report& report, TimePoint now) {
+Status Negotiator::TakeRequests(Source source, const SetReport& report, TimePoint now) {
   for (const Readiness& readiness : report.ready_requests) {
-    MYDIST_RETURN_IF_ERROR(CheckReadiness(readiness, vertex_.lanes[lane], options_.process_set));
+    for (const Variant& variant : readiness.variants) {
+      MYDIST_RETURN_IF_ERROR(CheckRanks(variant.request, set_));
+    }
+    MYDIST_RETURN_IF_ERROR(CheckReadiness(readiness, vertex_.lanes[source.lane], set_.id));
     const bool outdated = std::any_of(
-        readiness.variants.begin(), readiness.variants.end(), [&](const Variant& variant) {
-          return ended_.Covers(variant.request, report.stream_position);
-        });
-    if (!outdated && !AddRequest(lane, readiness, now)) {
+        readiness.variants.begin(), readiness.variants.end(),
+        [&](const Variant& variant) { return ended_.Covers(variant.request, source.position); });
+    if (!outdated && !AddRequest(source.lane, readiness, now)) {
       return Status::Internal("tensor '" + readiness.name() + "' was reported ready twice");
     }
   }
   return Status::Ok();
 }
 
-Status Negotiator::TakeNotes(size_t lane, const Report& report, TimePoint now) {
+Status Negotiator::TakeNotes(Source source, const SetReport& report, TimePoint now) {
   for (const StallNote& note : report.stalls) {
-    MYDIST_RETURN_IF_ERROR(CheckNote(note, vertex_.lanes[lane], options_.process_set));
-    if (!ended_.Covers(note.request, report.stream_position)) pending_.AddNote(lane, note, now);
+    MYDIST_RETURN_IF_ERROR(CheckNote(note, vertex_.lanes[source.lane], set_.id));
+    if (!ended_.Covers(note.request, source.position)) pending_.AddNote(source.lane, note, now);
   }
   return Status::Ok();
 }
 
 bool Negotiator::AddSlot(uint32_t slot, size_t lane, TimePoint now) {
   const PendingTensors::Outcome outcome = pending_.AddSlot(slot, lane, now);
-  if (outcome != PendingTensors::Outcome::kComplete) {
-    return outcome == PendingTensors::Outcome::kWaiting;
-  }
+  if (outcome == PendingTensors::Outcome::kComplete) CompleteSlot(slot);
+  return outcome != PendingTensors::Outcome::kDuplicate;
+}
+
+void Negotiator::CompleteSlot(uint32_t slot) {
   if (vertex_.is_root()) {
     complete_.push_back({cache_.At(slot), {}});
   } else {
     ready_slots_.push_back(slot);
   }
-  return true;
 }
 
 bool Negotiator::AddRequest(size_t lane, Readiness readiness, TimePoint now) {
   const std::string name = readiness.name();
   const PendingTensors::Outcome outcome = pending_.AddRequest(lane, std::move(readiness), now);
-  if (outcome != PendingTensors::Outcome::kComplete) {
-    return outcome == PendingTensors::Outcome::kWaiting;
-  }
+  if (outcome == PendingTensors::Outcome::kComplete) CompleteRequest(name);
+  return outcome != PendingTensors::Outcome::kDuplicate;
+}
+
+void Negotiator::CompleteRequest(const std::string& name) {
   Readiness complete = pending_.TakeComplete(name);
   if (!vertex_.is_root()) {
     ready_requests_.push_back(std::move(complete));
@@ -167,23 +198,23 @@ bool Negotiator::AddRequest(size_t lane, Readiness readiness, TimePoint now) {
   } else {
     complete_.push_back({nullptr, std::move(complete)});
   }
-  return true;
 }
 
-void Negotiator::FillReport(Report& report, TimePoint now) {
+SetReport Negotiator::TakeReportToParent(TimePoint now) {
   MYDIST_CHECK(!vertex_.is_root());
+  SetReport report;
   for (const StallEvent& event : pending_.TakeDue(now)) pending_.Watch(event.name);
-  report.stream_position = position_;
   report.ready_slots = std::exchange(ready_slots_, {});
   std::sort(report.ready_slots.begin(), report.ready_slots.end());
   report.ready_requests = std::exchange(ready_requests_, {});
   report.stalls = pending_.TakeNotes(now);
   report.invalid_slots.assign(invalid_slots_.begin(), invalid_slots_.end());
   invalid_slots_.clear();
+  return report;
 }
 
 bool Negotiator::HasNews() const {
-  if (departed_) return false;
+  if (closed_) return false;
   return !ready_slots_.empty() || !ready_requests_.empty() || !invalid_slots_.empty() ||
          !complete_.empty() || (!vertex_.is_root() && pending_.HasNotes());
 }

@@ -1,5 +1,6 @@
 // Negotiator: what one vertex of the tree knows and decides about the tensors of one process set.
-// Pure: messages and `now` go in, messages and responses come out. Owned by the Coordinator.
+// Pure: messages and `now` go in, messages and responses come out. Owned by the ProcessSetTable.
+// Ranks outside the set have one as well: they relay reports and follow the cache.
 // Invariants: a tensor goes up once the whole subtree is ready; state that all ranks share (the
 // cache) changes only by stream items; the root applies each item as it decides it. The argument
 // why this is right is docs/wire_protocol.md.
@@ -17,17 +18,19 @@
 #include "controller/ended_names.h"
 #include "controller/group_gate.h"
 #include "controller/own_requests.h"
+#include "controller/participation.h"
 #include "controller/pending_tensors.h"
 #include "controller/report.h"
 #include "controller/response.h"
 #include "controller/response_cache.h"
 #include "controller/stream.h"
 #include "controller/tree.h"
+#include "world/process_set.h"
 
 namespace mydist {
 
 struct NegotiatorOptions {
-  ProcessSetId process_set = kGlobalProcessSet;
+  int32_t size = 1;  // Ranks in the job.
   int64_t cache_capacity = 0;
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
@@ -42,33 +45,46 @@ struct NegotiatorStats {
 
 class Negotiator {
  public:
-  Negotiator(Vertex vertex, NegotiatorOptions options);
+  // `vertex`: of the whole job. `stream` must outlive this object.
+  Negotiator(ProcessSet set, const Vertex& vertex, NegotiatorOptions options, StreamState* stream);
   Negotiator(const Negotiator&) = delete;
   Negotiator& operator=(const Negotiator&) = delete;
 
   // This rank is ready for these tensors. All or none: kInvalidArgument, naming the tensor, when
-  // one cannot travel, has been announced and not answered, or is of another process set. Once a
-  // rank has departed nothing is accepted any more and nothing said.
+  // one cannot travel, or has been announced and not answered. Once a rank has departed nothing is
+  // accepted any more and nothing said.
   Status Submit(const std::vector<Request>& requests, TimePoint now);
 
-  // What child `peer` reports about tensors. kInternal when it breaks the protocol.
-  Status TakeReport(int32_t peer, const Report& report, TimePoint now);
+  // What child `peer`, which stood at `position` of the stream, reports. kInternal when it breaks
+  // the protocol.
+  Status TakeReport(int32_t peer, const SetReport& report, uint64_t position, TimePoint now);
+  // No child will report from before this position any more.
+  void ForgetBefore(uint64_t position) { ended_.Purge(position); }
+  // A rank of the job has nothing to contribute until ResetJoined. It has no tensor in flight.
+  void Join(int32_t rank);
+  void ResetJoined();
 
-  // Not the root: the next item of the stream. kInternal when it breaks the protocol.
-  Status Apply(const StreamItem& item, TimePoint now);
+  // Not the root: the next item of the stream, which concerns this set. kInternal when it breaks
+  // the protocol.
+  Status Apply(const StreamItem& item);
+  // The batch ends here.
+  void ApplyBoundary(TimePoint now);
+  // A rank has left: nothing becomes ready any more.
+  void Close();
+  // The same because the set is removed: what is in flight fails.
+  void Remove();
   // Root: decides what can be decided and appends it, applied, to `items`.
   Status Decide(TimePoint now, std::vector<StreamItem>& items);
   // Not the root: adds to `report` what the parent has to know, once.
-  void FillReport(Report& report, TimePoint now);
+  SetReport TakeReportToParent(TimePoint now);
 
-  // Whether Decide or FillReport has something to do before the next deadline.
+  // Whether Decide or TakeReportToParent has something to do before the next deadline.
   bool HasNews() const;
   // When it next has something to do though nothing arrives; kNever: not at all.
   TimePoint NextDeadline();
-  // The responses of the items applied since the last call, in order.
-  std::vector<Response> TakeResponses() { return std::exchange(responses_, {}); }
+  bool HasOwnInFlight() const { return own_.size() > 0; }
 
-  uint64_t position() const { return position_; }  // Items applied.
+  const ProcessSet& set() const { return set_; }
   const NegotiatorStats& stats() const { return stats_; }
   const ResponseCache& cache() const { return cache_; }
 
@@ -78,43 +94,50 @@ class Negotiator {
   // Taking in.
   Status CheckSubmission(const std::vector<Request>& requests) const;
   void Announce(const Request& request, TimePoint now);
+  // Of a child.
+  struct Source {
+    size_t lane;
+    uint64_t position;
+  };
   SlotReference Judge(uint32_t slot, uint64_t position) const;
-  Status TakeSlots(size_t lane, const Report& report, TimePoint now);
-  Status TakeRequests(size_t lane, const Report& report, TimePoint now);
-  Status TakeNotes(size_t lane, const Report& report, TimePoint now);
+  Status TakeSlots(Source source, const SetReport& report, TimePoint now);
+  Status TakeRequests(Source source, const SetReport& report, TimePoint now);
+  Status TakeNotes(Source source, const SetReport& report, TimePoint now);
+  void CompleteSlot(uint32_t slot);
+  void CompleteRequest(const std::string& name);
   bool AddSlot(uint32_t slot, size_t lane, TimePoint now);           // False: it was there.
   bool AddRequest(size_t lane, Readiness readiness, TimePoint now);  // False: it was there.
 
   // Applying.
   Response& Respond(ResponseKind kind);
-  void ApplyBoundary(TimePoint now);
   Status ApplyReady(const std::shared_ptr<const Agreement>& agreement);
   Status ApplyReadySlot(uint32_t slot);
   Status ApplyAgreement(const std::shared_ptr<const Agreement>& agreement);
   Status ApplyInvalidate(uint32_t slot);
   void ApplyError(const StreamItem& item);
-  void ApplyDeparture(const StreamItem& item);
   void LoseSlot(uint32_t slot);  // Before the cache frees or reassigns it.
 
   // Deciding (root).
-  Status Emit(StreamItem item, TimePoint now, std::vector<StreamItem>& items);
-  Status EmitReady(const ReadyTensor& tensor, TimePoint now, std::vector<StreamItem>& items);
-  Status EmitFailure(const std::vector<ReadyTensor>& members, TimePoint now,
-                     std::vector<StreamItem>& items);
+  Status Emit(StreamItem item, std::vector<StreamItem>& items);
+  Status EmitReady(const ReadyTensor& tensor, std::vector<StreamItem>& items);
+  Status EmitFailure(const std::vector<ReadyTensor>& members, std::vector<StreamItem>& items);
   Status Release(ReadyTensor tensor, TimePoint now, std::vector<StreamItem>& items);
+  std::string JoinConflict(const Request& request) const;
   Status DecideStalls(TimePoint now, std::vector<StreamItem>& items);
   Status DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items);
   std::vector<WaitingTensor> WaitingTensors() const;
 
-  const Vertex vertex_;
+  const ProcessSet set_;
+  const Vertex vertex_;      // Restricted to the set.
+  const int32_t own_index_;  // Of this rank in the set; -1 when it is no member.
   const NegotiatorOptions options_;
+  StreamState* const stream_;
   ResponseCache cache_;
+  Participation participation_;
   OwnRequests own_;
   PendingTensors pending_;
   EndedNames ended_;
-  std::vector<uint64_t> lane_positions_;  // Of the latest report of each lane.
-  uint64_t position_ = 0;
-  bool departed_ = false;  // Some rank has left: nothing becomes ready any more.
+  bool closed_ = false;  // Some rank has left, or the set is gone: nothing becomes ready any more.
 
   // Complete here; on their way to the parent.
   std::vector<uint32_t> ready_slots_;
@@ -126,7 +149,6 @@ class Negotiator {
   GroupGate gate_;
   StallInspector group_stalls_;
 
-  std::vector<Response> responses_;
   NegotiatorStats stats_;
 };
 

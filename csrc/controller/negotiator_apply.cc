@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "controller/negotiator.h"
-#include "controller/rank_list.h"
 #include "controller/report_check.h"
 
 namespace mydist {
@@ -18,12 +17,9 @@ bool EndsAny(const StreamItem& error, const Readiness& readiness) {
 
 }  // namespace
 
-Status Negotiator::Apply(const StreamItem& item, TimePoint now) {
-  ++position_;
+Status Negotiator::Apply(const StreamItem& item) {
+  ++stream_->position;
   switch (item.kind) {
-    case StreamKind::kBoundary:
-      ApplyBoundary(now);
-      return Status::Ok();
     case StreamKind::kReadySlot:
       return ApplyReadySlot(item.slot);
     case StreamKind::kReadyAgreement:
@@ -39,26 +35,15 @@ Status Negotiator::Apply(const StreamItem& item, TimePoint now) {
       response.status = Status::Timeout(item.text);
       return Status::Ok();
     }
-    case StreamKind::kDeparted:
-      ApplyDeparture(item);
-      return Status::Ok();
-    case StreamKind::kFinished:
-      Respond(ResponseKind::kFinished);
-      return Status::Ok();
-    case StreamKind::kTimelineStart:
-      Respond(ResponseKind::kTimelineStart).flag = item.flag;
-      return Status::Ok();
-    case StreamKind::kTimelineStop:
-      Respond(ResponseKind::kTimelineStop);
-      return Status::Ok();
+    default:  // About the whole job.
+      return Status::Internal("a process set was given an item of the stream that is not for it");
   }
-  return Status::Internal("the stream has an item of unknown kind");
 }
 
 Response& Negotiator::Respond(ResponseKind kind) {
-  Response& response = responses_.emplace_back();
+  Response& response = stream_->responses.emplace_back();
   response.kind = kind;
-  response.process_set = options_.process_set;
+  response.process_set = set_.id;
   return response;
 }
 
@@ -72,12 +57,22 @@ void Negotiator::ApplyBoundary(TimePoint now) {
 
 Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement) {
   const std::optional<Request> own = own_.Answer(agreement->request.name);
+  if (!vertex_.is_member || !TakesPart(agreement->request, vertex_.rank)) {
+    // That a set is gone concerns everybody.
+    if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
+    return Status::Ok();
+  }
+  // Who has joined takes part in everything, without having submitted it.
+  if (!own && participation_.HasJoined(vertex_.rank)) {
+    Respond(ResponseKind::kReady).agreement = agreement;
+    return Status::Ok();
+  }
   if (!own) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, which this rank has not submitted");
   }
   // Memory is read and written as the agreement says.
-  if (!MatchesAgreement(*own, *agreement, vertex_.rank)) {
+  if (!MatchesAgreement(*own, *agreement, own_index_)) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, but not as this rank has submitted it");
   }
@@ -96,10 +91,12 @@ Status Negotiator::ApplyReadySlot(uint32_t slot) {
 }
 
 Status Negotiator::ApplyAgreement(const std::shared_ptr<const Agreement>& agreement) {
-  if (const auto slot = cache_.SlotFor(agreement->request.name)) {
+  const bool cached = IsCacheable(agreement->request.op);
+  if (const auto slot = cached ? cache_.SlotFor(agreement->request.name) : std::nullopt) {
     if (cache_.At(*slot) != nullptr) LoseSlot(*slot);
-    cache_.Assign(*slot, agreement, position_);
+    cache_.Assign(*slot, agreement, stream_->position);
   }
+  if (agreement->request.op == OpKind::kRemoveProcessSet) closed_ = true;
   return ApplyReady(agreement);
 }
 
@@ -108,15 +105,21 @@ Status Negotiator::ApplyInvalidate(uint32_t slot) {
     return Status::Internal("the root invalidated cache slot " + std::to_string(slot) +
                             ", which is empty");
   }
+  // Whoever was ready for it under the old terms says so again in full.
+  std::erase_if(complete_,
+                [&](const ReadyTensor& tensor) { return tensor.agreement == cache_.At(slot); });
   LoseSlot(slot);
-  cache_.Free(slot, position_);
+  cache_.Free(slot, stream_->position);
   return Status::Ok();
 }
 
 void Negotiator::ApplyError(const StreamItem& item) {
-  for (const uint32_t slot : cache_.EndedBy(item)) {
+  const auto is_ended = [&item](const Agreement& agreement) {
+    return Ends(item, agreement.request);
+  };
+  for (const uint32_t slot : cache_.Where(is_ended)) {
     LoseSlot(slot);
-    cache_.Free(slot, position_);
+    cache_.Free(slot, stream_->position);
   }
   pending_.Drop(item);
   for (const uint64_t wait : gate_.Drop(item)) group_stalls_.Stop(wait);
@@ -125,11 +128,12 @@ void Negotiator::ApplyError(const StreamItem& item) {
   std::erase_if(complete_, [&](const ReadyTensor& tensor) {
     return Ends(item, tensor.request()) || EndsAny(item, tensor.disagreement);
   });
-  if (vertex_.lanes.size() > 1) ended_.Add(item, position_);
+  if (vertex_.has_children()) ended_.Add(item, stream_->position);
   std::vector<std::string> ended = own_.End(item);
   // The others gave up waiting for this rank: it has to miss its turn, or its next submission would
   // be paired with a later one of theirs.
-  const bool missed = ended.empty() && item.code == StatusCode::kTimeout;
+  const bool missed = ended.empty() && item.code == StatusCode::kTimeout && vertex_.is_member &&
+                      !participation_.HasJoined(vertex_.rank);
   if (missed) ended.push_back(item.name);
   for (std::string& name : ended) {
     Response& response = Respond(ResponseKind::kError);
@@ -139,8 +143,19 @@ void Negotiator::ApplyError(const StreamItem& item) {
   }
 }
 
-void Negotiator::ApplyDeparture(const StreamItem& item) {
-  departed_ = true;
+void Negotiator::Remove() {
+  for (std::string& name : own_.Clear()) {
+    const std::string text = "process set " + std::to_string(set_.id) + " was removed while '" +
+                             name + "' was in flight in it. Wait for its tensors before.";
+    Response& response = Respond(ResponseKind::kError);
+    response.name = std::move(name);
+    response.status = Status::Aborted(text);
+  }
+  Close();
+}
+
+void Negotiator::Close() {
+  closed_ = true;
   own_.Clear();
   pending_.Clear();
   gate_.Clear();
@@ -149,11 +164,6 @@ void Negotiator::ApplyDeparture(const StreamItem& item) {
   ready_requests_.clear();
   invalid_slots_.clear();
   complete_.clear();
-  Response& response = Respond(ResponseKind::kDeparted);
-  response.rank = item.rank;
-  response.status = Status::Aborted("rank " + std::to_string(item.rank) +
-                                    HostListText({&item.rank, 1}, options_.hosts) +
-                                    " has left the job: " + item.text);
 }
 
 void Negotiator::LoseSlot(uint32_t slot) {

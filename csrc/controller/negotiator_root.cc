@@ -4,6 +4,7 @@
 
 #include "controller/mismatch_text.h"
 #include "controller/negotiator.h"
+#include "controller/rank_list.h"
 #include "controller/stall_text.h"
 
 namespace mydist {
@@ -23,6 +24,16 @@ StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) 
   return item;
 }
 
+std::string JoinConflictText(const Request& request, int32_t rank,
+                             const std::vector<std::string>& hosts) {
+  std::string text = std::string(OpKindName(request.op)) + " '" + request.name + "' needs rank " +
+                     std::to_string(rank) + HostListText({&rank, 1}, hosts) + ", ";
+  if (HasRoot(request.op)) text += "its root, ";
+  text += "which has called join() and takes part with nothing of its own until all ranks have. ";
+  if (ChangesProcessSets(request.op)) return text + "Change process sets before or after join().";
+  return text + "Choose a rank that still has data, or call it before that rank joins.";
+}
+
 StreamItem StallItem(std::string name, std::string text) {
   StreamItem item;
   item.kind = StreamKind::kStall;
@@ -34,15 +45,15 @@ StreamItem StallItem(std::string name, std::string text) {
 }  // namespace
 
 Status Negotiator::Decide(TimePoint now, std::vector<StreamItem>& items) {
-  if (departed_) return Status::Ok();
+  if (closed_) return Status::Ok();
   while (!invalid_slots_.empty()) {
     StreamItem item;
     item.kind = StreamKind::kInvalidate;
     item.slot = *invalid_slots_.begin();
-    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now, items));
+    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
-  // Applying an item may take further ones out of the queue.
-  while (!complete_.empty()) {
+  // Applying an item may take further ones out of the queue, or end the set.
+  while (!complete_.empty() && !closed_) {
     ReadyTensor tensor = std::move(complete_.front());
     complete_.pop_front();
     MYDIST_RETURN_IF_ERROR(Release(std::move(tensor), now, items));
@@ -51,9 +62,10 @@ Status Negotiator::Decide(TimePoint now, std::vector<StreamItem>& items) {
   return DecideGroupStalls(now, items);
 }
 
-Status Negotiator::Emit(StreamItem item, TimePoint now, std::vector<StreamItem>& items) {
+Status Negotiator::Emit(StreamItem item, std::vector<StreamItem>& items) {
+  item.process_set = set_.id;
   items.push_back(std::move(item));
-  return Apply(items.back(), now);
+  return Apply(items.back());
 }
 
 Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<StreamItem>& items) {
@@ -66,16 +78,41 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   }
   group_stalls_.Stop(released.wait);
   for (const ReadyTensor& member : released.members) {
-    if (member.agreement == nullptr) return EmitFailure(released.members, now, items);
+    if (member.agreement == nullptr) return EmitFailure(released.members, items);
   }
   for (const ReadyTensor& member : released.members) {
-    MYDIST_RETURN_IF_ERROR(EmitReady(member, now, items));
+    const Request& request = member.request();
+    if (std::string conflict = JoinConflict(request); !conflict.empty()) {
+      MYDIST_RETURN_IF_ERROR(
+          Emit(ErrorItem(StatusCode::kMismatch, request, std::move(conflict)), items));
+    } else {
+      MYDIST_RETURN_IF_ERROR(EmitReady(member, items));
+    }
   }
   return Status::Ok();
 }
 
-Status Negotiator::EmitReady(const ReadyTensor& tensor, TimePoint now,
-                             std::vector<StreamItem>& items) {
+// What this op needs of a rank that has joined, as an error text; empty: nothing.
+std::string Negotiator::JoinConflict(const Request& request) const {
+  if (!participation_.anybody_joined()) return "";
+  if (Reduces(request.op) && request.reduce_op == ReduceOp::kProduct && request.prescale != 1.0) {
+    return std::string(OpKindName(request.op)) + " '" + request.name +
+           "' is a Product with a prescale factor, to which ranks that have called join() cannot "
+           "contribute without changing it. Scale the tensor before, or use postscale_factor.";
+  }
+  for (const int32_t rank : set_.ranks) {
+    if (!participation_.HasJoined(rank)) continue;
+    const bool is_root = HasRoot(request.op) && request.root_rank == rank;
+    const bool gives =
+        is_root && (request.op == OpKind::kBroadcast || request.op == OpKind::kScatter);
+    const bool talks = request.op == OpKind::kSendReceive && TakesPart(request, rank);
+    if (!gives && !talks && !ChangesProcessSets(request.op)) continue;
+    return JoinConflictText(request, rank, options_.hosts);
+  }
+  return "";
+}
+
+Status Negotiator::EmitReady(const ReadyTensor& tensor, std::vector<StreamItem>& items) {
   StreamItem item;
   const auto slot = cache_.Find(tensor.request().name);
   // An earlier item of this very batch may have evicted what was complete by its slot.
@@ -86,10 +123,10 @@ Status Negotiator::EmitReady(const ReadyTensor& tensor, TimePoint now,
     item.kind = StreamKind::kReadyAgreement;
     item.agreement = tensor.agreement;
   }
-  return Emit(std::move(item), now, items);
+  return Emit(std::move(item), items);
 }
 
-Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members, TimePoint now,
+Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,
                                std::vector<StreamItem>& items) {
   std::string cause;
   for (const ReadyTensor& member : members) {
@@ -110,7 +147,7 @@ Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members, TimePoin
           std::find(item.groups.begin(), item.groups.end(), group) != item.groups.end();
       if (members.size() == 1 && !group.empty() && !known) item.groups.push_back(group);
     }
-    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now, items));
+    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
   return Status::Ok();
 }
@@ -131,14 +168,15 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
     if (event.expired && !waiting->request.group.empty()) {
       item.groups.push_back(waiting->request.group);
     }
-    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now, items));
+    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
   if (warning_count <= kMaxWarnings) return Status::Ok();
   const std::string more = std::to_string(warning_count - kMaxWarnings);
-  return Emit(StallItem("", more + " more tensors wait for ranks that are not ready."), now, items);
+  return Emit(StallItem("", more + " more tensors wait for ranks that are not ready."), items);
 }
 
 Status Negotiator::DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items) {
+  if (closed_) return Status::Ok();
   for (const StallEvent& event : group_stalls_.TakeDue(now)) {
     const GroupGate::Held* held = gate_.Find(event.name);
     if (held == nullptr || held->members.empty()) continue;
@@ -147,7 +185,7 @@ Status Negotiator::DecideGroupStalls(TimePoint now, std::vector<StreamItem>& ite
     StreamItem item = event.expired ? ErrorItem(StatusCode::kTimeout, request, std::move(text))
                                     : StallItem(request.name, std::move(text));
     if (event.expired) item.groups.push_back(event.name);
-    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now, items));
+    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
   return Status::Ok();
 }

@@ -23,9 +23,14 @@ void OwnRequests::SlotLost(const std::string& name, uint32_t slot) {
 }
 
 std::vector<std::string> OwnRequests::End(const StreamItem& error) {
+  return Remove([&error](const Request& request) { return Ends(error, request); });
+}
+
+template <typename Predicate>
+std::vector<std::string> OwnRequests::Remove(const Predicate& ends) {
   std::vector<std::pair<uint64_t, std::string>> ended;
   for (const auto& [name, entry] : requests_) {
-    if (Ends(error, entry.request)) ended.emplace_back(entry.number, name);
+    if (ends(entry.request)) ended.emplace_back(entry.number, name);
   }
   std::sort(ended.begin(), ended.end());
   std::vector<std::string> names;
@@ -45,9 +50,9 @@ std::vector<Request> OwnRequests::TakeLost() {
   return requests;
 }
 
-void OwnRequests::Clear() {
-  requests_.clear();
+std::vector<std::string> OwnRequests::Clear() {
   lost_.clear();
+  return Remove([](const Request&) { return true; });
 }
 
 }  // namespace mydist

@@ -29,7 +29,8 @@ class OwnRequests {
   std::vector<std::string> End(const StreamItem& error);
   // Those whose slot was lost and that are still unanswered, in the order in which they were lost.
   std::vector<Request> TakeLost();
-  void Clear();
+  // Forgets all; the names, in order of announcement.
+  std::vector<std::string> Clear();
 
  private:
   struct Entry {
@@ -37,6 +38,10 @@ class OwnRequests {
     std::optional<uint32_t> slot;
     uint64_t number = 0;  // Order of announcement.
   };
+
+  // Their names, in order of announcement.
+  template <typename Predicate>
+  std::vector<std::string> Remove(const Predicate& ends);
 
   uint64_t announced_count_ = 0;
   std::unordered_map<std::string, Entry> requests_;

@@ -25,15 +25,46 @@ bool PendingRequests::Add(size_t lane, Readiness readiness) {
 
 bool PendingRequests::IsComplete(const std::string& name) const {
   const Entry* entry = Find(name);
-  return entry != nullptr && entry->by_lane.size() == vertex_.lanes.size();
+  return entry != nullptr && IsComplete(*entry);
+}
+
+bool PendingRequests::IsComplete(const Entry& entry) const {
+  if (entry.by_lane.size() == vertex_.lanes.size()) return true;
+  if (entry.by_lane.empty()) return false;
+  // The usual case, without a look at every lane.
+  const bool all_take_part = entry.by_lane.begin()->second.request().op != OpKind::kSendReceive;
+  if (all_take_part && !participation_.anybody_joined()) return false;
+  for (const auto& [ready_lane, readiness] : entry.by_lane) {
+    for (const Variant& variant : readiness.variants) {
+      for (size_t lane = 0; lane < vertex_.lanes.size(); ++lane) {
+        if (entry.by_lane.contains(lane)) continue;
+        if (participation_.Awaits(lane, variant.request)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<std::string> PendingRequests::CompleteNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    if (IsComplete(entry)) names.push_back(name);
+  }
+  return names;
 }
 
 Readiness PendingRequests::TakeComplete(const std::string& name) {
   MYDIST_CHECK(IsComplete(name));
   const auto node = entries_.extract(name);
+  const std::map<size_t, Readiness>& by_lane = node.mapped().by_lane;
   std::vector<ReadinessPart> parts;
-  for (const auto& [lane, readiness] : node.mapped().by_lane) {
-    parts.push_back({&readiness, &vertex_.lanes[lane].ranks});
+  for (size_t lane = 0; lane < vertex_.lanes.size(); ++lane) {
+    const auto ready = by_lane.find(lane);
+    ReadinessPart& part = parts.emplace_back();
+    part.ranks = &vertex_.lanes[lane].ranks;
+    if (ready == by_lane.end()) continue;
+    part.readiness = &ready->second;
+    part.asked = participation_.Awaited(lane, part.readiness->request());
   }
   return MergeReadiness(parts);
 }

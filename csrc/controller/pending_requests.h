@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/participation.h"
 #include "controller/readiness.h"
 #include "controller/stream.h"
 #include "controller/tree.h"
@@ -18,8 +19,9 @@ namespace mydist {
 
 class PendingRequests {
  public:
-  // `vertex` must outlive this object.
-  explicit PendingRequests(const Vertex& vertex) : vertex_(vertex) {}
+  // Both must outlive this object.
+  PendingRequests(const Vertex& vertex, const Participation& participation)
+      : vertex_(vertex), participation_(participation) {}
 
   struct Entry {
     std::map<size_t, Readiness> by_lane;
@@ -30,7 +32,9 @@ class PendingRequests {
   bool Add(size_t lane, Readiness readiness);
   // Begins waiting though no lane is ready, when nothing waits yet.
   Entry& Open(const std::string& name) { return entries_[name]; }
+  // Whether some lane is ready and no further one is waited for.
   bool IsComplete(const std::string& name) const;
+  std::vector<std::string> CompleteNames() const;
   // Removes a complete tensor and returns the readiness of the whole subtree.
   Readiness TakeComplete(const std::string& name);
 
@@ -42,7 +46,10 @@ class PendingRequests {
   size_t size() const { return entries_.size(); }
 
  private:
+  bool IsComplete(const Entry& entry) const;
+
   const Vertex& vertex_;
+  const Participation& participation_;
   std::map<std::string, Entry> entries_;
 };
 

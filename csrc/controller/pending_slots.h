@@ -13,8 +13,12 @@ class PendingSlots {
   explicit PendingSlots(size_t lane_count);
 
   enum class Mark { kWaiting, kComplete, kDuplicate };
-  // A lane is ready. When all are, the slot is forgotten and kComplete returned.
+  // A lane is ready. When all active ones are, the slot is forgotten and kComplete returned.
   Mark Add(uint32_t slot, size_t lane);
+  // Whether the lane is waited for; at first all are. See CompleteSlots.
+  void SetActive(size_t lane, bool active);
+  // Slots that some lane is ready for and that no active lane is waited for any more.
+  std::vector<uint32_t> CompleteSlots() const;
   // Begins waiting though no lane is ready, when nothing waits yet.
   void Open(uint32_t slot);
 
@@ -30,17 +34,17 @@ class PendingSlots {
  private:
   struct Slot {
     bool open = false;
-    uint32_t ready_count = 0;
     uint64_t wait = 0;
   };
 
   void Reserve(uint32_t slot);
+  bool IsComplete(uint32_t slot) const;
   uint64_t& Word(uint32_t slot, size_t lane) { return words_[slot * stride_ + lane / 64]; }
 
-  const size_t lane_count_;
-  const size_t stride_;          // Words per slot.
-  std::vector<Slot> slots_;      // Grows to the highest slot used.
-  std::vector<uint64_t> words_;  // Lane bits, stride_ words per slot.
+  const size_t stride_;           // Words per slot.
+  std::vector<Slot> slots_;       // Grows to the highest slot used.
+  std::vector<uint64_t> words_;   // Lane bits, stride_ words per slot.
+  std::vector<uint64_t> active_;  // Lane bits.
 };
 
 }  // namespace mydist

@@ -6,13 +6,14 @@
 
 namespace mydist {
 
-PendingTensors::PendingTensors(const Vertex& vertex, const ResponseCache& cache, Duration warning,
-                               Duration shutdown)
+PendingTensors::PendingTensors(const Vertex& vertex, const Participation& participation,
+                               const ResponseCache& cache, StallInspector stalls)
     : vertex_(vertex),
+      participation_(participation),
       cache_(cache),
       slots_(vertex.lanes.size()),
-      requests_(vertex),
-      stalls_(warning, shutdown) {}
+      requests_(vertex, participation),
+      stalls_(std::move(stalls)) {}
 
 PendingTensors::Outcome PendingTensors::AddSlot(uint32_t slot, size_t lane, TimePoint now) {
   const std::string& name = cache_.At(slot)->request.name;
@@ -45,6 +46,27 @@ PendingTensors::Outcome PendingTensors::AddRequest(size_t lane, Readiness readin
   if (entry.wait == 0) entry.wait = stalls_.Start(name, now, now);
   Progress(name, lane);
   return Outcome::kWaiting;
+}
+
+void PendingTensors::UpdateActiveLanes() {
+  for (size_t lane = 0; lane < vertex_.lanes.size(); ++lane) {
+    slots_.SetActive(lane, participation_.Awaits(lane));
+  }
+}
+
+std::vector<uint32_t> PendingTensors::TakeCompleteSlots() {
+  std::vector<uint32_t> complete = slots_.CompleteSlots();
+  for (const uint32_t slot : complete) DropSlot(slot);
+  return complete;
+}
+
+std::vector<std::string> PendingTensors::CompleteRequests() {
+  std::vector<std::string> complete = requests_.CompleteNames();
+  for (const std::string& name : complete) {
+    stalls_.Stop(requests_.Find(name)->wait);
+    Forget(name);
+  }
+  return complete;
 }
 
 Readiness PendingTensors::TakeComplete(const std::string& name) {
@@ -108,17 +130,23 @@ std::optional<WaitingTensor> PendingTensors::Look(const std::string& name) const
   WaitingTensor waiting;
   waiting.request = *std::move(request);
   const auto notes = notes_.find(name);
+  std::vector<int32_t> awaited;
   for (size_t lane = 0; lane < vertex_.lanes.size(); ++lane) {
+    const std::vector<int32_t> of_lane = participation_.Awaited(lane, waiting.request);
+    awaited.insert(awaited.end(), of_lane.begin(), of_lane.end());
     if (IsReady(name, lane)) continue;
-    const auto* missing = &vertex_.lanes[lane].ranks;
+    const std::vector<int32_t>* missing = &of_lane;
     if (notes != notes_.end()) {
       const auto note = notes->second.find(lane);
       if (note != notes->second.end()) missing = &note->second.missing;
     }
-    waiting.missing.insert(waiting.missing.end(), missing->begin(), missing->end());
+    // Who was noted as missing may have joined since.
+    std::set_intersection(missing->begin(), missing->end(), of_lane.begin(), of_lane.end(),
+                          std::back_inserter(waiting.missing));
   }
+  std::sort(awaited.begin(), awaited.end());
   std::sort(waiting.missing.begin(), waiting.missing.end());
-  std::set_difference(vertex_.members.begin(), vertex_.members.end(), waiting.missing.begin(),
+  std::set_difference(awaited.begin(), awaited.end(), waiting.missing.begin(),
                       waiting.missing.end(), std::back_inserter(waiting.ready));
   return waiting;
 }
@@ -133,7 +161,7 @@ std::vector<StallNote> PendingTensors::TakeNotes(TimePoint now) {
   for (const std::string& name : std::exchange(changed_, {})) {
     const uint64_t wait = WaitOf(name);
     auto waiting = Look(name);
-    if (!waiting || !stalls_.IsWaiting(wait)) continue;
+    if (!waiting || waiting->missing.empty() || !stalls_.IsWaiting(wait)) continue;
     const Duration waited = std::max(now - stalls_.Since(wait), Duration::zero());
     notes.push_back({std::move(waiting->request), std::move(waiting->missing), waited});
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "controller/participation.h"
 #include "controller/pending_requests.h"
 #include "controller/pending_slots.h"
 #include "controller/report.h"
@@ -24,14 +25,14 @@ namespace mydist {
 struct WaitingTensor {
   Request request;               // As one of the waiting ranks requested it.
   std::vector<int32_t> missing;  // Of the vertex's ranks, ascending.
-  std::vector<int32_t> ready;    // The others.
+  std::vector<int32_t> ready;    // The others that take part.
 };
 
 class PendingTensors {
  public:
-  // `vertex` and `cache` must outlive this object.
-  PendingTensors(const Vertex& vertex, const ResponseCache& cache, Duration warning,
-                 Duration shutdown);
+  // The references must outlive this object.
+  PendingTensors(const Vertex& vertex, const Participation& participation,
+                 const ResponseCache& cache, StallInspector stalls);
 
   enum class Outcome { kWaiting, kComplete, kDuplicate };
   // A lane is ready for a cached tensor; once complete the slot is no longer pending.
@@ -39,6 +40,11 @@ class PendingTensors {
   // A lane is ready for a tensor requested in full; when complete, call TakeComplete.
   Outcome AddRequest(size_t lane, Readiness readiness, TimePoint now);
   Readiness TakeComplete(const std::string& name);
+  // To be called when fewer ranks, or all again, are waited for.
+  void UpdateActiveLanes();
+  // What has become complete by that. The slots are forgotten, the requests wait for TakeComplete.
+  std::vector<uint32_t> TakeCompleteSlots();
+  std::vector<std::string> CompleteRequests();
   // A child says that part of its subtree waits. Replaces its earlier note on the tensor.
   void AddNote(size_t lane, StallNote note, TimePoint now);
 
@@ -66,6 +72,7 @@ class PendingTensors {
   void Forget(const std::string& name);  // Notes and watches.
 
   const Vertex& vertex_;
+  const Participation& participation_;
   const ResponseCache& cache_;
   PendingSlots slots_;
   PendingRequests requests_;

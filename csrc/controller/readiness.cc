@@ -25,9 +25,10 @@ void AddVariant(Readiness& merged, const Request& request, const std::vector<int
 std::vector<int64_t> MergeFirstDims(std::span<const ReadinessPart> parts) {
   std::vector<std::pair<int32_t, int64_t>> by_rank;
   for (const ReadinessPart& part : parts) {
-    MYDIST_CHECK(part.readiness->first_dims.size() == part.ranks->size());
+    const Readiness* readiness = part.readiness;
+    MYDIST_CHECK(readiness == nullptr || readiness->first_dims.size() == part.ranks->size());
     for (size_t i = 0; i < part.ranks->size(); ++i) {
-      by_rank.emplace_back((*part.ranks)[i], part.readiness->first_dims[i]);
+      by_rank.emplace_back((*part.ranks)[i], readiness == nullptr ? 0 : readiness->first_dims[i]);
     }
   }
   std::sort(by_rank.begin(), by_rank.end());
@@ -51,14 +52,15 @@ Readiness MakeReadiness(const Request& request) {
 }
 
 Readiness MergeReadiness(std::span<const ReadinessPart> parts) {
-  MYDIST_CHECK(!parts.empty());
   Readiness merged;
   for (const ReadinessPart& part : parts) {
+    if (part.readiness == nullptr) continue;
     merged.unlisted_rank_count += part.readiness->unlisted_rank_count;
     for (const Variant& variant : part.readiness->variants) {
-      AddVariant(merged, variant.request, part.readiness->agreed() ? *part.ranks : variant.ranks);
+      AddVariant(merged, variant.request, part.readiness->agreed() ? part.asked : variant.ranks);
     }
   }
+  MYDIST_CHECK(!merged.variants.empty());
   if (merged.agreed()) {
     merged.variants.front().ranks.clear();
     if (GathersRows(merged.request().op)) merged.first_dims = MergeFirstDims(parts);

@@ -23,7 +23,8 @@ inline constexpr size_t kMaxVariants = 64;
 
 struct Readiness {
   std::vector<Variant> variants;
-  std::vector<int64_t> first_dims;  // Allgather with one variant: per rank of the subtree.
+  // Of what GathersRows, with one variant: per rank of the subtree.
+  std::vector<int64_t> first_dims;
   int64_t unlisted_rank_count = 0;  // Ranks whose variant was dropped.
 
   const Request& request() const { return variants.front().request; }
@@ -34,16 +35,17 @@ struct Readiness {
 // What one rank requested.
 Readiness MakeReadiness(const Request& request);
 
-// The first dimension an allgather contributes; a 0-d tensor counts as length 1.
+// The first dimension a rank contributes to what GathersRows; a 0-d tensor counts as length 1.
 int64_t FirstDimOf(const Request& request);
 
 // A readiness and the ranks it speaks for, ascending.
 struct ReadinessPart {
-  const Readiness* readiness = nullptr;
-  const std::vector<int32_t>* ranks = nullptr;
+  const Readiness* readiness = nullptr;         // Null: nobody of them was asked.
+  const std::vector<int32_t>* ranks = nullptr;  // Who was not asked contributes no rows.
+  std::vector<int32_t> asked;                   // Those among them that made the request.
 };
 
-// The readiness of all parts together; names are equal, rank lists disjoint, parts not empty.
+// The readiness of all parts together; names are equal, rank lists disjoint, some part was asked.
 // Independent of the order of the parts but for which of equal requests stands for the others.
 Readiness MergeReadiness(std::span<const ReadinessPart> parts);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,18 +30,28 @@ struct TimelineControl {
   bool mark_cycles = false;
 };
 
-struct Report {
-  uint64_t stream_position = 0;         // Items of the stream the sender has applied.
+// What it tells about the tensors of one process set.
+struct SetReport {
   std::vector<uint32_t> ready_slots;    // Cached tensors the subtree is ready for, ascending.
   std::vector<uint32_t> invalid_slots;  // Cached agreements that no longer hold.
   std::vector<Readiness> ready_requests;
   std::vector<StallNote> stalls;
+
+  bool empty() const {
+    return ready_slots.empty() && invalid_slots.empty() && ready_requests.empty() && stalls.empty();
+  }
+};
+
+struct Report {
+  uint64_t stream_position = 0;  // Items of the stream the sender has applied.
+  std::map<ProcessSetId, SetReport> sets;
+  // Ranks that have joined. Handled before the sets, which are reported with them left out.
+  std::vector<int32_t> joins;
   std::vector<Departure> departures;
   std::vector<TimelineControl> timeline;
 
   bool empty() const {
-    return ready_slots.empty() && invalid_slots.empty() && ready_requests.empty() &&
-           stalls.empty() && departures.empty() && timeline.empty();
+    return sets.empty() && joins.empty() && departures.empty() && timeline.empty();
   }
 };
 

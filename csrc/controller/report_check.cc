@@ -1,7 +1,10 @@
 #include "controller/report_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
+
+#include "controller/rank_list.h"
 
 namespace mydist {
 namespace {
@@ -57,8 +60,9 @@ Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
     return Wrong(readiness.request(), "lists the same request as two different ones");
   }
   const int64_t unlisted = readiness.unlisted_rank_count;
-  if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) != lane.ranks.size()) {
-    return Wrong(readiness.request(), "does not account for every rank of the sender's subtree");
+  // Fewer than all: those that have joined, or have no part in a send/recv, made no request.
+  if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) > lane.ranks.size()) {
+    return Wrong(readiness.request(), "speaks for more ranks than the sender's subtree has");
   }
   return Status::Ok();
 }
@@ -88,6 +92,25 @@ Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_s
     return Wrong(note.request, "lists ranks outside the sender's subtree as missing");
   }
   return Status::Ok();
+}
+
+Status CheckRanks(const Request& request, const ProcessSet& set) {
+  const std::vector<int32_t>& ranks = request.ranks;
+  const bool pair = request.op == OpKind::kSendReceive;
+  const bool adds = request.op == OpKind::kAddProcessSet;
+  const bool right_count = pair ? ranks.size() == 2 : adds ? !ranks.empty() : ranks.empty();
+  const bool are_members = std::all_of(ranks.begin(), ranks.end(),
+                                       [&](int32_t rank) { return set.IndexOf(rank).has_value(); });
+  const bool is_ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  const bool is_ordered = pair ? ranks.front() != ranks.back() : is_ascending;
+  if (right_count && are_members && is_ordered) return Status::Ok();
+  const std::string expected = pair   ? "two different ranks of process set "
+                               : adds ? "ranks in ascending order, each once, of process set "
+                                      : "none in process set ";
+  return Status::InvalidArgument(std::string(OpKindName(request.op)) + " '" + request.name +
+                                 "' names " + RankListText(ranks) + ", expected " + expected +
+                                 std::to_string(set.id) + ".");
 }
 
 bool MatchesAgreement(const Request& request, const Agreement& agreement, int32_t index) {

@@ -19,6 +19,7 @@ enum class EntryKind : uint8_t {
   kStall = 4,
   kDeparture = 5,
   kTimeline = 6,
+  kJoin = 7,
 };
 
 void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks) {
@@ -108,16 +109,28 @@ StallNote ReadStall(Reader& reader) {
 void ReadEntry(Reader& reader, Report& report) {
   const uint8_t kind = reader.U8();
   switch (static_cast<EntryKind>(kind)) {
-    case EntryKind::kReadySlots:
-      return ReadSlots(reader, report.ready_slots);
-    case EntryKind::kInvalidSlot:
-      report.invalid_slots.push_back(reader.U32());
+    case EntryKind::kReadySlots: {
+      const ProcessSetId process_set = reader.I32();
+      return ReadSlots(reader, report.sets[process_set].ready_slots);
+    }
+    case EntryKind::kInvalidSlot: {
+      const ProcessSetId process_set = reader.I32();
+      report.sets[process_set].invalid_slots.push_back(reader.U32());
       return;
-    case EntryKind::kReadiness:
-      report.ready_requests.push_back(ReadReadiness(reader));
+    }
+    case EntryKind::kReadiness: {
+      Readiness readiness = ReadReadiness(reader);
+      if (!reader.ok()) return;  // It may be without any request.
+      report.sets[readiness.request().process_set].ready_requests.push_back(std::move(readiness));
       return;
-    case EntryKind::kStall:
-      report.stalls.push_back(ReadStall(reader));
+    }
+    case EntryKind::kStall: {
+      StallNote note = ReadStall(reader);
+      report.sets[note.request.process_set].stalls.push_back(std::move(note));
+      return;
+    }
+    case EntryKind::kJoin:
+      report.joins.push_back(reader.I32());
       return;
     case EntryKind::kDeparture: {
       const int32_t rank = reader.I32();
@@ -168,20 +181,30 @@ class ReportMessages {
   size_t entry_count_ = 0;  // In the last message.
 };
 
+void WriteSet(ReportMessages& messages, ProcessSetId process_set, const SetReport& set) {
+  if (!set.ready_slots.empty()) {
+    Writer& writer = messages.Entry(EntryKind::kReadySlots);
+    writer.I32(process_set);
+    WriteSlots(writer, set.ready_slots);
+  }
+  for (const uint32_t slot : set.invalid_slots) {
+    Writer& writer = messages.Entry(EntryKind::kInvalidSlot);
+    writer.I32(process_set);
+    writer.U32(slot);
+  }
+  for (const Readiness& readiness : set.ready_requests) {
+    WriteReadiness(messages.Entry(EntryKind::kReadiness), readiness);
+  }
+  for (const StallNote& note : set.stalls) WriteStall(messages.Entry(EntryKind::kStall), note);
+}
+
 }  // namespace
 
 std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes) {
   ReportMessages messages(report.stream_position, target_bytes);
-  if (!report.ready_slots.empty()) {
-    WriteSlots(messages.Entry(EntryKind::kReadySlots), report.ready_slots);
-  }
-  for (const uint32_t slot : report.invalid_slots) {
-    messages.Entry(EntryKind::kInvalidSlot).U32(slot);
-  }
-  for (const Readiness& readiness : report.ready_requests) {
-    WriteReadiness(messages.Entry(EntryKind::kReadiness), readiness);
-  }
-  for (const StallNote& note : report.stalls) WriteStall(messages.Entry(EntryKind::kStall), note);
+  // First: what follows may go to a later message than it, never to an earlier one.
+  for (const int32_t rank : report.joins) messages.Entry(EntryKind::kJoin).I32(rank);
+  for (const auto& [process_set, set] : report.sets) WriteSet(messages, process_set, set);
   for (const Departure& departure : report.departures) {
     Writer& writer = messages.Entry(EntryKind::kDeparture);
     writer.I32(departure.rank);

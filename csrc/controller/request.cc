@@ -11,6 +11,8 @@ bool TakesPart(const Request& request, int32_t rank) {
   return std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();
 }
 
+bool IsCacheable(OpKind op) { return op != OpKind::kSendReceive && !ChangesProcessSets(op); }
+
 bool FirstDimMayDiffer(OpKind op) {
   return GathersRows(op) || op == OpKind::kAlltoall || op == OpKind::kScatter;
 }

@@ -40,6 +40,9 @@ struct MYDIST_EXPORT Request {
 // Whether this rank of the request's process set has to be ready for it.
 bool TakesPart(const Request& request, int32_t rank);
 
+// Whether an agreement on it gets a cache slot. Not what happens once under its name.
+bool IsCacheable(OpKind op);
+
 // Whether the first dimension may differ from rank to rank.
 bool FirstDimMayDiffer(OpKind op);  // allgather, alltoall, gather, scatter
 

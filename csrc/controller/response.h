@@ -15,11 +15,13 @@ namespace mydist {
 struct Agreement {
   // Rank-independent: first dim 0 for allgather and alltoall, device kCpuDevice or 0 (any GPU).
   Request request;
-  std::vector<int64_t> first_dims;  // Allgather only: first dimension per rank, in rank order.
+  // Of what GathersRows: first dimension per rank of the process set, in rank order.
+  std::vector<int64_t> first_dims;
 };
 
 enum class ResponseKind : uint8_t {
-  kReady,     // `agreement` is ready on all ranks: execute it.
+  kReady,     // `agreement` is ready on all ranks that take part, of which this is one: execute it.
+              // When this rank has joined it has not submitted it and contributes neutral elements.
   kError,     // `name`/`process_set` cannot be executed: complete it with `status`. When this
               // rank has not submitted it (time-outs only), its next submission of `name`, or of a
               // group in `groups`, fails with `status`.
@@ -29,6 +31,7 @@ enum class ResponseKind : uint8_t {
   kFinished,  // Every rank has departed: leave the engine loop.
   kTimelineStart,  // Start recording; `mark_cycles` in flag.
   kTimelineStop,
+  kAllJoined,  // Every rank has joined, `rank` last: they are all back.
 };
 
 struct Response {
@@ -39,6 +42,7 @@ struct Response {
   std::vector<std::string> groups;  // kError missed by this rank: groups that failed with `name`.
   Status status;
   int32_t rank = -1;
+  ProcessSetId added_set = kGlobalProcessSet;  // kReady of kAddProcessSet: the number it got.
   bool flag = false;
 };
 

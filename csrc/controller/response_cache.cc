@@ -65,13 +65,14 @@ void ResponseCache::Free(uint32_t slot, uint64_t position) {
   freed_.insert(slot);
 }
 
-std::vector<uint32_t> ResponseCache::EndedBy(const StreamItem& error) const {
-  std::vector<uint32_t> ended;
+std::vector<uint32_t> ResponseCache::Where(
+    const std::function<bool(const Agreement&)>& property) const {
+  std::vector<uint32_t> found;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const auto& agreement = slots_[slot].agreement;
-    if (agreement != nullptr && Ends(error, agreement->request)) ended.push_back(slot);
+    if (agreement != nullptr && property(*agreement)) found.push_back(slot);
   }
-  return ended;
+  return found;
 }
 
 }  // namespace mydist

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -39,8 +40,8 @@ class ResponseCache {
   void Assign(uint32_t slot, std::shared_ptr<const Agreement> agreement, uint64_t position);
   void Touch(uint32_t slot);
   void Free(uint32_t slot, uint64_t position);
-  // Slots whose tensor is ended by this error, ascending.
-  std::vector<uint32_t> EndedBy(const StreamItem& error) const;
+  // Slots whose agreement has the property, ascending.
+  std::vector<uint32_t> Where(const std::function<bool(const Agreement&)>& property) const;
 
  private:
   struct Slot {

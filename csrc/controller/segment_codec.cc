@@ -34,6 +34,7 @@ void ReadError(Reader& reader, StreamItem& item) {
 
 void WriteItem(Writer& writer, const StreamItem& item) {
   writer.U8(static_cast<uint8_t>(item.kind));
+  if (ConcernsProcessSet(item.kind)) writer.I32(item.process_set);
   switch (item.kind) {
     case StreamKind::kReadySlot:
     case StreamKind::kInvalidate:
@@ -49,6 +50,8 @@ void WriteItem(Writer& writer, const StreamItem& item) {
     case StreamKind::kDeparted:
       writer.I32(item.rank);
       return writer.String(item.text, kMaxTextBytes);
+    case StreamKind::kAllJoined:
+      return writer.I32(item.rank);
     case StreamKind::kTimelineStart:
       return writer.U8(item.flag ? 1 : 0);
     case StreamKind::kBoundary:
@@ -66,6 +69,7 @@ StreamItem ReadItem(Reader& reader) {
     return item;
   }
   item.kind = static_cast<StreamKind>(kind);
+  if (ConcernsProcessSet(item.kind)) item.process_set = reader.I32();
   switch (item.kind) {
     case StreamKind::kReadySlot:
     case StreamKind::kInvalidate:
@@ -88,6 +92,9 @@ StreamItem ReadItem(Reader& reader) {
     case StreamKind::kDeparted:
       item.rank = reader.I32();
       item.text = reader.String(kMaxTextBytes);
+      break;
+    case StreamKind::kAllJoined:
+      item.rank = reader.I32();
       break;
     case StreamKind::kTimelineStart:
       item.flag = reader.Bool();

@@ -52,9 +52,9 @@ class StallInspector {
   TimePoint DueOf(const Wait& wait) const;
   void Collect(uint64_t number, TimePoint now, std::vector<StallEvent>& events);
 
-  const Duration warning_;
-  const Duration shutdown_;
-  const Duration first_due_;  // After the beginning of a wait; max(): never.
+  Duration warning_;
+  Duration shutdown_;
+  Duration first_due_;  // After the beginning of a wait; max(): never.
   uint64_t last_number_ = 0;
   std::unordered_map<uint64_t, Wait> waits_;
   std::deque<uint64_t> fresh_;  // Begun in order of time, nothing reported yet; may be stopped.

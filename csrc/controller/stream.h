@@ -17,20 +17,27 @@ namespace mydist {
 
 enum class StreamKind : uint8_t {
   kBoundary = 0,
-  kReadySlot = 1,       // slot
+  kReadySlot = 1,       // process_set, slot
   kReadyAgreement = 2,  // agreement; everybody caches it
-  kError = 3,           // name, groups, code, text
-  kInvalidate = 4,      // slot
-  kStall = 5,           // name, text
+  kError = 3,           // process_set, name, groups, code, text
+  kInvalidate = 4,      // process_set, slot
+  kStall = 5,           // process_set, name, text
   kDeparted = 6,        // rank, text
   kFinished = 7,
   kTimelineStart = 8,  // flag: mark cycles
   kTimelineStop = 9,
+  kAllJoined = 10,  // rank: the last one that joined
 };
-inline constexpr int kStreamKindCount = 10;
+inline constexpr int kStreamKindCount = 11;
+
+// Whether the item is about a tensor of one process set, rather than about the whole job.
+inline bool ConcernsProcessSet(StreamKind kind) {
+  return kind >= StreamKind::kReadySlot && kind <= StreamKind::kStall;
+}
 
 struct StreamItem {
   StreamKind kind = StreamKind::kBoundary;
+  ProcessSetId process_set = kGlobalProcessSet;  // Of what ConcernsProcessSet.
   uint32_t slot = 0;
   std::shared_ptr<const Agreement> agreement;
   StatusCode code = StatusCode::kOk;
@@ -44,6 +51,13 @@ struct StreamItem {
 struct StreamSegment {
   uint64_t start = 0;  // Position before the first item.
   std::vector<StreamItem> items;
+};
+
+// How far a vertex has come, and what follows for its engine from the items applied since it was
+// last asked. Shared by the negotiators of all process sets.
+struct StreamState {
+  uint64_t position = 0;
+  std::vector<Response> responses;
 };
 
 // Whether an error item ends the negotiation of this tensor.

@@ -1,6 +1,8 @@
 #include "controller/tree.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 
@@ -22,14 +24,21 @@ std::vector<int32_t> Subtree(int32_t top, int32_t size, int32_t radix) {
   return ranks;
 }
 
+// Both ascending.
+std::vector<int32_t> Common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  std::vector<int32_t> both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+  return both;
+}
+
 }  // namespace
 
 std::optional<size_t> Vertex::LaneOf(int32_t peer) const {
-  // Children are consecutive ranks.
-  if (lanes.size() < 2) return std::nullopt;
-  const int64_t index = int64_t{peer} - lanes[1].peer + 1;
-  if (index < 1 || index >= static_cast<int64_t>(lanes.size())) return std::nullopt;
-  return static_cast<size_t>(index);
+  if (peer == rank) return std::nullopt;
+  const auto lane = std::lower_bound(lanes.begin(), lanes.end(), peer,
+                                     [](const Lane& a, int32_t b) { return a.peer < b; });
+  if (lane == lanes.end() || lane->peer != peer) return std::nullopt;
+  return static_cast<size_t>(lane - lanes.begin());
 }
 
 Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix) {
@@ -45,6 +54,20 @@ Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix) {
   }
   vertex.members = Subtree(rank, size, radix);
   return vertex;
+}
+
+Vertex Restrict(const Vertex& vertex, const std::vector<int32_t>& set_ranks) {
+  Vertex restricted{
+      .rank = vertex.rank,
+      .parent = vertex.parent,
+      .lanes = {},
+      .members = Common(vertex.members, set_ranks),
+      .is_member = std::binary_search(set_ranks.begin(), set_ranks.end(), vertex.rank)};
+  for (const Lane& lane : vertex.lanes) {
+    std::vector<int32_t> ranks = Common(lane.ranks, set_ranks);
+    if (!ranks.empty()) restricted.lanes.push_back({lane.peer, std::move(ranks)});
+  }
+  return restricted;
 }
 
 }  // namespace mydist

@@ -1,6 +1,7 @@
 // Tree: how the ranks form the tree of coordinators. Pure.
 // Parent of rank r is (r - 1) / radix, the root is rank 0. A vertex sees its subtree as lanes:
-// lane 0 is the rank itself, lane i its i-th child with everything below it.
+// lane 0 is the rank itself, lane i its i-th child with everything below it. For a process set the
+// same tree is used, restricted to the set's members: lanes without any are left out.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +19,19 @@ struct Lane {
 struct Vertex {
   int32_t rank = 0;
   int32_t parent = -1;           // -1: the root.
-  std::vector<Lane> lanes;       // Lane 0 is the vertex itself.
+  std::vector<Lane> lanes;       // Ascending by peer; lane 0 is the vertex itself if is_member.
   std::vector<int32_t> members;  // Ranks of all lanes together, ascending.
+  bool is_member = true;         // Whether the vertex's own rank is one of them.
 
   bool is_root() const { return parent < 0; }
+  bool has_children() const { return lanes.size() > (is_member ? 1 : 0); }
   std::optional<size_t> LaneOf(int32_t peer) const;
 };
 
 // 0 <= rank < size, radix >= 1.
 Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix);
+
+// What the vertex sees of the ranks of a process set (ascending).
+Vertex Restrict(const Vertex& vertex, const std::vector<int32_t>& set_ranks);
 
 }  // namespace mydist

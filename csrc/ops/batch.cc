@@ -10,27 +10,37 @@
 namespace mydist {
 namespace {
 
-void Begin(const BatchContext& context, const char* activity) {
-  if (context.activity) context.activity(activity);
+// `data` holds all tensors one after the other.
+Status AllreduceInPlace(std::span<const BatchTensor> tensors, void* data,
+                        const Reduction& reduction, const BatchContext& context) {
+  if (reduction.op != ReduceOp::kAdasum) {
+    int64_t count = 0;
+    for (const BatchTensor& tensor : tensors) count += tensor.element_count;
+    return context.collectives->Allreduce(data, count, reduction);
+  }
+  std::vector<int64_t> counts;
+  counts.reserve(tensors.size());
+  for (const BatchTensor& tensor : tensors) counts.push_back(tensor.element_count);
+  return context.collectives->AdasumAllreduce(data, counts, reduction);
 }
 
 Status AllreduceOne(const BatchTensor& tensor, const Reduction& reduction,
                     const BatchContext& context) {
   if (tensor.input != tensor.output) {
-    Begin(context, kCopyActivity);
+    context.Begin(kCopyActivity);
     CopyBytes(tensor.output, tensor.input, tensor.element_count * SizeOf(reduction.dtype));
   }
-  Begin(context, kReduceActivity);
-  return context.collectives->Allreduce(tensor.output, tensor.element_count, reduction);
+  context.Begin(kReduceActivity);
+  return AllreduceInPlace({&tensor, 1}, tensor.output, reduction, context);
 }
 
 Status BroadcastOne(const BatchTensor& tensor, int64_t bytes, int root,
                     const BatchContext& context) {
   if (context.rank == root && tensor.input != tensor.output) {
-    Begin(context, kCopyActivity);
+    context.Begin(kCopyActivity);
     CopyBytes(tensor.output, tensor.input, bytes);
   }
-  Begin(context, kMoveActivity);
+  context.Begin(kMoveActivity);
   return context.collectives->Broadcast(tensor.output, bytes, root);
 }
 
@@ -55,17 +65,17 @@ Status CheckAnnounced(std::span<const int64_t> receive_rows, int64_t row_bytes) 
 
 Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& reduction,
                         const BatchContext& context) {
-  MYDIST_RETURN_IF_ERROR(reduction.Validate());
+  MYDIST_RETURN_IF_ERROR(reduction.ValidateFor(OpKind::kAllreduce));
   const Reduction resolved = reduction.Resolved(context.size);
   if (tensors.size() == 1) return AllreduceOne(tensors[0], resolved, context);
   const int64_t element_bytes = SizeOf(reduction.dtype);
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
-  Begin(context, kPackActivity);
+  context.Begin(kPackActivity);
   Pack(tensors, element_bytes, fused);
-  Begin(context, kReduceActivity);
-  MYDIST_RETURN_IF_ERROR(context.collectives->Allreduce(fused, bytes / element_bytes, resolved));
-  Begin(context, kUnpackActivity);
+  context.Begin(kReduceActivity);
+  MYDIST_RETURN_IF_ERROR(AllreduceInPlace(tensors, fused, resolved, context));
+  context.Begin(kUnpackActivity);
   Unpack(fused, element_bytes, tensors);
   return Status::Ok();
 }
@@ -73,17 +83,17 @@ Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& r
 Status ExecuteAllgather(std::span<const GatherTensor> tensors, const BatchContext& context) {
   if (tensors.size() == 1) {
     const GatherTensor& tensor = tensors[0];
-    Begin(context, kMoveActivity);
+    context.Begin(kMoveActivity);
     return context.collectives->Allgather(tensor.input, tensor.output, tensor.byte_counts);
   }
   const std::vector<int64_t> byte_counts = FusedCounts(tensors, context.size);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(Total(byte_counts)));
-  Begin(context, kPackActivity);
+  context.Begin(kPackActivity);
   uint8_t* own = fused == nullptr ? nullptr : fused + OffsetOf(byte_counts, context.rank);
   PackContribution(tensors, context.rank, own);
-  Begin(context, kMoveActivity);
+  context.Begin(kMoveActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Allgather(own, fused, byte_counts));
-  Begin(context, kUnpackActivity);
+  context.Begin(kUnpackActivity);
   UnpackGathered(fused, tensors, context.size);
   return Status::Ok();
 }
@@ -96,12 +106,12 @@ Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_by
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
   if (context.rank == root) {
-    Begin(context, kPackActivity);
+    context.Begin(kPackActivity);
     Pack(tensors, element_bytes, fused);
   }
-  Begin(context, kMoveActivity);
+  context.Begin(kMoveActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Broadcast(fused, bytes, root));
-  Begin(context, kUnpackActivity);
+  context.Begin(kUnpackActivity);
   if (context.rank == root) {
     CopyToOutputs(tensors, element_bytes);
   } else {
@@ -112,11 +122,11 @@ Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_by
 
 Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduction& reduction,
                             const BatchContext& context) {
-  MYDIST_RETURN_IF_ERROR(reduction.Validate());
+  MYDIST_RETURN_IF_ERROR(reduction.ValidateFor(OpKind::kReducescatter));
   const Reduction resolved = reduction.Resolved(context.size);
   if (tensors.size() == 1) {
     const ScatterTensor& tensor = tensors[0];
-    Begin(context, kReduceActivity);
+    context.Begin(kReduceActivity);
     return context.collectives->Reducescatter(tensor.input, tensor.output, tensor.element_counts,
                                               resolved);
   }
@@ -126,11 +136,11 @@ Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduct
   const int64_t own_bytes = counts[static_cast<size_t>(context.rank)] * element_bytes;
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(input_bytes + own_bytes));
   uint8_t* reduced = fused == nullptr ? nullptr : fused + input_bytes;
-  Begin(context, kPackActivity);
+  context.Begin(kPackActivity);
   PackRankMajor(tensors, element_bytes, context.size, fused);
-  Begin(context, kReduceActivity);
+  context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Reducescatter(fused, reduced, counts, resolved));
-  Begin(context, kUnpackActivity);
+  context.Begin(kUnpackActivity);
   UnpackScattered(reduced, element_bytes, context.rank, tensors);
   return Status::Ok();
 }
@@ -140,7 +150,7 @@ Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context
   const auto size = static_cast<size_t>(context.size);
   std::vector<int64_t> receive_rows(size);
   const std::vector<int64_t> one_number(size, int64_t{sizeof(int64_t)});
-  Begin(context, kSplitsActivity);
+  context.Begin(kSplitsActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Alltoall(tensor.send_rows.data(), one_number,
                                                        receive_rows.data(), one_number));
   MYDIST_RETURN_IF_ERROR(CheckAnnounced(receive_rows, tensor.row_bytes));
@@ -149,13 +159,13 @@ Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context
     for (int64_t& count : rows) count *= tensor.row_bytes;
     return rows;
   };
-  Begin(context, kMoveActivity);
+  context.Begin(kMoveActivity);
   return context.collectives->Alltoall(tensor.input, bytes_of(tensor.send_rows), output,
                                        bytes_of(receive_rows));
 }
 
 Status ExecuteBarrier(const BatchContext& context) {
-  Begin(context, kMoveActivity);
+  context.Begin(kMoveActivity);
   return context.collectives->Barrier();
 }
 

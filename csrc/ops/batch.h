@@ -24,21 +24,27 @@ using ActivitySink = std::function<void(const char* activity)>;
 
 inline constexpr const char* kPackActivity = "MEMCPY_IN_FUSION_BUFFER";
 inline constexpr const char* kUnpackActivity = "MEMCPY_OUT_FUSION_BUFFER";
-inline constexpr const char* kCopyActivity = "MEMCPY_OUTPUT";  // Input to output, out of place.
-inline constexpr const char* kReduceActivity = "REDUCE";       // Allreduce and reducescatter.
-inline constexpr const char* kMoveActivity = "MOVE";  // Allgather, broadcast, alltoall, barrier.
-inline constexpr const char* kSplitsActivity = "EXCHANGE_SPLITS";
+inline constexpr const char* kCopyActivity = "MEMCPY_OUTPUT";      // Input to output, out of place.
+inline constexpr const char* kReduceActivity = "REDUCE";           // Whatever reduces.
+inline constexpr const char* kMoveActivity = "MOVE";               // Whatever only moves bytes.
+inline constexpr const char* kSplitsActivity = "EXCHANGE_SPLITS";  // Alltoall and scatter.
 
+// Ranks, roots and peers are indices in the set of ranks that `collectives` spans.
 struct BatchContext {
   int rank = 0;
   int size = 1;
   Collectives* collectives = nullptr;     // Not null.
   FusionBuffer* fusion_buffer = nullptr;  // Not null.
   ActivitySink activity;                  // May be empty.
+
+  void Begin(const char* name) const {
+    if (activity) activity(name);
+  }
 };
 
 // Contiguous tensors. Pointers may be null when the tensor is empty there. output == input is in
-// place (allreduce and broadcast only); otherwise they do not overlap and `input` is not changed.
+// place (allreduce, broadcast, and reduce on its root); otherwise they do not overlap and `input`
+// is not changed.
 struct BatchTensor {
   const void* input = nullptr;
   void* output = nullptr;
@@ -66,9 +72,19 @@ struct AlltoallTensor {
   std::function<Result<void*>(std::span<const int64_t> receive_rows)> allocate;
 };
 
+// Cut by rows from the root to everybody; only the root knows the cut.
+struct DealTensor {
+  const void* input = nullptr;     // At the root: sum(send_rows) rows; else not used.
+  int64_t row_bytes = 0;           // As in AlltoallTensor; the same on all ranks.
+  std::vector<int64_t> send_rows;  // At the root: for each rank. Else not used.
+  // Told once how many rows we get; as in AlltoallTensor.
+  std::function<Result<void*>(int64_t own_rows)> allocate;
+};
+
 // Errors of all: those of Collectives, and kInternal when the fusion buffer cannot grow.
 // kInvalidArgument when a reduction has no meaning (Reduction::Validate); nothing was moved then.
-// `reduction.op` may be kAverage.
+// `reduction.op` may be kAverage, and in an allreduce kAdasum: then every tensor is combined on its
+// own, with the same bits whether it is fused or not.
 MYDIST_EXPORT Status ExecuteAllreduce(std::span<const BatchTensor> tensors,
                                       const Reduction& reduction, const BatchContext& context);
 
@@ -84,6 +100,23 @@ MYDIST_EXPORT Status ExecuteReducescatter(std::span<const ScatterTensor> tensors
                                           const Reduction& reduction, const BatchContext& context);
 
 MYDIST_EXPORT Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context);
+
+// Only the root's `output` is written; elsewhere it may be null.
+MYDIST_EXPORT Status ExecuteReduce(const BatchTensor& tensor, const Reduction& reduction, int root,
+                                   const BatchContext& context);
+
+// Only the root's `output` is written; elsewhere it may be null.
+MYDIST_EXPORT Status ExecuteGather(const GatherTensor& tensor, int root,
+                                   const BatchContext& context);
+
+MYDIST_EXPORT Status ExecuteScatter(const DealTensor& tensor, int root,
+                                    const BatchContext& context);
+
+// Of the two ranks, one sends while the other receives as many bytes; nobody else takes part.
+MYDIST_EXPORT Status ExecuteSend(const void* data, int64_t bytes, int peer,
+                                 const BatchContext& context);
+MYDIST_EXPORT Status ExecuteReceive(void* data, int64_t bytes, int peer,
+                                    const BatchContext& context);
 
 MYDIST_EXPORT Status ExecuteBarrier(const BatchContext& context);
 

@@ -71,6 +71,15 @@ void VisitElement(DataType dtype, Visitor&& visitor) {
   MYDIST_CHECK(false);
 }
 
+inline const uint8_t* AsBytes(const void* memory) { return static_cast<const uint8_t*>(memory); }
+inline uint8_t* AsBytes(void* memory) { return static_cast<uint8_t*>(memory); }
+
+// Null stays null: empty tensors have no memory to point into.
+template <typename T>
+T* Advance(T* memory, int64_t count) {
+  return memory == nullptr ? nullptr : memory + count;
+}
+
 // memcpy that accepts null pointers when there is nothing to copy, and equal ones.
 inline void CopyBytes(void* output, const void* source, int64_t bytes) {
   if (bytes > 0 && output != source) std::memcpy(output, source, static_cast<size_t>(bytes));

@@ -14,16 +14,13 @@ class Cursor {
   // The next `bytes` bytes; null in a null buffer.
   Byte* Take(int64_t bytes) {
     Byte* taken = place_;
-    if (place_ != nullptr) place_ += bytes;
+    place_ = Advance(place_, bytes);
     return taken;
   }
 
  private:
   Byte* place_;
 };
-
-const uint8_t* AsBytes(const void* memory) { return static_cast<const uint8_t*>(memory); }
-uint8_t* AsBytes(void* memory) { return static_cast<uint8_t*>(memory); }
 
 const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
 const std::vector<int64_t>& CountsOf(const ScatterTensor& tensor) { return tensor.element_counts; }

@@ -6,60 +6,40 @@
 #include "ops/reduce_kernels.h"
 
 namespace mydist {
-namespace {
-
-const uint8_t* AsBytes(const void* memory) { return static_cast<const uint8_t*>(memory); }
-uint8_t* AsBytes(void* memory) { return static_cast<uint8_t*>(memory); }
-
-// Null stays null: empty tensors have no memory to point into.
-template <typename Byte>
-Byte* Advance(Byte* memory, int64_t bytes) {
-  return memory == nullptr ? nullptr : memory + bytes;
-}
-
-}  // namespace
-
 RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
                                                const RankOrderedLimits& limits)
-    : transport_(transport),
-      rank_(transport == nullptr ? 0 : transport->rank()),
+    : rank_(transport == nullptr ? 0 : transport->rank()),
       size_(transport == nullptr ? 1 : transport->size()),
-      limits_(limits) {}
+      limits_(limits),
+      transfers_(transport),
+      adasum_(transport) {}
 
 bool RankOrderedCollectives::Supports(const BatchTraits& traits) const {
-  return traits.device < 0 && (!Reduces(traits.op) || HasMeaning(traits.reduce_op, traits.dtype));
+  const Reduction reduction{.dtype = traits.dtype, .op = traits.reduce_op};
+  return traits.device < 0 && (!Reduces(traits.op) || reduction.ValidateFor(traits.op).ok());
 }
 
 Status RankOrderedCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
   const int64_t element_bytes = SizeOf(reduction.dtype);
   if (count == 0) return Status::Ok();
-  if (count <= limits_.one_shot_bytes / element_bytes / std::max(1, size_ - 1)) {
-    return OneShotAllreduce(AsBytes(data), count, reduction);
-  }
+  if (FitsOneShot(count, element_bytes)) return OneShotAllreduce(AsBytes(data), count, reduction);
   SplitEvenly(count, element_bytes);
   uint8_t* own_slice = AsBytes(data) + OwnSlice().offset * element_bytes;
   MYDIST_RETURN_IF_ERROR(FoldOwnSlice(AsBytes(data), own_slice, reduction));
   return GatherSlices(AsBytes(data), element_bytes);
 }
 
+bool RankOrderedCollectives::FitsOneShot(int64_t count, int64_t element_bytes) const {
+  return count <= limits_.one_shot_bytes / element_bytes / std::max(1, size_ - 1);
+}
+
 Status RankOrderedCollectives::OneShotAllreduce(uint8_t* data, int64_t count,
                                                 const Reduction& reduction) {
   const int64_t bytes = count * SizeOf(reduction.dtype);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * room, scratch_.Reserve(bytes * (size_ - 1)));
-  sources_.clear();
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
-      sources_.push_back(data);
-      continue;
-    }
-    Send(peer, data, bytes);
-    Receive(peer, room, bytes);
-    sources_.push_back(room);
-    room += bytes;
+    if (peer != rank_) transfers_.Send(peer, data, bytes);
   }
-  MYDIST_RETURN_IF_ERROR(Exchange());
-  ReduceInRankOrder(sources_, data, count, reduction);
-  return Status::Ok();
+  return FoldAll(data, data, count, reduction);
 }
 
 void RankOrderedCollectives::SplitEvenly(int64_t count, int64_t element_bytes) {
@@ -69,20 +49,37 @@ void RankOrderedCollectives::SplitEvenly(int64_t count, int64_t element_bytes) {
   }
 }
 
+void RankOrderedCollectives::SplitByCounts(std::span<const int64_t> counts) {
+  slices_.clear();
+  int64_t offset = 0;
+  for (const int64_t count : counts) {
+    slices_.push_back({offset, count});
+    offset += count;
+  }
+}
+
 // Everybody's part of our slice (slices_) is folded into `output`, in rounds that bound the scratch
 // memory. `output` may be our slice of `input`: nobody else reads or writes that.
 Status RankOrderedCollectives::FoldOwnSlice(const uint8_t* input, uint8_t* output,
                                             const Reduction& reduction) {
-  const int64_t peers = std::max(1, size_ - 1);
-  const int64_t round_bytes = std::max(limits_.scratch_bytes / peers, limits_.minimum_round_bytes);
-  const int64_t limit = std::max<int64_t>(1, round_bytes / SizeOf(reduction.dtype));
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const int64_t limit = RoundLimit(element_bytes);
   const int64_t rounds = RoundCount(slices_, limit);
   for (int64_t index = 0; index < rounds; ++index) {
-    MYDIST_RETURN_IF_ERROR(FoldRound(input, output, {index, limit}, reduction));
+    const int64_t done = RoundOf(OwnSlice(), limit, index).offset - OwnSlice().offset;
+    MYDIST_RETURN_IF_ERROR(
+        FoldRound(input, Advance(output, done * element_bytes), {index, limit}, reduction));
   }
   return Status::Ok();
 }
 
+int64_t RankOrderedCollectives::RoundLimit(int64_t element_bytes) const {
+  const int64_t peers = std::max(1, size_ - 1);
+  const int64_t round_bytes = std::max(limits_.scratch_bytes / peers, limits_.minimum_round_bytes);
+  return std::max<int64_t>(1, round_bytes / element_bytes);
+}
+
+// `output` is where our part of the round goes.
 Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, const Round& round,
                                          const Reduction& reduction) {
   const int64_t element_bytes = SizeOf(reduction.dtype);
@@ -97,14 +94,13 @@ Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, 
       sources_.push_back(contribution);
       continue;
     }
-    Send(peer, contribution, theirs.count * element_bytes);
-    Receive(peer, room, own_bytes);
+    transfers_.Send(peer, contribution, theirs.count * element_bytes);
+    transfers_.Receive(peer, room, own_bytes);
     sources_.push_back(room);
     room = Advance(room, own_bytes);
   }
-  MYDIST_RETURN_IF_ERROR(Exchange());
-  const int64_t done = own.offset - OwnSlice().offset;
-  ReduceInRankOrder(sources_, Advance(output, done * element_bytes), own.count, reduction);
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
+  ReduceInRankOrder(sources_, output, own.count, reduction);
   return Status::Ok();
 }
 
@@ -114,23 +110,137 @@ Status RankOrderedCollectives::GatherSlices(uint8_t* data, int64_t element_bytes
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Slice theirs = slices_[static_cast<size_t>(peer)];
-    Send(peer, Advance(data, own.offset * element_bytes), own.count * element_bytes);
-    Receive(peer, Advance(data, theirs.offset * element_bytes), theirs.count * element_bytes);
+    transfers_.Send(peer, Advance(data, own.offset * element_bytes), own.count * element_bytes);
+    transfers_.Receive(peer, Advance(data, theirs.offset * element_bytes),
+                       theirs.count * element_bytes);
   }
-  return Exchange();
+  return transfers_.Exchange();
+}
+
+Status RankOrderedCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
+                                               const Reduction& reduction) {
+  return adasum_.Allreduce(data, counts, reduction);
+}
+
+Status RankOrderedCollectives::Reduce(const void* input, void* output, int64_t count,
+                                      const Reduction& reduction, int root) {
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const int64_t bytes = count * element_bytes;
+  if (count == 0) return Status::Ok();
+  if (FitsOneShot(count, element_bytes)) {
+    if (rank_ == root) return FoldAll(AsBytes(input), AsBytes(output), count, reduction);
+    transfers_.Send(root, AsBytes(input), bytes);
+    return transfers_.Exchange();
+  }
+  SplitEvenly(count, element_bytes);
+  const int64_t limit = RoundLimit(element_bytes);
+  const int64_t rounds = RoundCount(slices_, limit);
+  for (int64_t index = 0; index < rounds; ++index) {
+    const Round round{index, limit};
+    MYDIST_RETURN_IF_ERROR(
+        rank_ == root ? ReduceRoundAtRoot(AsBytes(input), AsBytes(output), round, reduction)
+                      : ReduceRoundFor(root, AsBytes(input), round, reduction));
+  }
+  return Status::Ok();
+}
+
+// Folds what all peers send, which is all they have.
+Status RankOrderedCollectives::FoldAll(const uint8_t* input, uint8_t* output, int64_t count,
+                                       const Reduction& reduction) {
+  const int64_t bytes = count * SizeOf(reduction.dtype);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * room, scratch_.Reserve(bytes * (size_ - 1)));
+  sources_.clear();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) {
+      sources_.push_back(input);
+      continue;
+    }
+    transfers_.Receive(peer, room, bytes);
+    sources_.push_back(room);
+    room += bytes;
+  }
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
+  ReduceInRankOrder(sources_, output, count, reduction);
+  return Status::Ok();
+}
+
+// `output` may be `input`: what arrives overwrites only what peers have got from us already.
+Status RankOrderedCollectives::ReduceRoundAtRoot(const uint8_t* input, uint8_t* output,
+                                                 const Round& round, const Reduction& reduction) {
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const Slice own = RoundOf(OwnSlice(), round.limit, round.index);
+  MYDIST_RETURN_IF_ERROR(FoldRound(input, output + own.offset * element_bytes, round, reduction));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Slice theirs = RoundOf(slices_[static_cast<size_t>(peer)], round.limit, round.index);
+    transfers_.Receive(peer, output + theirs.offset * element_bytes, theirs.count * element_bytes);
+  }
+  return transfers_.Exchange();
+}
+
+Status RankOrderedCollectives::ReduceRoundFor(int root, const uint8_t* input, const Round& round,
+                                              const Reduction& reduction) {
+  const int64_t bytes =
+      RoundOf(OwnSlice(), round.limit, round.index).count * SizeOf(reduction.dtype);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_.Reserve(bytes));
+  MYDIST_RETURN_IF_ERROR(FoldRound(input, folded, round, reduction));
+  transfers_.Send(root, folded, bytes);
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Allgather(const void* input, void* output,
                                          std::span<const int64_t> byte_counts) {
-  slices_.clear();
-  int64_t offset = 0;
-  for (const int64_t bytes : byte_counts) {
-    slices_.push_back({offset, bytes});
-    offset += bytes;
-  }
+  SplitByCounts(byte_counts);
   const Slice own = OwnSlice();
   CopyBytes(Advance(AsBytes(output), own.offset), input, own.count);
   return GatherSlices(AsBytes(output), 1);
+}
+
+Status RankOrderedCollectives::Gather(const void* input, void* output,
+                                      std::span<const int64_t> byte_counts, int root) {
+  SplitByCounts(byte_counts);
+  if (rank_ != root) {
+    transfers_.Send(root, AsBytes(input), OwnSlice().count);
+    return transfers_.Exchange();
+  }
+  CopyBytes(Advance(AsBytes(output), OwnSlice().offset), input, OwnSlice().count);
+  for (int peer = 0; peer < size_; ++peer) {
+    const Slice theirs = slices_[static_cast<size_t>(peer)];
+    if (peer != rank_) {
+      transfers_.Receive(peer, Advance(AsBytes(output), theirs.offset), theirs.count);
+    }
+  }
+  return transfers_.Exchange();
+}
+
+Status RankOrderedCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
+                                       void* output, int root) {
+  const int64_t own_bytes = byte_counts[static_cast<size_t>(rank_)];
+  if (rank_ != root) {
+    transfers_.Receive(root, AsBytes(output), own_bytes);
+    return transfers_.Exchange();
+  }
+  const uint8_t* source = AsBytes(input);
+  for (int peer = 0; peer < size_; ++peer) {
+    const int64_t bytes = byte_counts[static_cast<size_t>(peer)];
+    if (peer == rank_) {
+      CopyBytes(output, source, bytes);
+    } else {
+      transfers_.Send(peer, source, bytes);
+    }
+    source = Advance(source, bytes);
+  }
+  return transfers_.Exchange();
+}
+
+Status RankOrderedCollectives::Send(const void* data, int64_t bytes, int peer) {
+  transfers_.Send(peer, AsBytes(data), bytes);
+  return transfers_.Exchange();
+}
+
+Status RankOrderedCollectives::Receive(void* data, int64_t bytes, int peer) {
+  transfers_.Receive(peer, AsBytes(data), bytes);
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Broadcast(void* data, int64_t bytes, int root) {
@@ -147,11 +257,11 @@ Status RankOrderedCollectives::BinomialBroadcast(uint8_t* data, int64_t bytes, i
   for (int64_t distance = 1; distance < size_; distance *= 2) {
     const int step = static_cast<int>(distance);
     if (place < step) {
-      if (place + step < size_) Send((rank_ + step) % size_, data, bytes);
+      if (place + step < size_) transfers_.Send((rank_ + step) % size_, data, bytes);
     } else if (place < 2 * distance) {
-      Receive((rank_ - step + size_) % size_, data, bytes);
+      transfers_.Receive((rank_ - step + size_) % size_, data, bytes);
     }
-    MYDIST_RETURN_IF_ERROR(Exchange());
+    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   }
   return Status::Ok();
 }
@@ -162,19 +272,19 @@ Status RankOrderedCollectives::ScatterBroadcast(uint8_t* data, int64_t bytes, in
   if (rank_ == root) {
     for (int peer = 0; peer < size_; ++peer) {
       const Slice theirs = slices_[static_cast<size_t>(peer)];
-      if (peer != root) Send(peer, data + theirs.offset, theirs.count);
+      if (peer != root) transfers_.Send(peer, data + theirs.offset, theirs.count);
     }
-    return Exchange();
+    return transfers_.Exchange();
   }
-  Receive(root, data + OwnSlice().offset, OwnSlice().count);
-  MYDIST_RETURN_IF_ERROR(Exchange());
+  transfers_.Receive(root, data + OwnSlice().offset, OwnSlice().count);
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == root) continue;
     const Slice theirs = slices_[static_cast<size_t>(peer)];
-    Send(peer, data + OwnSlice().offset, OwnSlice().count);
-    Receive(peer, data + theirs.offset, theirs.count);
+    transfers_.Send(peer, data + OwnSlice().offset, OwnSlice().count);
+    transfers_.Receive(peer, data + theirs.offset, theirs.count);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 void RankOrderedCollectives::SplitAmongReceivers(int64_t bytes, int root) {
@@ -195,24 +305,19 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
     if (peer == rank_) {
       CopyBytes(target, source, outgoing);
     } else {
-      Send(peer, source, outgoing);
-      Receive(peer, target, incoming);
+      transfers_.Send(peer, source, outgoing);
+      transfers_.Receive(peer, target, incoming);
     }
     source = Advance(source, outgoing);
     target = Advance(target, incoming);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Reducescatter(const void* input, void* output,
                                              std::span<const int64_t> counts,
                                              const Reduction& reduction) {
-  slices_.clear();
-  int64_t offset = 0;
-  for (const int64_t count : counts) {
-    slices_.push_back({offset, count});
-    offset += count;
-  }
+  SplitByCounts(counts);
   return FoldOwnSlice(AsBytes(input), AsBytes(output), reduction);
 }
 
@@ -223,27 +328,11 @@ Status RankOrderedCollectives::Barrier() {
   uint8_t token_in = 0;
   for (int64_t distance = 1; distance < size_; distance *= 2) {
     const int step = static_cast<int>(distance);
-    Send((rank_ + step) % size_, &token_out, 1);
-    Receive((rank_ - step + size_) % size_, &token_in, 1);
-    MYDIST_RETURN_IF_ERROR(Exchange());
+    transfers_.Send((rank_ + step) % size_, &token_out, 1);
+    transfers_.Receive((rank_ - step + size_) % size_, &token_in, 1);
+    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   }
   return Status::Ok();
-}
-
-void RankOrderedCollectives::Send(int peer, const uint8_t* data, int64_t bytes) {
-  if (bytes > 0) sends_.push_back({peer, data, bytes});
-}
-
-void RankOrderedCollectives::Receive(int peer, uint8_t* data, int64_t bytes) {
-  if (bytes > 0) receives_.push_back({peer, data, bytes});
-}
-
-Status RankOrderedCollectives::Exchange() {
-  if (sends_.empty() && receives_.empty()) return Status::Ok();
-  const Status status = transport_->Exchange(sends_, receives_);
-  sends_.clear();
-  receives_.clear();
-  return status;
 }
 
 }  // namespace mydist

@@ -11,24 +11,27 @@
 
 #include "base/export.h"
 #include "base/result.h"
+#include "ops/adasum.h"
 #include "ops/collectives.h"
 #include "ops/fusion_buffer.h"
 #include "ops/slices.h"
+#include "ops/transfer_batch.h"
 #include "ops/transport.h"
 
 namespace mydist {
 
 // When which algorithm is used; must be equal on all ranks. Results do not depend on it.
 struct RankOrderedLimits {
-  // Allreduce: up to this much received per rank, everybody gets everything at once and folds it
-  // all (one message latency); beyond, each rank folds its slice and hands it out (two latencies,
-  // but only 2 n (p - 1) / p bytes per rank).
+  // Allreduce and Reduce: up to this much received per rank, everybody (the root) gets everything
+  // at once and folds it all (one message latency); beyond, each rank folds its slice and hands it
+  // out (two latencies, but only 2 n (p - 1) / p bytes per rank).
   int64_t one_shot_bytes = int64_t{64} << 10;
   // Broadcast over more than two ranks: from here on the root deals out slices that the others pass
   // on to each other; below, a binomial tree.
   int64_t scatter_broadcast_bytes = int64_t{1} << 20;
   // Contributions of peers held at a time: scratch memory is at most this, or
-  // minimum_round_bytes × (p - 1) where that is more, plus one page.
+  // minimum_round_bytes × (p - 1) where that is more, plus one page; a Reduce holds up to
+  // 1 / (p - 1) of that more. Adasum's is not bounded: it has to see whole vectors.
   int64_t scratch_bytes = int64_t{8} << 20;
   int64_t minimum_round_bytes = int64_t{64} << 10;
 };
@@ -40,7 +43,17 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
 
   bool Supports(const BatchTraits& traits) const override;
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
+  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
+                         const Reduction& reduction) override;
+  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
+                int root) override;
   Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
+  Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
+                int root) override;
+  Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
+                 int root) override;
+  Status Send(const void* data, int64_t bytes, int peer) override;
+  Status Receive(void* data, int64_t bytes, int peer) override;
   Status Broadcast(void* data, int64_t bytes, int root) override;
   Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
                   std::span<const int64_t> receive_bytes) override;
@@ -48,7 +61,9 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
                        const Reduction& reduction) override;
   Status Barrier() override;
 
-  int64_t scratch_capacity_bytes() const { return scratch_.capacity_bytes(); }
+  int64_t scratch_capacity_bytes() const {
+    return scratch_.capacity_bytes() + folded_.capacity_bytes() + adasum_.scratch_capacity_bytes();
+  }
 
  private:
   // Round `index` takes at most `limit` elements of every slice.
@@ -61,6 +76,14 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   Status FoldOwnSlice(const uint8_t* input, uint8_t* output, const Reduction& reduction);
   Status FoldRound(const uint8_t* input, uint8_t* output, const Round& round,
                    const Reduction& reduction);
+  int64_t RoundLimit(int64_t element_bytes) const;
+  bool FitsOneShot(int64_t count, int64_t element_bytes) const;
+  Status FoldAll(const uint8_t* input, uint8_t* output, int64_t count, const Reduction& reduction);
+  Status ReduceRoundAtRoot(const uint8_t* input, uint8_t* output, const Round& round,
+                           const Reduction& reduction);
+  Status ReduceRoundFor(int root, const uint8_t* input, const Round& round,
+                        const Reduction& reduction);
+  void SplitByCounts(std::span<const int64_t> counts);
   Status GatherSlices(uint8_t* data, int64_t element_bytes);
   Status BinomialBroadcast(uint8_t* data, int64_t bytes, int root);
   Status ScatterBroadcast(uint8_t* data, int64_t bytes, int root);
@@ -68,21 +91,15 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   void SplitEvenly(int64_t count, int64_t element_bytes);
   Slice OwnSlice() const { return slices_[static_cast<size_t>(rank_)]; }
 
-  // Transfers of 0 bytes are left out.
-  void Send(int peer, const uint8_t* data, int64_t bytes);
-  void Receive(int peer, uint8_t* data, int64_t bytes);
-  // Performs what Send and Receive have collected.
-  Status Exchange();
-
-  Transport* const transport_;
   const int rank_;
   const int size_;
   const RankOrderedLimits limits_;
-  FusionBuffer scratch_;
+  TransferBatch transfers_;
+  Adasum adasum_;
+  FusionBuffer scratch_;  // What peers contribute.
+  FusionBuffer folded_;   // What we have folded for the root of a Reduce.
   // Kept between calls for their memory only.
   std::vector<Slice> slices_;  // Of each rank, in elements, of the call in progress.
-  std::vector<SendTransfer> sends_;
-  std::vector<ReceiveTransfer> receives_;
   std::vector<const void*> sources_;
 };
 

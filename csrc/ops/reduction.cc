@@ -29,4 +29,13 @@ Status Reduction::Validate() const {
   return Status::Ok();
 }
 
+Status Reduction::ValidateFor(OpKind operation) const {
+  if (op == ReduceOp::kAdasum && operation != OpKind::kAllreduce) {
+    return Status::InvalidArgument("reduce op Adasum is an allreduce: got it for " +
+                                   std::string(OpKindName(operation)) +
+                                   ", expected allreduce; call allreduce, or use Average or Sum");
+  }
+  return Validate();
+}
+
 }  // namespace mydist

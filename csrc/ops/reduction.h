@@ -29,6 +29,8 @@ struct MYDIST_EXPORT Reduction {
 
   // kInvalidArgument when `op` has no meaning for `dtype` or a bool is to be scaled.
   Status Validate() const;
+  // Also when `operation` cannot reduce by `op`: Adasum is an allreduce.
+  Status ValidateFor(OpKind operation) const;
 
   bool operator==(const Reduction&) const = default;
 };

@@ -14,6 +14,7 @@
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
 #include "ops/rank_ordered_collectives.h"
+#include "runtime/neutral_submission.h"
 
 namespace mydist {
 namespace {
@@ -66,8 +67,9 @@ Engine::Engine(EngineOptions options)
       connection_(std::move(options.connection)),
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
+      process_sets_(topology_),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
-      executor_(topology_.rank, topology_.size, MakeCollectives(connection_.transport.get())),
+      executor_(topology_, connection_.transport.get(), MakeCollectives),
       relay_(&topology_, &timeline_, &coordinator_) {
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
@@ -130,6 +132,7 @@ void Engine::Drain() {
       continue;
     }
     if (auto* timeline_switch = std::get_if<TimelineSwitch>(&mail)) Obey(*timeline_switch);
+    if (auto* join = std::get_if<JoinCommand>(&mail)) Obey(std::move(*join));
     if (std::holds_alternative<Depart>(mail)) Obey(Depart{});
   }
   if (!tensors.empty()) Enqueue(std::move(tensors));
@@ -140,6 +143,7 @@ Status Engine::TakeMissed(const std::vector<PendingTensor>& tensors) {
   for (const PendingTensor& tensor : tensors) {
     const Request& request = tensor.submission.request;
     const auto missed = std::find_if(missed_.begin(), missed_.end(), [&](const Response& error) {
+      if (error.process_set != request.process_set) return false;
       return error.name == request.name || std::find(error.groups.begin(), error.groups.end(),
                                                      request.group) != error.groups.end();
     });
@@ -179,6 +183,13 @@ void Engine::Obey(Depart) {
   if (Status status = coordinator_.Depart("shutdown", Now()); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
+}
+
+void Engine::Obey(JoinCommand command) {
+  if (const Status joined = coordinator_.Join(); !joined.ok()) {
+    return handles_->Complete(command.handle, JoinCommand::key(), joined);
+  }
+  join_ = std::move(command);
 }
 
 void Engine::Obey(const TimelineSwitch& command) {
@@ -225,7 +236,8 @@ Result<std::vector<Response>> Engine::Negotiate() {
 std::vector<Engine::Group> Engine::Plan(const std::vector<Response>& responses) const {
   std::vector<std::shared_ptr<const Agreement>> ready;
   for (const Response& response : responses) {
-    if (response.kind == ResponseKind::kReady) ready.push_back(response.agreement);
+    if (response.kind != ResponseKind::kReady) continue;
+    if (!ChangesProcessSets(response.agreement->request.op)) ready.push_back(response.agreement);
   }
   std::vector<Group> groups;
   for (const std::vector<size_t>& indices : PlanFusion(ready, config_.fusion_threshold_bytes)) {
@@ -239,9 +251,7 @@ Status Engine::Execute(const Group& group) {
   std::vector<AgreedTensor> tensors;
   tensors.reserve(group.size());
   for (const auto& agreement : group) {
-    PendingTensor* pending = pending_.Find(KeyOf(*agreement));
-    // Ready means that we, too, announced it; and only its completion takes it out.
-    MYDIST_CHECK(pending != nullptr);
+    PendingTensor* pending = Contribution(*agreement);
     tensors.push_back({agreement.get(), pending});
     counted_.tensor_bytes += pending->submission.request.shape.ElementCount().value_or(0) *
                              SizeOf(agreement->request.dtype);
@@ -271,8 +281,9 @@ void Engine::Complete(const std::vector<Response>& responses) {
 
 void Engine::HandleNotice(const Response& response) {
   switch (response.kind) {
-    case ResponseKind::kReady:
-      return;  // Executed and completed already.
+    case ResponseKind::kReady:  // Executed and completed already, if it moved data.
+      if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
+      return;
     case ResponseKind::kError: {
       const TensorKey key{response.process_set, response.name};
       if (pending_.Find(key) != nullptr) {
@@ -290,6 +301,8 @@ void Engine::HandleNotice(const Response& response) {
     case ResponseKind::kFinished:
       finished_ = true;
       return;
+    case ResponseKind::kAllJoined:
+      return HandleAllJoined(response);
     case ResponseKind::kTimelineStart:
       relay_.Start(response.flag);
       return CompleteTimelineSwitches(Status::Ok());
@@ -310,6 +323,43 @@ void Engine::HandleDeparture(const Response& response) {
           who +
           "; no collective can complete any more. Let every rank call the same collectives before "
           "it shuts down or exits"));
+}
+
+void Engine::HandleAllJoined(const Response& response) {
+  MYDIST_CHECK(join_.has_value());  // We were one of them.
+  const JoinCommand join = *std::exchange(join_, std::nullopt);
+  if (join.on_numbers) join.on_numbers({response.rank});
+  handles_->Complete(join.handle, JoinCommand::key(), Status::Ok());
+}
+
+void Engine::ChangeProcessSets(const Response& response) {
+  const Request& request = response.agreement->request;
+  const TensorKey key{request.process_set, request.name};
+  PendingTensor* pending = pending_.Find(key);
+  if (request.op == OpKind::kAddProcessSet) {
+    ProcessSet set{response.added_set, {request.ranks.begin(), request.ranks.end()}};
+    executor_.AddProcessSet(set);
+    process_sets_.Add(std::move(set));
+    if (pending != nullptr && pending->submission.on_numbers) {
+      pending->submission.on_numbers({response.added_set});
+    }
+  } else {
+    executor_.RemoveProcessSet(request.process_set);
+    process_sets_.Remove(request.process_set);
+  }
+  // Who is no member of a removed set has not asked for it.
+  if (pending != nullptr) CompleteTensor(key, Status::Ok());
+}
+
+PendingTensor* Engine::Contribution(const Agreement& agreement) {
+  const TensorKey key = KeyOf(agreement);
+  if (PendingTensor* pending = pending_.Find(key)) return pending;
+  // Ready means that we, too, announced it, unless we have joined.
+  MYDIST_CHECK(join_.has_value());
+  const Result<ProcessSet> set = process_sets_.Find(key.first);
+  MYDIST_CHECK(set.ok());
+  pending_.Add({NeutralSubmission(agreement, *set), 0});
+  return pending_.Find(key);
 }
 
 void Engine::CompleteTensor(const TensorKey& key, const Status& status) {

@@ -1,14 +1,15 @@
 // Engine: one per process and init; takes tensors from callers and returns them reduced:
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
 // Submit and the timeline calls may come from any thread, Shutdown from one; everything else runs
-// on the engine's own thread, which shares three objects with callers: the queue, the HandleTable
-// and the Timeline. It never takes the GIL and holds no lock across a socket, collective or
-// callback.
+// on the engine's own thread, which shares four objects with callers: the queue, the HandleTable,
+// the ProcessSetRegistry and the Timeline. It never takes the GIL and holds no lock across a
+// socket, collective or callback.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,6 +25,7 @@
 #include "runtime/executor.h"
 #include "runtime/handle_table.h"
 #include "runtime/pending_table.h"
+#include "runtime/process_set_registry.h"
 #include "runtime/submission.h"
 #include "runtime/timeline_relay.h"
 #include "timeline/timeline.h"
@@ -54,6 +56,9 @@ class MYDIST_EXPORT Engine {
   // timeline per job, decided by rank 0.
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
+  // See process::Join and process::GetProcessSet.
+  Result<Handle> Join(NumbersCallback on_numbers);
+  Result<ProcessSet> GetProcessSet(ProcessSetId id) const { return process_sets_.Find(id); }
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
   // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
@@ -66,6 +71,13 @@ class MYDIST_EXPORT Engine {
 
  private:
   struct Depart {};
+  struct JoinCommand {
+    Handle handle = 0;
+    NumbersCallback on_numbers;
+
+    // Stands for it where tensors have their keys: one join at a time.
+    static TensorKey key() { return {-1, "join"}; }
+  };
   struct TimelineSwitch {
     bool start;
     std::string path;
@@ -79,12 +91,13 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kTimelineGrace{1};
   // How long the end of the engine's thread may take beyond the drain time.
   static constexpr std::chrono::seconds kExitGrace{1};
-  using Mail = std::variant<PendingTensor, Depart, TimelineSwitch>;
+  using Mail = std::variant<PendingTensor, Depart, TimelineSwitch, JoinCommand>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
   static std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport);
   // `unhurried_bytes`: 0 when it is due now.
+  Status CheckUnused(ProcessSetId set);
   Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
 
   void Run();
@@ -100,11 +113,16 @@ class MYDIST_EXPORT Engine {
   void Enqueue(std::vector<PendingTensor> tensors);
   Status TakeMissed(const std::vector<PendingTensor>& tensors);
   void Obey(Depart command);
+  void Obey(JoinCommand command);
   void Obey(const TimelineSwitch& command);
   Status SwitchTimeline(TimelineSwitch command);
   void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);
   void HandleDeparture(const Response& response);
+  void HandleAllJoined(const Response& response);
+  void ChangeProcessSets(const Response& response);
+  // What this rank has in flight for the agreement; neutral elements when it has joined.
+  PendingTensor* Contribution(const Agreement& agreement);
   void CompleteTensor(const TensorKey& key, const Status& status);
   // Records the phases of a batch; `open` is the one that has not ended.
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
@@ -121,12 +139,14 @@ class MYDIST_EXPORT Engine {
   TensorQueue<Mail> queue_;
   std::atomic<int64_t> unhurried_bytes_{0};  // In the queue with Pace::kWithMore, engine not woken.
   Timeline timeline_;
+  ProcessSetRegistry process_sets_;
   Coordinator coordinator_;
   Executor executor_;
   TimelineRelay relay_;
   PendingTable pending_;
   std::vector<Response> missed_;           // Time-outs of tensors this rank has yet to submit.
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
+  std::optional<JoinCommand> join_;        // Until all ranks have joined.
   bool finished_ = false;
   TimePoint departure_deadline_ = kNever;
 

@@ -1,6 +1,7 @@
 // What callers do to the Engine, from any thread: submitting, switching the timeline, shutting
 // down.
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -30,10 +31,22 @@ void Engine::Hurry() {
   if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) coordinator_.Wake();
 }
 
+Status Engine::CheckUnused(ProcessSetId set) {
+  const std::optional<std::string> name = handles_->NameInFlight(set);
+  if (!name) return Status::Ok();
+  return Status::InvalidArgument("process set " + std::to_string(set) +
+                                 " cannot be removed while its tensor '" + *name +
+                                 "' is in flight. Call synchronize() for it first.");
+}
+
 Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   std::vector<TensorKey> keys;
   keys.reserve(tensors.size());
   for (const Submission& tensor : tensors) {
+    MYDIST_RETURN_IF_ERROR(process_sets_.CheckMember(tensor.request.process_set));
+    if (tensor.request.op == OpKind::kRemoveProcessSet) {
+      MYDIST_RETURN_IF_ERROR(CheckUnused(tensor.request.process_set));
+    }
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
@@ -78,6 +91,16 @@ Status Engine::SwitchTimeline(TimelineSwitch command) {
   }
   MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
   return outcome.value_or(Status::Ok());
+}
+
+Result<Handle> Engine::Join(NumbersCallback on_numbers) {
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open({JoinCommand::key()}));
+  std::vector<Mail> mail;
+  mail.emplace_back(JoinCommand{handle, std::move(on_numbers)});
+  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
+    handles_->Complete(handle, JoinCommand::key(), posted);
+  }
+  return handle;
 }
 
 bool Engine::Shutdown() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ops/slices.h"
+#include "ops/subset_transport.h"
 
 namespace mydist {
 namespace {
@@ -37,20 +38,47 @@ int64_t RowBytes(const Request& request) {
   return request.shape.RowElementCount() * SizeOf(request.dtype);
 }
 
+// The index of a rank that is a member: the ProcessSetTable has made sure of it.
+int IndexIn(const ProcessSet& set, int rank) {
+  const std::optional<int> index = set.IndexOf(rank);
+  MYDIST_CHECK(index.has_value());
+  return *index;
+}
+
 }  // namespace
 
-Executor::Executor(int rank, int size, std::vector<std::unique_ptr<Collectives>> collectives)
-    : rank_(rank), size_(size), collectives_(std::move(collectives)) {}
+Executor::Executor(const Topology& topology, Transport* transport, CollectivesFactory factory)
+    : rank_(topology.rank), transport_(transport), factory_(std::move(factory)) {
+  Team& global = teams_[kGlobalProcessSet];
+  for (int rank = 0; rank < topology.size; ++rank) global.set.ranks.push_back(rank);
+  global.index = rank_;
+  global.collectives = factory_(transport_);
+}
 
-Status Executor::Execute(std::span<const AgreedTensor> group, const ActivitySink& activity) {
-  MYDIST_ASSIGN_OR_RETURN(const BatchContext context, ContextFor(group, activity));
+void Executor::AddProcessSet(const ProcessSet& set) {
+  const std::optional<int> index = set.IndexOf(rank_);
+  if (!index) return;
+  Team team{.set = set, .index = *index, .transport = nullptr, .collectives = {}};
+  if (transport_ != nullptr) {
+    team.transport = std::make_unique<SubsetTransport>(transport_, set.ranks);
+  }
+  team.collectives = factory_(team.transport.get());
+  teams_.insert_or_assign(set.id, std::move(team));
+}
+
+Status Executor::Execute(Group group, const ActivitySink& activity) {
+  const auto found = teams_.find(group.front().agreement->request.process_set);
+  // The engine only executes what this rank takes part in.
+  MYDIST_CHECK(found != teams_.end());
+  const Team& team = found->second;
+  MYDIST_ASSIGN_OR_RETURN(const BatchContext context, ContextFor(team, group, activity));
   switch (group.front().agreement->request.op) {
     case OpKind::kAllreduce:
       return Allreduce(group, context);
     case OpKind::kAllgather:
       return Allgather(group, context);
     case OpKind::kBroadcast:
-      return Broadcast(group, context);
+      return Broadcast(team, group, context);
     case OpKind::kAlltoall:
       return Alltoall(group.front(), context);
     case OpKind::kReducescatter:
@@ -58,17 +86,21 @@ Status Executor::Execute(std::span<const AgreedTensor> group, const ActivitySink
     case OpKind::kBarrier:
       return ExecuteBarrier(context);
     case OpKind::kReduce:
+      return Reduce(team, group.front(), context);
     case OpKind::kGather:
+      return Gather(team, group.front(), context);
     case OpKind::kScatter:
+      return Scatter(team, group.front(), context);
     case OpKind::kSendReceive:
+      return SendReceive(team, group.front(), context);
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
-      break;  // Nothing submits them yet.
+      break;  // The engine's own business.
   }
   return Status::Internal("unknown collective");
 }
 
-Result<BatchContext> Executor::ContextFor(std::span<const AgreedTensor> group,
+Result<BatchContext> Executor::ContextFor(const Team& team, Group group,
                                           const ActivitySink& activity) {
   const Request& request = group.front().agreement->request;
   BatchTraits traits{.op = request.op,
@@ -79,9 +111,10 @@ Result<BatchContext> Executor::ContextFor(std::span<const AgreedTensor> group,
   for (const AgreedTensor& tensor : group) {
     traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
   }
-  for (const auto& collectives : collectives_) {
+  for (const auto& collectives : team.collectives) {
     if (collectives->Supports(traits)) {
-      return BatchContext{rank_, size_, collectives.get(), &fusion_buffer_, activity};
+      return BatchContext{team.index, team.set.size(), collectives.get(), &fusion_buffer_,
+                          activity};
     }
   }
   return Status::Internal("no backend of this job can run " + std::string(OpKindName(request.op)) +
@@ -89,14 +122,14 @@ Result<BatchContext> Executor::ContextFor(std::span<const AgreedTensor> group,
                           std::to_string(request.device));
 }
 
-Status Executor::Allreduce(std::span<const AgreedTensor> group, const BatchContext& context) {
+Status Executor::Allreduce(Group group, const BatchContext& context) {
   std::vector<BatchTensor> tensors;
   tensors.reserve(group.size());
   for (const AgreedTensor& tensor : group) tensors.push_back(InputAndOutput(tensor));
   return ExecuteAllreduce(tensors, ReductionOf(group.front().agreement->request), context);
 }
 
-Status Executor::Allgather(std::span<const AgreedTensor> group, const BatchContext& context) {
+Status Executor::Allgather(Group group, const BatchContext& context) {
   std::vector<GatherTensor> tensors;
   tensors.reserve(group.size());
   for (const AgreedTensor& tensor : group) {
@@ -109,12 +142,13 @@ Status Executor::Allgather(std::span<const AgreedTensor> group, const BatchConte
   return ExecuteAllgather(tensors, context);
 }
 
-Status Executor::Broadcast(std::span<const AgreedTensor> group, const BatchContext& context) {
+Status Executor::Broadcast(const Team& team, Group group, const BatchContext& context) {
   const Request& request = group.front().agreement->request;
   std::vector<BatchTensor> tensors;
   tensors.reserve(group.size());
   for (const AgreedTensor& tensor : group) tensors.push_back(InputAndOutput(tensor));
-  return ExecuteBroadcast(tensors, SizeOf(request.dtype), request.root_rank, context);
+  return ExecuteBroadcast(tensors, SizeOf(request.dtype), IndexIn(team.set, request.root_rank),
+                          context);
 }
 
 Status Executor::Alltoall(const AgreedTensor& tensor, const BatchContext& context) {
@@ -132,18 +166,62 @@ Status Executor::Alltoall(const AgreedTensor& tensor, const BatchContext& contex
   return ExecuteAlltoall(alltoall, context);
 }
 
-Status Executor::Reducescatter(std::span<const AgreedTensor> group, const BatchContext& context) {
+Status Executor::Reducescatter(Group group, const BatchContext& context) {
   std::vector<ScatterTensor> tensors;
   tensors.reserve(group.size());
   for (const AgreedTensor& tensor : group) {
     const Submission& submission = tensor.pending->submission;
     const Shape& shape = submission.request.shape;
-    const std::vector<int64_t> rows = ScatterRowCounts(shape.dim(0), size_);
+    const std::vector<int64_t> rows = ScatterRowCounts(shape.dim(0), context.size);
     MYDIST_ASSIGN_OR_RETURN(
-        void* output, submission.allocate(shape.WithFirstDim(rows[static_cast<size_t>(rank_)])));
+        void* output,
+        submission.allocate(shape.WithFirstDim(rows[static_cast<size_t>(context.rank)])));
     tensors.push_back({submission.input, output, Times(rows, shape.RowElementCount())});
   }
   return ExecuteReducescatter(tensors, ReductionOf(group.front().agreement->request), context);
+}
+
+Status Executor::Reduce(const Team& team, const AgreedTensor& tensor, const BatchContext& context) {
+  const Request& request = tensor.agreement->request;
+  return ExecuteReduce(InputAndOutput(tensor), ReductionOf(request),
+                       IndexIn(team.set, request.root_rank), context);
+}
+
+Status Executor::Gather(const Team& team, const AgreedTensor& tensor, const BatchContext& context) {
+  const Submission& submission = tensor.pending->submission;
+  const std::vector<int64_t>& rows = tensor.agreement->first_dims;
+  const int root = IndexIn(team.set, submission.request.root_rank);
+  void* output = nullptr;
+  if (context.rank == root) {
+    MYDIST_ASSIGN_OR_RETURN(
+        output, submission.allocate(submission.request.shape.WithFirstDim(Total(rows))));
+  }
+  return ExecuteGather({submission.input, output, Times(rows, RowBytes(submission.request))}, root,
+                       context);
+}
+
+Status Executor::Scatter(const Team& team, const AgreedTensor& tensor,
+                         const BatchContext& context) {
+  const Submission& submission = tensor.pending->submission;
+  DealTensor deal;
+  deal.input = submission.input;
+  deal.row_bytes = RowBytes(submission.request);
+  deal.send_rows = submission.splits;
+  deal.allocate = [&](int64_t own_rows) {
+    return submission.allocate(submission.request.shape.WithFirstDim(own_rows));
+  };
+  return ExecuteScatter(deal, IndexIn(team.set, submission.request.root_rank), context);
+}
+
+Status Executor::SendReceive(const Team& team, const AgreedTensor& tensor,
+                             const BatchContext& context) {
+  const std::vector<int32_t>& ranks = tensor.agreement->request.ranks;
+  const BatchTensor memory = InputAndOutput(tensor);
+  const int64_t bytes = memory.element_count * SizeOf(tensor.agreement->request.dtype);
+  if (ranks[0] == rank_) {
+    return ExecuteSend(memory.input, bytes, IndexIn(team.set, ranks[1]), context);
+  }
+  return ExecuteReceive(memory.output, bytes, IndexIn(team.set, ranks[0]), context);
 }
 
 }  // namespace mydist

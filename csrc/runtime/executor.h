@@ -1,7 +1,10 @@
-// Executor: the reduce step. Turns one fused group of agreed tensors into one call of ops/batch.
+// Executor: the reduce step. Turns one fused group of agreed tensors into one call of ops/batch, on
+// the ranks of their process set.
 // Owned by the engine, called by whoever drives it; blocks until the results are in the outputs.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,7 +13,10 @@
 #include "ops/batch.h"
 #include "ops/collectives.h"
 #include "ops/fusion_buffer.h"
+#include "ops/transport.h"
 #include "runtime/pending_table.h"
+#include "world/process_set.h"
+#include "world/topology.h"
 
 namespace mydist {
 
@@ -20,28 +26,48 @@ struct AgreedTensor {
   PendingTensor* pending = nullptr;
 };
 
+// The implementations for the ranks a transport spans, in order of preference. Null: one rank only.
+using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(Transport*)>;
+
 class Executor {
  public:
-  // `collectives`: in order of preference; the first that supports a group runs it.
-  Executor(int rank, int size, std::vector<std::unique_ptr<Collectives>> collectives);
+  // `transport`: of the whole job; outlives this object; null for a job of one rank.
+  Executor(const Topology& topology, Transport* transport, CollectivesFactory factory);
 
-  // Not empty; all of one kind, dtype, reduction and root, as the fusion planner grouped them.
+  // From now on groups of this set can be executed, if this rank is a member.
+  void AddProcessSet(const ProcessSet& set);
+  void RemoveProcessSet(ProcessSetId id) { teams_.erase(id); }
+
+  // Not empty; all of one set, kind, dtype, reduction and root, as the fusion planner grouped them.
   // kInternal when no implementation supports the group or memory for an output cannot be had; else
   // the errors of Collectives. Any error leaves the ranks out of step: the engine must stop.
   Status Execute(std::span<const AgreedTensor> group, const ActivitySink& activity);
 
  private:
-  Result<BatchContext> ContextFor(std::span<const AgreedTensor> group,
-                                  const ActivitySink& activity);
-  Status Allreduce(std::span<const AgreedTensor> group, const BatchContext& context);
-  Status Allgather(std::span<const AgreedTensor> group, const BatchContext& context);
-  Status Broadcast(std::span<const AgreedTensor> group, const BatchContext& context);
+  // What serves one process set; the first of `collectives` that supports a group runs it.
+  struct Team {
+    ProcessSet set;
+    int index = 0;                         // Of this rank in the set.
+    std::unique_ptr<Transport> transport;  // Null for the global set, which uses the job's.
+    std::vector<std::unique_ptr<Collectives>> collectives;
+  };
+  using Group = std::span<const AgreedTensor>;
+
+  Result<BatchContext> ContextFor(const Team& team, Group group, const ActivitySink& activity);
+  Status Allreduce(Group group, const BatchContext& context);
+  Status Allgather(Group group, const BatchContext& context);
+  Status Broadcast(const Team& team, Group group, const BatchContext& context);
   Status Alltoall(const AgreedTensor& tensor, const BatchContext& context);
-  Status Reducescatter(std::span<const AgreedTensor> group, const BatchContext& context);
+  Status Reducescatter(Group group, const BatchContext& context);
+  Status Reduce(const Team& team, const AgreedTensor& tensor, const BatchContext& context);
+  Status Gather(const Team& team, const AgreedTensor& tensor, const BatchContext& context);
+  Status Scatter(const Team& team, const AgreedTensor& tensor, const BatchContext& context);
+  Status SendReceive(const Team& team, const AgreedTensor& tensor, const BatchContext& context);
 
   const int rank_;
-  const int size_;
-  std::vector<std::unique_ptr<Collectives>> collectives_;
+  Transport* const transport_;
+  const CollectivesFactory factory_;
+  std::map<ProcessSetId, Team> teams_;
   FusionBuffer fusion_buffer_;
 };
 

@@ -100,6 +100,13 @@ void HandleTable::Release(Handle handle) {
   entries_.erase(handle);
 }
 
+std::optional<std::string> HandleTable::NameInFlight(ProcessSetId set) {
+  MutexLock lock(mutex_);
+  const auto first = in_flight_.lower_bound({set, ""});
+  if (first == in_flight_.end() || first->first.first != set) return std::nullopt;
+  return first->first.second;
+}
+
 int64_t HandleTable::open_count() {
   MutexLock lock(mutex_);
   return static_cast<int64_t>(entries_.size());

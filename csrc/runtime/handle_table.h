@@ -57,6 +57,9 @@ class MYDIST_EXPORT HandleTable {
   // Forgets the handle without waiting.
   void Release(Handle handle) MYDIST_EXCLUDES(mutex_);
 
+  // A tensor of the set that is in flight, if there is any.
+  std::optional<std::string> NameInFlight(ProcessSetId set) MYDIST_EXCLUDES(mutex_);
+
   int64_t open_count() MYDIST_EXCLUDES(mutex_);
 
  private:

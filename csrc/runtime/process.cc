@@ -84,7 +84,8 @@ Result<Connection> Connect(const InitOptions& options, const Config& config) {
   }
   MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(options.backend));
   MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
-  return plugin->Connect({options.rank, options.size, &config, options.exchange});
+  return plugin->Connect(
+      {options.rank, options.size, &config, options.exchange, options.members});
 }
 
 struct Meeting {
@@ -198,6 +199,16 @@ Result<std::string> BackendName() {
 Result<Handle> Submit(std::vector<Submission> tensors, Pace pace) {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
   return engine->Submit(std::move(tensors), pace);
+}
+
+Result<Handle> Join(NumbersCallback on_numbers) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->Join(std::move(on_numbers));
+}
+
+Result<ProcessSet> GetProcessSet(ProcessSetId id) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->GetProcessSet(id);
 }
 
 // Whoever asks for an outcome waits for what was submitted with Pace::kWithMore as well.

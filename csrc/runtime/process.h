@@ -17,6 +17,7 @@
 #include "runtime/engine_stats.h"
 #include "runtime/handle_table.h"
 #include "runtime/submission.h"
+#include "world/process_set.h"
 #include "world/topology.h"
 
 namespace mydist {
@@ -26,6 +27,7 @@ struct MYDIST_EXPORT InitOptions {
   int size = 1;
   std::string backend = "local";  // "local" (size 1), "mpi" or "gloo".
   BootstrapExchange exchange;     // Needed by gloo; see backends/factory.h.
+  std::vector<int> members{};     // Of a job of some of the started ranks; see backends/factory.h.
 };
 
 namespace process {
@@ -49,9 +51,17 @@ MYDIST_EXPORT Result<Topology> GetTopology();
 MYDIST_EXPORT Result<std::string> BackendName();
 
 // Enqueues tensors that complete together under one handle. Never waits for a peer.
-// kInvalidArgument at once for a name already in flight (naming it); the engine's sticky error, if
-// it has failed. All or nothing: on error no tensor has been enqueued.
+// kInvalidArgument at once for a name already in flight (naming it) and for a process set that is
+// unknown or has not this rank; the engine's sticky error, if it has failed. All or nothing: on
+// error no tensor has been enqueued.
 MYDIST_EXPORT Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
+// This rank is out of data: until every rank has joined it takes part in whatever the others submit
+// with elements that change nothing, and must submit nothing itself. The handle completes when all
+// have; `on_numbers` is told the rank that joined last. kInvalidArgument for a second call
+// meanwhile.
+MYDIST_EXPORT Result<Handle> Join(NumbersCallback on_numbers);
+// kInvalidArgument for a set that is unknown or has been removed.
+MYDIST_EXPORT Result<ProcessSet> GetProcessSet(ProcessSetId id);
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
 // Waits until complete and releases the handle, or gives nothing when `deadline` passes first (so
 // that the binding can look for Ctrl-C). Works for handles of before a shutdown as well.

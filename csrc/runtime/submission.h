@@ -18,6 +18,10 @@ namespace mydist {
 // memory lives until the handle's owner lets go of it.
 using OutputAllocator = std::function<Result<void*>(const Shape& shape)>;
 
+// Told before completion what the operation found out besides tensors, by whoever drives the engine
+// and with no lock or the GIL held; must not throw.
+using NumbersCallback = std::function<void(const std::vector<int64_t>&)>;
+
 // How soon the engine has to look at what was submitted.
 enum class Pace {
   kNow,
@@ -38,9 +42,8 @@ struct Submission {
   OutputAllocator allocate;
   // Alltoall, and scatter at the root: rows for each rank, summing to the first dimension.
   std::vector<int64_t> splits;
-  // Called before completion with what the operation found out besides tensors: alltoall the rows
-  // received from each rank, adding a process set its number. May be empty.
-  std::function<void(const std::vector<int64_t>&)> on_numbers;
+  // Alltoall: the rows received from each rank; adding a process set: its number. May be empty.
+  NumbersCallback on_numbers;
   // Keeps the memory above alive; released before the handle completes.
   std::shared_ptr<void> keep_alive;
 };

@@ -40,6 +40,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.timeline_mark_cycles),
       std::to_string(static_cast<int>(config.controller)),
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
+      std::to_string(config.check_consistency_steps),
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
@@ -61,6 +62,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.controller, ControllerChoice::kAuto);
   EXPECT_TRUE(config.network_interfaces.empty());
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
+  EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
 }
@@ -91,13 +93,14 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_CONTROLLER", "gloo"},
       {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
+      {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
   EXPECT_THAT(Fields(ConfigOf(variables).value()),
               ElementsAre("2097152", "7", "3", "11000", "12000", "13000", "14000", "/tmp/a b.json",
-                          "1", "2", "0", "1", "host", "eth0", "eth1"));
+                          "1", "2", "0", "100", "1", "host", "eth0", "eth1"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -116,6 +119,8 @@ TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
   EXPECT_EQ(With("MYDIST_STALL_SHUTDOWN_SECONDS", "1e-05").stall_shutdown, milliseconds(1));
   EXPECT_EQ(With("MYDIST_SHUTDOWN_SECONDS", "0").shutdown_drain, milliseconds(0));
   EXPECT_EQ(With("MYDIST_TIMEOUT_SECONDS", "0.1").connect_timeout, milliseconds(100));
+  EXPECT_EQ(With("MYDIST_CHECK_CONSISTENCY", "-1").check_consistency_steps, -1);
+  EXPECT_EQ(With("MYDIST_CHECK_CONSISTENCY", "1000000000").check_consistency_steps, 1'000'000'000);
   EXPECT_EQ(With("MYDIST_TIMELINE", std::string(4095, 'p')).timeline_path.size(), 4095U);
   EXPECT_EQ(With("MYDIST_HOST_ID", std::string(255, 'h')).host_id.size(), 255U);
 }
@@ -169,6 +174,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_CONTROLLER", "auto, mpi or gloo"},
       {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
+      {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
   };
@@ -227,6 +233,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_NETWORK_INTERFACES", "eth\x1b[0m", "'eth\\x1b[0m'"},
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "on", ""},
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "-1", ""},
+        BadValue{"MYDIST_CHECK_CONSISTENCY", "-2", ""},
+        BadValue{"MYDIST_CHECK_CONSISTENCY", "off", ""},
+        BadValue{"MYDIST_CHECK_CONSISTENCY", "1000000001", ""},
         BadValue{"MYDIST_LOG_LEVEL", "verbose", ""}, BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""},
         BadValue{"MYDIST_LOG_LEVEL", "3", ""},
         BadValue{"MYDIST_HOST_ID", std::string(256, 'h'), "'" + std::string(100, 'h') + "'…"}));
@@ -244,9 +253,11 @@ TEST(ConfigTest, FromEnvReadsTheEnvironment) {
 TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(Config{}.Digest(),
             "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
-            "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n");
+            "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
+            "MYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
+  EXPECT_THAT(With("MYDIST_CHECK_CONSISTENCY", "9").Digest(), HasSubstr("CONSISTENCY=9\n"));
   EXPECT_THAT(With("MYDIST_COORDINATOR_RADIX", "9").Digest(), HasSubstr("COORDINATOR_RADIX=9\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "true").Digest(), HasSubstr("ALLREDUCE=1\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "0").Digest(), HasSubstr("ALLREDUCE=0\n"));

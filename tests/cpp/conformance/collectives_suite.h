@@ -157,9 +157,4 @@ inline void CheckReducingCollectives(const Rank& me, DataType dtype) {
   }
 }
 
-inline void RunCollectivesConformance(const Rank& me) {
-  CheckMovingCollectives(me);
-  for (const DataType dtype : kAllDataTypes) CheckReducingCollectives(me, dtype);
-}
-
 }  // namespace mydist::testing

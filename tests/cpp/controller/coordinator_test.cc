@@ -170,33 +170,34 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
   };
   const auto ready = [](Request request) { return MakeReadiness(request); };
   EXPECT_THAT(text([](Report& r) { r.stream_position = 4; }), HasSubstr("stream position 4"));
-  EXPECT_THAT(text([](Report& r) { r.ready_slots = {2}; }), HasSubstr("cache slot 2"));
-  EXPECT_THAT(text([](Report& r) { r.invalid_slots = {1u << 30}; }), HasSubstr("cache slot"));
+  EXPECT_THAT(text([](Report& r) { r.sets[0].ready_slots = {2}; }), HasSubstr("cache slot 2"));
+  EXPECT_THAT(text([](Report& r) { r.sets[0].invalid_slots = {1u << 30}; }),
+              HasSubstr("cache slot"));
   EXPECT_THAT(text([&](Report& r) {
-                r.ready_requests = {ready(MakeRequest("x")), ready(MakeRequest("x"))};
+                r.sets[0].ready_requests = {ready(MakeRequest("x")), ready(MakeRequest("x"))};
               }),
               HasSubstr("reported ready twice"));
   EXPECT_THAT(text([&](Report& r) {
-                r.ready_requests = {ready(MakeRequest("x"))};
-                r.ready_requests[0].first_dims = {1};
+                r.sets[0].ready_requests = {ready(MakeRequest("x"))};
+                r.sets[0].ready_requests[0].first_dims = {1};
               }),
               HasSubstr("has 1 first dimensions, expected 0"));
   EXPECT_THAT(text([&](Report& r) {
-                r.ready_requests = {ready(MakeRequest("x"))};
-                r.ready_requests[0].variants.push_back({MakeRequest("x", {9}), {4}});
+                r.sets[0].ready_requests = {ready(MakeRequest("x"))};
+                r.sets[0].ready_requests[0].variants.push_back({MakeRequest("x", {9}), {4}});
               }),
               HasSubstr("outside the sender's subtree"));
   // Rank 1 of three speaks for ranks 1 and 2: two variants would cover them, were they different.
   Request gather = MakeRequest("x");
   gather.op = OpKind::kAllgather;
   Report twice;
-  twice.ready_requests.emplace_back().variants = {{gather, {1}}, {gather, {2}}};
+  twice.sets[0].ready_requests.emplace_back().variants = {{gather, {1}}, {gather, {2}}};
   SimulatedJob job({.size = 3, .radix = 1});
   job.Announce(0, gather);
   job.plane(0).inbox.push_back({1, EncodeReport(twice)[0]});
   EXPECT_THAT(job.Step(0).ToString(), HasSubstr("the same request as two different ones"));
   EXPECT_THAT(text([&](Report& r) {
-                r.stalls = {{MakeRequest("x"), {4}, {}}};
+                r.sets[0].stalls = {{MakeRequest("x"), {4}, {}}};
               }),
               HasSubstr("outside the sender's subtree as missing"));
   EXPECT_THAT(text([&](Report& r) { r.departures = {{17, ""}}; }), HasSubstr("rank 17"));
@@ -225,7 +226,7 @@ TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
     StreamItem departed;
     departed.kind = StreamKind::kDeparted;
     departed.rank = rank;
-    EXPECT_THAT(text(0, departed), HasSubstr("is said to have left, expected 0 to 4"));
+    EXPECT_THAT(text(0, departed), HasSubstr("is said to have left or joined, expected 0 to 4"));
   }
 }
 
@@ -247,7 +248,7 @@ TEST(CoordinatorTest, AnAgreementMustBeWhatThisRankSubmitted) {
   EXPECT_THAT(outcome(wider), HasSubstr("not as this rank has submitted it"));
   Request elsewhere = MakeRequest("x", {4});
   elsewhere.process_set = 7;
-  EXPECT_THAT(outcome(elsewhere), HasSubstr("not as this rank has submitted it"));
+  EXPECT_THAT(outcome(elsewhere), HasSubstr("for another process set than the item says"));
 }
 
 TEST(CoordinatorTest, ALostPeerIsAnError) {

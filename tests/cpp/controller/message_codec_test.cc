@@ -28,17 +28,22 @@ Request SomeRequest(const std::string& name) {
   request.device = 3;
   request.group = "g'\n";
   request.group_size = 9;
+  request.ranks = {2, 8};
   return request;
 }
 
 Report SomeReport() {
   Report report;
   report.stream_position = 0x123456789abcdef0;
-  report.ready_slots = {7, 8, 15, 16, 1000};
-  report.invalid_slots = {3, 4000};
-  report.ready_requests.push_back({{{SomeRequest("a"), {}}}, {1, 0, 99}, 0});
-  report.ready_requests.push_back({{{SomeRequest("b"), {0, 2}}, {SomeRequest("b"), {1}}}, {}, 12});
-  report.stalls.push_back({SomeRequest("c"), {4, 5}, std::chrono::microseconds(123456)});
+  report.sets[0].ready_slots = {7, 8, 15, 16, 1000};
+  report.sets[0].invalid_slots = {3, 4000};
+  report.sets[0].ready_requests.push_back({{{SomeRequest("a"), {}}}, {1, 0, 99}, 0});
+  report.sets[0].ready_requests.push_back(
+      {{{SomeRequest("b"), {0, 2}}, {SomeRequest("b"), {1}}}, {}, 12});
+  report.sets[0].stalls.push_back({SomeRequest("c"), {4, 5}, std::chrono::microseconds(123456)});
+  report.sets[3].ready_slots = {2};
+  report.sets[3].invalid_slots = {5};
+  report.joins = {4, 1};
   report.departures.push_back({6, "shutdown"});
   report.timeline = {{true, true}, {true, false}, {false, false}};
   return report;
@@ -51,6 +56,7 @@ StreamSegment SomeSegment() {
     StreamItem& item = segment.items.emplace_back();
     item.kind = static_cast<StreamKind>(kind);
     item.slot = 42;
+    item.process_set = 3;
     item.code = StatusCode::kTimeout;
     item.name = "name";
     item.text = "a text";
@@ -79,15 +85,19 @@ TEST(MessageCodecTest, ReportsSurvive) {
   const auto decoded = DecodeReport(messages[0]);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(decoded->stream_position, report.stream_position);
-  EXPECT_EQ(decoded->ready_slots, report.ready_slots);
-  EXPECT_EQ(decoded->invalid_slots, report.invalid_slots);
-  ASSERT_EQ(decoded->ready_requests.size(), 2u);
-  ExpectEqual(decoded->ready_requests[0], report.ready_requests[0]);
-  ExpectEqual(decoded->ready_requests[1], report.ready_requests[1]);
-  ASSERT_EQ(decoded->stalls.size(), 1u);
-  EXPECT_EQ(decoded->stalls[0].request, report.stalls[0].request);
-  EXPECT_EQ(decoded->stalls[0].missing, report.stalls[0].missing);
-  EXPECT_EQ(decoded->stalls[0].waited, report.stalls[0].waited);
+  EXPECT_EQ(decoded->sets.at(0).ready_slots, report.sets.at(0).ready_slots);
+  EXPECT_EQ(decoded->sets.at(0).invalid_slots, report.sets.at(0).invalid_slots);
+  ASSERT_EQ(decoded->sets.at(0).ready_requests.size(), 2u);
+  ExpectEqual(decoded->sets.at(0).ready_requests[0], report.sets.at(0).ready_requests[0]);
+  ExpectEqual(decoded->sets.at(0).ready_requests[1], report.sets.at(0).ready_requests[1]);
+  ASSERT_EQ(decoded->sets.at(0).stalls.size(), 1u);
+  EXPECT_EQ(decoded->sets.at(0).stalls[0].request, report.sets.at(0).stalls[0].request);
+  EXPECT_EQ(decoded->sets.at(0).stalls[0].missing, report.sets.at(0).stalls[0].missing);
+  EXPECT_EQ(decoded->sets.at(0).stalls[0].waited, report.sets.at(0).stalls[0].waited);
+  ASSERT_EQ(decoded->sets.size(), 2u);
+  EXPECT_EQ(decoded->sets.at(3).ready_slots, (std::vector<uint32_t>{2}));
+  EXPECT_EQ(decoded->sets.at(3).invalid_slots, (std::vector<uint32_t>{5}));
+  EXPECT_EQ(decoded->joins, report.joins);
   ASSERT_EQ(decoded->departures.size(), 1u);
   EXPECT_EQ(decoded->departures[0].rank, 6);
   EXPECT_EQ(decoded->departures[0].reason, "shutdown");
@@ -109,6 +119,9 @@ TEST(MessageCodecTest, SegmentsSurvive) {
     EXPECT_EQ(item(static_cast<StreamKind>(kind)).kind, static_cast<StreamKind>(kind));
   }
   EXPECT_EQ(item(StreamKind::kReadySlot).slot, 42u);
+  EXPECT_EQ(item(StreamKind::kReadySlot).process_set, 3);
+  EXPECT_EQ(item(StreamKind::kBoundary).process_set, kGlobalProcessSet);
+  EXPECT_EQ(item(StreamKind::kAllJoined).rank, 11);
   EXPECT_EQ(item(StreamKind::kReadyAgreement).agreement->request, SomeRequest("x"));
   EXPECT_EQ(item(StreamKind::kReadyAgreement).agreement->first_dims,
             (std::vector<int64_t>{1, 2, 3}));
@@ -123,24 +136,26 @@ TEST(MessageCodecTest, SegmentsSurvive) {
 
 TEST(MessageCodecTest, OneReadySlotTakesOneBit) {
   Report one;
-  one.ready_slots = {0};
+  one.sets[0].ready_slots = {0};
   Report many;
-  for (uint32_t slot = 0; slot < 1000; ++slot) many.ready_slots.push_back(slot);
+  for (uint32_t slot = 0; slot < 1000; ++slot) many.sets[0].ready_slots.push_back(slot);
   EXPECT_EQ(EncodeReport(many)[0].size() - EncodeReport(one)[0].size(), 1000u / 8 - 1);
 }
 
 TEST(MessageCodecTest, LongListsAreSpreadOverMessages) {
   const auto reports = EncodeReport(SomeReport(), 1);
-  EXPECT_EQ(reports.size(), 10u);
+  EXPECT_EQ(reports.size(), 14u);
   Report merged;
   for (const Bytes& message : reports) {
     const auto report = DecodeReport(message);
     ASSERT_TRUE(report.ok());
     EXPECT_EQ(report->stream_position, SomeReport().stream_position);
-    merged.ready_requests.insert(merged.ready_requests.end(), report->ready_requests.begin(),
-                                 report->ready_requests.end());
+    for (const auto& [id, set] : report->sets) {
+      auto& requests = merged.sets[id].ready_requests;
+      requests.insert(requests.end(), set.ready_requests.begin(), set.ready_requests.end());
+    }
   }
-  EXPECT_EQ(merged.ready_requests.size(), 2u);
+  EXPECT_EQ(merged.sets[0].ready_requests.size(), 2u);
   uint64_t position = 77;
   const auto segments = EncodeSegment(SomeSegment(), 60);
   EXPECT_GT(segments.size(), 1u);
@@ -173,13 +188,14 @@ TEST(MessageCodecTest, EveryTruncationIsAnError) {
     valid_segments += DecodeSegment(std::span(segment).first(size)).ok();
   }
   // A message is a list of entries: cut between two of them it is a shorter, valid one.
-  EXPECT_EQ(valid_reports, 10u);
+  EXPECT_EQ(valid_reports, 14u);
   EXPECT_EQ(valid_segments, size_t{kStreamKindCount});
 }
 
 TEST(MessageCodecTest, AnnouncedSizesAreCheckedBeforeAllocating) {
   Bytes message = EncodeReport(Report())[0];
   message.push_back(1);                                 // Ready slots
+  for (int i = 0; i < 4; ++i) message.push_back(0);     // of set 0
   for (int i = 0; i < 4; ++i) message.push_back(0);     // from slot 0
   for (int i = 0; i < 4; ++i) message.push_back(0xff);  // 4 GiB of bits.
   EXPECT_THAT(DecodeReport(message).status().message(), HasSubstr("announces 4294967295"));

@@ -72,7 +72,7 @@ TEST(ResponseCacheTest, RemembersWhenASlotChanged) {
   EXPECT_EQ(cache.At(0), nullptr);
 }
 
-TEST(ResponseCacheTest, FindsWhatAnErrorEnds) {
+TEST(ResponseCacheTest, FindsAgreementsByWhatTheySay) {
   ResponseCache cache(4);
   Insert(cache, "a", 1);
   Agreement grouped;
@@ -82,9 +82,12 @@ TEST(ResponseCacheTest, FindsWhatAnErrorEnds) {
   Insert(cache, "c", 3);
   StreamItem error;
   error.name = "c";
-  EXPECT_EQ(cache.EndedBy(error), (std::vector<uint32_t>{2}));
+  const auto ended = [&error](const Agreement& agreement) {
+    return Ends(error, agreement.request);
+  };
+  EXPECT_EQ(cache.Where(ended), (std::vector<uint32_t>{2}));
   error.groups = {"g"};
-  EXPECT_EQ(cache.EndedBy(error), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(cache.Where(ended), (std::vector<uint32_t>{1, 2}));
 }
 
 }  // namespace

@@ -53,6 +53,12 @@ void SimulatedJob::Depart(int rank, const std::string& reason) {
   MarkDue(rank);
 }
 
+void SimulatedJob::Join(int rank) {
+  const Status status = coordinator(rank).Join();
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  MarkDue(rank);
+}
+
 Status SimulatedJob::Step(int rank) {
   Rank& entry = ranks_[static_cast<size_t>(rank)];
   const bool has_plane = entry.plane != nullptr;
@@ -169,6 +175,8 @@ std::string ResponseText(const Response& response) {
       return response.flag ? "timeline start with cycles" : "timeline start";
     case ResponseKind::kTimelineStop:
       return "timeline stop";
+    case ResponseKind::kAllJoined:
+      return "all joined, last " + std::to_string(response.rank);
   }
   return "?";
 }

@@ -63,6 +63,7 @@ class SimulatedJob {
     for (int rank = 0; rank < size(); ++rank) Announce(rank, request);
   }
   void Depart(int rank, const std::string& reason);
+  void Join(int rank);
 
   // One cycle of a rank; what it returns is appended to batches(rank). The rank has another turn
   // to come until its Exchange would sleep.

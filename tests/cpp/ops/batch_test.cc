@@ -4,13 +4,14 @@
 
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
+#include "ops/batch_engine.h"
 #include "ops/counting_transport.h"
-#include "ops/rank_ordered_collectives.h"
 #include "ops/slices.h"
 
 namespace mydist {
 namespace {
 
+using Engine = testing::BatchEngine;
 using testing::ContributionOf;
 using testing::ContributionsOf;
 using testing::Elements;
@@ -18,22 +19,6 @@ using testing::ExpectOk;
 using testing::kPoison;
 using testing::OnEveryRank;
 using testing::PatternOf;
-
-// What the engine has on one rank.
-struct Engine {
-  explicit Engine(Connection& connection)
-      : collectives(connection.transport.get()),
-        context{.rank = connection.rank,
-                .size = connection.size,
-                .collectives = &collectives,
-                .fusion_buffer = &fusion_buffer,
-                .activity = [this](const char* activity) { activities.emplace_back(activity); }} {}
-
-  RankOrderedCollectives collectives;
-  FusionBuffer fusion_buffer;
-  std::vector<std::string> activities;
-  BatchContext context;
-};
 
 class Batch : public ::testing::TestWithParam<int> {
  protected:
@@ -296,9 +281,34 @@ TEST(BatchErrors, MeaninglessReductionsMoveNothing) {
     const Reduction order{.dtype = DataType::kComplex64, .op = ReduceOp::kMax};
     EXPECT_EQ(ExecuteAllreduce({&tensor, 1}, order, engine.context).code(),
               StatusCode::kInvalidArgument);
+    EXPECT_EQ(ExecuteReduce(tensor, order, 0, engine.context).code(), StatusCode::kInvalidArgument);
     const ScatterTensor scatter{data.data(), data.data(), {2, 2}};
     EXPECT_EQ(ExecuteReducescatter({&scatter, 1}, order, engine.context).code(),
               StatusCode::kInvalidArgument);
+    EXPECT_TRUE(engine.activities.empty());
+  });
+}
+
+TEST(BatchErrors, AdasumIsAnAllreduce) {
+  OnEveryRank(2, [](Connection& connection) {
+    Engine engine(connection);
+    Elements data(DataType::kFloat32, 4);
+    const Reduction adasum{.op = ReduceOp::kAdasum};
+    const Status reduced = ExecuteReduce({data.data(), data.data(), 4}, adasum, 0, engine.context);
+    EXPECT_EQ(reduced.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(reduced.message(),
+              "reduce op Adasum is an allreduce: got it for reduce, expected allreduce; call "
+              "allreduce, or use Average or Sum");
+    const ScatterTensor scatter{data.data(), data.data(), {2, 2}};
+    const Status scattered = ExecuteReducescatter({&scatter, 1}, adasum, engine.context);
+    EXPECT_EQ(scattered.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(scattered.message().find("got it for reducescatter"), std::string::npos);
+    const BatchTensor tensor{data.data(), data.data(), 4};
+    const Reduction integers{.dtype = DataType::kInt32, .op = ReduceOp::kAdasum};
+    EXPECT_NE(ExecuteAllreduce({&tensor, 1}, integers, engine.context)
+                  .message()
+                  .find("Adasum has no meaning for dtype int32"),
+              std::string::npos);
     EXPECT_TRUE(engine.activities.empty());
   });
 }
@@ -331,6 +341,19 @@ class LyingCollectives final : public Collectives {
   Status Reducescatter(const void*, void*, std::span<const int64_t>, const Reduction&) override {
     return Status::Ok();
   }
+  Status Reduce(const void*, void*, int64_t, const Reduction&, int) override {
+    return Status::Ok();
+  }
+  Status AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) override {
+    return Status::Ok();
+  }
+  Status Gather(const void*, void*, std::span<const int64_t>, int) override { return Status::Ok(); }
+  Status Scatter(const void*, std::span<const int64_t>, void* output, int) override {
+    *static_cast<int64_t*>(output) = announced_;
+    return Status::Ok();
+  }
+  Status Send(const void*, int64_t, int) override { return Status::Ok(); }
+  Status Receive(void*, int64_t, int) override { return Status::Ok(); }
   Status Barrier() override { return Status::Ok(); }
 
  private:
@@ -354,6 +377,15 @@ TEST(BatchErrors, ImpossibleSplitsOfAPeerAreRefused) {
     EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_NE(status.message().find("rank 1 announces " + std::to_string(announced) + " rows"),
               std::string::npos);
+    const DealTensor dealt{nullptr, 8, {}, [](int64_t) -> Result<void*> {
+                             ADD_FAILURE() << "allocated for nonsense";
+                             return nullptr;
+                           }};
+    const Status scattered = ExecuteScatter(dealt, 1, context);
+    EXPECT_EQ(scattered.code(), StatusCode::kInternal);
+    EXPECT_NE(
+        scattered.message().find("rank 1 announces " + std::to_string(announced) + " rows of 8"),
+        std::string::npos);
   }
 }
 

@@ -210,6 +210,10 @@ TEST(RankOrderedCollectives, SupportsHostMemoryAndMeaningfulReductions) {
   EXPECT_FALSE(collectives.Supports(traits));
   traits.op = OpKind::kAllgather;
   EXPECT_TRUE(collectives.Supports(traits));
+  traits = {OpKind::kAllreduce, DataType::kFloat32, ReduceOp::kAdasum, -1, 4};
+  EXPECT_TRUE(collectives.Supports(traits));
+  traits.op = OpKind::kReducescatter;
+  EXPECT_FALSE(collectives.Supports(traits));
 }
 
 }  // namespace

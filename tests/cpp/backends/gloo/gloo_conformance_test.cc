@@ -5,6 +5,7 @@
 #include "backends/gloo/gloo_jobs.h"
 #include "backends/plugin_function.h"
 #include "conformance/control_plane_suite.h"
+#include "conformance/every_collective_suite.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
 
@@ -23,6 +24,13 @@ TEST_P(GlooConformance, ControlPlane) {
 TEST_P(GlooConformance, Transport) {
   RunGlooJob(GetParam(), [](Connection& connection) {
     testing::RunTransportConformance(*connection.transport);
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+}
+
+TEST_P(GlooConformance, EveryCollective) {
+  RunGlooJob(GetParam(), [](Connection& connection) {
+    testing::RunEveryCollective(*connection.transport);
     EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
   });
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string>
 
+#include "conformance/every_collective_suite.h"
 #include "conformance/on_every_rank.h"
 #include "conformance/transport_suite.h"
 
@@ -20,6 +21,11 @@ TEST_P(LoopbackSizes, TransportConforms) {
   OnEveryRank(GetParam(), [](Connection& connection) {
     testing::RunTransportConformance(*connection.transport);
   });
+}
+
+TEST_P(LoopbackSizes, EveryCollectiveConforms) {
+  OnEveryRank(GetParam(),
+              [](Connection& connection) { testing::RunEveryCollective(*connection.transport); });
 }
 
 TEST_P(LoopbackSizes, ExchangeGathersBlobsRoundByRound) {

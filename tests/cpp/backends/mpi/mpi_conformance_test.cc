@@ -7,6 +7,7 @@
 
 #include "backends/plugin_function.h"
 #include "conformance/control_plane_suite.h"
+#include "conformance/every_collective_suite.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
 
@@ -77,6 +78,13 @@ TEST(MpiConformance, Transport) {
   Result<Connection> connection = ConnectMpi(-1, 0);  // As MPI says.
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
   testing::RunTransportConformance(*connection->transport);
+  EXPECT_TRUE(connection->control->Close(conformance::Soon()).ok());
+}
+
+TEST(MpiConformance, EveryCollective) {
+  Result<Connection> connection = ConnectMpi(-1, 0);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  testing::RunEveryCollective(*connection->transport);
   EXPECT_TRUE(connection->control->Close(conformance::Soon()).ok());
 }
 

@@ -1,0 +1,262 @@
+#include "controller/process_set_table.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "controller/rank_list.h"
+#include "controller/report_check.h"
+
+namespace mydist {
+namespace {
+
+// The ranks of the whole job; the root's vertex is the only one that sees them all, but every
+// vertex knows how many there are.
+std::vector<int> AllRanks(int32_t size) {
+  std::vector<int> ranks;
+  for (int32_t rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+Status Wrong(const Request& request, const std::string& what) {
+  return Status::Internal("the root announced " + std::string(OpKindName(request.op)) + " '" +
+                          request.name + "' " + what);
+}
+
+bool IsChange(const StreamItem& item) {
+  return item.kind == StreamKind::kReadyAgreement && ChangesProcessSets(item.agreement->request.op);
+}
+
+}  // namespace
+
+ProcessSetTable::ProcessSetTable(Vertex vertex, NegotiatorOptions options)
+    : vertex_(std::move(vertex)),
+      options_(std::move(options)),
+      lane_positions_(vertex_.lanes.size()) {
+  Add(AllRanks(options_.size));
+}
+
+void ProcessSetTable::Add(std::vector<int> ranks) {
+  const ProcessSetId id = next_id_++;
+  auto negotiator =
+      std::make_unique<Negotiator>(ProcessSet{id, std::move(ranks)}, vertex_, options_, &stream_);
+  if (departed_) negotiator->Close();
+  negotiators_.emplace(id, std::move(negotiator));
+}
+
+Negotiator* ProcessSetTable::Find(ProcessSetId id) const {
+  const auto it = negotiators_.find(id);
+  return it == negotiators_.end() ? nullptr : it->second.get();
+}
+
+Status ProcessSetTable::Submit(const std::vector<Request>& requests, TimePoint now) {
+  if (requests.empty()) return Status::Ok();
+  for (const Request& request : requests) {
+    const ProcessSetId id = request.process_set;
+    if (Find(id) == nullptr) {
+      return Status::InvalidArgument("tensor '" + request.name + "': process set " +
+                                     std::to_string(id) +
+                                     " is unknown or has been removed. Add it first.");
+    }
+    if (id == requests.front().process_set) continue;
+    return Status::InvalidArgument("tensor '" + request.name + "' is for process set " +
+                                   std::to_string(id) + ", others of the same call for " +
+                                   std::to_string(requests.front().process_set) +
+                                   ". Submit them apart.");
+  }
+  return Find(requests.front().process_set)->Submit(requests, now);
+}
+
+Status ProcessSetTable::TakeReport(int32_t peer, const Report& report, TimePoint now) {
+  const auto lane = vertex_.LaneOf(peer);
+  if (!lane) return Status::Internal("a report came from a rank that is no child of this one");
+  const uint64_t position = report.stream_position;
+  if (position < lane_positions_[*lane] || position > stream_.position) {
+    return Status::Internal("a report was made at stream position " + std::to_string(position) +
+                            ", expected " + std::to_string(lane_positions_[*lane]) + " to " +
+                            std::to_string(stream_.position));
+  }
+  lane_positions_[*lane] = position;
+  for (const int32_t rank : report.joins) Join(rank);
+  for (const auto& [id, set] : report.sets) {
+    MYDIST_RETURN_IF_ERROR(TakeSetReport(peer, id, report, now));
+  }
+  // Lane 0 is this rank itself, which is never behind.
+  const uint64_t oldest = *std::min_element(lane_positions_.begin() + 1, lane_positions_.end());
+  for (const auto& [id, negotiator] : negotiators_) negotiator->ForgetBefore(oldest);
+  return Status::Ok();
+}
+
+Status ProcessSetTable::TakeSetReport(int32_t peer, ProcessSetId id, const Report& report,
+                                      TimePoint now) {
+  Negotiator* negotiator = Find(id);
+  if (negotiator != nullptr) {
+    return negotiator->TakeReport(peer, report.sets.at(id), report.stream_position, now);
+  }
+  // What was on its way when the set was removed is of no interest any more.
+  if (id >= 0 && id < next_id_) return Status::Ok();
+  return Status::Internal("a report is about process set " + std::to_string(id) +
+                          ", which does not exist");
+}
+
+void ProcessSetTable::Join(int32_t rank) {
+  for (const auto& [id, negotiator] : negotiators_) negotiator->Join(rank);
+}
+
+Status ProcessSetTable::Apply(const StreamItem& item, TimePoint now) {
+  MYDIST_RETURN_IF_ERROR(CheckItem(item));
+  if (!ConcernsProcessSet(item.kind)) return ApplyToJob(item, now);
+  MYDIST_RETURN_IF_ERROR(Find(item.process_set)->Apply(item));
+  FollowChange(item);
+  return Status::Ok();
+}
+
+// What decoding cannot know and the engine relies on.
+Status ProcessSetTable::CheckItem(const StreamItem& item) const {
+  const bool names_rank = item.kind == StreamKind::kDeparted || item.kind == StreamKind::kAllJoined;
+  if (names_rank && (item.rank < 0 || item.rank >= options_.size)) {
+    return Status::Internal("rank " + std::to_string(item.rank) +
+                            " is said to have left or joined, expected 0 to " +
+                            std::to_string(options_.size - 1));
+  }
+  if (!ConcernsProcessSet(item.kind)) return Status::Ok();
+  const Negotiator* negotiator = Find(item.process_set);
+  if (negotiator == nullptr) {
+    return Status::Internal("the root speaks of process set " + std::to_string(item.process_set) +
+                            ", which does not exist");
+  }
+  if (item.kind != StreamKind::kReadyAgreement) return Status::Ok();
+  return CheckAgreement(*item.agreement, negotiator->set());
+}
+
+Status ProcessSetTable::CheckAgreement(const Agreement& agreement, const ProcessSet& set) const {
+  const Request& request = agreement.request;
+  if (request.process_set != set.id) {
+    return Wrong(request, "for another process set than the item says");
+  }
+  const size_t expected = GathersRows(request.op) ? static_cast<size_t>(set.size()) : 0;
+  if (agreement.first_dims.size() != expected) {
+    return Wrong(request, "with " + std::to_string(agreement.first_dims.size()) +
+                              " first dimensions, expected " + std::to_string(expected));
+  }
+  if (HasRoot(request.op) && !set.IndexOf(request.root_rank)) {
+    return Wrong(request, "with root " + std::to_string(request.root_rank) +
+                              ", which is no rank of the set");
+  }
+  const Status ranks = CheckRanks(request, set);
+  return ranks.ok() ? ranks : Status::Internal("from the root: " + ranks.message());
+}
+
+Status ProcessSetTable::ApplyToJob(const StreamItem& item, TimePoint now) {
+  ++stream_.position;
+  switch (item.kind) {
+    case StreamKind::kBoundary:
+      for (const auto& [id, negotiator] : negotiators_) negotiator->ApplyBoundary(now);
+      break;
+    case StreamKind::kDeparted:
+      ApplyDeparture(item);
+      break;
+    case StreamKind::kAllJoined:
+      for (const auto& [id, negotiator] : negotiators_) negotiator->ResetJoined();
+      Respond(ResponseKind::kAllJoined).rank = item.rank;
+      break;
+    case StreamKind::kFinished:
+      Respond(ResponseKind::kFinished);
+      break;
+    case StreamKind::kTimelineStart:
+      Respond(ResponseKind::kTimelineStart).flag = item.flag;
+      break;
+    case StreamKind::kTimelineStop:
+      Respond(ResponseKind::kTimelineStop);
+      break;
+    default:
+      return Status::Internal("the stream has an item of unknown kind");
+  }
+  return Status::Ok();
+}
+
+void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
+  departed_ = true;
+  for (const auto& [id, negotiator] : negotiators_) negotiator->Close();
+  Response& response = Respond(ResponseKind::kDeparted);
+  response.rank = item.rank;
+  response.status = Status::Aborted("rank " + std::to_string(item.rank) +
+                                    HostListText({&item.rank, 1}, options_.hosts) +
+                                    " has left the job: " + item.text);
+}
+
+void ProcessSetTable::FollowChange(const StreamItem& item) {
+  if (!IsChange(item)) return;
+  const Request& request = item.agreement->request;
+  if (request.op == OpKind::kAddProcessSet) {
+    // The first one without a number: every rank of the job has a response to it.
+    const auto response = std::find_if(
+        stream_.responses.begin(), stream_.responses.end(), [&](const Response& candidate) {
+          return candidate.agreement == item.agreement && candidate.added_set == kGlobalProcessSet;
+        });
+    if (response != stream_.responses.end()) response->added_set = next_id_;
+    Add({request.ranks.begin(), request.ranks.end()});
+    return;
+  }
+  const auto removed = negotiators_.find(request.process_set);
+  removed->second->Remove();
+  const NegotiatorStats& stats = removed->second->stats();
+  removed_stats_.cache_hits += stats.cache_hits;
+  removed_stats_.cache_misses += stats.cache_misses;
+  removed_stats_.entries_received += stats.entries_received;
+  negotiators_.erase(removed);
+}
+
+Response& ProcessSetTable::Respond(ResponseKind kind) {
+  Response& response = stream_.responses.emplace_back();
+  response.kind = kind;
+  return response;
+}
+
+Status ProcessSetTable::Decide(TimePoint now, std::vector<StreamItem>& items) {
+  std::vector<ProcessSetId> ids;
+  for (const auto& [id, negotiator] : negotiators_) ids.push_back(id);
+  for (const ProcessSetId id : ids) {
+    const size_t first = items.size();
+    MYDIST_RETURN_IF_ERROR(negotiators_.at(id)->Decide(now, items));
+    for (size_t i = first; i < items.size(); ++i) FollowChange(items[i]);
+  }
+  return Status::Ok();
+}
+
+void ProcessSetTable::FillReport(Report& report, TimePoint now) {
+  report.stream_position = stream_.position;
+  for (const auto& [id, negotiator] : negotiators_) {
+    SetReport set = negotiator->TakeReportToParent(now);
+    if (!set.empty()) report.sets.emplace(id, std::move(set));
+  }
+}
+
+bool ProcessSetTable::HasNews() const {
+  return std::any_of(negotiators_.begin(), negotiators_.end(),
+                     [](const auto& entry) { return entry.second->HasNews(); });
+}
+
+TimePoint ProcessSetTable::NextDeadline() const {
+  TimePoint deadline = kNever;
+  for (const auto& [id, negotiator] : negotiators_) {
+    deadline = std::min(deadline, negotiator->NextDeadline());
+  }
+  return deadline;
+}
+
+bool ProcessSetTable::HasOwnInFlight() const {
+  return std::any_of(negotiators_.begin(), negotiators_.end(),
+                     [](const auto& entry) { return entry.second->HasOwnInFlight(); });
+}
+
+NegotiatorStats ProcessSetTable::stats() const {
+  NegotiatorStats total = removed_stats_;
+  for (const auto& [id, negotiator] : negotiators_) {
+    total.cache_hits += negotiator->stats().cache_hits;
+    total.cache_misses += negotiator->stats().cache_misses;
+    total.entries_received += negotiator->stats().entries_received;
+  }
+  return total;
+}
+
+}  // namespace mydist

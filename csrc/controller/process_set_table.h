@@ -1,0 +1,71 @@
+// ProcessSetTable: the negotiators of all process sets at one vertex of the tree. Pure.
+// Owned by the Coordinator. Set 0 is always there; others come and go by items of the stream, so
+// every rank, member or not, has the same sets at the same position and numbers them alike.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "controller/negotiator.h"
+#include "controller/report.h"
+#include "controller/stream.h"
+#include "controller/tree.h"
+
+namespace mydist {
+
+class ProcessSetTable {
+ public:
+  ProcessSetTable(Vertex vertex, NegotiatorOptions options);
+
+  // See Negotiator. Also kInvalidArgument for a set there is none of.
+  Status Submit(const std::vector<Request>& requests, TimePoint now);
+  // The joins of a report, and what it says about tensors. kInternal when the child breaks the
+  // protocol.
+  Status TakeReport(int32_t peer, const Report& report, TimePoint now);
+  void Join(int32_t rank);
+
+  // Not the root: the next item of the stream. kInternal when it breaks the protocol.
+  Status Apply(const StreamItem& item, TimePoint now);
+  // Root: decides what can be decided and appends it, applied, to `items`.
+  Status Decide(TimePoint now, std::vector<StreamItem>& items);
+  // Not the root: adds to `report` what the parent has to know, once.
+  void FillReport(Report& report, TimePoint now);
+
+  bool HasNews() const;
+  TimePoint NextDeadline() const;
+  bool HasOwnInFlight() const;
+  // What follows for the engine from the items applied since the last call, in order.
+  std::vector<Response> TakeResponses() { return std::exchange(stream_.responses, {}); }
+
+  uint64_t position() const { return stream_.position; }  // Items applied.
+  NegotiatorStats stats() const;
+
+ private:
+  Negotiator* Find(ProcessSetId id) const;
+  void Add(std::vector<int> ranks);
+  Status TakeSetReport(int32_t peer, ProcessSetId id, const Report& report, TimePoint now);
+  Status CheckItem(const StreamItem& item) const;
+  Status CheckAgreement(const Agreement& agreement, const ProcessSet& set) const;
+  Status ApplyToJob(const StreamItem& item, TimePoint now);
+  void ApplyDeparture(const StreamItem& item);
+  // Adds or removes the set the item agrees on.
+  void FollowChange(const StreamItem& item);
+  Response& Respond(ResponseKind kind);
+
+  const Vertex vertex_;  // Of the whole job.
+  const NegotiatorOptions options_;
+  StreamState stream_;
+  std::vector<uint64_t> lane_positions_;  // Of the latest report of each lane.
+  std::map<ProcessSetId, std::unique_ptr<Negotiator>> negotiators_;
+  ProcessSetId next_id_ = kGlobalProcessSet;
+  NegotiatorStats removed_stats_;  // Of sets that are gone.
+  bool departed_ = false;
+};
+
+}  // namespace mydist

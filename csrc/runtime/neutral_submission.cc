@@ -1,0 +1,55 @@
+#include "runtime/neutral_submission.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/neutral.h"
+
+namespace mydist {
+namespace {
+
+struct Scratch {
+  std::vector<uint8_t> input;
+  std::vector<uint8_t> output;
+};
+
+int64_t BytesOf(const Shape& shape, DataType dtype) {
+  const std::optional<int64_t> count = shape.ElementCount();
+  MYDIST_CHECK(count.has_value());  // Checked when the request was read.
+  return *count * SizeOf(dtype);
+}
+
+}  // namespace
+
+Submission NeutralSubmission(const Agreement& agreement, const ProcessSet& set) {
+  auto scratch = std::make_shared<Scratch>();
+  Submission submission;
+  submission.request = agreement.request;
+  const Request& request = submission.request;
+  submission.allocate = [scratch, dtype = request.dtype](const Shape& shape) -> Result<void*> {
+    scratch->output.resize(static_cast<size_t>(BytesOf(shape, dtype)));
+    return static_cast<void*>(scratch->output.data());
+  };
+  submission.splits.assign(set.ranks.size(), 0);
+  // What rows are gathered from has none in the agreement: RankIndependent.
+  if (HasData(request.op) && !FirstDimMayDiffer(request.op)) {
+    const int64_t bytes = BytesOf(request.shape, request.dtype);
+    scratch->input.resize(static_cast<size_t>(bytes));
+    if (Reduces(request.op)) {
+      FillNeutral(scratch->input.data(), bytes / SizeOf(request.dtype),
+                  {.dtype = request.dtype,
+                   .op = request.reduce_op,
+                   .prescale = request.prescale,
+                   .postscale = request.postscale});
+    }
+    submission.input = scratch->input.data();
+    submission.output = scratch->input.data();
+  }
+  submission.keep_alive = std::move(scratch);
+  return submission;
+}
+
+}  // namespace mydist

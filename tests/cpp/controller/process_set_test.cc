@@ -1,0 +1,245 @@
+// Process sets: every rank has the same ones under the same numbers, whatever becomes ready in them
+// is seen by their members only, in one order, and no set waits for another.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+
+#include "controller/simulated_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Request AddRequest(std::string name, std::vector<int32_t> ranks) {
+  Request request = MakeRequest(std::move(name), {0});
+  request.op = OpKind::kAddProcessSet;
+  request.ranks = std::move(ranks);
+  return request;
+}
+
+Request RemoveRequest(std::string name, ProcessSetId set) {
+  Request request = MakeRequest(std::move(name), {0});
+  request.op = OpKind::kRemoveProcessSet;
+  request.process_set = set;
+  return request;
+}
+
+Request InSet(ProcessSetId set, std::string name) {
+  Request request = MakeRequest(std::move(name));
+  request.process_set = set;
+  return request;
+}
+
+ProcessSetId AddSet(SimulatedJob& job, const std::vector<int32_t>& ranks) {
+  job.AnnounceAll(AddRequest("add", ranks));
+  job.RunUntilQuiet();
+  ProcessSetId id = -1;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    const Response& response = job.batches(rank).back().back();
+    EXPECT_EQ(response.agreement->request.ranks, ranks);
+    if (rank == 0) id = response.added_set;
+    EXPECT_EQ(response.added_set, id);
+  }
+  return id;
+}
+
+// Where a rank's responses of a set begin with `set`: names in order.
+std::vector<std::string> ReadyNames(const SimulatedJob& job, int rank, ProcessSetId set = -1) {
+  std::vector<std::string> names;
+  for (const Batch& batch : job.batches(rank)) {
+    for (const Response& response : batch) {
+      if (response.kind != ResponseKind::kReady) continue;
+      if (set < 0 || response.process_set == set) names.push_back(response.agreement->request.name);
+    }
+  }
+  return names;
+}
+
+TEST(ProcessSetTest, NumbersAreEqualOnAllRanksAndNeverUsedTwice) {
+  SimulatedJob job({.size = 5, .radix = 2});
+  EXPECT_EQ(AddSet(job, {1, 3}), 1);
+  EXPECT_EQ(AddSet(job, {0, 2, 4}), 2);
+  for (const int rank : {1, 3}) job.Announce(rank, RemoveRequest("remove", 1));
+  job.RunUntilQuiet();
+  EXPECT_EQ(AddSet(job, {1, 3}), 3);
+}
+
+TEST(ProcessSetTest, ASetDoesNotWaitForAnotherAndOthersDoNotSeeIt) {
+  SimulatedJob job({.size = 5, .radix = 2});
+  const ProcessSetId odd = AddSet(job, {1, 3});
+  const ProcessSetId even = AddSet(job, {0, 2, 4});
+  job.Announce(0, InSet(even, "x"));
+  job.Announce(1, InSet(odd, "x"));
+  job.Announce(3, InSet(odd, "x"));
+  job.RunUntilQuiet();
+  EXPECT_THAT(ReadyNames(job, 1, odd), ElementsAre("x"));
+  EXPECT_THAT(ReadyNames(job, 3, odd), ElementsAre("x"));
+  for (const int rank : {0, 2, 4}) EXPECT_THAT(ReadyNames(job, rank, odd), IsEmpty()) << rank;
+  EXPECT_THAT(ReadyNames(job, 0, even), IsEmpty());
+}
+
+TEST(ProcessSetTest, RanksThatDisagreeAboutTheMembersAreAllTold) {
+  SimulatedJob job({.size = 3});
+  job.Announce(0, AddRequest("add", {0, 1}));
+  job.Announce(1, AddRequest("add", {0, 1}));
+  job.Announce(2, AddRequest("add", {1, 2}));
+  job.RunUntilQuiet();
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(job.Errors(rank).size(), 1u);
+    EXPECT_THAT(job.Errors(rank)[0], HasSubstr("ranks disagree on the ranks"));
+    EXPECT_THAT(job.Errors(rank)[0], HasSubstr("rank 2: ranks 1, 2"));
+  }
+  EXPECT_EQ(AddSet(job, {0, 1}), 1);
+}
+
+TEST(ProcessSetTest, WhatIsInFlightInARemovedSetFails) {
+  SimulatedJob job({.size = 3});
+  const ProcessSetId set = AddSet(job, {1, 2});
+  job.Announce(1, InSet(set, "x"));
+  for (const int rank : {1, 2}) job.Announce(rank, RemoveRequest("remove", set));
+  job.RunUntilQuiet();
+  EXPECT_THAT(job.Errors(1), ElementsAre(HasSubstr("process set 1 was removed while 'x'")));
+  EXPECT_THAT(job.Errors(2), IsEmpty());
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ReadyNames(job, rank).back(), "remove") << rank;
+  const Status late = job.coordinator(1).Announce({InSet(set, "y")}, job.now);
+  EXPECT_THAT(late.ToString(), HasSubstr("process set 1 is unknown or has been removed"));
+}
+
+TEST(ProcessSetTest, OnlyMembersAndParticipantsMaySubmit) {
+  SimulatedJob job({.size = 3});
+  const ProcessSetId set = AddSet(job, {1, 2});
+  EXPECT_THAT(job.coordinator(0).Announce({InSet(set, "x")}, job.now).ToString(),
+              HasSubstr("rank 0 has no part in it, only ranks 1, 2"));
+  Request send = MakeRequest("s");
+  send.op = OpKind::kSendReceive;
+  send.ranks = {0, 2};
+  EXPECT_THAT(job.coordinator(1).Announce({send}, job.now).ToString(), HasSubstr("no part in it"));
+  job.Announce(2, send);
+  job.Announce(0, send);
+  job.RunUntilQuiet();
+  EXPECT_EQ(ReadyNames(job, 0).back(), "s");
+  EXPECT_EQ(ReadyNames(job, 2).back(), "s");
+  EXPECT_EQ(ReadyNames(job, 1).back(), "add");
+}
+
+TEST(ProcessSetTest, RanksThatCannotBeAreRefusedAtOnce) {
+  SimulatedJob job({.size = 3});
+  const auto refusal = [&](OpKind op, std::vector<int32_t> ranks) {
+    Request request = AddRequest("r", std::move(ranks));
+    request.op = op;
+    return job.coordinator(0).Announce({request}, job.now).ToString();
+  };
+  using Ranks = std::vector<int32_t>;
+  for (const Ranks& ranks : {Ranks{}, Ranks{0, 3}, Ranks{-1, 0}, Ranks{1, 0}, Ranks{0, 0}}) {
+    EXPECT_THAT(refusal(OpKind::kAddProcessSet, ranks), HasSubstr("expected ranks in ascending"));
+  }
+  for (const Ranks& ranks : {Ranks{0, 3}, Ranks{-1, 0}, Ranks{0, 0}}) {
+    EXPECT_THAT(refusal(OpKind::kSendReceive, ranks), HasSubstr("expected two different ranks"));
+  }
+  EXPECT_THAT(refusal(OpKind::kSendReceive, {0}), HasSubstr("names 1 ranks"));
+  EXPECT_THAT(refusal(OpKind::kAllreduce, {0}), HasSubstr("expected none"));
+}
+
+TEST(ProcessSetTest, APairDisagreesWithItselfOnly) {
+  SimulatedJob job({.size = 4, .radix = 1});
+  Request send = MakeRequest("s", {4});
+  send.op = OpKind::kSendReceive;
+  send.ranks = {1, 3};
+  job.Announce(1, send);
+  send.shape = Shape({5});
+  job.Announce(3, send);
+  job.RunUntilQuiet();
+  EXPECT_THAT(job.Errors(1), ElementsAre(HasSubstr("disagree on the shape of this send/recv")));
+  EXPECT_EQ(job.Errors(3), job.Errors(1));
+  EXPECT_THAT(job.Errors(0), IsEmpty());
+}
+
+TEST(ProcessSetTest, AStallNamesMembersOnly) {
+  SimulatedJob job({.size = 5, .radix = 2, .stall_warning = std::chrono::seconds(10)});
+  const ProcessSetId set = AddSet(job, {1, 3, 4});
+  job.Announce(3, InSet(set, "x"));
+  job.RunUntilQuiet();
+  for (const int seconds : {6, 5}) {  // In between, inner vertices say who is missing.
+    job.now += std::chrono::seconds(seconds);
+    job.RunUntilQuiet();
+  }
+  ASSERT_EQ(job.Stalls(3).size(), 1u);
+  EXPECT_THAT(job.Stalls(3)[0], HasSubstr("waits for ranks 1, 4 "));
+}
+
+// Overlapping sets, every rank submitting in its own order: what two ranks both see they see in the
+// same order, or they could wait for each other crosswise.
+TEST(ProcessSetTest, AllSetsFollowOneOrder) {
+  const std::vector<std::vector<int32_t>> members = {{0, 1, 2, 3, 4, 5, 6}, {0, 1, 2}, {2, 3, 4},
+                                                     {0, 4, 5, 6},          {1, 6},    {5}};
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimulatedJob job({.size = 7, .radix = 2, .cache_capacity = seed % 3, .seed = seed});
+    for (size_t set = 1; set < members.size(); ++set) AddSet(job, members[set]);
+    // Each rank's own order of (set, name), every pair three times over.
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::vector<Request>> todo(7);
+      for (size_t set = 0; set < members.size(); ++set) {
+        for (const int32_t rank : members[set]) {
+          for (int t = 0; t < 3; ++t) {
+            todo[static_cast<size_t>(rank)].push_back(
+                InSet(static_cast<ProcessSetId>(set), "t" + std::to_string(t)));
+          }
+        }
+      }
+      for (auto& requests : todo) std::shuffle(requests.begin(), requests.end(), job.random());
+      for (size_t left = 1; left > 0;) {
+        left = 0;
+        for (int rank = 0; rank < 7; ++rank) {
+          auto& requests = todo[static_cast<size_t>(rank)];
+          if (!requests.empty()) {
+            job.Announce(rank, requests.back());
+            requests.pop_back();
+          }
+          left += requests.size();
+          for (uint32_t i = job.random()() % 6; i > 0; --i) job.Progress();
+        }
+      }
+      job.RunUntilQuiet();
+    }
+    // Number every response by its set and name and how often that was ready before.
+    std::vector<std::map<std::string, size_t>> place(7);
+    for (int rank = 0; rank < 7; ++rank) {
+      std::map<std::string, int> times;
+      auto& places = place[static_cast<size_t>(rank)];
+      for (const Batch& batch : job.batches(rank)) {
+        for (const Response& response : batch) {
+          ASSERT_EQ(response.kind, ResponseKind::kReady) << ResponseText(response);
+          const std::string key = std::to_string(response.process_set) + ResponseText(response);
+          places[key + "#" + std::to_string(times[key]++)] = places.size();
+        }
+      }
+    }
+    for (int a = 0; a < 7; ++a) {
+      size_t expected = members.size() - 1;  // Of the sets being added.
+      for (const auto& ranks : members) {
+        expected += std::count(ranks.begin(), ranks.end(), a) > 0 ? 9 : 0;
+      }
+      ASSERT_EQ(place[static_cast<size_t>(a)].size(), expected) << "rank " << a;
+      for (int b = 0; b < a; ++b) {
+        std::vector<std::pair<size_t, size_t>> common;
+        for (const auto& [key, at] : place[static_cast<size_t>(a)]) {
+          const auto other = place[static_cast<size_t>(b)].find(key);
+          if (other != place[static_cast<size_t>(b)].end()) common.emplace_back(at, other->second);
+        }
+        std::sort(common.begin(), common.end());
+        EXPECT_TRUE(
+            std::is_sorted(common.begin(), common.end(),
+                           [](const auto& x, const auto& y) { return x.second < y.second; }))
+            << "ranks " << a << " and " << b;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,28 @@
+// BatchEngine: what the engine has on one rank to execute batches with, and the phases it was told.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/factory.h"
+#include "ops/batch.h"
+#include "ops/rank_ordered_collectives.h"
+
+namespace mydist::testing {
+
+struct BatchEngine {
+  explicit BatchEngine(Connection& connection)
+      : collectives(connection.transport.get()),
+        context{.rank = connection.rank,
+                .size = connection.size,
+                .collectives = &collectives,
+                .fusion_buffer = &fusion_buffer,
+                .activity = [this](const char* activity) { activities.emplace_back(activity); }} {}
+
+  RankOrderedCollectives collectives;
+  FusionBuffer fusion_buffer;
+  std::vector<std::string> activities;
+  BatchContext context;
+};
+
+}  // namespace mydist::testing
