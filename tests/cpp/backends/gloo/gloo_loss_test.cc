@@ -59,10 +59,15 @@ TEST(GlooLoss, IsReportedAfterTheMessagesThatArrived) {
 
 // Rank 2 vanishes; rank 0 waits for it, rank 1 waits for rank 0 only. Both must blame rank 2.
 TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
-  RunGlooJob(3, [](Connection& connection) {
+  std::latch others_are_through(2);  // Or the loss would meet them in Synchronize.
+  RunGlooJob(3, [&](Connection& connection) {
     Correspondent me(connection);
     me.Synchronize();
-    if (me.rank() == 2) return Vanish(connection);
+    if (me.rank() == 2) {
+      others_are_through.wait();
+      return Vanish(connection);
+    }
+    others_are_through.count_down();
     std::vector<uint8_t> memory(1 << 20);
     const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, memory.data(), 1 << 20};
     const TimePoint start = Now();
