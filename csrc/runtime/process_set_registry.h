@@ -43,10 +43,15 @@ class ProcessSetRegistry {
                                    "add_process_set() first.");
   }
 
-  // kInvalidArgument when this rank is no member, too.
-  Status CheckMember(ProcessSetId id) const {
+  // kInvalidArgument when there is none or this rank is no member.
+  Status CheckMember(ProcessSetId id) const MYDIST_EXCLUDES(mutex_) {
+    {
+      // Asked for every tensor, so without a copy.
+      MutexLock lock(mutex_);
+      const auto it = sets_.find(id);
+      if (it != sets_.end() && it->second.IndexOf(rank_)) return Status::Ok();
+    }
     MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(id));
-    if (set.IndexOf(rank_)) return Status::Ok();
     std::string ranks;
     for (const int rank : set.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     return Status::InvalidArgument(
