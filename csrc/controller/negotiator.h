@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -35,6 +36,8 @@ struct NegotiatorOptions {
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
   std::vector<std::string> hosts;              // Of each rank, for messages; may be empty.
+  // What waits in any process set: looked at when a tensor stalls.
+  std::function<std::vector<WaitingTensor>()> all_waiting;
 };
 
 struct NegotiatorStats {
@@ -82,6 +85,9 @@ class Negotiator {
   bool HasNews() const;
   // When it next has something to do though nothing arrives; kNever: not at all.
   TimePoint NextDeadline();
+  // A bounded number of them.
+  std::vector<WaitingTensor> WaitingTensors() const;
+
   bool HasOwnInFlight() const { return own_.size() > 0; }
 
   const ProcessSet& set() const { return set_; }
@@ -125,7 +131,6 @@ class Negotiator {
   std::string JoinConflict(const Request& request) const;
   Status DecideStalls(TimePoint now, std::vector<StreamItem>& items);
   Status DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items);
-  std::vector<WaitingTensor> WaitingTensors() const;
 
   const ProcessSet set_;
   const Vertex vertex_;      // Restricted to the set.

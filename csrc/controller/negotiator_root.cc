@@ -155,7 +155,7 @@ Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,
 Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
   const std::vector<StallEvent> events = pending_.TakeDue(now);
   if (events.empty()) return Status::Ok();
-  const std::vector<WaitingTensor> others = WaitingTensors();
+  const std::vector<WaitingTensor> others = options_.all_waiting();
   size_t warning_count = 0;
   for (const StallEvent& event : events) {
     const auto waiting = pending_.Look(event.name);

@@ -32,7 +32,16 @@ ProcessSetTable::ProcessSetTable(Vertex vertex, NegotiatorOptions options)
     : vertex_(std::move(vertex)),
       options_(std::move(options)),
       lane_positions_(vertex_.lanes.size()) {
+  options_.all_waiting = [this] { return AllWaiting(); };
   Add(AllRanks(options_.size));
+}
+
+std::vector<WaitingTensor> ProcessSetTable::AllWaiting() const {
+  std::vector<WaitingTensor> all;
+  for (const auto& [id, negotiator] : negotiators_) {
+    for (WaitingTensor& tensor : negotiator->WaitingTensors()) all.push_back(std::move(tensor));
+  }
+  return all;
 }
 
 void ProcessSetTable::Add(std::vector<int> ranks) {

@@ -57,9 +57,10 @@ class ProcessSetTable {
   // Adds or removes the set the item agrees on.
   void FollowChange(const StreamItem& item);
   Response& Respond(ResponseKind kind);
+  std::vector<WaitingTensor> AllWaiting() const;
 
   const Vertex vertex_;  // Of the whole job.
-  const NegotiatorOptions options_;
+  NegotiatorOptions options_;
   StreamState stream_;
   std::vector<uint64_t> lane_positions_;  // Of the latest report of each lane.
   std::map<ProcessSetId, std::unique_ptr<Negotiator>> negotiators_;

@@ -26,6 +26,20 @@ bool ReadyOnNoneOf(const WaitingTensor& tensor, const WaitingTensor& other) {
   });
 }
 
+bool SomeMissingIsReadyIn(const WaitingTensor& tensor, const WaitingTensor& other) {
+  return std::any_of(tensor.missing.begin(), tensor.missing.end(), [&](int32_t rank) {
+    return std::binary_search(other.ready.begin(), other.ready.end(), rank);
+  });
+}
+
+// Whether `other` may be what the missing ranks have submitted instead.
+bool MayBeMeant(const WaitingTensor& tensor, const WaitingTensor& other) {
+  const bool same_set = tensor.request.process_set == other.request.process_set;
+  if (same_set && other.request.name == tensor.request.name) return false;
+  // In sets without common ranks like names are nothing unusual.
+  return ReadyOnNoneOf(tensor, other) && (same_set || SomeMissingIsReadyIn(tensor, other));
+}
+
 // Lower is more alike; nothing when unlike.
 std::optional<size_t> Distance(const Request& a, const Request& b) {
   const size_t distance = EditDistance(a.name, b.name);
@@ -35,11 +49,22 @@ std::optional<size_t> Distance(const Request& a, const Request& b) {
                            SameProperty(RequestProperty::kDtype, a, b) &&
                            SameProperty(RequestProperty::kShape, a, b);
   if (similar_name) return distance;
-  if (same_tensor) return kMaxComparedBytes + distance;
+  if (same_tensor && a.process_set == b.process_set) return kMaxComparedBytes + distance;
   return std::nullopt;
 }
 
+std::string InSetText(const WaitingTensor& tensor) {
+  return "\n  '" + tensor.request.name + "' in process set " +
+         std::to_string(tensor.request.process_set) + " is ready on " + RankListText(tensor.ready);
+}
+
 std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other) {
+  if (other.request.process_set != tensor.request.process_set) {
+    return InSetText(tensor) + InSetText(other) +
+           "\nIf that is meant to be one tensor, pass the same process_set on every rank; if not, "
+           "the"
+           " ranks wait for each other: let all call what they share in the same order.";
+  }
   return "\n  '" + tensor.request.name + "' is ready on " + RankListText(tensor.ready) + "\n  '" +
          other.request.name + "' is ready on " + RankListText(other.ready) +
          "\nProbably one tensor under two names: use the same name on every rank.";
@@ -68,7 +93,7 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
   const WaitingTensor* best = nullptr;
   size_t best_distance = 0;
   for (const WaitingTensor& other : others) {
-    if (other.request.name == tensor.request.name || !ReadyOnNoneOf(tensor, other)) continue;
+    if (!MayBeMeant(tensor, other)) continue;
     const auto distance = Distance(tensor.request, other.request);
     if (!distance || (best != nullptr && *distance >= best_distance)) continue;
     best = &other;

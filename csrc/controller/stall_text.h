@@ -22,7 +22,8 @@ std::string StallText(const WaitingTensor& tensor, Duration waited, const StallC
 std::string GroupStallText(const Request& member, size_t ready_count, Duration waited);
 
 // The one among `others` that is probably the same tensor under another name: it is ready on none
-// of the ranks that are ready for `tensor`, has the same op, dtype and shape or a similar name.
+// of the ranks that are ready for `tensor`, has the same op, dtype and shape or a similar name. In
+// another process set: a similar name, and ready on a rank that is missing.
 // Null when there is none.
 const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
                                   const std::vector<WaitingTensor>& others);

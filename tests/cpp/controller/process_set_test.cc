@@ -171,6 +171,24 @@ TEST(ProcessSetTest, AStallNamesMembersOnly) {
   EXPECT_THAT(job.Stalls(3)[0], HasSubstr("waits for ranks 1, 4 "));
 }
 
+TEST(ProcessSetTest, AStallShowsThatTheOthersUseAnotherSet) {
+  SimulatedJob job({.size = 3, .stall_warning = std::chrono::seconds(10)});
+  const ProcessSetId set = AddSet(job, {0, 1});
+  const ProcessSetId apart = AddSet(job, {1, 2});
+  job.Announce(0, InSet(set, "x"));
+  job.Announce(1, InSet(kGlobalProcessSet, "x"));
+  job.Announce(2, InSet(apart, "x"));  // Has no rank in common with those that wait in `set`.
+  job.RunUntilQuiet();
+  job.now += std::chrono::seconds(11);
+  job.RunUntilQuiet();
+  ASSERT_FALSE(job.Stalls(0).empty());
+  EXPECT_THAT(job.Stalls(0),
+              ::testing::Contains(
+                  HasSubstr("\n  'x' in process set 1 is ready on rank 0"
+                            "\n  'x' in process set 0 is ready on rank 1"
+                            "\nIf that is meant to be one tensor, pass the same process_set")));
+}
+
 // Overlapping sets, every rank submitting in its own order: what two ranks both see they see in the
 // same order, or they could wait for each other crosswise.
 TEST(ProcessSetTest, AllSetsFollowOneOrder) {
