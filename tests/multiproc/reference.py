@@ -96,6 +96,22 @@ def expect_close(
     )
 
 
+def expect_near(got: torch.Tensor, wanted: torch.Tensor, bound: float, what: str) -> None:
+    """Same shape, and values equal within `bound`, absolute or relative. NaN is no value.
+
+    In place of torch.testing, whose first use costs each rank a second of imports.
+    """
+    assert got.shape == wanted.shape, (
+        f"{what}: shape {tuple(got.shape)}, expected {tuple(wanted.shape)}"
+    )
+    got, wanted = wide(got.detach()), wide(wanted.detach())
+    error = (got - wanted).abs() / wanted.abs().clamp(min=1.0)
+    assert bool((error <= bound).all()), (
+        f"{what}: got {got.flatten()[:8]}, expected {wanted.flatten()[:8]}; the largest error is "
+        f"{error.max()}, allowed is {bound}"
+    )
+
+
 def ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Distance of neighbours of `dtype` at each value."""
     _, exponent = torch.frexp(values.abs())

@@ -70,14 +70,33 @@ def test_gradients_pass_through_compression() -> None:
 
 @pytest.mark.parametrize("op", [md.Min, md.Max, md.Product], ids=str)
 @pytest.mark.parametrize("call", [md.allreduce, md.reducescatter])
-def test_operations_without_gradient_say_so(
-    call: Callable[..., torch.Tensor], op: md.ReduceOp
-) -> None:
+def test_operations_that_are_not_linear(call: Callable[..., torch.Tensor], op: md.ReduceOp) -> None:
+    x = torch.tensor([0.0, 2.0, -3.0], dtype=torch.float64, requires_grad=True)
+    out = call(x, op=op, prescale_factor=-2.0, postscale_factor=3.0)
+    assert torch.equal(out, x * -6.0)
+    out.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [-6.0] * 3
+    assert torch.autograd.gradgradcheck(lambda t: call(t**3, op=op), (x + 1.0,))
+
+
+@pytest.mark.parametrize("name", ["allgather", "broadcast", "alltoall", "reducescatter"])
+def test_second_derivatives_of_what_moves_rows(name: str) -> None:
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "allgather": md.allgather,
+        "broadcast": lambda t: md.broadcast(t, 0),
+        "alltoall": lambda t: torch.as_tensor(md.alltoall(t)),
+        "reducescatter": md.reducescatter,
+    }
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda t: calls[name](t**3).square(), (x,))
+
+
+def test_adasum_has_no_gradient() -> None:
     x = torch.ones(3, requires_grad=True)
-    out = call(x, op=op)
-    assert torch.equal(out, x)
-    text = rf"{call.__name__} with op {op} has no gradient in this version; use Sum or Average"
-    with pytest.raises(NotImplementedError, match=text):
+    out = md.allreduce(x, op=md.Adasum)
+    with pytest.raises(
+        NotImplementedError, match="allreduce with op Adasum has no gradient: .*Use"
+    ):
         out.sum().backward()
 
 
