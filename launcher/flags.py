@@ -214,6 +214,13 @@ FLAGS: tuple[Flag, ...] = (
         "S",
         "MYDIST_STALL_SHUTDOWN_SECONDS",
     ),
+    Flag(
+        ("--check-consistency",),
+        "compare the ranks' parameters every N steps [0: at the first only, -1: never]",
+        integer(-1, 1_000_000_000),
+        "N",
+        "MYDIST_CHECK_CONSISTENCY",
+    ),
     Flag(("--log-level",), ", ".join(LOG_LEVELS), choice(LOG_LEVELS), "LEVEL", "MYDIST_LOG_LEVEL"),
     Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
     Flag(

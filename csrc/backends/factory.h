@@ -23,10 +23,12 @@ namespace mydist {
 using BootstrapExchange = std::function<Result<std::vector<Bytes>>(const Bytes& mine)>;
 
 struct BackendOptions {
-  int rank = 0;  // As the launcher says; MPI compares it with its own and refuses a difference.
+  int rank = 0;  // In the job. MPI compares it with what it knows and refuses a difference.
   int size = 1;
   const Config* config = nullptr;  // Not null; outlives Connect only.
   BootstrapExchange exchange;      // Empty for MPI, which brings its own.
+  // MPI: those of all started ranks that form the job, ascending; empty: all of them.
+  std::vector<int> members{};
 };
 
 // A connected backend: everything the engine needs to talk to the peers. The two planes may share a

@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kPrefix = "MYDIST_";
 constexpr double kMaxSeconds = 1e6;
 constexpr int64_t kMaxCacheCapacity = 1'000'000;
+constexpr int64_t kMaxConsistencySteps = 1'000'000'000;
 constexpr double kMaxFusionMegabytes = 1 << 20;
 constexpr double kBytesPerMegabyte = 1 << 20;
 
@@ -114,6 +115,11 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.hierarchical_allreduce);
         }},
+    Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
+                       config.check_consistency_steps);
+        }},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
         [](const std::string& text, Config& config) {
@@ -203,7 +209,8 @@ std::string Config::Digest() const {
   return "MYDIST_FUSION_THRESHOLD_MB=" + FormatNumber(megabytes) +
          "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
-         "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical + "\n";
+         "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
+         "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n";
 }
 
 const std::vector<Knob>& Knobs() {

@@ -43,6 +43,9 @@ struct MYDIST_EXPORT Config {
   std::vector<std::string> network_interfaces;
   // MYDIST_HIERARCHICAL_ALLREDUCE: unset = chosen by layout and size.
   std::optional<bool> hierarchical_allreduce;
+  // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
+  // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
+  int64_t check_consistency_steps = 0;
   // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.

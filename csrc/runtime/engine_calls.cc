@@ -94,7 +94,12 @@ Status Engine::SwitchTimeline(TimelineSwitch command) {
 }
 
 Result<Handle> Engine::Join(NumbersCallback on_numbers) {
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open({JoinCommand::key()}));
+  const Result<Handle> opened = handles_->Open({JoinCommand::key()});
+  if (opened.status().code() == StatusCode::kInvalidArgument) {
+    return Status::InvalidArgument(
+        "join() has been called already and has not returned yet. Wait for that first.");
+  }
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
   std::vector<Mail> mail;
   mail.emplace_back(JoinCommand{handle, std::move(on_numbers)});
   if (Status posted = Post(std::move(mail), 0); !posted.ok()) {

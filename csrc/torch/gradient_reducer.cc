@@ -10,6 +10,8 @@
 #include "runtime/process.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
+#include "torch/gradient_errors.h"
+#include "torch/gradients_in_flight.h"
 #include "torch/in_flight.h"
 #include "torch/tensor_adapter.h"
 
@@ -32,33 +34,8 @@ class GradientHook {
   size_t index_;
 };
 
-std::string GradientOf(const std::string& name) { return "gradient of '" + name + "'"; }
-
 int64_t VersionOf(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
-}
-
-Status TooManyBackwards(const std::string& name, int64_t passes) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name + "' was computed more than backward_passes_per_step (" +
-      std::to_string(passes) +
-      ") times since the last step. Call optimizer.step() or synchronize() before the next "
-      "backward, raise backward_passes_per_step, or run the extra backward in "
-      "optimizer.no_sync().");
-}
-
-Status GradientReplaced(const std::string& name) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name +
-      "' was replaced or cleared between backward and step, while it was being reduced. Call "
-      "zero_grad() after step() (or before backward), or synchronize() first.");
-}
-
-Status GradientChanged(const std::string& name) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name +
-      "' was changed in place between backward and step, while it was being reduced (zero_grad, "
-      "clipping or GradScaler.unscale_). Call optimizer.synchronize() before changing gradients.");
 }
 
 }  // namespace
@@ -118,22 +95,52 @@ at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
   return options_.wire_format == WireFormat::kFloat16 ? at::kHalf : at::kBFloat16;
 }
 
+Status GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
+  const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
+  if (parameter.sparse_dims > 0) {
+    gradient.sparse.emplace(parameter.tensor.sizes(), parameter.sparse_dims, dtype);
+  } else {
+    gradient.wire = at::zeros(parameter.tensor.sizes(), dtype);
+  }
+  return Status::Ok();
+}
+
+Status GradientReducer::CheckSparse(const Parameter& parameter) const {
+  const auto refuse = [&parameter](const std::string& why) {
+    return Status::InvalidArgument(GradientOf(parameter.name) + " is sparse, " + why +
+                                   " Create the layer with sparse=False, or pass "
+                                   "sparse_as_dense=True to DistributedOptimizer.");
+  };
+  const ReduceOp op = options_.reduction.op;
+  if (parameter.tensor.grad().layout() != at::kSparse) return refuse("but not a COO tensor.");
+  if (!parameter.group.empty()) {
+    return refuse("but in a group, which is reduced as one dense piece; leave it out of `groups`.");
+  }
+  if (op != ReduceOp::kAverage && op != ReduceOp::kSum) {
+    return refuse("which op " + std::string(ReduceOpName(op)) +
+                  " cannot reduce: rows that a rank has not touched are zero only for Average and "
+                  "Sum.");
+  }
+  return Status::Ok();
+}
+
+Status GradientReducer::MakeSparse(Parameter& parameter, InFlightGradient& gradient) const {
+  MYDIST_RETURN_IF_ERROR(CheckSparse(parameter));
+  gradient.gradient = parameter.tensor.grad();
+  gradient.version = VersionOf(gradient.gradient);
+  gradient.sparse.emplace(gradient.gradient, WireDtype(gradient.gradient.scalar_type()));
+  parameter.sparse_dims = gradient.gradient.sparse_dim();
+  return CheckReadable(gradient.sparse->values(), GradientOf(parameter.name)).status();
+}
+
 Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradient) const {
   const at::NoGradGuard no_grad;
-  if (!parameter.tensor.grad().defined()) {
-    const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
-    gradient.wire = at::zeros(parameter.tensor.sizes(), dtype);
-    return Status::Ok();
-  }
+  if (!parameter.tensor.grad().defined()) return MakeZeros(parameter, gradient);
   if (parameter.tensor.grad().layout() != at::kStrided) {
-    if (!sparse_as_dense_) {
-      return Status::InvalidArgument(
-          GradientOf(parameter.name) +
-          " is sparse, expected a dense one. Create the layer with sparse=False, or pass "
-          "sparse_as_dense=True to DistributedOptimizer.");
-    }
+    if (!sparse_as_dense_) return MakeSparse(parameter, gradient);
     parameter.tensor.mutable_grad() = parameter.tensor.grad().to_dense();
   }
+  parameter.sparse_dims = 0;
   gradient.gradient = parameter.tensor.grad();
   const std::string what = GradientOf(parameter.name);
   MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
@@ -144,27 +151,40 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
   return Status::Ok();
 }
 
-Status GradientReducer::Submit(const Parameter& parameter, InFlightGradient& gradient) const {
-  const std::optional<DataType> dtype = ToDataType(gradient.wire.scalar_type());
+Submission GradientReducer::DenseSubmission(const Parameter& parameter,
+                                            const at::Tensor& wire) const {
+  const std::optional<DataType> dtype = ToDataType(wire.scalar_type());
   MYDIST_CHECK(dtype.has_value());
   Submission submission;
   Request& request = submission.request;
   request.name = parameter.name;
   request.op = OpKind::kAllreduce;
   request.dtype = *dtype;
-  request.shape = ShapeOf(gradient.wire);
+  request.shape = ShapeOf(wire);
   request.reduce_op = options_.reduction.op;
   request.prescale = options_.reduction.prescale;
   request.postscale = options_.reduction.postscale;
   request.process_set = options_.process_set;
   request.group = parameter.group;
   request.group_size = parameter.group_size;
-  submission.output = gradient.wire.mutable_data_ptr();
+  submission.output = wire.mutable_data_ptr();
   submission.input = submission.output;
+  return submission;
+}
+
+Status GradientReducer::Submit(const Parameter& parameter, InFlightGradient& gradient) const {
   std::vector<Submission> submissions;
-  submissions.push_back(std::move(submission));
   InFlightCall call;
-  call.memory.push_back(gradient.wire);
+  if (gradient.sparse) {
+    Request request;
+    request.name = parameter.name;
+    request.process_set = options_.process_set;
+    submissions = gradient.sparse->Submissions(request);
+    call.memory = gradient.sparse->memory();
+  } else {
+    submissions.push_back(DenseSubmission(parameter, gradient.wire));
+    call.memory.push_back(gradient.wire);
+  }
   try {
     gradient.handle =
         InFlight::Instance().Submit(std::move(submissions), std::move(call), Pace::kWithMore);
@@ -175,11 +195,19 @@ Status GradientReducer::Submit(const Parameter& parameter, InFlightGradient& gra
 }
 
 Status GradientReducer::Enqueue(Parameter& parameter) {
+  GradientsInFlight& others = GradientsInFlight::Instance();
+  MYDIST_RETURN_IF_ERROR(others.Check(parameter.tensor, parameter.name, options_.process_set));
   InFlightGradient gradient{};
   MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
   MYDIST_RETURN_IF_ERROR(Submit(parameter, gradient));
   parameter.in_flight = std::move(gradient);
+  others.Add(parameter.tensor, parameter.name, options_.process_set);
   return Status::Ok();
+}
+
+void GradientReducer::Land(Parameter& parameter) {
+  GradientsInFlight::Instance().Remove(parameter.tensor);
+  parameter.in_flight.reset();
 }
 
 Status GradientReducer::EnqueueMissing(bool alone) {
@@ -196,39 +224,71 @@ Status GradientReducer::EnqueueMissing(bool alone) {
   return first;
 }
 
+// The gradient's own memory stays where it is; a sparse one is another tensor afterwards.
+void GradientReducer::Install(Parameter& parameter, const InFlightGradient& done,
+                              bool alone) const {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  const at::ScalarType dtype = parameter.tensor.scalar_type();
+  if (!done.gradient.defined() && (alone || !parameter.tensor.requires_grad())) return;
+  if (done.sparse) {
+    gradient = done.sparse->Sum(dtype, sparse_factor_);
+  } else if (!done.gradient.defined()) {
+    gradient = done.wire.to(dtype);
+  } else if (!done.wire.is_same(done.gradient)) {
+    done.gradient.copy_(done.wire);
+  }
+}
+
 Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool alone) {
   const at::NoGradGuard no_grad;
   const InFlightGradient done = std::move(*parameter.in_flight);
-  parameter.in_flight.reset();
+  Land(parameter);
   parameter.backward_passes = 0;
+  if (outcome.code() == StatusCode::kMismatch && (done.sparse || !done.gradient.defined())) {
+    return WithSparseHint(outcome);
+  }
   MYDIST_RETURN_IF_ERROR(outcome);
   const at::Tensor& now = parameter.tensor.grad();
   if (!done.gradient.defined()) {
     if (now.defined()) return GradientReplaced(parameter.name);
-    if (!alone && parameter.tensor.requires_grad()) {
-      parameter.tensor.mutable_grad() = done.wire.to(parameter.tensor.scalar_type());
-    }
-    return Status::Ok();
+  } else {
+    if (!now.is_same(done.gradient)) return GradientReplaced(parameter.name);
+    if (!done.sparse && now.const_data_ptr() != done.data) return GradientReplaced(parameter.name);
+    if (VersionOf(now) != done.version) return GradientChanged(parameter.name);
   }
-  if (!now.is_same(done.gradient) || now.const_data_ptr() != done.data) {
-    return GradientReplaced(parameter.name);
-  }
-  if (VersionOf(now) != done.version) return GradientChanged(parameter.name);
-  if (!done.wire.is_same(done.gradient)) done.gradient.copy_(done.wire);
+  Install(parameter, done, alone);
   return Status::Ok();
 }
 
-void GradientReducer::Synchronize() {
-  const bool alone = ValueOrThrow(process::GetTopology()).size == 1;
-  Status first = EnqueueMissing(alone);
-  std::vector<Handle> handles;
-  std::vector<size_t> indices;
+std::vector<GradientReducer::Flight> GradientReducer::Flights() {
+  std::vector<Flight> flights;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].backward_passes = 0;
-    if (!parameters_[i].in_flight) continue;
-    handles.push_back(parameters_[i].in_flight->handle);
-    indices.push_back(i);
+    if (parameters_[i].in_flight) flights.push_back({i, parameters_[i].in_flight->handle});
   }
+  return flights;
+}
+
+// The wait gave up the GIL, so another thread may have removed or finished the gradient.
+Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome, bool alone) {
+  if (flight.index >= parameters_.size()) return LostWhileWaiting();
+  Parameter& parameter = parameters_[flight.index];
+  if (!parameter.in_flight || parameter.in_flight->handle != flight.handle) {
+    return LostWhileWaiting();
+  }
+  return Finish(parameter, outcome, alone);
+}
+
+void GradientReducer::Synchronize() {
+  const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
+  const bool alone = set_size == 1;
+  const bool averages = options_.reduction.op == ReduceOp::kAverage;
+  sparse_factor_ =
+      options_.reduction.prescale * options_.reduction.postscale / (averages ? set_size : 1);
+  Status first = EnqueueMissing(alone);
+  const std::vector<Flight> flights = Flights();
+  std::vector<Handle> handles;
+  for (const Flight& flight : flights) handles.push_back(flight.handle);
   std::vector<Status> outcomes;
   std::exception_ptr interrupted;
   try {
@@ -237,7 +297,7 @@ void GradientReducer::Synchronize() {
     interrupted = std::current_exception();
   }
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    const Status status = Finish(parameters_[indices[i]], outcomes[i], alone);
+    const Status status = FinishFlight(flights[i], outcomes[i], alone);
     // What the peers see as well says more than what only this rank did wrong.
     const bool outranks = first.code() == StatusCode::kInvalidArgument && !outcomes[i].ok();
     if (first.ok() || outranks) first = status;
@@ -269,7 +329,10 @@ void GradientReducer::Reset() {
 
 void GradientReducer::Remove() {
   for (Parameter& parameter : parameters_) {
-    if (parameter.in_flight) InFlight::Instance().Abandon(parameter.in_flight->handle);
+    if (parameter.in_flight) {
+      InFlight::Instance().Abandon(parameter.in_flight->handle);
+      Land(parameter);
+    }
     RemoveHook(parameter);
   }
   parameters_.clear();
@@ -299,13 +362,11 @@ std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, dou
   if (compression < 0 || compression > 2) {
     refuse("compression " + std::to_string(compression) + " is unknown, expected 0, 1 or 2");
   }
-  if (process_set != kGlobalProcessSet) {
-    refuse("process set " + std::to_string(process_set) +
-           " does not exist; this version has the global process set (id 0) only");
-  }
+  ThrowIfError(process::GetProcessSet(process_set).status());
   GradientReducerOptions options;
   options.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale};
   options.wire_format = static_cast<WireFormat>(compression);
+  options.process_set = process_set;
   auto reducer = std::make_shared<GradientReducer>(options);
   reducer->SetBackwardPassesPerStep(passes);
   return reducer;

@@ -18,6 +18,7 @@
 
 #include "runtime/handle_table.h"
 #include "torch/reduction_check.h"
+#include "torch/sparse_gradient.h"
 #include "world/process_set.h"
 
 namespace mydist {
@@ -46,7 +47,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
   void AddParameter(const at::Tensor& tensor, const std::string& name, const std::string& group,
                     int32_t group_size);
 
-  // The hook: the gradient of parameter `index` has been accumulated. Never waits.
+  // The hook: the gradient of parameter `index` has been accumulated. Never waits. ValueError for
+  // one backward too many, and when another reducer is reducing the same gradient.
   void OnGradient(size_t index);
 
   // Enqueues what is missing, waits for all, puts the results into .grad. Blocking; throws the
@@ -57,14 +59,16 @@ class __attribute__((visibility("hidden"))) GradientReducer
   void SetBackwardPassesPerStep(int64_t passes);
   // Off inside no_sync(): gradients accumulate on this rank only and are not counted.
   void SetEnabled(bool enabled) { enabled_ = enabled; }
-  // On: a sparse gradient is replaced by its dense form. Off: it is a ValueError.
+  // On: a sparse gradient is replaced by its dense form. Off: its rows are gathered; a rank
+  // without a gradient then contributes no rows, once it has had a sparse one.
   void SetSparseAsDense(bool sparse_as_dense) { sparse_as_dense_ = sparse_as_dense; }
   std::vector<std::string> Pending() const;
   // Whether a backward, counted or not, has run since the last Synchronize.
   bool touched() const { return touched_; }
   // Forgets how many backward passes have been counted; what is in flight stays in flight.
   void Reset();
-  // Unregisters all hooks and lets go of what is in flight. AddParameter starts anew.
+  // Unregisters all hooks and lets go of what is in flight. AddParameter starts anew. A
+  // Synchronize that another thread is waiting in ends with an error.
   void Remove();
 
  private:
@@ -74,6 +78,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     int64_t version = 0;  // Of `gradient` when enqueued; what the engine writes does not count.
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;  // What the engine reduces: the gradient itself or a dense or cast copy.
+    std::optional<SparseGradient> sparse;  // Instead of `wire`.
   };
   struct Parameter {
     at::Tensor tensor;
@@ -81,16 +86,30 @@ class __attribute__((visibility("hidden"))) GradientReducer
     std::string group;
     int32_t group_size = 0;
     int64_t backward_passes = 0;
+    int64_t sparse_dims = 0;  // Of the last gradient; 0 when it was dense or there was none.
     std::optional<InFlightGradient> in_flight;
     pybind11::object hook_handle;
   };
 
   Status Enqueue(Parameter& parameter);
   Status MakeWire(Parameter& parameter, InFlightGradient& gradient) const;
+  Status MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
+  Status MakeSparse(Parameter& parameter, InFlightGradient& gradient) const;
+  Status CheckSparse(const Parameter& parameter) const;
+  Submission DenseSubmission(const Parameter& parameter, const at::Tensor& wire) const;
   Status Submit(const Parameter& parameter, InFlightGradient& gradient) const;
   // Enqueues what the hooks have not; the first error does not stop the rest.
   Status EnqueueMissing(bool alone);
+  // What Synchronize waits for; a gradient is found again by both.
+  struct Flight {
+    size_t index;
+    Handle handle;
+  };
+  std::vector<Flight> Flights();
+  Status FinishFlight(const Flight& flight, const Status& outcome, bool alone);
   Status Finish(Parameter& parameter, const Status& outcome, bool alone);
+  void Land(Parameter& parameter);  // It is no longer in flight.
+  void Install(Parameter& parameter, const InFlightGradient& done, bool alone) const;
   void RemoveHook(Parameter& parameter) noexcept;
   at::ScalarType WireDtype(at::ScalarType dtype) const;
 
@@ -99,6 +118,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   bool enabled_ = true;
   bool touched_ = false;
   bool sparse_as_dense_ = false;
+  double sparse_factor_ = 1.0;  // What the sum of sparse gradients is multiplied by.
   std::vector<Parameter> parameters_;
 };
 

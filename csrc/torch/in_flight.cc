@@ -1,5 +1,6 @@
 #include "torch/in_flight.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
@@ -52,6 +53,18 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
 
 }  // namespace
 
+OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype) {
+  return [late = std::move(late), index, dtype](const Shape& shape) -> Result<void*> {
+    try {
+      late->tensors[index] = at::Tensor(at::detail::empty_cpu(shape.dims(), dtype));
+      return late->tensors[index].mutable_data_ptr();
+    } catch (const std::exception& error) {
+      return Status::Internal("no memory for an output of shape " + shape.ToString() + ": " +
+                              error.what());
+    }
+  };
+}
+
 InFlight& InFlight::Instance() {
   // Leaked: tensors must not be released while the interpreter is being taken down.
   static InFlight* const instance = new InFlight;
@@ -61,7 +74,10 @@ InFlight& InFlight::Instance() {
 Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace) {
   ForgetAbandoned();
   for (const at::Tensor& tensor : call.memory) call.storages.push_back(tensor.storage());
-  const Handle handle = ValueOrThrow(process::Submit(std::move(submissions), pace));
+  return Keep(ValueOrThrow(process::Submit(std::move(submissions), pace)), std::move(call));
+}
+
+Handle InFlight::Keep(Handle handle, InFlightCall call) {
   MutexLock lock(mutex_);
   calls_.emplace(handle, std::move(call));
   return handle;
@@ -101,7 +117,7 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   if (call.late != nullptr) {
     // Moved out, not copied: whatever the engine still has of `late` is empty from here on.
     for (at::Tensor& tensor : call.late->tensors) call.outputs.push_back(std::move(tensor));
-    if (call.gives_splits) call.outputs.push_back(ToTensor(call.late->received_splits));
+    if (call.gives_numbers) call.outputs.push_back(ToTensor(call.late->numbers));
   }
   return std::move(call.outputs);
 }

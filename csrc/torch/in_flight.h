@@ -23,8 +23,12 @@ namespace mydist {
 struct LateOutputs {
   explicit LateOutputs(size_t count) : tensors(count) {}
   std::vector<at::Tensor> tensors;
-  std::vector<int64_t> received_splits;
+  std::vector<int64_t> numbers;  // What the operation found out besides tensors.
 };
+
+// Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on the
+// engine's thread, hence no dispatcher and no Python.
+OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype);
 
 // An output the engine could not write directly: copied when the collective is complete.
 struct WriteBack {
@@ -39,7 +43,7 @@ struct InFlightCall {
   std::vector<at::Tensor> outputs;
   std::vector<WriteBack> write_backs;
   std::shared_ptr<LateOutputs> late;  // Outputs after `outputs`; null when there are none.
-  bool gives_splits = false;          // `late` ends with the received splits.
+  bool gives_numbers = false;         // wait() ends with the numbers of `late`.
 };
 
 class InFlight {
@@ -50,6 +54,9 @@ class InFlight {
   // process::Submit says; nothing has been enqueued then.
   Handle Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace = Pace::kNow)
       MYDIST_EXCLUDES(mutex_);
+
+  // Keeps `call` until the handle, which process gave out otherwise, is waited for. Returns it.
+  Handle Keep(Handle handle, InFlightCall call) MYDIST_EXCLUDES(mutex_);
 
   // ValueError when the handle was never given out or has been waited for.
   bool Poll(Handle handle) MYDIST_EXCLUDES(mutex_);

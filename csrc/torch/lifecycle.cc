@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/factory.h"
@@ -43,9 +44,14 @@ struct PythonExchange {
   }
 };
 
-void Init(int rank, int size, const std::string& backend, const py::object& exchange) {
+void Init(int rank, int size, const std::string& backend, const py::object& exchange,
+          std::vector<int> members) {
   const auto python_exchange = std::make_shared<PythonExchange>();
-  InitOptions options{.rank = rank, .size = size, .backend = backend, .exchange = {}};
+  InitOptions options{.rank = rank,
+                      .size = size,
+                      .backend = backend,
+                      .exchange = {},
+                      .members = std::move(members)};
   if (!exchange.is_none()) {
     python_exchange->callable = exchange;
     options.exchange = [python_exchange](const Bytes& mine) { return python_exchange->Call(mine); };
@@ -142,7 +148,7 @@ void BindLifecycle(py::module_& module) {
       .def_readonly("hosts", &Topology::hosts);
 
   module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("backend"),
-             py::arg("exchange"));
+             py::arg("exchange"), py::arg("members") = std::vector<int>());
   module.def("shutdown", &Shutdown);
   module.def("is_initialized", &process::IsInitialized);
   module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });

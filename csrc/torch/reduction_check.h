@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -17,6 +18,13 @@ struct ReductionArguments {
   double postscale = 1.0;
 };
 
+// What to do when `op` has no meaning for `dtype`.
+inline std::string_view InsteadOf(ReduceOp op, DataType dtype) {
+  if (op == ReduceOp::kAdasum) return "It is for real floating point; use Sum or Average.";
+  if (IsComplex(dtype)) return "Complex numbers have no order; use Sum, Average or Product.";
+  return "Use Sum or Max for a logical or, Min or Product for a logical and.";
+}
+
 // kInvalidArgument naming what, op and dtype. `what` is e.g. "allreduce of 'x'".
 inline Status CheckReduction(const ReductionArguments& arguments, DataType dtype,
                              const std::string& what) {
@@ -29,11 +37,7 @@ inline Status CheckReduction(const ReductionArguments& arguments, DataType dtype
   if (!HasMeaning(arguments.op, dtype)) {
     return Status::InvalidArgument(what + ": op " + std::string(ReduceOpName(arguments.op)) +
                                    " has no meaning for dtype " + std::string(DataTypeName(dtype)) +
-                                   ". " +
-                                   (IsComplex(dtype) ? "Complex numbers have no order; use Sum, "
-                                                       "Average or Product."
-                                                     : "Use Sum or Max for a logical or, Min or "
-                                                       "Product for a logical and."));
+                                   ". " + std::string(InsteadOf(arguments.op, dtype)));
   }
   if (dtype == DataType::kBool && (arguments.prescale != 1.0 || arguments.postscale != 1.0)) {
     return Status::InvalidArgument(what +

@@ -27,6 +27,7 @@ def init(
     size: int,
     backend: str,
     exchange: Callable[[bytes], Sequence[bytes]] | None,
+    members: Sequence[int] = (),  # MPI: the launched ranks that form the job; empty: all.
 ) -> None: ...
 def shutdown() -> None: ...
 def is_initialized() -> bool: ...
@@ -74,10 +75,38 @@ def enqueue_reducescatter(
     postscale_factor: float,
     process_set: int,
 ) -> int: ...
+def enqueue_reduce(
+    input: torch.Tensor,
+    output: torch.Tensor | None,  # Used on the root only; None: a new tensor is made there.
+    root_rank: int,
+    name: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> int: ...
+def enqueue_gather(input: torch.Tensor, root_rank: int, name: str, process_set: int) -> int: ...
+def enqueue_scatter(
+    tensor: torch.Tensor,  # Elsewhere than on the root only its dtype and row shape matter.
+    splits: Sequence[int] | None,
+    root_rank: int,
+    name: str,
+    process_set: int,
+) -> int: ...
+def enqueue_send_receive(
+    tensor: torch.Tensor, source: int, destination: int, name: str, process_set: int
+) -> int: ...
+def enqueue_add_process_set(ranks: Sequence[int], name: str) -> int: ...
+def enqueue_remove_process_set(process_set: int, name: str) -> int: ...
+def enqueue_join() -> int: ...
 def enqueue_barrier(name: str, process_set: int) -> int: ...
 def poll(handle: int) -> bool: ...
 def wait(handle: int) -> list[torch.Tensor]:
-    """Outputs in the order of the inputs; for alltoall [output, received_splits (int64)]."""
+    """Outputs in the order of the inputs; nothing where the rank has none (reduce, gather, send).
+
+    With numbers as a last tensor (int64): the received splits of alltoall, the number of an added
+    process set, the rank that joined last.
+    """
 
 class GradientHook:
     """What GradientReducer registers on a parameter."""
@@ -108,7 +137,8 @@ class GradientReducer:
     # writes the results to .grad. Raises the first error.
     def synchronize(self) -> None: ...
     def set_backward_passes_per_step(self, passes: int) -> None: ...
-    # True: a sparse gradient is replaced by its dense form. False (the default): ValueError.
+    # True: a sparse gradient is replaced by its dense form. False (the default): its rows are
+    # gathered.
     def set_sparse_as_dense(self, sparse_as_dense: bool) -> None: ...
     def set_enabled(self, enabled: bool) -> None: ...  # False inside no_sync().
     def pending(self) -> list[str]: ...  # Names enqueued and not yet synchronized.

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._lifecycle import (
+        ccl_built,
         cross_rank,
         cross_size,
         cuda_built,
+        ddl_built,
         gloo_built,
         gloo_enabled,
         init,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         mpi_threads_supported,
         nccl_built,
         rank,
+        rocm_built,
         shutdown,
         size,
         start_timeline,
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
         stop_timeline,
     )
     from ._run import run
+    from ._sparse import sparse_allreduce_async
+    from .checkpoint import Checkpoint
     from .collectives import (
         allgather,
         allgather_async,
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
         broadcast_,
         broadcast_async,
         broadcast_async_,
+        gather,
+        gather_async,
         grouped_allgather,
         grouped_allgather_async,
         grouped_allreduce,
@@ -60,12 +67,22 @@ if TYPE_CHECKING:
         grouped_allreduce_async_,
         grouped_reducescatter,
         grouped_reducescatter_async,
+        join,
         poll,
+        recv,
+        recv_async,
+        reduce,
+        reduce_async,
         reducescatter,
         reducescatter_async,
+        scatter,
+        scatter_async,
+        send,
+        send_async,
         synchronize,
     )
     from .compression import Compression, Compressor
+    from .consistency import check_consistency
     from .errors import (
         AbortedError,
         CollectiveTimeoutError,
@@ -75,23 +92,41 @@ if TYPE_CHECKING:
         PeerLostError,
         VersionMismatchError,
     )
+    from .learning_rate import WarmupLR, scale_lr
+    from .loader import prepare_loader
+    from .main_rank import main_rank_first
+    from .metrics import Metrics
     from .objects import allgather_object, broadcast_object
     from .optimizer import DistributedOptimizer
-    from .process_set import ProcessSet, global_process_set
-    from .reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+    from .process_set import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from .progress_bar import progress
+    from .rank_logger import get_logger
+    from .reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+    from .sampler import DistributedSampler
+    from .seed import seed_everything
     from .state import broadcast_optimizer_state, broadcast_parameters
+    from .sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
     __version__: str
 
 __all__ = [
     "AbortedError",
+    "Adasum",
     "Average",
+    "Checkpoint",
     "CollectiveTimeoutError",
     "Compression",
     "Compressor",
     "DistributedOptimizer",
+    "DistributedSampler",
     "HorovodInternalError",
     "Max",
+    "Metrics",
     "Min",
     "MismatchError",
     "MydistError",
@@ -100,8 +135,11 @@ __all__ = [
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNorm",
     "VersionMismatchError",
+    "WarmupLR",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -119,9 +157,16 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
+    "check_consistency",
+    "convert_sync_batchnorm",
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "ddl_built",
+    "gather",
+    "gather_async",
+    "get_logger",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -136,19 +181,36 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
+    "main_rank_first",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "prepare_loader",
+    "progress",
     "rank",
+    "recv",
+    "recv_async",
+    "reduce",
+    "reduce_async",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
     "run",
+    "scale_lr",
+    "scatter",
+    "scatter_async",
+    "seed_everything",
+    "send",
+    "send_async",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stats",
     "stop_timeline",
@@ -157,7 +219,9 @@ __all__ = [
 
 # The module of each public name; everything that is not here is in collectives or _lifecycle.
 _ELSEWHERE = {
+    "checkpoint": ("Checkpoint",),
     "compression": ("Compression", "Compressor"),
+    "consistency": ("check_consistency",),
     "errors": (
         "AbortedError",
         "CollectiveTimeoutError",
@@ -167,24 +231,29 @@ _ELSEWHERE = {
         "PeerLostError",
         "VersionMismatchError",
     ),
+    "learning_rate": ("WarmupLR", "scale_lr"),
+    "loader": ("prepare_loader",),
+    "main_rank": ("main_rank_first",),
+    "metrics": ("Metrics",),
     "objects": ("allgather_object", "broadcast_object"),
     "optimizer": ("DistributedOptimizer",),
-    "process_set": ("ProcessSet", "global_process_set"),
-    "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "process_set": (
+        "ProcessSet",
+        "add_process_set",
+        "global_process_set",
+        "remove_process_set",
+    ),
+    "progress_bar": ("progress",),
+    "rank_logger": ("get_logger",),
+    "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "_run": ("run",),
+    "_sparse": ("sparse_allreduce_async",),
+    "sampler": ("DistributedSampler",),
+    "seed": ("seed_everything",),
     "state": ("broadcast_optimizer_state", "broadcast_parameters"),
+    "sync_batch_norm": ("SyncBatchNorm", "convert_sync_batchnorm"),
 }
 _MODULE_OF = {name: module for module, names in _ELSEWHERE.items() for name in names}
-
-# Names that scripts written for horovod.torch may use and that this version does not have yet.
-_PLANNED = {
-    "Adasum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "join",
-    "remove_process_set",
-    "sparse_allreduce_async",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -192,8 +261,6 @@ def __getattr__(name: str) -> Any:
         value: Any = _version()
     elif name in __all__:
         value = _load(name)
-    elif name in _PLANNED:
-        raise AttributeError(f"mydist.{name} is planned, but not part of this version of mydist")
     else:
         raise AttributeError(f"module 'mydist' has no attribute {name!r}")
     globals()[name] = value

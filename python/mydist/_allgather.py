@@ -28,7 +28,7 @@ def allgather(
         tensor: any shape; the first dimension may differ from rank to rank (0 is fine), the others
             and the dtype are equal. A 0-d tensor counts as one of length 1.
         name: equal on all ranks; None numbers the calls in order.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Raises:
         ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
@@ -37,10 +37,10 @@ def allgather(
         MydistError: the job failed; see mydist.errors.
     """
     checked = check_tensor("allgather", tensor)
-    full_name = resolve_name("allgather", name)
     set_id = check_process_set("allgather", process_set)
+    full_name = resolve_name("allgather", name, set_id)
     if _differentiable.needs_gradient([checked]):
-        return _differentiable.allgather([checked], "", [full_name], set_id)[0]
+        return _differentiable.allgather([checked], "", [full_name], process_set)[0]
     return _C.wait(_C.enqueue_allgather([checked], [full_name], "", set_id))[0]
 
 
@@ -55,8 +55,8 @@ def allgather_async(
     The result carries no gradient. Arguments and errors as in allgather().
     """
     checked = check_tensor("allgather_async", tensor)
-    full_name = resolve_name("allgather", name)
     set_id = check_process_set("allgather_async", process_set)
+    full_name = resolve_name("allgather", name, set_id)
     return remember(_C.enqueue_allgather([checked], [full_name], "", set_id), first)
 
 
@@ -74,11 +74,11 @@ def grouped_allgather(
     allgather().
     """
     checked = check_tensors("grouped_allgather", tensors)
-    group = resolve_name("grouped_allgather", name)
-    names = [f"{group}.{i}" for i in range(len(checked))]
     set_id = check_process_set("grouped_allgather", process_set)
+    group = resolve_name("grouped_allgather", name, set_id)
+    names = [f"{group}.{i}" for i in range(len(checked))]
     if _differentiable.needs_gradient(checked):
-        return _differentiable.allgather(checked, group, names, set_id)
+        return _differentiable.allgather(checked, group, names, process_set)
     return _C.wait(_C.enqueue_allgather(checked, names, group, set_id))
 
 
@@ -89,7 +89,7 @@ def grouped_allgather_async(
 ) -> int:
     """grouped_allgather() that returns one handle for all. See allgather_async()."""
     checked = check_tensors("grouped_allgather_async", tensors)
-    group = resolve_name("grouped_allgather", name)
-    names = [f"{group}.{i}" for i in range(len(checked))]
     set_id = check_process_set("grouped_allgather_async", process_set)
+    group = resolve_name("grouped_allgather", name, set_id)
+    names = [f"{group}.{i}" for i in range(len(checked))]
     return remember(_C.enqueue_allgather(checked, names, group, set_id), list)

@@ -112,12 +112,13 @@ def _run(
     group: str,
     names: list[str],
     reduction: Reduction,
-    process_set: int,
+    process_set: ProcessSet,
     compression: _Compression,
 ) -> list[torch.Tensor]:
     """The synchronous form, through autograd when a gradient may be asked for."""
     if not _differentiable.needs_gradient(tensors):
-        handle = _start(tensors, group, names, reduction, process_set, compression, list, False)
+        set_id = process_set.process_set_id
+        handle = _start(tensors, group, names, reduction, set_id, compression, list, False)
         outputs: list[torch.Tensor] = synchronize(handle)
         return outputs
     compressed, contexts = _compress(tensors, compression)
@@ -139,17 +140,22 @@ def allreduce(
 
     The result is `postscale_factor * op over ranks of (prescale_factor * tensor)`; float16 and
     bfloat16 are accumulated in float32 and rounded once. Blocks until all ranks have called it with
-    this name. Differentiable for Average and Sum: the gradient of the input is the same reduction
-    of the gradients of all ranks' outputs.
+    this name.
+
+    Differentiable, as often as wanted, for every op but Adasum (NotImplementedError in backward).
+    The gradient is that of the sum of all ranks' losses: for Average and Sum the same reduction of
+    the gradients of all ranks' outputs; Min and Max give it to the ranks that hold the extreme, in
+    equal parts; Product multiplies it by the product of the other ranks' inputs. Backward
+    communicates: `tensor` must require grad on all ranks or none, and all must run backward.
 
     Args:
         tensor: any shape, equal on all ranks; not changed.
         average: True is op=Average, False op=Sum; give it or `op`.
         name: equal on all ranks; None numbers the calls in order.
-        op: Average (default), Sum, Min, Max or Product.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
         prescale_factor: applied to each input.
         postscale_factor: applied to the result.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
         compression: what travels instead of the tensor.
 
     Raises:
@@ -161,7 +167,8 @@ def allreduce(
     reduction = resolve_reduction("allreduce", average, op, prescale_factor, postscale_factor)
     tensors = [check_tensor("allreduce", tensor)]
     set_id = check_process_set("allreduce", process_set)
-    return _run(tensors, "", [resolve_name("allreduce", name)], reduction, set_id, compression)[0]
+    names = [resolve_name("allreduce", name, set_id)]
+    return _run(tensors, "", names, reduction, process_set, compression)[0]
 
 
 def allreduce_async(
@@ -182,8 +189,8 @@ def allreduce_async(
     call = "allreduce_async"
     reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
     tensors = [check_tensor(call, tensor)]
-    names = [resolve_name("allreduce", name)]
     set_id = check_process_set(call, process_set)
+    names = [resolve_name("allreduce", name, set_id)]
     return _start(tensors, "", names, reduction, set_id, compression, first, False)
 
 
@@ -227,14 +234,16 @@ def allreduce_async_(
     reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
     tensors = [check_tensor(call, tensor)]
     refuse_in_place_on_gradient(call, tensors, "allreduce")
-    names = [resolve_name("allreduce", name)]
     set_id = check_process_set(call, process_set)
+    names = [resolve_name("allreduce", name, set_id)]
     return _start(tensors, "", names, reduction, set_id, compression, first, True)
 
 
-def _members(name: str | None, tensors: list[torch.Tensor]) -> tuple[str, list[str]]:
+def _members(
+    name: str | None, tensors: list[torch.Tensor], process_set: int
+) -> tuple[str, list[str]]:
     """The name of the group and those of its tensors."""
-    group = resolve_name("grouped_allreduce", name)
+    group = resolve_name("grouped_allreduce", name, process_set)
     return group, [f"{group}.{i}" for i in range(len(tensors))]
 
 
@@ -260,9 +269,9 @@ def grouped_allreduce(
     call = "grouped_allreduce"
     reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
     checked = check_tensors(call, tensors)
-    group, names = _members(name, checked)
     set_id = check_process_set(call, process_set)
-    return _run(checked, group, names, reduction, set_id, compression)
+    group, names = _members(name, checked, set_id)
+    return _run(checked, group, names, reduction, process_set, compression)
 
 
 def grouped_allreduce_async(
@@ -279,8 +288,8 @@ def grouped_allreduce_async(
     call = "grouped_allreduce_async"
     reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
     checked = check_tensors(call, tensors)
-    group, names = _members(name, checked)
     set_id = check_process_set(call, process_set)
+    group, names = _members(name, checked, set_id)
     return _start(checked, group, names, reduction, set_id, compression, list, False)
 
 
@@ -317,6 +326,6 @@ def grouped_allreduce_async_(
     reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
     checked = check_tensors(call, tensors)
     refuse_in_place_on_gradient(call, checked, "grouped_allreduce")
-    group, names = _members(name, checked)
     set_id = check_process_set(call, process_set)
+    group, names = _members(name, checked, set_id)
     return _start(checked, group, names, reduction, set_id, compression, list, True)

@@ -17,7 +17,8 @@ __all__ = ["alltoall", "alltoall_async"]
 Splits = Sequence[int] | torch.Tensor | None
 
 
-def _check_splits(call: str, splits: object) -> list[int] | None:
+def check_splits(call: str, splits: object) -> list[int] | None:
+    """The argument as a list of numbers of rows. Raises TypeError or ValueError."""
     if splits is None:
         return None
     if isinstance(splits, torch.Tensor):
@@ -56,7 +57,7 @@ def alltoall(
         splits: how many rows go to each rank, one entry per rank, summing to the first dimension;
             a list of ints or a 1-d integer tensor. None: the same number to each.
         name: equal on all ranks; None numbers the calls in order.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Returns:
         The rows received, in the order of the ranks that sent them; with `splits` given, that and
@@ -70,11 +71,11 @@ def alltoall(
         MydistError: the job failed; see mydist.errors.
     """
     checked = check_tensor("alltoall", tensor)
-    rows = _check_splits("alltoall", splits)
-    full_name = resolve_name("alltoall", name)
+    rows = check_splits("alltoall", splits)
     set_id = check_process_set("alltoall", process_set)
+    full_name = resolve_name("alltoall", name, set_id)
     if _differentiable.needs_gradient([checked]):
-        output, received = _differentiable.alltoall(checked, rows, full_name, set_id)
+        output, received = _differentiable.alltoall(checked, rows, full_name, process_set)
     else:
         output, received = _C.wait(_C.enqueue_alltoall(checked, rows, full_name, set_id))
     return output if splits is None else (output, received)
@@ -93,8 +94,8 @@ def alltoall_async(
     """
     call = "alltoall_async"
     checked = check_tensor(call, tensor)
-    rows = _check_splits(call, splits)
-    full_name = resolve_name("alltoall", name)
+    rows = check_splits(call, splits)
     set_id = check_process_set(call, process_set)
+    full_name = resolve_name("alltoall", name, set_id)
     handle = _C.enqueue_alltoall(checked, rows, full_name, set_id)
     return remember(handle, first if splits is None else tuple)

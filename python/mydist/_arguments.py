@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .process_set import ProcessSet
+from . import _lifecycle, _set_table
+from .process_set import ProcessSet, global_process_set
 from .reduce_op import Average, ReduceOp, Sum
 
 
@@ -37,13 +38,31 @@ def check_tensors(call: str, tensors: object) -> list[torch.Tensor]:
 
 
 def check_process_set(call: str, process_set: object) -> int:
-    """The number of the set. Raises TypeError when it is no ProcessSet."""
+    """The number of the set.
+
+    Raises TypeError when it is no ProcessSet, ValueError when it has not been added to the job or
+    this rank is not in it.
+    """
+    if process_set is global_process_set:
+        return 0
     if isinstance(process_set, ProcessSet):
-        return process_set.process_set_id
+        return _check_member(call, process_set)
     raise TypeError(
         f"{call}: process_set is {process_set!r} ({_type(process_set)}), expected a ProcessSet "
         "such as mydist.global_process_set"
     )
+
+
+def _check_member(call: str, process_set: ProcessSet) -> int:
+    own = _lifecycle.rank()
+    if process_set._current() is None:
+        raise ValueError(f"{call}: {process_set!r} is not part of the job; {_set_table.ADD_IT}")
+    if own not in process_set.ranks:
+        raise ValueError(
+            f"{call}: rank {own} is not in {process_set!r}; only its members may call this with "
+            "it, as process_set.included() tells"
+        )
+    return process_set.process_set_id
 
 
 def check_int(call: str, argument: str, value: object) -> int:
@@ -56,8 +75,13 @@ def check_int(call: str, argument: str, value: object) -> int:
     return number
 
 
-def refuse_in_place_on_gradient(call: str, tensors: Sequence[torch.Tensor], instead: str) -> None:
-    """Raises ValueError when autograd would lose track of what is written in place."""
+def refuse_in_place_on_gradient(
+    call: str, tensors: Sequence[torch.Tensor], instead: str = ""
+) -> None:
+    """Raises ValueError when autograd would lose track of what is written in place.
+
+    `instead` is the call that does the same out of place, if there is one.
+    """
     if not torch.is_grad_enabled():
         return
     for i, tensor in enumerate(tensors):
@@ -67,7 +91,7 @@ def refuse_in_place_on_gradient(call: str, tensors: Sequence[torch.Tensor], inst
         kind = "is a leaf that requires grad" if tensor.is_leaf else "requires grad"
         raise ValueError(
             f"{call}: {which} {kind}, so it cannot be changed in place while gradients are "
-            f"recorded; use {instead}(), or call it under torch.no_grad()"
+            f"recorded; {f'use {instead}(), or ' if instead else ''}call it under torch.no_grad()"
         )
 
 
@@ -106,7 +130,8 @@ def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
         )
     if not isinstance(op, ReduceOp):
         raise TypeError(
-            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max or Product"
+            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
+            "Product or Adasum"
         )
     return op
 

@@ -6,6 +6,7 @@ WORLD_SIZE), other launchers that would need support of their own, plain python 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,13 +45,57 @@ class LaunchContext:
     close: Callable[[], None] = _nothing
 
 
-def detect(generation: int, environment: Mapping[str, str] = os.environ) -> LaunchContext:
+@dataclass(frozen=True)
+class _Attempt:
+    """One init(): which one it is of those ranks."""
+
+    generation: int  # Of the same ranks, counted from 1.
+    members: tuple[int, ...] | None  # The launched ranks that form the job; None: all.
+
+    def seat(self, rank: int, size: int) -> tuple[int, int]:
+        """The rank and size in the job of a process launched as `rank` of `size`."""
+        if self.members is None:
+            return rank, size
+        return self.members.index(rank), len(self.members)
+
+    def label(self) -> str:
+        """Names its meetings; short, and different from those of other ranks and attempts."""
+        if self.members is None:
+            return str(self.generation)
+        ranks = ",".join(map(str, self.members)).encode()
+        return f"{hashlib.sha256(ranks).hexdigest()[:16]}.{self.generation}"
+
+
+def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """The rank and size that the launcher gave this process; (0, 1) without one.
+
+    None when MPI itself has yet to tell.
+
+    Raises ValueError when a variable is malformed, or missing while its companion is set.
+    """
+    for names, launcher in (
+        (_MYDISTRUN[:2], "mydistrun"),
+        (_OPEN_MPI, "Open MPI's mpirun"),
+        (_TORCHRUN[:2], "torchrun"),
+    ):
+        if any(name in environment for name in names):
+            _require(environment, names, launcher)
+            return _rank_and_size(environment, *names)
+    return None if environment.get("MYDIST_CONTROLLER") == "mpi" else (0, 1)
+
+
+def detect(
+    generation: int,
+    environment: Mapping[str, str] = os.environ,
+    members: tuple[int, ...] | None = None,
+) -> LaunchContext:
     """Reads the environment.
 
     Args:
         generation: which init() of this process it is, counted from 1; equal on all ranks. It keeps
             a rank that is still in an earlier init from meeting those in a later one.
         environment: for tests.
+        members: the launched ranks that form the job, ascending, this one among them; None: all.
 
     Raises:
         ValueError: a variable is malformed, or missing while its companions are set.
@@ -62,12 +107,13 @@ def detect(generation: int, environment: Mapping[str, str] = os.environ) -> Laun
         raise ValueError(
             f"MYDIST_CONTROLLER={controller!r} is not valid: expected auto, mpi or gloo"
         )
+    attempt = _Attempt(generation, members)
     if any(name in environment for name in _MYDISTRUN[:3]):
-        return _from_mydistrun(generation, environment, controller)
+        return _from_mydistrun(attempt, environment, controller)
     if any(name in environment for name in _OPEN_MPI):
-        return _from_open_mpi(environment, controller)
+        return _from_open_mpi(attempt, environment, controller)
     if any(name in environment for name in _TORCHRUN[:2]):
-        return _from_torchrun(generation, environment, controller)
+        return _from_torchrun(attempt, environment, controller)
     _refuse_foreign_launcher(environment)
     if controller == "mpi":
         return LaunchContext(rank=-1, size=0, backend="mpi")
@@ -87,10 +133,10 @@ def timeout_seconds(environment: Mapping[str, str] = os.environ) -> float:
 
 
 def _from_mydistrun(
-    generation: int, environment: Mapping[str, str], controller: str
+    attempt: _Attempt, environment: Mapping[str, str], controller: str
 ) -> LaunchContext:
     _require(environment, _MYDISTRUN, "mydistrun")
-    rank, size = _rank_and_size(environment, "MYDIST_RANK", "MYDIST_SIZE")
+    rank, size = attempt.seat(*_rank_and_size(environment, "MYDIST_RANK", "MYDIST_SIZE"))
     if controller == "mpi":
         raise MydistError(
             "MYDIST_CONTROLLER=mpi, but the job was started by mydistrun without MPI. Start it "
@@ -99,28 +145,30 @@ def _from_mydistrun(
     if size == 1:
         return LaunchContext(rank, size, "local")
     timeout = timeout_seconds(environment)
-    exchange, close = launcher_exchange(environment, generation, rank, size, timeout)
+    exchange, close = launcher_exchange(environment, attempt.label(), rank, size, timeout)
     return LaunchContext(rank, size, "gloo", exchange, close)
 
 
-def _from_open_mpi(environment: Mapping[str, str], controller: str) -> LaunchContext:
+def _from_open_mpi(
+    attempt: _Attempt, environment: Mapping[str, str], controller: str
+) -> LaunchContext:
     _require(environment, _OPEN_MPI, "Open MPI's mpirun")
-    rank, size = _rank_and_size(environment, *_OPEN_MPI)
+    rank, size = attempt.seat(*_rank_and_size(environment, *_OPEN_MPI))
     if controller == "gloo" and size > 1:
         raise MydistError(
             "MYDIST_CONTROLLER=gloo, but the job was started by mpirun, which serves no "
             "rendezvous. Start it with `mydistrun --gloo`, or leave MYDIST_CONTROLLER unset"
         )
-    if size == 1 and controller != "mpi":
+    if size == 1 and (controller != "mpi" or attempt.members is not None):
         return LaunchContext(rank, size, "local")
     return LaunchContext(rank, size, "mpi")
 
 
 def _from_torchrun(
-    generation: int, environment: Mapping[str, str], controller: str
+    attempt: _Attempt, environment: Mapping[str, str], controller: str
 ) -> LaunchContext:
     _require(environment, _TORCHRUN[:2], "torchrun")
-    rank, size = _rank_and_size(environment, "RANK", "WORLD_SIZE")
+    rank, size = attempt.seat(*_rank_and_size(environment, "RANK", "WORLD_SIZE"))
     if controller == "mpi":
         raise MydistError(
             "MYDIST_CONTROLLER=mpi, but RANK and WORLD_SIZE say that the job was started by "
@@ -130,7 +178,8 @@ def _from_torchrun(
         return LaunchContext(rank, size, "local")
     _require(environment, _TORCHRUN, "torchrun")
     _number(environment, "MASTER_PORT", 1, 65535)
-    exchange = store_exchange(environment, generation, rank, size, timeout_seconds(environment))
+    timeout = timeout_seconds(environment)
+    exchange = store_exchange(environment, attempt.label(), rank, size, timeout)
     return LaunchContext(rank, size, "gloo", exchange)
 
 

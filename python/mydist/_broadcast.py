@@ -33,7 +33,7 @@ def broadcast(
         tensor: any shape, equal on all ranks; its values matter on the root only. Not changed.
         root_rank: the global rank that gives the values.
         name: equal on all ranks; None numbers the calls in order.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Raises:
         ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
@@ -43,10 +43,10 @@ def broadcast(
     """
     checked = check_tensor("broadcast", tensor)
     root = check_int("broadcast", "root_rank", root_rank)
-    full_name = resolve_name("broadcast", name)
     set_id = check_process_set("broadcast", process_set)
+    full_name = resolve_name("broadcast", name, set_id)
     if _differentiable.needs_gradient([checked]):
-        return _differentiable.broadcast(checked, root, full_name, set_id)
+        return _differentiable.broadcast(checked, root, full_name, process_set)
     return _C.wait(_C.enqueue_broadcast(checked, None, root, full_name, set_id))[0]
 
 
@@ -64,8 +64,8 @@ def broadcast_async(
     call = "broadcast_async"
     checked = check_tensor(call, tensor)
     root = check_int(call, "root_rank", root_rank)
-    full_name = resolve_name("broadcast", name)
     set_id = check_process_set(call, process_set)
+    full_name = resolve_name("broadcast", name, set_id)
     return remember(_C.enqueue_broadcast(checked, None, root, full_name, set_id), first)
 
 
@@ -98,6 +98,6 @@ def broadcast_async_(
     checked = check_tensor(call, tensor)
     root = check_int(call, "root_rank", root_rank)
     refuse_in_place_on_gradient(call, [checked], "broadcast")
-    full_name = resolve_name("broadcast", name)
     set_id = check_process_set(call, process_set)
+    full_name = resolve_name("broadcast", name, set_id)
     return remember(_C.enqueue_broadcast(checked, checked, root, full_name, set_id), first)

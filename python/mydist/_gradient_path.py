@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from . import _C
-from ._lifecycle import size
 from .collectives import allreduce_async, grouped_allreduce_async, synchronize
 from .compression import Compression, Compressor
+from .process_set import ProcessSet
 from .reduce_op import ReduceOp
 
 _NATIVE_COMPRESSION = ((Compression.none, 0), (Compression.fp16, 1), (Compression.bf16, 2))
@@ -31,6 +31,7 @@ class ReductionOptions:
     compression: type[Compressor] | Compressor
     backward_passes_per_step: int
     sparse_as_dense: bool
+    process_set: ProcessSet
 
 
 class GradientPath(Protocol):
@@ -64,8 +65,8 @@ class GradientPath(Protocol):
 
 
 def make_gradient_path(options: ReductionOptions) -> GradientPath:
-    """The path for this job and compression. ValueError before mydist.init()."""
-    if size() == 1:
+    """The path for this process set and compression. ValueError before mydist.init()."""
+    if options.process_set.size() == 1:
         return SoloPath(options)
     native = [n for known, n in _NATIVE_COMPRESSION if options.compression is known]
     if not native:
@@ -76,7 +77,7 @@ def make_gradient_path(options: ReductionOptions) -> GradientPath:
         options.postscale_factor,
         native[0],
         options.backward_passes_per_step,
-        0,
+        options.process_set.process_set_id,
     )
     reducer.set_sparse_as_dense(options.sparse_as_dense)
     return reducer
@@ -148,6 +149,8 @@ class _Flight:
 class CompressorPath:
     """The same in Python, for a user's own compressor."""
 
+    _in_flight: ClassVar[set[int]] = set()  # id() of the parameters, over all paths.
+
     def __init__(self, options: ReductionOptions) -> None:
         self._options = options
         self._passes = options.backward_passes_per_step
@@ -191,7 +194,7 @@ class CompressorPath:
         self.reset()
         self._touched = False
         for gradient in self._gradients:
-            gradient.ready, gradient.reduced = False, None
+            self._land(gradient)
         if first_error is not None:
             raise first_error
 
@@ -220,7 +223,13 @@ class CompressorPath:
         """See GradientPath."""
         for gradient in self._gradients:
             gradient.hook.remove()
+            self._land(gradient)
         self._gradients.clear()
+
+    def _land(self, gradient: _Gradient) -> None:
+        if gradient.ready:
+            self._in_flight.discard(id(gradient.parameter))
+        gradient.ready, gradient.reduced = False, None
 
     def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
@@ -241,16 +250,24 @@ class CompressorPath:
     def _pass_on(self, gradient: _Gradient) -> None:
         """Enqueues the gradient, or holds it until its group is whole."""
         parameter = gradient.parameter
+        if id(parameter) in self._in_flight:
+            raise ValueError(
+                f"Gradient of '{gradient.name}' is already being reduced by another "
+                "DistributedOptimizer that has the same parameter. Delete the one that is no "
+                "longer used, or wrap one optimizer with all parameter groups."
+            )
         if self._options.sparse_as_dense:
             _densify(parameter)
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.is_sparse:
             raise ValueError(
-                f"gradient of '{gradient.name}' is sparse, expected a dense one; create the layer "
-                "with sparse=False, or pass sparse_as_dense=True to DistributedOptimizer"
+                f"gradient of '{gradient.name}' is sparse, expected a dense one for a compressor "
+                "written in Python; create the layer with sparse=False, use Compression.none, "
+                ".fp16 or .bf16, or pass sparse_as_dense=True to DistributedOptimizer"
             )
         gradient.ready = True
+        self._in_flight.add(id(parameter))
         gradient.reduced, gradient.version = parameter.grad, parameter.grad._version
         if not gradient.group:
             self._enqueue([gradient])
@@ -271,6 +288,7 @@ class CompressorPath:
             "op": self._options.op,
             "prescale_factor": self._options.prescale_factor,
             "postscale_factor": self._options.postscale_factor,
+            "process_set": self._options.process_set,
         }
         if gradients[0].group:
             handle = grouped_allreduce_async(compressed, name=gradients[0].group, **options)

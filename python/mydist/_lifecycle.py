@@ -7,17 +7,19 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from . import _C
+from ._subset import check_comm, members_of
 
 __all__ = [
+    "ccl_built",
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "ddl_built",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -30,6 +32,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "rocm_built",
     "shutdown",
     "size",
     "start_timeline",
@@ -38,7 +41,10 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
-_generation = 0
+# How often each group of launched ranks has tried to start a job; None: all of them.
+_generations: dict[tuple[int, ...] | None, int] = {}
+# The launched ranks that form the job, when it is not all of them.
+_members: tuple[int, ...] | None = None
 # What _C.topology() says, kept because training loops ask often. None outside init … shutdown.
 _topology: _C.Topology | None = None
 
@@ -50,48 +56,85 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     changes nothing. Leaving the job at exit is taken care of.
 
     Args:
-        comm: None, a list of all ranks, or an mpi4py communicator of the size of the job.
-        process_sets: None or an empty list; process sets are not part of this version.
+        comm: None for all ranks that were launched; or the launched ranks that form the job, in
+            ascending order, as a list or an mpi4py communicator. Within the job they are numbered
+            from 0. The others do not call init(), or give the list of another job.
+        process_sets: sets to start with, equal on all ranks and in one order: a list of ProcessSet.
+            "dynamic" means none, as None does; sets can be added and removed at any time.
 
     Raises:
-        ValueError: a rank subset or process sets are asked for, or a MYDIST_* or launcher variable
-            is malformed or missing; the text names it, its value and what is allowed.
-        TypeError: `comm` is something else.
+        ValueError: `comm` or a process set does not fit the ranks there are, or a MYDIST_* or
+            launcher variable is malformed or missing; the text names it, its value and what is
+            allowed.
+        TypeError: `comm` or `process_sets` is something else.
         MismatchError: the ranks are configured differently.
         VersionMismatchError: the ranks run different builds of mydist.
         MydistError: a peer or backend is not there; the text says which and why.
     """
-    _check_process_sets(process_sets)
-    wanted = _check_comm(comm)
+    from .process_set import add_at_start, check_added, check_process_sets
+
+    sets = check_process_sets(process_sets)
+    wanted = check_comm(comm)
     with _lock:
         if _C.is_initialized():
-            _check_covers(wanted, size())
+            _check_same_job(wanted)
+            check_added(sets)
             return
         _connect(wanted)
+        try:
+            add_at_start(sets)
+        except BaseException:
+            shutdown()
+            raise
         atexit.unregister(_leave_at_exit)
         atexit.register(_leave_at_exit)
 
 
-def _connect(wanted: list[int] | int | None) -> None:
-    global _generation
+def _connect(comm: Any) -> None:
+    global _members
     from . import _bootstrap, _names
 
+    launched = _bootstrap.launched_as()
+    _members = members_of(comm, *launched) if launched is not None else None
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
-    _generation += 1
-    context = _bootstrap.detect(_generation)
+    generation = _generations[_members] = _generations.get(_members, 0) + 1
+    context = _bootstrap.detect(generation, members=_members)
     try:
-        if context.size > 0:
-            _check_covers(wanted, context.size)
         _require_backend(context)
-        _C.init(context.rank, context.size, context.backend, context.exchange)
+        only = {"members": list(_members)} if _members is not None else {}
+        _C.init(context.rank, context.size, context.backend, context.exchange, **only)
     finally:
         context.close()
+    if launched is None:
+        _check_covers_all(comm)
+    _names.restart_names()
+
+
+def _check_covers_all(comm: Any) -> None:
+    """Where MPI alone knows the ranks, it is too late for a job of some of them."""
     try:
-        _check_covers(wanted, _C.topology().size)
+        if members_of(comm, _C.topology().rank, _C.topology().size) is None:
+            return
+        raise ValueError(
+            f"init: comm is {comm!r}, but a job of some of the ranks can be started by mydistrun, "
+            "mpirun and torchrun only"
+        )
     except ValueError:
         _C.shutdown()
         raise
-    _names.restart_names()
+
+
+def _check_same_job(comm: Any) -> None:
+    from . import _bootstrap
+
+    launched = _bootstrap.launched_as() or (_C.topology().rank, _C.topology().size)
+    if comm is None or members_of(comm, *launched) == _members:
+        return
+    job = "all launched ranks" if _members is None else f"ranks {list(_members)}"
+    raise ValueError(
+        f"init: comm is {comm!r}, but mydist is initialized already, as a job of {job}; call "
+        "mydist.shutdown() first"
+    )
 
 
 def _require_backend(context: Any) -> None:
@@ -108,44 +151,6 @@ def _require_backend(context: Any) -> None:
     )
 
 
-def _check_comm(comm: Any) -> list[int] | int | None:
-    """The ranks or the size that `comm` stands for."""
-    if comm is None:
-        return None
-    if callable(getattr(comm, "Get_size", None)):
-        return int(comm.Get_size())
-    if not isinstance(comm, Sequence) or isinstance(comm, (str, bytes)):
-        raise TypeError(
-            f"init: comm is {comm!r} ({type(comm).__qualname__}), expected None, a list of ranks "
-            "or an mpi4py communicator"
-        )
-    for item in comm:
-        if isinstance(item, bool) or not isinstance(item, int):
-            raise TypeError(f"init: comm contains {item!r}, expected ranks (ints)")
-    return [int(item) for item in comm]
-
-
-def _check_covers(wanted: list[int] | int | None, job_size: int) -> None:
-    if wanted is None or wanted == job_size or wanted == list(range(job_size)):
-        return
-    if isinstance(wanted, list) and sorted(wanted) == list(range(job_size)):
-        raise ValueError(f"init: comm is {wanted}, expected the ranks in ascending order")
-    got = f"a communicator of {wanted} ranks" if isinstance(wanted, int) else f"ranks {wanted}"
-    raise ValueError(
-        f"init: comm is {got}, but the job has ranks 0 to {job_size - 1}. Jobs of some of the "
-        "ranks and process sets are not part of this version; call mydist.init() without comm"
-    )
-
-
-def _check_process_sets(process_sets: Any) -> None:
-    if process_sets is None or (isinstance(process_sets, (list, tuple)) and not process_sets):
-        return
-    raise ValueError(
-        f"init: process_sets is {process_sets!r}, but process sets other than the global one are "
-        "not part of this version; leave the argument out"
-    )
-
-
 def shutdown() -> None:
     """Leaves the job. Waits, at most MYDIST_SHUTDOWN_SECONDS (5), until all ranks have left too.
 
@@ -154,7 +159,14 @@ def shutdown() -> None:
     """
     global _topology
     _topology = None
+    _forget_process_sets()
     _C.shutdown()
+
+
+def _forget_process_sets() -> None:
+    from . import _set_table
+
+    _set_table.forget_all()
 
 
 def _leave_at_exit() -> None:
@@ -167,6 +179,7 @@ def _forget_in_child() -> None:
     """A forked child is no rank: the engine and its connections stay the parent's."""
     global _topology, _lock
     _topology = None
+    _forget_process_sets()
     _lock = threading.Lock()
     atexit.unregister(_leave_at_exit)
 
@@ -308,4 +321,19 @@ def nccl_built() -> int:
 
 def cuda_built() -> bool:
     """Whether this build contains CUDA code; not in this version of mydist."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether this build contains code for AMD's GPUs; False, as in every version of mydist."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether this build uses Intel's oneCCL; False, as in every version of mydist."""
+    return False
+
+
+def ddl_built() -> bool:
+    """Whether this build uses IBM's DDL; False, as in every version of mydist."""
     return False

@@ -1,7 +1,7 @@
 """How ranks meet before they are connected: small allgathers of bytes, one after the other.
 
 Over mydistrun they go through the launcher's rendezvous, over torchrun through torch's TCPStore.
-Round names carry the number of the init(), so that a rank left behind in an earlier one is not
+Round names carry the name of the init(), so that a rank left behind in an earlier one is not
 taken for a member of this one.
 """
 
@@ -30,11 +30,12 @@ _stores: dict[tuple[str, int, int], _Store] = {}
 
 
 def launcher_exchange(
-    environment: Mapping[str, str], generation: int, rank: int, size: int, timeout: float
+    environment: Mapping[str, str], attempt: str, rank: int, size: int, timeout: float
 ) -> tuple[Exchange, Callable[[], None]]:
     """Rounds over the launcher's rendezvous, and what closes the connection to it.
 
     Args:
+        attempt: names this init(); equal on all ranks and different for every other one.
         timeout: seconds that connecting and each round may take.
 
     Raises:
@@ -50,9 +51,7 @@ def launcher_exchange(
 
     def exchange(blob: bytes) -> list[bytes]:
         try:
-            blobs: list[bytes] = client.exchange(
-                f"init.{generation}.{next(rounds)}", rank, size, blob
-            )
+            blobs: list[bytes] = client.exchange(f"init.{attempt}.{next(rounds)}", rank, size, blob)
             return blobs
         except RendezvousError as error:
             raise MydistError(f"rank {rank}: {error}") from error
@@ -61,21 +60,22 @@ def launcher_exchange(
 
 
 def store_exchange(
-    environment: Mapping[str, str], generation: int, rank: int, size: int, timeout: float
+    environment: Mapping[str, str], attempt: str, rank: int, size: int, timeout: float
 ) -> Exchange:
     """Rounds over the store that torch.distributed's env:// rendezvous would use.
 
     Args:
         environment: MASTER_ADDR, MASTER_PORT and torchrun's own variables.
+        attempt: names this init(); equal on all ranks and different for every other one.
         timeout: seconds that connecting and each round may take.
 
     Raises:
         MydistError: the store cannot be reached.
     """
     # A restarted torchrun attempt finds the keys of the last one in the agent's store.
-    attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = _distributed.PrefixStore(
-        f"mydist/{attempt}/{generation}", _open_store(environment, rank, size, timeout)
+        f"mydist/{restart}/{attempt}", _open_store(environment, rank, size, timeout)
     )
     rounds = itertools.count(1)
 
@@ -102,7 +102,7 @@ def _open_store(environment: Mapping[str, str], rank: int, size: int, timeout: f
                 address,
                 port,
                 world_size=size,
-                is_master=rank == 0 and not by_agent,
+                is_master=environment.get("RANK", str(rank)) == "0" and not by_agent,
                 timeout=timedelta(seconds=timeout),
                 wait_for_workers=False,
                 multi_tenant=True,

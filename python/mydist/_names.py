@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 
-_counters: dict[str, itertools.count[int]] = {}
+_counters: dict[tuple[int, str], itertools.count[int]] = {}
 
 
-def restart_names() -> None:
-    """Numbers automatic names from 1 again, so that ranks agree on them after every init()."""
-    _counters.clear()
+def restart_names(process_set: int | None = None) -> None:
+    """Numbers automatic names from 1 again, of one process set or of all.
+
+    So ranks agree on them after every init(), and after a set's number has been given to another.
+    """
+    for key in [key for key in _counters if process_set in (None, key[0])]:
+        del _counters[key]
 
 
-def resolve_name(call: str, name: str | None) -> str:
+def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     """`name`, or the next automatic one of this call, e.g. "allreduce.noname.1".
 
-    Automatic names match between ranks when all ranks make their unnamed calls in one order.
+    Automatic names match between ranks when all ranks of a process set make their unnamed calls
+    with it in one order; each set has its own, in which names have to be unique.
     """
     if name is None:
-        counter = _counters.setdefault(call, itertools.count(1))
+        counter = _counters.setdefault((process_set, call), itertools.count(1))
         return f"{call}.noname.{next(counter)}"
     if not isinstance(name, str):
         raise TypeError(

@@ -52,12 +52,12 @@ def _run(
     group: str,
     names: list[str],
     reduction: Reduction,
-    process_set: int,
+    process_set: ProcessSet,
 ) -> list[torch.Tensor]:
     if _differentiable.needs_gradient(tensors):
         return _differentiable.reducescatter(tensors, group, names, reduction, process_set)
     outputs: list[torch.Tensor] = synchronize(
-        _start(tensors, group, names, reduction, process_set, list)
+        _start(tensors, group, names, reduction, process_set.process_set_id, list)
     )
     return outputs
 
@@ -73,7 +73,8 @@ def reducescatter(
     """Returns this rank's rows of the reduction of all ranks' tensors.
 
     With n ranks and d rows, each rank gets d // n rows in rank order and the first d % n ranks one
-    more. Blocks until all ranks have called it with this name. Differentiable for Average and Sum.
+    more. Blocks until all ranks have called it with this name. Differentiable for every op but
+    Adasum, as allreduce() is.
 
     Args:
         tensor: at least one dimension; equal shape and dtype on all ranks; not changed.
@@ -81,7 +82,7 @@ def reducescatter(
         name: equal on all ranks; None numbers the calls in order.
         prescale_factor: applied to each input.
         postscale_factor: applied to the result.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Raises:
         ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
@@ -93,7 +94,7 @@ def reducescatter(
     reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
     tensors = [check_tensor(call, tensor)]
     set_id = check_process_set(call, process_set)
-    return _run(tensors, "", [resolve_name(call, name)], reduction, set_id)[0]
+    return _run(tensors, "", [resolve_name(call, name, set_id)], reduction, process_set)[0]
 
 
 def reducescatter_async(
@@ -112,8 +113,9 @@ def reducescatter_async(
     call = "reducescatter_async"
     reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
     tensors = [check_tensor(call, tensor)]
-    names = [resolve_name("reducescatter", name)]
-    return _start(tensors, "", names, reduction, check_process_set(call, process_set), first)
+    set_id = check_process_set(call, process_set)
+    names = [resolve_name("reducescatter", name, set_id)]
+    return _start(tensors, "", names, reduction, set_id, first)
 
 
 def grouped_reducescatter(
@@ -135,9 +137,10 @@ def grouped_reducescatter(
     call = "grouped_reducescatter"
     reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
     checked = check_tensors(call, tensors)
-    group = resolve_name(call, name)
+    set_id = check_process_set(call, process_set)
+    group = resolve_name(call, name, set_id)
     names = [f"{group}.{i}" for i in range(len(checked))]
-    return _run(checked, group, names, reduction, check_process_set(call, process_set))
+    return _run(checked, group, names, reduction, process_set)
 
 
 def grouped_reducescatter_async(
@@ -152,7 +155,7 @@ def grouped_reducescatter_async(
     call = "grouped_reducescatter_async"
     reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
     checked = check_tensors(call, tensors)
-    group = resolve_name("grouped_reducescatter", name)
-    names = [f"{group}.{i}" for i in range(len(checked))]
     set_id = check_process_set(call, process_set)
+    group = resolve_name("grouped_reducescatter", name, set_id)
+    names = [f"{group}.{i}" for i in range(len(checked))]
     return _start(checked, group, names, reduction, set_id, list)

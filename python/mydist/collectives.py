@@ -20,13 +20,16 @@ from ._alltoall import alltoall, alltoall_async
 from ._arguments import check_process_set
 from ._broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from ._handles import poll, synchronize
+from ._join import join
 from ._names import resolve_name
+from ._point_to_point import recv, recv_async, send, send_async
 from ._reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
+from ._rooted import gather, gather_async, reduce, reduce_async, scatter, scatter_async
 from .process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -43,6 +46,8 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "gather",
+    "gather_async",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -51,23 +56,32 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
+    "recv",
+    "recv_async",
+    "reduce",
+    "reduce_async",
     "reducescatter",
     "reducescatter_async",
+    "scatter",
+    "scatter_async",
+    "send",
+    "send_async",
     "synchronize",
 ]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank has called it.
+    """Returns when every rank of the set has called it. Does not wait for other sets.
 
     Args:
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Raises:
-        ValueError: before mydist.init().
+        ValueError: before mydist.init(), or this rank is not in the set.
         TypeError: `process_set` is no ProcessSet.
         MydistError: the job failed; see mydist.errors.
     """
     set_id = check_process_set("barrier", process_set)
-    _C.wait(_C.enqueue_barrier(resolve_name("barrier", None), set_id))
+    _C.wait(_C.enqueue_barrier(resolve_name("barrier", None, set_id), set_id))

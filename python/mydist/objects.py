@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ._arguments import check_int, check_process_set
 from ._lifecycle import rank, size
 from .collectives import allgather, broadcast_
 from .errors import MydistError
@@ -33,21 +34,17 @@ def broadcast_object(
         obj: on the root any object that pickle accepts; ignored elsewhere.
         root_rank: global rank of the sender.
         name: what to call it in messages and the timeline; equal on all ranks.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Returns:
         `obj` itself on the root, an equal object made by pickle on the others.
 
     Raises:
-        ValueError: `root_rank` is not a rank of the job.
+        ValueError: `root_rank` is not a rank of the process set, or this rank is not in it.
         MydistError: the root could not pickle its object. The root raises pickle's own error.
     """
     name = name or "broadcast_object.noname"
-    if not 0 <= root_rank < size():
-        raise ValueError(
-            f"root_rank is {root_rank}, expected a rank from 0 to {size() - 1}; "
-            "pass the global rank of the sender"
-        )
+    _check_root(check_int("broadcast_object", "root_rank", root_rank), process_set)
     is_root = rank() == root_rank
     payload, failure = _dumps(obj) if is_root else (b"", None)
     header = torch.tensor([len(payload), failure is not None], dtype=torch.int64)
@@ -74,7 +71,7 @@ def allgather_object(
     Args:
         obj: any object that pickle accepts.
         name: what to call it in messages and the timeline; equal on all ranks.
-        process_set: only the global one in this version.
+        process_set: the ranks that take part; this one is among them.
 
     Raises:
         MydistError: some rank could not pickle its object; the message names all of them.
@@ -96,6 +93,20 @@ def allgather_object(
             f"allgather_object '{name}': objects could not be pickled: {'; '.join(failures)}"
         )
     return [pickle.loads(part) for part in parts]
+
+
+def _check_root(root_rank: int, process_set: ProcessSet) -> None:
+    check_process_set("broadcast_object", process_set)
+    if root_rank in process_set.ranks:
+        return
+    if process_set is global_process_set:
+        expected = f"a rank from 0 to {size() - 1}"
+    else:
+        expected = f"one of the ranks {process_set.ranks} of the process set"
+    raise ValueError(
+        f"broadcast_object: root_rank is {root_rank}, expected {expected}; pass the global rank of "
+        "the sender"
+    )
 
 
 def _dumps(obj: Any) -> tuple[bytes, Exception | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
 
 
 class ReduceOp(IntEnum):
@@ -12,6 +12,10 @@ class ReduceOp(IntEnum):
 
     For bool, Sum and Max are a logical or, Min and Product a logical and, and Average has no
     meaning. For complex numbers Min and Max have none. Averages of integers are truncated.
+
+    Adasum adds what is orthogonal in the ranks' tensors and averages what is parallel, so that the
+    learning rate need not grow with the number of ranks; floating point, allreduce only. Source:
+    Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv:2006.02924.
     """
 
     AVERAGE = 0
@@ -19,6 +23,7 @@ class ReduceOp(IntEnum):
     MIN = 2
     MAX = 3
     PRODUCT = 4
+    ADASUM = 5
 
     def __str__(self) -> str:
         return self.name.capitalize()
@@ -29,3 +34,4 @@ Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM

@@ -8,16 +8,20 @@ from typing import Any
 
 import torch
 
+from ._arguments import check_int, check_process_set
 from ._lifecycle import rank
 from .collectives import broadcast_async_, synchronize
 from .errors import MismatchError
 from .objects import allgather_object, broadcast_object
+from .process_set import ProcessSet, global_process_set
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Sequence[tuple[str, torch.Tensor]], root_rank: int
+    params: Mapping[str, Any] | Sequence[tuple[str, torch.Tensor]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Overwrites the tensors, in place, with those of rank `root_rank`. Blocking.
 
@@ -25,17 +29,38 @@ def broadcast_parameters(
         params: `model.state_dict()`, or a list such as `list(model.named_parameters())`; the same
             names, shapes and dtypes on every rank. Entries that are None are skipped.
         root_rank: global rank whose values win.
+        process_set: the ranks that take part; this one and the root are among them.
 
     Raises:
-        ValueError: `params` is a generator, an entry is not a tensor, or a name appears twice.
+        ValueError: `params` is a generator, an entry is not a tensor, a name appears twice, or
+            `root_rank` is not in the process set.
+        TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
         MismatchError: a shape or dtype differs between ranks.
     """
+    named = {f"broadcast_parameters.{name}": tensor for name, tensor in _named_tensors(params)}
+    _check_root("broadcast_parameters", root_rank, process_set)
+    _broadcast_all(named, root_rank, process_set)
+
+
+def _broadcast_all(
+    named: Mapping[str, torch.Tensor], root_rank: int, process_set: ProcessSet
+) -> None:
+    """In place, all in flight at once."""
     handles = [
-        broadcast_async_(tensor.detach(), root_rank, name=f"broadcast_parameters.{name}")
-        for name, tensor in _named_tensors(params)
+        broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set)
+        for name, tensor in named.items()
     ]
     for handle in handles:
         synchronize(handle)
+
+
+def _check_root(call: str, root_rank: Any, process_set: ProcessSet) -> None:
+    check_process_set(call, process_set)
+    if check_int(call, "root_rank", root_rank) not in process_set.ranks:
+        raise ValueError(
+            f"{call}: root_rank is {root_rank}, expected one of the ranks {process_set.ranks} of "
+            "the process set; pass the global rank of the one whose values win"
+        )
 
 
 def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
@@ -70,7 +95,10 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Makes state and hyperparameters of `optimizer` equal to those of rank `root_rank`. Blocking.
 
@@ -83,10 +111,12 @@ def broadcast_optimizer_state(
         optimizer: any torch optimizer but LBFGS, wrapped by DistributedOptimizer or not.
         root_rank: global rank whose state wins.
         model: accepted for scripts written for horovod.torch; not needed.
+        process_set: the ranks that take part; this one and the root are among them.
 
     Raises:
         ValueError: `optimizer` is no optimizer, or LBFGS, whose state refers to its own flat
-            parameter copy.
+            parameter copy; or `root_rank` is not in the process set.
+        TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
         MismatchError: the ranks' optimizers have different parameter groups.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -99,18 +129,15 @@ def broadcast_optimizer_state(
             "broadcast_optimizer_state does not support LBFGS: its history belongs to the "
             "gradients of one rank. Broadcast the parameters and start LBFGS afresh"
         )
-    _check_layout(optimizer)
+    _check_root("broadcast_optimizer_state", root_rank, process_set)
+    _check_layout(optimizer, process_set)
     tensors: list[torch.Tensor] = []
     plan = _strip(_snapshot(optimizer), tensors) if rank() == root_rank else None
-    plan = broadcast_object(plan, root_rank, name="broadcast_optimizer_state.plan")
+    plan = broadcast_object(plan, root_rank, "broadcast_optimizer_state.plan", process_set)
     if rank() != root_rank:
         _pair(plan, _snapshot(optimizer), tensors, set())
-    handles = [
-        broadcast_async_(tensor.detach(), root_rank, name=f"broadcast_optimizer_state.{index}")
-        for index, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        synchronize(handle)
+    named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
+    _broadcast_all(named, root_rank, process_set)
     if rank() != root_rank:
         _install(optimizer, _fill(plan, iter(tensors)))
 
@@ -121,6 +148,28 @@ class _TensorPlace:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    stride: tuple[int, ...] | None  # Where elements lie; None is row by row.
+
+    def fits(self, tensor: Any) -> bool:
+        """Whether `tensor` can take what travels for this place."""
+        return (
+            isinstance(tensor, torch.Tensor)
+            and tuple(tensor.shape) == self.shape
+            and tensor.dtype == self.dtype
+            and (tensor.is_contiguous() or tensor.stride() == self.stride)
+        )
+
+    def new(self) -> torch.Tensor:
+        """A tensor for it, laid out as on the root."""
+        if self.stride is None:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+
+
+def _place_of(tensor: torch.Tensor) -> _TensorPlace:
+    dense = torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    stride = tuple(tensor.stride()) if dense and not tensor.is_contiguous() else None
+    return _TensorPlace(tuple(tensor.shape), tensor.dtype, stride)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -128,14 +177,14 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _check_layout(optimizer: torch.optim.Optimizer) -> None:
+def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
     """Raises on every rank when parameter groups differ anywhere."""
     layout = [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
-    layouts = allgather_object(layout, name="broadcast_optimizer_state.layout")
+    layouts = allgather_object(layout, "broadcast_optimizer_state.layout", process_set)
     if any(other != layouts[0] for other in layouts):
         table = "; ".join(
             f"rank {i}: {[len(group) for group in groups]} parameters per group"
-            for i, groups in enumerate(layouts)
+            for i, groups in zip(process_set.ranks, layouts, strict=True)
         )
         raise MismatchError(
             "broadcast_optimizer_state: the optimizers of the ranks have different parameters "
@@ -165,7 +214,7 @@ def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
     """`value` with every tensor replaced by its place; the tensors are appended in order."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _TensorPlace(tuple(value.shape), value.dtype)
+        return _place_of(value)
     if isinstance(value, Mapping):
         return {key: _strip(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -184,14 +233,8 @@ def _pair(plan: Any, current: Any, tensors: list[torch.Tensor], used: set[int]) 
     `used` holds the addresses given out: two places never share memory.
     """
     if isinstance(plan, _TensorPlace):
-        fits = (
-            isinstance(current, torch.Tensor)
-            and tuple(current.shape) == plan.shape
-            and current.dtype == plan.dtype
-            and current.is_contiguous()
-            and current.data_ptr() not in used
-        )
-        tensors.append(current if fits else torch.empty(plan.shape, dtype=plan.dtype))
+        fits = plan.fits(current) and current.data_ptr() not in used
+        tensors.append(current if fits else plan.new())
         used.add(tensors[-1].data_ptr())
     elif isinstance(plan, Mapping):
         known = current if isinstance(current, Mapping) else {}

@@ -11,6 +11,9 @@ from multiproc.registry import checks_of
 
 JOBS = [
     *[(np, backend, "main") for backend in ("gloo", "mpi") for np in (1, 2, 3, 4)],
+    *[(np, backend, "optimizer") for backend in ("gloo", "mpi") for np in (1, 2, 3, 4)],
+    *[(np, backend, "sets") for backend in ("gloo", "mpi") for np in (1, 2, 3, 4)],
+    *[(np, backend, "state") for backend in ("gloo", "mpi") for np in (1, 2, 3, 4)],
     *[(3, backend, "unfused") for backend in ("gloo", "mpi")],
 ]
 ITEMS = [

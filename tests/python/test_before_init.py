@@ -11,6 +11,11 @@ import mydist as md
 
 pytestmark = pytest.mark.usefixtures("no_job")
 
+
+def sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "rank": md.rank,
     "size": md.size,
@@ -46,6 +51,19 @@ CALLS: dict[str, Callable[[], object]] = {
     "grouped_reducescatter": lambda: md.grouped_reducescatter([torch.ones(2)]),
     "grouped_reducescatter_async": lambda: md.grouped_reducescatter_async([torch.ones(2)]),
     "barrier": md.barrier,
+    "DistributedOptimizer": lambda: md.DistributedOptimizer(sgd()),
+    "DistributedOptimizer(op=Adasum)": lambda: md.DistributedOptimizer(sgd(), op=md.Adasum),
+    "broadcast_parameters": lambda: md.broadcast_parameters({"x": torch.ones(2)}, 0),
+    "broadcast_optimizer_state": lambda: md.broadcast_optimizer_state(sgd(), 0),
+    "broadcast_object": lambda: md.broadcast_object(1),
+    "allgather_object": lambda: md.allgather_object(1),
+    "DistributedSampler": lambda: md.DistributedSampler(4),
+    "prepare_loader": lambda: md.prepare_loader(torch.utils.data.TensorDataset(torch.ones(4))),
+    "Metrics.compute": lambda: md.Metrics().compute(),
+    "scale_lr": lambda: md.scale_lr(0.1),
+    "WarmupLR": lambda: md.WarmupLR(torch.optim.SGD([torch.ones(1)]), steps=3),
+    "main_rank_first": lambda: md.main_rank_first().__enter__(),
+    "seed_everything": lambda: md.seed_everything(1),
     "global_process_set.size": md.global_process_set.size,
     "global_process_set.rank": md.global_process_set.rank,
     "global_process_set.included": md.global_process_set.included,

@@ -139,8 +139,8 @@ def torchrun_environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> None:
     """Two ranks as two threads over one store; five rounds, binary contents."""
     results: dict[int, list[list[bytes]]] = {0: [], 1: []}
-    first = _meeting.store_exchange(torchrun_environment, 1, 0, 2, 30.0)
-    second = _meeting.store_exchange(torchrun_environment, 1, 1, 2, 30.0)
+    first = _meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)
+    second = _meeting.store_exchange(torchrun_environment, "1", 1, 2, 30.0)
 
     def work(rank: int, exchange: _meeting.Exchange) -> None:
         for number in range(5):
@@ -156,9 +156,9 @@ def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> No
 
 
 def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, str]) -> None:
-    _meeting.store_exchange(torchrun_environment, 1, 0, 2, 30.0)  # Serves the store.
-    stale = _meeting.store_exchange(torchrun_environment, 1, 1, 2, 0.05)
-    current = _meeting.store_exchange(torchrun_environment, 2, 0, 2, 0.05)
+    _meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)  # Serves the store.
+    stale = _meeting.store_exchange(torchrun_environment, "1", 1, 2, 0.05)
+    current = _meeting.store_exchange(torchrun_environment, "2", 0, 2, 0.05)
     with pytest.raises(MydistError, match=r"ranks \[0\] of 2 did not arrive within 0\.05 s"):
         stale(b"old")
     with pytest.raises(MydistError, match=r"ranks \[1\] of 2 did not arrive within 0\.05 s"):
@@ -168,4 +168,4 @@ def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, st
 def test_no_store_names_address_and_port() -> None:
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with pytest.raises(MydistError, match=r"rank 1: no store at MASTER_ADDR=127\.0\.0\.1, MASTER_"):
-        _meeting.store_exchange(environment, 1, 1, 2, 0.2)
+        _meeting.store_exchange(environment, "1", 1, 2, 0.2)

@@ -209,20 +209,101 @@ def test_groups_wait_for_all_members() -> None:
     assert second.grad is not None and second.grad.tolist() == [2.0] * 2
 
 
-def test_sparse_gradients_are_refused_or_made_dense() -> None:
-    reducer = make()
+def embedding(reducer: _C.GradientReducer, group: str = "") -> torch.nn.Embedding:
     table = torch.nn.Embedding(4, 2, sparse=True)
-    reducer.add_parameter(table.weight, "table.weight", "", 0)
-    text = r"gradient of 'table\.weight' is sparse, expected a dense one.*sparse_as_dense=True"
-    with pytest.raises(ValueError, match=text):
+    reducer.add_parameter(table.weight, "table.weight", group, 1)
+    return table
+
+
+def rows(gradient: torch.Tensor | None) -> list[float]:
+    assert gradient is not None
+    return gradient.to_dense()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients_are_gathered_or_made_dense(as_dense: bool) -> None:
+    reducer = make()
+    table = embedding(reducer)
+    reducer.set_sparse_as_dense(as_dense)
+    for _ in range(2):
+        table.weight.grad = None
         table(torch.tensor([1, 1, 3])).sum().backward()
-    table.weight.grad = None
-    reducer.reset()
-    reducer.set_sparse_as_dense(True)
-    table(torch.tensor([1, 1, 3])).sum().backward()
+        assert reducer.pending() == ["table.weight"]
+        reducer.synchronize()
+        gradient = table.weight.grad
+        assert gradient is not None and gradient.is_sparse != as_dense
+        assert rows(gradient) == [0.0, 4.0, 0.0, 2.0]
+        if not as_dense:
+            assert gradient.is_coalesced() and gradient.indices().tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("op", "group", "text"),
+    [
+        (md.Max, "", r"op Max cannot reduce.*Average and Sum.*sparse_as_dense=True"),
+        (md.Min, "", r"op Min cannot reduce"),
+        (md.Product, "", r"op Product cannot reduce"),
+        (md.Sum, "pair", r"but in a group.*leave it out of `groups`.*sparse_as_dense=True"),
+    ],
+)
+def test_sparse_gradients_are_refused(op: md.ReduceOp, group: str, text: str) -> None:
+    reducer = make(op=op)
+    table = embedding(reducer, group)
+    with pytest.raises(ValueError, match=r"gradient of 'table\.weight' is sparse, .*" + text):
+        table(torch.tensor([1])).sum().backward()
+
+
+def test_compressed_sparse_sums_keep_their_dtype() -> None:
+    reducer = make(postscale=1.0, compression=1)
+    table = embedding(reducer)
+    (table(torch.tensor([0, 2])) * (1 / 3)).sum().backward()
     reducer.synchronize()
-    assert table.weight.grad is not None and table.weight.grad.layout == torch.strided
-    assert table.weight.grad[:, 0].tolist() == [0.0, 4.0, 0.0, 2.0]  # type: ignore[unreachable]
+    third = torch.tensor(1 / 3).half().float().item()
+    assert table.weight.grad is not None and table.weight.grad.dtype == torch.float32
+    assert rows(table.weight.grad) == [third, 0.0, third, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda p: setattr(p, "grad", None), r"'table\.weight' was replaced or cleared"),
+        (lambda p: p.grad.mul_(0.5), r"'table\.weight' was changed in place"),
+    ],
+    ids=["set to none", "scaled"],
+)
+def test_touching_a_sparse_gradient_in_flight_is_found(spoil: Any, text: str) -> None:
+    reducer = make()
+    table = embedding(reducer)
+    table(torch.tensor([1])).sum().backward()
+    spoil(table.weight)
+    with pytest.raises(ValueError, match=text):
+        reducer.synchronize()
+
+
+def test_two_reducers_of_one_parameter() -> None:
+    first, second, weight = make(), make(), parameter()
+    first.add_parameter(weight, "weight", "", 0)
+    second.add_parameter(weight, "by another name", "", 0)
+    with pytest.raises(ValueError, match=r"already being reduced by another Distrib.*Delete the"):
+        weight.sum().backward()
+    first.synchronize()
+    first.remove()
+    weight.grad = None
+    weight.sum().backward()
+    second.synchronize()
+    assert weight.grad is not None and weight.grad.tolist() == [2.0] * 3  # type: ignore[unreachable]
+
+
+def test_two_reducers_with_one_name() -> None:
+    first, second, here, there = make(), make(), parameter(), parameter()
+    first.add_parameter(here, "weight", "", 0)
+    second.add_parameter(there, "weight", "", 0)
+    here.sum().backward()
+    with pytest.raises(ValueError, match=r"Two DistributedOptimizers have a parameter named 'wei"):
+        there.sum().backward()
+    first.synchronize()
+    second.synchronize()
+    assert there.grad is not None and there.grad.tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
@@ -323,7 +404,7 @@ def test_wrong_parameters(
         ((-1, 1.0, 1.0, 0, 1, 0), r"op -1 is unknown"),
         ((1, 1.0, 1.0, 3, 1, 0), r"compression 3 is unknown, expected 0, 1 or 2"),
         ((1, 1.0, 1.0, 0, 0, 0), r"backward_passes_per_step is 0, expected at least 1"),
-        ((1, 1.0, 1.0, 0, 1, 5), r"process set 5 does not exist"),
+        ((1, 1.0, 1.0, 0, 1, 5), r"process set 5 is unknown or has been removed"),
     ],
 )
 def test_wrong_options(arguments: Any, text: str) -> None:

@@ -61,7 +61,8 @@ def test_init_accepts_all_ranks(comm: object) -> None:
     ("comm", "error", "text"),
     [
         ([0, 1], ValueError, r"comm is ranks \[0, 1\], but the job has ranks 0 to 0"),
-        ([], ValueError, r"comm is ranks \[\].*not part of this version"),
+        ([], ValueError, r"comm is empty, expected the ranks that form the job"),
+        ([0, 0], ValueError, r"comm is \[0, 0\], expected the ranks in ascending order, each of th"),
         ([1], ValueError, r"comm is ranks \[1\], but the job has ranks 0 to 0"),
         (Communicator(3), ValueError, r"a communicator of 3 ranks, but the job has ranks 0 to 0"),
         ("0", TypeError, r"comm is '0' \(str\), expected None, a list of ranks or an mpi4py"),
@@ -77,11 +78,33 @@ def test_init_refuses_other_comm(comm: object, error: type[Exception], text: str
 
 
 @pytest.mark.usefixtures("no_job")
-@pytest.mark.parametrize("sets", ["dynamic", [[0]], [md.global_process_set]])
-def test_init_refuses_process_sets(sets: object) -> None:
-    with pytest.raises(ValueError, match=r"process_sets is .* not part of this version"):
+@pytest.mark.parametrize(
+    ("sets", "error", "text"),
+    [
+        ("static", ValueError, r"process_sets is 'static', expected a list of ProcessSet, 'dyn"),
+        (3, TypeError, r"process_sets is 3 \(int\), expected a list of ProcessSet"),
+        ([[0]], TypeError, r"process_sets\[0\] is \[0\] \(list\), expected a ProcessSet; make one"),
+        (
+            [md.ProcessSet([0])],
+            ValueError,
+            r"ranks \[0\] are those of the global process set, id 0",
+        ),
+        ([md.ProcessSet([0, 1])], ValueError, r"contains rank 1, but the job has ranks 0 to 0"),
+        ([md.global_process_set], ValueError, r"init: ProcessSet\(process_set_id=0\) is part of"),
+    ],
+)
+def test_init_refuses_wrong_process_sets(sets: object, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
         md.init(process_sets=sets)
     assert not md.is_initialized()
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize("sets", ["dynamic", [], (), None])
+def test_init_accepts_no_process_sets(sets: object) -> None:
+    md.init(process_sets=sets)
+    assert md.allreduce(torch.ones(1), process_set=md.global_process_set).item() == 1.0
+    md.shutdown()
 
 
 @pytest.mark.usefixtures("no_job")
@@ -91,6 +114,7 @@ def test_init_refuses_process_sets(sets: object) -> None:
         ("MYDIST_FUSION_THRESHOLD_MB", "many"),
         ("MYDIST_FUSION_THRESHOLD_MB", "-1"),
         ("MYDIST_CACHE_CAPACITY", "1.5"),
+        ("MYDIST_CHECK_CONSISTENCY", "-2"),
         ("MYDIST_LOG_LEVEL", "loud"),
         ("MYDIST_TIMELINE_MARK_CYCLES", "maybe"),
         ("MYDIST_COORDINATOR_RADIX", "0"),

@@ -35,8 +35,23 @@ std::string Identity(int rank, int size) {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
 
+// For a job of some of the ranks.
+Status CheckMember(const BackendOptions& options, const MpiSession& session) {
+  const auto rank = static_cast<size_t>(options.rank);
+  if (options.members.back() < session.world_size() && rank < options.members.size() &&
+      options.members[rank] == session.world_rank()) {
+    return Status::Ok();
+  }
+  return Status::InvalidArgument("the launcher says this is rank " + std::to_string(options.rank) +
+                                 " of a job of " + std::to_string(options.members.size()) +
+                                 " of the started ranks, MPI says it was started as " +
+                                 Identity(session.world_rank(), session.world_size()) +
+                                 ". Start the job with one mpirun or mydistrun --mpi only.");
+}
+
 // Size 0 and rank -1 in the options mean: as MPI says.
 Status CheckIdentity(const BackendOptions& options, const MpiSession& session) {
+  if (!options.members.empty()) return CheckMember(options, session);
   const bool size_differs = options.size > 0 && options.size != session.world_size();
   const bool rank_differs =
       options.rank >= 0 && options.size > 0 && options.rank != session.world_rank();
@@ -63,16 +78,18 @@ class MpiPlugin final : public BackendPlugin {
     MYDIST_ASSIGN_OR_RETURN(MpiSession* const session, MpiSession::Get());
     MYDIST_RETURN_IF_ERROR(CheckIdentity(options, *session));
     Connection connection;
-    connection.rank = session->world_rank();
-    connection.size = session->world_size();
+    const bool is_whole = options.members.empty();
+    connection.rank = is_whole ? session->world_rank() : options.rank;
+    connection.size = is_whole ? session->world_size() : static_cast<int>(options.members.size());
     if (connection.size == 1) {
       connection.exchange = [](const Bytes& mine) -> Result<std::vector<Bytes>> {
         return std::vector<Bytes>{mine};
       };
       return connection;
     }
-    MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<MpiWorld> world,
-                            MpiWorld::Connect(session, Now() + options.config->connect_timeout));
+    MYDIST_ASSIGN_OR_RETURN(
+        const std::shared_ptr<MpiWorld> world,
+        MpiWorld::Connect(session, options.members, Now() + options.config->connect_timeout));
     MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
                       << Identity(connection.rank, connection.size);
     connection.control = std::make_unique<MpiControlPlane>(world);

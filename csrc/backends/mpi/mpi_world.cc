@@ -2,17 +2,82 @@
 
 #include <algorithm>
 #include <climits>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "backends/mpi/poll_backoff.h"
 #include "base/log.h"
+#include "base/mutex.h"
+#include "base/signal_block.h"
 
 namespace mydist {
 
-Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session, TimePoint deadline) {
+namespace {
+
+// A communicator of some ranks on its way into being. MPI offers no call that could give up when a
+// rank never comes, hence a thread, which is left behind then; it shares the ownership.
+struct Founding {
+  Mutex mutex;
+  CondVar changed;
+  bool done MYDIST_GUARDED_BY(mutex) = false;
+  Status status MYDIST_GUARDED_BY(mutex);
+  MPI_Comm communicator MYDIST_GUARDED_BY(mutex) = MPI_COMM_NULL;
+};
+
+Status CreateFrom(const std::vector<int>& members, MPI_Comm* communicator) {
+  // Told apart from what the program itself may be creating by the tag.
+  constexpr int kTag = 0x6d64;
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  MYDIST_RETURN_IF_MPI_ERROR(
+      MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group));
+  Status created = MpiStatus(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, communicator),
+                             "MPI_Comm_create_group");
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return created;
+}
+
+// Nothing when `deadline` passes first.
+Result<std::optional<MPI_Comm>> Found(const std::vector<int>& members, TimePoint deadline) {
+  const auto founding = std::make_shared<Founding>();
+  const SignalBlock no_signals;
+  std::thread([founding, members] {
+    MPI_Comm communicator = MPI_COMM_NULL;
+    Status status = CreateFrom(members, &communicator);
+    MutexLock lock(founding->mutex);
+    founding->status = std::move(status);
+    founding->communicator = communicator;
+    founding->done = true;
+    founding->changed.NotifyAll();
+  }).detach();
+  MutexLock lock(founding->mutex);
+  while (!founding->done) {
+    if (!founding->changed.WaitUntil(founding->mutex, deadline)) break;
+  }
+  if (!founding->done) return std::optional<MPI_Comm>();
+  MYDIST_RETURN_IF_ERROR(founding->status);
+  return std::optional<MPI_Comm>(founding->communicator);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
+                                                    const std::vector<int>& members,
+                                                    TimePoint deadline) {
   std::shared_ptr<MpiWorld> world(new MpiWorld(session));
   session->NoteOpened();
+  world->size_ = members.empty() ? session->world_size() : static_cast<int>(members.size());
+  world->departed_.assign(static_cast<size_t>(world->size_), false);
+  if (!members.empty()) {
+    MYDIST_ASSIGN_OR_RETURN(const std::optional<MPI_Comm> base, Found(members, deadline));
+    if (!base) return world->TooLate();
+    world->base_ = *base;
+  }
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_rank(world->base_, &world->rank_));
   MYDIST_RETURN_IF_ERROR(world->Duplicate(deadline));
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_set_errhandler(world->control_, MPI_ERRORS_RETURN));
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_set_errhandler(world->tensors_, MPI_ERRORS_RETURN));
@@ -27,7 +92,7 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
     MPI_Request request = MPI_REQUEST_NULL;
     // Kept apart from the member until complete: MPI writes it while we wait.
     auto target = std::make_unique<MPI_Comm>(made);
-    MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_idup(MPI_COMM_WORLD, target.get(), &request));
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_idup(base_, target.get(), &request));
     PollBackoff backoff(std::chrono::microseconds(200), std::chrono::milliseconds(1));
     backoff.Reset(Now());
     for (int done = 0;;) {
@@ -37,10 +102,7 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
       if (now >= deadline) {
         // MPI may still write to it, and there is no way to cancel.
         static_cast<void>(target.release());
-        return Status::Timeout(
-            "not all " + std::to_string(size()) +
-            " ranks called mydist.init() in time. A rank may have failed before or skipped it; its "
-            "output says why. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+        return TooLate();
       }
       std::this_thread::sleep_for(backoff.Next(now));
     }
@@ -49,12 +111,20 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
   return Status::Ok();
 }
 
+Status MpiWorld::TooLate() const {
+  return Status::Timeout(
+      "not all " + std::to_string(size()) +
+      " ranks called mydist.init() in time. A rank may have failed before or skipped it; its "
+      "output says why. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+}
+
 MpiWorld::~MpiWorld() {
   // Freeing is collective: only after goodbyes is it certain that all ranks come here. Otherwise
   // the communicators are left to the process's end, and MPI_Finalize is skipped.
   if (!closed_) return;
   MPI_Comm_free(&control_);
   MPI_Comm_free(&tensors_);
+  if (base_ != MPI_COMM_WORLD) MPI_Comm_free(&base_);
   session_->NoteClosed();
 }
 

@@ -1,6 +1,6 @@
-// MpiWorld: the communicators of one connection, duplicates of MPI_COMM_WORLD that return errors
-// instead of aborting: one for control messages, one for tensors, so neither can match the other.
-// Owned jointly by both planes; the last one frees it.
+// MpiWorld: the communicators of one connection, duplicates of MPI_COMM_WORLD, or of one of some of
+// its ranks, that return errors instead of aborting: one for control messages, one for tensors, so
+// neither can match the other. Owned jointly by both planes; the last one frees it.
 #pragma once
 
 #include <mpi.h>
@@ -17,14 +17,17 @@ namespace mydist {
 
 class MpiWorld {
  public:
-  // Collective. kTimeout when not all ranks have called it by `deadline`.
-  static Result<std::shared_ptr<MpiWorld>> Connect(MpiSession* session, TimePoint deadline);
+  // Collective over `members`, ranks of MPI_COMM_WORLD in ascending order of which this process is
+  // one; empty: over all. kTimeout when not all of them have called it by `deadline`.
+  static Result<std::shared_ptr<MpiWorld>> Connect(MpiSession* session,
+                                                   const std::vector<int>& members,
+                                                   TimePoint deadline);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
 
-  int rank() const { return session_->world_rank(); }
-  int size() const { return session_->world_size(); }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   MPI_Comm control() const { return control_; }
   MPI_Comm tensors() const { return tensors_; }
 
@@ -44,11 +47,14 @@ class MpiWorld {
   void MarkClosed() { closed_ = true; }
 
  private:
-  explicit MpiWorld(MpiSession* session)
-      : session_(session), departed_(static_cast<size_t>(session->world_size()), false) {}
+  explicit MpiWorld(MpiSession* session) : session_(session) {}
   Status Duplicate(TimePoint deadline);
+  Status TooLate() const;
 
   MpiSession* const session_;
+  int rank_ = 0;
+  int size_ = 1;
+  MPI_Comm base_ = MPI_COMM_WORLD;
   MPI_Comm control_ = MPI_COMM_NULL;
   MPI_Comm tensors_ = MPI_COMM_NULL;
   std::vector<bool> departed_;

@@ -106,6 +106,17 @@ TEST(HandleTable, AReleasedHandleStillFreesItsName) {
   EXPECT_TRUE(table.Open({kX}).ok());
 }
 
+TEST(HandleTable, KnowsWhatIsInFlightOfASet) {
+  HandleTable table;
+  const TensorKey key{2, "in set 2"};
+  const Handle handle = *table.Open({key});
+  EXPECT_EQ(table.NameInFlight(2), "in set 2");
+  EXPECT_EQ(table.NameInFlight(1), std::nullopt);
+  EXPECT_EQ(table.NameInFlight(3), std::nullopt);
+  table.Complete(handle, key, Status::Ok());
+  EXPECT_EQ(table.NameInFlight(2), std::nullopt);
+}
+
 TEST(HandleTable, WaitersWakeWhenAnotherThreadCompletes) {
   HandleTable table;
   constexpr int kCount = 2000;

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -63,3 +66,87 @@ def expect_equal_parameters(model: torch.nn.Module) -> None:
     for rank, other in enumerate(everyone):
         different = [name for name in other if other[name] != everyone[0][name]]
         assert not different, f"rank {rank} differs from rank 0 in {different}"
+
+
+def raises(call: Callable[[], Any], *parts: str, kind: type[Exception] = ValueError) -> None:
+    """`call` raises `kind` with all of `parts` in its text."""
+    try:
+        call()
+    except kind as error:
+        for part in parts:
+            assert part in str(error), f"'{part}' is not in: {error}"
+    else:
+        raise AssertionError(f"no {kind.__name__}; expected one with {parts}")
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Optimizers wrapped within do not compare the ranks' parameters at their first step."""
+    variable = "MYDIST_CHECK_CONSISTENCY"
+    before = os.environ.get(variable)
+    os.environ[variable] = "-1"
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
+
+
+def optimizer_classes() -> list[str]:
+    """Every optimizer of torch.optim but the base class and LBFGS."""
+    return sorted(
+        name
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type)
+        and issubclass(value, torch.optim.Optimizer)
+        and value not in (torch.optim.Optimizer, torch.optim.LBFGS)
+    )
+
+
+def model_for(name: str) -> torch.nn.Module:
+    """A small float64 model, equal on all ranks, that the optimizer of this name can train.
+
+    Muon takes matrices only, SparseAdam sparse gradients.
+    """
+    torch.manual_seed(0)
+    if name == "SparseAdam":
+        return torch.nn.Embedding(5, 3, sparse=True).double()
+    return torch.nn.Linear(3, 4, bias=name != "Muon").double()
+
+
+def optimizer_for(name: str, model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
+    if name == "SGD":
+        options.setdefault("momentum", 0.9)
+    made: torch.optim.Optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **options)
+    return made
+
+
+def loss_for(model: torch.nn.Module, rank: int, step: int = 0) -> torch.Tensor:
+    """The loss of one rank and step for any `model_for`."""
+    if isinstance(model, torch.nn.Embedding):
+        rows = torch.tensor([rank % 5, (rank + step) % 5, 4, 4])
+        return (model(rows) * (rank + 1.0)).pow(2).sum()
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.rand(6, 3, generator=generator, dtype=torch.float64)
+    return (model(inputs) - 0.5).pow(2).mean()
+
+
+def average_gradients(
+    model: torch.nn.Module, loss_on: Callable[[int], torch.Tensor], ranks: Sequence[int]
+) -> None:
+    """Sets `.grad` to the mean of the gradients of `loss_on(rank)`; sparse ones stay sparse."""
+    parameters = list(model.parameters())
+    everyone = [torch.autograd.grad(loss_on(rank), parameters) for rank in ranks]
+    for parameter, of_ranks in zip(parameters, zip(*everyone, strict=True), strict=True):
+        total = of_ranks[0]
+        for gradient in of_ranks[1:]:
+            total = total + gradient
+        parameter.grad = total.coalesce() / len(ranks) if total.is_sparse else total / len(ranks)
+
+
+def expect_same_parameters(
+    model: torch.nn.Module, reference: torch.nn.Module, tolerance: float = 1e-10
+) -> None:
+    for mine, wanted in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=tolerance, atol=tolerance)

@@ -5,25 +5,16 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Callable
+import sys
+import threading
 from typing import Any
 
 import torch
 
 import mydist as md
-from multiproc.checks.models import expect_average, loss_of, tiny_model
+from multiproc.checks.models import expect_average, loss_of, raises, tiny_model, unchecked
 from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS, wrapped
 from multiproc.registry import check
-
-
-def expect_error(call: Callable[[], Any], *parts: str, kind: type[Exception] = ValueError) -> None:
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), f"'{part}' is not in: {error}"
-    else:
-        raise AssertionError(f"no {kind.__name__}; expected one with {parts}")
 
 
 def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -45,7 +36,14 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "groups of numbers": ({"groups": [[1]]}, ["groups"]),
     "unknown parameter": ({"groups": [[torch.ones(5)]]}, ["groups[0]", "(5,)", "not a parameter"]),
     "compression": ({"compression": "fp16"}, ["compression", "fp16"]),
-    "process set": ({"process_set": 3}, ["process_set"]),
+    "num_groups and groups": ({"num_groups": 2, "groups": 2}, ["num_groups=2", "write groups"]),
+    "num_groups -1": ({"num_groups": -1}, ["num_groups is -1", "at least 0"]),
+    "num_groups text": ({"num_groups": "2"}, ["num_groups is '2'"]),
+    "predivide with Adasum": (
+        {"gradient_predivide_factor": 2.0, "op": 5},
+        ["gradient_predivide_factor", "op=Adasum", "Average"],
+    ),
+    "predivide text": ({"gradient_predivide_factor": "2"}, ["gradient_predivide_factor is '2'"]),
     "names not pairs": ({"named_parameters": [torch.ones(1)]}, ["named_parameters", "pairs"]),
     "names missing": ({"named_parameters": []}, ["named_parameters does not name 4", "0.0"]),
 }
@@ -55,30 +53,43 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 def bad_argument(kind: str) -> None:
     options, parts = ARGUMENTS[kind]
     model = tiny_model()
-    expect_error(lambda: md.DistributedOptimizer(sgd(model), **options), *parts)
+    raises(lambda: md.DistributedOptimizer(sgd(model), **options), *parts)
+
+
+@check()
+def what_is_no_process_set() -> None:
+    for given in (3, "global", [0, 1]):
+        options: Any = {"process_set": given}
+        raises(
+            lambda options=options: md.DistributedOptimizer(sgd(tiny_model()), **options),
+            "process_set",
+            repr(given),
+            "expected a ProcessSet",
+            kind=TypeError,
+        )
 
 
 @check()
 def bad_names_groups_and_optimizers() -> None:
     model = tiny_model()
     twice = [("same", p) for p in model.parameters()]
-    expect_error(lambda: md.DistributedOptimizer(sgd(model), named_parameters=twice), "'same'")
+    raises(lambda: md.DistributedOptimizer(sgd(model), named_parameters=twice), "'same'")
     first = next(iter(model.parameters()))
-    expect_error(
+    raises(
         lambda: md.DistributedOptimizer(sgd(model), groups=[[first], [first]]),
         "groups[0] and groups[1]",
     )
     lbfgs = torch.optim.LBFGS(model.parameters())
-    expect_error(lambda: md.DistributedOptimizer(lbfgs), "LBFGS", "line search")
+    raises(lambda: md.DistributedOptimizer(lbfgs), "LBFGS", "line search")
     not_one: Any = model
-    expect_error(lambda: md.DistributedOptimizer(not_one), "Sequential", "torch.optim.Optimizer")
+    raises(lambda: md.DistributedOptimizer(not_one), "Sequential", "torch.optim.Optimizer")
 
 
 @check()
 def cannot_be_copied() -> None:
     optimizer = wrapped(tiny_model())
-    expect_error(lambda: copy.deepcopy(optimizer), "state_dict()", kind=TypeError)
-    expect_error(lambda: pickle.dumps(optimizer), "state_dict()", kind=TypeError)
+    raises(lambda: copy.deepcopy(optimizer), "state_dict()", kind=TypeError)
+    raises(lambda: pickle.dumps(optimizer), "state_dict()", kind=TypeError)
 
 
 @check(min_size=2, cases=BY_PATH)
@@ -87,11 +98,9 @@ def too_many_backwards(path: str) -> None:
     optimizer = wrapped(model, compression=COMPRESSIONS[path])
     loss_of(model, md.rank()).backward()
     # Which parameter's hook runs first is the order of backward: the last layer.
-    expect_error(
-        lambda: loss_of(model, md.rank(), 1).backward(), "'2.", "backward_passes_per_step (1)"
-    )
+    raises(lambda: loss_of(model, md.rank(), 1).backward(), "'2.", "backward_passes_per_step (1)")
     # The gradients are a mixture now; synchronizing says so, and the next step is clean.
-    expect_error(optimizer.step, "'2.")
+    raises(optimizer.step, "'2.")
     optimizer.zero_grad()
     loss_of(model, md.rank(), 2).backward()
     optimizer.synchronize()
@@ -103,7 +112,7 @@ def zero_grad_between_backward_and_step(path: str) -> None:
     model = tiny_model()
     optimizer = wrapped(model, compression=COMPRESSIONS[path])
     loss_of(model, md.rank()).backward()
-    expect_error(optimizer.zero_grad, "zero_grad()", "after backward()", ".weight'")
+    raises(optimizer.zero_grad, "zero_grad()", "after backward()", ".weight'")
     optimizer.step()
     optimizer.zero_grad()
 
@@ -114,7 +123,7 @@ def gradient_replaced_between_backward_and_step(path: str) -> None:
     optimizer = wrapped(model, compression=COMPRESSIONS[path])
     loss_of(model, md.rank()).backward()
     model[0].weight.grad = None
-    expect_error(optimizer.step, "'0.weight'")
+    raises(optimizer.step, "'0.weight'")
     optimizer.zero_grad()
     loss_of(model, md.rank()).backward()
     optimizer.synchronize()
@@ -127,21 +136,11 @@ def gradient_changed_in_place_between_backward_and_step(path: str) -> None:
     optimizer = wrapped(model, compression=COMPRESSIONS[path])
     loss_of(model, md.rank()).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
-    expect_error(optimizer.step, "'", "synchronize()")
+    raises(optimizer.step, "'", "synchronize()")
     optimizer.zero_grad()
     loss_of(model, md.rank()).backward()
     optimizer.synchronize()
     expect_average(model, lambda rank: loss_of(model, rank))
-
-
-@check(min_size=2, cases=BY_PATH)
-def sparse_gradient(path: str) -> None:
-    model = torch.nn.Embedding(5, 3, sparse=True)
-    optimizer = wrapped(model, compression=COMPRESSIONS[path])
-    expect_error(
-        lambda: model(torch.tensor([1, 2])).sum().backward(), "'weight'", "sparse_as_dense=True"
-    )
-    del optimizer
 
 
 @check(min_size=2)
@@ -154,7 +153,7 @@ def skip_synchronize_without_synchronize() -> None:
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    expect_error(skip, "skip_synchronize()", "call synchronize() first")
+    raises(skip, "skip_synchronize()", "call synchronize() first")
     optimizer.step()
 
 
@@ -162,9 +161,10 @@ def skip_synchronize_without_synchronize() -> None:
 def different_models_are_an_error_everywhere() -> None:
     width = 3 if md.rank() == 0 else 2
     model = torch.nn.Linear(width, 1)
-    optimizer = wrapped(model)
+    with unchecked():
+        optimizer = wrapped(model)
     model(torch.ones(1, width)).sum().backward()
-    expect_error(optimizer.step, "weight", kind=md.MismatchError)
+    raises(optimizer.step, "weight", kind=md.MismatchError)
     # The engine is fine: another optimizer trains on.
     other = tiny_model()
     optimizer = wrapped(other)
@@ -183,3 +183,38 @@ def a_dropped_optimizer_leaves_no_hooks() -> None:
     gc.collect()
     for step in range(3):  # would be too many backwards for a hook that is left
         loss_of(model, md.rank(), step).backward()
+
+
+@check(min_size=2)
+def wrapping_again_while_a_thread_waits() -> None:
+    model = tiny_model()
+    with unchecked():  # What the thread waits for shall be its gradients.
+        optimizer = wrapped(model)
+    if md.rank() != 0:
+        md.barrier()
+        loss_of(model, md.rank()).backward()
+        optimizer.step()
+        return
+    loss_of(model, md.rank()).backward()
+    caught: list[Exception] = []
+    about_to_wait = threading.Event()
+
+    def wait() -> None:
+        about_to_wait.set()
+        try:
+            optimizer.synchronize()
+        except ValueError as error:
+            caught.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # The thread runs until it gives up the GIL, which is in the wait.
+    try:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        about_to_wait.wait()
+        optimizer._distribution.path.remove()
+    finally:
+        sys.setswitchinterval(interval)
+    md.barrier()
+    thread.join()
+    assert "taken away while synchronize() waited" in str(caught[0])

@@ -218,53 +218,6 @@ def learning_rate_schedulers(made: str) -> None:
     assert optimizer.param_groups[0]["lr"] == 0.5**4
 
 
-@check()
-def grad_scaler_without_further_calls() -> None:
-    model = tiny_model().float()
-    optimizer = wrapped(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    inputs = torch.full((2, 4), md.rank() + 1.0)
-    for _ in range(3):
-        optimizer.zero_grad()
-        scaler.scale(model(inputs).pow(2).mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    expect_equal_parameters(model)
-    # Overflow on one rank: all ranks skip the step, and all go on afterwards.
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer.zero_grad()
-    bad = inputs * float("inf") if md.rank() == 0 else inputs
-    scaler.scale(model(bad).pow(2).mean()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert scaler.get_scale() == 512.0
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    optimizer.zero_grad()
-    scaler.scale(model(inputs).pow(2).mean()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    expect_equal_parameters(model)
-
-
-@check()
-def grad_scaler_with_unscale_and_clipping() -> None:
-    model = tiny_model().float()
-    optimizer = wrapped(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    for step in range(2):
-        optimizer.zero_grad()
-        inputs = torch.full((2, 4), md.rank() + 1.0 + step)
-        scaler.scale(model(inputs).pow(2).mean()).backward()
-        optimizer.synchronize()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        with optimizer.skip_synchronize():
-            scaler.step(optimizer)
-        scaler.update()
-    expect_equal_parameters(model)
-
-
 @check(cases=BY_PATH)
 def parameters_added_later(path: str) -> None:
     model = tiny_model()

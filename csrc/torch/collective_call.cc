@@ -1,0 +1,229 @@
+#include "torch/collective_call.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/process.h"
+#include "torch/error_translation.h"
+#include "torch/reduction_check.h"
+#include "torch/tensor_adapter.h"
+
+namespace mydist {
+namespace {
+
+std::string Describe(const ProcessSet& set) {
+  std::string ranks;
+  for (const int rank : set.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  return "process set " + std::to_string(set.id) + " with ranks [" + ranks + "]";
+}
+
+}  // namespace
+
+CollectiveCall::CollectiveCall(CallTraits traits, size_t tensor_count)
+    : traits_(std::move(traits)), count_(tensor_count) {
+  if (count_ > 0) return;
+  Refuse(std::string(OpKindName(traits_.op)) +
+         ": got an empty list of tensors, expected at least one");
+}
+
+void CollectiveCall::Refuse(std::string message) {
+  throw StatusError(Status::InvalidArgument(std::move(message)));
+}
+
+std::string CollectiveCall::What(const std::string& name) const {
+  const std::string op(OpKindName(traits_.op));
+  ThrowIfError(CheckName(name, op));
+  return op + " of '" + name + "'";
+}
+
+const ProcessSet& CollectiveCall::Members() {
+  if (!members_) members_ = ValueOrThrow(process::GetProcessSet(traits_.process_set));
+  return *members_;
+}
+
+void CollectiveCall::RequireMember(const Place& place, const std::string& name) {
+  const ProcessSet& set = Members();
+  if (set.IndexOf(place.rank)) return;
+  const std::string got =
+      What(name) + ": " + place.argument + " " + std::to_string(place.rank) + " is not ";
+  if (set.id != kGlobalProcessSet) {
+    Refuse(got + "in " + Describe(set) + ". Pass the global rank of a member.");
+  }
+  Refuse(got + "a rank of this job of size " + std::to_string(set.size()) + ", expected 0 to " +
+         std::to_string(set.size() - 1));
+}
+
+Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const Shape& shape) {
+  Submission submission;
+  Request& request = submission.request;
+  request.name = name;
+  request.op = traits_.op;
+  request.dtype = dtype;
+  request.shape = shape;
+  request.reduce_op = traits_.reduce_op;
+  request.root_rank = traits_.root_rank;
+  request.prescale = traits_.prescale;
+  request.postscale = traits_.postscale;
+  request.process_set = traits_.process_set;
+  request.group = traits_.group;
+  request.group_size = traits_.group.empty() ? 0 : static_cast<int32_t>(count_);
+  submissions_.push_back(std::move(submission));
+  return submissions_.back();
+}
+
+Submission& CollectiveCall::AddShape(const at::Tensor& tensor, const std::string& name) {
+  const DataType dtype = ValueOrThrow(CheckReadable(tensor, What(name)));
+  return Add(name, dtype, ShapeOf(tensor));
+}
+
+Submission& CollectiveCall::AddSignal(const std::string& name) {
+  What(name);
+  return Add(name, DataType::kFloat32, Shape({0}));
+}
+
+Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string& name) {
+  Submission& submission = AddShape(tensor, name);
+  if (Reduces(traits_.op)) {
+    ThrowIfError(CheckReduction({traits_.reduce_op, traits_.prescale, traits_.postscale},
+                                submission.request.dtype, What(name)));
+  }
+  at::Tensor input = Dense(tensor);
+  submission.input = input.const_data_ptr();
+  call_.memory.push_back(std::move(input));
+  return submission;
+}
+
+Submission& CollectiveCall::AddOutput(const at::Tensor& tensor, const std::string& name) {
+  Submission& submission = AddShape(tensor, name);
+  ThrowIfError(CheckWritable(tensor, What(name)));
+  WriteTo(submission, tensor, Dense(tensor));
+  return submission;
+}
+
+Submission& CollectiveCall::AddInputAndOutput(const at::Tensor& input, const at::Tensor* output,
+                                              const std::string& name) {
+  Submission& submission = AddInput(input, name);
+  if (output == nullptr) {
+    call_.outputs.emplace_back(at::detail::empty_cpu(input.sizes(), input.scalar_type()));
+    submission.output = call_.outputs.back().mutable_data_ptr();
+    return submission;
+  }
+  CheckOutput(input, *output, name);
+  const bool in_place = output->is_same(input);
+  WriteTo(submission, *output, in_place ? call_.memory.back() : Dense(*output));
+  if (in_place) submission.input = submission.output;
+  return submission;
+}
+
+void CollectiveCall::WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense) {
+  submission.output = dense.mutable_data_ptr();
+  // Saved-for-backward checks of autograd must see that the values change.
+  if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+  if (!dense.is_same(output)) call_.write_backs.push_back({output, dense});
+  call_.outputs.push_back(output);
+  call_.memory.push_back(std::move(dense));
+}
+
+void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& output,
+                                 const std::string& name) {
+  const std::string what = What(name);
+  if (!output.is_same(input)) {
+    ThrowIfError(CheckReadable(output, what).status());
+    if (output.sizes() != input.sizes() || output.scalar_type() != input.scalar_type()) {
+      Refuse(what + ": the output is " + DtypeName(output.scalar_type()) + " of shape " +
+             ShapeOf(output).ToString() + ", expected " + DtypeName(input.scalar_type()) +
+             " of shape " + ShapeOf(input).ToString() + " as the input");
+    }
+  }
+  ThrowIfError(CheckWritable(output, what));
+}
+
+// Runs without the GIL on the engine's thread, hence no dispatcher and no Python.
+void CollectiveCall::AllocateLate() {
+  late_ = std::make_shared<LateOutputs>(submissions_.size());
+  for (size_t i = 0; i < submissions_.size(); ++i) {
+    const at::ScalarType dtype = ToScalarType(submissions_[i].request.dtype);
+    submissions_[i].allocate = AllocatorOf(late_, i, dtype);
+  }
+}
+
+void CollectiveCall::ReceiveNumbers() {
+  if (late_ == nullptr) late_ = std::make_shared<LateOutputs>(0);
+  submissions_.back().on_numbers = [late = late_](const std::vector<int64_t>& numbers) {
+    late->numbers = numbers;
+  };
+  call_.gives_numbers = true;
+}
+
+// Two tensors of a group writing to the same memory would race with each other.
+void CollectiveCall::RefuseOverlappingOutputs() const {
+  std::vector<std::pair<const char*, size_t>> starts;
+  for (size_t i = 0; i < call_.outputs.size(); ++i) {
+    if (call_.outputs[i].numel() == 0) continue;
+    starts.emplace_back(static_cast<const char*>(call_.outputs[i].const_data_ptr()), i);
+  }
+  std::sort(starts.begin(), starts.end());
+  for (size_t i = 1; i < starts.size(); ++i) {
+    const size_t before = starts[i - 1].second;
+    if (starts[i].first == starts[i - 1].first) {
+      Refuse(What(submissions_[starts[i].second].request.name) + ": it shares its memory with '" +
+             submissions_[before].request.name +
+             "' of the same group. Pass each tensor once, or a clone() of it.");
+    }
+  }
+}
+
+Handle CollectiveCall::Enqueue() {
+  if (submissions_.size() > 1) RefuseOverlappingOutputs();
+  call_.late = late_;
+  return InFlight::Instance().Submit(std::move(submissions_), std::move(call_));
+}
+
+ReduceOp ToReduceOp(OpKind op, int number) {
+  const std::string name(OpKindName(op));
+  if (number < 0 || number >= kReduceOpCount) {
+    CollectiveCall::Refuse(name + ": op " + std::to_string(number) +
+                           " is unknown, expected Average, Sum, Min, Max, Product or Adasum");
+  }
+  const auto reduce_op = static_cast<ReduceOp>(number);
+  if (reduce_op == ReduceOp::kAdasum && op != OpKind::kAllreduce) {
+    CollectiveCall::Refuse(name +
+                           ": op Adasum is for allreduce only, because it weighs whole tensors "
+                           "against each other. Use allreduce, or another op.");
+  }
+  return reduce_op;
+}
+
+void RequireFirstDim(const at::Tensor& tensor, const std::string& what) {
+  if (tensor.dim() > 0) return;
+  CollectiveCall::Refuse(
+      what +
+      ": got a 0-d tensor, expected at least one dimension to split over the ranks. "
+      "Pass tensor.reshape(1).");
+}
+
+void CheckSplits(const std::vector<int64_t>& splits, const at::Tensor& input, int size,
+                 const std::string& what) {
+  if (splits.size() != static_cast<size_t>(size)) {
+    CollectiveCall::Refuse(what + ": splits has " + std::to_string(splits.size()) +
+                           " entries, expected one for each of the " + std::to_string(size) +
+                           " ranks");
+  }
+  int64_t rows = 0;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i] < 0 || splits[i] > input.size(0)) {
+      CollectiveCall::Refuse(what + ": splits[" + std::to_string(i) + "] is " +
+                             std::to_string(splits[i]) + ", expected 0 to the first dimension " +
+                             std::to_string(input.size(0)));
+    }
+    rows += splits[i];
+  }
+  if (rows != input.size(0)) {
+    CollectiveCall::Refuse(what + ": splits sum to " + std::to_string(rows) +
+                           ", expected the first dimension " + std::to_string(input.size(0)));
+  }
+}
+
+}  // namespace mydist

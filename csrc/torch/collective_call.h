@@ -1,0 +1,98 @@
+// CollectiveCall: one call of Python on its way to a handle. Collects the tensors, checks them,
+// lays them out and enqueues them together. Lives on the calling Python thread, with the GIL held,
+// for the time of the call; what it refuses is refused before any communication.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/handle_table.h"
+#include "runtime/submission.h"
+#include "torch/in_flight.h"
+#include "world/collective_op.h"
+#include "world/process_set.h"
+
+namespace mydist {
+
+// What is the same for all tensors of one call.
+struct CallTraits {
+  OpKind op;
+  std::string group{};
+  ProcessSetId process_set = kGlobalProcessSet;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root_rank = -1;
+};
+
+// All methods throw StatusError with kInvalidArgument or kTypeError for what they refuse.
+class CollectiveCall {
+ public:
+  // A global rank, and what the user called it: "root_rank", "destination".
+  struct Place {
+    const char* argument;
+    int32_t rank;
+  };
+
+  CollectiveCall(CallTraits traits, size_t tensor_count);
+
+  [[noreturn]] static void Refuse(std::string message);
+
+  // "allreduce of 'grad'", for messages; checks the name.
+  std::string What(const std::string& name) const;
+
+  // The set of the call. This process has to be a member of it.
+  const ProcessSet& Members();
+  int Size() { return Members().size(); }
+  void RequireMember(const Place& place, const std::string& name);
+
+  // A tensor the engine reads: kept alive, and a copy where it is not dense.
+  Submission& AddInput(const at::Tensor& tensor, const std::string& name);
+  // One that only says which dtype and shape this rank expects.
+  Submission& AddShape(const at::Tensor& tensor, const std::string& name);
+  // One the engine writes and nobody reads.
+  Submission& AddOutput(const at::Tensor& tensor, const std::string& name);
+  // The result has the shape of the input and goes to `output`, which may be the input itself;
+  // null: to a new tensor.
+  Submission& AddInputAndOutput(const at::Tensor& input, const at::Tensor* output,
+                                const std::string& name);
+  // No tensor at all: a barrier, or a change of the process sets.
+  Submission& AddSignal(const std::string& name);
+
+  // The outputs of what has been added are made when the engine knows their shapes.
+  void AllocateLate();
+  // wait() gives, after the tensors, the numbers that the engine reports for the last one added.
+  void ReceiveNumbers();
+
+  Handle Enqueue();
+
+ private:
+  Submission& Add(const std::string& name, DataType dtype, const Shape& shape);
+  void WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense);
+  void CheckOutput(const at::Tensor& input, const at::Tensor& output, const std::string& name);
+  void RefuseOverlappingOutputs() const;
+
+  CallTraits traits_;
+  size_t count_;
+  std::optional<ProcessSet> members_;
+  std::vector<Submission> submissions_;
+  InFlightCall call_;
+  std::shared_ptr<LateOutputs> late_;
+};
+
+// The op of a number that came from Python.
+ReduceOp ToReduceOp(OpKind op, int number);
+
+// The first dimension is what allgather, alltoall, reducescatter and scatter split or join.
+void RequireFirstDim(const at::Tensor& tensor, const std::string& what);
+
+// Refuses splits that are not one count for each of `size` ranks, summing to the first dimension.
+void CheckSplits(const std::vector<int64_t>& splits, const at::Tensor& input, int size,
+                 const std::string& what);
+
+}  // namespace mydist

@@ -1,0 +1,196 @@
+"""DistributedOptimizer under torch.compile, checkpointing, freezing, and several optimizers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import mydist as md
+from multiproc.checks.models import (
+    expect_average,
+    expect_equal_parameters,
+    expect_same_parameters,
+    loss_of,
+    raises,
+    tiny_model,
+)
+from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS
+from multiproc.checks.optimizer_steps import wrapped
+from multiproc.registry import check
+
+
+def train(model: torch.nn.Module, forward: Any, steps: int = 3) -> None:
+    optimizer = wrapped(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(forward, md.rank(), step).backward()
+        optimizer.step()
+
+
+@check(cases=[("whole model",), ("per block",), ("wrapped before",)])
+def compiled_models_train_alike(how: str) -> None:
+    plain, model = tiny_model(), tiny_model()
+    train(plain, plain)
+    forward: Any = model
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What torch deprecates in its own compiler.
+        if how == "per block":
+            for index in (0, 2):
+                model[index] = torch.compile(model[index], backend="aot_eager")
+        else:
+            forward = torch.compile(model, backend="aot_eager")
+        train(forward if how == "whole model" else model, forward)
+    expect_same_parameters(model, plain)
+    expect_equal_parameters(model)
+
+
+@check(min_size=2)
+def a_layer_in_two_reentrant_checkpoints() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4).double()
+
+    def loss_on(rank: int) -> torch.Tensor:
+        inputs = torch.full((2, 4), rank + 1.0, dtype=torch.float64, requires_grad=True)
+        hidden = checkpoint(layer, inputs, use_reentrant=True)
+        return checkpoint(layer, hidden, use_reentrant=True).pow(2).mean()
+
+    def plain_on(rank: int) -> torch.Tensor:
+        return layer(layer(torch.full((2, 4), rank + 1.0, dtype=torch.float64))).pow(2).mean()
+
+    # Each checkpoint runs a backward of its own, so the gradient is ready twice.
+    optimizer = wrapped(layer)
+    raises(lambda: loss_on(md.rank()).backward(), "was computed more than", "no_sync()")
+    raises(optimizer.step, "changed in place")
+    optimizer.zero_grad()
+    with optimizer.no_sync():
+        loss_on(md.rank()).backward()
+    optimizer.synchronize()
+    expect_average(layer, plain_on)
+    optimizer.zero_grad()
+    optimizer.set_backward_passes_per_step(2)
+    loss_on(md.rank()).backward()
+    optimizer.synchronize()
+    expect_average(layer, plain_on)
+
+
+@check(cases=BY_PATH)
+def freezing_and_unfreezing_between_steps(path: str) -> None:
+    model, reference = tiny_model(), tiny_model()
+    optimizer = wrapped(model, compression=COMPRESSIONS[path])
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for step, trained in enumerate([(0, 2), (2,), (0,), (0, 2)]):
+        optimizer.zero_grad()
+        for which in (model, reference):
+            for index in (0, 2):
+                which[index].requires_grad_(index in trained)
+        loss_of(model, md.rank(), step).backward()
+        optimizer.step()
+        average_of_trained(reference, step)
+        plain.step()
+        for index in {0, 2} - set(trained):
+            assert all(p.grad is None for p in model[index].parameters())
+    expect_same_parameters(model, reference)
+
+
+def average_of_trained(model: torch.nn.Module, step: int) -> None:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    everyone = [
+        torch.autograd.grad(loss_of(model, rank, step), trained) for rank in range(md.size())
+    ]
+    for parameter in model.parameters():
+        parameter.grad = None
+    for parameter, of_ranks in zip(trained, zip(*everyone, strict=True), strict=True):
+        parameter.grad = torch.stack(of_ranks).mean(0)
+
+
+@check(min_size=2, cases=[(None,), (2,)])
+def frozen_parameters_in_groups(groups: int | None) -> None:
+    model = tiny_model()
+    optimizer = wrapped(model, groups=groups)
+    model[2].requires_grad_(False)
+    loss_of(model, md.rank()).backward()
+    optimizer.step()
+    assert all(p.grad is None for p in model[2].parameters())
+    expect_equal_parameters(model)
+
+
+@check(min_size=2, cases=BY_PATH)
+def two_optimizers_with_the_same_parameters(path: str) -> None:
+    model = tiny_model()
+    first = wrapped(model, compression=COMPRESSIONS[path])
+    second = wrapped(model, compression=COMPRESSIONS[path])
+    raises(
+        lambda: loss_of(model, md.rank()).backward(),
+        "is already being reduced by another DistributedOptimizer",
+        "Delete the one",
+    )
+    first.synchronize()
+    del first  # As when a cell of a notebook is run again.
+    model.zero_grad()
+    second = wrapped(model, compression=COMPRESSIONS[path])
+    loss_of(model, md.rank()).backward()
+    second.synchronize()
+    expect_average(model, lambda rank: loss_of(model, rank))
+
+
+@check(min_size=2)
+def two_optimizers_with_the_same_names() -> None:
+    first, second = tiny_model(1), tiny_model(2)
+    optimizers = [wrapped(model) for model in (first, second)]
+    # One after the other is fine.
+    for model, optimizer in zip((first, second), optimizers, strict=True):
+        loss_of(model, md.rank()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    loss_of(first, md.rank()).backward()
+    raises(
+        lambda: loss_of(second, md.rank()).backward(),
+        "Two DistributedOptimizers have a parameter named '2.",
+        "named_parameters",
+    )
+    optimizers[0].step()
+
+
+@check(min_size=2)
+def groups_of_two_optimizers_do_not_meet() -> None:
+    first, second = tiny_model(1), tiny_model(2)
+    optimizers = [
+        md.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            named_parameters=[(f"{prefix}.{n}", p) for n, p in model.named_parameters()],
+            groups=count,
+        )
+        for prefix, model, count in (("first", first, 1), ("second", second, 2))
+    ]
+    (loss_of(first, md.rank()) + loss_of(second, md.rank())).backward()
+    for optimizer in optimizers:
+        optimizer.synchronize()
+    expect_average(first, lambda rank: loss_of(first, rank))
+    expect_average(second, lambda rank: loss_of(second, rank))
+
+
+@check(cases=[(1,), (3,)])
+def predivide_in_groups(groups: int) -> None:
+    model = tiny_model()
+    optimizer = wrapped(model, groups=groups, gradient_predivide_factor=2.0)
+    loss_of(model, md.rank()).backward()
+    optimizer.synchronize()
+    expect_average(model, lambda rank: loss_of(model, rank))
+
+
+@check()
+def num_groups_is_accepted() -> None:
+    model = tiny_model()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = wrapped(model, num_groups=2)
+    assert [w.category for w in caught] == [DeprecationWarning]
+    assert "write groups instead" in str(caught[0].message)
+    assert caught[0].filename == wrapped.__code__.co_filename, "it points at the caller"
+    loss_of(model, md.rank()).backward()
+    optimizer.synchronize()
+    expect_average(model, lambda rank: loss_of(model, rank))

@@ -1,0 +1,129 @@
+"""DistributedOptimizer and GradScaler: ranks agree about overflow, scale and skipped steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import mydist as md
+from multiproc.checks.models import expect_equal_parameters, tiny_model
+from multiproc.checks.optimizer_steps import wrapped
+from multiproc.registry import check
+
+
+def scaler_of(scale: float) -> Any:
+    return torch.amp.GradScaler("cpu", init_scale=scale)
+
+
+def values(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def unchanged(model: torch.nn.Module, before: list[torch.Tensor]) -> bool:
+    return all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+def backward(model: torch.nn.Module, scaler: Any, overflow: bool = False) -> None:
+    inputs = torch.full((2, 4), md.rank() + 1.0)
+    loss = model(inputs).pow(2).mean()
+    scaler.scale(loss * float("inf") if overflow else loss).backward()
+
+
+@check()
+def grad_scaler_without_further_calls() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    inputs = torch.full((2, 4), md.rank() + 1.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(inputs).pow(2).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    expect_equal_parameters(model)
+    # Overflow on one rank: all ranks skip the step, and all go on afterwards.
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    bad = inputs * float("inf") if md.rank() == 0 else inputs
+    scaler.scale(model(bad).pow(2).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 512.0
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    optimizer.zero_grad()
+    scaler.scale(model(inputs).pow(2).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    expect_equal_parameters(model)
+
+
+@check()
+def grad_scaler_with_unscale_and_clipping() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for step in range(2):
+        optimizer.zero_grad()
+        inputs = torch.full((2, 4), md.rank() + 1.0 + step)
+        scaler.scale(model(inputs).pow(2).mean()).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+    expect_equal_parameters(model)
+
+
+@check(min_size=2, cases=[(kind,) for kind in ("SGD", "Adam", "fused Adam")])
+def overflow_on_one_rank_skips_everywhere(kind: str) -> None:
+    model = tiny_model().float()
+    options: dict[str, Any] = {"fused": True} if kind.startswith("fused") else {}
+    inner = getattr(torch.optim, kind.rpartition(" ")[2])(model.parameters(), lr=0.1, **options)
+    optimizer = md.DistributedOptimizer(inner)
+    scaler = scaler_of(1024.0)
+    for culprit in range(md.size()):
+        before = values(model)
+        optimizer.zero_grad()
+        backward(model, scaler, overflow=md.rank() == culprit)
+        scaler.step(optimizer)
+        scaler.update()
+        assert unchanged(model, before), f"a step was taken although rank {culprit} overflowed"
+    assert scaler.get_scale() == 1024.0 / 2 ** md.size()
+    before = values(model)
+    optimizer.zero_grad()
+    backward(model, scaler)
+    scaler.step(optimizer)
+    scaler.update()
+    assert not unchanged(model, before)
+    expect_equal_parameters(model)
+
+
+@check(min_size=2)
+def overflow_found_by_unscale_after_synchronize() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model)
+    scaler = scaler_of(64.0)
+    before = values(model)
+    backward(model, scaler, overflow=md.rank() == md.size() - 1)
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    scaler.update()
+    assert unchanged(model, before) and scaler.get_scale() == 32.0
+
+
+@check(min_size=2)
+def overflow_with_several_backward_passes() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model, backward_passes_per_step=2)
+    scaler = scaler_of(64.0)
+    before = values(model)
+    backward(model, scaler, overflow=md.rank() == 0)
+    backward(model, scaler)
+    scaler.step(optimizer)
+    scaler.update()
+    assert unchanged(model, before) and scaler.get_scale() == 32.0
