@@ -84,8 +84,7 @@ Result<Connection> Connect(const InitOptions& options, const Config& config) {
   }
   MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(options.backend));
   MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
-  return plugin->Connect(
-      {options.rank, options.size, &config, options.exchange, options.members});
+  return plugin->Connect({options.rank, options.size, &config, options.exchange, options.members});
 }
 
 struct Meeting {

@@ -116,8 +116,9 @@ class _Normalize(torch.autograd.Function):
         slope = scale if weight is None else scale * weight
         centered = gradient - _per_channel(means[0], batch) - normal * _per_channel(means[1], batch)
         of_batch = (centered * _per_channel(slope, batch)).to(batch.dtype)
-        of_weight = None if weight is None else own[1].to(weight.dtype)
-        of_bias = None if ctx.bias_dtype is None else own[0].to(ctx.bias_dtype)
+        # Copies: to autograd, views of one tensor all change when backward adds to one of them.
+        of_weight = None if weight is None else own[1].to(weight.dtype, copy=True)
+        of_bias = None if ctx.bias_dtype is None else own[0].to(ctx.bias_dtype, copy=True)
         return (of_batch, of_weight, of_bias, None, None, None, None)
 
 

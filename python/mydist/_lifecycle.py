@@ -101,8 +101,8 @@ def _connect(comm: Any) -> None:
     context = _bootstrap.detect(generation, members=_members)
     try:
         _require_backend(context)
-        only = {"members": list(_members)} if _members is not None else {}
-        _C.init(context.rank, context.size, context.backend, context.exchange, **only)
+        members = list(_members or ())
+        _C.init(context.rank, context.size, context.backend, context.exchange, members)
     finally:
         context.close()
     if launched is None:

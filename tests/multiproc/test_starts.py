@@ -68,6 +68,64 @@ def test_plain_mpirun(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("np", [3, 4])
+def test_jobs_of_some_of_the_ranks(np: int, backend: str) -> None:
+    outcome = launch(np, backend, str(WORKERS / "some_ranks.py"), "lists", timeout=90)
+    expect_jobs(outcome.expect_success().output, np)
+
+
+def test_jobs_of_some_of_the_ranks_under_torchrun() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "3", str(WORKERS / "some_ranks.py"), "lists"]
+    expect_jobs(run(command, timeout=90).expect_success().output, 3)
+
+
+def test_jobs_of_mpi_communicators() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    command = ["mpirun", "-np", "3", "--oversubscribe", sys.executable]
+    command += [str(WORKERS / "some_ranks.py"), "communicators"]
+    expect_jobs(run(command, timeout=90).expect_success().output, 3)
+
+
+def expect_jobs(output: str, np: int) -> None:
+    """Rank 1 alone, the others together; then all. `[rank, size, ranks that took part]` of each."""
+    found = sorted(line.partition("JOBS ")[2] for line in output.splitlines() if "JOBS " in line)
+    others = [rank for rank in range(np) if rank != 1]
+    wanted = [[[i, np - 1, others], [rank, np, np]] for i, rank in enumerate(others)]
+    wanted.append([[0, 1, [1]], [1, np, np]])
+    assert found == sorted(map(json.dumps, wanted)), output
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("np", [3, 4])
+def test_process_sets_at_the_start(np: int, backend: str) -> None:
+    command = str(WORKERS / "start_with_sets.py")
+    outcome = launch(np, backend, command, "lists").expect_success()
+    known = [[1, [0, 1], 2], [2, [0, 2], 2]]
+    expect_sets(
+        outcome.output, [[[n, r, t if rank in r else 0] for n, r, t in known] for rank in range(np)]
+    )
+
+
+def test_process_sets_of_mpi_communicators() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    command = ["mpirun", "-np", "4", "--oversubscribe", sys.executable]
+    command += [str(WORKERS / "start_with_sets.py"), "communicators"]
+    even, odd = [1, [0, 2], 2], [2, [1, 3], 2]
+    outside, inside = [3, [1, 2], 0], [3, [1, 2], 2]
+    expect_sets(
+        run(command, timeout=60).expect_success().output,
+        [[even, outside], [odd, inside], [even, inside], [odd, outside]],
+    )
+
+
+def expect_sets(output: str, wanted: list[object]) -> None:
+    """`[number, ranks, how many took part]` of each set, of each rank, from both starts."""
+    lines = [line.partition("SETS ")[2] for line in output.splitlines() if "SETS " in line]
+    assert [json.loads(line) for line in lines] == [wanted] * 2, output
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_two_hundred_cycles_in_one_process(backend: str) -> None:
     outcome = launch(2, backend, str(WORKERS / "cycles.py"), "200", timeout=120)
     assert outcome.expect_success().output.count("CYCLES 200") == 2

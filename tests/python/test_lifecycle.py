@@ -62,7 +62,11 @@ def test_init_accepts_all_ranks(comm: object) -> None:
     [
         ([0, 1], ValueError, r"comm is ranks \[0, 1\], but the job has ranks 0 to 0"),
         ([], ValueError, r"comm is empty, expected the ranks that form the job"),
-        ([0, 0], ValueError, r"comm is \[0, 0\], expected the ranks in ascending order, each of th"),
+        (
+            [0, 0],
+            ValueError,
+            r"comm is \[0, 0\], expected the ranks in ascending order, each of th",
+        ),
         ([1], ValueError, r"comm is ranks \[1\], but the job has ranks 0 to 0"),
         (Communicator(3), ValueError, r"a communicator of 3 ranks, but the job has ranks 0 to 0"),
         ("0", TypeError, r"comm is '0' \(str\), expected None, a list of ranks or an mpi4py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -41,7 +42,7 @@ def main() -> None:
             raise AssertionError("init() took another set")
         everyone = md.allgather_object(known)
         if md.rank() == 0:
-            print(f"SETS {everyone}", flush=True)
+            print("SETS " + json.dumps(everyone), flush=True)
         if sys.argv[1] != "lists":
             for process_set in sets:
                 md.remove_process_set(process_set)
