@@ -171,6 +171,12 @@ FLAGS: tuple[Flag, ...] = (
         seconds(3, 86400),
         "S",
     ),
+    Flag(
+        ("--stop-timeout",),
+        "after a SIGTERM, seconds until what is left is killed [2.5]",
+        seconds(0.1, 86400),
+        "S",
+    ),
     Flag(("--output-filename",), "also write DIR/rank.N/stdout and stderr", text_value, "DIR"),
     Flag(("--prefix-output-with-timestamp",), "put the time before each output line"),
     Flag(

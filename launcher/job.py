@@ -302,8 +302,11 @@ class Job:
         else:
             self._output.note(f"mydistrun: got {signum.name}, stopping the ranks (again: kill)")
             interrupted = signum == signal.SIGINT
-            steps = stop_sequence.AFTER_SIGINT if interrupted else stop_sequence.AFTER_SIGTERM
-            self._stop.begin(steps)
+            self._stop.begin(
+                stop_sequence.AFTER_SIGINT
+                if interrupted
+                else stop_sequence.after_sigterm(self._spec.stop_timeout)
+            )
 
     async def _close(self) -> None:
         self._stop.cancel()

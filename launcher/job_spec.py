@@ -37,7 +37,8 @@ class OutputOptions:
 @dataclass(frozen=True)
 class JobSpec:
     """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
-    `exported` holds `-x` (None = the value it has in the launcher's environment).
+    `exported` holds `-x` (None = the value it has in the launcher's environment); `stop_timeout` is
+    how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL.
     """
 
     command: tuple[str, ...]
@@ -52,6 +53,7 @@ class JobSpec:
     ssh: SshOptions = SshOptions()
     output: OutputOptions = OutputOptions()
     mpi_args: tuple[str, ...] = ()
+    stop_timeout: float = 2.5
     verbose: bool = False
     dry_run: bool = False
 

@@ -59,6 +59,7 @@ def make_job_spec(
             Path(os.path.abspath(directory)) if directory else None,
             bool(merged.get("prefix-output-with-timestamp")),
         ),
+        stop_timeout=merged.get("stop-timeout", JobSpec.stop_timeout),
         mpi_args=merged.get("mpi-args", ()),
         verbose=bool(merged.get("verbose")),
         dry_run=bool(merged.get("dry-run")),

@@ -1,4 +1,4 @@
-"""How a job is ended: politely, then firmly, within five seconds. Owned and called by one loop."""
+"""How a job is ended: politely, then firmly, by default within five seconds. Used by one loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 
 # (seconds after the step before, signal). After a failure the others may finish printing first.
 AFTER_FAILURE = ((0.8, signal.SIGTERM), (1.5, signal.SIGKILL))
-AFTER_SIGTERM = ((0.0, signal.SIGTERM), (2.5, signal.SIGKILL))
 AFTER_SIGINT = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (1.5, signal.SIGKILL))
 AT_ONCE = ((0.0, signal.SIGKILL),)
 Steps = Sequence[tuple[float, signal.Signals]]
+
+
+def after_sigterm(timeout: float) -> Steps:
+    """What follows when the job is told to stop: `timeout` seconds to save, then the end."""
+    return ((0.0, signal.SIGTERM), (timeout, signal.SIGKILL))
 
 
 class StopSequence:

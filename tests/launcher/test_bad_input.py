@@ -38,6 +38,8 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-np", "-H", "a:1"], {}, "-np: got '-H', expected an integer from 1 to 65536"),
     (["-p", "0"], {}, "-p: got '0', expected an integer from 1 to 65535"),
     (["--ssh-port", "65536"], {}, "--ssh-port: got '65536', expected an integer from 1 to 65535"),
+    (["--stop-timeout", "0"], {},
+     "--stop-timeout: got '0', expected a number of seconds from 0.1 to 86400"),
     (["--start-timeout", "0"], {},
      "--start-timeout: got '0', expected a number of seconds from 0.1 to 86400"),
     (["--host-timeout", "2"], {},

@@ -157,6 +157,18 @@ def test_a_signal_ends_the_job(mydistrun: Mydistrun, signum: signal.Signals, cod
     wait_gone(pids)
 
 
+def test_the_time_to_stop_can_be_set(mydistrun: Mydistrun) -> None:
+    script = mydistrun.script(STUBBORN)
+    job = mydistrun.start("-np", "1", "--stop-timeout", "0.1", script, stderr=subprocess.STDOUT)
+    pids = numbers(job.read_until(b"pid", 2))
+    job.popen.send_signal(signal.SIGTERM)
+    job.read_until(b"got SIGTERM")
+    started = time.monotonic()
+    assert job.finish()[0] == 143
+    assert time.monotonic() - started < 2.0  # sooner than by default
+    wait_gone(pids)
+
+
 def test_second_ctrl_c_kills_at_once(mydistrun: Mydistrun) -> None:
     job = mydistrun.start("-np", "2", mydistrun.script(STUBBORN), stderr=subprocess.STDOUT)
     pids = numbers(job.read_until(b"pid", 4))
