@@ -54,6 +54,9 @@ std::string MismatchText(const Readiness& readiness, const std::vector<std::stri
     text += "\n  " + std::to_string(readiness.unlisted_rank_count) +
             " more ranks: further differing values";
   }
+  if (ChangesProcessSets(readiness.request().op)) {
+    return text + "\nLet every rank add and remove the same process sets in the same order.";
+  }
   return text + "\nSubmit it with the same " + properties +
          " on every rank, or give different tensors different names.";
 }

@@ -41,7 +41,7 @@ SUITES = {
     "state": ("consistency", "checkpoints"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What depends on how tensors are packed, once more with fusion switched off.
-    "unfused": ("allreduce", "gathering", "moving", "handles"),
+    "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
 }
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from multiproc.job import launch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+needs_fashion_mnist = pytest.mark.skipif(
+    not FASHION_MNIST.is_dir(), reason="Debian's dataset-fashion-mnist is not installed"
+)
 
 
 def lines_of(output: str) -> list[str]:
@@ -25,9 +30,8 @@ def test_allreduce(backend: str) -> None:
     assert said == {f"rank {r} of 3: gave {r + 1}, all together 6" for r in range(3)}
 
 
+@needs_fashion_mnist
 def test_fashion_mnist_learns_and_reports_on_rank_0_only() -> None:
-    if not FASHION_MNIST.is_dir():
-        pytest.skip("Debian's dataset-fashion-mnist is not installed")
     arguments = ["--epochs", "1", "--train-images", "12000"]
     script = str(EXAMPLES / "train_fashion_mnist.py")
     output = launch(2, "gloo", script, *arguments, timeout=120).expect_success().output
@@ -57,3 +61,85 @@ def test_gpt_learns() -> None:
     # ln 128 = 4.85 is what knowing nothing costs.
     assert losses[1] < losses[0] < 4.85
     assert re.search(r"after 40 steps on 2 ranks, \d+ characters/s", output)
+
+
+@needs_fashion_mnist
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("gloo", []),
+        ("gloo", ["--use-adasum"]),
+        (
+            "mpi",
+            ["--batches-per-allreduce", "2", "--batch-size", "32", "--clip", "5"]
+            + ["--fp16-allreduce", "--gradient-predivide-factor", "2"],
+        ),
+    ],
+    ids=["plain", "adasum", "everything else"],
+)
+def test_horovod_script_learns_and_the_ranks_end_equal(
+    backend: str, options: list[str], tmp_path: Path
+) -> None:
+    saved = tmp_path / "model.pt"
+    arguments = ["--no-cuda", "--epochs", "1", "--train-images", "6000", "--base-lr", "0.02"]
+    arguments += ["--warmup-epochs", "0.5", "--save", str(saved), *options]
+    script = str(EXAMPLES / "horovod_script.py")
+    output = launch(2, backend, script, *arguments, timeout=120).expect_success().output
+    found = re.search(r"test set: average loss (\d\.\d{4}), accuracy (0\.\d{4})", output)
+    assert found, output
+    assert float(found[1]) < 1.3, "ln 10 = 2.30 is what knowing nothing costs"
+    assert float(found[2]) > 0.5, "a tenth is chance"
+    checksums = dict(re.findall(r"rank (\d): parameters ([0-9a-f]{16})", output))
+    assert checksums.keys() == {"0", "1"}
+    assert checksums["0"] == checksums["1"]
+    assert len(torch.load(saved, weights_only=True)) == 8
+
+
+EPOCH = re.compile(r"epoch (\d+): step (\d+), validation loss (\d\.\d{6}), accuracy (0\.\d{4})")
+
+
+def imagenet(folder: Path, *more: str) -> str:
+    """The output of two epochs of eight steps, with what a real run would switch on."""
+    arguments = ["--epochs", "2", "--train-images", "512", "--val-images", "101", "--sync-bn"]
+    arguments += ["--batch-size", "16", "--accumulate", "2", "--checkpoints", str(folder), *more]
+    script = str(EXAMPLES / "train_imagenet.py")
+    return launch(2, "gloo", script, *arguments, timeout=120).expect_success().output
+
+
+def test_imagenet_learns_and_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
+    whole = EPOCH.findall(imagenet(tmp_path / "whole"))
+    assert [epoch[:2] for epoch in whole] == [("1", "8"), ("2", "16")]
+    assert float(whole[1][2]) < 1.95 < math.log(8), "ln 8 is what knowing nothing costs"
+
+    stopped = imagenet(tmp_path / "parts", "--stop-after", "11")
+    assert "stopped after step 11" in stopped
+    assert EPOCH.findall(stopped) == whole[:1]
+    resumed = imagenet(tmp_path / "parts")
+    assert "resumed at step 11, epoch 2" in resumed
+    assert EPOCH.findall(resumed) == whole[1:], "to the last digit"
+    files = sorted(path.name for path in (tmp_path / "parts").iterdir())
+    assert files == ["step-000000011.pt", "step-000000016.pt"]
+
+
+def test_imagenet_has_the_resnet_50_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import train_imagenet
+
+    model = train_imagenet.make_model("resnet50", 1000)
+    # He et al. 2015: 25.6 million.
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
+    with torch.no_grad():
+        assert model.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+def test_gan_finds_the_clusters() -> None:
+    script = str(EXAMPLES / "train_gan.py")
+    output = launch(2, "gloo", script, "--steps", "400").expect_success().output
+    losses = re.findall(r"step \d+: discriminator (\S+), generator (\S+)", output)
+    assert len(losses) == 5
+    assert all(0 < float(loss) < 5 for pair in losses for loss in pair)
+    found = re.search(r"(\d+\.\d)% of the points are near a cluster, (\d) of 8 clusters", output)
+    assert found, output
+    # Points around the origin, where the generator starts, are near none.
+    assert float(found[1]) > 10 and int(found[2]) >= 4
+    assert "all ranks have the same parameters" in output

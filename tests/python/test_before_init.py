@@ -97,4 +97,5 @@ def test_build_queries_work_before_init() -> None:
     assert md.mpi_built() or not md.mpi_enabled()
     assert md.gloo_built() or not md.gloo_enabled()
     assert md.nccl_built() == 0 and isinstance(md.nccl_built(), int)
-    assert md.cuda_built() is False
+    others = [md.cuda_built(), md.rocm_built(), md.ccl_built(), md.ddl_built()]
+    assert others == [False] * 4

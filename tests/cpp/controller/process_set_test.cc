@@ -92,6 +92,7 @@ TEST(ProcessSetTest, RanksThatDisagreeAboutTheMembersAreAllTold) {
     ASSERT_EQ(job.Errors(rank).size(), 1u);
     EXPECT_THAT(job.Errors(rank)[0], HasSubstr("ranks disagree on the ranks"));
     EXPECT_THAT(job.Errors(rank)[0], HasSubstr("rank 2: ranks 1, 2"));
+    EXPECT_THAT(job.Errors(rank)[0], HasSubstr("the same process sets in the same order"));
   }
   EXPECT_EQ(AddSet(job, {0, 1}), 1);
 }

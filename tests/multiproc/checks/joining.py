@@ -272,6 +272,17 @@ def sets_go_on_without_their_joined_ranks() -> None:
         assert md.allgather_object(last) == [last] * size
 
 
+@check(min_size=2)
+def sets_do_not_change_without_their_ranks() -> None:
+    if md.rank() != 1:
+        expect_error(
+            lambda: md.add_process_set([0]), md.MismatchError, "add_process_set", "rank 1", "join"
+        )
+    md.join()
+    with added([0]) as (process_set,):
+        assert process_set.ranks == [0]
+
+
 @check()
 def bad_devices_are_refused() -> None:
     expect_error(lambda: md.join(-2), ValueError, "join: device is -2, expected -1 or the index")

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mydist as md
 from multiproc.checks.models import (
+    batch,
     expect_average,
     expect_equal_parameters,
     expect_same_parameters,
@@ -157,20 +158,31 @@ def two_optimizers_with_the_same_names() -> None:
 
 @check(min_size=2)
 def groups_of_two_optimizers_do_not_meet() -> None:
-    first, second = tiny_model(1), tiny_model(2)
+    first, second = tiny_model(1), torch.nn.Linear(4, 2).double()
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.fill_(0.5)
     optimizers = [
         md.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
             named_parameters=[(f"{prefix}.{n}", p) for n, p in model.named_parameters()],
-            groups=count,
+            groups=1,
         )
-        for prefix, model, count in (("first", first, 1), ("second", second, 2))
+        for prefix, model in (("first", first), ("second", second))
     ]
-    (loss_of(first, md.rank()) + loss_of(second, md.rank())).backward()
+
+    def loss_on(rank: int) -> torch.Tensor:
+        """Backward is through the end of the first model, the second, the start of the first."""
+        inputs, targets = batch(rank)
+        hidden = first[0](inputs)
+        beside = second(inputs)
+        return (first[2](first[1](hidden)) - targets).pow(2).mean() + beside.pow(2).mean()
+
+    loss_on(md.rank()).backward()
     for optimizer in optimizers:
         optimizer.synchronize()
-    expect_average(first, lambda rank: loss_of(first, rank))
-    expect_average(second, lambda rank: loss_of(second, rank))
+    expect_average(first, loss_on)
+    expect_average(second, loss_on)
 
 
 @check(cases=[(1,), (3,)])
