@@ -42,6 +42,7 @@ struct WideningCodec {
   using Wide = float;
 
   static const float* Load(const T* source, float* block, int64_t count, double prescale) {
+    if (count == 0) return block;  // `source` may be null.
     if constexpr (std::is_same_v<T, Half>) {
       WidenHalf(&source->bits, block, count);
     } else {
@@ -56,6 +57,7 @@ struct WideningCodec {
   // `block` is room for `count` elements; it may be `folded`.
   static void Store(const float* folded, float* block, T* output, int64_t count,
                     const Factor& factor) {
+    if (count == 0) return;  // `output` may be null.
     if (!factor.IsOne()) {
       ScaleElements(folded, block, count, factor);
       folded = block;
