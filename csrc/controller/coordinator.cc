@@ -176,6 +176,9 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
   const auto end = last.base();
   const uint64_t start = sets_.position();
   for (auto item = partial_.begin(); item != end; ++item) {
+    if (item->kind == StreamKind::kAllJoined && joining_ != Joining::kTold) {
+      return Status::Internal("all ranks are said to have joined, which this one has not");
+    }
     MYDIST_RETURN_IF_ERROR(sets_.Apply(*item, now));
     if (item->kind == StreamKind::kBoundary) FinishBatch();
   }

@@ -54,6 +54,7 @@ class MYDIST_EXPORT Coordinator {
   // block; Negotiate does. kInvalidArgument, with nothing announced, for a request that no message
   // can carry (name, group or shape too long, a negative dimension), a name that is still in
   // flight, a process set that is unknown or has not this rank, or anything after Join.
+  // kTimeout, likewise, when the others have given up waiting for one of them: this rank missed it.
   Status Announce(std::vector<Request> requests, TimePoint now);
 
   // This rank has nothing to contribute until every rank has joined (kAllJoined): what the others

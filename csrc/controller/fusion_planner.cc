@@ -94,6 +94,10 @@ int64_t FusedBytes(const Agreement& agreement) {
   return bytes;
 }
 
+bool HasUncountableRows(const Agreement& agreement) {
+  return GathersRows(agreement.request.op) && FusedBytes(agreement) > int64_t{1} << 62;
+}
+
 std::vector<std::vector<size_t>> PlanFusion(std::span<const std::shared_ptr<const Agreement>> ready,
                                             int64_t threshold_bytes) {
   std::map<Key, std::vector<Candidate>> by_key;

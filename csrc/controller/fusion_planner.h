@@ -17,6 +17,9 @@ namespace mydist {
 // Bytes the tensor takes in a fusion buffer: for allgather those of all ranks together.
 MYDIST_EXPORT int64_t FusedBytes(const Agreement& agreement);
 
+// Whether the rows that all ranks gather are more than 64-bit sizes can count, whatever is done.
+bool HasUncountableRows(const Agreement& agreement);
+
 // The batches to execute, in order; each lists indices into `ready`, ascending. Tensors fuse when
 // op, dtype, kind of device, reduce op, scales, root and process set are equal, up to
 // `threshold_bytes` (0: nothing fuses); what does not fit is passed over and later, smaller

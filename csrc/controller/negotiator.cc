@@ -42,7 +42,21 @@ Negotiator::Negotiator(ProcessSet set, const Vertex& vertex, NegotiatorOptions o
 Status Negotiator::Submit(const std::vector<Request>& requests, TimePoint now) {
   if (closed_) return Status::Ok();
   MYDIST_RETURN_IF_ERROR(CheckSubmission(requests));
+  MYDIST_RETURN_IF_ERROR(TakeMissed(requests));
   for (const Request& request : requests) Announce(request, now);
+  return Status::Ok();
+}
+
+// A call that the other ranks have given up waiting for fails as theirs did.
+Status Negotiator::TakeMissed(const std::vector<Request>& requests) {
+  for (const Request& request : requests) {
+    const auto missed = std::find_if(missed_.begin(), missed_.end(),
+                                     [&](const StreamItem& error) { return Ends(error, request); });
+    if (missed == missed_.end()) continue;
+    const Status status(missed->code, missed->text);
+    missed_.erase(missed);
+    return status;
+  }
   return Status::Ok();
 }
 
@@ -112,6 +126,7 @@ void Negotiator::Join(int32_t rank) {
 
 void Negotiator::ResetJoined() {
   participation_.Reset();
+  missed_.clear();  // Everybody begins anew.
   pending_.UpdateActiveLanes();
 }
 
@@ -148,6 +163,10 @@ Status Negotiator::TakeRequests(Source source, const SetReport& report, TimePoin
       MYDIST_RETURN_IF_ERROR(CheckRanks(variant.request, set_));
     }
     MYDIST_RETURN_IF_ERROR(CheckReadiness(readiness, vertex_.lanes[source.lane], set_.id));
+    if (!participation_.Awaits(source.lane, readiness.request())) {
+      return Status::Internal("tensor '" + readiness.name() +
+                              "' was reported ready by ranks that have no part in it or joined");
+    }
     const bool outdated = std::any_of(
         readiness.variants.begin(), readiness.variants.end(),
         [&](const Variant& variant) { return ended_.Covers(variant.request, source.position); });

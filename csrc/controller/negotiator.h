@@ -54,8 +54,8 @@ class Negotiator {
   Negotiator& operator=(const Negotiator&) = delete;
 
   // This rank is ready for these tensors. All or none: kInvalidArgument, naming the tensor, when
-  // one cannot travel, or has been announced and not answered. Once a rank has departed nothing is
-  // accepted any more and nothing said.
+  // one cannot travel, or has been announced and not answered; kTimeout when the others have given
+  // up waiting for one. Once a rank has departed nothing is accepted any more and nothing said.
   Status Submit(const std::vector<Request>& requests, TimePoint now);
 
   // What child `peer`, which stood at `position` of the stream, reports. kInternal when it breaks
@@ -99,6 +99,7 @@ class Negotiator {
 
   // Taking in.
   Status CheckSubmission(const std::vector<Request>& requests) const;
+  Status TakeMissed(const std::vector<Request>& requests);
   void Announce(const Request& request, TimePoint now);
   // Of a child.
   struct Source {
@@ -142,6 +143,7 @@ class Negotiator {
   OwnRequests own_;
   PendingTensors pending_;
   EndedNames ended_;
+  std::vector<StreamItem> missed_;  // Time-outs of what this rank has yet to submit.
   bool closed_ = false;  // Some rank has left, or the set is gone: nothing becomes ready any more.
 
   // Complete here; on their way to the parent.

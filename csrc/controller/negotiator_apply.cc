@@ -132,14 +132,14 @@ void Negotiator::ApplyError(const StreamItem& item) {
   std::vector<std::string> ended = own_.End(item);
   // The others gave up waiting for this rank: it has to miss its turn, or its next submission would
   // be paired with a later one of theirs.
-  const bool missed = ended.empty() && item.code == StatusCode::kTimeout && vertex_.is_member &&
-                      !participation_.HasJoined(vertex_.rank);
-  if (missed) ended.push_back(item.name);
+  const bool takes_part = vertex_.is_member && !participation_.HasJoined(vertex_.rank) &&
+                          (item.ranks.empty() || std::find(item.ranks.begin(), item.ranks.end(),
+                                                           vertex_.rank) != item.ranks.end());
+  if (ended.empty() && item.code == StatusCode::kTimeout && takes_part) missed_.push_back(item);
   for (std::string& name : ended) {
     Response& response = Respond(ResponseKind::kError);
     response.name = std::move(name);
     response.status = Status(item.code, item.text);
-    if (missed) response.groups = item.groups;
   }
 }
 

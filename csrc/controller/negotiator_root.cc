@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "controller/fusion_planner.h"
 #include "controller/mismatch_text.h"
 #include "controller/negotiator.h"
 #include "controller/rank_list.h"
@@ -21,6 +22,7 @@ StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) 
   item.code = code;
   item.name = request.name;
   item.text = std::move(text);
+  if (request.op == OpKind::kSendReceive) item.ranks = request.ranks;
   return item;
 }
 
@@ -58,6 +60,7 @@ Status Negotiator::Decide(TimePoint now, std::vector<StreamItem>& items) {
     complete_.pop_front();
     MYDIST_RETURN_IF_ERROR(Release(std::move(tensor), now, items));
   }
+  if (closed_) return Status::Ok();  // The others know no such set behind the item that ends it.
   MYDIST_RETURN_IF_ERROR(DecideStalls(now, items));
   return DecideGroupStalls(now, items);
 }
@@ -82,7 +85,12 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   }
   for (const ReadyTensor& member : released.members) {
     const Request& request = member.request();
-    if (std::string conflict = JoinConflict(request); !conflict.empty()) {
+    if (HasUncountableRows(*member.agreement)) {
+      std::string text = std::string(OpKindName(request.op)) + " '" + request.name +
+                         "': the rows of all ranks make more than 2^62 bytes. Pass fewer.";
+      MYDIST_RETURN_IF_ERROR(
+          Emit(ErrorItem(StatusCode::kInvalidArgument, request, std::move(text)), items));
+    } else if (std::string conflict = JoinConflict(request); !conflict.empty()) {
       MYDIST_RETURN_IF_ERROR(
           Emit(ErrorItem(StatusCode::kMismatch, request, std::move(conflict)), items));
     } else {
@@ -176,7 +184,6 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
 }
 
 Status Negotiator::DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items) {
-  if (closed_) return Status::Ok();
   for (const StallEvent& event : group_stalls_.TakeDue(now)) {
     const GroupGate::Held* held = gate_.Find(event.name);
     if (held == nullptr || held->members.empty()) continue;

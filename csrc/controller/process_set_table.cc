@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "controller/fusion_planner.h"
 #include "controller/rank_list.h"
 #include "controller/report_check.h"
 
@@ -85,7 +86,14 @@ Status ProcessSetTable::TakeReport(int32_t peer, const Report& report, TimePoint
                             std::to_string(stream_.position));
   }
   lane_positions_[*lane] = position;
-  for (const int32_t rank : report.joins) Join(rank);
+  const std::vector<int32_t>& below = vertex_.lanes[*lane].ranks;
+  for (const int32_t rank : report.joins) {
+    if (!std::binary_search(below.begin(), below.end(), rank)) {
+      return Status::Internal("rank " + std::to_string(rank) +
+                              " is said to have joined, which is not in the sender's subtree");
+    }
+    Join(rank);
+  }
   for (const auto& [id, set] : report.sets) {
     MYDIST_RETURN_IF_ERROR(TakeSetReport(peer, id, report, now));
   }
@@ -147,10 +155,7 @@ Status ProcessSetTable::CheckAgreement(const Agreement& agreement, const Process
     return Wrong(request, "with " + std::to_string(agreement.first_dims.size()) +
                               " first dimensions, expected " + std::to_string(expected));
   }
-  if (HasRoot(request.op) && !set.IndexOf(request.root_rank)) {
-    return Wrong(request, "with root " + std::to_string(request.root_rank) +
-                              ", which is no rank of the set");
-  }
+  if (HasUncountableRows(agreement)) return Wrong(request, "with more rows than can be counted");
   const Status ranks = CheckRanks(request, set);
   return ranks.ok() ? ranks : Status::Internal("from the root: " + ranks.message());
 }

@@ -68,7 +68,7 @@ Readiness MergeReadiness(std::span<const ReadinessPart> parts) {
   }
   for (Variant& variant : merged.variants) std::sort(variant.ranks.begin(), variant.ranks.end());
   std::sort(merged.variants.begin(), merged.variants.end(),
-            [](const Variant& a, const Variant& b) { return a.ranks.front() < b.ranks.front(); });
+            [](const Variant& a, const Variant& b) { return a.ranks < b.ranks; });
   return merged;
 }
 

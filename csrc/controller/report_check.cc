@@ -67,6 +67,17 @@ Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
   return Status::Ok();
 }
 
+// Every rank has to see the item, and the global set is always there.
+Status CheckChange(const Request& request, const ProcessSet& set) {
+  if (!ChangesProcessSets(request.op)) return Status::Ok();
+  const bool adds = request.op == OpKind::kAddProcessSet;
+  if (adds == (set.id == kGlobalProcessSet)) return Status::Ok();
+  return Status::InvalidArgument(
+      std::string(OpKindName(request.op)) + " '" + request.name + "' is for process set " +
+      std::to_string(set.id) +
+      (adds ? ", expected 0, since every rank takes part." : ", which cannot be removed."));
+}
+
 }  // namespace
 
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set) {
@@ -95,6 +106,7 @@ Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_s
 }
 
 Status CheckRanks(const Request& request, const ProcessSet& set) {
+  MYDIST_RETURN_IF_ERROR(CheckChange(request, set));
   const std::vector<int32_t>& ranks = request.ranks;
   const bool pair = request.op == OpKind::kSendReceive;
   const bool adds = request.op == OpKind::kAddProcessSet;
@@ -104,6 +116,12 @@ Status CheckRanks(const Request& request, const ProcessSet& set) {
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   const bool is_ordered = pair ? ranks.front() != ranks.back() : is_ascending;
+  if (HasRoot(request.op) && !set.IndexOf(request.root_rank)) {
+    return Status::InvalidArgument(std::string(OpKindName(request.op)) + " '" + request.name +
+                                   "' has root " + std::to_string(request.root_rank) +
+                                   ", expected a rank of process set " + std::to_string(set.id) +
+                                   ". Pass the global rank of a member.");
+  }
   if (right_count && are_members && is_ordered) return Status::Ok();
   const std::string expected = pair   ? "two different ranks of process set "
                                : adds ? "ranks in ascending order, each once, of process set "

@@ -13,7 +13,7 @@ namespace mydist {
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set);
 Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_set);
 
-// Whether the ranks a request names, as only some ops do, can be right. kInvalidArgument.
+// Whether the ranks a request names, its root among them, can be right. kInvalidArgument.
 Status CheckRanks(const Request& request, const ProcessSet& set);
 
 // Whether the request of the set's member number `index` is covered by what was agreed on.

@@ -109,9 +109,12 @@ Status CheckRequest(const Request& request) {
     return bad("send/recv names " + std::to_string(request.ranks.size()) +
                " ranks, expected the sender and the receiver.");
   }
-  if (!request.shape.ElementCount()) {
+  const std::optional<int64_t> count = request.shape.ElementCount();
+  // Of a row as well: how many rows there will be is not known yet.
+  const int64_t most = (int64_t{1} << 62) / SizeOf(request.dtype);
+  if (!count || *count > most || request.shape.RowElementCount() > most) {
     return bad("shape " + request.shape.ToString() +
-               " is invalid, expected dimensions of at least 0 and at most 2^62 elements.");
+               " is invalid, expected dimensions of at least 0 and at most 2^62 bytes.");
   }
   return Status::Ok();
 }

@@ -22,9 +22,7 @@ struct Agreement {
 enum class ResponseKind : uint8_t {
   kReady,     // `agreement` is ready on all ranks that take part, of which this is one: execute it.
               // When this rank has joined it has not submitted it and contributes neutral elements.
-  kError,     // `name`/`process_set` cannot be executed: complete it with `status`. When this
-              // rank has not submitted it (time-outs only), its next submission of `name`, or of a
-              // group in `groups`, fails with `status`.
+  kError,     // `name`/`process_set` cannot be executed: complete it with `status`.
   kStall,     // Warning: `status.message()` says which ranks `name` waits for. Log it.
   kDeparted,  // Rank `rank` has left (shutdown or exit). Nothing can become ready any more:
               // complete everything pending and later with kAborted naming that rank.
@@ -39,7 +37,6 @@ struct Response {
   std::shared_ptr<const Agreement> agreement;
   std::string name;
   ProcessSetId process_set = kGlobalProcessSet;
-  std::vector<std::string> groups;  // kError missed by this rank: groups that failed with `name`.
   Status status;
   int32_t rank = -1;
   ProcessSetId added_set = kGlobalProcessSet;  // kReady of kAddProcessSet: the number it got.

@@ -19,7 +19,7 @@ enum class StreamKind : uint8_t {
   kBoundary = 0,
   kReadySlot = 1,       // process_set, slot
   kReadyAgreement = 2,  // agreement; everybody caches it
-  kError = 3,           // process_set, name, groups, code, text
+  kError = 3,           // process_set, name, groups, ranks, code, text
   kInvalidate = 4,      // process_set, slot
   kStall = 5,           // process_set, name, text
   kDeparted = 6,        // rank, text
@@ -44,6 +44,7 @@ struct StreamItem {
   std::string name;
   std::string text;
   std::vector<std::string> groups;  // Groups whose members fail with `name`.
+  std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
   int32_t rank = -1;
   bool flag = false;
 };

@@ -138,25 +138,7 @@ void Engine::Drain() {
   if (!tensors.empty()) Enqueue(std::move(tensors));
 }
 
-// A call that the other ranks have given up waiting for fails as theirs did.
-Status Engine::TakeMissed(const std::vector<PendingTensor>& tensors) {
-  for (const PendingTensor& tensor : tensors) {
-    const Request& request = tensor.submission.request;
-    const auto missed = std::find_if(missed_.begin(), missed_.end(), [&](const Response& error) {
-      if (error.process_set != request.process_set) return false;
-      return error.name == request.name || std::find(error.groups.begin(), error.groups.end(),
-                                                     request.group) != error.groups.end();
-    });
-    if (missed == missed_.end()) continue;
-    Status status = missed->status;
-    missed_.erase(missed);
-    return status;
-  }
-  return Status::Ok();
-}
-
 void Engine::Enqueue(std::vector<PendingTensor> tensors) {
-  const Status missed = TakeMissed(tensors);
   std::vector<Request> requests;
   std::vector<TensorKey> keys;
   requests.reserve(tensors.size());
@@ -170,7 +152,7 @@ void Engine::Enqueue(std::vector<PendingTensor> tensors) {
     }
     pending_.Add(std::move(tensor));
   }
-  const Status announced = missed.ok() ? coordinator_.Announce(std::move(requests), Now()) : missed;
+  const Status announced = coordinator_.Announce(std::move(requests), Now());
   if (announced.ok()) return;
   for (const TensorKey& key : keys) CompleteTensor(key, announced);
 }
@@ -284,15 +266,8 @@ void Engine::HandleNotice(const Response& response) {
     case ResponseKind::kReady:  // Executed and completed already, if it moved data.
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
-    case ResponseKind::kError: {
-      const TensorKey key{response.process_set, response.name};
-      if (pending_.Find(key) != nullptr) {
-        CompleteTensor(key, response.status);
-      } else {
-        missed_.push_back(response);
-      }
-      return;
-    }
+    case ResponseKind::kError:
+      return CompleteTensor({response.process_set, response.name}, response.status);
     case ResponseKind::kStall:
       MYDIST_LOG(kWarning) << response.status.message();
       return;

@@ -111,7 +111,6 @@ class MYDIST_EXPORT Engine {
   void Complete(const std::vector<Response>& responses);
 
   void Enqueue(std::vector<PendingTensor> tensors);
-  Status TakeMissed(const std::vector<PendingTensor>& tensors);
   void Obey(Depart command);
   void Obey(JoinCommand command);
   void Obey(const TimelineSwitch& command);
@@ -144,7 +143,6 @@ class MYDIST_EXPORT Engine {
   Executor executor_;
   TimelineRelay relay_;
   PendingTable pending_;
-  std::vector<Response> missed_;           // Time-outs of tensors this rank has yet to submit.
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
   bool finished_ = false;

@@ -201,6 +201,53 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
               }),
               HasSubstr("outside the sender's subtree as missing"));
   EXPECT_THAT(text([&](Report& r) { r.departures = {{17, ""}}; }), HasSubstr("rank 17"));
+  EXPECT_THAT(text([&](Report& r) { r.joins = {0}; }), HasSubstr("not in the sender's subtree"));
+  EXPECT_THAT(text([&](Report& r) {
+                r.joins = {3};
+                r.sets[0].ready_requests = {ready(MakeRequest("x"))};
+              }),
+              HasSubstr("by ranks that have no part in it or joined"));
+  Request send = MakeRequest("x");
+  send.op = OpKind::kSendReceive;
+  send.ranks = {1, 4};
+  EXPECT_THAT(text([&](Report& r) { r.sets[0].ready_requests = {ready(send)}; }),
+              HasSubstr("by ranks that have no part in it or joined"));
+  Request broadcast = MakeRequest("x");
+  broadcast.op = OpKind::kBroadcast;
+  broadcast.root_rank = 5;
+  EXPECT_THAT(text([&](Report& r) { r.sets[0].ready_requests = {ready(broadcast)}; }),
+              HasSubstr("has root 5, expected a rank of process set 0"));
+  Request huge = MakeRequest("x", {int64_t{1} << 61});
+  EXPECT_THAT(text([&](Report& r) { r.sets[0].ready_requests = {ready(huge)}; }),
+              HasSubstr("at most 2^62 bytes"));
+}
+
+// A rank that joins although something of it is not answered breaks the protocol, but nobody.
+TEST(CoordinatorTest, WhoJoinsTooEarlyIsSurvived) {
+  SimulatedJob job({.size = 3});
+  for (const int rank : {1, 2}) {
+    Report report;
+    report.sets[0].ready_requests = {MakeReadiness(MakeRequest("x", {rank}))};
+    job.plane(0).inbox.push_back({rank, EncodeReport(report)[0]});
+    Report joined;
+    joined.joins = {rank};
+    job.plane(0).inbox.push_back({rank, EncodeReport(joined)[0]});
+  }
+  ASSERT_TRUE(job.Step(0).ok());
+  job.Announce(0, MakeRequest("x"));
+  ASSERT_TRUE(job.Step(0).ok());
+  EXPECT_THAT(job.Errors(0), ::testing::ElementsAre(HasSubstr("disagree on the shape")));
+}
+
+TEST(CoordinatorTest, RowsThatCannotBeCountedAreAnError) {
+  Request gather = MakeRequest("x", {int64_t{1} << 59});
+  gather.op = OpKind::kAllgather;
+  SimulatedJob job({.size = 5});
+  job.AnnounceAll(gather);
+  job.RunUntilQuiet();
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_THAT(job.Errors(rank), ::testing::ElementsAre(HasSubstr("more than 2^62 bytes")));
+  }
 }
 
 TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
@@ -222,6 +269,13 @@ TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
   gather.op = OpKind::kAllgather;
   item.agreement = std::make_shared<const Agreement>(Agreement{gather, {1, 2}});
   EXPECT_THAT(text(0, item), HasSubstr("2 first dimensions, expected 5"));
+  item.agreement =
+      std::make_shared<const Agreement>(Agreement{gather, std::vector<int64_t>(5, INT64_MAX)});
+  EXPECT_THAT(text(0, item), HasSubstr("more rows than can be counted"));
+  StreamItem joined;
+  joined.kind = StreamKind::kAllJoined;
+  joined.rank = 0;
+  EXPECT_THAT(text(0, joined), HasSubstr("all ranks are said to have joined"));
   for (const int rank : {-1, 5, 1 << 30}) {
     StreamItem departed;
     departed.kind = StreamKind::kDeparted;

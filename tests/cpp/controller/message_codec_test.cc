@@ -61,6 +61,7 @@ StreamSegment SomeSegment() {
     item.name = "name";
     item.text = "a text";
     item.groups = {"g", "h"};
+    item.ranks = {3, 1};
     item.rank = 11;
     item.flag = true;
     item.agreement = std::make_shared<const Agreement>(Agreement{SomeRequest("x"), {1, 2, 3}});
@@ -128,6 +129,7 @@ TEST(MessageCodecTest, SegmentsSurvive) {
   EXPECT_EQ(item(StreamKind::kError).code, StatusCode::kTimeout);
   EXPECT_EQ(item(StreamKind::kError).text, "a text");
   EXPECT_EQ(item(StreamKind::kError).groups, (std::vector<std::string>{"g", "h"}));
+  EXPECT_EQ(item(StreamKind::kError).ranks, (std::vector<int32_t>{3, 1}));
   EXPECT_EQ(item(StreamKind::kInvalidate).slot, 42u);
   EXPECT_EQ(item(StreamKind::kStall).text, "a text");
   EXPECT_EQ(item(StreamKind::kDeparted).rank, 11);

@@ -29,8 +29,8 @@ void Nothing(Request&) {}
 
 std::vector<Difference> Differences() {
   return {
-      {"op", Nothing, [](Request& r) { r.op = OpKind::kBroadcast; }, "op", "allreduce", "broadcast",
-       "op"},
+      {"op", Nothing, [](Request& r) { r.op = OpKind::kBroadcast, r.root_rank = 0; }, "op",
+       "allreduce", "broadcast", "op"},
       {"dtype", Nothing, [](Request& r) { r.dtype = DataType::kBfloat16; },
        "dtype of this allreduce", "float32", "bfloat16", "dtype"},
       {"shape", Nothing,

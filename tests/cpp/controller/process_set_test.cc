@@ -110,6 +110,28 @@ TEST(ProcessSetTest, WhatIsInFlightInARemovedSetFails) {
   EXPECT_THAT(late.ToString(), HasSubstr("process set 1 is unknown or has been removed"));
 }
 
+// What stalls at the very moment at which its set is removed ends with the set: behind that item
+// nobody knows the set any more.
+TEST(ProcessSetTest, AStallInARemovedSetIsNotSpokenOf) {
+  for (const int shutdown : {0, 20}) {
+    SimulatedJob job({.size = 3,
+                      .stall_warning = std::chrono::seconds(10),
+                      .stall_shutdown = std::chrono::seconds(shutdown)});
+    const ProcessSetId set = AddSet(job, {0, 2});
+    job.Announce(0, InSet(set, "x"));
+    job.Announce(0, RemoveRequest("remove", set));
+    job.RunUntilQuiet();
+    job.Announce(2, RemoveRequest("remove", set));
+    ASSERT_TRUE(job.Step(2).ok());
+    while (job.DeliverOne()) {
+    }
+    job.now += std::chrono::seconds(30);
+    job.RunUntilQuiet();
+    EXPECT_THAT(job.Errors(0), ElementsAre(HasSubstr("process set 1 was removed while 'x'")));
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ReadyNames(job, rank).back(), "remove") << rank;
+  }
+}
+
 TEST(ProcessSetTest, OnlyMembersAndParticipantsMaySubmit) {
   SimulatedJob job({.size = 3});
   const ProcessSetId set = AddSet(job, {1, 2});
@@ -143,6 +165,11 @@ TEST(ProcessSetTest, RanksThatCannotBeAreRefusedAtOnce) {
   }
   EXPECT_THAT(refusal(OpKind::kSendReceive, {0}), HasSubstr("names 1 ranks"));
   EXPECT_THAT(refusal(OpKind::kAllreduce, {0}), HasSubstr("expected none"));
+  EXPECT_THAT(refusal(OpKind::kRemoveProcessSet, {}), HasSubstr("which cannot be removed"));
+  Request nested = AddRequest("nested", {0});
+  nested.process_set = AddSet(job, {0, 1});
+  EXPECT_THAT(job.coordinator(0).Announce({nested}, job.now).ToString(),
+              HasSubstr("expected 0, since every rank takes part"));
 }
 
 TEST(ProcessSetTest, APairDisagreesWithItselfOnly) {

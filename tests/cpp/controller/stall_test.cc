@@ -100,21 +100,69 @@ TEST_P(StallTest, AfterTheShutdownTimeTheTensorFailsEverywhere) {
     Pass(job, 29);
     EXPECT_THAT(job.Errors(0), IsEmpty());
     Pass(job, 1);
-    // Rank 2 as well: it has to miss the step the others gave up.
-    for (int rank = 0; rank < 5; ++rank) {
-      EXPECT_THAT(job.Errors(rank), ElementsAre("TIMEOUT: allreduce 'x' waits for rank 2 for 30 "
-                                                "s; ready on ranks 0, 1, 3, 4." +
-                                                std::string(kAdvice)));
-    }
+    const std::string text =
+        "TIMEOUT: allreduce 'x' waits for rank 2 for 30 s; ready on ranks 0, 1, 3, 4." +
+        std::string(kAdvice);
+    for (const int rank : {0, 1, 3, 4}) EXPECT_THAT(job.Errors(rank), ElementsAre(text));
     EXPECT_EQ(job.Stalls(0).size(), warning == 0 ? 0u : 2u);
+    // Rank 2 has to miss the step the others gave up.
+    EXPECT_EQ(job.coordinator(2).Announce({MakeRequest("x")}, job.now).ToString(), text);
     // The next attempt is a fresh one: what was ready before does not count.
     job.Announce(2, MakeRequest("x"));
     job.RunUntilQuiet();
-    EXPECT_EQ(job.Errors(2).size(), 1u);
+    EXPECT_THAT(job.Errors(2), IsEmpty());
     for (const int rank : {0, 1, 3, 4}) job.Announce(rank, MakeRequest("x"));
     job.RunUntilQuiet();
     for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.Log(rank).end()[-2], "ready x [4]");
   }
+}
+
+// A late rank misses the turn from the moment at which it could know, whatever else it has yet to
+// execute before.
+TEST(StallRaceTest, ATurnIsMissedBeforeEarlierBatchesAreExecuted) {
+  SimulatedJob job({.size = 2, .stall_shutdown = seconds(30)});
+  job.Announce(1, MakeRequest("y"));
+  job.RunUntilQuiet();
+  job.Announce(0, MakeRequest("y"));
+  ASSERT_TRUE(job.Step(0).ok());
+  job.Announce(0, MakeRequest("x"));
+  ASSERT_TRUE(job.Step(0).ok());
+  job.now += seconds(30);
+  ASSERT_TRUE(job.Step(0).ok());
+  while (job.DeliverOne()) {
+  }
+  ASSERT_TRUE(job.Step(1).ok());  // Hands out the batch of y.
+  ASSERT_EQ(job.Log(1), (std::vector<std::string>{"ready y [4]", "|"}));
+  EXPECT_THAT(job.coordinator(1).Announce({MakeRequest("x")}, job.now).ToString(),
+              HasSubstr("TIMEOUT: allreduce 'x' waits for rank 1"));
+  job.RunUntilQuiet();
+  job.Announce(0, MakeRequest("x"));
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Log(1).size(), 2u);  // Rank 1 has not submitted it.
+}
+
+// Nobody but the two ranks of a send/recv misses it, and an end of join() makes up for everything.
+TEST(StallRaceTest, OnlyWhoTakesPartMissesATurn) {
+  SimulatedJob job({.size = 4, .radix = 1, .stall_shutdown = seconds(30)});
+  Request send = MakeRequest("x");
+  send.op = OpKind::kSendReceive;
+  send.ranks = {0, 2};
+  job.Announce(0, send);
+  job.Announce(0, MakeRequest("y"));
+  job.RunUntilQuiet();
+  job.now += seconds(30);
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Errors(0).size(), 2u);
+  send.ranks = {1, 3};
+  for (const int rank : {1, 3}) job.Announce(rank, send);
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Log(3), (std::vector<std::string>{"ready x [4]", "|"}));
+  EXPECT_FALSE(job.coordinator(2).Announce({MakeRequest("x")}, job.now).ok());
+  for (int rank = 0; rank < 4; ++rank) job.Join(rank);
+  job.RunUntilQuiet();
+  job.AnnounceAll(MakeRequest("y"));
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Log(3).end()[-2], "ready y [4]");
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, StallTest, ::testing::Bool(),
