@@ -38,6 +38,12 @@ int64_t VersionOf(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
 }
 
+// Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the
+// user's): then they share its version, which any of them advances.
+bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
+  return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
+}
+
 }  // namespace
 
 GradientReducer::~GradientReducer() { Remove(); }
@@ -145,7 +151,7 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
   const std::string what = GradientOf(parameter.name);
   MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
   MYDIST_RETURN_IF_ERROR(CheckWritable(gradient.gradient, what));
-  gradient.version = VersionOf(gradient.gradient);
+  if (HasMemoryOfItsOwn(gradient.gradient)) gradient.version = VersionOf(gradient.gradient);
   gradient.data = gradient.gradient.const_data_ptr();
   gradient.wire = Dense(gradient.gradient.to(WireDtype(gradient.gradient.scalar_type())));
   return Status::Ok();
@@ -254,7 +260,8 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
   } else {
     if (!now.is_same(done.gradient)) return GradientReplaced(parameter.name);
     if (!done.sparse && now.const_data_ptr() != done.data) return GradientReplaced(parameter.name);
-    if (VersionOf(now) != done.version) return GradientChanged(parameter.name);
+    const bool changed = done.version && VersionOf(now) != *done.version;
+    if (changed) return GradientChanged(parameter.name);
   }
   Install(parameter, done, alone);
   return Status::Ok();

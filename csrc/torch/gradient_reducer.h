@@ -75,7 +75,9 @@ class __attribute__((visibility("hidden"))) GradientReducer
   struct InFlightGradient {
     Handle handle;
     at::Tensor gradient;  // Undefined: zeros were contributed.
-    int64_t version = 0;  // Of `gradient` when enqueued; what the engine writes does not count.
+    // Of `gradient` when enqueued; what the engine writes does not count. Nothing when it shares
+    // it.
+    std::optional<int64_t> version;
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;  // What the engine reduces: the gradient itself or a dense or cast copy.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.

@@ -159,7 +159,10 @@ std::shared_ptr<void> HoldTensorsInFlight() { return InFlight::Instance().Hold()
 
 void InFlight::Abandon(Handle handle) {
   MutexLock lock(mutex_);
-  if (calls_.contains(handle)) abandoned_.push_back(handle);
+  if (!calls_.contains(handle)) return;
+  abandoned_.push_back(handle);
+  // Nobody is going to wait: what was held back for that would keep its name from the next user.
+  static_cast<void>(process::Poll(handle));
 }
 
 void InFlight::ForgetAbandoned() {

@@ -15,6 +15,7 @@ import torch
 
 from ._distributed_steps import DistributedSteps
 from ._gradient_path import ReductionOptions, SoloPath
+from ._optimizer_arguments import check_closure
 from .collectives import allreduce_, grouped_allreduce_async_, synchronize
 from .reduce_op import Max
 
@@ -130,9 +131,11 @@ class AdasumSteps(DistributedSteps):
             closure: as torch optimizers take it; it sees this rank's parameters and loss.
 
         Raises:
+            TypeError: `closure` is neither callable nor None.
             ValueError: a gradient is sparse.
             MydistError: the reduction failed; the parameters are unchanged.
         """
+        check_closure(closure)
         path = self._path()
         if path.overflow():  # This rank's GradScaler has looked before all could agree.
             path.reset()

@@ -18,7 +18,7 @@ from ._arguments import (
 )
 from ._handles import Finish, first, remember, synchronize
 from ._names import resolve_name
-from .compression import Compression, Compressor
+from .compression import Compression, CompressorLike, compress_all, decompress_all
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -32,8 +32,6 @@ __all__ = [
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
 ]
-
-_Compression = type[Compressor] | Compressor
 
 
 def _enqueue(
@@ -62,18 +60,18 @@ def _start(
     names: list[str],
     reduction: Reduction,
     process_set: int,
-    compression: _Compression,
+    compression: CompressorLike,
     finish: Finish,
     in_place: bool,
 ) -> int:
     """Enqueues what `compression` makes of the tensors; `finish` gets the decompressed outputs."""
     if compression is Compression.none:
         return remember(_enqueue(tensors, group, names, reduction, process_set, in_place), finish)
-    compressed, contexts = _compress(tensors, compression)
+    compressed, contexts = compress_all("allreduce", tensors, compression)
 
     def decompress(outputs: list[torch.Tensor]) -> Any:
         with torch.no_grad():
-            results = _decompress(outputs, contexts, compression)
+            results = decompress_all(outputs, contexts, compression)
             if in_place:
                 results = [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
         return finish(results)
@@ -83,37 +81,13 @@ def _start(
     return remember(handle, decompress)
 
 
-def _compress(
-    tensors: list[torch.Tensor], compression: _Compression
-) -> tuple[list[torch.Tensor], list[Any]]:
-    pairs = [_compress_one(tensor, compression) for tensor in tensors]
-    return [tensor for tensor, _ in pairs], [context for _, context in pairs]
-
-
-def _compress_one(tensor: torch.Tensor, compression: _Compression) -> tuple[torch.Tensor, Any]:
-    compress = getattr(compression, "compress", None)
-    if not callable(compress) or not callable(getattr(compression, "decompress", None)):
-        raise TypeError(
-            f"allreduce: compression is {compression!r}, expected a Compressor such as "
-            "mydist.Compression.fp16"
-        )
-    compressed, context = compress(tensor)
-    return check_tensor("allreduce: compression.compress", compressed), context
-
-
-def _decompress(
-    outputs: list[torch.Tensor], contexts: list[Any], compression: _Compression
-) -> list[torch.Tensor]:
-    return [compression.decompress(t, c) for t, c in zip(outputs, contexts, strict=True)]
-
-
 def _run(
     tensors: list[torch.Tensor],
     group: str,
     names: list[str],
     reduction: Reduction,
     process_set: ProcessSet,
-    compression: _Compression,
+    compression: CompressorLike,
 ) -> list[torch.Tensor]:
     """The synchronous form, through autograd when a gradient may be asked for."""
     if not _differentiable.needs_gradient(tensors):
@@ -121,9 +95,9 @@ def _run(
         handle = _start(tensors, group, names, reduction, set_id, compression, list, False)
         outputs: list[torch.Tensor] = synchronize(handle)
         return outputs
-    compressed, contexts = _compress(tensors, compression)
+    compressed, contexts = compress_all("allreduce", tensors, compression)
     results = _differentiable.allreduce(compressed, group, names, reduction, process_set)
-    return _decompress(results, contexts, compression)
+    return decompress_all(results, contexts, compression)
 
 
 def allreduce(
@@ -134,7 +108,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> torch.Tensor:
     """Returns the reduction of all ranks' tensors; the same bits on every rank.
 
@@ -179,7 +153,7 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """Enqueues an allreduce and returns a handle for poll() and synchronize().
 
@@ -202,7 +176,7 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> torch.Tensor:
     """As allreduce(), but the result replaces the contents of `tensor`, which is returned.
 
@@ -224,7 +198,7 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """As allreduce_async(), in place; the tensor has its new contents once synchronized.
 
@@ -255,7 +229,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> list[torch.Tensor]:
     """allreduce() of several tensors at once: all of them or none, in one step.
 
@@ -282,7 +256,7 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_allreduce() that returns one handle for all. See allreduce_async()."""
     call = "grouped_allreduce_async"
@@ -301,7 +275,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> list[torch.Tensor]:
     """grouped_allreduce() in place; returns the given tensors. See allreduce_()."""
     handle = grouped_allreduce_async_(
@@ -319,7 +293,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: _Compression = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_allreduce_() that returns one handle for all. See allreduce_async_()."""
     call = "grouped_allreduce_async_"

@@ -123,15 +123,16 @@ def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
         )
     if op is None:
         return Average if average is None or average else Sum
+    # Before `average`: Horovod scripts may have a compression in this place.
+    if not isinstance(op, ReduceOp):
+        raise TypeError(
+            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
+            "Product or Adasum; a Compressor is passed as compression="
+        )
     if average is not None:
         raise ValueError(
             f"{call}: both average={average} and op={op} are given, expected one of them; "
             "average=True means op=Average, average=False op=Sum"
-        )
-    if not isinstance(op, ReduceOp):
-        raise TypeError(
-            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
-            "Product or Adasum"
         )
     return op
 

@@ -12,7 +12,7 @@ import torch
 
 from ._gradient_names import GradientNames
 from ._gradient_path import GradientPath
-from ._optimizer_arguments import check_backward_passes
+from ._optimizer_arguments import check_backward_passes, check_closure
 from .consistency import ConsistencyCheck
 
 
@@ -72,11 +72,13 @@ class DistributedSteps(torch.optim.Optimizer):
                 backward; every rank must pass one. The value returned is this rank's own loss.
 
         Raises:
+            TypeError: `closure` is neither callable nor None.
             ValueError: a gradient was changed or replaced between backward and step.
             MismatchError: the parameters are not the same on all ranks; compared at the first step
                 and as `mydistrun --check-consistency` says.
             MydistError: the reduction failed; the parameters are unchanged.
         """
+        check_closure(closure)
         distribution = self._distribution
         if distribution.skip:
             synchronized_closure = closure
@@ -160,7 +162,11 @@ class DistributedSteps(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes are accumulated before gradients are reduced."""
+        """Changes how many backward passes are accumulated before gradients are reduced.
+
+        Raises:
+            ValueError: `passes` is no int of at least 1.
+        """
         check_backward_passes(passes)
         self._distribution.path.set_backward_passes_per_step(passes)
 
@@ -177,7 +183,11 @@ class DistributedSteps(torch.optim.Optimizer):
         `torch.nn.utils.clip_grad_norm_`.
 
         Returns:
-            The norm before clipping, 0-d; the same on all ranks.
+            The norm before clipping, of shape (); the same on all ranks.
+
+        Raises:
+            RuntimeError: with `error_if_nonfinite`, the norm is not finite.
+            Others as `step`.
         """
         self._synchronize_if_needed()
         parameters = [p for group in self.param_groups for p in group["params"]]

@@ -33,6 +33,15 @@ def check_backward_passes(passes: Any) -> None:
         )
 
 
+def check_closure(closure: Any) -> None:
+    """Raises TypeError for what step() could not call."""
+    if closure is not None and not callable(closure):
+        raise TypeError(
+            f"step: closure is {closure!r} ({type(closure).__qualname__}), expected a function "
+            "that recomputes the loss, or None"
+        )
+
+
 def check_compression(compression: Any) -> None:
     """Raises ValueError for what does not compress."""
     if not (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from ._arguments import (
 )
 from ._handles import Finish, first, remember, synchronize
 from ._names import resolve_name
+from .compression import Compression, CompressorLike, compress_all, decompress_all
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -33,9 +35,31 @@ def _start(
     names: list[str],
     reduction: Reduction,
     process_set: int,
+    compression: CompressorLike,
     finish: Finish,
 ) -> int:
-    handle = _C.enqueue_reducescatter(
+    """Enqueues what `compression` makes of the tensors; `finish` gets the decompressed outputs."""
+    if compression is Compression.none:
+        return remember(_enqueue(tensors, group, names, reduction, process_set), finish)
+    with torch.no_grad():
+        compressed, contexts = compress_all("reducescatter", tensors, compression)
+        handle = _enqueue(compressed, group, names, reduction, process_set)
+
+    def decompress(outputs: list[torch.Tensor]) -> Any:
+        with torch.no_grad():
+            return finish(decompress_all(outputs, contexts, compression))
+
+    return remember(handle, decompress)
+
+
+def _enqueue(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+) -> int:
+    return _C.enqueue_reducescatter(
         tensors,
         names,
         group,
@@ -44,7 +68,6 @@ def _start(
         reduction.postscale,
         process_set,
     )
-    return remember(handle, finish)
 
 
 def _run(
@@ -53,22 +76,27 @@ def _run(
     names: list[str],
     reduction: Reduction,
     process_set: ProcessSet,
+    compression: CompressorLike,
 ) -> list[torch.Tensor]:
-    if _differentiable.needs_gradient(tensors):
-        return _differentiable.reducescatter(tensors, group, names, reduction, process_set)
-    outputs: list[torch.Tensor] = synchronize(
-        _start(tensors, group, names, reduction, process_set.process_set_id, list)
-    )
-    return outputs
+    """The synchronous form, through autograd when a gradient may be asked for."""
+    if not _differentiable.needs_gradient(tensors):
+        set_id = process_set.process_set_id
+        handle = _start(tensors, group, names, reduction, set_id, compression, list)
+        outputs: list[torch.Tensor] = synchronize(handle)
+        return outputs
+    compressed, contexts = compress_all("reducescatter", tensors, compression)
+    results = _differentiable.reducescatter(compressed, group, names, reduction, process_set)
+    return decompress_all(results, contexts, compression)
 
 
 def reducescatter(
     tensor: torch.Tensor,
-    op: ReduceOp | None = None,
     name: str | None = None,
+    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
 ) -> torch.Tensor:
     """Returns this rank's rows of the reduction of all ranks' tensors.
 
@@ -78,11 +106,12 @@ def reducescatter(
 
     Args:
         tensor: at least one dimension; equal shape and dtype on all ranks; not changed.
-        op: Average (default), Sum, Min, Max or Product.
         name: equal on all ranks; None numbers the calls in order.
+        op: Average (default), Sum, Min, Max or Product.
         prescale_factor: applied to each input.
         postscale_factor: applied to the result.
         process_set: the ranks that take part; this one is among them.
+        compression: what travels instead of the tensor; it must keep the rows.
 
     Raises:
         ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
@@ -94,16 +123,19 @@ def reducescatter(
     reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
     tensors = [check_tensor(call, tensor)]
     set_id = check_process_set(call, process_set)
-    return _run(tensors, "", [resolve_name(call, name, set_id)], reduction, process_set)[0]
+    return _run(
+        tensors, "", [resolve_name(call, name, set_id)], reduction, process_set, compression
+    )[0]
 
 
 def reducescatter_async(
     tensor: torch.Tensor,
-    op: ReduceOp | None = None,
     name: str | None = None,
+    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """Enqueues a reducescatter and returns a handle for poll() and synchronize().
 
@@ -115,16 +147,17 @@ def reducescatter_async(
     tensors = [check_tensor(call, tensor)]
     set_id = check_process_set(call, process_set)
     names = [resolve_name("reducescatter", name, set_id)]
-    return _start(tensors, "", names, reduction, set_id, first)
+    return _start(tensors, "", names, reduction, set_id, compression, first)
 
 
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
-    op: ReduceOp | None = None,
     name: str | None = None,
+    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
 ) -> list[torch.Tensor]:
     """reducescatter() of several tensors at once: all of them or none, in one step.
 
@@ -140,16 +173,17 @@ def grouped_reducescatter(
     set_id = check_process_set(call, process_set)
     group = resolve_name(call, name, set_id)
     names = [f"{group}.{i}" for i in range(len(checked))]
-    return _run(checked, group, names, reduction, process_set)
+    return _run(checked, group, names, reduction, process_set, compression)
 
 
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
-    op: ReduceOp | None = None,
     name: str | None = None,
+    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_reducescatter() that returns one handle for all. See reducescatter_async()."""
     call = "grouped_reducescatter_async"
@@ -158,4 +192,4 @@ def grouped_reducescatter_async(
     set_id = check_process_set(call, process_set)
     group = resolve_name("grouped_reducescatter", name, set_id)
     names = [f"{group}.{i}" for i in range(len(checked))]
-    return _start(checked, group, names, reduction, set_id, list)
+    return _start(checked, group, names, reduction, set_id, compression, list)

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from ._arguments import check_tensor
+
 __all__ = ["Compression", "Compressor"]
 
 
@@ -91,3 +93,35 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+# What calls take as `compression`.
+CompressorLike = type[Compressor] | Compressor
+
+
+def compress_all(
+    call: str, tensors: list[torch.Tensor], compression: CompressorLike
+) -> tuple[list[torch.Tensor], list[Any]]:
+    """What travels instead of the tensors, and the contexts for `decompress_all`."""
+    pairs = [_compress_one(call, tensor, compression) for tensor in tensors]
+    return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+
+def _compress_one(
+    call: str, tensor: torch.Tensor, compression: CompressorLike
+) -> tuple[torch.Tensor, Any]:
+    compress = getattr(compression, "compress", None)
+    if not callable(compress) or not callable(getattr(compression, "decompress", None)):
+        raise TypeError(
+            f"{call}: compression is {compression!r}, expected a Compressor such as "
+            "mydist.Compression.fp16"
+        )
+    compressed, context = compress(tensor)
+    return check_tensor(f"{call}: compression.compress", compressed), context
+
+
+def decompress_all(
+    outputs: list[torch.Tensor], contexts: list[Any], compression: CompressorLike
+) -> list[torch.Tensor]:
+    """The reduced tensors as they would have come without compression."""
+    return [compression.decompress(t, c) for t, c in zip(outputs, contexts, strict=True)]

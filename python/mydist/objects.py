@@ -41,7 +41,9 @@ def broadcast_object(
 
     Raises:
         ValueError: `root_rank` is not a rank of the process set, or this rank is not in it.
-        MydistError: the root could not pickle its object. The root raises pickle's own error.
+        TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
+        MydistError: the root could not pickle its object (the root raises pickle's own error), or
+            the job failed; see mydist.errors.
     """
     name = name or "broadcast_object.noname"
     _check_root(check_int("broadcast_object", "root_rank", root_rank), process_set)
@@ -68,25 +70,32 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the objects of all ranks, in rank order, on every rank. Blocking.
 
+    Ranks that have called join() have none; the list is shorter by as many.
+
     Args:
         obj: any object that pickle accepts.
         name: what to call it in messages and the timeline; equal on all ranks.
         process_set: the ranks that take part; this one is among them.
 
     Raises:
+        ValueError: this rank is not in `process_set`.
+        TypeError: `process_set` is no ProcessSet.
         MydistError: some rank could not pickle its object; the message names all of them.
-            That rank itself raises pickle's own error.
+            That rank itself raises pickle's own error. Or the job failed; see mydist.errors.
     """
     name = name or "allgather_object.noname"
+    check_process_set("allgather_object", process_set)
     payload, failure = _dumps(obj)
-    header = torch.tensor([[len(payload), failure is not None]], dtype=torch.int64)
+    header = torch.tensor([[len(payload), failure is not None, rank()]], dtype=torch.int64)
     headers = allgather(header, name=f"{name}.sizes", process_set=process_set)
     data = allgather(_to_tensor(payload), name=f"{name}.bytes", process_set=process_set)
     if failure is not None:
         raise failure
     parts = [_to_bytes(part) for part in torch.split(data, headers[:, 0].tolist())]
     failures = [
-        f"rank {sender}: {part.decode()}" for sender, part in enumerate(parts) if headers[sender, 1]
+        f"rank {sender}: {part.decode()}"
+        for (_, failed, sender), part in zip(headers.tolist(), parts, strict=True)
+        if failed
     ]
     if failures:
         raise MydistError(

@@ -36,6 +36,7 @@ def broadcast_parameters(
             `root_rank` is not in the process set.
         TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
         MismatchError: a shape or dtype differs between ranks.
+        MydistError: the job failed; see mydist.errors.
     """
     named = {f"broadcast_parameters.{name}": tensor for name, tensor in _named_tensors(params)}
     _check_root("broadcast_parameters", root_rank, process_set)
@@ -118,6 +119,7 @@ def broadcast_optimizer_state(
             parameter copy; or `root_rank` is not in the process set.
         TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
         MismatchError: the ranks' optimizers have different parameter groups.
+        MydistError: the root's state cannot be pickled, or the job failed; see mydist.errors.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(

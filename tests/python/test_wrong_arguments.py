@@ -231,6 +231,11 @@ ARGUMENTS: dict[str, Case] = {
         TypeError,
         r"allreduce: op is 1 \(int\), expected mydist\.Average, Sum, Min, Max, Product or Ad",
     ),
+    "compression in the place of op": (
+        lambda: md.allreduce(T, True, "grad", untyped(md.Compression.fp16)),
+        TypeError,
+        r"allreduce: op is <class .*a Compressor is passed as compression=",
+    ),
     "op text": (
         lambda: md.reducescatter(T, op=untyped("sum")),
         TypeError,

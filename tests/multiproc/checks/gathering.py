@@ -162,6 +162,23 @@ def reducescatter_scales() -> None:
     expect_close(result, wanted, 4 * my_rows(sum(wide(x).abs() for x in inputs)))
 
 
+@check(cases=[("fp16",), ("bf16",)])
+def reducescatter_compressed(kind: str) -> None:
+    compression = getattr(md.Compression, kind)
+    inputs = [torch.full((5, 2), float(rank + 1)) for rank in range(md.size())]  # Exact in both.
+    mine, name = inputs[md.rank()], f"rs.{kind}"
+    for result in (
+        md.reducescatter(mine, name, md.Sum, compression=compression),
+        md.synchronize(md.reducescatter_async(mine, name, md.Sum, compression=compression)),
+        md.grouped_reducescatter([mine], name, md.Sum, compression=compression)[0],
+    ):
+        assert result.dtype == torch.float32
+        assert torch.equal(result, my_rows(sum(inputs[1:], inputs[0])))
+    leaf = mine.clone().requires_grad_()
+    md.reducescatter(leaf, f"{name}.g", md.Sum, compression=compression).sum().backward()
+    assert leaf.grad is not None and torch.equal(leaf.grad, torch.ones(5, 2))
+
+
 @check()
 def grouped_reducescatter_gives_every_member() -> None:
     inputs = [

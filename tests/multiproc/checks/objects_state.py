@@ -46,6 +46,23 @@ def an_object_that_cannot_be_pickled_is_an_error_everywhere() -> None:
     assert md.broadcast_object(md.rank(), 0) == 0
 
 
+@check(min_size=3)
+def in_a_process_set_the_global_rank_is_named() -> None:
+    last_two = md.add_process_set([md.size() - 2, md.size() - 1])
+    last = md.size() - 1
+    bad = (lambda: 0) if md.rank() == last else 1
+    if last_two.included():
+        try:
+            md.allgather_object(bad, process_set=last_two)
+        except md.MydistError as error:
+            assert md.rank() != last and f"rank {last}: " in str(error), error
+        except Exception:  # pickle's own, whose type depends on the Python version
+            assert md.rank() == last
+        else:
+            raise AssertionError("no error")
+    md.remove_process_set(last_two)
+
+
 @check()
 def parameters_of_a_model() -> None:
     torch.manual_seed(md.rank())

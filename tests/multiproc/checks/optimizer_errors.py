@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 import threading
+import time
 from typing import Any
 
 import torch
@@ -143,6 +144,12 @@ def gradient_changed_in_place_between_backward_and_step(path: str) -> None:
     expect_average(model, lambda rank: loss_of(model, rank))
 
 
+@check(cases=[("Average",), ("Adasum",)])
+def what_is_no_closure(op: str) -> None:
+    optimizer = wrapped(tiny_model(), op=getattr(md, op))
+    raises(lambda: optimizer.step(0.5), "step: closure is 0.5 (float)", "None", kind=TypeError)
+
+
 @check(min_size=2)
 def skip_synchronize_without_synchronize() -> None:
     model = tiny_model()
@@ -183,6 +190,25 @@ def a_dropped_optimizer_leaves_no_hooks() -> None:
     gc.collect()
     for step in range(3):  # would be too many backwards for a hook that is left
         loss_of(model, md.rank(), step).backward()
+
+
+@check(min_size=2)
+def an_optimizer_that_was_given_up_frees_its_names() -> None:
+    model = tiny_model()
+    with unchecked():  # The next that is enqueued shall be a gradient.
+        optimizer = wrapped(model)
+    done = md.stats()["tensors"] + len(list(model.parameters()))
+    loss_of(model, md.rank()).backward()
+    optimizer._distribution.path.remove()
+    deadline = time.monotonic() + 30
+    while md.stats()["tensors"] < done:
+        assert time.monotonic() < deadline, "what backward had begun is still in flight"
+    model = tiny_model()
+    with unchecked():
+        optimizer = wrapped(model)
+    loss_of(model, md.rank()).backward()
+    optimizer.synchronize()
+    expect_average(model, lambda rank: loss_of(model, rank))
 
 
 @check(min_size=2)

@@ -20,6 +20,7 @@ from multiproc.checks.models import (
 )
 from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS
 from multiproc.checks.optimizer_steps import wrapped
+from multiproc.reference import expect_near
 from multiproc.registry import check
 
 
@@ -47,6 +48,32 @@ def compiled_models_train_alike(how: str) -> None:
         train(forward if how == "whole model" else model, forward)
     expect_same_parameters(model, plain)
     expect_equal_parameters(model)
+
+
+@check(cases=[(join, passes, to_none) for join in ("cat", "stack", "flat buffer")
+              for passes in (1, 2) for to_none in (True, False)])  # fmt: skip
+def gradients_that_share_memory(join: str, passes: int, to_none: bool) -> None:
+    parameters = [torch.nn.Parameter(torch.full((3,), 1.0 + i)) for i in range(2)]
+    if join == "flat buffer":
+        flat = torch.zeros(6)
+        for i, parameter in enumerate(parameters):
+            parameter.grad = flat[3 * i : 3 * i + 3]
+        to_none = False
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD(parameters, lr=0.5),
+        named_parameters=[(f"{join}.{i}", p) for i, p in enumerate(parameters)],
+        backward_passes_per_step=passes,
+    )
+    for _ in range(3):
+        starts = [parameter.detach().clone() for parameter in parameters]
+        for _ in range(passes):
+            joined = torch.stack(parameters) if join == "stack" else torch.cat(parameters)
+            ((md.rank() + 1) * joined.pow(2).sum()).backward()
+        optimizer.step()
+        mean = passes * (md.size() + 1) / 2  # Of what the ranks weigh their losses with.
+        for start, parameter in zip(starts, parameters, strict=True):
+            expect_near(parameter, start - 0.5 * 2 * start * mean, 1e-6, "parameter")
+        optimizer.zero_grad(set_to_none=to_none)
 
 
 @check(min_size=2)
