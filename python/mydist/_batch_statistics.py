@@ -112,13 +112,14 @@ class _Normalize(torch.autograd.Function):
         sums = allreduce(
             own.double().cpu(), op=Sum, name=f"{name}.gradient", process_set=process_set
         )
-        means = (sums / max(count, 1)).to(own.device, own.dtype)
+        shift, stretch = (sums / max(count, 1)).to(own.device, own.dtype).unbind(0)
         slope = scale if weight is None else scale * weight
-        centered = gradient - _per_channel(means[0], batch) - normal * _per_channel(means[1], batch)
+        centered = gradient - _per_channel(shift, batch) - normal * _per_channel(stretch, batch)
         of_batch = (centered * _per_channel(slope, batch)).to(batch.dtype)
         # Copies: to autograd, views of one tensor all change when backward adds to one of them.
-        of_weight = None if weight is None else own[1].to(weight.dtype, copy=True)
-        of_bias = None if ctx.bias_dtype is None else own[0].to(ctx.bias_dtype, copy=True)
+        own_bias, own_weight = own.unbind(0)
+        of_weight = None if weight is None else own_weight.to(weight.dtype, copy=True)
+        of_bias = None if ctx.bias_dtype is None else own_bias.to(ctx.bias_dtype, copy=True)
         return (of_batch, of_weight, of_bias, None, None, None, None)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mydist as md
+from mydist import _batch_statistics
 
 
 def untyped(value: object) -> Any:
@@ -146,3 +149,34 @@ def test_wrong_arguments() -> None:
         md.convert_sync_batchnorm(torch.nn.Linear(1, 1), untyped("all"))
     with pytest.raises(TypeError, match=r"got list, expected a torch\.nn\.Module"):
         md.convert_sync_batchnorm(untyped([torch.nn.BatchNorm1d(3)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_on_a_gpu_only_the_sums_leave_it(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Fake CUDA tensors have no values, but refuse what mixes devices, without any GPU."""
+    sent: list[torch.Tensor] = []
+
+    def allreduce(tensor: torch.Tensor, **_: object) -> torch.Tensor:
+        sent.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(_batch_statistics, "allreduce", allreduce)
+    with FakeTensorMode():
+        batch = torch.empty(4, 3, 5, dtype=dtype, device="cuda")
+        weight, bias = torch.empty(3, device="cuda"), torch.empty(3, device="cuda")
+        mean, variance = (torch.empty(3, dtype=torch.float64, device="cuda") for _ in range(2))
+        statistics = _batch_statistics.BatchStatistics(20, mean, variance)
+        ctx = SimpleNamespace()
+        ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
+        function = _batch_statistics._Normalize
+        output = function.forward(
+            ctx, batch, weight, bias, statistics, 1e-5, "layer", md.global_process_set
+        )
+        assert output.device.type == "cuda" and output.dtype == dtype
+        gradients = function.backward(ctx, output)[:3]
+    for gradient, of in zip(gradients, (batch, weight, bias), strict=True):
+        assert gradient is not None
+        assert (gradient.device, gradient.dtype, gradient.shape) == (of.device, of.dtype, of.shape)
+    assert [tensor.device.type for tensor in sent] == ["cpu"]
