@@ -127,6 +127,12 @@ def _densify(parameter: torch.Tensor) -> None:
         parameter.grad = parameter.grad.to_dense()
 
 
+def _own_version(gradient: torch.Tensor) -> int | None:
+    """Its version, unless it is a view of a larger tensor; see HasMemoryOfItsOwn in C++."""
+    shares = gradient.untyped_storage().nbytes() > gradient.nbytes
+    return None if shares else gradient._version
+
+
 @dataclass(eq=False)
 class _Gradient:
     parameter: torch.Tensor
@@ -135,7 +141,7 @@ class _Gradient:
     passes: int = 0
     ready: bool = False  # Passed on in this step, perhaps waiting for its group.
     reduced: torch.Tensor | None = None  # The `.grad` that was passed on, and its version then.
-    version: int = 0
+    version: int | None = None  # None: it shares its version with others, so that says nothing.
     context: Any = None
     hook: Any = None
 
@@ -268,7 +274,7 @@ class CompressorPath:
             )
         gradient.ready = True
         self._in_flight.add(id(parameter))
-        gradient.reduced, gradient.version = parameter.grad, parameter.grad._version
+        gradient.reduced, gradient.version = parameter.grad, _own_version(parameter.grad)
         if not gradient.group:
             self._enqueue([gradient])
             return
@@ -298,7 +304,7 @@ class CompressorPath:
 
     def _write_back(self, gradient: _Gradient, result: torch.Tensor) -> None:
         grad = gradient.parameter.grad
-        if grad is not gradient.reduced or grad is None or grad._version != gradient.version:
+        if grad is not gradient.reduced or grad is None or _own_version(grad) != gradient.version:
             raise ValueError(
                 f"Gradient of '{gradient.name}' was changed or replaced between backward() and "
                 "step(); call synchronize() first and step() inside skip_synchronize()"

@@ -50,9 +50,10 @@ def compiled_models_train_alike(how: str) -> None:
     expect_equal_parameters(model)
 
 
-@check(cases=[(join, passes, to_none) for join in ("cat", "stack", "flat buffer")
+@check(cases=[(*path, join, passes, to_none) for path in BY_PATH
+              for join in ("cat", "stack", "flat buffer")
               for passes in (1, 2) for to_none in (True, False)])  # fmt: skip
-def gradients_that_share_memory(join: str, passes: int, to_none: bool) -> None:
+def gradients_that_share_memory(path: str, join: str, passes: int, to_none: bool) -> None:
     parameters = [torch.nn.Parameter(torch.full((3,), 1.0 + i)) for i in range(2)]
     if join == "flat buffer":
         flat = torch.zeros(6)
@@ -62,6 +63,7 @@ def gradients_that_share_memory(join: str, passes: int, to_none: bool) -> None:
     optimizer = md.DistributedOptimizer(
         torch.optim.SGD(parameters, lr=0.5),
         named_parameters=[(f"{join}.{i}", p) for i, p in enumerate(parameters)],
+        compression=COMPRESSIONS[path],
         backward_passes_per_step=passes,
     )
     for _ in range(3):
