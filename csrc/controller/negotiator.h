@@ -44,6 +44,12 @@ struct NegotiatorStats {
   uint64_t cache_hits = 0;  // Of this rank's own requests.
   uint64_t cache_misses = 0;
   uint64_t entries_received = 0;  // Ready slots and requests reported by children.
+
+  void Add(const NegotiatorStats& other) {
+    cache_hits += other.cache_hits;
+    cache_misses += other.cache_misses;
+    entries_received += other.entries_received;
+  }
 };
 
 class Negotiator {

@@ -213,10 +213,7 @@ void ProcessSetTable::FollowChange(const StreamItem& item) {
   }
   const auto removed = negotiators_.find(request.process_set);
   removed->second->Remove();
-  const NegotiatorStats& stats = removed->second->stats();
-  removed_stats_.cache_hits += stats.cache_hits;
-  removed_stats_.cache_misses += stats.cache_misses;
-  removed_stats_.entries_received += stats.entries_received;
+  removed_stats_.Add(removed->second->stats());
   negotiators_.erase(removed);
 }
 
@@ -265,11 +262,7 @@ bool ProcessSetTable::HasOwnInFlight() const {
 
 NegotiatorStats ProcessSetTable::stats() const {
   NegotiatorStats total = removed_stats_;
-  for (const auto& [id, negotiator] : negotiators_) {
-    total.cache_hits += negotiator->stats().cache_hits;
-    total.cache_misses += negotiator->stats().cache_misses;
-    total.entries_received += negotiator->stats().entries_received;
-  }
+  for (const auto& [id, negotiator] : negotiators_) total.Add(negotiator->stats());
   return total;
 }
 
