@@ -16,9 +16,10 @@ from ._arguments import (
     refuse_in_place_on_gradient,
     resolve_reduction,
 )
-from ._handles import Finish, first, remember, synchronize
+from ._compressed_calls import record_compressed, start_compressed
+from ._handles import Finish, first, synchronize
 from ._names import resolve_name
-from .compression import Compression, CompressorLike, compress_all, decompress_all
+from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -64,21 +65,18 @@ def _start(
     finish: Finish,
     in_place: bool,
 ) -> int:
-    """Enqueues what `compression` makes of the tensors; `finish` gets the decompressed outputs."""
-    if compression is Compression.none:
-        return remember(_enqueue(tensors, group, names, reduction, process_set, in_place), finish)
-    compressed, contexts = compress_all("allreduce", tensors, compression)
+    in_memory = in_place and compression is Compression.none
 
-    def decompress(outputs: list[torch.Tensor]) -> Any:
-        with torch.no_grad():
-            results = decompress_all(outputs, contexts, compression)
-            if in_place:
-                results = [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
-        return finish(results)
+    def enqueue(inputs: list[torch.Tensor]) -> int:
+        return _enqueue(inputs, group, names, reduction, process_set, in_memory)
 
-    with torch.no_grad():
-        handle = _enqueue(compressed, group, names, reduction, process_set, False)
-    return remember(handle, decompress)
+    def finish_in_place(results: list[torch.Tensor]) -> Any:
+        return finish([t.copy_(r) for t, r in zip(tensors, results, strict=True)])
+
+    copies = in_place and not in_memory
+    return start_compressed(
+        "allreduce", tensors, compression, enqueue, finish_in_place if copies else finish
+    )
 
 
 def _run(
@@ -95,9 +93,11 @@ def _run(
         handle = _start(tensors, group, names, reduction, set_id, compression, list, False)
         outputs: list[torch.Tensor] = synchronize(handle)
         return outputs
-    compressed, contexts = compress_all("allreduce", tensors, compression)
-    results = _differentiable.allreduce(compressed, group, names, reduction, process_set)
-    return decompress_all(results, contexts, compression)
+
+    def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return _differentiable.allreduce(inputs, group, names, reduction, process_set)
+
+    return record_compressed("allreduce", tensors, compression, record)
 
 
 def allreduce(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,9 +14,10 @@ from ._arguments import (
     check_tensors,
     resolve_reduction,
 )
-from ._handles import Finish, first, remember, synchronize
+from ._compressed_calls import record_compressed, start_compressed
+from ._handles import Finish, first, synchronize
 from ._names import resolve_name
-from .compression import Compression, CompressorLike, compress_all, decompress_all
+from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -38,18 +38,10 @@ def _start(
     compression: CompressorLike,
     finish: Finish,
 ) -> int:
-    """Enqueues what `compression` makes of the tensors; `finish` gets the decompressed outputs."""
-    if compression is Compression.none:
-        return remember(_enqueue(tensors, group, names, reduction, process_set), finish)
-    with torch.no_grad():
-        compressed, contexts = compress_all("reducescatter", tensors, compression)
-        handle = _enqueue(compressed, group, names, reduction, process_set)
+    def enqueue(inputs: list[torch.Tensor]) -> int:
+        return _enqueue(inputs, group, names, reduction, process_set)
 
-    def decompress(outputs: list[torch.Tensor]) -> Any:
-        with torch.no_grad():
-            return finish(decompress_all(outputs, contexts, compression))
-
-    return remember(handle, decompress)
+    return start_compressed("reducescatter", tensors, compression, enqueue, finish)
 
 
 def _enqueue(
@@ -84,9 +76,11 @@ def _run(
         handle = _start(tensors, group, names, reduction, set_id, compression, list)
         outputs: list[torch.Tensor] = synchronize(handle)
         return outputs
-    compressed, contexts = compress_all("reducescatter", tensors, compression)
-    results = _differentiable.reducescatter(compressed, group, names, reduction, process_set)
-    return decompress_all(results, contexts, compression)
+
+    def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return _differentiable.reducescatter(inputs, group, names, reduction, process_set)
+
+    return record_compressed("reducescatter", tensors, compression, record)
 
 
 def reducescatter(
