@@ -22,17 +22,6 @@ enum class EntryKind : uint8_t {
   kJoin = 7,
 };
 
-void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks) {
-  writer.Count(ranks.size());
-  for (const int32_t rank : ranks) writer.I32(rank);
-}
-
-std::vector<int32_t> ReadRanks(Reader& reader) {
-  std::vector<int32_t> ranks(reader.Count(sizeof(int32_t)));
-  for (int32_t& rank : ranks) rank = reader.I32();
-  return ranks;
-}
-
 // One bit per slot from the lowest to the highest.
 void WriteSlots(Writer& writer, std::span<const uint32_t> slots) {
   writer.U32(slots.front());

@@ -32,8 +32,7 @@ void WriteRequest(Writer& writer, const Request& request) {
   writer.I32(request.group_size);
   writer.Count(request.shape.dims().size());
   for (const int64_t dim : request.shape.dims()) writer.I64(dim);
-  writer.Count(request.ranks.size());
-  for (const int32_t rank : request.ranks) writer.I32(rank);
+  WriteRanks(writer, request.ranks);
 }
 
 Request ReadRequest(Reader& reader) {
@@ -52,13 +51,23 @@ Request ReadRequest(Reader& reader) {
   std::vector<int64_t> dims(reader.Count(sizeof(int64_t)));
   for (int64_t& dim : dims) dim = reader.I64();
   request.shape = Shape(std::move(dims));
-  request.ranks.resize(reader.Count(sizeof(int32_t)));
-  for (int32_t& rank : request.ranks) rank = reader.I32();
+  request.ranks = ReadRanks(reader);
   if (reader.ok()) {
     const Status status = CheckRequest(request);
     if (!status.ok()) reader.Fail(status.message());
   }
   return request;
+}
+
+void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks) {
+  writer.Count(ranks.size());
+  for (const int32_t rank : ranks) writer.I32(rank);
+}
+
+std::vector<int32_t> ReadRanks(Reader& reader) {
+  std::vector<int32_t> ranks(reader.Count(sizeof(int32_t)));
+  for (int32_t& rank : ranks) rank = reader.I32();
+  return ranks;
 }
 
 void WriteFirstDims(Writer& writer, const std::vector<int64_t>& first_dims) {

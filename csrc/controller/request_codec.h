@@ -15,6 +15,9 @@ void WriteRequest(Writer& writer, const Request& request);
 // What it returns passed CheckRequest, or the reader has failed.
 Request ReadRequest(Reader& reader);
 
+void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks);
+std::vector<int32_t> ReadRanks(Reader& reader);
+
 void WriteFirstDims(Writer& writer, const std::vector<int64_t>& first_dims);
 std::vector<int64_t> ReadFirstDims(Reader& reader);  // None negative.
 

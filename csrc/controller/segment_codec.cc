@@ -16,8 +16,7 @@ void WriteError(Writer& writer, const StreamItem& item) {
   writer.String(item.text, kMaxTextBytes);
   writer.Count(item.groups.size());
   for (const std::string& group : item.groups) writer.String(group, kMaxNameBytes);
-  writer.Count(item.ranks.size());
-  for (const int32_t rank : item.ranks) writer.I32(rank);
+  WriteRanks(writer, item.ranks);
 }
 
 void ReadError(Reader& reader, StreamItem& item) {
@@ -32,8 +31,7 @@ void ReadError(Reader& reader, StreamItem& item) {
   for (size_t i = 0; i < group_count && reader.ok(); ++i) {
     item.groups.push_back(reader.String(kMaxNameBytes));
   }
-  item.ranks.resize(reader.Count(sizeof(int32_t)));
-  for (int32_t& rank : item.ranks) rank = reader.I32();
+  item.ranks = ReadRanks(reader);
 }
 
 void WriteItem(Writer& writer, const StreamItem& item) {
