@@ -10,14 +10,6 @@
 namespace mydist {
 namespace {
 
-// The ranks of the whole job; the root's vertex is the only one that sees them all, but every
-// vertex knows how many there are.
-std::vector<int> AllRanks(int32_t size) {
-  std::vector<int> ranks;
-  for (int32_t rank = 0; rank < size; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 Status Wrong(const Request& request, const std::string& what) {
   return Status::Internal("the root announced " + std::string(OpKindName(request.op)) + " '" +
                           request.name + "' " + what);
@@ -34,7 +26,7 @@ ProcessSetTable::ProcessSetTable(Vertex vertex, NegotiatorOptions options)
       options_(std::move(options)),
       lane_positions_(vertex_.lanes.size()) {
   options_.all_waiting = [this] { return AllWaiting(); };
-  Add(AllRanks(options_.size));
+  Add(GlobalProcessSet(options_.size).ranks);
 }
 
 std::vector<WaitingTensor> ProcessSetTable::AllWaiting() const {

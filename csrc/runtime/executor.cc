@@ -50,7 +50,7 @@ int IndexIn(const ProcessSet& set, int rank) {
 Executor::Executor(const Topology& topology, Transport* transport, CollectivesFactory factory)
     : rank_(topology.rank), transport_(transport), factory_(std::move(factory)) {
   Team& global = teams_[kGlobalProcessSet];
-  for (int rank = 0; rank < topology.size; ++rank) global.set.ranks.push_back(rank);
+  global.set = GlobalProcessSet(topology.size);
   global.index = rank_;
   global.collectives = factory_(transport_);
 }

@@ -5,7 +5,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -18,9 +17,7 @@ class ProcessSetRegistry {
  public:
   // Starts with the global set.
   explicit ProcessSetRegistry(const Topology& topology) : rank_(topology.rank) {
-    ProcessSet global;
-    for (int rank = 0; rank < topology.size; ++rank) global.ranks.push_back(rank);
-    Add(std::move(global));
+    Add(GlobalProcessSet(topology.size));
   }
 
   void Add(ProcessSet set) MYDIST_EXCLUDES(mutex_) {
@@ -52,11 +49,8 @@ class ProcessSetRegistry {
       if (it != sets_.end() && it->second.IndexOf(rank_)) return Status::Ok();
     }
     MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(id));
-    std::string ranks;
-    for (const int rank : set.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-    return Status::InvalidArgument(
-        "rank " + std::to_string(rank_) + " is not a member of process set " + std::to_string(id) +
-        " with ranks [" + ranks + "]. Call it only where process_set.included().");
+    return Status::InvalidArgument("rank " + std::to_string(rank_) + " is not a member of " +
+                                   set.ToString() + ". Call it only where process_set.included().");
   }
 
  private:

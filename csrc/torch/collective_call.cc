@@ -11,15 +11,6 @@
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
-namespace {
-
-std::string Describe(const ProcessSet& set) {
-  std::string ranks;
-  for (const int rank : set.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-  return "process set " + std::to_string(set.id) + " with ranks [" + ranks + "]";
-}
-
-}  // namespace
 
 CollectiveCall::CollectiveCall(CallTraits traits, size_t tensor_count)
     : traits_(std::move(traits)), count_(tensor_count) {
@@ -49,7 +40,7 @@ void CollectiveCall::RequireMember(const Place& place, const std::string& name) 
   const std::string got =
       What(name) + ": " + place.argument + " " + std::to_string(place.rank) + " is not ";
   if (set.id != kGlobalProcessSet) {
-    Refuse(got + "in " + Describe(set) + ". Pass the global rank of a member.");
+    Refuse(got + "in " + set.ToString() + ". Pass the global rank of a member.");
   }
   Refuse(got + "a rank of this job of size " + std::to_string(set.size()) + ", expected 0 to " +
          std::to_string(set.size() - 1));

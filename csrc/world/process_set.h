@@ -3,8 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace mydist {
@@ -23,6 +26,20 @@ struct ProcessSet {
     if (it == ranks.end() || *it != global_rank) return std::nullopt;
     return static_cast<int>(it - ranks.begin());
   }
+  // "process set 3 with ranks [1, 4]".
+  std::string ToString() const {
+    std::string list;
+    for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+    return "process set " + std::to_string(id) + " with ranks [" + list + "]";
+  }
 };
+
+// The whole job.
+inline ProcessSet GlobalProcessSet(int size) {
+  ProcessSet global;
+  global.ranks.resize(static_cast<size_t>(size));
+  std::iota(global.ranks.begin(), global.ranks.end(), 0);
+  return global;
+}
 
 }  // namespace mydist
