@@ -96,9 +96,12 @@ class MYDIST_EXPORT Engine {
 
   explicit Engine(EngineOptions options);
   static std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport);
-  // `unhurried_bytes`: 0 when it is due now.
   Status CheckUnused(ProcessSetId set);
+  // `unhurried_bytes`: 0 when it is due now.
   Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
+  // Of one that has a handle, which fails when the engine is closed.
+  template <typename Command>
+  void PostCommand(Command command);
 
   void Run();
   // One pass over the six steps. False when the engine is finished.

@@ -27,6 +27,16 @@ Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
   return Status::Ok();
 }
 
+template <typename Command>
+void Engine::PostCommand(Command command) {
+  const Handle handle = command.handle;
+  std::vector<Mail> mail;
+  mail.emplace_back(std::move(command));
+  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
+    handles_->Complete(handle, Command::key(), posted);
+  }
+}
+
 void Engine::Hurry() {
   if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) coordinator_.Wake();
 }
@@ -84,11 +94,7 @@ Status Engine::SwitchTimeline(TimelineSwitch command) {
   if (topology_.rank != 0) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open({TimelineSwitch::key()}));
   command.handle = handle;
-  std::vector<Mail> mail;
-  mail.emplace_back(std::move(command));
-  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
-    handles_->Complete(handle, TimelineSwitch::key(), posted);
-  }
+  PostCommand(std::move(command));
   MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, handles_->Wait(handle, kNever));
   return outcome.value_or(Status::Ok());
 }
@@ -100,11 +106,7 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
         "join() has been called already and has not returned yet. Wait for that first.");
   }
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
-  std::vector<Mail> mail;
-  mail.emplace_back(JoinCommand{handle, std::move(on_numbers)});
-  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
-    handles_->Complete(handle, JoinCommand::key(), posted);
-  }
+  PostCommand(JoinCommand{handle, std::move(on_numbers)});
   return handle;
 }
 
