@@ -201,6 +201,12 @@ FLAGS: tuple[Flag, ...] = (
         negatable=True,
     ),
     Flag(
+        ("--shared-memory",),
+        "reduce through shared memory inside a host [on]",
+        variable="MYDIST_SHARED_MEMORY",
+        negatable=True,
+    ),
+    Flag(
         ("--stall-check-warning-time-seconds",),
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),

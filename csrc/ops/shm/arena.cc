@@ -95,8 +95,7 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   return Establishment{*std::move(own), ""};
 }
 
-Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options,
-                                           const ArenaLayout& layout) {
+Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
   MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
                           ArenaFile::Create(options.directory, layout.bytes()));
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
@@ -108,8 +107,8 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options,
   return arena;
 }
 
-Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options,
-                                             const ArenaLayout& layout, const std::string& offer) {
+Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const ArenaLayout& layout,
+                                             const std::string& offer) {
   MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
                           ArenaFile::Open(options.directory, NameIn(offer), layout.bytes()));
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));

@@ -25,7 +25,7 @@ struct ArenaOptions {
   std::string directory = "/dev/shm";
   // Two halves of this much for each rank. They and the chunks in flight should stay in the L2
   // cache.
-  int64_t slot_bytes = int64_t{256} << 10;
+  int64_t slot_bytes = int64_t{512} << 10;
   // For each ordered pair of ranks; 0: less the more ranks there are.
   int64_t ring_bytes = 0;
 };
@@ -73,8 +73,7 @@ class MYDIST_EXPORT Arena {
   static Result<std::unique_ptr<Arena>> Make(const ArenaOptions& options,
                                              const ArenaLayout& layout);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
-                                               const ArenaLayout& layout,
-                                               const std::string& offer);
+                                               const ArenaLayout& layout, const std::string& offer);
   Status Enter();
   std::string Offer() const;  // To those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }

@@ -49,8 +49,8 @@ Status NoRoom(const std::string& directory, int64_t bytes, int error) {
   if (statvfs(directory.c_str(), &info) == 0) {
     free_text = std::to_string(static_cast<uint64_t>(info.f_bavail) * info.f_frsize);
   }
-  return SystemError(directory + " has no room for shared memory: needed " +
-                         std::to_string(bytes) + " bytes, free " + free_text +
+  return SystemError(directory + " has no room for shared memory: needed " + std::to_string(bytes) +
+                         " bytes, free " + free_text +
                          " (in a container, enlarge it with --shm-size)",
                      error);
 }

@@ -75,7 +75,9 @@ class ArenaLayout {
   int64_t bytes() const { return RingOf(ranks_, 0); }
 
  private:
-  static int64_t RoundUp(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+  static int64_t RoundUp(int64_t bytes) {
+    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
   int64_t PairIndex(int first, int second) const { return int64_t{first} * ranks_ + second; }
 
   int ranks_;

@@ -183,8 +183,7 @@ Status ShmCollectives::Reducescatter(const void* input, void* output,
       if (rank == rank_) {
         own = part;
       } else {
-        CopyBytes(slot + rank * stride_bytes,
-                  Advance(AsBytes(input), part.offset * element_bytes),
+        CopyBytes(slot + rank * stride_bytes, Advance(AsBytes(input), part.offset * element_bytes),
                   part.count * element_bytes);
       }
       offset += count;

@@ -10,6 +10,8 @@ ShmPort::ShmPort(std::unique_ptr<Arena> arena)
       transport_(arena_.get(), &waiter_),
       steps_(arena_.get(), &waiter_) {}
 
+ShmPort::~ShmPort() = default;
+
 std::optional<std::vector<int>> ShmPort::IndicesOf(const std::vector<int>& ranks) const {
   const std::vector<int>& here = arena_->ranks();
   std::vector<int> indices;

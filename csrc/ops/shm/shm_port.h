@@ -19,6 +19,7 @@ namespace mydist::shm {
 class MYDIST_EXPORT ShmPort {
  public:
   explicit ShmPort(std::unique_ptr<Arena> arena);
+  ~ShmPort();
 
   int index() const { return arena_->index(); }
   // The indices in the arena of ranks of the job, if all of them are on this host.

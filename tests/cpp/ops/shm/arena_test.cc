@@ -26,8 +26,7 @@ std::vector<Arena::Establishment> EstablishAll(
   InMemoryRendezvous rendezvous(size);
   std::vector<Arena::Establishment> outcomes(static_cast<size_t>(size));
   RunAsRanks(size, [&](int rank) {
-    auto outcome =
-        Arena::Establish(options_of(rank), exchange_of(rank, rendezvous.ForRank(rank)));
+    auto outcome = Arena::Establish(options_of(rank), exchange_of(rank, rendezvous.ForRank(rank)));
     EXPECT_TRUE(outcome.ok()) << outcome.status().ToString();
     if (outcome.ok()) outcomes[static_cast<size_t>(rank)] = *std::move(outcome);
   });

@@ -27,9 +27,7 @@ namespace mydist::shm {
 // A directory of its own in shared memory, so that what is left behind can be seen.
 class ShmDirectory {
  public:
-  ShmDirectory() {
-    EXPECT_NE(mkdtemp(path_.data()), nullptr);
-  }
+  ShmDirectory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
   ~ShmDirectory() { std::filesystem::remove_all(path()); }
   ShmDirectory(const ShmDirectory&) = delete;
   ShmDirectory& operator=(const ShmDirectory&) = delete;
@@ -52,7 +50,7 @@ inline ArenaOptions OptionsOf(int rank, int size, const ShmDirectory& directory,
   options.index = rank;
   options.directory = directory.path();
   options.slot_bytes = slot_bytes;
-  options.ring_bytes = 1 << 10;
+  options.ring_bytes = 8 << 10;
   return options;
 }
 
@@ -136,8 +134,8 @@ class ForkedRanks {
   };
 
   static Board* MakeBoard(int size) {
-    void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     auto* board = static_cast<Board*>(memory);
     pthread_barrierattr_t shared;
     pthread_barrierattr_init(&shared);
