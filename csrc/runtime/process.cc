@@ -133,6 +133,7 @@ Result<std::unique_ptr<shm::ShmPort>> OpenSharedMemory(const Connection& connect
     if (topology.hosts[static_cast<size_t>(rank)] == host) options.ranks.push_back(rank);
   }
   options.index = topology.local_rank;
+  options.host = host;
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
                           shm::Arena::Establish(options, connection.exchange));
   if (established.arena != nullptr) {

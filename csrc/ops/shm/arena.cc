@@ -167,8 +167,8 @@ bool Arena::IsDead(int peer) const {
 }
 
 std::string Arena::Name(int peer) const {
-  return "rank " + std::to_string(ranks_[static_cast<size_t>(peer)]) + " (pid " +
-         std::to_string(rank_line(peer).pid.load()) + ")";
+  return "rank " + std::to_string(ranks_[static_cast<size_t>(peer)]) + " (host " + host_ +
+         ", pid " + std::to_string(rank_line(peer).pid.load()) + ")";
 }
 
 }  // namespace mydist::shm

@@ -21,6 +21,7 @@ namespace mydist::shm {
 struct ArenaOptions {
   std::vector<int> ranks;  // Of the job on this host, ascending.
   int index = 0;           // Of this rank among them.
+  std::string host;        // For error messages.
   // Where the file is made.
   std::string directory = "/dev/shm";
   // Two halves of this much for each rank. They and the chunks in flight should stay in the L2
@@ -69,7 +70,11 @@ class MYDIST_EXPORT Arena {
 
  private:
   Arena(const ArenaOptions& options, const ArenaLayout& layout, std::unique_ptr<ArenaFile> file)
-      : index_(options.index), ranks_(options.ranks), layout_(layout), file_(std::move(file)) {}
+      : index_(options.index),
+        ranks_(options.ranks),
+        host_(options.host),
+        layout_(layout),
+        file_(std::move(file)) {}
   static Result<std::unique_ptr<Arena>> Make(const ArenaOptions& options,
                                              const ArenaLayout& layout);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
@@ -87,6 +92,7 @@ class MYDIST_EXPORT Arena {
 
   const int index_;
   const std::vector<int> ranks_;
+  const std::string host_;
   const ArenaLayout layout_;
   const std::unique_ptr<ArenaFile> file_;
 };

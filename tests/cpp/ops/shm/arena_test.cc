@@ -173,7 +173,7 @@ TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinASecond) {
     Status status;
     while (status.ok()) status = collectives.Allreduce(data.data(), count, {});
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    EXPECT_THAT(status.message(), StartsWith("rank 3 (pid "));
+    EXPECT_THAT(status.message(), StartsWith("rank 3 (host h, pid "));
     EXPECT_THAT(status.message(), HasSubstr("has died while it is needed"));
   });
   ranks.AwaitReports(kSize);

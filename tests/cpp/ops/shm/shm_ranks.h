@@ -48,6 +48,7 @@ inline ArenaOptions OptionsOf(int rank, int size, const ShmDirectory& directory,
   options.ranks.resize(static_cast<size_t>(size));
   std::iota(options.ranks.begin(), options.ranks.end(), 0);
   options.index = rank;
+  options.host = "h";
   options.directory = directory.path();
   options.slot_bytes = slot_bytes;
   options.ring_bytes = 8 << 10;
