@@ -207,6 +207,12 @@ FLAGS: tuple[Flag, ...] = (
         negatable=True,
     ),
     Flag(
+        ("--shared-memory",),
+        "reduce through shared memory inside a host [off]",
+        variable="MYDIST_SHARED_MEMORY",
+        negatable=True,
+    ),
+    Flag(
         ("--stall-check-warning-time-seconds",),
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),

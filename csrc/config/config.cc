@@ -115,6 +115,10 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.hierarchical_allreduce);
         }},
+    Row{"MYDIST_SHARED_MEMORY", "0, 1, true or false", "0",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Switch(text), config.shared_memory);
+        }},
     Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
@@ -210,6 +214,7 @@ std::string Config::Digest() const {
          "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
          "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
+         "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
          "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n";
 }
 

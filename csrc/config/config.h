@@ -43,6 +43,8 @@ struct MYDIST_EXPORT Config {
   std::vector<std::string> network_interfaces;
   // MYDIST_HIERARCHICAL_ALLREDUCE: unset = chosen by layout and size.
   std::optional<bool> hierarchical_allreduce;
+  // MYDIST_SHARED_MEMORY: ranks of one host reduce through shared memory.
+  bool shared_memory = false;
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;

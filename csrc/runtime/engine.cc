@@ -14,6 +14,7 @@
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
 #include "ops/rank_ordered_collectives.h"
+#include "ops/shm/shm_collectives.h"
 #include "runtime/neutral_submission.h"
 
 namespace mydist {
@@ -65,11 +66,15 @@ Engine::Engine(EngineOptions options)
     : config_(std::move(options.config)),
       topology_(std::move(options.topology)),
       connection_(std::move(options.connection)),
+      shm_(std::move(options.shm)),
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
       process_sets_(topology_),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
-      executor_(topology_, connection_.transport.get(), MakeCollectives),
+      executor_(topology_, connection_.transport.get(),
+                [this](Transport* transport, const std::vector<int>& ranks) {
+                  return MakeCollectives(transport, ranks);
+                }),
       relay_(&topology_, &timeline_, &coordinator_) {
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
@@ -82,8 +87,14 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 
-std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(Transport* transport) {
+std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(
+    Transport* transport, const std::vector<int>& ranks) const {
   std::vector<std::unique_ptr<Collectives>> collectives;
+  if (shm_ != nullptr) {
+    if (auto members = shm_->IndicesOf(ranks)) {
+      collectives.push_back(std::make_unique<shm::ShmCollectives>(shm_.get(), *std::move(members)));
+    }
+  }
   collectives.push_back(std::make_unique<RankOrderedCollectives>(transport));
   return collectives;
 }
@@ -385,6 +396,8 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Depart(status.ToString(), Now()).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
+  // Peers in a collective that this rank will not come to need not wait for a time-out.
+  if (shm_ != nullptr) shm_->Leave();
   CollectTimeline();
   handles_->Fail(term_, reason);
   // Dropped with what is pending: their handles have just failed.

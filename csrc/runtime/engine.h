@@ -21,6 +21,7 @@
 #include "config/config.h"
 #include "controller/coordinator.h"
 #include "controller/tensor_queue.h"
+#include "ops/shm/shm_port.h"
 #include "runtime/engine_stats.h"
 #include "runtime/executor.h"
 #include "runtime/handle_table.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   Topology topology;
   Connection connection;
   std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
+  std::unique_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
   bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
 };
 
@@ -95,7 +97,8 @@ class MYDIST_EXPORT Engine {
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
-  static std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport);
+  std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport,
+                                                            const std::vector<int>& ranks) const;
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.
   Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
@@ -136,6 +139,7 @@ class MYDIST_EXPORT Engine {
   const Config config_;
   const Topology topology_;
   Connection connection_;
+  const std::unique_ptr<shm::ShmPort> shm_;
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
   TensorQueue<Mail> queue_;

@@ -52,7 +52,7 @@ Executor::Executor(const Topology& topology, Transport* transport, CollectivesFa
   Team& global = teams_[kGlobalProcessSet];
   global.set = GlobalProcessSet(topology.size);
   global.index = rank_;
-  global.collectives = factory_(transport_);
+  global.collectives = factory_(transport_, global.set.ranks);
 }
 
 void Executor::AddProcessSet(const ProcessSet& set) {
@@ -62,7 +62,7 @@ void Executor::AddProcessSet(const ProcessSet& set) {
   if (transport_ != nullptr) {
     team.transport = std::make_unique<SubsetTransport>(transport_, set.ranks);
   }
-  team.collectives = factory_(team.transport.get());
+  team.collectives = factory_(team.transport.get(), set.ranks);
   teams_.insert_or_assign(set.id, std::move(team));
 }
 

@@ -26,8 +26,10 @@ struct AgreedTensor {
   PendingTensor* pending = nullptr;
 };
 
-// The implementations for the ranks a transport spans, in order of preference. Null: one rank only.
-using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(Transport*)>;
+// The implementations for the ranks a transport spans, given with their numbers in the job, in
+// order of preference. Null: one rank only.
+using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(
+    Transport*, const std::vector<int>& ranks)>;
 
 class Executor {
  public:

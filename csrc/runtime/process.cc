@@ -5,10 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/shm_port.h"
 #include "runtime/engine.h"
 #include "runtime/hello.h"
 
@@ -115,6 +118,35 @@ Result<Meeting> Meet(const Connection& connection, const Config& config) {
   return Meeting{std::move(topology), hellos.front().wants_timeline};
 }
 
+// Collective over all ranks. Null when there is nobody to share memory with, or no such memory:
+// that is a warning, and the job reduces over its backend.
+Result<std::unique_ptr<shm::ShmPort>> OpenSharedMemory(const Connection& connection,
+                                                       const Topology& topology,
+                                                       const Config& config) {
+  const std::set<std::string> hosts(topology.hosts.begin(), topology.hosts.end());
+  if (!config.shared_memory || hosts.size() == topology.hosts.size()) {
+    return std::unique_ptr<shm::ShmPort>();
+  }
+  shm::ArenaOptions options;
+  const std::string& host = topology.hosts[static_cast<size_t>(topology.rank)];
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.hosts[static_cast<size_t>(rank)] == host) options.ranks.push_back(rank);
+  }
+  options.index = topology.local_rank;
+  options.host = host;
+  MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
+                          shm::Arena::Establish(options, connection.exchange));
+  if (established.arena != nullptr) {
+    return std::make_unique<shm::ShmPort>(std::move(established.arena));
+  }
+  if (topology.local_rank == 0) {
+    MYDIST_LOG(kWarning) << "the ranks of host " << host
+                         << " reduce without shared memory, which is slower; "
+                         << established.reason;
+  }
+  return std::unique_ptr<shm::ShmPort>();
+}
+
 // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
 // usable for another attempt (and lets MPI finalize).
 void Leave(Connection& connection) {
@@ -146,11 +178,19 @@ Status Init(const InitOptions& options) {
   MYDIST_LOG(kInfo) << "rank " << topology.rank << " of " << topology.size << " on host "
                     << topology.hosts[static_cast<size_t>(topology.rank)] << " uses the "
                     << options.backend << " backend";
+  Result<std::unique_ptr<shm::ShmPort>> shm = OpenSharedMemory(connection, topology, config);
+  if (!shm.ok()) {
+    Leave(connection);
+    return shm.status();
+  }
+  MYDIST_LOG(kInfo) << "ranks of one host reduce "
+                    << (*shm == nullptr ? "over the backend" : "through shared memory");
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),
                                          .topology = std::move(meeting.topology),
                                          .connection = std::move(connection),
                                          .handles = instance.handles,
+                                         .shm = *std::move(shm),
                                          .wants_timeline = meeting.wants_timeline}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";

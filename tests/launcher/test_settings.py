@@ -61,12 +61,14 @@ def test_help_names_every_flag() -> None:
 
 def test_only_given_tunables_are_set() -> None:
     assert make("-np", "1").tunables == {}
-    spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--timeline_filename",
+    spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--no-shared-memory",
+                "--timeline_filename",
                 "t.json", "--stall-check-warning-time-seconds", "2.5", "--timeline-mark-cycles",
                 "--network-interfaces", "eth0,eth1")  # fmt: skip
     assert spec.tunables == {
         "MYDIST_FUSION_THRESHOLD_MB": "8",
         "MYDIST_HIERARCHICAL_ALLREDUCE": "0",
+        "MYDIST_SHARED_MEMORY": "0",
         "MYDIST_TIMELINE": os.path.abspath("t.json"),
         "MYDIST_TIMELINE_MARK_CYCLES": "1",
         "MYDIST_STALL_WARNING_SECONDS": "2.5",

@@ -17,6 +17,12 @@ WORKERS = TESTS / "multiproc" / "workers"
 # A failing check may leave ranks waiting for each other; then the engine ends the wait.
 STALL_SECONDS = 20
 
+# Under which some suites run.
+_ENVIRONMENTS = {
+    "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
+    "shared": {"MYDIST_SHARED_MEMORY": "1"},
+}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -132,7 +138,7 @@ class CheckResults:
 
 def run_suite(np: int, backend: str, suite: str, folder: Path, timeout: float) -> CheckResults:
     """Runs all checks of a suite in one job."""
-    env = {"MYDIST_FUSION_THRESHOLD_MB": "0"} if suite == "unfused" else {}
+    env = _ENVIRONMENTS.get(suite, {})
     worker = str(WORKERS / "check_worker.py")
     try:
         outcome = launch(np, backend, worker, suite, str(folder), timeout=timeout, env=env)

@@ -40,6 +40,18 @@ SUITES = {
     ),
     "state": ("consistency", "checkpoints"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
+    # What moves data, once more through the memory that ranks of one host share.
+    "shared": (
+        "allreduce",
+        "gathering",
+        "moving",
+        "mismatch",
+        "training",
+        "process_sets",
+        "rooted",
+        "point_to_point",
+        "joining",
+    ),
     # What depends on how tensors are packed, once more with fusion switched off.
     "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
 }

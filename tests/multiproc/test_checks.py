@@ -19,6 +19,8 @@ JOBS = [
         if (np, backend) != (1, "mpi")  # One rank talks to nobody; "main" starts it under mpirun.
     ],
     *[(3, backend, "unfused") for backend in ("gloo", "mpi")],
+    (2, "mpi", "shared"),
+    (3, "gloo", "shared"),
 ]
 ITEMS = [
     pytest.param(np, backend, suite, check.name, id=f"{backend}-np{np}-{suite}-{check.name}")

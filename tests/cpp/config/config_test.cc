@@ -62,6 +62,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.controller, ControllerChoice::kAuto);
   EXPECT_TRUE(config.network_interfaces.empty());
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
+  EXPECT_FALSE(config.shared_memory);
   EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
@@ -93,6 +94,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_CONTROLLER", "gloo"},
       {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
+      {"MYDIST_SHARED_MEMORY", "1"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -174,6 +176,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_CONTROLLER", "auto, mpi or gloo"},
       {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
+      {"MYDIST_SHARED_MEMORY", "0, 1, true or false"},
       {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
@@ -233,6 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_NETWORK_INTERFACES", "eth\x1b[0m", "'eth\\x1b[0m'"},
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "on", ""},
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "-1", ""},
+        BadValue{"MYDIST_SHARED_MEMORY", "2", ""}, BadValue{"MYDIST_SHARED_MEMORY", "on", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "-2", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "off", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "1000000001", ""},
@@ -254,10 +258,11 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(Config{}.Digest(),
             "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
             "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
-            "MYDIST_CHECK_CONSISTENCY=0\n");
+            "MYDIST_SHARED_MEMORY=0\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
   EXPECT_THAT(With("MYDIST_CHECK_CONSISTENCY", "9").Digest(), HasSubstr("CONSISTENCY=9\n"));
+  EXPECT_THAT(With("MYDIST_SHARED_MEMORY", "true").Digest(), HasSubstr("SHARED_MEMORY=1\n"));
   EXPECT_THAT(With("MYDIST_COORDINATOR_RADIX", "9").Digest(), HasSubstr("COORDINATOR_RADIX=9\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "true").Digest(), HasSubstr("ALLREDUCE=1\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "0").Digest(), HasSubstr("ALLREDUCE=0\n"));

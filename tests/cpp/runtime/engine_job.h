@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "backends/factory.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/shm_port.h"
 #include "runtime/engine.h"
 
 namespace mydist {
@@ -42,6 +44,21 @@ struct JobOptions {
   Config config;
   std::vector<std::string> hosts;  // Default: all on one.
   std::string timeline_path;
+  bool shares_memory = false;  // Then no tensor may pass through the backend.
+};
+
+class RefusingTransport final : public Transport {
+ public:
+  RefusingTransport(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Status Exchange(std::span<const SendTransfer>, std::span<const ReceiveTransfer>) override {
+    return Status::Internal("a tensor passed through the backend");
+  }
+
+ private:
+  const int rank_;
+  const int size_;
 };
 
 class EngineJob {
@@ -56,6 +73,8 @@ class EngineJob {
     const std::vector<std::string> hosts =
         options.hosts.empty() ? std::vector<std::string>(static_cast<size_t>(size), "host-a")
                               : options.hosts;
+    std::vector<std::unique_ptr<shm::ShmPort>> ports(static_cast<size_t>(size));
+    if (options.shares_memory) ports = ShareMemory(connections);
     for (int r = 0; r < size; ++r) {
       EngineRank& rank = ranks_.emplace_back();
       Config config = options.config;
@@ -64,6 +83,7 @@ class EngineJob {
                                     .topology = *MakeTopology(r, hosts),
                                     .connection = std::move(connections[static_cast<size_t>(r)]),
                                     .handles = rank.handles,
+                                    .shm = std::move(ports[static_cast<size_t>(r)]),
                                     .wants_timeline = !options.timeline_path.empty()});
     }
   }
@@ -86,6 +106,27 @@ class EngineJob {
   EngineRank& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
 
  private:
+  static std::vector<std::unique_ptr<shm::ShmPort>> ShareMemory(
+      std::vector<Connection>& connections) {
+    std::vector<std::unique_ptr<shm::ShmPort>> ports(connections.size());
+    shm::ArenaOptions options;
+    for (const Connection& connection : connections) options.ranks.push_back(connection.rank);
+    std::vector<std::thread> threads;
+    for (Connection& connection : connections) {
+      options.index = connection.rank;
+      threads.emplace_back([&connection, &ports, options] {
+        auto established = shm::Arena::Establish(options, connection.exchange);
+        ASSERT_TRUE(established.ok() && established->arena != nullptr);
+        ports[static_cast<size_t>(connection.rank)] =
+            std::make_unique<shm::ShmPort>(std::move(established->arena));
+        connection.transport =
+            std::make_unique<RefusingTransport>(connection.rank, connection.size);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return ports;
+  }
+
   std::vector<EngineRank> ranks_;
   bool is_shut_down_ = false;
 };

@@ -1,0 +1,174 @@
+#include "ops/shm/arena.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/shm/bell.h"
+
+namespace mydist::shm {
+namespace {
+
+using Blob = std::vector<uint8_t>;
+
+// First byte of what a rank says in the handshake; the rest is an offer or a reason.
+constexpr uint8_t kAgrees = 'y';
+constexpr uint8_t kRefuses = 'n';
+
+Nonce RandomNonce() {
+  Nonce nonce{};
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    // Unlikely enough to be told apart by the pid alone.
+    const int64_t pid = getpid();
+    std::memcpy(nonce.data(), &pid, sizeof pid);
+  }
+  return nonce;
+}
+
+const Nonce& ThisProcess() {
+  static const Nonce kNonce = RandomNonce();
+  return kNonce;
+}
+
+Blob Say(uint8_t word, const std::string& text) {
+  Blob blob(text.size() + 1, word);
+  std::copy(text.begin(), text.end(), blob.begin() + 1);
+  return blob;
+}
+
+// What a rank said in agreement.
+Result<std::string> Agreed(const std::vector<Blob>& blobs, int rank) {
+  if (static_cast<size_t>(rank) >= blobs.size() || blobs[static_cast<size_t>(rank)].empty()) {
+    return Status::Internal("rank " + std::to_string(rank) + " did not answer");
+  }
+  const Blob& blob = blobs[static_cast<size_t>(rank)];
+  std::string text(blob.begin() + 1, blob.end());
+  if (blob.front() == kAgrees) return text;
+  return Status::Internal("rank " + std::to_string(rank) + ": " + text);
+}
+
+int64_t RingBytes(const ArenaOptions& options) {
+  constexpr int64_t kSmallest = 4 << 10;
+  constexpr int64_t kLargest = 64 << 10;
+  constexpr int64_t kPerRank = 1 << 20;
+  if (options.ring_bytes > 0) return options.ring_bytes;
+  return std::clamp(kPerRank / static_cast<int64_t>(options.ranks.size()), kSmallest, kLargest);
+}
+
+// The file's name and its cookie.
+std::string OfferOf(const std::string& name, const Nonce& cookie) {
+  return name + '\n' + std::string(cookie.begin(), cookie.end());
+}
+
+std::string NameIn(const std::string& offer) { return offer.substr(0, offer.find('\n')); }
+
+}  // namespace
+
+Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
+                                              const ArenaExchange& exchange) {
+  const ArenaLayout layout(static_cast<int>(options.ranks.size()), options.slot_bytes,
+                           RingBytes(options));
+  Result<std::unique_ptr<Arena>> own = Status::Internal("not attached");
+  Blob word;
+  if (options.index == 0) {
+    own = Make(options, layout);
+    word = own.ok() ? Say(kAgrees, (*own)->Offer()) : Say(kRefuses, own.status().message());
+  }
+  const Result<std::vector<Blob>> offers = exchange(word);
+  if (!offers.ok()) {
+    if (own.ok()) ArenaFile::Unlink(options.directory, (*own)->file_->name());
+    return offers.status();
+  }
+  const Result<std::string> offer = Agreed(*offers, options.ranks.front());
+  if (options.index != 0) own = offer.ok() ? Attach(options, layout, *offer) : offer.status();
+  const Result<std::vector<Blob>> answers =
+      exchange(own.ok() ? Say(kAgrees, "") : Say(kRefuses, own.status().message()));
+  // By everybody: should the maker have died, nothing is left behind.
+  if (offer.ok()) ArenaFile::Unlink(options.directory, NameIn(*offer));
+  if (!answers.ok()) return answers.status();
+  for (const int rank : options.ranks) {
+    const Result<std::string> answer = Agreed(*answers, rank);
+    if (!answer.ok()) return Establishment{nullptr, answer.status().message()};
+  }
+  return Establishment{*std::move(own), ""};
+}
+
+Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
+  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
+                          ArenaFile::Create(options.directory, layout.bytes()));
+  std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
+  arena->header() = {kArenaMagic, RandomNonce()};
+  if (Status entered = arena->Enter(); !entered.ok()) {
+    ArenaFile::Unlink(options.directory, arena->file_->name());
+    return entered;
+  }
+  return arena;
+}
+
+Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const ArenaLayout& layout,
+                                             const std::string& offer) {
+  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
+                          ArenaFile::Open(options.directory, NameIn(offer), layout.bytes()));
+  std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
+  const ArenaHeader& header = arena->header();
+  if (header.magic != kArenaMagic || offer != OfferOf(NameIn(offer), header.cookie)) {
+    return Status::Internal("the shared memory in " + options.directory +
+                            " is not the one that rank " + std::to_string(options.ranks.front()) +
+                            " has made (containers that do not share it?)");
+  }
+  MYDIST_RETURN_IF_ERROR(arena->Enter());
+  return arena;
+}
+
+Arena::~Arena() { Leave(); }
+
+std::string Arena::Offer() const { return OfferOf(file_->name(), header().cookie); }
+
+Status Arena::Enter() {
+  MYDIST_RETURN_IF_ERROR(file_->Lock(index_));
+  RankLine& line = rank_line(index_);
+  line.pid.store(getpid());
+  line.process = ThisProcess();
+  line.presence.store(Presence::kHere);
+  return Status::Ok();
+}
+
+void Arena::Leave() {
+  // One that could not enter has nobody waiting for it.
+  if (rank_line(index_).presence.exchange(Presence::kLeft) != Presence::kHere) return;
+  for (int peer = 0; peer < size(); ++peer) RingBell(bell(peer));
+}
+
+Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) const {
+  for (const int peer : all) {
+    if (!IsDead(peer)) continue;
+    return Status::PeerLost(Name(peer) +
+                            " has died while it is needed to move a tensor through shared memory; "
+                            "its output says why");
+  }
+  for (const int peer : needed) {
+    if (rank_line(peer).presence.load() != Presence::kLeft) continue;
+    return Status::PeerLost(Name(peer) +
+                            " has left the job while it is needed to move a tensor through shared "
+                            "memory; its output says why");
+  }
+  return Status::Ok();
+}
+
+// In this order: one that leaves in between is not taken for dead.
+bool Arena::IsDead(int peer) const {
+  if (file_->IsLockedElsewhere(peer)) return false;
+  const RankLine& line = rank_line(peer);
+  // A forked process has its parent's nonce.
+  const bool is_ours = line.process == ThisProcess() && line.pid.load() == getpid();
+  return line.presence.load() == Presence::kHere && !is_ours;
+}
+
+std::string Arena::Name(int peer) const {
+  return "rank " + std::to_string(ranks_[static_cast<size_t>(peer)]) + " (host " + host_ +
+         ", pid " + std::to_string(rank_line(peer).pid.load()) + ")";
+}
+
+}  // namespace mydist::shm

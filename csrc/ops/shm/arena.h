@@ -1,0 +1,100 @@
+// Arena: the memory that the ranks of one host share, as one of them sees it.
+// Owned by the ShmPort; used by whoever drives the engine. Made at the start by all ranks of the
+// job together; ranks are indices among the host's ranks, in rank order, unless said otherwise.
+// Knows who is there: a rank that dies loses its lock, one that leaves says so.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "ops/shm/arena_file.h"
+#include "ops/shm/arena_layout.h"
+
+namespace mydist::shm {
+
+struct ArenaOptions {
+  std::vector<int> ranks;  // Of the job on this host, ascending.
+  int index = 0;           // Of this rank among them.
+  std::string host;        // For error messages.
+  // Where the file is made.
+  std::string directory = "/dev/shm";
+  // Two halves of this much for each rank. They and the chunks in flight should stay in the L2
+  // cache.
+  int64_t slot_bytes = int64_t{512} << 10;
+  // For each ordered pair of ranks; 0: less the more ranks there are.
+  int64_t ring_bytes = 0;
+};
+
+// Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.
+using ArenaExchange =
+    std::function<Result<std::vector<std::vector<uint8_t>>>(const std::vector<uint8_t>& mine)>;
+
+class MYDIST_EXPORT Arena {
+ public:
+  struct Establishment {
+    std::unique_ptr<Arena> arena;  // Null when there is none, on all ranks of the host alike.
+    std::string reason;            // Why not.
+  };
+
+  // Two rounds of `exchange`, which all ranks of the job take part in. The file's name is gone when
+  // this returns. The errors are those of the exchange.
+  static Result<Establishment> Establish(const ArenaOptions& options,
+                                         const ArenaExchange& exchange);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int index() const { return index_; }
+  int size() const { return layout_.ranks(); }
+  const std::vector<int>& ranks() const { return ranks_; }  // Of the job.
+  const ArenaLayout& layout() const { return layout_; }
+
+  RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
+  Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
+  PairLine& pair(int writer, int reader) const {
+    return At<PairLine>(layout_.PairLineOf(writer, reader));
+  }
+  uint8_t* slot(int rank, int half) const { return file_->memory() + layout_.SlotOf(rank, half); }
+  uint8_t* ring(int from, int to) const { return file_->memory() + layout_.RingOf(from, to); }
+
+  // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
+  Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
+  // Tells the peers that this rank takes part no more.
+  void Leave();
+
+ private:
+  Arena(const ArenaOptions& options, const ArenaLayout& layout, std::unique_ptr<ArenaFile> file)
+      : index_(options.index),
+        ranks_(options.ranks),
+        host_(options.host),
+        layout_(layout),
+        file_(std::move(file)) {}
+  static Result<std::unique_ptr<Arena>> Make(const ArenaOptions& options,
+                                             const ArenaLayout& layout);
+  static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
+                                               const ArenaLayout& layout, const std::string& offer);
+  Status Enter();
+  std::string Offer() const;  // To those who are to attach.
+  ArenaHeader& header() const { return At<ArenaHeader>(0); }
+  bool IsDead(int peer) const;
+  std::string Name(int peer) const;
+
+  template <typename T>
+  T& At(int64_t offset) const {
+    return *reinterpret_cast<T*>(file_->memory() + offset);
+  }
+
+  const int index_;
+  const std::vector<int> ranks_;
+  const std::string host_;
+  const ArenaLayout layout_;
+  const std::unique_ptr<ArenaFile> file_;
+};
+
+}  // namespace mydist::shm

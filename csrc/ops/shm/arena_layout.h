@@ -1,0 +1,88 @@
+// ArenaLayout: where everything lies in the memory that the ranks of one host share. Pure.
+// Ranks are indices among the host's ranks here. Each line of kLineBytes has one writer, but for
+// the bells; counters only grow. See docs/decisions/0006-shared-memory-arena.md.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace mydist::shm {
+
+// Two cache lines: processors fetch them in pairs.
+inline constexpr int64_t kLineBytes = 128;
+inline constexpr int64_t kPageBytes = 4096;
+inline constexpr uint64_t kArenaMagic = 0x6d79646973743031;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+using Nonce = std::array<uint8_t, 16>;
+
+struct ArenaHeader {
+  uint64_t magic;
+  Nonce cookie;  // What the handshake compares.
+};
+
+enum class Presence : uint32_t { kAbsent = 0, kHere, kLeft };
+
+// Written by its rank.
+struct alignas(kLineBytes) RankLine {
+  std::atomic<uint32_t> asleep;  // 1: asleep on the bell, or about to be.
+  std::atomic<Presence> presence;
+  std::atomic<int64_t> pid;
+  Nonce process;  // Of the process, as pids mean nothing in another namespace.
+};
+
+// Rung by peers, while its rank is asleep.
+struct alignas(kLineBytes) Bell {
+  std::atomic<uint32_t> rings;  // A futex.
+};
+
+// What one rank tells another.
+struct alignas(kLineBytes) PairLine {
+  std::atomic<uint64_t> posted;    // Steps for which the writer's slot is filled.
+  std::atomic<uint64_t> done;      // Steps for which the writer has read the reader's slot.
+  std::atomic<uint64_t> produced;  // Bytes put into the ring from writer to reader.
+  std::atomic<uint64_t> consumed;  // Bytes taken out of the ring from reader to writer.
+  // Which half of the slot step n is in, at n % 2: step n + 2 is not posted before the reader has
+  // posted n + 1, and so has seen n.
+  std::array<std::atomic<uint8_t>, 2> half;
+};
+
+class ArenaLayout {
+ public:
+  // `slot_bytes`: of one half of a slot. Both are rounded up to whole lines.
+  ArenaLayout(int ranks, int64_t slot_bytes, int64_t ring_bytes)
+      : ranks_(ranks), slot_bytes_(RoundUp(slot_bytes)), ring_bytes_(RoundUp(ring_bytes)) {}
+
+  int ranks() const { return ranks_; }
+  int64_t slot_bytes() const { return slot_bytes_; }
+  int64_t ring_bytes() const { return ring_bytes_; }
+
+  // Offsets from the start, in bytes.
+  int64_t RankLineOf(int rank) const { return kPageBytes + rank * kLineBytes; }
+  int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
+  int64_t PairLineOf(int writer, int reader) const {
+    return BellOf(ranks_) + PairIndex(writer, reader) * kLineBytes;
+  }
+  int64_t SlotOf(int rank, int half) const {
+    return PairLineOf(ranks_, 0) + (2 * rank + half) * slot_bytes_;
+  }
+  int64_t RingOf(int from, int to) const {
+    return SlotOf(ranks_, 0) + PairIndex(from, to) * ring_bytes_;
+  }
+  int64_t bytes() const { return RingOf(ranks_, 0); }
+
+ private:
+  static int64_t RoundUp(int64_t bytes) {
+    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+  int64_t PairIndex(int first, int second) const { return int64_t{first} * ranks_ + second; }
+
+  int ranks_;
+  int64_t slot_bytes_;
+  int64_t ring_bytes_;
+};
+
+}  // namespace mydist::shm

@@ -1,0 +1,42 @@
+// ShmPort: one rank's way into the shared memory of its host: the arena and what works on it.
+// Owned by the engine; shared by the collectives of all process sets, which are driven by one
+// caller at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/export.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/shm_transport.h"
+#include "ops/shm/slot_steps.h"
+#include "ops/shm/waiter.h"
+
+namespace mydist::shm {
+
+class MYDIST_EXPORT ShmPort {
+ public:
+  explicit ShmPort(std::unique_ptr<Arena> arena);
+  ~ShmPort();
+
+  int index() const { return arena_->index(); }
+  // The indices in the arena of ranks of the job, if all of them are on this host.
+  std::optional<std::vector<int>> IndicesOf(const std::vector<int>& ranks) const;
+
+  Transport& transport() { return transport_; }
+  SlotSteps& steps() { return steps_; }
+
+  // Peers that wait for this rank from now on learn that it has left. Nothing but the destructor
+  // follows.
+  void Leave() { arena_->Leave(); }
+
+ private:
+  const std::unique_ptr<Arena> arena_;
+  Waiter waiter_;
+  ShmTransport transport_;
+  SlotSteps steps_;
+};
+
+}  // namespace mydist::shm

@@ -1,0 +1,51 @@
+// SlotSteps: the step that collectives in shared memory are made of: fill the own slot, publish,
+// read the peers' slots, finish. Owned by the ShmPort, which all process sets share; used by
+// whoever drives the engine. Peers are indices in the arena. All members of a set take the same
+// steps, each naming the others; two ranks take the steps they share in the same order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/waiter.h"
+
+namespace mydist::shm {
+
+class SlotSteps {
+ public:
+  // Both outlive this object.
+  SlotSteps(Arena* arena, Waiter* waiter);
+
+  // Room for one step of any set.
+  int64_t slot_bytes() const { return arena_->layout().slot_bytes(); }
+
+  // The own slot, to be filled. Waits for whoever still reads what it held two steps ago.
+  // kPeerLost.
+  Result<uint8_t*> Begin();
+  // Shows the slot to `peers` and waits for theirs; kPeerLost.
+  Status Publish(std::span<const int> peers);
+  // After Publish, what the peer has published; own: what we have. Until Finish.
+  const uint8_t* SlotOf(int rank) const {
+    return arena_->slot(rank, halves_[static_cast<size_t>(rank)]);
+  }
+  // The slots of `peers` have been read.
+  void Finish(std::span<const int> peers);
+
+ private:
+  bool IsRead(int peer) const;
+
+  Arena* const arena_;
+  Waiter* const waiter_;
+  const int index_;
+  size_t half_ = 0;               // Of the own slot that the step in progress uses.
+  std::vector<uint64_t> posted_;  // Steps shared with each peer.
+  std::vector<int> halves_;       // Which half of each rank's slot the step in progress reads.
+  // For each half of the own slot, who has read it, and at which step shared with them.
+  std::array<std::vector<uint64_t>, 2> readers_;
+};
+
+}  // namespace mydist::shm

@@ -1,0 +1,235 @@
+// The arena: how it is made, why not, and what survivors hear of a rank that is gone.
+#include "ops/shm/arena.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/clock.h"
+#include "conformance/every_collective_suite.h"
+#include "ops/shm/shm_collectives.h"
+#include "ops/shm/shm_ranks.h"
+
+namespace mydist::shm {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// What Establish says to each of `size` ranks; `options_of` and `exchange_of` may differ.
+std::vector<Arena::Establishment> EstablishAll(
+    int size, const std::function<ArenaOptions(int rank)>& options_of,
+    const std::function<ArenaExchange(int rank, ArenaExchange exchange)>& exchange_of) {
+  InMemoryRendezvous rendezvous(size);
+  std::vector<Arena::Establishment> outcomes(static_cast<size_t>(size));
+  RunAsRanks(size, [&](int rank) {
+    auto outcome = Arena::Establish(options_of(rank), exchange_of(rank, rendezvous.ForRank(rank)));
+    EXPECT_TRUE(outcome.ok()) << outcome.status().ToString();
+    if (outcome.ok()) outcomes[static_cast<size_t>(rank)] = *std::move(outcome);
+  });
+  return outcomes;
+}
+
+ArenaExchange Unchanged(int, ArenaExchange exchange) { return exchange; }
+
+TEST(Arena, IsPrivateAndLeavesNoNameBehind) {
+  const ShmDirectory directory;
+  std::atomic<int> seen = 0;
+  const auto outcomes = EstablishAll(
+      3, [&](int rank) { return OptionsOf(rank, 3, directory); },
+      [&](int rank, ArenaExchange exchange) -> ArenaExchange {
+        return [&, rank, exchange](const Bytes& mine) {
+          auto answer = exchange(mine);
+          for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+            struct stat info {};
+            if (rank != 0 || stat(entry.path().c_str(), &info) != 0) continue;
+            EXPECT_EQ(info.st_mode & 0777U, 0600U);
+            EXPECT_EQ(info.st_uid, geteuid());
+            ++seen;
+          }
+          return answer;
+        };
+      });
+  EXPECT_GE(seen, 1);
+  EXPECT_TRUE(directory.IsEmpty());
+  for (const auto& outcome : outcomes) EXPECT_NE(outcome.arena, nullptr) << outcome.reason;
+}
+
+TEST(Arena, WithoutRoomSaysWhatIsNeededAndFree) {
+  const ShmDirectory directory;
+  const auto outcomes = EstablishAll(
+      2, [&](int rank) { return OptionsOf(rank, 2, directory, int64_t{1} << 44); }, Unchanged);
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.arena, nullptr);
+    EXPECT_THAT(outcome.reason, StartsWith("rank 0: " + directory.path() + " has no room"));
+    EXPECT_THAT(outcome.reason, HasSubstr("needed 7036874"));
+    EXPECT_THAT(outcome.reason, HasSubstr(" bytes, free "));
+  }
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+TEST(Arena, WithoutDirectorySaysSo) {
+  const auto outcomes = EstablishAll(
+      2,
+      [](int rank) {
+        const ShmDirectory gone;
+        return OptionsOf(rank, 2, gone);
+      },
+      Unchanged);
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.arena, nullptr);
+    EXPECT_THAT(outcome.reason, HasSubstr("No such file or directory"));
+  }
+}
+
+TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
+  const ShmDirectory here;
+  const ShmDirectory there;
+  const auto outcomes = EstablishAll(
+      3, [&](int rank) { return OptionsOf(rank, 3, rank == 1 ? there : here); }, Unchanged);
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.arena, nullptr);
+    EXPECT_THAT(outcome.reason, StartsWith("rank 1: "));
+    EXPECT_THAT(outcome.reason, HasSubstr("containers that do not share it?"));
+  }
+  EXPECT_TRUE(here.IsEmpty() && there.IsEmpty());
+}
+
+// The first rank's offer reaches rank 1 with `change` made to it.
+std::vector<Arena::Establishment> EstablishWithChangedOffer(
+    const ShmDirectory& directory, const std::function<void(Bytes&)>& change) {
+  return EstablishAll(
+      2, [&](int rank) { return OptionsOf(rank, 2, directory); },
+      [&](int rank, ArenaExchange exchange) -> ArenaExchange {
+        return [&, rank, exchange, round = 0](const Bytes& mine) mutable {
+          auto answer = exchange(mine);
+          if (round++ == 0 && rank == 1) change((*answer)[0]);
+          return answer;
+        };
+      });
+}
+
+TEST(Arena, WithAnotherCookieIsRefused) {
+  const ShmDirectory directory;
+  const auto outcomes =
+      EstablishWithChangedOffer(directory, [](Bytes& offer) { offer.back() ^= 1; });
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.arena, nullptr);
+    EXPECT_THAT(outcome.reason, HasSubstr("is not the one that rank 0 has made"));
+  }
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+TEST(Arena, OffersThatAreNoNamesAreRefused) {
+  const ShmDirectory directory;
+  for (const std::string offer : {"", "y", "y../../etc/passwd\nabc", "ymydist-12\n", "z"}) {
+    const auto outcomes = EstablishWithChangedOffer(
+        directory, [&](Bytes& bytes) { bytes.assign(offer.begin(), offer.end()); });
+    for (const auto& outcome : outcomes) {
+      EXPECT_EQ(outcome.arena, nullptr) << offer;
+      EXPECT_THAT(outcome.reason, StartsWith("rank 1: ")) << offer;
+    }
+    EXPECT_TRUE(directory.IsEmpty());
+  }
+}
+
+TEST(Arena, LeavesNothingBehindWhenTheExchangeFails) {
+  for (const int failing_round : {0, 1}) {
+    const ShmDirectory directory;
+    InMemoryRendezvous rendezvous(2);
+    RunAsRanks(2, [&](int rank) {
+      const ArenaExchange fails = [exchange = rendezvous.ForRank(rank), failing_round,
+                                   round = 0](const Bytes& mine) mutable {
+        auto answer = exchange(mine);
+        if (round++ == failing_round) answer = Status::PeerLost("the store is gone");
+        return answer;
+      };
+      const auto outcome = Arena::Establish(OptionsOf(rank, 2, directory), fails);
+      EXPECT_EQ(outcome.status().code(), StatusCode::kPeerLost);
+    });
+    EXPECT_TRUE(directory.IsEmpty());
+  }
+}
+
+class KilledShmRank : public ::testing::TestWithParam<bool> {};
+
+// The last rank is killed while it reduces, or while the others wait for it.
+TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinASecond) {
+  constexpr int kSize = 4;
+  const bool victim_reduces = GetParam();
+  const ShmDirectory directory;
+  ForkedRanks ranks(kSize, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, kSize, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    ShmCollectives collectives(port.get(), {0, 1, 2, 3});
+    std::vector<float> data(100000, 1);
+    const auto count = static_cast<int64_t>(data.size());
+    testing::ExpectOk(collectives.Allreduce(data.data(), count, {}));
+    seat.report();
+    if (seat.rank == kSize - 1 && !victim_reduces) pause();
+    Status status;
+    while (status.ok()) status = collectives.Allreduce(data.data(), count, {});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_THAT(status.message(), StartsWith("rank 3 (host h, pid "));
+    EXPECT_THAT(status.message(), HasSubstr("has died while it is needed"));
+  });
+  ranks.AwaitReports(kSize);
+  const TimePoint killed = Now();
+  ranks.Kill(kSize - 1);
+  for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  EXPECT_LT(Now() - killed, std::chrono::seconds(1));
+  EXPECT_TRUE(directory.IsEmpty());
+}
+INSTANTIATE_TEST_SUITE_P(While, KilledShmRank, ::testing::Bool(), [](const auto& instance) {
+  return std::string(instance.param ? "ItReduces" : "OthersWait");
+});
+
+TEST(Arena, ARankThatLeavesIsNamed) {
+  OnThreadsWithPort(3, kSmallSlot, [](ShmPort& port, int rank) {
+    if (rank == 2) return port.Leave();
+    ShmCollectives collectives(&port, {0, 1, 2});
+    const Status status = collectives.Barrier();
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("has left the job while it is needed"));
+  });
+}
+
+// Its bytes are there, so nobody misses it.
+TEST(Arena, ARankThatLeavesAfterItsPartIsNotMissed) {
+  std::atomic<bool> has_left = false;
+  OnThreadsWithPort(3, kSmallSlot, [&](ShmPort& port, int rank) {
+    const uint8_t sent = 7;
+    if (rank == 0) {
+      const SendTransfer send{1, &sent, 1};
+      testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
+      port.Leave();
+      has_left = true;
+      has_left.notify_all();
+    } else if (rank == 2) {
+      has_left.wait(false);
+      const SendTransfer send{1, &sent, 1};
+      testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
+    } else {
+      std::array<uint8_t, 2> got{};
+      const ReceiveTransfer receives[] = {{2, &got[0], 1}, {0, &got[1], 1}};
+      testing::ExpectOk(port.transport().Exchange({}, receives));
+      EXPECT_THAT(got, ::testing::ElementsAre(7, 7));
+    }
+  });
+}
+
+class ShmTransportRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ShmTransportRanks, ::testing::Values(2, 3, 4));
+
+TEST_P(ShmTransportRanks, PassTheConformanceSuites) {
+  OnThreadsWithPort(GetParam(), kSmallSlot, [](ShmPort& port, int) {
+    testing::RunTransportConformance(port.transport());
+    testing::RunEveryCollective(port.transport());
+  });
+}
+
+}  // namespace
+}  // namespace mydist::shm

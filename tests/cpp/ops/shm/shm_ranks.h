@@ -1,0 +1,174 @@
+// Ranks that share an arena: as threads of the test process, or as processes forked from it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "backends/rank_threads.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/shm_port.h"
+
+namespace mydist::shm {
+
+// A directory of its own in shared memory, so that what is left behind can be seen.
+class ShmDirectory {
+ public:
+  ShmDirectory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
+  ~ShmDirectory() { std::filesystem::remove_all(path()); }
+  ShmDirectory(const ShmDirectory&) = delete;
+  ShmDirectory& operator=(const ShmDirectory&) = delete;
+
+  std::string path() const { return path_.data(); }
+  bool IsEmpty() const { return std::filesystem::is_empty(path()); }
+
+ private:
+  std::array<char, 32> path_{"/dev/shm/mydist-test-XXXXXX"};
+};
+
+// Small enough that tensors of the suites take many steps.
+inline constexpr int64_t kSmallSlot = 8 << 10;
+
+inline ArenaOptions OptionsOf(int rank, int size, const ShmDirectory& directory,
+                              int64_t slot_bytes = kSmallSlot) {
+  ArenaOptions options;
+  options.ranks.resize(static_cast<size_t>(size));
+  std::iota(options.ranks.begin(), options.ranks.end(), 0);
+  options.index = rank;
+  options.host = "h";
+  options.directory = directory.path();
+  options.slot_bytes = slot_bytes;
+  options.ring_bytes = 8 << 10;
+  return options;
+}
+
+inline std::unique_ptr<ShmPort> OpenPort(const ArenaOptions& options,
+                                         const ArenaExchange& exchange) {
+  Result<Arena::Establishment> result = Arena::Establish(options, exchange);
+  if (!result.ok() || result->arena == nullptr) {
+    ADD_FAILURE() << (result.ok() ? result->reason : result.status().ToString());
+    return nullptr;
+  }
+  return std::make_unique<ShmPort>(std::move(result->arena));
+}
+
+using PortBody = std::function<void(ShmPort& port, int rank)>;
+
+inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body) {
+  const ShmDirectory directory;
+  InMemoryRendezvous rendezvous(size);
+  RunAsRanks(size, [&](int rank) {
+    const auto port =
+        OpenPort(OptionsOf(rank, size, directory, slot_bytes), rendezvous.ForRank(rank));
+    if (port != nullptr) body(*port, rank);
+  });
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+// Ranks as processes forked from the test. `body` runs in each; a failed expectation there makes
+// the process's exit code 1.
+class ForkedRanks {
+ public:
+  struct Seat {
+    int rank;
+    ArenaExchange exchange;
+    std::function<void()> report;  // Tells the test that this rank has come so far.
+  };
+  using Body = std::function<void(const Seat& seat)>;
+
+  ForkedRanks(int size, const Body& body) : board_(MakeBoard(size)) {
+    EXPECT_EQ(pipe(reports_.data()), 0);
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t pid = fork();
+      if (pid == 0) RunChild(rank, size, body);
+      pids_.push_back(pid);
+    }
+  }
+  ~ForkedRanks() {
+    for (size_t rank = 0; rank < pids_.size(); ++rank) {
+      if (pids_[rank] > 0) Kill(static_cast<int>(rank));
+    }
+    munmap(board_, sizeof(Board));
+    close(reports_[0]);
+    close(reports_[1]);
+  }
+  ForkedRanks(const ForkedRanks&) = delete;
+  ForkedRanks& operator=(const ForkedRanks&) = delete;
+
+  // Waits until so many ranks have reported.
+  void AwaitReports(int count) const {
+    char report = 0;
+    for (int i = 0; i < count; ++i) EXPECT_EQ(read(reports_[0], &report, 1), 1);
+  }
+
+  void Kill(int rank) {
+    kill(pids_[static_cast<size_t>(rank)], SIGKILL);
+    Wait(rank);
+  }
+  // The exit code, or minus the signal.
+  int Wait(int rank) {
+    int status = 0;
+    EXPECT_EQ(waitpid(std::exchange(pids_[static_cast<size_t>(rank)], -1), &status, 0) > 0, true);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  struct Board {
+    pthread_barrier_t barrier;
+    struct {
+      size_t bytes;
+      std::array<uint8_t, 1024> data;
+    } blobs[8];
+  };
+
+  static Board* MakeBoard(int size) {
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    auto* board = static_cast<Board*>(memory);
+    pthread_barrierattr_t shared;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&board->barrier, &shared, static_cast<unsigned>(size));
+    return board;
+  }
+
+  Result<std::vector<Bytes>> Exchange(int rank, int size, const Bytes& mine) {
+    auto& own = board_->blobs[rank];
+    own.bytes = mine.size();
+    std::copy(mine.begin(), mine.end(), own.data.begin());
+    pthread_barrier_wait(&board_->barrier);
+    std::vector<Bytes> all;
+    for (int peer = 0; peer < size; ++peer) {
+      const auto& blob = board_->blobs[peer];
+      all.emplace_back(blob.data.begin(), blob.data.begin() + static_cast<int64_t>(blob.bytes));
+    }
+    pthread_barrier_wait(&board_->barrier);
+    return all;
+  }
+
+  [[noreturn]] void RunChild(int rank, int size, const Body& body) {
+    body({rank, [&](const Bytes& mine) { return Exchange(rank, size, mine); },
+          [&] { EXPECT_EQ(write(reports_[1], "r", 1), 1); }});
+    fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+
+  Board* const board_;
+  std::array<int, 2> reports_{};
+  std::vector<pid_t> pids_;
+};
+
+}  // namespace mydist::shm
