@@ -62,6 +62,9 @@ class MYDIST_EXPORT Engine {
   Result<Handle> Join(NumbersCallback on_numbers);
   Result<ProcessSet> GetProcessSet(ProcessSetId id) const { return process_sets_.Find(id); }
 
+  // See process::AllocateShared.
+  Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) const;
+
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
   // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
   // a time; a second call does nothing. False when the thread was left behind: the memory of

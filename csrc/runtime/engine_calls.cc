@@ -110,6 +110,11 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
   return handle;
 }
 
+Result<std::shared_ptr<uint8_t>> Engine::AllocateShared(int64_t bytes) const {
+  if (shm_ == nullptr || shm_->heap() == nullptr) return std::shared_ptr<uint8_t>();
+  return shm_->heap()->Allocate(bytes);
+}
+
 bool Engine::Shutdown() {
   if (!thread_.joinable()) return true;
   std::vector<Mail> mail;

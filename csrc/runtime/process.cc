@@ -184,7 +184,8 @@ Status Init(const InitOptions& options) {
     return shm.status();
   }
   MYDIST_LOG(kInfo) << "ranks of one host reduce "
-                    << (*shm == nullptr ? "over the backend" : "through shared memory");
+                    << (*shm == nullptr ? "over the backend"
+                                        : "through shared memory; " + (*shm)->Description());
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),
                                          .topology = std::move(meeting.topology),
@@ -248,6 +249,11 @@ Result<Handle> Join(NumbersCallback on_numbers) {
 Result<ProcessSet> GetProcessSet(ProcessSetId id) {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
   return engine->GetProcessSet(id);
+}
+
+Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->AllocateShared(bytes);
 }
 
 // Whoever asks for an outcome waits for what was submitted with Pace::kWithMore as well.

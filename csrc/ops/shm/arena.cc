@@ -57,6 +57,17 @@ int64_t RingBytes(const ArenaOptions& options) {
   return std::clamp(kPerRank / static_cast<int64_t>(options.ranks.size()), kSmallest, kLargest);
 }
 
+// Of the file system, which one rank may fill; together not more than address spaces bear.
+int64_t ZoneBytes(const ArenaOptions& options) {
+  constexpr int64_t kMostBytes = int64_t{1} << 40;
+  int64_t bytes = options.zone_bytes;
+  if (bytes == ArenaOptions::kAutomaticZone) {
+    bytes = std::min(ArenaFile::FileSystemBytes(options.directory),
+                     kMostBytes / static_cast<int64_t>(options.ranks.size()));
+  }
+  return bytes / kHeapGrainBytes * kHeapGrainBytes;
+}
+
 // The file's name and its cookie.
 std::string OfferOf(const std::string& name, const Nonce& cookie) {
   return name + '\n' + std::string(cookie.begin(), cookie.end());
@@ -83,8 +94,8 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   }
   const Result<std::string> offer = Agreed(*offers, options.ranks.front());
   if (options.index != 0) own = offer.ok() ? Attach(options, layout, *offer) : offer.status();
-  const Result<std::vector<Blob>> answers =
-      exchange(own.ok() ? Say(kAgrees, "") : Say(kRefuses, own.status().message()));
+  const Result<std::vector<Blob>> answers = exchange(
+      own.ok() ? Say(kAgrees, (*own)->heap_refusal_) : Say(kRefuses, own.status().message()));
   // By everybody: should the maker have died, nothing is left behind.
   if (offer.ok()) ArenaFile::Unlink(options.directory, NameIn(*offer));
   if (!answers.ok()) return answers.status();
@@ -92,14 +103,16 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
     const Result<std::string> answer = Agreed(*answers, rank);
     if (!answer.ok()) return Establishment{nullptr, answer.status().message()};
   }
+  (*own)->AgreeOnHeap(*answers);
   return Establishment{*std::move(own), ""};
 }
 
 Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
-  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
                           ArenaFile::Create(options.directory, layout.bytes()));
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
-  arena->header() = {kArenaMagic, RandomNonce()};
+  arena->header() = {kArenaMagic, RandomNonce(), 0};
+  arena->AppendHeap(options);
   if (Status entered = arena->Enter(); !entered.ok()) {
     ArenaFile::Unlink(options.directory, arena->file_->name());
     return entered;
@@ -109,7 +122,7 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const Ar
 
 Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const ArenaLayout& layout,
                                              const std::string& offer) {
-  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<ArenaFile> file,
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
                           ArenaFile::Open(options.directory, NameIn(offer), layout.bytes()));
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
   const ArenaHeader& header = arena->header();
@@ -122,6 +135,41 @@ Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const 
   return arena;
 }
 
+void Arena::AppendHeap(const ArenaOptions& options) {
+  const int64_t zone_bytes = ZoneBytes(options);
+  if (zone_bytes == 0) return;
+  const Status extended = file_->Extend(layout_.HeapBase() + zone_bytes * size());
+  if (extended.ok()) header().zone_bytes = zone_bytes;
+}
+
+void Arena::MapHeap() {
+  const int64_t zone_bytes = header().zone_bytes;
+  if (zone_bytes <= 0) {
+    heap_refusal_ = "the file system has no room for any";
+    return;
+  }
+  if ((file_->length_bytes() - layout_.HeapBase()) / size() < zone_bytes) {
+    heap_refusal_ = "the file is shorter than its header says";
+    return;
+  }
+  auto heap = ArenaHeap::Map(file_, {layout_.HeapBase(), zone_bytes, size()}, index_);
+  if (heap.ok()) {
+    heap_ = *std::move(heap);
+  } else {
+    heap_refusal_ = heap.status().message();
+  }
+}
+
+void Arena::AgreeOnHeap(const std::vector<Blob>& answers) {
+  for (const int rank : ranks_) {
+    const Result<std::string> refusal = Agreed(answers, rank);
+    if (!refusal.ok() || refusal->empty()) continue;
+    heap_.reset();
+    heap_refusal_ = "rank " + std::to_string(rank) + ": " + *refusal;
+    return;
+  }
+}
+
 Arena::~Arena() { Leave(); }
 
 std::string Arena::Offer() const { return OfferOf(file_->name(), header().cookie); }
@@ -132,6 +180,7 @@ Status Arena::Enter() {
   line.pid.store(getpid());
   line.process = ThisProcess();
   line.presence.store(Presence::kHere);
+  MapHeap();
   return Status::Ok();
 }
 

@@ -14,6 +14,7 @@
 #include "base/export.h"
 #include "base/result.h"
 #include "ops/shm/arena_file.h"
+#include "ops/shm/arena_heap.h"
 #include "ops/shm/arena_layout.h"
 
 namespace mydist::shm {
@@ -29,6 +30,9 @@ struct ArenaOptions {
   int64_t slot_bytes = int64_t{512} << 10;
   // For each ordered pair of ranks; 0: less the more ranks there are.
   int64_t ring_bytes = 0;
+  // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
+  static constexpr int64_t kAutomaticZone = -1;
+  int64_t zone_bytes = kAutomaticZone;
 };
 
 // Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.
@@ -54,6 +58,10 @@ class MYDIST_EXPORT Arena {
   int size() const { return layout_.ranks(); }
   const std::vector<int>& ranks() const { return ranks_; }  // Of the job.
   const ArenaLayout& layout() const { return layout_; }
+  // Null when there is none, on all ranks of the host alike.
+  const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
+  // Why there is no heap; else empty.
+  const std::string& heap_refusal() const { return heap_refusal_; }
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
   Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
@@ -69,7 +77,7 @@ class MYDIST_EXPORT Arena {
   void Leave();
 
  private:
-  Arena(const ArenaOptions& options, const ArenaLayout& layout, std::unique_ptr<ArenaFile> file)
+  Arena(const ArenaOptions& options, const ArenaLayout& layout, std::shared_ptr<ArenaFile> file)
       : index_(options.index),
         ranks_(options.ranks),
         host_(options.host),
@@ -80,6 +88,11 @@ class MYDIST_EXPORT Arena {
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
                                                const ArenaLayout& layout, const std::string& offer);
   Status Enter();
+  // Zones for the heap, when the file system has room for any.
+  void AppendHeap(const ArenaOptions& options);
+  void MapHeap();
+  // What the ranks of the host said about the heap; one refusal, and nobody has it.
+  void AgreeOnHeap(const std::vector<std::vector<uint8_t>>& answers);
   std::string Offer() const;  // To those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }
   bool IsDead(int peer) const;
@@ -94,7 +107,9 @@ class MYDIST_EXPORT Arena {
   const std::vector<int> ranks_;
   const std::string host_;
   const ArenaLayout layout_;
-  const std::unique_ptr<ArenaFile> file_;
+  const std::shared_ptr<ArenaFile> file_;
+  std::shared_ptr<ArenaHeap> heap_;
+  std::string heap_refusal_;
 };
 
 }  // namespace mydist::shm

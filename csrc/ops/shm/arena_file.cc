@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -55,10 +57,11 @@ Status NoRoom(const std::string& directory, int64_t bytes, int error) {
                      error);
 }
 
-int Reserve(int descriptor, int64_t bytes) {
-  int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(descriptor, 0, bytes);
-  return error;
+// A write beyond it would be a signal.
+bool MayGrowTo(int64_t bytes) {
+  struct rlimit limit {};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+         (limit.rlim_cur == RLIM_INFINITY || static_cast<rlim_t>(bytes) <= limit.rlim_cur);
 }
 
 struct flock LockOf(int64_t byte) {
@@ -72,26 +75,22 @@ struct flock LockOf(int64_t byte) {
 
 }  // namespace
 
-Result<std::unique_ptr<ArenaFile>> ArenaFile::Create(const std::string& directory, int64_t bytes) {
+Result<std::shared_ptr<ArenaFile>> ArenaFile::Create(const std::string& directory, int64_t bytes) {
   MYDIST_ASSIGN_OR_RETURN(std::string name, RandomName());
   const std::string path = directory + "/" + name;
   const int descriptor =
       open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (descriptor < 0) return SystemError("no shared memory in " + directory, errno);
-  std::unique_ptr<ArenaFile> file(new ArenaFile(descriptor, std::move(name)));
-  Status status;
+  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, std::move(name)));
   // Reserved at once: a page that is missing later would be a SIGBUS.
-  if (const int error = Reserve(descriptor, bytes); error != 0) {
-    status = NoRoom(directory, bytes, error);
-  } else {
-    status = file->Map(bytes);
-  }
+  Status status = file->Reserve(0, bytes);
+  if (status.ok()) status = file->Map(bytes);
   if (status.ok()) return file;
   Unlink(directory, file->name());
   return status;
 }
 
-Result<std::unique_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
+Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
                                                    const std::string& name, int64_t bytes) {
   if (!IsArenaName(name)) return Status::Internal("'" + name + "' is no name of shared memory");
   const std::string path = directory + "/" + name;
@@ -101,14 +100,14 @@ Result<std::unique_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
                            " here (containers that do not share it?)",
                        errno);
   }
-  std::unique_ptr<ArenaFile> file(new ArenaFile(descriptor, name));
+  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, name));
   struct stat info {};
   if (fstat(descriptor, &info) != 0) return SystemError("fstat of " + path, errno);
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size != bytes) {
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size < bytes) {
     return Status::Internal(path + " is not the expected shared memory: expected a file of " +
-                            std::to_string(bytes) + " bytes of user " + std::to_string(geteuid()) +
-                            ", got " + std::to_string(info.st_size) + " bytes of user " +
-                            std::to_string(info.st_uid));
+                            std::to_string(bytes) + " bytes or more of user " +
+                            std::to_string(geteuid()) + ", got " + std::to_string(info.st_size) +
+                            " bytes of user " + std::to_string(info.st_uid));
   }
   MYDIST_RETURN_IF_ERROR(file->Map(bytes));
   return file;
@@ -116,6 +115,16 @@ Result<std::unique_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
 
 void ArenaFile::Unlink(const std::string& directory, const std::string& name) {
   if (IsArenaName(name)) unlink((directory + "/" + name).c_str());
+}
+
+int64_t ArenaFile::FileSystemBytes(const std::string& directory) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  struct statvfs info {};
+  if (statvfs(directory.c_str(), &info) != 0) return 0;
+  const uint64_t bytes = info.f_blocks == 0 || info.f_blocks > kMost / info.f_frsize
+                             ? kMost
+                             : static_cast<uint64_t>(info.f_blocks) * info.f_frsize;
+  return static_cast<int64_t>(bytes);
 }
 
 ArenaFile::~ArenaFile() {
@@ -132,6 +141,36 @@ Status ArenaFile::Map(int64_t bytes) {
   memory_ = static_cast<uint8_t*>(memory);
   bytes_ = bytes;
   return Status::Ok();
+}
+
+Status ArenaFile::Extend(int64_t bytes) {
+  if (!MayGrowTo(bytes)) return SystemError("a file of " + std::to_string(bytes) + " bytes", EFBIG);
+  if (ftruncate(descriptor_, bytes) == 0) return Status::Ok();
+  return SystemError("a file of " + std::to_string(bytes) + " bytes", errno);
+}
+
+int64_t ArenaFile::length_bytes() const {
+  struct stat info {};
+  return fstat(descriptor_, &info) == 0 ? info.st_size : 0;
+}
+
+Result<uint8_t*> ArenaFile::MapSparse(int64_t offset, int64_t bytes) const {
+  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_NORESERVE, descriptor_, offset);
+  if (memory != MAP_FAILED) return static_cast<uint8_t*>(memory);
+  return SystemError("cannot map " + std::to_string(bytes) + " bytes for shared tensors", errno);
+}
+
+Status ArenaFile::Reserve(int64_t offset, int64_t bytes) const {
+  int error = MayGrowTo(offset + bytes) ? EINTR : EFBIG;
+  while (error == EINTR) error = posix_fallocate(descriptor_, offset, bytes);
+  return error == 0 ? Status::Ok() : NoRoom(directory_, bytes, error);
+}
+
+void ArenaFile::Release(int64_t offset, int64_t bytes) const {
+  // Pages that stay are only a waste.
+  static_cast<void>(
+      fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes));
 }
 
 Status ArenaFile::Lock(int64_t byte) {

@@ -1,6 +1,6 @@
 // ArenaFile: the file behind an arena, mapped. Its name is gone once all ranks have attached; each
 // rank then holds a lock on its byte, which the kernel drops when the process ends.
-// Owned by the Arena; used by whoever drives the engine.
+// Shared by the Arena and the ArenaHeap. Reserve and Release may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,17 @@ class ArenaFile {
  public:
   // A new file of `bytes` in `directory`, with a random name, all its pages reserved. kInternal
   // saying why not; when there is no room, with the bytes needed and free.
-  static Result<std::unique_ptr<ArenaFile>> Create(const std::string& directory, int64_t bytes);
-  // One that another rank has made. kInternal unless it is a regular file of our own user and of
-  // this size.
-  static Result<std::unique_ptr<ArenaFile>> Open(const std::string& directory,
+  static Result<std::shared_ptr<ArenaFile>> Create(const std::string& directory, int64_t bytes);
+  // One that another rank has made, of which the first `bytes` are mapped. kInternal unless it is a
+  // regular file of our own user and not shorter.
+  static Result<std::shared_ptr<ArenaFile>> Open(const std::string& directory,
                                                  const std::string& name, int64_t bytes);
   // Removes the name of an arena; OK when it is gone already. What is no name of an arena is left
   // alone.
   static void Unlink(const std::string& directory, const std::string& name);
+
+  // The size of the file system; when it has no limit, the most there could be.
+  static int64_t FileSystemBytes(const std::string& directory);
 
   // Closes the file and drops all locks of this process on it.
   ~ArenaFile();
@@ -32,15 +35,27 @@ class ArenaFile {
   const std::string& name() const { return name_; }
   uint8_t* memory() const { return memory_; }
 
+  // Makes the file this long. The new part has no pages until they are reserved.
+  Status Extend(int64_t bytes);
+  int64_t length_bytes() const;
+  // A part of the file, none of it populated; the caller unmaps it.
+  Result<uint8_t*> MapSparse(int64_t offset, int64_t bytes) const;
+  // Afterwards these bytes can be touched; kInternal with needed and free bytes otherwise.
+  Status Reserve(int64_t offset, int64_t bytes) const;
+  // Gives whole pages back.
+  void Release(int64_t offset, int64_t bytes) const;
+
   Status Lock(int64_t byte);
   // Whether another process holds the lock; our own do not count.
   bool IsLockedElsewhere(int64_t byte) const;
 
  private:
-  ArenaFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
+  ArenaFile(int descriptor, std::string directory, std::string name)
+      : descriptor_(descriptor), directory_(std::move(directory)), name_(std::move(name)) {}
   Status Map(int64_t bytes);
 
   const int descriptor_;
+  const std::string directory_;
   const std::string name_;
   uint8_t* memory_ = nullptr;
   int64_t bytes_ = 0;

@@ -12,6 +12,8 @@ namespace mydist::shm {
 // Two cache lines: processors fetch them in pairs.
 inline constexpr int64_t kLineBytes = 128;
 inline constexpr int64_t kPageBytes = 4096;
+// Zones of the heap begin and end at multiples of this: a huge page.
+inline constexpr int64_t kHeapGrainBytes = int64_t{2} << 20;
 inline constexpr uint64_t kArenaMagic = 0x6d79646973743031;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -21,7 +23,8 @@ using Nonce = std::array<uint8_t, 16>;
 
 struct ArenaHeader {
   uint64_t magic;
-  Nonce cookie;  // What the handshake compares.
+  Nonce cookie;        // What the handshake compares.
+  int64_t zone_bytes;  // Of each rank's part of the heap; 0: no heap.
 };
 
 enum class Presence : uint32_t { kAbsent = 0, kHere, kLeft };
@@ -73,6 +76,10 @@ class ArenaLayout {
     return SlotOf(ranks_, 0) + PairIndex(from, to) * ring_bytes_;
   }
   int64_t bytes() const { return RingOf(ranks_, 0); }
+  // Where the zones of the heap begin, one after the other.
+  int64_t HeapBase() const {
+    return (bytes() + kHeapGrainBytes - 1) / kHeapGrainBytes * kHeapGrainBytes;
+  }
 
  private:
   static int64_t RoundUp(int64_t bytes) {

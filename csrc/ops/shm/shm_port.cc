@@ -23,4 +23,9 @@ std::optional<std::vector<int>> ShmPort::IndicesOf(const std::vector<int>& ranks
   return indices;
 }
 
+std::string ShmPort::Description() const {
+  if (arena_->heap() != nullptr) return "tensors in shared memory are reduced where they lie";
+  return "no tensors lie in shared memory: " + arena_->heap_refusal();
+}
+
 }  // namespace mydist::shm

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,11 @@ class MYDIST_EXPORT ShmPort {
   int index() const { return arena_->index(); }
   // The indices in the arena of ranks of the job, if all of them are on this host.
   std::optional<std::vector<int>> IndicesOf(const std::vector<int>& ranks) const;
+
+  // Memory that all ranks of the host see; null when there is none. Thread-safe; outlives the port.
+  const std::shared_ptr<ArenaHeap>& heap() const { return arena_->heap(); }
+  // How ranks of the host reach each other's tensors, for the log.
+  std::string Description() const;
 
   Transport& transport() { return transport_; }
   SlotSteps& steps() { return steps_; }

@@ -52,6 +52,7 @@ inline ArenaOptions OptionsOf(int rank, int size, const ShmDirectory& directory,
   options.directory = directory.path();
   options.slot_bytes = slot_bytes;
   options.ring_bytes = 8 << 10;
+  options.zone_bytes = int64_t{64} << 20;
   return options;
 }
 

@@ -1,0 +1,95 @@
+#include "ops/shm/arena_heap.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ops/shm/arena_layout.h"
+
+namespace mydist::shm {
+namespace {
+
+int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+int64_t RoundDown(int64_t bytes, int64_t unit) { return bytes / unit * unit; }
+
+}  // namespace
+
+Result<std::shared_ptr<ArenaHeap>> ArenaHeap::Map(std::shared_ptr<ArenaFile> file,
+                                                  const Zones& zones, int index) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * memory,
+                          file->MapSparse(zones.base, zones.zone_bytes * zones.count));
+  return std::shared_ptr<ArenaHeap>(new ArenaHeap(std::move(file), zones, index, memory));
+}
+
+ArenaHeap::ArenaHeap(std::shared_ptr<ArenaFile> file, const Zones& zones, int index,
+                     uint8_t* memory)
+    : file_(std::move(file)),
+      zones_(zones),
+      index_(index),
+      memory_(memory),
+      owner_pid_(getpid()),
+      free_(zones.zone_bytes) {}
+
+ArenaHeap::~ArenaHeap() { munmap(memory_, static_cast<size_t>(zones_.zone_bytes * zones_.count)); }
+
+Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes) {
+  MYDIST_CHECK(bytes > 0);
+  const bool fits = bytes <= zones_.zone_bytes;
+  const int64_t unit = bytes < kPageBytes ? kLineBytes : kPageBytes;
+  const int64_t taken_bytes = fits ? RoundUp(bytes, unit) : bytes;
+  MutexLock lock(mutex_);
+  const std::optional<int64_t> offset = fits ? free_.Take(taken_bytes, unit) : std::nullopt;
+  if (!offset) {
+    return Status::Internal("this rank's part of the shared memory has no stretch of " +
+                            std::to_string(bytes) + " bytes left; it has " +
+                            std::to_string(zones_.zone_bytes) +
+                            " in all. Enlarge /dev/shm (in a container with --shm-size)");
+  }
+  const Extent extent{*offset, *offset + taken_bytes};
+  if (Status reserved = file_->Reserve(FileOffset(extent.begin), taken_bytes); !reserved.ok()) {
+    // Some of the pages may be there already.
+    Release(extent, free_.Give(extent));
+    return reserved;
+  }
+  return std::shared_ptr<uint8_t>(own_zone() + extent.begin, [heap = shared_from_this(), extent](
+                                                                 uint8_t*) { heap->Free(extent); });
+}
+
+void ArenaHeap::Free(const Extent& extent) {
+  // In a forked child the memory is still the parent's, and the mutex may be locked for ever.
+  if (getpid() != owner_pid_) return;
+  MutexLock lock(mutex_);
+  Release(extent, free_.Give(extent));
+}
+
+// Only whole pages that nobody else has a part of go back.
+void ArenaHeap::Release(const Extent& freed, const Extent& around) {
+  const int64_t begin =
+      std::max(RoundUp(around.begin, kPageBytes), RoundDown(freed.begin, kPageBytes));
+  const int64_t end = std::min(RoundDown(around.end, kPageBytes), RoundUp(freed.end, kPageBytes));
+  if (begin < end) file_->Release(FileOffset(begin), end - begin);
+}
+
+std::optional<int64_t> ArenaHeap::OffsetOf(const void* memory, int64_t bytes) const {
+  // As numbers: pointers into different memory must not be compared.
+  const auto begin = reinterpret_cast<uintptr_t>(own_zone());
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  if (address < begin || bytes < 0) return std::nullopt;
+  const uintptr_t offset = address - begin;
+  const auto zone_bytes = static_cast<uintptr_t>(zones_.zone_bytes);
+  if (offset > zone_bytes || static_cast<uintptr_t>(bytes) > zone_bytes - offset) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(offset);
+}
+
+uint8_t* ArenaHeap::At(int rank, int64_t offset, int64_t bytes) const {
+  if (offset < 0 || bytes < 0 || offset > zones_.zone_bytes) return nullptr;
+  if (bytes > zones_.zone_bytes - offset) return nullptr;
+  return memory_ + rank * zones_.zone_bytes + offset;
+}
+
+}  // namespace mydist::shm

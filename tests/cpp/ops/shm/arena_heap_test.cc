@@ -1,0 +1,171 @@
+// The heap in shared memory: seen by all ranks, reserved before it is touched, given back.
+#include "ops/shm/arena_heap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <cstring>
+#include <thread>
+
+#include "conformance/every_collective_suite.h"
+#include "ops/shm/shm_collectives.h"
+#include "ops/shm/shm_ranks.h"
+
+namespace mydist::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMegabyte = int64_t{1} << 20;
+
+std::shared_ptr<uint8_t> AllocateOrFail(ArenaHeap& heap, int64_t bytes) {
+  auto memory = heap.Allocate(bytes);
+  if (memory.ok()) return *std::move(memory);
+  ADD_FAILURE() << memory.status().ToString();
+  return nullptr;
+}
+
+int64_t FreeBytes() {
+  struct statvfs info {};
+  EXPECT_EQ(statvfs("/dev/shm", &info), 0);
+  return static_cast<int64_t>(info.f_bfree * info.f_frsize);
+}
+
+TEST(ArenaHeap, WhatOneRankWritesAllSee) {
+  constexpr int kSize = 3;
+  std::array<std::atomic<int64_t>, kSize> offsets{};
+  OnThreadsWithPort(kSize, kSmallSlot, [&](ShmPort& port, int rank) {
+    const auto memory = AllocateOrFail(*port.heap(), 1000 * (rank + 1));
+    ASSERT_NE(memory, nullptr);
+    std::memset(memory.get(), rank + 1, 1000);
+    const auto offset = port.heap()->OffsetOf(memory.get(), 1000);
+    ASSERT_TRUE(offset.has_value());
+    offsets[static_cast<size_t>(rank)] = *offset;
+    ShmCollectives collectives(&port, {0, 1, 2});
+    testing::ExpectOk(collectives.Barrier());
+    for (int peer = 0; peer < kSize; ++peer) {
+      const uint8_t* theirs = port.heap()->At(peer, offsets[static_cast<size_t>(peer)], 1000);
+      ASSERT_NE(theirs, nullptr);
+      EXPECT_EQ(theirs[0], peer + 1);
+      EXPECT_EQ(theirs[999], peer + 1);
+    }
+    testing::ExpectOk(collectives.Barrier());
+  });
+}
+
+TEST(ArenaHeap, MemoryIsAlignedAndOnlyOwnMemoryHasAnOffset) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    ArenaHeap& heap = *port.heap();
+    const auto small = AllocateOrFail(heap, 1);
+    const auto page = AllocateOrFail(heap, 4096);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(small.get()) % 128, 0U);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(page.get()) % 4096, 0U);
+    EXPECT_EQ(heap.OffsetOf(small.get(), 1), 0);
+    EXPECT_EQ(heap.OffsetOf(page.get() + 8, 8), 4096 + 8);
+    EXPECT_EQ(heap.OffsetOf(small.get(), heap.zone_bytes()), 0);
+    EXPECT_EQ(heap.OffsetOf(small.get(), heap.zone_bytes() + 1), std::nullopt);
+    const int on_stack = 0;
+    EXPECT_EQ(heap.OffsetOf(&on_stack, 4), std::nullopt);
+    EXPECT_EQ(heap.At(0, -1, 1), nullptr);
+    EXPECT_EQ(heap.At(0, heap.zone_bytes() - 1, 2), nullptr);
+    EXPECT_EQ(heap.At(0, heap.zone_bytes() - 1, 1), small.get() + heap.zone_bytes() - 1);
+  });
+}
+
+TEST(ArenaHeap, FreedPagesGoBackToTheFileSystem) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    const auto kept = AllocateOrFail(*port.heap(), 100);
+    std::memset(kept.get(), 1, 100);
+    const int64_t before = FreeBytes();
+    auto memory = AllocateOrFail(*port.heap(), 16 * kMegabyte);
+    // Others may use the file system as well, but hardly that much.
+    EXPECT_LT(FreeBytes(), before - 12 * kMegabyte);
+    memory.reset();
+    EXPECT_GT(FreeBytes(), before - 4 * kMegabyte);
+    memory = AllocateOrFail(*port.heap(), 8192);
+    EXPECT_EQ(memory.get()[5], 0) << "a fresh page";
+    EXPECT_EQ(kept.get()[99], 1) << "shared no page with it";
+  });
+}
+
+TEST(ArenaHeap, ABufferOutlivesItsPort) {
+  std::array<std::shared_ptr<uint8_t>, 2> buffers;
+  OnThreadsWithPort(2, kSmallSlot, [&](ShmPort& port, int rank) {
+    buffers[static_cast<size_t>(rank)] = AllocateOrFail(*port.heap(), kMegabyte);
+  });
+  for (const auto& buffer : buffers) {
+    std::memset(buffer.get(), 3, kMegabyte);
+    EXPECT_EQ(buffer.get()[kMegabyte - 1], 3);
+  }
+}
+
+TEST(ArenaHeap, AZoneThatIsFullIsAnError) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    for (const int64_t bytes : {port.heap()->zone_bytes() + 1, int64_t{1} << 62}) {
+      const auto refused = port.heap()->Allocate(bytes);
+      EXPECT_EQ(refused.status().code(), StatusCode::kInternal);
+      EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(bytes) + " bytes left"));
+    }
+    EXPECT_NE(AllocateOrFail(*port.heap(), port.heap()->zone_bytes() / 2), nullptr);
+  });
+}
+
+TEST(ArenaHeap, IsThreadSafe) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&heap = *port.heap(), thread] {
+        for (int round = 0; round < 100; ++round) {
+          const int64_t bytes = 1 + (round * 7919 + thread * 104729) % 50000;
+          const auto memory = AllocateOrFail(heap, bytes);
+          std::memset(memory.get(), thread, static_cast<size_t>(bytes));
+          for (int64_t i = 0; i < bytes; i += 97) ASSERT_EQ(memory.get()[i], thread);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const auto all = AllocateOrFail(*port.heap(), port.heap()->zone_bytes());
+    EXPECT_EQ(port.heap()->OffsetOf(all.get(), 1), 0) << "everything came back";
+  });
+}
+
+TEST(ArenaHeap, AForkedChildFreesNothing) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    auto memory = AllocateOrFail(*port.heap(), kMegabyte);
+    std::memset(memory.get(), 9, kMegabyte);
+    const pid_t child = fork();
+    if (child == 0) {
+      memory.reset();
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(memory.get()[kMegabyte - 1], 9);
+  });
+}
+
+// One rank has no address space left for the zones: then nobody has a heap, and all goes on.
+TEST(ArenaHeap, WithoutAddressSpaceNobodyHasIt) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    ArenaOptions options = OptionsOf(seat.rank, 2, directory);
+    options.zone_bytes = int64_t{1} << 33;
+    if (seat.rank == 1) {
+      const struct rlimit limit { int64_t{1} << 33, int64_t{1} << 33 };
+      EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    }
+    const auto port = OpenPort(options, seat.exchange);
+    ASSERT_NE(port, nullptr);
+    EXPECT_EQ(port->heap(), nullptr);
+    EXPECT_THAT(port->Description(), HasSubstr("rank 1: cannot map 17179869184 bytes"));
+    ShmCollectives collectives(port.get(), {0, 1});
+    testing::CheckReducingCollectives({seat.rank, 2, &collectives}, DataType::kFloat32);
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+}  // namespace
+}  // namespace mydist::shm
