@@ -1,6 +1,8 @@
 // ControlPlane: moves control messages between the ranks of a job; implemented by the backends.
-// Owned by the engine. All methods but Wake are called by whoever drives the engine, one thread at
-// a time; Wake may be called from any thread at any time.
+// Owned by the engine. Whoever holds the engine role calls Send, Receive, Attend and Close, one
+// thread at a time. Waiting needs no role: the engine's own thread is in Await while another
+// thread may hold the role. Wake may be called from any thread at any time.
+// News: a message or a loss that Receive has yet to return.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +33,28 @@ class ControlPlane {
   // kPeerLost when the connection is known to be closed.
   virtual Status Send(int peer, Bytes payload) = 0;
 
-  // Waits until a message is there, Wake is called, or `deadline` passes (kNever: no limit; a
-  // deadline in the past: just looks). Returns the message, or nothing. Blocks without burning CPU.
-  // kPeerLost, naming the rank, when a connection broke: messages received before are returned
-  // first, and a lost peer is reported once.
-  virtual Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) = 0;
+  // A message that is there, or nothing; never waits, and is cheap enough to be called in a spin
+  // loop, which alone makes messages arrive. kPeerLost, naming the rank, when a connection broke:
+  // messages received before are returned first, and a lost peer is reported once.
+  virtual Result<std::optional<IncomingMessage>> Receive() = 0;
 
-  // Makes the present or the next Receive return. Thread-safe, cheap, never blocks.
+  // Blocks, without burning CPU, until there is news, Wake is called, or `deadline` passes (kNever:
+  // no limit; in the past: returns at once). Returns at once while there is news that nobody has
+  // taken, except while attended; may return for no reason, rarely. Uses up the wakes so far. Takes
+  // no messages out. One thread at a time, beside the role holder; none when Close is called.
+  virtual void Await(TimePoint deadline) = 0;
+
+  // Makes the present or the next Await return, attended or not. Thread-safe, cheap, never blocks.
   virtual void Wake() = 0;
 
+  // While attended (false at first), somebody calls Receive again and again: news need not end
+  // Await, which saves its thread from being woken for nothing. When attention ends, news that is
+  // there or comes later ends Await again; who polls for it may take up to a millisecond, unless
+  // Wake follows. Called around every synchronous collective, hence cheap.
+  virtual void Attend(bool attended) = 0;
+
   // Flushes what Send accepted (bounded by `deadline`) and closes the connections in an orderly
-  // way. No other call but the destructor follows.
+  // way. No other call but Wake and the destructor follows.
   virtual Status Close(TimePoint deadline) = 0;
 };
 

@@ -1,30 +1,30 @@
 #include "controller/control_port.h"
 
-#include <algorithm>
-
 namespace mydist {
 namespace {
 
 // How long a job in which ranks are leaving may stay unfinished after a connection broke.
 constexpr Duration kLossGrace = std::chrono::seconds(5);
-// A deadline that has passed: just look.
-constexpr TimePoint kPast = TimePoint::min();
 
 }  // namespace
 
-Status ControlPort::Exchange(TimePoint deadline) {
-  const bool waits = deadline > Now();
-  if (plane_ == nullptr) {
-    Sleep(deadline);
-  } else {
-    MYDIST_RETURN_IF_ERROR(CheckGrace());
-    MYDIST_ASSIGN_OR_RETURN(bool more, ReceiveOne(std::min(deadline, GraceEnd())));
-    while (more) {
-      MYDIST_ASSIGN_OR_RETURN(more, ReceiveOne(kPast));
-    }
+Status ControlPort::Exchange() {
+  if (plane_ == nullptr) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(CheckGrace());
+  bool more = true;
+  while (more) {
+    MYDIST_ASSIGN_OR_RETURN(more, ReceiveOne());
   }
-  if (waits) ++stats_.wakeups;
   return Status::Ok();
+}
+
+void ControlPort::Await(TimePoint deadline) {
+  if (plane_ != nullptr) return plane_->Await(deadline);
+  Sleep(deadline);
+}
+
+void ControlPort::Attend(bool attended) {
+  if (plane_ != nullptr) plane_->Attend(attended);
 }
 
 Status ControlPort::Send(int peer, Bytes payload) {
@@ -73,8 +73,8 @@ void ControlPort::Sleep(TimePoint deadline) {
 }
 
 // Whether to look again: there was a message, or a loss that is not to be reported now.
-Result<bool> ControlPort::ReceiveOne(TimePoint deadline) {
-  auto received = plane_->Receive(deadline);
+Result<bool> ControlPort::ReceiveOne() {
+  auto received = plane_->Receive();
   if (!received.ok()) {
     MYDIST_RETURN_IF_ERROR(Judge(received.status()));
     return true;

@@ -1,5 +1,6 @@
 // ControlPort: the coordinator's way to the control plane; with a single rank, which has none, a
-// place to sleep. Owned by the Coordinator; all methods but Wake by whoever drives the engine.
+// place to sleep. Owned by the Coordinator; all methods but Await and Wake by whoever drives the
+// engine.
 // Takes messages in, counts what passes, and decides when the loss of a peer is an error.
 #pragma once
 
@@ -20,8 +21,13 @@ class ControlPort {
   // `plane` is null for a single rank, else outlives the port.
   explicit ControlPort(ControlPlane* plane) : plane_(plane) {}
 
-  // Waits for a message, Wake or `deadline` (in the past: just looks) and takes in what is there.
-  Status Exchange(TimePoint deadline);
+  // Takes in what is there. Never blocks.
+  Status Exchange();
+  // When to come again even without news.
+  TimePoint NextDeadline() const { return GraceEnd(); }
+  // As those of ControlPlane.
+  void Await(TimePoint deadline);
+  void Attend(bool attended);
   bool HasMessages() const { return !inbox_.empty(); }
   std::vector<IncomingMessage> TakeMessages() { return std::exchange(inbox_, {}); }
 
@@ -41,7 +47,7 @@ class ControlPort {
   Status CheckGrace();
   TimePoint GraceEnd() const;
   void Sleep(TimePoint deadline);
-  Result<bool> ReceiveOne(TimePoint deadline);
+  Result<bool> ReceiveOne();
 
   ControlPlane* const plane_;
   std::vector<IncomingMessage> inbox_;

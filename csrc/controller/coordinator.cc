@@ -47,9 +47,9 @@ class Coordinator::Impl {
   Status Join();
   Status Depart(std::string reason);
   void Control(TimelineControl control) { membership_.Control(control); }
-  Status Exchange(TimePoint deadline);
   Result<std::vector<Response>> Negotiate(TimePoint now);
-  void Wake() { port_.Wake(); }
+  TimePoint NextDeadline() const;
+  ControlPort& port() { return port_; }
   Status SendTimeline(Bytes block);
   std::vector<IncomingMessage> TakeTimeline() { return std::exchange(timeline_, {}); }
   const CoordinatorStats& stats();
@@ -115,8 +115,8 @@ bool Coordinator::Impl::HasWork() const {
          (joining_ == Joining::kWanted && !sets_.HasOwnInFlight());
 }
 
-Status Coordinator::Impl::Exchange(TimePoint deadline) {
-  return port_.Exchange(HasWork() ? kPast : std::min(deadline, sets_.NextDeadline()));
+TimePoint Coordinator::Impl::NextDeadline() const {
+  return HasWork() ? kPast : std::min(port_.NextDeadline(), sets_.NextDeadline());
 }
 
 Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
@@ -290,11 +290,17 @@ Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
   impl_->Control({start, mark_cycles});
   return Status::Ok();
 }
-Status Coordinator::Exchange(TimePoint deadline) { return impl_->Exchange(deadline); }
+Status Coordinator::Exchange() { return impl_->port().Exchange(); }
 Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
   return impl_->Negotiate(now);
 }
-void Coordinator::Wake() { impl_->Wake(); }
+TimePoint Coordinator::NextDeadline() const { return impl_->NextDeadline(); }
+
+void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
+
+void Coordinator::Wake() { impl_->port().Wake(); }
+
+void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
 Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
 std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
 const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }

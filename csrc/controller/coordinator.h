@@ -1,6 +1,6 @@
 // Coordinator: this rank's vertex in the tree of coordinators; the "negotiate" step and the only
-// I/O of csrc/controller. Owned by the engine; all methods but Wake are called by whoever drives
-// the engine, one thread at a time. Everything it decides is decided by pure classes.
+// I/O of csrc/controller. Owned by the engine; all methods but Await and Wake are called by whoever
+// drives the engine, one thread at a time. Everything it decides is decided by pure classes.
 // Invariant: the batches Negotiate returns are the same, in the same order, on every rank; only
 // kError is left out on ranks that do not have the tensor in flight, and kReady on those that take
 // no part.
@@ -39,7 +39,6 @@ struct CoordinatorStats {
   uint64_t entries_received = 0;  // Tensors in reports of children: one per ready slot or request.
   uint64_t cache_hits = 0;        // Of our own announcements.
   uint64_t cache_misses = 0;
-  uint64_t wakeups = 0;  // Returns of Exchange that had waited.
 };
 
 class MYDIST_EXPORT Coordinator {
@@ -70,11 +69,10 @@ class MYDIST_EXPORT Coordinator {
   // Asks the root to start or stop the timeline on every rank.
   Status RequestTimeline(bool start, bool mark_cycles);
 
-  // Blocks, without burning CPU, until a message came, Wake was called, `deadline` passed, or a
-  // stall is due; then takes in every message already there. Does not block while Negotiate has
-  // something to do. Errors of the control plane: kPeerLost and others, to be treated as fatal.
-  // The loss of a peer during departure is none unless kFinished stays away for 5 s.
-  Status Exchange(TimePoint deadline);
+  // Takes in every message already there; never blocks. Errors of the control plane: kPeerLost and
+  // others, to be treated as fatal. The loss of a peer during departure is none unless kFinished
+  // stays away for 5 s.
+  Status Exchange();
 
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.
@@ -82,8 +80,14 @@ class MYDIST_EXPORT Coordinator {
   // kInternal or kVersionMismatch, naming the rank, for a malformed message; kPeerLost.
   Result<std::vector<Response>> Negotiate(TimePoint now);
 
-  // Makes the present or the next Exchange return. Thread-safe, never blocks.
+  // When Exchange and Negotiate are due even without a message: in the past while there is
+  // something to do, at the next stall, or kNever.
+  TimePoint NextDeadline() const;
+
+  // The waiting of the engine's own thread, as in ControlPlane; also with a single rank.
+  void Await(TimePoint deadline);
   void Wake();
+  void Attend(bool attended);
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
   Status SendTimeline(Bytes block);

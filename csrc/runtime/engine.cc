@@ -103,7 +103,13 @@ void Engine::Run() {
   Status outcome;
   try {
     Result<bool> goes_on = true;
-    while (goes_on.ok() && *goes_on) goes_on = RunCycle();
+    while (goes_on.ok() && *goes_on) {
+      if (const TimePoint due = NextDeadline(); due > Now()) {
+        coordinator_.Await(due);
+        ++counted_.wakeups;
+      }
+      goes_on = RunCycle();
+    }
     if (!goes_on.ok()) outcome = goes_on.status();
   } catch (const std::exception& error) {
     outcome = Status::Internal(std::string("the engine failed: ") + error.what());
@@ -128,6 +134,10 @@ Result<bool> Engine::RunCycle() {
   }
   Complete(responses);
   return !finished_;
+}
+
+TimePoint Engine::NextDeadline() {
+  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_});
 }
 
 void Engine::Drain() {
@@ -202,7 +212,7 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 }
 
 Status Engine::Exchange() {
-  const Status status = coordinator_.Exchange(std::min(relay_.NextFlush(), departure_deadline_));
+  const Status status = coordinator_.Exchange();
   const TimePoint now = Now();
   if (timeline_.mark_cycles()) {
     timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
@@ -378,7 +388,10 @@ void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_vi
 void Engine::CollectTimeline() {
   const TimePoint deadline = Now() + kTimelineGrace;
   while (!relay_.AllFinished() && Now() < deadline) {
-    if (!coordinator_.Exchange(deadline).ok() || !coordinator_.Negotiate(Now()).ok()) break;
+    if (const TimePoint due = std::min(deadline, coordinator_.NextDeadline()); due > Now()) {
+      coordinator_.Await(due);
+    }
+    if (!coordinator_.Exchange().ok() || !coordinator_.Negotiate(Now()).ok()) break;
     relay_.Flush(Now());
   }
 }
@@ -423,7 +436,6 @@ void Engine::PublishStats() {
   counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
   counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
   counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
-  counted_.wakeups = static_cast<int64_t>(coordinator.wakeups);
   MutexLock lock(stats_mutex_);
   stats_ = counted_;
 }

@@ -112,6 +112,8 @@ class MYDIST_EXPORT Engine {
   void Run();
   // One pass over the six steps. False when the engine is finished.
   Result<bool> RunCycle();
+  // When a cycle is due even if nothing is submitted and no message comes.
+  TimePoint NextDeadline();
   void Drain();
   Status Exchange();
   Result<std::vector<Response>> Negotiate();

@@ -11,7 +11,7 @@ struct EngineStats {
   int64_t control_bytes_sent = 0;
   int64_t cache_hits = 0;
   int64_t cache_misses = 0;
-  int64_t wakeups = 0;       // Times the engine slept and was woken.
+  int64_t wakeups = 0;       // Times the engine's thread slept and was woken.
   int64_t batches = 0;       // Collectives executed.
   int64_t tensors = 0;       // Tensors they completed.
   int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.

@@ -1,5 +1,5 @@
 // GlooControlPlane: ControlPlane over a Gloo mesh. Sends go out on the caller's thread, one
-// receiver thread per peer fills the mailbox, Receive waits for the mailbox only; nothing polls.
+// receiver thread per peer fills the mailbox, Await waits for the mailbox only; nothing polls.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,10 @@ class GlooControlPlane final : public ControlPlane {
   explicit GlooControlPlane(std::shared_ptr<Mesh> mesh);
 
   Status Send(int peer, Bytes payload) override;
-  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  Result<std::optional<IncomingMessage>> Receive() override;
+  void Await(TimePoint deadline) override;
   void Wake() override;
+  void Attend(bool attended) override;
   Status Close(TimePoint deadline) override;
 
  private:

@@ -31,38 +31,48 @@ Status Hub::Send(int rank, int peer, Bytes payload) {
   MutexLock lock(mutex_);
   if (member(peer).presence != Presence::kHere) return PeerGone(peer);
   member(peer).mailbox.push_back({rank, std::move(payload)});
-  member(peer).changed.NotifyAll();
+  if (!member(peer).attended) member(peer).news.NotifyAll();
   return Status::Ok();
 }
 
-Result<std::optional<IncomingMessage>> Hub::Receive(int rank, TimePoint deadline) {
+Result<std::optional<IncomingMessage>> Hub::Receive(int rank) {
+  MutexLock lock(mutex_);
+  Member& me = member(rank);
+  if (!me.mailbox.empty()) {
+    std::optional<IncomingMessage> message(std::move(me.mailbox.front()));
+    me.mailbox.pop_front();
+    return message;
+  }
+  if (me.losses.empty()) return std::optional<IncomingMessage>();
+  const int peer = me.losses.front();
+  me.losses.pop_front();
+  return PeerGone(peer);
+}
+
+void Hub::Await(int rank, TimePoint deadline) {
   MutexLock lock(mutex_);
   Member& me = member(rank);
   bool in_time = true;
-  while (true) {
-    if (!me.mailbox.empty()) {
-      std::optional<IncomingMessage> message(std::move(me.mailbox.front()));
-      me.mailbox.pop_front();
-      return message;
-    }
-    if (!me.losses.empty()) {
-      const int peer = me.losses.front();
-      me.losses.pop_front();
-      return PeerGone(peer);
-    }
-    if (std::exchange(me.woken, false) || !in_time) return std::optional<IncomingMessage>();
+  while (in_time && !me.woken && (me.attended || !me.has_news())) {
     if (deadline == kNever) {
-      me.changed.Wait(mutex_);
+      me.news.Wait(mutex_);
     } else {
-      in_time = me.changed.WaitUntil(mutex_, deadline);
+      in_time = me.news.WaitUntil(mutex_, deadline);
     }
   }
+  me.woken = false;
 }
 
 void Hub::Wake(int rank) {
   MutexLock lock(mutex_);
   member(rank).woken = true;
-  member(rank).changed.NotifyAll();
+  member(rank).news.NotifyAll();
+}
+
+void Hub::Attend(int rank, bool attended) {
+  MutexLock lock(mutex_);
+  member(rank).attended = attended;
+  if (!attended && member(rank).has_news()) member(rank).news.NotifyAll();
 }
 
 void Hub::Close(int rank) {
@@ -75,7 +85,9 @@ void Hub::Leave(int rank) {
   if (member(rank).presence != Presence::kHere) return;
   Depart(rank, Presence::kLost);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank) member(peer).losses.push_back(rank);
+    if (peer == rank) continue;
+    member(peer).losses.push_back(rank);
+    member(peer).news.NotifyAll();
   }
 }
 

@@ -1,6 +1,7 @@
 // Hub: what the ranks of a loopback job share; the "network" between N threads of one process.
 // Owned jointly by all planes of the job. Called from every rank's thread; one Mutex guards all of
-// it, tensors are copied outside of it. Each rank waits on its own CondVar.
+// it, tensors are copied outside of it. Each rank has a CondVar for tensors and one for Await,
+// which the engine's own thread may be in while another thread moves tensors.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,12 @@ class Hub {
 
   int size() const { return size_; }
 
-  // The four of ControlPlane, for rank `rank`.
+  // Those of ControlPlane, for rank `rank`.
   Status Send(int rank, int peer, Bytes payload) MYDIST_EXCLUDES(mutex_);
-  Result<std::optional<IncomingMessage>> Receive(int rank, TimePoint deadline)
-      MYDIST_EXCLUDES(mutex_);
+  Result<std::optional<IncomingMessage>> Receive(int rank) MYDIST_EXCLUDES(mutex_);
+  void Await(int rank, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
   void Wake(int rank) MYDIST_EXCLUDES(mutex_);
+  void Attend(int rank, bool attended) MYDIST_EXCLUDES(mutex_);
   void Close(int rank) MYDIST_EXCLUDES(mutex_);
 
   // Rank `rank` has gone: an orderly way after Close, otherwise as if it had died.
@@ -56,10 +58,14 @@ class Hub {
 
   struct Member {
     CondVar changed;
+    CondVar news;
     Presence presence = Presence::kHere;
     bool woken = false;
+    bool attended = false;
     std::deque<IncomingMessage> mailbox;
     std::deque<int> losses;  // Lost peers that Receive has yet to report.
+
+    bool has_news() const { return !mailbox.empty() || !losses.empty(); }
   };
 
   struct Round {

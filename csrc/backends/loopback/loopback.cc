@@ -19,10 +19,10 @@ class LoopbackControlPlane final : public ControlPlane {
   Status Send(int peer, Bytes payload) override {
     return hub_->Send(rank_, peer, std::move(payload));
   }
-  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override {
-    return hub_->Receive(rank_, deadline);
-  }
+  Result<std::optional<IncomingMessage>> Receive() override { return hub_->Receive(rank_); }
+  void Await(TimePoint deadline) override { hub_->Await(rank_, deadline); }
   void Wake() override { hub_->Wake(rank_); }
+  void Attend(bool attended) override { hub_->Attend(rank_, attended); }
   Status Close(TimePoint) override {
     hub_->Close(rank_);  // Nothing to flush: Send has delivered.
     return Status::Ok();

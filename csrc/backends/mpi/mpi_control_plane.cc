@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ MpiControlPlane::MpiControlPlane(std::shared_ptr<MpiWorld> world)
     : world_(std::move(world)), backoff_(kEager, kLongestPause) {}
 
 MpiControlPlane::~MpiControlPlane() {
+  MutexLock lock(mpi_mutex_);
   // After an end that was not orderly MPI may still read and write the memory of these, and has no
   // way to be told not to.
   if (!outgoing_.empty()) static_cast<void>(new std::list<Outgoing>(std::move(outgoing_)));
@@ -28,6 +30,7 @@ Status MpiControlPlane::Send(int peer, Bytes payload) {
                             std::to_string(kMaxControlMessageBytes) +
                             "; submit fewer tensors at once");
   }
+  MutexLock lock(mpi_mutex_);
   if (world_->HasDeparted(peer)) {
     return Status::PeerLost("rank " + std::to_string(peer) + " has left; it takes no messages");
   }
@@ -52,13 +55,35 @@ Status MpiControlPlane::ReapOutgoing() {
   return Status::Ok();
 }
 
-Result<std::optional<IncomingMessage>> MpiControlPlane::Receive(TimePoint deadline) {
+Result<std::optional<IncomingMessage>> MpiControlPlane::Receive() {
+  MutexLock lock(mpi_mutex_);
+  if (found_.has_value()) return std::exchange(found_, std::nullopt);
+  MYDIST_RETURN_IF_ERROR(std::exchange(failure_, Status::Ok()));
+  return Poll();
+}
+
+void MpiControlPlane::Await(TimePoint deadline) {
   backoff_.Reset(Now());
-  do {
-    MYDIST_ASSIGN_OR_RETURN(std::optional<IncomingMessage> message, Poll());
-    if (message.has_value()) return message;
-  } while (Pause(deadline));
-  return std::optional<IncomingMessage>();
+  while (!HasNews() && Pause(deadline)) {
+  }
+  MutexLock lock(mutex_);
+  woken_ = false;
+}
+
+bool MpiControlPlane::HasNews() {
+  {
+    MutexLock lock(mutex_);
+    if (attended_) return false;
+  }
+  MutexLock lock(mpi_mutex_);
+  if (found_.has_value() || !failure_.ok()) return true;
+  Result<std::optional<IncomingMessage>> looked = Poll();
+  if (looked.ok()) {
+    found_ = *std::move(looked);
+  } else {
+    failure_ = looked.status();
+  }
+  return found_.has_value() || !failure_.ok();
 }
 
 Result<std::optional<IncomingMessage>> MpiControlPlane::Poll() {
@@ -104,24 +129,32 @@ bool MpiControlPlane::Pause(TimePoint deadline) {
   const TimePoint now = Now();
   const Duration pause = backoff_.Next(now);
   MutexLock lock(mutex_);
-  if (std::exchange(woken_, false) || now >= deadline) return false;
-  if (pause == Duration::zero()) {
+  if (woken_ || now >= deadline) return false;
+  if (attended_) {
+    changed_.WaitUntil(mutex_, std::min(deadline, now + kLongestPause));
+  } else if (pause == Duration::zero()) {
     sched_yield();
-    return true;
+  } else {
+    changed_.WaitUntil(mutex_, std::min(deadline, now + pause));
   }
-  woken_changed_.WaitUntil(mutex_, std::min(deadline, now + pause));
   return true;
 }
 
 void MpiControlPlane::Wake() {
   MutexLock lock(mutex_);
   woken_ = true;
-  woken_changed_.NotifyOne();
+  changed_.NotifyOne();
+}
+
+void MpiControlPlane::Attend(bool attended) {
+  MutexLock lock(mutex_);
+  attended_ = attended;
 }
 
 int MpiControlPlane::PresentPeers() const { return world_->size() - 1 - world_->departed_count(); }
 
 Status MpiControlPlane::Close(TimePoint deadline) {
+  MutexLock lock(mpi_mutex_);
   for (int peer = 0; peer < world_->size(); ++peer) {
     if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, {}));
   }
@@ -136,8 +169,7 @@ Status MpiControlPlane::Close(TimePoint deadline) {
                              " rank(s) did not close their connections in time; they may still be "
                              "busy or have stopped. Their own output says more.");
     }
-    MutexLock lock(mutex_);
-    woken_changed_.WaitUntil(mutex_, std::min(deadline, now + backoff_.Next(now)));
+    std::this_thread::sleep_until(std::min(deadline, now + backoff_.Next(now)));
   }
   world_->MarkClosed();
   return Status::Ok();

@@ -1,12 +1,14 @@
 // MpiControlPlane: ControlPlane over MPI point-to-point messages. Sends are non-blocking with kept
-// buffers. MPI has no receive that Wake could interrupt, so Receive looks again and again, with
-// pauses that grow to kLongestPause while nothing comes; a pause ends at once on Wake.
+// buffers. MPI has no receive that Wake could interrupt, so Await looks again and again, with
+// pauses that grow to kLongestPause while nothing comes; a pause ends at once on Wake. It leaves
+// the looking to others while attended. What it finds Receive returns.
 #pragma once
 
 #include <mpi.h>
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backends/mpi/mpi_world.h"
@@ -24,8 +26,10 @@ class MpiControlPlane final : public ControlPlane {
   MpiControlPlane& operator=(const MpiControlPlane&) = delete;
 
   Status Send(int peer, Bytes payload) override;
-  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  Result<std::optional<IncomingMessage>> Receive() override;
+  void Await(TimePoint deadline) override;
   void Wake() override;
+  void Attend(bool attended) override;
   Status Close(TimePoint deadline) override;
 
  private:
@@ -43,22 +47,32 @@ class MpiControlPlane final : public ControlPlane {
     IncomingMessage message;
   };
 
-  Status Post(int peer, int tag, Bytes payload);
-  Status ReapOutgoing();
+  Status Post(int peer, int tag, Bytes payload) MYDIST_REQUIRES(mpi_mutex_);
+  Status ReapOutgoing() MYDIST_REQUIRES(mpi_mutex_);
   // Lets MPI work, and returns a message that is complete. Never blocks.
-  Result<std::optional<IncomingMessage>> Poll();
-  Status MatchNext();
-  // Pauses after a look that found nothing. False when Receive is to return.
+  Result<std::optional<IncomingMessage>> Poll() MYDIST_REQUIRES(mpi_mutex_);
+  Status MatchNext() MYDIST_REQUIRES(mpi_mutex_);
+  // Whether Receive has something to return. Looks for it, unless attended.
+  bool HasNews() MYDIST_EXCLUDES(mpi_mutex_, mutex_);
+  // Pauses after a look that found nothing. False when Await is to return.
   bool Pause(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
   int PresentPeers() const;
 
   const std::shared_ptr<MpiWorld> world_;
-  std::list<Outgoing> outgoing_;
-  std::unique_ptr<Arriving> arriving_;  // Matched, not complete: the next message to return.
+
+  Mutex mpi_mutex_;  // Held while MPI works, which may move megabytes: never by Wake.
+  std::list<Outgoing> outgoing_ MYDIST_GUARDED_BY(mpi_mutex_);
+  // Matched, not complete: the next message to return.
+  std::unique_ptr<Arriving> arriving_ MYDIST_GUARDED_BY(mpi_mutex_);
+  // Found by Await: at most one of them.
+  std::optional<IncomingMessage> found_ MYDIST_GUARDED_BY(mpi_mutex_);
+  Status failure_ MYDIST_GUARDED_BY(mpi_mutex_);
+
   PollBackoff backoff_;
   Mutex mutex_;
-  CondVar woken_changed_;
+  CondVar changed_;
   bool woken_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool attended_ MYDIST_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace mydist

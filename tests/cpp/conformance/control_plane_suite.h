@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backends/factory.h"
+#include "conformance/receive_by.h"
 
 namespace mydist::conformance {
 
@@ -40,31 +41,19 @@ class Correspondent {
 
   // The next message of `peer`; an empty message and a failure when none comes.
   Bytes ReceiveFrom(int peer) {
-    const TimePoint deadline = Soon();
-    while (pending_[peer].empty()) {
-      Result<std::optional<IncomingMessage>> got = plane().Receive(deadline);
-      if (!got.ok()) {
-        ADD_FAILURE() << "rank " << rank() << " waits for " << peer << ": "
-                      << got.status().ToString();
-        return {};
-      }
-      if (got->has_value()) {
-        pending_[(*got)->source].push_back(std::move((*got)->payload));
-      } else if (Now() >= deadline) {
-        ADD_FAILURE() << "rank " << rank() << " got nothing from rank " << peer;
-        return {};
-      }
-    }
-    Bytes payload = std::move(pending_[peer].front());
-    pending_[peer].pop_front();
-    return payload;
+    return NextOf(peer, [this](TimePoint deadline) { return ReceiveBy(plane(), deadline); });
+  }
+
+  // The same without ever waiting in Await.
+  Bytes LookFor(int peer) {
+    return NextOf(peer, [this](TimePoint) { return plane().Receive(); });
   }
 
   // Waits for a loss; keeps the messages that come before.
   Status AwaitLoss() {
     const TimePoint deadline = Soon();
     while (Now() < deadline) {
-      Result<std::optional<IncomingMessage>> got = plane().Receive(deadline);
+      Result<std::optional<IncomingMessage>> got = ReceiveBy(plane(), deadline);
       if (!got.ok()) return got.status();
       if (got->has_value()) {
         pending_[(*got)->source].push_back(std::move((*got)->payload));
@@ -104,6 +93,28 @@ class Correspondent {
   }
 
  private:
+  template <typename Take>
+  Bytes NextOf(int peer, Take take) {
+    const TimePoint deadline = Soon();
+    while (pending_[peer].empty()) {
+      Result<std::optional<IncomingMessage>> got = take(deadline);
+      if (!got.ok()) {
+        ADD_FAILURE() << "rank " << rank() << " waits for " << peer << ": "
+                      << got.status().ToString();
+        return {};
+      }
+      if (got->has_value()) {
+        pending_[(*got)->source].push_back(std::move((*got)->payload));
+      } else if (Now() >= deadline) {
+        ADD_FAILURE() << "rank " << rank() << " got nothing from rank " << peer;
+        return {};
+      }
+    }
+    Bytes payload = std::move(pending_[peer].front());
+    pending_[peer].pop_front();
+    return payload;
+  }
+
   Connection& connection_;
   std::map<int, std::deque<Bytes>> pending_;
 };
@@ -219,39 +230,50 @@ inline void ExpectNothing(const Result<std::optional<IncomingMessage>>& got) {
   EXPECT_FALSE(got->has_value());
 }
 
-inline void WakeBeforeReceiveIsKept(Correspondent& me) {
+// Waits until `deadline` in silence: a wait may return early, but not again and again.
+inline void ExpectQuietUntil(Correspondent& me, TimePoint deadline) {
+  int returns = 0;
+  for (; Now() < deadline; ++returns) me.plane().Await(deadline);
+  EXPECT_LE(returns, 3);
+}
+
+inline void WakeBeforeAwaitIsKept(Correspondent& me) {
   me.SynchronizeSilently();
   me.plane().Wake();
-  ExpectNothing(me.plane().Receive(kNever));  // Hangs when the wake was lost.
+  me.plane().Await(kNever);  // Hangs when the wake was lost.
+  ExpectNothing(me.plane().Receive());
   // It is used up: the next one waits for its whole time.
-  const TimePoint deadline = Now() + std::chrono::milliseconds(30);
-  ExpectNothing(me.plane().Receive(deadline));
-  EXPECT_GE(Now(), deadline);
+  ExpectQuietUntil(me, Now() + std::chrono::milliseconds(30));
+  me.plane().Await(LongAgo());
   me.SynchronizeSilently();
 }
 
-inline void WakeDuringReceiveReturns(Correspondent& me) {
+inline void WakeDuringAwaitReturns(Correspondent& me) {
   constexpr int kRounds = 300;
   me.SynchronizeSilently();
-  std::binary_semaphore about_to_receive(0);
+  std::binary_semaphore about_to_wait(0);
   std::thread waker([&] {
     for (int round = 0; round < kRounds; ++round) {
-      about_to_receive.acquire();
+      about_to_wait.acquire();
       me.plane().Wake();
     }
   });
   for (int round = 0; round < kRounds; ++round) {
-    about_to_receive.release();
-    ExpectNothing(me.plane().Receive(kNever));
+    about_to_wait.release();
+    me.plane().Await(kNever);
+    ExpectNothing(me.plane().Receive());
   }
   waker.join();
   me.SynchronizeSilently();
 }
 
-inline void ExchangeNumbered(Correspondent& me, int number) {
+inline void SendToAll(Correspondent& me, int number) {
   for (int peer = 0; peer < me.size(); ++peer) {
     if (peer != me.rank()) me.Send(peer, Pattern(me.rank(), peer, number, 100));
   }
+}
+
+inline void ReceiveFromAll(Correspondent& me, int number) {
   for (int peer = 0; peer < me.size(); ++peer) {
     if (peer == me.rank()) continue;
     EXPECT_EQ(me.ReceiveFrom(peer), Pattern(peer, me.rank(), number, 100));
@@ -270,30 +292,31 @@ inline void WakesDoNotDisturbMessages(Correspondent& me) {
       }
     });
   }
-  for (int number = 0; number < 100; ++number) ExchangeNumbered(me, number);
+  for (int number = 0; number < 100; ++number) {
+    SendToAll(me, number);
+    ReceiveFromAll(me, number);
+  }
   done.store(true);
   for (std::thread& waker : wakers) waker.join();
   me.SynchronizeSilently();
   // Any number of wakes nobody waited for count as one.
   me.plane().Wake();
-  ExpectNothing(me.plane().Receive(kNever));
-  const TimePoint deadline = Now() + std::chrono::milliseconds(5);
-  ExpectNothing(me.plane().Receive(deadline));
-  EXPECT_GE(Now(), deadline);
+  me.plane().Await(kNever);
+  ExpectQuietUntil(me, Now() + std::chrono::milliseconds(5));
   me.SynchronizeSilently();
 }
 
-inline void PastDeadlineJustLooks(Correspondent& me) {
+// With nobody in Await: looking alone must make messages arrive in the end.
+inline void ReceiveAloneBringsMessages(Correspondent& me) {
   me.SynchronizeSilently();
-  ExpectNothing(me.plane().Receive(LongAgo()));
+  ExpectNothing(me.plane().Receive());
   me.SynchronizeSilently();
   const int peer = me.rank() ^ 1;
   if (peer < me.size()) {
     me.Send(peer, Pattern(me.rank(), peer, 7, 10));
     std::optional<IncomingMessage> found;
-    // Looking alone must make the message arrive in the end.
     for (const TimePoint limit = Soon(); !found.has_value() && Now() < limit;) {
-      Result<std::optional<IncomingMessage>> looked = me.plane().Receive(LongAgo());
+      Result<std::optional<IncomingMessage>> looked = me.plane().Receive();
       ASSERT_TRUE(looked.ok()) << looked.status().ToString();
       found = std::move(*looked);
     }
@@ -304,6 +327,67 @@ inline void PastDeadlineJustLooks(Correspondent& me) {
   me.SynchronizeSilently();
 }
 
+// News that nobody takes ends every Await, not only the first.
+inline void AwaitReturnsWhileThereIsNews(Correspondent& me) {
+  me.SynchronizeSilently();
+  SendToAll(me, 1);
+  for (int i = 0; i < 3; ++i) me.plane().Await(kNever);  // Hangs when news counts once only.
+  ReceiveFromAll(me, 1);
+  me.SynchronizeSilently();
+}
+
+inline void AttendedNewsDoesNotEndAwait(Correspondent& me) {
+  me.SynchronizeSilently();
+  me.plane().Attend(true);
+  me.SynchronizeSilently();
+  SendToAll(me, 2);
+  ExpectQuietUntil(me, Now() + std::chrono::milliseconds(20));
+  me.plane().Wake();
+  me.plane().Await(kNever);  // Attended or not.
+  me.plane().Attend(false);
+  me.plane().Await(kNever);  // Hangs when news of that time is forgotten.
+  ReceiveFromAll(me, 2);
+  me.SynchronizeSilently();
+}
+
+// A thread that sleeps while another attends sees the news once the other has stopped.
+inline void EndOfAttentionEndsAwait(Correspondent& me) {
+  constexpr int kRounds = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    me.SynchronizeSilently();
+    me.plane().Attend(true);
+    std::thread sleeper([&] { me.plane().Await(kNever); });
+    SendToAll(me, round);
+    me.SynchronizeSilently();
+    me.plane().Attend(false);
+    sleeper.join();
+    ReceiveFromAll(me, round);
+  }
+  me.SynchronizeSilently();
+}
+
+// One thread waits, another takes, with and without attention: nothing is lost or out of order.
+inline void AwaitBesideTheTakerDisturbsNothing(Correspondent& me) {
+  me.SynchronizeSilently();
+  std::atomic<bool> done{false};
+  std::thread sleeper([&] {
+    while (!done.load()) me.plane().Await(kNever);
+  });
+  for (int number = 0; number < 200; ++number) {
+    me.plane().Attend(number % 3 != 0);
+    SendToAll(me, number);
+    for (int peer = 0; peer < me.size(); ++peer) {
+      if (peer == me.rank()) continue;
+      EXPECT_EQ(me.LookFor(peer), Pattern(peer, me.rank(), number, 100));
+    }
+  }
+  me.plane().Attend(false);
+  done.store(true);
+  me.plane().Wake();
+  sleeper.join();
+  me.SynchronizeSilently();
+}
+
 inline void RunControlPlaneConformance(Connection& connection) {
   Correspondent me(connection);
   DeliversInOrder(me);
@@ -311,10 +395,14 @@ inline void RunControlPlaneConformance(Connection& connection) {
   GathersAtRootAndScatters(me);
   DeliversOneSidedly(me);
   SendsWhilePeerIsBusy(me);
-  WakeBeforeReceiveIsKept(me);
-  WakeDuringReceiveReturns(me);
-  PastDeadlineJustLooks(me);
+  WakeBeforeAwaitIsKept(me);
+  WakeDuringAwaitReturns(me);
+  ReceiveAloneBringsMessages(me);
   WakesDoNotDisturbMessages(me);
+  AwaitReturnsWhileThereIsNews(me);
+  AttendedNewsDoesNotEndAwait(me);
+  EndOfAttentionEndsAwait(me);
+  AwaitBesideTheTakerDisturbsNothing(me);
 }
 
 // Ends the connection. What was sent before Close arrives, and Close is not a loss to the others.
@@ -330,7 +418,7 @@ inline void ClosesInOrder(Connection& connection) {
       ASSERT_TRUE(me.ReceiveFrom(0) == Pattern(0, me.rank(), i, 100 + 5000 * i)) << i;
     }
     // Rank 0 is in Close by now or soon; that must not look like a loss.
-    ExpectNothing(me.plane().Receive(Now() + std::chrono::milliseconds(20)));
+    ExpectNothing(ReceiveBy(me.plane(), Now() + std::chrono::milliseconds(20)));
   }
   const Status closed = connection.control->Close(Soon());
   EXPECT_TRUE(closed.ok()) << closed.ToString();

@@ -32,22 +32,24 @@ TEST(CoordinatorTest, OneRankDecidesAlone) {
 TEST(CoordinatorTest, OneRankSleepsUntilWokenOrDue) {
   Coordinator coordinator(CoordinatorOptions(), nullptr);
   const TimePoint deadline = Now() + std::chrono::milliseconds(5);
-  EXPECT_TRUE(coordinator.Exchange(deadline).ok());
+  coordinator.Await(deadline);
   EXPECT_GE(Now(), deadline);
   coordinator.Wake();  // Before the wait begins: must not be lost.
-  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  coordinator.Await(kNever);
   std::thread waker([&] { coordinator.Wake(); });
-  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  coordinator.Await(kNever);
   waker.join();
 }
 
-TEST(CoordinatorTest, ExchangeDoesNotSleepOnWork) {
+TEST(CoordinatorTest, WorkIsDueAtOnce) {
   Coordinator coordinator(CoordinatorOptions(), nullptr);
+  EXPECT_EQ(coordinator.NextDeadline(), kNever);
   ASSERT_TRUE(coordinator.Announce({MakeRequest("x")}, Now()).ok());
-  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  EXPECT_LT(coordinator.NextDeadline(), Now());
   EXPECT_EQ(coordinator.Negotiate(Now())->size(), 1u);
+  EXPECT_EQ(coordinator.NextDeadline(), kNever);
   ASSERT_TRUE(coordinator.RequestTimeline(true, true).ok());
-  EXPECT_TRUE(coordinator.Exchange(kNever).ok());
+  EXPECT_LT(coordinator.NextDeadline(), Now());
   EXPECT_EQ(coordinator.Negotiate(Now())->at(0).kind, ResponseKind::kTimelineStart);
 }
 

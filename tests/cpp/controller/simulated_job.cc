@@ -9,9 +9,8 @@ Status SimulatedPlane::Send(int peer, Bytes payload) {
   return Status::Ok();
 }
 
-Result<std::optional<IncomingMessage>> SimulatedPlane::Receive(TimePoint deadline) {
+Result<std::optional<IncomingMessage>> SimulatedPlane::Receive() {
   if (inbox.empty()) {
-    if (deadline > job_->now) would_sleep = true;
     if (!loss.ok()) return std::exchange(loss, Status::Ok());
     return std::optional<IncomingMessage>();
   }
@@ -61,13 +60,11 @@ void SimulatedJob::Join(int rank) {
 
 Status SimulatedJob::Step(int rank) {
   Rank& entry = ranks_[static_cast<size_t>(rank)];
-  const bool has_plane = entry.plane != nullptr;
-  if (has_plane) entry.plane->would_sleep = false;
-  MYDIST_RETURN_IF_ERROR(entry.coordinator->Exchange(has_plane ? kNever : TimePoint::min()));
+  const bool had_news = entry.plane != nullptr && !entry.plane->inbox.empty();
+  const bool was_due = entry.coordinator->NextDeadline() <= now;
+  MYDIST_RETURN_IF_ERROR(entry.coordinator->Exchange());
   MYDIST_ASSIGN_OR_RETURN(Batch batch, entry.coordinator->Negotiate(now));
-  const bool was_idle = batch.empty() && (has_plane ? entry.plane->would_sleep : entry.was_idle);
-  entry.was_idle = batch.empty();
-  if (!was_idle) MarkDue(rank);
+  if (had_news || was_due || !batch.empty()) MarkDue(rank);
   if (!batch.empty()) entry.batches.push_back(std::move(batch));
   return Status::Ok();
 }

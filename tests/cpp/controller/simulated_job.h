@@ -23,13 +23,14 @@ class SimulatedPlane : public ControlPlane {
  public:
   SimulatedPlane(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
   Status Send(int peer, Bytes payload) override;
-  Result<std::optional<IncomingMessage>> Receive(TimePoint deadline) override;
+  Result<std::optional<IncomingMessage>> Receive() override;
+  void Await(TimePoint) override {}
   void Wake() override {}
+  void Attend(bool) override {}
   Status Close(TimePoint) override { return Status::Ok(); }
 
   std::deque<IncomingMessage> inbox;
-  Status loss;               // Returned once, when the inbox is empty.
-  bool would_sleep = false;  // Receive was asked to wait, in vain.
+  Status loss;  // Returned once, when the inbox is empty.
 
  private:
   SimulatedJob* job_;
@@ -66,7 +67,7 @@ class SimulatedJob {
   void Join(int rank);
 
   // One cycle of a rank; what it returns is appended to batches(rank). The rank has another turn
-  // to come until its Exchange would sleep.
+  // to come until it could only wait.
   Status Step(int rank);
   // Hands over the oldest message of a random pair; false when none is under way.
   bool DeliverOne();
@@ -93,8 +94,7 @@ class SimulatedJob {
     std::unique_ptr<SimulatedPlane> plane;
     std::unique_ptr<Coordinator> coordinator;
     std::vector<Batch> batches;
-    bool is_due = false;    // Listed in due_.
-    bool was_idle = false;  // Without a plane: nothing came of the last cycle.
+    bool is_due = false;  // Listed in due_.
   };
 
   void MarkDue(int rank);

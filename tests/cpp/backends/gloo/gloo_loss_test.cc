@@ -51,7 +51,7 @@ TEST(GlooLoss, IsReportedAfterTheMessagesThatArrived) {
     }
     for (uint8_t i = 0; i < 20; ++i) ASSERT_EQ(me.ReceiveFrom(1), Bytes{i});
     me.Send(1, {1});
-    const auto lost = me.plane().Receive(conformance::Soon());
+    const auto lost = conformance::ReceiveBy(me.plane(), conformance::Soon());
     ASSERT_FALSE(lost.ok());
     ExpectLossOf(1, lost.status());
   });

@@ -77,7 +77,7 @@ void IdleLoss(Seat& seat) {
   conformance::Correspondent me(seat.connection);
   me.Synchronize();
   seat.Report();
-  const auto lost = me.plane().Receive(conformance::Soon());
+  const auto lost = conformance::ReceiveBy(me.plane(), conformance::Soon());
   ASSERT_FALSE(lost.ok());
   ExpectLossOfLastRank(lost.status(), seat.connection);
   seat.Report();

@@ -7,6 +7,7 @@
 
 #include "conformance/every_collective_suite.h"
 #include "conformance/on_every_rank.h"
+#include "conformance/receive_by.h"
 #include "conformance/transport_suite.h"
 
 namespace mydist {
@@ -62,7 +63,7 @@ TEST(Loopback, DeliversControlMessagesInOrder) {
     }
     uint8_t next[3] = {0, 0, 0};
     for (int i = 0; i < 2 * kMessageCount; ++i) {
-      auto received = connection.control->Receive(kNever);
+      auto received = conformance::ReceiveBy(*connection.control, kNever);
       EXPECT_TRUE(received.ok() && received->has_value());
       if (!received.ok() || !received->has_value()) return;
       EXPECT_EQ((*received)->payload, Bytes{next[(*received)->source]++});
@@ -70,25 +71,28 @@ TEST(Loopback, DeliversControlMessagesInOrder) {
   });
 }
 
-TEST(Loopback, ReceiveReturnsAtItsDeadline) {
+TEST(Loopback, AwaitReturnsAtItsDeadline) {
   std::vector<Connection> ranks = ConnectLoopback(2);
   const TimePoint start = Now();
-  EXPECT_FALSE(ranks[0].control->Receive(start - std::chrono::seconds(1)).value().has_value());
+  ranks[0].control->Await(start - std::chrono::seconds(1));
   const TimePoint deadline = start + std::chrono::milliseconds(5);
-  EXPECT_FALSE(ranks[0].control->Receive(deadline).value().has_value());
+  ranks[0].control->Await(deadline);
   EXPECT_GE(Now(), deadline);
+  EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
 }
 
-TEST(Loopback, WakeBeforeReceiveIsNotLost) {
+TEST(Loopback, WakeBeforeAwaitIsNotLost) {
   std::vector<Connection> ranks = ConnectLoopback(2);
   ranks[0].control->Wake();
-  EXPECT_FALSE(ranks[0].control->Receive(kNever).value().has_value());
+  ranks[0].control->Await(kNever);
+  EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
 }
 
-TEST(Loopback, WakeFromAnotherThreadInterruptsReceive) {
+TEST(Loopback, WakeFromAnotherThreadInterruptsAwait) {
   std::vector<Connection> ranks = ConnectLoopback(2);
   std::thread waker([&] { ranks[0].control->Wake(); });
-  EXPECT_FALSE(ranks[0].control->Receive(kNever).value().has_value());
+  ranks[0].control->Await(kNever);
+  EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
   waker.join();
 }
 
@@ -96,12 +100,12 @@ TEST(Loopback, MessagesComeBeforeTheLossAndTheLossOnce) {
   std::vector<Connection> ranks = ConnectLoopback(3);
   ASSERT_TRUE(ranks[1].control->Send(0, {42}).ok());
   ranks[1].control.reset();
-  EXPECT_EQ(ranks[0].control->Receive(kNever).value()->payload, Bytes{42});
-  const auto lost = ranks[0].control->Receive(kNever);
+  EXPECT_EQ(ranks[0].control->Receive().value()->payload, Bytes{42});
+  const auto lost = ranks[0].control->Receive();
   EXPECT_EQ(lost.status().code(), StatusCode::kPeerLost);
   EXPECT_NE(lost.status().message().find("rank 1 is gone"), std::string::npos);
-  EXPECT_FALSE(ranks[0].control->Receive(Now()).value().has_value());
-  EXPECT_EQ(ranks[2].control->Receive(kNever).status().code(), StatusCode::kPeerLost);
+  EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
+  EXPECT_EQ(ranks[2].control->Receive().status().code(), StatusCode::kPeerLost);
   EXPECT_EQ(ranks[0].control->Send(1, {1}).code(), StatusCode::kPeerLost);
 }
 
@@ -110,8 +114,8 @@ TEST(Loopback, OrderlyCloseIsNoticedOnlyByUsingThePeer) {
   ASSERT_TRUE(ranks[1].control->Send(0, {7}).ok());
   ASSERT_TRUE(ranks[1].control->Close(kNever).ok());
   ranks[1].control.reset();
-  EXPECT_EQ(ranks[0].control->Receive(kNever).value()->payload, Bytes{7});
-  EXPECT_FALSE(ranks[0].control->Receive(Now()).value().has_value());
+  EXPECT_EQ(ranks[0].control->Receive().value()->payload, Bytes{7});
+  EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
   const Status status = ranks[0].control->Send(1, {1});
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_NE(status.message().find("rank 1 has closed"), std::string::npos);

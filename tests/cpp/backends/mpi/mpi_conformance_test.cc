@@ -138,7 +138,8 @@ TEST(MpiConformance, ASendToARankThatHasClosedIsALoss) {
     // Rank 0 stays until it has seen that rank 1's goodbye is not a loss, but its end.
     Status sent;
     for (const TimePoint limit = conformance::Soon(); sent.ok() && Now() < limit;) {
-      conformance::ExpectNothing(me.plane().Receive(Now() + std::chrono::milliseconds(1)));
+      conformance::ExpectNothing(
+          conformance::ReceiveBy(me.plane(), Now() + std::chrono::milliseconds(1)));
       sent = me.plane().Send(1, {1});
     }
     EXPECT_EQ(sent.code(), StatusCode::kPeerLost);

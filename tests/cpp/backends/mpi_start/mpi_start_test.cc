@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backends/factory.h"
+#include "conformance/receive_by.h"
 
 namespace mydist {
 namespace {
@@ -76,7 +77,8 @@ void LeftOpen() {
   Result<Connection> connection = ConnectMpi();
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
   if (connection->rank == 0) {
-    const auto got = connection->control->Receive(kNever);  // Until mpirun kills us.
+    const auto got =
+        conformance::ReceiveBy(*connection->control, kNever);  // Until mpirun kills us.
     ADD_FAILURE() << "got " << got.ok();
   }
 }

@@ -23,15 +23,15 @@ TEST(LoopbackPeerLoss, ADestroyedRankIsReportedOnceWithItsName) {
   ASSERT_TRUE(connections[2].control->Send(0, {42}).ok());
   connections[2] = Connection{};
   ControlPlane& plane = *connections[0].control;
-  const auto before = plane.Receive(conformance::Soon());
+  const auto before = conformance::ReceiveBy(plane, conformance::Soon());
   ASSERT_TRUE(before.ok());
   ASSERT_TRUE(before->has_value());
   EXPECT_EQ((*before)->payload, Bytes{42});
-  const auto lost = plane.Receive(conformance::Soon());
+  const auto lost = conformance::ReceiveBy(plane, conformance::Soon());
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.status().code(), StatusCode::kPeerLost);
   EXPECT_NE(lost.status().message().find("rank 2"), std::string::npos) << lost.status().message();
-  conformance::ExpectNothing(plane.Receive(conformance::LongAgo()));
+  conformance::ExpectNothing(plane.Receive());
   EXPECT_EQ(plane.Send(2, {1}).code(), StatusCode::kPeerLost);
 }
 

@@ -7,21 +7,19 @@
 namespace mydist {
 namespace {
 
-const TimePoint kPast = TimePoint::min();
-
 TEST(Mailbox, WhatArrivedBeforeALossIsTakenBeforeIt) {
   Mailbox mailbox;
   mailbox.Put({1, {10}});
   mailbox.PutLoss(Status::PeerLost("rank 1 is gone"));
   mailbox.Put({2, {20}});
   for (const uint8_t expected : {10, 20}) {
-    auto message = mailbox.Take(kPast);
+    auto message = mailbox.Take();
     ASSERT_TRUE(message.ok());
     ASSERT_TRUE(message->has_value());
     EXPECT_EQ((*message)->payload, Bytes{expected});
   }
-  EXPECT_EQ(mailbox.Take(kPast).status().message(), "rank 1 is gone");
-  auto nothing = mailbox.Take(kPast);
+  EXPECT_EQ(mailbox.Take().status().message(), "rank 1 is gone");
+  auto nothing = mailbox.Take();
   ASSERT_TRUE(nothing.ok()) << "a loss is reported once";
   EXPECT_FALSE(nothing->has_value());
 }
@@ -29,9 +27,26 @@ TEST(Mailbox, WhatArrivedBeforeALossIsTakenBeforeIt) {
 TEST(Mailbox, AWakeBeforeTheWaitIsNotLost) {
   Mailbox mailbox;
   mailbox.Wake();
-  auto nothing = mailbox.Take(kNever);
+  mailbox.Await(kNever);
+  auto nothing = mailbox.Take();
   ASSERT_TRUE(nothing.ok());
   EXPECT_FALSE(nothing->has_value());
+}
+
+TEST(Mailbox, AttendedNewsEndsTheWaitOnlyWhenAttentionEnds) {
+  Mailbox mailbox;
+  mailbox.Attend(true);
+  mailbox.Put({1, {10}});
+  mailbox.PutLoss(Status::PeerLost("rank 1 is gone"));
+  const TimePoint deadline = Now() + std::chrono::milliseconds(5);
+  mailbox.Await(deadline);
+  EXPECT_GE(Now(), deadline);
+  std::thread sleeper([&] { mailbox.Await(kNever); });
+  mailbox.Attend(false);
+  sleeper.join();  // Hangs when the news is forgotten.
+  EXPECT_EQ(mailbox.Take()->value().payload, Bytes{10});
+  mailbox.Await(kNever);
+  EXPECT_EQ(mailbox.Take().status().message(), "rank 1 is gone");
 }
 
 TEST(Mailbox, EveryMessageOfSeveralThreadsIsTakenInItsOrder) {
@@ -48,7 +63,8 @@ TEST(Mailbox, EveryMessageOfSeveralThreadsIsTakenInItsOrder) {
   }
   std::vector<int> next(kThreads, 0);
   for (int taken = 0; taken < kThreads * kEach; ++taken) {
-    auto message = mailbox.Take(kNever);
+    mailbox.Await(kNever);
+    auto message = mailbox.Take();
     ASSERT_TRUE(message.ok() && message->has_value());
     const Bytes& payload = (*message)->payload;
     const int number = payload[0] + 256 * payload[1];
