@@ -1,7 +1,6 @@
 #include "ops/subset_transport.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -10,11 +9,8 @@ namespace mydist {
 namespace {
 
 int IndexOf(std::span<const int> ranks, int rank) {
-  MYDIST_CHECK(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) ==
-               ranks.end());
-  const auto place = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  MYDIST_CHECK(place != ranks.end() && *place == rank);
-  return static_cast<int>(place - ranks.begin());
+  MYDIST_CHECK(std::count(ranks.begin(), ranks.end(), rank) == 1);
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 // The same transfers with the peers' numbers in the whole job.

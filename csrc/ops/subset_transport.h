@@ -14,8 +14,8 @@ namespace mydist {
 
 class MYDIST_EXPORT SubsetTransport final : public Transport {
  public:
-  // `base` outlives this object. `ranks`: those of `base` in the set, ascending, base->rank() among
-  // them.
+  // `base` outlives this object. `ranks`: those of `base` in the set, each once, in the order in
+  // which the set counts them, base->rank() among them.
   SubsetTransport(Transport* base, std::vector<int> ranks);
 
   int rank() const override { return rank_; }  // The index of our rank in the set.

@@ -13,8 +13,6 @@
 #include "base/log.h"
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
-#include "ops/rank_ordered_collectives.h"
-#include "ops/shm/shm_collectives.h"
 #include "runtime/neutral_submission.h"
 
 namespace mydist {
@@ -39,6 +37,15 @@ std::string UpperCase(std::string_view text) {
   std::transform(upper.begin(), upper.end(), upper.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return upper;
+}
+
+// Puts the meter around the transport, where there is one.
+HostMeter* Metered(std::unique_ptr<Transport>& transport, const std::vector<std::string>& hosts) {
+  if (transport == nullptr) return nullptr;
+  auto meter = std::make_unique<HostMeter>(std::move(transport), hosts);
+  HostMeter* const metered = meter.get();
+  transport = std::move(meter);
+  return metered;
 }
 
 Result<std::thread> StartThread(std::function<void()> body) {
@@ -71,9 +78,11 @@ Engine::Engine(EngineOptions options)
       term_(handles_->Reset()),
       process_sets_(topology_),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
-      executor_(topology_, connection_.transport.get(),
+      meter_(Metered(connection_.transport, topology_.hosts)),
+      choice_(&config_, &topology_, shm_.get()),
+      executor_(topology_, meter_,
                 [this](Transport* transport, const std::vector<int>& ranks) {
-                  return MakeCollectives(transport, ranks);
+                  return choice_.Make(transport, ranks);
                 }),
       relay_(&topology_, &timeline_, &coordinator_) {
   if (!options.wants_timeline) return;
@@ -86,18 +95,6 @@ Engine::Engine(EngineOptions options)
 }
 
 Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
-
-std::vector<std::unique_ptr<Collectives>> Engine::MakeCollectives(
-    Transport* transport, const std::vector<int>& ranks) const {
-  std::vector<std::unique_ptr<Collectives>> collectives;
-  if (shm_ != nullptr) {
-    if (auto members = shm_->IndicesOf(ranks)) {
-      collectives.push_back(std::make_unique<shm::ShmCollectives>(shm_.get(), *std::move(members)));
-    }
-  }
-  collectives.push_back(std::make_unique<RankOrderedCollectives>(transport));
-  return collectives;
-}
 
 void Engine::Run() {
   Status outcome;
@@ -436,6 +433,10 @@ void Engine::PublishStats() {
   counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
   counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
   counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
+  if (meter_ != nullptr) {
+    counted_.inter_host_messages_sent = meter_->sent_count();
+    counted_.inter_host_bytes_sent = meter_->sent_bytes();
+  }
   MutexLock lock(stats_mutex_);
   stats_ = counted_;
 }

@@ -21,7 +21,9 @@
 #include "config/config.h"
 #include "controller/coordinator.h"
 #include "controller/tensor_queue.h"
+#include "ops/host_meter.h"
 #include "ops/shm/shm_port.h"
+#include "runtime/collectives_choice.h"
 #include "runtime/engine_stats.h"
 #include "runtime/executor.h"
 #include "runtime/handle_table.h"
@@ -100,8 +102,6 @@ class MYDIST_EXPORT Engine {
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
-  std::vector<std::unique_ptr<Collectives>> MakeCollectives(Transport* transport,
-                                                            const std::vector<int>& ranks) const;
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.
   Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
@@ -152,6 +152,8 @@ class MYDIST_EXPORT Engine {
   Timeline timeline_;
   ProcessSetRegistry process_sets_;
   Coordinator coordinator_;
+  HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
+  const CollectivesChoice choice_;
   Executor executor_;
   TimelineRelay relay_;
   PendingTable pending_;

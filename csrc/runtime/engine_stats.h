@@ -15,6 +15,9 @@ struct EngineStats {
   int64_t batches = 0;       // Collectives executed.
   int64_t tensors = 0;       // Tensors they completed.
   int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.
+  // Of tensors, to ranks on other hosts; a transfer is one message, however the backend cuts it.
+  int64_t inter_host_messages_sent = 0;
+  int64_t inter_host_bytes_sent = 0;
 };
 
 }  // namespace mydist

@@ -113,6 +113,8 @@ py::dict Stats() {
   row["batches"] = stats.batches;
   row["tensors"] = stats.tensors;
   row["tensor_bytes"] = stats.tensor_bytes;
+  row["inter_host_messages_sent"] = stats.inter_host_messages_sent;
+  row["inter_host_bytes_sent"] = stats.inter_host_bytes_sent;
   return row;
 }
 

@@ -1,0 +1,194 @@
+#include "ops/hierarchical.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/element.h"
+
+namespace mydist {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+// What RankOrderedCollectives exchanges at once.
+constexpr int64_t kOneShotBytes = RankOrderedLimits{}.one_shot_bytes;
+
+int64_t CeilOf(int64_t amount, int64_t unit) { return (amount + unit - 1) / unit; }
+
+}  // namespace
+
+Hierarchical::Hierarchical(HostGroups groups, Transport* transport,
+                           std::unique_ptr<Collectives> local, const HierarchicalLimits& limits)
+    : groups_(std::move(groups)),
+      limits_(limits),
+      rank_(transport->rank()),
+      flat_(transport),
+      transfers_(transport),
+      local_(std::move(local)),
+      seats_(static_cast<size_t>(transport->size())) {
+  if (local_ == nullptr) {
+    host_transport_.emplace(transport, groups_.own_members());
+    local_ = std::make_unique<RankOrderedCollectives>(&*host_transport_);
+  }
+  if (groups_.place < groups_.smallest()) {
+    column_transport_.emplace(transport, groups_.Column(groups_.place));
+    cross_.emplace(&*column_transport_);
+  }
+  FindRoutes();
+}
+
+void Hierarchical::FindRoutes() {
+  const auto places = static_cast<int>(groups_.own_members().size());
+  for (const int member : groups_.own_members()) routes_.push_back({member});
+  for (int host = 0; host < groups_.host_count(); ++host) {
+    const std::vector<int>& members = groups_.members[static_cast<size_t>(host)];
+    for (int place = 0; place < static_cast<int>(members.size()); ++place) {
+      const int member = members[static_cast<size_t>(place)];
+      seats_[static_cast<size_t>(member)] = {host, place};
+      if (host != groups_.host) routes_[static_cast<size_t>(place % places)].push_back(member);
+    }
+    partners_.push_back(members[static_cast<size_t>(groups_.place) % members.size()]);
+  }
+}
+
+// The slices of `count` elements: how many each rank of this host has (counts_).
+void Hierarchical::Split(int64_t count, int64_t element_bytes) {
+  const int owners = count * element_bytes <= limits_.one_slice_bytes ? 1 : groups_.smallest();
+  counts_.assign(groups_.own_members().size(), 0);
+  for (int owner = 0; owner < owners; ++owner) {
+    counts_[static_cast<size_t>(owner)] = EvenSlice(count, element_bytes, owners, owner).count;
+  }
+}
+
+std::span<const int64_t> Hierarchical::ByteCounts(int64_t element_bytes) {
+  byte_counts_.clear();
+  for (const int64_t count : counts_) byte_counts_.push_back(count * element_bytes);
+  return byte_counts_;
+}
+
+// Elements of a chunk, the last of which may be shorter. Chunks are alike, for a short one would be
+// exchanged in another way, and divide evenly among ranks and hosts: then no host sends more than
+// its share.
+int64_t Hierarchical::ChunkLimit(int64_t count, int64_t element_bytes) const {
+  const int64_t unit_bytes = kLineBytes * groups_.smallest() * groups_.host_count();
+  const int64_t chunks = std::max<int64_t>(1, CeilOf(count * element_bytes, limits_.chunk_bytes));
+  const int64_t chunk_bytes = CeilOf(count * element_bytes, chunks);
+  return std::max<int64_t>(1, CeilOf(chunk_bytes, unit_bytes)) * unit_bytes / element_bytes;
+}
+
+Status Hierarchical::Allreduce(void* data, int64_t count, const Reduction& whole) {
+  const TwoLevelReduction reduction(whole);
+  const int64_t element_bytes = SizeOf(whole.dtype);
+  const int64_t limit = ChunkLimit(count, element_bytes);
+  for (int64_t begin = 0; begin < count; begin += limit) {
+    uint8_t* chunk = AsBytes(data) + begin * element_bytes;
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * partial,
+                            FoldOnHost(chunk, std::min(limit, count - begin), reduction));
+    MYDIST_ASSIGN_OR_RETURN(const uint8_t* slice, ReduceAcross(partial, reduction));
+    MYDIST_RETURN_IF_ERROR(local_->Allgather(slice, chunk, ByteCounts(element_bytes)));
+  }
+  return Status::Ok();
+}
+
+// This rank's slice of what its host has folded; null when it has none.
+Result<uint8_t*> Hierarchical::FoldOnHost(const uint8_t* input, int64_t count,
+                                          const TwoLevelReduction& reduction) {
+  Split(count, SizeOf(reduction.dtype));
+  if (reduction.is_wide) {
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * wide, wide_.Reserve(count * reduction.partial_bytes()));
+    WidenElements(reduction.dtype, input, wide, count);
+    input = wide;
+  }
+  const int64_t own_bytes = OwnCount() * reduction.partial_bytes();
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, partial_.Reserve(own_bytes));
+  MYDIST_RETURN_IF_ERROR(local_->Reducescatter(input, partial, counts_, reduction.on_host));
+  return partial;
+}
+
+// The slice as all hosts have folded it.
+Result<const uint8_t*> Hierarchical::ReduceAcross(uint8_t* partial,
+                                                  const TwoLevelReduction& reduction) {
+  if (OwnCount() == 0) return static_cast<const uint8_t*>(partial);
+  if (reduction.is_wide) return ReduceAcrossWide(partial, reduction);
+  MYDIST_RETURN_IF_ERROR(cross_->Allreduce(partial, OwnCount(), reduction.across));
+  return static_cast<const uint8_t*>(partial);
+}
+
+// What is folded travels wide, what is handed out is rounded first.
+Result<const uint8_t*> Hierarchical::ReduceAcrossWide(uint8_t* partial,
+                                                      const TwoLevelReduction& reduction) {
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const int hosts = groups_.host_count();
+  if (OwnCount() * reduction.partial_bytes() * (hosts - 1) <= kOneShotBytes) {
+    MYDIST_RETURN_IF_ERROR(cross_->Allreduce(partial, OwnCount(), reduction.across));
+    return Narrowed(partial, reduction);
+  }
+  std::vector<int64_t> counts;
+  std::vector<int64_t> byte_counts;
+  for (int host = 0; host < hosts; ++host) {
+    counts.push_back(EvenSlice(OwnCount(), element_bytes, hosts, host).count);
+    byte_counts.push_back(counts.back() * element_bytes);
+  }
+  const int64_t count = counts[static_cast<size_t>(groups_.host)];
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_.Reserve(count * reduction.partial_bytes()));
+  MYDIST_RETURN_IF_ERROR(cross_->Reducescatter(partial, folded, counts, reduction.across));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * slice, narrow_.Reserve(OwnCount() * element_bytes));
+  uint8_t* own = slice + OffsetOf(byte_counts, groups_.host);
+  NarrowElements(reduction.dtype, folded, own, count);
+  MYDIST_RETURN_IF_ERROR(cross_->Allgather(own, slice, byte_counts));
+  return static_cast<const uint8_t*>(slice);
+}
+
+Result<const uint8_t*> Hierarchical::Narrowed(const uint8_t* wide,
+                                              const TwoLevelReduction& reduction) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * narrow, narrow_.Reserve(OwnCount() * SizeOf(reduction.dtype)));
+  NarrowElements(reduction.dtype, wide, narrow, OwnCount());
+  return static_cast<const uint8_t*>(narrow);
+}
+
+Status Hierarchical::Reduce(const void* input, void* output, int64_t count, const Reduction& whole,
+                            int root) {
+  const TwoLevelReduction reduction(whole);
+  const int64_t element_bytes = SizeOf(whole.dtype);
+  const int64_t limit = ChunkLimit(count, element_bytes);
+  for (int64_t begin = 0; begin < count; begin += limit) {
+    const int64_t offset = begin * element_bytes;
+    MYDIST_RETURN_IF_ERROR(ReduceChunk(AsBytes(input) + offset, Advance(AsBytes(output), offset),
+                                       std::min(limit, count - begin), reduction,
+                                       seats_[static_cast<size_t>(root)]));
+  }
+  return Status::Ok();
+}
+
+Status Hierarchical::ReduceChunk(const uint8_t* input, uint8_t* output, int64_t count,
+                                 const TwoLevelReduction& reduction, const Seat& root) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, FoldOnHost(input, count, reduction));
+  if (OwnCount() > 0) {
+    MYDIST_RETURN_IF_ERROR(
+        cross_->Reduce(partial, partial, OwnCount(), reduction.across, root.host));
+  }
+  if (groups_.host != root.host) return Status::Ok();
+  const uint8_t* slice = partial;
+  if (reduction.is_wide) {
+    MYDIST_ASSIGN_OR_RETURN(slice, Narrowed(partial, reduction));
+  }
+  return local_->Gather(slice, output, ByteCounts(SizeOf(reduction.dtype)), root.place);
+}
+
+Status Hierarchical::Broadcast(void* data, int64_t bytes, int root) {
+  const Seat seat = seats_[static_cast<size_t>(root)];
+  if (bytes == 0) return Status::Ok();
+  Split(bytes, 1);
+  uint8_t* slice = AsBytes(data) + OffsetOf(counts_, groups_.place);
+  const bool has_root = groups_.host == seat.host;
+  if (has_root) MYDIST_RETURN_IF_ERROR(local_->Broadcast(data, bytes, seat.place));
+  if (OwnCount() > 0) MYDIST_RETURN_IF_ERROR(cross_->Broadcast(slice, OwnCount(), seat.host));
+  return has_root ? Status::Ok() : local_->Allgather(slice, data, counts_);
+}
+
+Status Hierarchical::Barrier() {
+  MYDIST_RETURN_IF_ERROR(local_->Barrier());
+  if (groups_.place == 0) MYDIST_RETURN_IF_ERROR(cross_->Barrier());
+  return local_->Barrier();
+}
+
+}  // namespace mydist
