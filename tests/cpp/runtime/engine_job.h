@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_port.h"
 #include "runtime/engine.h"
+#include "world/host_groups.h"
 
 namespace mydist {
 
@@ -44,21 +46,32 @@ struct JobOptions {
   Config config;
   std::vector<std::string> hosts;  // Default: all on one.
   std::string timeline_path;
-  bool shares_memory = false;  // Then no tensor may pass through the backend.
+  // Then no tensor may pass through the backend inside a host.
+  bool shares_memory = false;
 };
 
+// Refuses tensors between ranks of one host.
 class RefusingTransport final : public Transport {
  public:
-  RefusingTransport(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Status Exchange(std::span<const SendTransfer>, std::span<const ReceiveTransfer>) override {
-    return Status::Internal("a tensor passed through the backend");
+  RefusingTransport(std::unique_ptr<Transport> inner, std::vector<std::string> hosts)
+      : inner_(std::move(inner)), hosts_(std::move(hosts)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Status Exchange(std::span<const SendTransfer> sends,
+                  std::span<const ReceiveTransfer> receives) override {
+    const auto is_here = [this](const auto& transfer) {
+      return hosts_[static_cast<size_t>(transfer.peer)] == hosts_[static_cast<size_t>(rank())];
+    };
+    if (std::any_of(sends.begin(), sends.end(), is_here) ||
+        std::any_of(receives.begin(), receives.end(), is_here)) {
+      return Status::Internal("a tensor passed through the backend");
+    }
+    return inner_->Exchange(sends, receives);
   }
 
  private:
-  const int rank_;
-  const int size_;
+  const std::unique_ptr<Transport> inner_;
+  const std::vector<std::string> hosts_;
 };
 
 class EngineJob {
@@ -74,7 +87,7 @@ class EngineJob {
         options.hosts.empty() ? std::vector<std::string>(static_cast<size_t>(size), "host-a")
                               : options.hosts;
     std::vector<std::unique_ptr<shm::ShmPort>> ports(static_cast<size_t>(size));
-    if (options.shares_memory) ports = ShareMemory(connections);
+    if (options.shares_memory) ports = ShareMemory(connections, hosts);
     for (int r = 0; r < size; ++r) {
       EngineRank& rank = ranks_.emplace_back();
       Config config = options.config;
@@ -107,20 +120,23 @@ class EngineJob {
 
  private:
   static std::vector<std::unique_ptr<shm::ShmPort>> ShareMemory(
-      std::vector<Connection>& connections) {
+      std::vector<Connection>& connections, const std::vector<std::string>& hosts) {
     std::vector<std::unique_ptr<shm::ShmPort>> ports(connections.size());
-    shm::ArenaOptions options;
-    for (const Connection& connection : connections) options.ranks.push_back(connection.rank);
+    std::vector<int> all;
+    for (const Connection& connection : connections) all.push_back(connection.rank);
     std::vector<std::thread> threads;
     for (Connection& connection : connections) {
-      options.index = connection.rank;
-      threads.emplace_back([&connection, &ports, options] {
+      threads.emplace_back([&] {
+        const HostGroups groups = MakeHostGroups(hosts, all, connection.rank);
+        shm::ArenaOptions options;
+        options.ranks = groups.own_members();
+        options.index = groups.place;
         auto established = shm::Arena::Establish(options, connection.exchange);
         ASSERT_TRUE(established.ok() && established->arena != nullptr);
         ports[static_cast<size_t>(connection.rank)] =
             std::make_unique<shm::ShmPort>(std::move(established->arena));
         connection.transport =
-            std::make_unique<RefusingTransport>(connection.rank, connection.size);
+            std::make_unique<RefusingTransport>(std::move(connection.transport), hosts);
       });
     }
     for (std::thread& thread : threads) thread.join();

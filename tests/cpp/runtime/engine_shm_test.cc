@@ -67,7 +67,7 @@ TEST(EngineShmTest, SoDoThoseOfProcessSets) {
 
 // Without shared memory the job of these tests would indeed fail.
 TEST(EngineShmTest, TheBackendOfTheseTestsRefusesTensors) {
-  RefusingTransport transport(0, 2);
+  RefusingTransport transport(std::move(ConnectLoopback(2)[0].transport), {"a", "a"});
   const uint8_t byte = 0;
   const SendTransfer send{1, &byte, 1};
   EXPECT_THAT(transport.Exchange({&send, 1}, {}).ToString(),
