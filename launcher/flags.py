@@ -202,7 +202,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("--hierarchical-allreduce",),
-        "reduce inside each host first [by layout and size]",
+        "reduce inside each host first [as --shared-memory]",
         variable="MYDIST_HIERARCHICAL_ALLREDUCE",
         negatable=True,
     ),

@@ -41,7 +41,7 @@ struct MYDIST_EXPORT Config {
   ControllerChoice controller = ControllerChoice::kAuto;
   // MYDIST_NETWORK_INTERFACES: comma-separated names, first usable wins; empty = by route.
   std::vector<std::string> network_interfaces;
-  // MYDIST_HIERARCHICAL_ALLREDUCE: unset = chosen by layout and size.
+  // MYDIST_HIERARCHICAL_ALLREDUCE: hosts first, then between them; unset = as shared_memory.
   std::optional<bool> hierarchical_allreduce;
   // MYDIST_SHARED_MEMORY: ranks of one host reduce through shared memory.
   bool shared_memory = false;

@@ -21,6 +21,7 @@ STALL_SECONDS = 20
 _ENVIRONMENTS = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     "shared": {"MYDIST_SHARED_MEMORY": "1"},
+    "hosts": {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"},
 }
 
 

@@ -52,6 +52,18 @@ SUITES = {
         "point_to_point",
         "joining",
     ),
+    # The same with two ranks on each of several hosts, which reduce first.
+    "hosts": (
+        "allreduce",
+        "gathering",
+        "moving",
+        "mismatch",
+        "training",
+        "process_sets",
+        "rooted",
+        "point_to_point",
+        "joining",
+    ),
     # What depends on how tensors are packed, once more with fusion switched off.
     "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
 }

@@ -21,6 +21,8 @@ JOBS = [
     *[(3, backend, "unfused") for backend in ("gloo", "mpi")],
     (2, "mpi", "shared"),
     (3, "gloo", "shared"),
+    (4, "gloo", "hosts"),
+    (3, "mpi", "hosts"),
 ]
 ITEMS = [
     pytest.param(np, backend, suite, check.name, id=f"{backend}-np{np}-{suite}-{check.name}")
