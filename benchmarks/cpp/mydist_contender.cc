@@ -1,3 +1,4 @@
+#include <cstring>
 #include <numeric>
 
 #include "contender.h"
@@ -38,9 +39,13 @@ class Mydist final : public Contender {
   shm::ShmCollectives collectives_;
 };
 
-Result<std::shared_ptr<float>> Allocate(shm::ShmPort&, int64_t bytes, bool in_arena) {
-  if (in_arena) return Status::Internal("tensors in the arena are not part of this version");
-  return PrivateMemory(bytes);
+Result<std::shared_ptr<float>> Allocate(shm::ShmPort& port, int64_t bytes, bool in_arena) {
+  if (!in_arena) return PrivateMemory(bytes);
+  const std::shared_ptr<shm::ArenaHeap> heap = port.heap();
+  if (heap == nullptr) return Status::Internal("the ranks of this host have no heap in common");
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<uint8_t> memory, heap->Allocate(bytes));
+  std::memset(memory.get(), 0, static_cast<size_t>(bytes));
+  return std::shared_ptr<float>(memory, reinterpret_cast<float*>(memory.get()));
 }
 
 Result<std::unique_ptr<shm::ShmPort>> OpenPort(Ranks* ranks) {
