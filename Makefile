@@ -37,9 +37,8 @@ format: setup-check ## reformat the sources
 tidy: setup-check build ## clang-tidy on the core (slow)
 	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
 
-bench: build ## allreduce next to Open MPI and torch's gloo, as a table
-	@scripts/in_environment.sh mydistrun -np 2 python -m mydist.bench allreduce \
-	  --sizes 8,64K,4M,64M --peers mydist-mpi,openmpi,torch-gloo
+bench: build ## measure every target: target, measured, verdict (some minutes; keep the machine idle)
+	@scripts/bench.sh
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread

@@ -133,7 +133,10 @@ setup(
     license="Apache-2.0",
     packages=packages(),
     package_dir={"mydist": "python/mydist", "mydist.launcher": "launcher"},
-    package_data={"mydist": ["py.typed", "*.pyi", "bench/*.c"], "mydist.launcher": ["py.typed"]},
+    package_data={
+        "mydist": ["py.typed", "*.pyi", "bench/*.c", "bench/*.cc", "bench/*.h"],
+        "mydist.launcher": ["py.typed"],
+    },
     ext_modules=[Extension("mydist._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

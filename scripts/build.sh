@@ -11,7 +11,7 @@ PYTHON="$(find_python)"
 has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
 
 describe_build() {
-  cat setup.py pyproject.toml VERSION
+  cat setup.py pyproject.toml VERSION scripts/build.sh
   "$PYTHON" -c 'import sys, importlib.metadata as m; print(sys.version, m.version("torch"))'
   echo "$PYTHON ${CMAKE_ARGS:-} ${MYDIST_WITH_MPI:-} ${MYDIST_WITH_GLOO:-} ${MYDIST_WITH_CUDA:-}"
   # A package installed later may switch on a backend that was left out.
@@ -21,7 +21,7 @@ describe_build() {
 
 STAMP="$(describe_build | stamp_of package)"
 if [[ ! -e "$STAMP" || ! -f "$DEV_TREE/build.ninja" ]] || ! has_module "$PYTHON" mydist; then
-  MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="-DMYDIST_BUILD_TESTS=ON ${CMAKE_ARGS:-}" \
+  MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="-DMYDIST_BUILD_TESTS=ON -DMYDIST_BUILD_BENCHMARKS=ON ${CMAKE_ARGS:-}" \
     MAX_JOBS="$JOBS" "$PYTHON" -m pip install -v --no-build-isolation --no-deps -e .
   set_stamp package "$STAMP"
 fi

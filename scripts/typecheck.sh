@@ -11,6 +11,7 @@ for entry in python/mydist/*; do
   [[ "$entry" == *.so || "$entry" == */lib ]] || ln -s "$ROOT/$entry" "$VIEW/"
 done
 [[ ! -d launcher ]] || ln -s "$ROOT/launcher" "$VIEW/launcher"
+ln -s "$ROOT/benchmarks" build/typecheck/benchmarks
 cd build/typecheck
 "$(find_python)" -m mypy --config-file "$ROOT/pyproject.toml" --cache-dir "$ROOT/.mypy_cache" \
-  --package mydist
+  --package mydist --package benchmarks

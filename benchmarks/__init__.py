@@ -1,0 +1,1 @@
+"""The figures that mydist is built to reach, measured: `make bench`, or `python -m benchmarks`."""

@@ -1,0 +1,116 @@
+"""python -m benchmarks: measures every target and says which are met.
+
+Writes everything to build/bench/targets.json; `--markdown` turns that file into the table of
+docs/performance.md. The machine should have nothing else to do meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from .results import Results
+from .suites import ROOT, SUITES, Setting, SuiteFailed
+from .targets import TARGETS, Target
+from .verdicts import format_markdown, format_text, from_json, judge, to_json
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 when a suite failed, but not when a target is missed."""
+    options = _parser().parse_args(arguments)
+    if options.markdown:
+        print(_markdown(options.json))
+        return 0
+    chosen = [target for target in TARGETS if not options.only or target.row in options.only]
+    setting = Setting(options.core, options.json.parent.resolve(), options.smoke)
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    results, failed = _measure(chosen, setting)
+    verdicts = judge(chosen, results)
+    print(format_text(verdicts))
+    document = {
+        "machine": describe_machine(),
+        "commit": _commit(),
+        "smoke": options.smoke,
+        "verdicts": to_json(verdicts),
+        "rows": {name: [asdict(row) for row in rows] for name, rows in results.rows.items()},
+        "figures": results.figures,
+        "reasons": results.reasons,
+    }
+    options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(f"all figures: {options.json}")
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    rows = sorted({target.row for target in TARGETS}, key=lambda row: int(row[1:]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), metavar="ROWS", help=f"of {','.join(rows)}"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="run everything as small as can be; measures nothing"
+    )
+    parser.add_argument("--json", type=Path, default=ROOT / "build/bench/targets.json")
+    parser.add_argument(
+        "--core",
+        type=Path,
+        default=ROOT / "build/dev/benchmarks/bench_allreduce",
+        help="the C++ program",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="measure nothing, print the JSON file as a table"
+    )
+    return parser
+
+
+def _measure(chosen: Sequence[Target], setting: Setting) -> tuple[Results, bool]:
+    """What the suites of the chosen targets found, and whether one failed."""
+    results, failed = Results(), False
+    needed = {target.suite for target in chosen}
+    for name in [name for name in SUITES if name in needed]:
+        started = time.monotonic()
+        try:
+            SUITES[name](setting, results)
+        except SuiteFailed as error:
+            failed = True
+            results.reasons[name] = str(error).splitlines()[0]
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return results, failed
+
+
+def describe_machine() -> str:
+    """Processor, cores that may be used, kernel."""
+    model = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _markdown(path: Path) -> str:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    title = f"{document['machine']}; mydist at commit {document['commit']}."
+    return f"{title}\n\n{format_markdown(from_json(document['verdicts']))}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

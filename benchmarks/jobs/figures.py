@@ -1,0 +1,35 @@
+"""What the jobs share: the command line, and writing the figures on rank 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import mydist as md
+
+
+@dataclass(frozen=True)
+class JobArguments:
+    """JOB FILE [--smoke]"""
+
+    path: Path
+    smoke: bool
+
+    def pick(self, usual: int, smoke: int) -> int:
+        """A number of repetitions."""
+        return smoke if self.smoke else usual
+
+
+def parse_arguments() -> JobArguments:
+    """From the command line."""
+    return JobArguments(Path(sys.argv[1]), "--smoke" in sys.argv[2:])
+
+
+def write_figures(arguments: JobArguments, figures: dict[str, float]) -> None:
+    """Rank 0 writes and prints them; the others do nothing."""
+    if md.rank() == 0:
+        text = json.dumps(figures, indent=1)
+        arguments.path.write_text(text + "\n", encoding="utf-8")
+        print(text, flush=True)

@@ -1,0 +1,135 @@
+"""A7: the gradients of ResNet-50 through the torch API, next to DistributedDataParallel over Gloo.
+
+    mydistrun -np 2 python -m benchmarks.jobs.gradients FILE
+
+There is no network: a backward pass gives every parameter a gradient that was made before, so what
+a pass takes beyond the same without any exchange is the time of communication. Both average; every
+gradient is checked after every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mydist as md
+from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.resnet50 import parameter_shapes
+from mydist.bench.contest import Stopwatch, share
+from mydist.bench.implementations import TorchGloo, close_torch_gloo
+from mydist.bench.problem import WrongResult, offset
+from mydist.bench.results import Measured, median
+
+_WARM_UPS = 3
+
+
+class Parameters(nn.Module):
+    """Nothing but parameters; forward gives a view of each, in order."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
+
+    def forward(self) -> list[torch.Tensor]:
+        """Tensors whose gradients are those of the parameters."""
+        return [parameter.view_as(parameter) for parameter in self.all]
+
+
+class Contestant:
+    """Parameters, and how their gradients are exchanged."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        forward: nn.Module,
+        complete: Callable[[], object],
+        zero: Callable[[], object],
+    ) -> None:
+        self.parameters, self.forward = parameters, forward
+        self.complete, self.zero = complete, zero
+
+    def run_pass(self, gradients: Sequence[torch.Tensor], watch: Stopwatch) -> None:
+        """Times backward until all gradients are there."""
+        self.zero()
+        outputs = self.forward()
+
+        def backward() -> torch.Tensor:
+            torch.autograd.backward(outputs, gradients)
+            self.complete()
+            return gradients[0]
+
+        md.barrier()
+        watch.time(backward)
+
+    def check(self, expected: float, name: str) -> None:
+        """Raises WrongResult unless all gradients have that value everywhere."""
+        for index, parameter in enumerate(self.parameters.all):
+            if parameter.grad is None or not bool(parameter.grad.eq(expected).all()):
+                raise WrongResult(f"{name}: gradient {index} on rank {md.rank()} is not {expected}")
+
+
+def contestants(shapes: Sequence[tuple[int, ...]]) -> dict[str, Contestant]:
+    """Without an exchange, mydist, DDP."""
+    alone, ours, theirs = (Parameters(shapes) for _ in range(3))
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD(ours.parameters(), lr=0.0), named_parameters=ours.named_parameters()
+    )
+    TorchGloo(one_host=md.local_size() == md.size())
+    parallel = DistributedDataParallel(theirs)
+
+    def nothing() -> None:
+        pass
+
+    return {
+        "alone": Contestant(alone, alone, nothing, alone.zero_grad),
+        "mydist": Contestant(ours, ours, optimizer.synchronize, optimizer.zero_grad),
+        "ddp": Contestant(theirs, parallel, nothing, parallel.zero_grad),
+    }
+
+
+def measure(arguments: JobArguments) -> dict[str, float]:
+    """Milliseconds of each, times beyond "alone", their ratio, and bytes packed per pass."""
+    shapes = parameter_shapes() if not arguments.smoke else [(64, 3, 7, 7), (64,), (10, 64)]
+    rounds, passes = arguments.pick(5, 1), arguments.pick(5, 2)
+    field = contestants(shapes)
+    gradients = [torch.empty(shape) for shape in shapes]
+    found = {name: Measured() for name in field}
+    packed = 0
+    for _ in range(rounds):
+        for name, contestant in field.items():
+            watch, before = Stopwatch(), md.stats().get("pack_bytes", -1)
+            for index in range(_WARM_UPS + passes):
+                if index == _WARM_UPS:
+                    watch, before = Stopwatch(), md.stats().get("pack_bytes", -1)
+                for gradient in gradients:
+                    gradient.fill_(offset(md.rank(), index))
+                contestant.run_pass(gradients, watch)
+                offsets = [offset(rank, index) for rank in range(md.size())]
+                average = sum(offsets) / md.size()
+                contestant.check(offsets[md.rank()] if name == "alone" else average, name)
+            found[name].add(share(watch.measured))
+            if name == "mydist" and before >= 0:
+                packed += md.stats()["pack_bytes"] - before
+    times = {f"{name}_us": median(measured.times_us) for name, measured in found.items()}
+    ours, theirs = (times[f"{name}_us"] - times["alone_us"] for name in ("mydist", "ddp"))
+    figures = {**times, "mydist_beyond_us": ours, "ddp_beyond_us": theirs}
+    figures["ratio"] = theirs / max(ours, 1.0)
+    if "pack_bytes" in md.stats():
+        figures["pack_bytes"] = packed / (rounds * passes)
+    return figures
+
+
+def main() -> None:
+    """Measures and writes the figures."""
+    arguments = parse_arguments()
+    md.init()
+    write_figures(arguments, measure(arguments))
+    close_torch_gloo()
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()

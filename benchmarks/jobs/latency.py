@@ -1,0 +1,73 @@
+"""A8: from submit to done, one tensor of 4 bytes that every rank has seen before.
+
+    mydistrun -np 2 python -m benchmarks.jobs.latency FILE
+
+Once with the caller waiting, once through the engine's thread: the caller only polls.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+import mydist as md
+from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from mydist.bench.contest import Stopwatch, pin_to_core, share
+from mydist.bench.problem import WrongResult
+from mydist.bench.results import Measured, quantile
+
+_WARM_UPS = 20
+
+
+def wait_for(data: torch.Tensor) -> torch.Tensor:
+    """The caller waits at once."""
+    return md.allreduce_(data, op=md.Sum, name="latency.wait")
+
+
+def poll_for(data: torch.Tensor) -> torch.Tensor:
+    """The caller looks whether it is done, and lets others run in between."""
+    handle = md.allreduce_async_(data, op=md.Sum, name="latency.poll")
+    while not md.poll(handle):
+        os.sched_yield()
+    result = md.synchronize(handle)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def measure(arguments: JobArguments) -> dict[str, float]:
+    """Medians and 99th percentiles in microseconds."""
+    data = torch.zeros(1)
+    figures = {}
+    found = {"caller": Measured(), "thread": Measured()}
+    for _ in range(5):
+        for name, call in (("caller", wait_for), ("thread", poll_for)):
+            watch = Stopwatch()
+            for index in range(_WARM_UPS + arguments.pick(300, 3)):
+                if index == _WARM_UPS:
+                    watch = Stopwatch()
+                data.fill_(index)
+                watch.time(lambda call=call: call(data))  # type: ignore[misc]
+                if data.item() != index * md.size():
+                    raise WrongResult(f"{name}: got {data.item()}, expected {index * md.size()}")
+            found[name].add(share(watch.measured))
+    for name, measured in found.items():
+        ordered = sorted(measured.times_us)
+        figures[f"{name}_us"] = quantile(ordered, 0.5)
+        figures[f"{name}_min_us"] = ordered[0]
+        figures[f"{name}_p99_us"] = quantile(ordered, 0.99)
+        figures[f"{name}_switches"] = measured.context_switches / len(ordered)
+    return figures
+
+
+def main() -> None:
+    """Measures and writes the figures."""
+    arguments = parse_arguments()
+    md.init()
+    pin_to_core(one_host=True)
+    write_figures(arguments, measure(arguments))
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Targets: the figures to reach on two cores, one entry per comparison. The only place they are in.
+
+A row (A1, A2, …) is a subject; its entries are met or missed one by one. "Open MPI" is what mpirun
+gives over its shared memory, "Gloo" is libgloo's ring over TCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mydist.bench.results import format_size
+
+from .results import Results
+
+# Suites of measurements; see suites.py.
+CORE2, CORE4 = "core-2", "core-4"
+TCP_GLOO, TCP_MPI = "tcp-gloo", "tcp-mpi"
+HIERARCHY, HIERARCHY_BYTES = "hierarchy", "hierarchy-bytes"
+STEP_RESNET, STEP_GPT = "step-resnet", "step-gpt"
+GRADIENTS, LATENCY, STEADY, TIMELINE = "gradients", "latency", "steady", "timeline"
+
+K, M = 1 << 10, 1 << 20
+ARENA, PRIVATE = "mydist-arena", "mydist-private"
+_PEER_NAMES = {"openmpi": "Open MPI", "gloo": "Gloo", "ddp-gloo": "DDP over Gloo"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is compared with what. `relation` is "<=" or ">=" or "=="."""
+
+    row: str
+    what: str
+    relation: str
+    target: float
+    unit: str
+    suite: str
+    measured: Callable[[Results], float | None]
+
+    def is_met(self, value: float) -> bool:
+        """Whether the figure is as good as it should be."""
+        if self.relation == "<=":
+            return value <= self.target
+        return value >= self.target if self.relation == ">=" else value == self.target
+
+
+def _time(row: str, suite: str, impl: str, size: int, most_us: float) -> Target:
+    def measured(results: Results) -> float | None:
+        found = results.row(suite, impl, size)
+        return found.p50_us if found else None
+
+    what = f"{format_size(size)}B {impl.removeprefix('mydist-')}"
+    return Target(row, what, "<=", most_us, "µs", suite, measured)
+
+
+def _speed(row: str, suite: str, impl: str, size: int, least_gbs: float) -> Target:
+    def measured(results: Results) -> float | None:
+        found = results.row(suite, impl, size)
+        return found.algbw_gbs if found else None
+
+    what = f"{format_size(size)}B {impl.removeprefix('mydist-')}"
+    return Target(row, what, ">=", least_gbs, "GB/s", suite, measured)
+
+
+def _efficiency(row: str, suite: str, impl: str, size: int, least_percent: float) -> Target:
+    def measured(results: Results) -> float | None:
+        found = results.row(suite, impl, size)
+        return 100 * found.efficiency if found and found.efficiency else None
+
+    what = f"{format_size(size)}B {impl.removeprefix('mydist-')}, of the bound"
+    return Target(row, what, ">=", least_percent, "%", suite, measured)
+
+
+def _faster(
+    row: str, suite: str, impl: str, peer: str, size: int | None, least: float, what: str = ""
+) -> Target:
+    """How many times the peer's median time is ours."""
+
+    def measured(results: Results) -> float | None:
+        ours, theirs = results.row(suite, impl, size), results.row(suite, peer, size)
+        return theirs.p50_us / ours.p50_us if ours and theirs else None
+
+    subject = what or f"{format_size(size or 0)}B {impl.removeprefix('mydist-')}"
+    text = f"{subject} against {_PEER_NAMES[peer]}"
+    return Target(row, text, ">=", least, "×", suite, measured)
+
+
+def _figure(
+    row: str, suite: str, name: str, what: str, relation: str, target: float, unit: str
+) -> Target:
+    return Target(row, what, relation, target, unit, suite, lambda r: r.figure(suite, name))
+
+
+def _core() -> Iterable[Target]:
+    for size in (8, 64):
+        yield _time("A1", CORE2, ARENA, size, 0.40)
+        yield _faster("A1", CORE2, ARENA, "openmpi", size, 1.4)
+        yield _faster("A1", CORE2, ARENA, "gloo", size, 150)
+    for size, most_us, least in ((1 * K, 0.6, 2.0), (8 * K, 1.0, 5.0), (64 * K, 3.5, 4.5)):
+        yield _time("A2", CORE2, ARENA, size, most_us)
+        yield _faster("A2", CORE2, ARENA, "openmpi", size, least)
+    for size in (1 * M, 4 * M, 16 * M):
+        yield _speed("A3", CORE2, ARENA, size, 26)
+        yield _faster("A3", CORE2, ARENA, "openmpi", size, 2.8)
+        yield _faster("A3", CORE2, ARENA, "gloo", size, 9)
+        if size >= 4 * M:
+            yield _efficiency("A3", CORE2, ARENA, size, 90)
+    yield _speed("A4", CORE2, ARENA, 64 * M, 20)
+    yield _faster("A4", CORE2, ARENA, "openmpi", 64 * M, 6)
+    yield _faster("A4", CORE2, ARENA, "gloo", 64 * M, 12)
+    for size, least_gbs, least in ((4 * M, 13, 1.4), (16 * M, 13, 1.4), (64 * M, 9.5, 3.0)):
+        yield _speed("A5", CORE2, PRIVATE, size, least_gbs)
+        yield _faster("A5", CORE2, PRIVATE, "openmpi", size, least)
+    for size, least in ((8, 2.5), (8 * K, 6.0), (4 * M, 4.0), (64 * M, 6.0)):
+        yield _faster("A6", CORE4, ARENA, "openmpi", size, least)
+
+
+def _torch_api() -> Iterable[Target]:
+    yield _figure(
+        *("A7", GRADIENTS, "ratio", "161 gradients, time beyond DDP's computing"), ">=", 6, "×"
+    )
+    yield _figure("A7", GRADIENTS, "pack_bytes", "bytes packed per step", "==", 0, "B")
+    yield _figure("A8", LATENCY, "caller_us", "4 B cached, caller waiting", "<=", 10, "µs")
+    yield _figure("A8", LATENCY, "thread_us", "4 B cached, engine's thread", "<=", 90, "µs")
+    yield _figure("A9", STEADY, "messages_per_step", "control messages per step", "==", 0, "")
+    yield _figure("A9", STEADY, "idle_wakeups", "idle wake-ups per second", "==", 0, "")
+
+
+def _between_hosts() -> Iterable[Target]:
+    for suite, peer in ((TCP_GLOO, "gloo"), (TCP_MPI, "openmpi")):
+        for size in (8, 64 * K, 4 * M, 64 * M):
+            what = f"{format_size(size)}B over {_PEER_NAMES[peer]}'s TCP"
+            yield _faster("A10", suite, "mydist", peer, size, 1.0, what)
+    for size in (4 * M, 64 * M):
+        what = f"{format_size(size)}B, 2 hosts × 2 ranks"
+        yield _faster("A11", HIERARCHY, "mydist", "gloo", size, 2.0, what)
+    what = "bytes a host sends, beyond 2n(N-1)/N"
+    yield _figure("A11", HIERARCHY_BYTES, "excess_bytes", what, "==", 0, "B")
+
+
+def _training() -> Iterable[Target]:
+    for suite, model in ((STEP_RESNET, "small ResNet"), (STEP_GPT, "small GPT")):
+        yield _faster("A13", suite, "mydist", "ddp-gloo", None, 1.15, f"step of a {model}")
+    yield _figure("A14", TIMELINE, "slower_percent", "timeline on, step slower by", "<=", 1, "%")
+
+
+TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_training())

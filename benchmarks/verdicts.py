@@ -1,0 +1,100 @@
+"""Verdicts: targets and measurements side by side, as a table for people, Markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from .results import Results
+from .targets import Target
+
+MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table; `reason` says why a figure was not measured."""
+
+    row: str
+    what: str
+    relation: str
+    target: float
+    unit: str
+    measured: float | None
+    verdict: str
+    reason: str = ""
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Row, what, target, measured, verdict."""
+        sign = {"<=": "≤", ">=": "≥", "==": "="}[self.relation]
+        measured = "-" if self.measured is None else _number(self.measured, self.unit)
+        return (
+            self.row,
+            self.what,
+            f"{sign} {_number(self.target, self.unit)}",
+            measured,
+            (f"{self.verdict}: {self.reason}" if self.reason else self.verdict),
+        )
+
+
+def judge(targets: Sequence[Target], results: Results) -> list[Verdict]:
+    """One verdict per target, in order."""
+    return [_judge(target, results) for target in targets]
+
+
+def _judge(target: Target, results: Results) -> Verdict:
+    value = target.measured(results)
+    verdict, reason = NOT_MEASURED, ""
+    if value is None:
+        reason = results.reasons.get(target.suite) or "a contender was missing"
+    else:
+        verdict = MET if target.is_met(value) else MISSED
+    facts = (target.row, target.what, target.relation, target.target, target.unit)
+    return Verdict(*facts, value, verdict, reason)
+
+
+def _number(value: float, unit: str) -> str:
+    if float(value).is_integer() and abs(value) < 1e9:
+        text = str(int(value))
+    else:
+        text = f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
+    return f"{text} {unit}".rstrip()
+
+
+_HEADINGS = ("row", "what", "target", "measured", "verdict")
+
+
+def format_text(verdicts: Sequence[Verdict]) -> str:
+    """A table with aligned columns, and how many were met."""
+    lines = [_HEADINGS, *(v.cells() for v in verdicts)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*text, "", summary(verdicts)])
+
+
+def format_markdown(verdicts: Sequence[Verdict]) -> str:
+    """The same as a Markdown table, with an empty column for the causes of misses."""
+    lines = ["| " + " | ".join((*_HEADINGS, "cause of a miss")) + " |", "|---" * 6 + "|"]
+    lines += ["| " + " | ".join((*v.cells(), "")) + " |" for v in verdicts]
+    return "\n".join([*lines, "", summary(verdicts)])
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """How many there are of each verdict."""
+    counts = {
+        word: sum(v.verdict == word for v in verdicts) for word in (MET, MISSED, NOT_MEASURED)
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
+    """The reverse of `from_json`."""
+    return [asdict(v) for v in verdicts]
+
+
+def from_json(items: Sequence[dict[str, object]]) -> list[Verdict]:
+    """The reverse of `to_json`."""
+    return [Verdict(**item) for item in items]  # type: ignore[arg-type]

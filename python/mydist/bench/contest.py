@@ -1,0 +1,167 @@
+"""Contest: mydist and its peers take turns, size by size and round by round.
+
+One iteration: every rank rewrites its tensor, all meet at a barrier of the implementation under
+test, then the call is timed on every rank; the slowest rank counts. Every result is checked.
+In each round all ranks at once also multiply a tensor by a constant, in place: T_rw, the time that
+the memory takes to give and take the bytes of the operation, which nothing can beat.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import mydist as md
+from mydist.bench.implementations import Implementation
+from mydist.bench.peers import SeparatePeer
+from mydist.bench.problem import Problem, Shape
+from mydist.bench.results import Measured, Row, Subject, make_row, median
+
+_WARM_UPS = 2
+# Below this the time of a call without any work would be most of T_rw.
+_LEAST_BOUND_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. Sizes in bytes per rank; iterations are per size and round."""
+
+    op: str
+    sizes: Sequence[int]
+    dtype: torch.dtype
+    rounds: int
+    iterations: int | None = None
+
+    def iterations_at(self, size_bytes: int) -> int:
+        """As given, else as many as take well below a second."""
+        return self.iterations or max(3, min(200, (16 << 20) // max(size_bytes, 1)))
+
+    def shape(self, size_bytes: int) -> Shape:
+        """Of this rank's problem."""
+        return Shape(self.op, self.dtype, size_bytes, md.rank(), md.size())
+
+
+class Stopwatch:
+    """Times calls of this rank, with what they cost: CPU time and context switches."""
+
+    def __init__(self) -> None:
+        self.measured = Measured()
+
+    def time(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """What `call` returns."""
+        usage, cpu = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
+        started = time.perf_counter()
+        output = call()
+        elapsed = time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        self.measured.times_us.append(elapsed * 1e6)
+        self.measured.cpu_seconds += time.process_time() - cpu
+        self.measured.context_switches += (
+            after.ru_nvcsw + after.ru_nivcsw - usage.ru_nvcsw - usage.ru_nivcsw
+        )
+        return output
+
+
+def share(mine: Measured) -> Measured:
+    """Of all ranks: times of the slowest, means of the rest. Collective."""
+    times = torch.tensor(mine.times_us, dtype=torch.float64)
+    costs = torch.tensor([mine.cpu_seconds, mine.context_switches], dtype=torch.float64)
+    slowest = md.allreduce(times, op=md.Max, name="bench.times")
+    cpu, switches = md.allreduce(costs, op=md.Average, name="bench.costs").tolist()
+    return Measured(slowest.tolist(), cpu, switches)
+
+
+def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Measured:
+    """One round at one size; two more iterations before it warm up. Collective.
+
+    Raises:
+        WrongResult: a result was wrong on this rank.
+    """
+    problem = Problem(plan.shape(size_bytes))
+    call, watch = implementation.prepare(problem), Stopwatch()
+    for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
+        if iteration == _WARM_UPS:
+            watch = Stopwatch()
+        problem.fill(iteration)
+        implementation.barrier()
+        output = watch.time(call)
+        problem.check(output, iteration, implementation.name)
+    return share(watch.measured)
+
+
+def memory_pass(plan: Plan, size_bytes: int) -> Measured:
+    """T_rw of one round: an in-place pass that loads and stores as many bytes. Collective."""
+    count = plan.shape(size_bytes).touched_bytes // 2 // torch.float32.itemsize
+    data, watch = torch.ones(max(1, count)), Stopwatch()
+    for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
+        if iteration == _WARM_UPS:
+            watch = Stopwatch()
+        data.fill_(iteration)
+        md.barrier()
+        watch.time(lambda: data.mul_(1.5))
+    return share(watch.measured)
+
+
+def measure(
+    plan: Plan, inside: Sequence[Implementation], outside: Sequence[SeparatePeer]
+) -> list[Row]:
+    """Runs everything. Collective over all ranks; rank 0 gets the rows, the others none.
+
+    Args:
+        plan: what to measure and how often.
+        inside: implementations that run in the processes of this job.
+        outside: peers that rank 0 starts as jobs of their own, with as many ranks.
+
+    Raises:
+        WrongResult: a result was wrong on this rank.
+    """
+    names = [*(i.name for i in inside), *(peer.name for peer in outside)]
+    found = {(size, name): Measured() for size in plan.sizes for name in names}
+    bounds: dict[int, list[float]] = {size: [] for size in plan.sizes}
+    for round_index in range(plan.rounds):
+        for size in plan.sizes:
+            if _has_bound(plan, size):
+                bounds[size] += memory_pass(plan, size).times_us
+            for implementation in inside:
+                found[size, implementation.name].add(run_size(plan, implementation, size))
+        for peer in outside:
+            if md.rank() == 0:
+                for size, measured in peer.run(plan.op, plan.sizes, plan.iterations_at).items():
+                    found[size, peer.name].add(measured)
+            # The others wait here, so that they leave the cores to the peer.
+            md.barrier()
+        if md.rank() == 0:
+            print(f"round {round_index + 1} of {plan.rounds} done", flush=True)
+    if md.rank() != 0:
+        return []
+    dtype = str(plan.dtype).removeprefix("torch.")
+    return [
+        make_row(
+            Subject(plan.op, name, dtype, md.size(), size),
+            found[size, name],
+            median(bounds[size]) if bounds[size] else None,
+        )
+        for size in plan.sizes
+        for name in names
+        if found[size, name].times_us
+    ]
+
+
+def _has_bound(plan: Plan, size_bytes: int) -> bool:
+    return plan.shape(size_bytes).touched_bytes >= 2 * _LEAST_BOUND_BYTES
+
+
+def pin_to_core(one_host: bool) -> None:
+    """Restricts the calling thread to one core, if every rank of the host can have its own.
+
+    Threads that were started before go where there is room. `one_host`: whatever mydist was told.
+    """
+    index, count = (md.rank(), md.size()) if one_host else (md.local_rank(), md.local_size())
+    cores = sorted(os.sched_getaffinity(0))
+    if count <= len(cores):
+        os.sched_setaffinity(0, {cores[index]})

@@ -1,0 +1,121 @@
+"""Models of the training-step benchmark, with the data they are trained on; all made by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+_CLASSES = 10
+_VOCABULARY = 1000
+_CONTEXT = 64
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and one batch for it; the loss is the cross entropy of model(inputs) and labels."""
+
+    model: nn.Module
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def conv_net() -> nn.Module:
+    """About 420,000 parameters on images of shape (1, 28, 28)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 256),
+        nn.ReLU(),
+        nn.Linear(256, _CLASSES),
+    )
+
+
+class _Block(nn.Module):
+    """Two convolutions around which the input is passed (He et al., 2015)."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(after),
+        )
+        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From (batch, before, h, w) to (batch, after, h ÷ stride, w ÷ stride)."""
+        return torch.relu(self.path(x) + self.shortcut(x))
+
+
+def small_resnet() -> nn.Module:
+    """About 2.8 million parameters on images of shape (3, 32, 32)."""
+    widths = (32, 64, 128, 256)
+    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 3, 2, 1, bias=False)]
+    for before, after in zip((widths[0], *widths), widths, strict=False):
+        layers += [_Block(before, after, 1 if before == after else 2), _Block(after, after, 1)]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], _CLASSES)
+    )
+
+
+class _Gpt(nn.Module):
+    """A decoder-only transformer that predicts the token after the last."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(_VOCABULARY, width)
+        self.positions = nn.Parameter(torch.zeros(_CONTEXT, width))
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.head = nn.Linear(width, _VOCABULARY, bias=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(_CONTEXT))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """From (batch, context) to (batch, vocabulary)."""
+        x = self.tokens(tokens) + self.positions
+        logits: torch.Tensor = self.head(self.layers(x, mask=self.mask, is_causal=True)[:, -1])
+        return logits
+
+
+def small_gpt() -> nn.Module:
+    """About 2.2 million parameters on 64 tokens of a vocabulary of 1,000."""
+    return _Gpt(width=192, depth=4)
+
+
+def _images(channels: int, side: int) -> Callable[[int, torch.Generator], torch.Tensor]:
+    return lambda batch, generator: torch.rand(batch, channels, side, side, generator=generator)
+
+
+def _tokens(batch: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, _VOCABULARY, (batch, _CONTEXT), generator=generator)
+
+
+_Inputs = Callable[[int, torch.Generator], torch.Tensor]
+MODELS: dict[str, tuple[Callable[[], nn.Module], _Inputs, int]] = {
+    "conv": (conv_net, _images(1, 28), _CLASSES),
+    "resnet": (small_resnet, _images(3, 32), _CLASSES),
+    "gpt": (small_gpt, _tokens, _VOCABULARY),
+}
+
+
+def make_workload(name: str, batch: int, rank: int) -> Workload:
+    """The same parameters on every rank, other data. KeyError for an unknown name."""
+    make_model, make_inputs, classes = MODELS[name]
+    torch.manual_seed(0)
+    model = make_model()
+    generator = torch.Generator().manual_seed(rank)
+    inputs = make_inputs(batch, generator)
+    labels = torch.randint(0, classes, (batch,), generator=generator)
+    return Workload(model, inputs, labels)
