@@ -52,9 +52,7 @@ def _core(name: str, ranks: int, sizes: Sequence[int]) -> Suite:
             command = ["mpirun", "-np", str(ranks), *crowded, "--bind-to", "none", *command]
         done = _run(command, setting)
         results.rows[name] = [Row(**row) for row in json.loads(done.stdout)]
-        for line in done.stderr.splitlines():
-            if line.startswith("without "):
-                results.reasons[name] = line
+        _note_absent(name, done, results)
 
     return run
 
@@ -77,11 +75,17 @@ def _bench(name: str, ranks: int, arguments: Sequence[str], **more: str) -> Suit
         program = ["-m", "mydist.bench", *filled, "--json", str(path)]
         done = _launch(ranks, [*launcher, sys.executable, *program], setting, variables)
         results.rows[name] = read_json(path)
-        for line in done.stderr.splitlines() + done.stdout.splitlines():
-            if "without " in line:
-                results.reasons[name] = line[line.index("without ") :]
+        _note_absent(name, done, results)
 
     return run
+
+
+def _note_absent(name: str, done: subprocess.CompletedProcess[str], results: Results) -> None:
+    """Both programs say "without PEER: reason" of a peer that cannot run here."""
+    lines = done.stderr.splitlines() + done.stdout.splitlines()
+    absent = [line[line.index("without ") :] for line in lines if "without " in line]
+    if absent:
+        results.reasons[name] = "; ".join(absent)
 
 
 def _job(name: str, ranks: int, module: str) -> Suite:

@@ -46,7 +46,7 @@ def _judge(target: Target, results: Results) -> Verdict:
     value = target.measured(results)
     verdict, reason = NOT_MEASURED, ""
     if value is None:
-        reason = results.reasons.get(target.suite) or "a contender was missing"
+        reason = results.reasons.get(target.suite) or target.missing
     else:
         verdict = MET if target.is_met(value) else MISSED
     facts = (target.row, target.what, target.relation, target.target, target.unit)

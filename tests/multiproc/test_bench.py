@@ -145,7 +145,8 @@ def test_targets_and_verdicts_are_written(tmp_path: Path) -> None:
     assert isinstance(rows, dict)
     assert isinstance(figures, dict)
     assert all(row["ranks"] == 4 for row in rows["hierarchy"])
-    assert "hierarchy-bytes" in figures
+    assert figures["hierarchy-bytes"]["sent_bytes"] > 0
+    assert figures["hierarchy-bytes"]["excess_bytes"] == 0
     verdicts = document["verdicts"]
     assert isinstance(verdicts, list)
     assert {verdict["row"] for verdict in verdicts} == {"A11"}
