@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .results import Results
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [target for target in TARGETS if not options.only or target.row in options.only]
     setting = Setting(options.core, options.json.parent.resolve(), options.smoke)
     setting.folder.mkdir(parents=True, exist_ok=True)
-    results, failed = _measure(chosen, setting)
+    results, failed = _measure(chosen, setting, options.minutes * 60)
     verdicts = judge(chosen, results)
     print(format_text(verdicts))
     document = {
@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--smoke", action="store_true", help="run everything as small as can be; measures nothing"
     )
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="what is not measured by then is left out"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "build/bench/targets.json")
     parser.add_argument(
         "--core",
@@ -71,14 +74,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(chosen: Sequence[Target], setting: Setting) -> tuple[Results, bool]:
+def _measure(chosen: Sequence[Target], setting: Setting, budget_s: float) -> tuple[Results, bool]:
     """What the suites of the chosen targets found, and whether one failed."""
     results, failed = Results(), False
+    end = time.monotonic() + budget_s
     needed = {target.suite for target in chosen}
     for name in [name for name in SUITES if name in needed]:
         started = time.monotonic()
+        left = end - started
+        if left <= 0:
+            results.reasons[name] = f"the {budget_s / 60:g} minutes were over, see --minutes"
+            continue
         try:
-            SUITES[name](setting, results)
+            SUITES[name](replace(setting, timeout_s=min(setting.timeout_s, left)), results)
         except SuiteFailed as error:
             failed = True
             results.reasons[name] = str(error).splitlines()[0]

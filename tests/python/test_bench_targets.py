@@ -94,6 +94,17 @@ def test_the_json_file_becomes_the_table_of_the_docs(
     assert "| A8 | 4 B cached, engine's thread | ≤ 90 µs | 123 µs | missed |  |" in lines
 
 
+def test_what_there_is_no_time_for_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.__main__ import main
+
+    path = tmp_path / "targets.json"
+    assert main(["--only", "A9", "--minutes", "0", "--json", str(path)]) == 0
+    assert "not measured: the 0 minutes were over, see --minutes" in capsys.readouterr().out
+    assert json.loads(path.read_text())["rows"] == {}
+
+
 def test_resnet50_has_its_161_parameters() -> None:
     from benchmarks.jobs.resnet50 import parameter_shapes
 
