@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from mydist.bench.results import format_table
+
 from .results import Results
 from .suites import ROOT, SUITES, Setting, SuiteFailed
 from .targets import TARGETS, Target
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting.folder.mkdir(parents=True, exist_ok=True)
     results, failed = _measure(chosen, setting, options.minutes * 60)
     verdicts = judge(chosen, results)
+    for name, rows in results.rows.items():
+        print(f"{name}:\n{format_table(rows)}\n")
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(),

@@ -164,7 +164,7 @@ def test_the_core_is_measured_next_to_its_peers(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not CORE.exists(), reason=f"{CORE} was not built, see make bench")
-@pytest.mark.parametrize("name", ["bound", "mydist-private"])
+@pytest.mark.parametrize("name", ["bound", "mydist-arena", "mydist-private"])
 def test_the_core_benchmark_notices_wrong_results(name: str) -> None:
     command = [str(CORE), "--ranks", "2", "--effort", "1", "--sizes", "4096", "--falsify", name]
     done = subprocess.run(

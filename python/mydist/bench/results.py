@@ -119,12 +119,12 @@ def make_row(subject: Subject, measured: Measured, bound_us: float | None = None
 
 _COLUMNS = (
     # Heading, width, digits after the point, field.
-    ("min us", 10, 1, "min_us"),
-    ("p50 us", 10, 1, "p50_us"),
-    ("p99 us", 10, 1, "p99_us"),
+    ("min us", 10, 2, "min_us"),
+    ("p50 us", 10, 2, "p50_us"),
+    ("p99 us", 10, 2, "p99_us"),
     ("algbw GB/s", 10, 3, "algbw_gbs"),
     ("busbw GB/s", 10, 3, "busbw_gbs"),
-    ("bound us", 10, 1, "bound_us"),
+    ("bound us", 10, 2, "bound_us"),
     ("eff.", 5, 2, "efficiency"),
     ("switches", 8, 2, "context_switches"),
     ("CPU s/GB", 9, 3, "cpu_seconds_per_gb"),
