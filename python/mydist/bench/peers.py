@@ -8,7 +8,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -175,18 +176,18 @@ def _parse(output: str, sizes: Sequence[int]) -> dict[int, Measured]:
 def _run_jobs(commands: Sequence[Sequence[str]]) -> str:
     """Output of the first of these processes, which run together and apart from our job."""
     with tempfile.TemporaryFile("w+") as errors:
-        processes = [
-            subprocess.Popen(
-                list(command),
-                env=_foreign_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if index == 0 else subprocess.DEVNULL,
-                stderr=errors,
-                text=True,
-                preexec_fn=_use_all_cores,
-            )
-            for index, command in enumerate(commands)
-        ]
+        with _on_all_cores():
+            processes = [
+                subprocess.Popen(
+                    list(command),
+                    env=_foreign_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if index == 0 else subprocess.DEVNULL,
+                    stderr=errors,
+                    text=True,
+                )
+                for index, command in enumerate(commands)
+            ]
         try:
             output, _ = processes[0].communicate(timeout=_ROUND_TIMEOUT)
             codes = [process.wait(timeout=_ROUND_TIMEOUT) for process in processes]
@@ -202,8 +203,13 @@ def _run_jobs(commands: Sequence[Sequence[str]]) -> str:
     return output
 
 
-def _use_all_cores() -> None:
+@contextmanager
+def _on_all_cores() -> Iterator[None]:
+    """Processes started meanwhile are not pinned to the core of the calling thread."""
+    own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, _CORES)
+    yield
+    os.sched_setaffinity(0, own)
 
 
 def _foreign_environment() -> dict[str, str]:
