@@ -208,7 +208,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("--shared-memory",),
-        "reduce through shared memory inside a host [off]",
+        "use shared memory inside a host [on]",
         variable="MYDIST_SHARED_MEMORY",
         negatable=True,
     ),

@@ -137,9 +137,9 @@ def _controller(
     for source in (given, None, from_file):
         if source is None:
             value = environment.get("MYDIST_CONTROLLER", "")
-            if value not in ("", "auto", "mpi", "gloo"):
+            if value not in ("", "auto", "local", "mpi", "gloo"):
                 raise UsageError(
-                    f"MYDIST_CONTROLLER: got {value!r}, expected one of auto, mpi, gloo"
+                    f"MYDIST_CONTROLLER: got {value!r}, expected one of auto, local, mpi, gloo"
                 )
             if value:
                 return None if value == "auto" else value

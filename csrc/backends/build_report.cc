@@ -1,4 +1,6 @@
 // The build report: which backends this build has, and which of them work on this machine.
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -31,8 +33,9 @@ BackendReport ReportLocal() {
   BackendReport report;
   report.name = "local";
   report.built = true;
-  report.available = true;
-  report.description = "built in; jobs of one rank";
+  report.available = access("/dev/shm", R_OK | W_OK | X_OK) == 0;
+  if (!report.available) report.reason = "/dev/shm cannot be written: only jobs of one rank";
+  report.description = "built in; ranks of one host, through shared memory";
   return report;
 }
 

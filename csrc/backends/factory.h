@@ -17,6 +17,10 @@
 
 namespace mydist {
 
+namespace shm {
+class ShmPort;
+}  // namespace shm
+
 // Gives every rank's blob, in rank order, to every rank; collective and blocking (an allgather of
 // small byte strings). Each call is one round. Served by the launcher's rendezvous, torch's store
 // or MPI itself.
@@ -72,6 +76,12 @@ MYDIST_EXPORT std::vector<BackendReport> ReportBackends();
 
 // A job of one rank: no control plane, no transport.
 MYDIST_EXPORT Connection ConnectLocal();
+
+// A job whose ranks all share the memory behind `port`, of which ArenaOptions::control_bytes are
+// LocalControlBytes. kInternal when threads or descriptors are short.
+MYDIST_EXPORT Result<Connection> ConnectLocal(std::shared_ptr<shm::ShmPort> port,
+                                              BootstrapExchange exchange);
+MYDIST_EXPORT int64_t LocalControlBytes(int ranks);
 
 // N ranks as N threads of one process, for tests: element r belongs to rank r.
 MYDIST_EXPORT std::vector<Connection> ConnectLoopback(int size);

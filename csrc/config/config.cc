@@ -47,8 +47,9 @@ bool ParseFusionThreshold(const std::string& text, Config& config) {
 }
 
 bool ParseController(const std::string& text, Config& config) {
-  constexpr std::array<std::pair<std::string_view, ControllerChoice>, 3> kChoices = {
+  constexpr std::array<std::pair<std::string_view, ControllerChoice>, 4> kChoices = {
       {{"auto", ControllerChoice::kAuto},
+       {"local", ControllerChoice::kLocal},
        {"mpi", ControllerChoice::kMpi},
        {"gloo", ControllerChoice::kGloo}}};
   for (const auto& [word, choice] : kChoices) {
@@ -106,7 +107,7 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.timeline_mark_cycles);
         }},
-    Row{"MYDIST_CONTROLLER", "auto, mpi or gloo", "auto", ParseController},
+    Row{"MYDIST_CONTROLLER", "auto, local, mpi or gloo", "auto", ParseController},
     Row{"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas", "",
         [](const std::string& text, Config& config) {
           return Store(value_text::InterfaceNames(text), config.network_interfaces);
@@ -115,7 +116,7 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.hierarchical_allreduce);
         }},
-    Row{"MYDIST_SHARED_MEMORY", "0, 1, true or false", "0",
+    Row{"MYDIST_SHARED_MEMORY", "0, 1, true or false", "1",
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.shared_memory);
         }},

@@ -15,7 +15,7 @@
 
 namespace mydist {
 
-enum class ControllerChoice { kAuto, kMpi, kGloo };
+enum class ControllerChoice { kAuto, kMpi, kGloo, kLocal };
 
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
@@ -37,14 +37,14 @@ struct MYDIST_EXPORT Config {
   std::string timeline_path;
   // MYDIST_TIMELINE_MARK_CYCLES: also record every engine cycle.
   bool timeline_mark_cycles = false;
-  // MYDIST_CONTROLLER: auto, mpi or gloo.
+  // MYDIST_CONTROLLER: auto, local, mpi or gloo.
   ControllerChoice controller = ControllerChoice::kAuto;
   // MYDIST_NETWORK_INTERFACES: comma-separated names, first usable wins; empty = by route.
   std::vector<std::string> network_interfaces;
   // MYDIST_HIERARCHICAL_ALLREDUCE: hosts first, then between them; unset = as shared_memory.
   std::optional<bool> hierarchical_allreduce;
-  // MYDIST_SHARED_MEMORY: ranks of one host reduce through shared memory.
-  bool shared_memory = false;
+  // MYDIST_SHARED_MEMORY: ranks of one host talk and reduce through shared memory.
+  bool shared_memory = true;
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;

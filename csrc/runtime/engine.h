@@ -41,7 +41,7 @@ struct EngineOptions {
   Topology topology;
   Connection connection;
   std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
-  std::unique_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
+  std::shared_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
   bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
 };
 
@@ -144,7 +144,7 @@ class MYDIST_EXPORT Engine {
   const Config config_;
   const Topology topology_;
   Connection connection_;
-  const std::unique_ptr<shm::ShmPort> shm_;
+  const std::shared_ptr<shm::ShmPort> shm_;
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
   TensorQueue<Mail> queue_;

@@ -25,9 +25,10 @@ namespace mydist {
 struct MYDIST_EXPORT InitOptions {
   int rank = 0;  // -1 with size 0: take the backend's own (MPI).
   int size = 1;
-  std::string backend = "local";  // "local" (size 1), "mpi" or "gloo".
-  BootstrapExchange exchange;     // Needed by gloo; see backends/factory.h.
-  std::vector<int> members{};     // Of a job of some of the started ranks; see backends/factory.h.
+  // "mpi", or, when size is not 1: "auto", "local" (ranks of one host that share memory) or "gloo".
+  std::string backend = "auto";
+  BootstrapExchange exchange;  // See backends/factory.h; needed unless by mpi, or size is 1.
+  std::vector<int> members{};  // Of a job of some of the started ranks; see backends/factory.h.
 };
 
 namespace process {

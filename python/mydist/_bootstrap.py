@@ -16,7 +16,7 @@ from .errors import MydistError
 
 Exchange = Callable[[bytes], list[bytes]]
 
-_CONTROLLERS = ("auto", "mpi", "gloo")
+_CONTROLLERS = ("auto", "local", "mpi", "gloo")
 _MYDISTRUN = (
     "MYDIST_RANK",
     "MYDIST_SIZE",
@@ -38,7 +38,7 @@ class LaunchContext:
 
     rank: int
     size: int
-    backend: str  # "local", "mpi" or "gloo"
+    backend: str  # "local", "mpi", "gloo", or "auto": the ranks choose when they have met.
     # Gives every rank's bytes to every rank; one call per round. None when there is no need.
     exchange: Exchange | None = None
     # Called when init() is over; closes what `exchange` used.
@@ -105,7 +105,7 @@ def detect(
     controller = environment.get("MYDIST_CONTROLLER", "auto") or "auto"
     if controller not in _CONTROLLERS:
         raise ValueError(
-            f"MYDIST_CONTROLLER={controller!r} is not valid: expected auto, mpi or gloo"
+            f"MYDIST_CONTROLLER={controller!r} is not valid: expected auto, local, mpi or gloo"
         )
     attempt = _Attempt(generation, members)
     if any(name in environment for name in _MYDISTRUN[:3]):
@@ -146,7 +146,7 @@ def _from_mydistrun(
         return LaunchContext(rank, size, "local")
     timeout = timeout_seconds(environment)
     exchange, close = launcher_exchange(environment, attempt.label(), rank, size, timeout)
-    return LaunchContext(rank, size, "gloo", exchange, close)
+    return LaunchContext(rank, size, controller, exchange, close)
 
 
 def _from_open_mpi(
@@ -154,10 +154,11 @@ def _from_open_mpi(
 ) -> LaunchContext:
     _require(environment, _OPEN_MPI, "Open MPI's mpirun")
     rank, size = attempt.seat(*_rank_and_size(environment, *_OPEN_MPI))
-    if controller == "gloo" and size > 1:
+    if controller in ("gloo", "local") and size > 1:
+        start = "mydistrun --gloo" if controller == "gloo" else "mydistrun"
         raise MydistError(
-            "MYDIST_CONTROLLER=gloo, but the job was started by mpirun, which serves no "
-            "rendezvous. Start it with `mydistrun --gloo`, or leave MYDIST_CONTROLLER unset"
+            f"MYDIST_CONTROLLER={controller}, but the job was started by mpirun, which serves no "
+            f"rendezvous. Start it with `{start}`, or leave MYDIST_CONTROLLER unset"
         )
     if size == 1 and (controller != "mpi" or attempt.members is not None):
         return LaunchContext(rank, size, "local")
@@ -180,7 +181,7 @@ def _from_torchrun(
     _number(environment, "MASTER_PORT", 1, 65535)
     timeout = timeout_seconds(environment)
     exchange = store_exchange(environment, attempt.label(), rank, size, timeout)
-    return LaunchContext(rank, size, "gloo", exchange)
+    return LaunchContext(rank, size, controller, exchange)
 
 
 def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:

@@ -138,9 +138,12 @@ def _check_same_job(comm: Any) -> None:
 
 
 def _require_backend(context: Any) -> None:
-    """Raises MydistError with the reasons when the backend is not there."""
+    """Raises MydistError with the reasons when the backend is not there.
+
+    What "auto" comes to, and what "local" lacks, is known when the ranks have met.
+    """
     reports = _reports()
-    if reports[context.backend]["available"]:
+    if context.backend in ("auto", "local") or reports[context.backend]["available"]:
         return
     reasons = "; ".join(
         f"{name}: {row['reason']}" for name, row in reports.items() if row["reason"]

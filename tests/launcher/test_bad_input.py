@@ -128,7 +128,7 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["--config-file", "/no/such"], {},
      "--config-file '/no/such': cannot read it: No such file or directory"),
     ([], {"MYDIST_CONTROLLER": "tcp"},
-     "MYDIST_CONTROLLER: got 'tcp', expected one of auto, mpi, gloo"),
+     "MYDIST_CONTROLLER: got 'tcp', expected one of auto, local, mpi, gloo"),
     ([], {"MYDIST_LOG_LEVEL": "LOUD"}, f"MYDIST_LOG_LEVEL: got 'LOUD', expected {LEVELS}"),
     ([], {"MYDIST_FUSION_THRESHOLD_MB": "lots"},
      "MYDIST_FUSION_THRESHOLD_MB: got 'lots', expected a number from 0 to 1048576"),

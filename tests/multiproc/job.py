@@ -54,12 +54,23 @@ def job_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def launcher_command(np: int, backend: str, *command: str, flags: Sequence[str] = ()) -> list[str]:
-    """`mydistrun -np N --BACKEND FLAGS python COMMAND` of the Python that runs the tests."""
+    """`mydistrun -np N --BACKEND FLAGS python COMMAND` of the Python that runs the tests.
+
+    "local" has no flag: it is what mydistrun chooses on one host.
+    """
     return [
-        *(sys.executable, "-m", "mydist.launcher", "-np", str(np), f"--{backend}"),
+        *(sys.executable, "-m", "mydist.launcher", "-np", str(np)),
+        *([] if backend == "local" else [f"--{backend}"]),
         *flags,
         *(sys.executable, *command),
     ]
+
+
+def backend_environment(backend: str) -> dict[str, str]:
+    """What makes sure that the backend itself carries messages and tensors."""
+    if backend == "local":
+        return {"MYDIST_CONTROLLER": "local"}
+    return {"MYDIST_SHARED_MEMORY": "0"}
 
 
 def run(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Outcome:
@@ -97,7 +108,8 @@ def launch(
     flags: Sequence[str] = (),
 ) -> Outcome:
     """Runs a Python script with its arguments, or `-c CODE`, on `np` ranks."""
-    return run(launcher_command(np, backend, *command, flags=flags), timeout, env)
+    own = backend_environment(backend) | dict(env or {})
+    return run(launcher_command(np, backend, *command, flags=flags), timeout, own)
 
 
 class CheckResults:

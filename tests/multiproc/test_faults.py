@@ -26,7 +26,7 @@ def survivors(folder: Path) -> list[str]:
     return [(folder / f"rank{rank}.txt").read_text() for rank in range(NP - 1)]
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
 def test_a_rank_that_leaves_early_is_named(backend: str, tmp_path: Path) -> None:
     outcome = run_scenario(backend, "leave", tmp_path)
     assert outcome.code != 0, outcome.output
@@ -34,14 +34,15 @@ def test_a_rank_that_leaves_early_is_named(backend: str, tmp_path: Path) -> None
         assert "waits for all" in text and f"rank {NP - 1}" in text, text
 
 
+@pytest.mark.parametrize("backend", ["gloo", "local"])
 @pytest.mark.parametrize(
     ("name", "code", "cause"),
     [("fail", 1, "broken on purpose"), ("exit", 23, "23"), ("kill", 137, "signal 9")],
 )
 def test_failures_reach_the_others_and_the_exit_code(
-    name: str, code: int, cause: str, tmp_path: Path
+    backend: str, name: str, code: int, cause: str, tmp_path: Path
 ) -> None:
-    outcome = run_scenario("gloo", name, tmp_path)
+    outcome = run_scenario(backend, name, tmp_path)
     assert outcome.code == code, outcome.output
     report = outcome.output.partition("mydistrun: ")[2]
     assert report.startswith(f"rank {NP - 1} ") and cause in report, outcome.output

@@ -31,14 +31,31 @@ def expect_ranks(output: str, size: int, backend: str) -> None:
     assert {r["backend"] for r in ranks} == {backend}
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
 def test_mydistrun(backend: str) -> None:
     expect_ranks(launch(3, backend, HELLO).expect_success().output, 3, backend)
 
 
-def test_mydistrun_chooses_gloo_by_itself() -> None:
-    command = [part for part in launcher_command(2, "gloo", HELLO) if part != "--gloo"]
-    expect_ranks(run(command, timeout=60).expect_success().output, 2, "gloo")
+@pytest.mark.parametrize(
+    ("shared_memory", "backend", "why"),
+    [
+        ("1", "local", "all ranks are on one host and share memory"),
+        ("0", "gloo", "the ranks do not share memory: MYDIST_SHARED_MEMORY is 0"),
+    ],
+)
+def test_mydistrun_chooses_and_says_why(shared_memory: str, backend: str, why: str) -> None:
+    env = {"MYDIST_SHARED_MEMORY": shared_memory, "MYDIST_LOG_LEVEL": "info"}
+    outcome = run(launcher_command(2, "local", HELLO), timeout=60, env=env).expect_success()
+    expect_ranks(outcome.output, 2, backend)
+    assert outcome.output.count(f"uses the {backend} backend: {why}") == 1, outcome.output
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_what_is_asked_for_is_taken_although_memory_is_shared(backend: str) -> None:
+    env = {"MYDIST_LOG_LEVEL": "info"}
+    outcome = run(launcher_command(2, backend, HELLO), timeout=60, env=env).expect_success()
+    expect_ranks(outcome.output, 2, backend)
+    assert "reduce through shared memory" in outcome.output
 
 
 def test_plain_python() -> None:
@@ -49,7 +66,7 @@ def test_plain_python() -> None:
 def test_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     outcome = run([*command, "--nproc-per-node", "2", HELLO], timeout=90).expect_success()
-    expect_ranks(outcome.output, 2, "gloo")
+    expect_ranks(outcome.output, 2, "local")
 
 
 def test_an_mpi_started_by_mpi4py_is_reused() -> None:
@@ -67,7 +84,7 @@ def test_plain_mpirun(backend: str) -> None:
     expect_ranks(run(command, timeout=60).expect_success().output, 2, backend)
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
 @pytest.mark.parametrize("np", [3, 4])
 def test_jobs_of_some_of_the_ranks(np: int, backend: str) -> None:
     outcome = launch(np, backend, str(WORKERS / "some_ranks.py"), "lists", timeout=90)
@@ -97,7 +114,7 @@ def expect_jobs(output: str, np: int) -> None:
     assert sorted(found) == sorted(wanted), output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
 @pytest.mark.parametrize("np", [3, 4])
 def test_process_sets_at_the_start(np: int, backend: str) -> None:
     command = str(WORKERS / "start_with_sets.py")
@@ -126,7 +143,7 @@ def expect_sets(output: str, wanted: list[object]) -> None:
     assert [json.loads(line) for line in lines] == [wanted] * 2, output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
 def test_two_hundred_cycles_in_one_process(backend: str) -> None:
     outcome = launch(2, backend, str(WORKERS / "cycles.py"), "200", timeout=120)
     assert outcome.expect_success().output.count("CYCLES 200") == 2

@@ -34,6 +34,7 @@ def place(environment: Mapping[str, str]) -> tuple[int, int, str]:
         ({"MYDIST_CONTROLLER": "auto"}, (0, 1, "local")),
         ({"MYDIST_CONTROLLER": ""}, (0, 1, "local")),
         ({"MYDIST_CONTROLLER": "gloo"}, (0, 1, "local")),
+        ({"MYDIST_CONTROLLER": "local"}, (0, 1, "local")),
         ({"MYDIST_CONTROLLER": "mpi"}, (-1, 0, "mpi")),
         (OPEN_MPI, (1, 2, "mpi")),
         ({**OPEN_MPI, "MYDIST_CONTROLLER": "mpi"}, (1, 2, "mpi")),
@@ -69,7 +70,7 @@ def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
     [
         (
             {"MYDIST_CONTROLLER": "nccl"},
-            r"MYDIST_CONTROLLER='nccl' is not valid: expected auto, mpi",
+            r"MYDIST_CONTROLLER='nccl' is not valid: expected auto, local",
         ),
         (without(MYDISTRUN, "MYDIST_RANK"), r"MYDIST_RANK not set, although MYDIST_SIZE, .* is"),
         (without(MYDISTRUN, "MYDIST_SIZE"), r"MYDIST_SIZE not set, although .*mydistrun sets all"),
@@ -110,6 +111,10 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
     [
         ({**MYDISTRUN, "MYDIST_CONTROLLER": "mpi"}, r"started by mydistrun without MPI.*--mpi"),
         ({**OPEN_MPI, "MYDIST_CONTROLLER": "gloo"}, r"started by mpirun, which serves no rendezv"),
+        (
+            {**OPEN_MPI, "MYDIST_CONTROLLER": "local"},
+            r"serves no rendezvous. Start it with `mydistrun`",
+        ),
         ({**TORCHRUN, "MYDIST_CONTROLLER": "mpi"}, r"RANK and WORLD_SIZE say that the job was"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"PMI_RANK=0, PMI_SIZE=2: .*MPICH.*Open MPI"),
         (

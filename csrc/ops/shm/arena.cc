@@ -80,7 +80,7 @@ std::string NameIn(const std::string& offer) { return offer.substr(0, offer.find
 Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
                                               const ArenaExchange& exchange) {
   const ArenaLayout layout(static_cast<int>(options.ranks.size()), options.slot_bytes,
-                           RingBytes(options));
+                           RingBytes(options), options.control_bytes);
   Result<std::unique_ptr<Arena>> own = Status::Internal("not attached");
   Blob word;
   if (options.index == 0) {
@@ -208,11 +208,15 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
 
 // In this order: one that leaves in between is not taken for dead.
 bool Arena::IsDead(int peer) const {
-  if (file_->IsLockedElsewhere(peer)) return false;
+  return HasEnded(peer) && rank_line(peer).presence.load() == Presence::kHere;
+}
+
+bool Arena::HasEnded(int peer) const { return !LockHolder(peer) && !IsThisProcess(peer); }
+
+bool Arena::IsThisProcess(int peer) const {
   const RankLine& line = rank_line(peer);
   // A forked process has its parent's nonce.
-  const bool is_ours = line.process == ThisProcess() && line.pid.load() == getpid();
-  return line.presence.load() == Presence::kHere && !is_ours;
+  return line.process == ThisProcess() && line.pid.load() == getpid();
 }
 
 std::string Arena::Name(int peer) const {

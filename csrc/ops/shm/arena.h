@@ -4,9 +4,12 @@
 // Knows who is there: a rank that dies loses its lock, one that leaves says so.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +33,8 @@ struct ArenaOptions {
   int64_t slot_bytes = int64_t{512} << 10;
   // For each ordered pair of ranks; 0: less the more ranks there are.
   int64_t ring_bytes = 0;
+  // For the control plane.
+  int64_t control_bytes = 0;
   // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
   static constexpr int64_t kAutomaticZone = -1;
   int64_t zone_bytes = kAutomaticZone;
@@ -70,6 +75,16 @@ class MYDIST_EXPORT Arena {
   }
   uint8_t* slot(int rank, int half) const { return file_->memory() + layout_.SlotOf(rank, half); }
   uint8_t* ring(int from, int to) const { return file_->memory() + layout_.RingOf(from, to); }
+  // All zeros at first.
+  uint8_t* control_memory() const { return file_->memory() + layout_.ControlMemory(); }
+
+  // "rank 3 (host a, pid 71)".
+  std::string Name(int peer) const;
+  bool IsThisProcess(int peer) const;
+  // Whether the process of `peer` is no more. Costs a system call.
+  bool HasEnded(int peer) const;
+  // Its pid as this process sees it, 0 where it cannot; nothing when it has ended, or is ours.
+  std::optional<pid_t> LockHolder(int peer) const { return file_->LockHolder(peer); }
 
   // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
   Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
@@ -96,7 +111,6 @@ class MYDIST_EXPORT Arena {
   std::string Offer() const;  // To those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }
   bool IsDead(int peer) const;
-  std::string Name(int peer) const;
 
   template <typename T>
   T& At(int64_t offset) const {

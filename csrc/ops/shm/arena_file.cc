@@ -179,9 +179,10 @@ Status ArenaFile::Lock(int64_t byte) {
   return SystemError("cannot lock shared memory", errno);
 }
 
-bool ArenaFile::IsLockedElsewhere(int64_t byte) const {
+std::optional<pid_t> ArenaFile::LockHolder(int64_t byte) const {
   struct flock lock = LockOf(byte);
-  return fcntl(descriptor_, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  if (fcntl(descriptor_, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return std::nullopt;
+  return lock.l_pid;
 }
 
 }  // namespace mydist::shm

@@ -3,8 +3,11 @@
 // Shared by the Arena and the ArenaHeap. Reserve and Release may be called by any thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -46,8 +49,8 @@ class ArenaFile {
   void Release(int64_t offset, int64_t bytes) const;
 
   Status Lock(int64_t byte);
-  // Whether another process holds the lock; our own do not count.
-  bool IsLockedElsewhere(int64_t byte) const;
+  // Which other process holds the lock; 0: one that this process cannot see. Our own do not count.
+  std::optional<pid_t> LockHolder(int64_t byte) const;
 
  private:
   ArenaFile(int descriptor, std::string directory, std::string name)

@@ -55,9 +55,12 @@ struct alignas(kLineBytes) PairLine {
 
 class ArenaLayout {
  public:
-  // `slot_bytes`: of one half of a slot. Both are rounded up to whole lines.
-  ArenaLayout(int ranks, int64_t slot_bytes, int64_t ring_bytes)
-      : ranks_(ranks), slot_bytes_(RoundUp(slot_bytes)), ring_bytes_(RoundUp(ring_bytes)) {}
+  // `slot_bytes`: of one half of a slot. All are rounded up to whole lines.
+  ArenaLayout(int ranks, int64_t slot_bytes, int64_t ring_bytes, int64_t control_bytes)
+      : ranks_(ranks),
+        slot_bytes_(RoundUp(slot_bytes)),
+        ring_bytes_(RoundUp(ring_bytes)),
+        control_bytes_(RoundUp(control_bytes)) {}
 
   int ranks() const { return ranks_; }
   int64_t slot_bytes() const { return slot_bytes_; }
@@ -75,7 +78,9 @@ class ArenaLayout {
   int64_t RingOf(int from, int to) const {
     return SlotOf(ranks_, 0) + PairIndex(from, to) * ring_bytes_;
   }
-  int64_t bytes() const { return RingOf(ranks_, 0); }
+  // What the control plane uses as it likes.
+  int64_t ControlMemory() const { return RingOf(ranks_, 0); }
+  int64_t bytes() const { return ControlMemory() + control_bytes_; }
   // Where the zones of the heap begin, one after the other.
   int64_t HeapBase() const {
     return (bytes() + kHeapGrainBytes - 1) / kHeapGrainBytes * kHeapGrainBytes;
@@ -90,6 +95,7 @@ class ArenaLayout {
   int ranks_;
   int64_t slot_bytes_;
   int64_t ring_bytes_;
+  int64_t control_bytes_;
 };
 
 }  // namespace mydist::shm

@@ -23,6 +23,7 @@ class MYDIST_EXPORT ShmPort {
   ~ShmPort();
 
   int index() const { return arena_->index(); }
+  Arena& arena() { return *arena_; }
   // The indices in the arena of ranks of the job, if all of them are on this host.
   std::optional<std::vector<int>> IndicesOf(const std::vector<int>& ranks) const;
 

@@ -62,7 +62,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.controller, ControllerChoice::kAuto);
   EXPECT_TRUE(config.network_interfaces.empty());
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
-  EXPECT_FALSE(config.shared_memory);
+  EXPECT_TRUE(config.shared_memory);
   EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
@@ -94,7 +94,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_CONTROLLER", "gloo"},
       {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
-      {"MYDIST_SHARED_MEMORY", "1"},
+      {"MYDIST_SHARED_MEMORY", "0"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -139,6 +139,7 @@ TEST(ConfigTest, WordsAreRead) {
   EXPECT_EQ(With("MYDIST_CONTROLLER", "auto").controller, ControllerChoice::kAuto);
   EXPECT_EQ(With("MYDIST_CONTROLLER", "mpi").controller, ControllerChoice::kMpi);
   EXPECT_EQ(With("MYDIST_CONTROLLER", "gloo").controller, ControllerChoice::kGloo);
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "local").controller, ControllerChoice::kLocal);
   const std::vector<std::pair<const char*, LogLevel>> levels = {
       {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
       {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
@@ -173,7 +174,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_TIMEOUT_SECONDS", "a number from 0.1 to 1000000"},
       {"MYDIST_TIMELINE", "a path of at most 4095 bytes"},
       {"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false"},
-      {"MYDIST_CONTROLLER", "auto, mpi or gloo"},
+      {"MYDIST_CONTROLLER", "auto, local, mpi or gloo"},
       {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
       {"MYDIST_SHARED_MEMORY", "0, 1, true or false"},
@@ -258,11 +259,11 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(Config{}.Digest(),
             "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
             "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
-            "MYDIST_SHARED_MEMORY=0\nMYDIST_CHECK_CONSISTENCY=0\n");
+            "MYDIST_SHARED_MEMORY=1\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
   EXPECT_THAT(With("MYDIST_CHECK_CONSISTENCY", "9").Digest(), HasSubstr("CONSISTENCY=9\n"));
-  EXPECT_THAT(With("MYDIST_SHARED_MEMORY", "true").Digest(), HasSubstr("SHARED_MEMORY=1\n"));
+  EXPECT_THAT(With("MYDIST_SHARED_MEMORY", "false").Digest(), HasSubstr("SHARED_MEMORY=0\n"));
   EXPECT_THAT(With("MYDIST_COORDINATOR_RADIX", "9").Digest(), HasSubstr("COORDINATOR_RADIX=9\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "true").Digest(), HasSubstr("ALLREDUCE=1\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "0").Digest(), HasSubstr("ALLREDUCE=0\n"));

@@ -54,9 +54,10 @@ TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
   EXPECT_THAT(data, ::testing::Each(2.5F));
 }
 
-TEST_F(ProcessTest, TheLocalBackendIsForOneRank) {
-  const Status status = process::Init({.rank = 0, .size = 2, .backend = "local"});
-  EXPECT_THAT(status.message(), HasSubstr("the local backend is for one rank, not 2"));
+TEST_F(ProcessTest, SeveralRanksNeedARendezvous) {
+  const Status status = process::Init({.rank = 0, .size = 2});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("a job of 2 ranks needs a rendezvous to meet at"));
   EXPECT_FALSE(process::IsInitialized());
 }
 

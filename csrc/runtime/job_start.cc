@@ -1,0 +1,190 @@
+#include "runtime/job_start.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "ops/shm/arena.h"
+#include "runtime/backend_choice.h"
+#include "runtime/hello.h"
+
+namespace mydist {
+namespace {
+
+// How long the other ranks may take to leave after a start that failed on all of them.
+constexpr std::chrono::seconds kLeaveGrace{1};
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+// Who takes part, and how they compare notes.
+struct Seat {
+  int rank;
+  int size;
+  const std::string& asked;  // The backend: must be the same on all ranks.
+  const BootstrapExchange& exchange;
+};
+
+struct Meeting {
+  Topology topology;
+  bool wants_timeline = false;
+};
+
+Result<Meeting> Meet(const Seat& seat, const Config& config) {
+  Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id,
+                         config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
+  mine.wants_timeline = !config.timeline_path.empty();
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs, seat.exchange(EncodeHello(mine)));
+  if (blobs.size() != static_cast<size_t>(seat.size)) {
+    return Status::Internal("the exchange at the start answered for " +
+                            std::to_string(blobs.size()) + " ranks, expected " +
+                            std::to_string(seat.size) +
+                            "; is a rendezvous of another job still running?");
+  }
+  std::vector<Hello> hellos;
+  std::vector<std::string> hosts;
+  for (const Bytes& blob : blobs) {
+    MYDIST_ASSIGN_OR_RETURN(Hello hello, DecodeHello(blob));
+    hosts.push_back(hello.host);
+    hellos.push_back(std::move(hello));
+  }
+  MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
+  MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(seat.rank, std::move(hosts)));
+  SetLogRank(topology.rank, topology.size);
+  return Meeting{std::move(topology), hellos.front().wants_timeline};
+}
+
+size_t HostCount(const Topology& topology) {
+  return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
+}
+
+shm::ArenaOptions ArenaOptionsOf(const Topology& topology) {
+  shm::ArenaOptions options;
+  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
+  }
+  options.index = topology.local_rank;
+  options.control_bytes = LocalControlBytes(topology.local_size);
+  return options;
+}
+
+struct SharedMemory {
+  std::shared_ptr<shm::ShmPort> port;  // Null when there is none.
+  std::string reason;                  // Why not.
+};
+
+// Collective over all ranks of the job, not only of the host.
+Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Topology& topology,
+                                      const Config& config) {
+  if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
+  if (HostCount(topology) == topology.hosts.size()) {
+    return SharedMemory{nullptr, "there is one rank on each host"};
+  }
+  MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
+                          shm::Arena::Establish(ArenaOptionsOf(topology), seat.exchange));
+  if (established.arena != nullptr) {
+    return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), ""};
+  }
+  if (topology.local_rank == 0) {
+    MYDIST_LOG(kWarning) << "the ranks of host "
+                         << topology.hosts[static_cast<size_t>(topology.rank)]
+                         << " reduce without shared memory, which is slower; "
+                         << established.reason;
+  }
+  return SharedMemory{nullptr, established.reason};
+}
+
+void LogStart(const StartedJob& job, const std::string& why) {
+  const Topology& topology = job.topology;
+  if (topology.local_rank != 0) return;
+  MYDIST_LOG(kInfo) << "the job of " << topology.size << " ranks uses the " << job.backend
+                    << " backend: " << why << "; those of host "
+                    << topology.hosts[static_cast<size_t>(topology.rank)] << " reduce "
+                    << (job.shm == nullptr ? "over the backend"
+                                           : "through shared memory; " + job.shm->Description());
+}
+
+Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& options,
+                                 const Config& config) {
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(name));
+  MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
+  return plugin->Connect({options.rank, options.size, &config, options.exchange, options.members});
+}
+
+// The ranks meet over what they are connected by.
+Result<StartedJob> MeetConnected(std::string backend, Connection connection, const Config& config) {
+  StartedJob job{.backend = std::move(backend), .topology = {}, .connection = {}, .shm = nullptr};
+  const auto meet = [&]() -> Status {
+    const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
+    MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
+    MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting.topology, config));
+    job.topology = std::move(meeting.topology);
+    job.wants_timeline = meeting.wants_timeline;
+    job.shm = std::move(memory.port);
+    return Status::Ok();
+  };
+  const Status met = meet();
+  if (!met.ok() && connection.control != nullptr) {
+    // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
+    // usable for another attempt (and lets MPI finalize).
+    if (Status closed = connection.control->Close(Now() + kLeaveGrace); !closed.ok()) {
+      MYDIST_LOG(kDebug) << "closing after a failed start: " << closed.message();
+    }
+  }
+  MYDIST_RETURN_IF_ERROR(met);
+  job.connection = std::move(connection);
+  LogStart(job, job.backend == "local" ? "there is one rank" : "the job was started by it");
+  return job;
+}
+
+// The ranks meet first and then choose.
+Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& config) {
+  if (!options.exchange) {
+    return Status::InvalidArgument("a job of " + std::to_string(options.size) +
+                                   " ranks needs a rendezvous to meet at and was given none. Start "
+                                   "it with mydistrun or torchrun, or use MPI");
+  }
+  const Seat seat{options.rank, options.size, options.backend, options.exchange};
+  MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
+  MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting.topology, config));
+  const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
+  MYDIST_ASSIGN_OR_RETURN(
+      const BackendChoice choice,
+      ChooseBackend({.asked = options.backend,
+                     .is_one_host = HostCount(meeting.topology) == 1,
+                     .no_arena_reason = memory.reason,
+                     .no_gloo_reason = gloo.ok() ? "" : gloo.status().message()}));
+  StartedJob job{.backend = choice.name,
+                 .topology = std::move(meeting.topology),
+                 .connection = {},
+                 .shm = std::move(memory.port),
+                 .wants_timeline = meeting.wants_timeline};
+  if (choice.name == "local") {
+    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
+  } else {
+    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
+  }
+  LogStart(job, choice.why);
+  return job;
+}
+
+}  // namespace
+
+Result<StartedJob> StartJob(const InitOptions& options, const Config& config) {
+  if (options.backend == "mpi") {
+    MYDIST_ASSIGN_OR_RETURN(Connection connection, ConnectPlugin("mpi", options, config));
+    return MeetConnected("mpi", std::move(connection), config);
+  }
+  if (options.size == 1) return MeetConnected("local", ConnectLocal(), config);
+  return MeetAndConnect(options, config);
+}
+
+}  // namespace mydist

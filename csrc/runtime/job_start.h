@@ -1,0 +1,28 @@
+// Job start: how the ranks of a job meet, share memory and connect, before there is an engine.
+// Called by process::Init; blocking and collective over all ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/factory.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "ops/shm/shm_port.h"
+#include "runtime/process.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+struct StartedJob {
+  std::string backend;  // "local", "mpi" or "gloo".
+  Topology topology;
+  Connection connection;
+  std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
+  bool wants_timeline = false;        // Rank 0's word.
+};
+
+// As process::Init.
+Result<StartedJob> StartJob(const InitOptions& options, const Config& config);
+
+}  // namespace mydist
