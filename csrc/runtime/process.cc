@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_port.h"
+#include "ops/simd/simd_path.h"
 #include "runtime/engine.h"
 #include "runtime/hello.h"
 
@@ -166,6 +167,7 @@ Status Init(const InitOptions& options) {
   MYDIST_ASSIGN_OR_RETURN(Config config, Config::FromEnv());
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
+  MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
   MYDIST_ASSIGN_OR_RETURN(Connection connection, Connect(options, config));
   Result<Meeting> met = Meet(connection, config);
   if (!met.ok()) {
@@ -177,7 +179,8 @@ Status Init(const InitOptions& options) {
   SetLogRank(topology.rank, topology.size);
   MYDIST_LOG(kInfo) << "rank " << topology.rank << " of " << topology.size << " on host "
                     << topology.hosts[static_cast<size_t>(topology.rank)] << " uses the "
-                    << options.backend << " backend";
+                    << options.backend << " backend and the "
+                    << simd::SimdPathName(simd::CurrentPath()) << " kernels";
   Result<std::unique_ptr<shm::ShmPort>> shm = OpenSharedMemory(connection, topology, config);
   if (!shm.ok()) {
     Leave(connection);
