@@ -1,8 +1,25 @@
 # libmydist.so and the object library behind it. No Python, torch, MPI, Gloo or CUDA in here.
 set(MYDIST_CORE_FOLDERS
-    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/shm csrc/runtime
-    csrc/timeline csrc/backends csrc/backends/local csrc/backends/loopback)
+    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/shm csrc/ops/simd
+    csrc/runtime csrc/timeline csrc/backends csrc/backends/local csrc/backends/loopback)
 mydist_sources(MYDIST_CORE_SOURCES "*.cc" ${MYDIST_CORE_FOLDERS})
+
+# One source, compiled for more than one kind of CPU; which is used is decided at run time. A fused
+# multiply-add rounds once instead of twice: other bits where the CPU has it.
+set(_exact "-ffp-contract=off")
+set(_avx2 "")
+set(_avx512 "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(_avx2 -mavx2 -mf16c)
+  set(_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+endif()
+set(_ops "${PROJECT_SOURCE_DIR}/csrc/ops")
+set_source_files_properties("${_ops}/simd/kernels_portable.cc" "${_ops}/adasum_math.cc"
+  PROPERTIES COMPILE_OPTIONS "${_exact}")
+set_source_files_properties("${_ops}/simd/kernels_avx2.cc"
+  PROPERTIES COMPILE_OPTIONS "${_exact};${_avx2}")
+set_source_files_properties("${_ops}/simd/kernels_avx512.cc"
+  PROPERTIES COMPILE_OPTIONS "${_exact};${_avx512}")
 
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/mydist/build_config.h" @ONLY)
 

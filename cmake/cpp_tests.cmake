@@ -57,6 +57,14 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/backends/CMakeLists.txt")
   add_subdirectory(tests/cpp/backends)
   list(APPEND MYDIST_TEST_NAMES plugins)
 endif()
+# Code for newer CPUs that the linker took for the rest of the library would crash on others.
+find_program(MYDIST_TEST_PYTHON python3)
+if(MYDIST_TEST_PYTHON AND CMAKE_OBJDUMP)
+  add_test(NAME instructions COMMAND "${MYDIST_TEST_PYTHON}"
+    "${PROJECT_SOURCE_DIR}/scripts/check_instructions.py" $<TARGET_FILE:mydist>)
+  set_tests_properties(instructions PROPERTIES TIMEOUT ${MYDIST_TEST_TIMEOUT_S} LABELS cpp)
+endif()
+
 if(MYDIST_TEST_NAMES)
   set(MYDIST_TESTS_BUILT ON)
 else()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from mydist.launcher.errors import UsageError
 
+SIMD_PATHS = ("auto", "avx512", "avx2", "portable")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "off")
 Convert = Callable[[str], object]
 
@@ -233,6 +234,7 @@ FLAGS: tuple[Flag, ...] = (
         "N",
         "MYDIST_CHECK_CONSISTENCY",
     ),
+    Flag(("--simd",), ", ".join(SIMD_PATHS), choice(SIMD_PATHS), "KERNELS", "MYDIST_SIMD"),
     Flag(("--log-level",), ", ".join(LOG_LEVELS), choice(LOG_LEVELS), "LEVEL", "MYDIST_LOG_LEVEL"),
     Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
     Flag(

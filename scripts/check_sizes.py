@@ -24,7 +24,9 @@ BANNED_CAMEL = re.compile(r"(Manager|Helper|Utils?|Common)(?=[A-Z0-9_]|s?\b)")
 BANNED_SNAKE = re.compile(r"(^|_)(manager|helper|util|common)s?($|_)")
 CPP_DEFINITION = re.compile(r"^\s*(?:class|struct|union|enum(?:\s+class)?|namespace)\s+(.*)")
 # With the house format a function at namespace level begins and ends in column 0.
-CPP_NOT_A_FUNCTION = re.compile(r"^(namespace|class|struct|union|enum|extern|using|typedef)\b|^\W")
+CPP_NOT_A_FUNCTION = re.compile(
+    r"^(namespace|class|struct|union|enum|extern|using|typedef|template)\b|^\W"
+)
 
 
 def is_banned(name: str) -> bool:

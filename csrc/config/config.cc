@@ -67,6 +67,13 @@ bool ParseLogLevel(const std::string& text, Config& config) {
   return true;
 }
 
+bool ParseSimd(const std::string& text, Config& config) {
+  constexpr std::array<std::string_view, 4> kWords = {"auto", "avx512", "avx2", "portable"};
+  if (std::find(kWords.begin(), kWords.end(), text) == kWords.end()) return false;
+  config.simd = text;
+  return true;
+}
+
 bool ParseText(const std::string& text, size_t max_bytes, std::string& field) {
   if (text.size() > max_bytes) return false;
   field = text;
@@ -120,6 +127,7 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Switch(text), config.shared_memory);
         }},
+    Row{"MYDIST_SIMD", "auto, avx512, avx2 or portable", "auto", ParseSimd},
     Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),

@@ -45,6 +45,8 @@ struct MYDIST_EXPORT Config {
   std::optional<bool> hierarchical_allreduce;
   // MYDIST_SHARED_MEMORY: ranks of one host talk and reduce through shared memory.
   bool shared_memory = true;
+  // MYDIST_SIMD: the kernels that reduce: auto, avx512, avx2 or portable. Changes speed only.
+  std::string simd = "auto";
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;

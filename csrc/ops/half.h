@@ -1,30 +1,33 @@
 // Half: float16 and bfloat16 to and from float32; every sum of 16-bit numbers passes through here.
 // Pure. Narrowing rounds to nearest, ties to even; NaN stays a (quiet) NaN. The block functions use
-// the CPU's own instructions when it has them and are bit-identical to the scalar ones.
+// the CPU's own instructions when it has them (ops/simd) and are bit-identical to the scalar ones.
 #pragma once
 
-#include <bit>
 #include <cstdint>
+
+// For code that is also compiled for CPUs with more instructions: leaves no function behind that
+// the linker could take for other files.
+#define MYDIST_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace mydist {
 
-inline float HalfToFloat(uint16_t half) {
+MYDIST_ALWAYS_INLINE float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu;
   const uint32_t mantissa = half & 0x3ffu;
   if (exponent == 0x1f) {
     const uint32_t quiet = mantissa != 0 ? 0x400000u : 0u;
-    return std::bit_cast<float>(sign | 0x7f800000u | quiet | mantissa << 13);
+    return __builtin_bit_cast(float, sign | 0x7f800000u | quiet | mantissa << 13);
   }
   if (exponent == 0) {  // Subnormal: a multiple of 2^-24, normal in float32.
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
+    return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, magnitude));
   }
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  return __builtin_bit_cast(float, sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-inline uint16_t FloatToHalf(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+MYDIST_ALWAYS_INLINE uint16_t FloatToHalf(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) {
@@ -46,12 +49,12 @@ inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | (kept + (up ? 1u : 0u)));
 }
 
-inline float Bfloat16ToFloat(uint16_t value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+MYDIST_ALWAYS_INLINE float Bfloat16ToFloat(uint16_t value) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16);
 }
 
-inline uint16_t FloatToBfloat16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+MYDIST_ALWAYS_INLINE uint16_t FloatToBfloat16(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? (bits >> 16 | 0x40u) : rounded);
@@ -62,8 +65,5 @@ void WidenHalf(const uint16_t* source, float* output, int64_t count);
 void NarrowHalf(const float* source, uint16_t* output, int64_t count);
 void WidenBfloat16(const uint16_t* source, float* output, int64_t count);
 void NarrowBfloat16(const float* source, uint16_t* output, int64_t count);
-
-// Whether the block functions use the CPU's own conversions.
-bool HasHalfInstructions();
 
 }  // namespace mydist

@@ -1,76 +1,65 @@
 #include "ops/scale.h"
 
-#include <limits>
+#include "ops/simd/simd_path.h"
 
 namespace mydist {
 namespace {
 
-template <typename T>
-T TruncateSaturated(double value) {
-  // As a double the largest int64 is 2^63, one more than fits: hence >=.
-  constexpr double kHighest = static_cast<double>(std::numeric_limits<T>::max());
-  constexpr double kLowest = static_cast<double>(std::numeric_limits<T>::min());
-  if (value >= kHighest) return std::numeric_limits<T>::max();
-  if (value <= kLowest) return std::numeric_limits<T>::min();
-  return value != value ? T{0} : static_cast<T>(value);
-}
-
-template <typename T>
-void ScaleIntegers(const T* source, T* output, int64_t count, const Factor& factor) {
-  const double multiplier = factor.multiplier;
-  const double divisor = static_cast<double>(factor.divisor);
-  for (int64_t i = 0; i < count; ++i) {
-    output[i] = TruncateSaturated<T>(static_cast<double>(source[i]) * multiplier / divisor);
-  }
+// A fold of one source.
+void ScaleAs(DataType dtype, const void* source, void* output, int64_t count,
+             const Factor& factor) {
+  if (count == 0) return;
+  simd::CurrentKernels().fold({.sources = &source,
+                               .source_count = 1,
+                               .outputs = &output,
+                               .output_count = 1,
+                               .count = count,
+                               .dtype = dtype,
+                               .op = ReduceOp::kSum,
+                               .prescale = 1.0,
+                               .postscale = factor.multiplier,
+                               .divisor = factor.divisor,
+                               .streams = false});
 }
 
 }  // namespace
 
 void ScaleElements(const float* source, float* output, int64_t count, const Factor& factor) {
-  // float64 has bits to spare: one multiplication by the quotient rounds like a true division
-  // whenever the result is a float32.
-  const double multiplier = factor.multiplier / static_cast<double>(factor.divisor);
-  MYDIST_INDEPENDENT_ITERATIONS
-  for (int64_t i = 0; i < count; ++i) {
-    output[i] = static_cast<float>(static_cast<double>(source[i]) * multiplier);
-  }
+  ScaleAs(DataType::kFloat32, source, output, count, factor);
 }
 
 void ScaleElements(const double* source, double* output, int64_t count, const Factor& factor) {
-  const double multiplier = factor.multiplier;
-  const double divisor = static_cast<double>(factor.divisor);
-  MYDIST_INDEPENDENT_ITERATIONS
-  for (int64_t i = 0; i < count; ++i) output[i] = source[i] * multiplier / divisor;
+  ScaleAs(DataType::kFloat64, source, output, count, factor);
 }
 
 void ScaleElements(const uint8_t* source, uint8_t* output, int64_t count, const Factor& factor) {
-  ScaleIntegers(source, output, count, factor);
+  ScaleAs(DataType::kUint8, source, output, count, factor);
 }
 
 void ScaleElements(const int8_t* source, int8_t* output, int64_t count, const Factor& factor) {
-  ScaleIntegers(source, output, count, factor);
+  ScaleAs(DataType::kInt8, source, output, count, factor);
 }
 
 void ScaleElements(const int16_t* source, int16_t* output, int64_t count, const Factor& factor) {
-  ScaleIntegers(source, output, count, factor);
+  ScaleAs(DataType::kInt16, source, output, count, factor);
 }
 
 void ScaleElements(const int32_t* source, int32_t* output, int64_t count, const Factor& factor) {
-  ScaleIntegers(source, output, count, factor);
+  ScaleAs(DataType::kInt32, source, output, count, factor);
 }
 
 void ScaleElements(const int64_t* source, int64_t* output, int64_t count, const Factor& factor) {
-  ScaleIntegers(source, output, count, factor);
+  ScaleAs(DataType::kInt64, source, output, count, factor);
 }
 
 void ScaleElements(const Complex<float>* source, Complex<float>* output, int64_t count,
                    const Factor& factor) {
-  ScaleElements(&source->real, &output->real, 2 * count, factor);
+  ScaleAs(DataType::kComplex64, source, output, count, factor);
 }
 
 void ScaleElements(const Complex<double>* source, Complex<double>* output, int64_t count,
                    const Factor& factor) {
-  ScaleElements(&source->real, &output->real, 2 * count, factor);
+  ScaleAs(DataType::kComplex128, source, output, count, factor);
 }
 
 void ScaleElements(const Bool*, Bool*, int64_t, const Factor&) { MYDIST_CHECK(false); }

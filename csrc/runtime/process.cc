@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "ops/simd/simd_path.h"
 #include "runtime/engine.h"
 #include "runtime/job_start.h"
 
@@ -73,6 +74,9 @@ Status Init(const InitOptions& options) {
   MYDIST_ASSIGN_OR_RETURN(Config config, Config::FromEnv());
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
+  MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
+  MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath())
+                    << " kernels";
   MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),

@@ -135,6 +135,15 @@ def test_two_short_functions_are_not_one_long_function(tmp_path: Path) -> None:
     assert run_check("check_sizes", tmp_path).returncode == 0
 
 
+def test_a_template_of_a_long_struct_is_no_function(tmp_path: Path) -> None:
+    template = "template <typename T>\n"
+    body = "  int F();\n" * 80
+    write(tmp_path, {"csrc/base/x.h": f"{template}struct S {{\n{body}}};\n"})
+    assert run_check("check_sizes", tmp_path).returncode == 0
+    write(tmp_path, {"csrc/base/x.h": f"{template}int G() {{\n{body}}}\n"})
+    assert run_check("check_sizes", tmp_path).returncode == 1
+
+
 BAD_GETENV = [
     ("csrc/runtime/x.cc", 'const char* v = std::getenv("HOME");'),
     ("csrc/base/x.cc", 'const char* v = secure_getenv("HOME");'),

@@ -40,6 +40,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.timeline_mark_cycles),
       std::to_string(static_cast<int>(config.controller)),
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
+      config.simd,
       std::to_string(config.check_consistency_steps),
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
@@ -63,6 +64,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_TRUE(config.network_interfaces.empty());
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
   EXPECT_TRUE(config.shared_memory);
+  EXPECT_EQ(config.simd, "auto");
   EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
@@ -95,6 +97,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
       {"MYDIST_SHARED_MEMORY", "0"},
+      {"MYDIST_SIMD", "avx2"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -102,7 +105,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
   EXPECT_THAT(Fields(ConfigOf(variables).value()),
               ElementsAre("2097152", "7", "3", "11000", "12000", "13000", "14000", "/tmp/a b.json",
-                          "1", "2", "0", "100", "1", "host", "eth0", "eth1"));
+                          "1", "2", "0", "avx2", "100", "1", "host", "eth0", "eth1"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -140,6 +143,9 @@ TEST(ConfigTest, WordsAreRead) {
   EXPECT_EQ(With("MYDIST_CONTROLLER", "mpi").controller, ControllerChoice::kMpi);
   EXPECT_EQ(With("MYDIST_CONTROLLER", "gloo").controller, ControllerChoice::kGloo);
   EXPECT_EQ(With("MYDIST_CONTROLLER", "local").controller, ControllerChoice::kLocal);
+  for (const char* word : {"auto", "avx512", "avx2", "portable"}) {
+    EXPECT_EQ(With("MYDIST_SIMD", word).simd, word);
+  }
   const std::vector<std::pair<const char*, LogLevel>> levels = {
       {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
       {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
@@ -178,6 +184,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
       {"MYDIST_SHARED_MEMORY", "0, 1, true or false"},
+      {"MYDIST_SIMD", "auto, avx512, avx2 or portable"},
       {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "conformance/reduction_reference.h"
+#include "ops/simd/simd_path.h"
 
 namespace mydist {
 namespace {
@@ -123,13 +125,25 @@ TEST(Half, NarrowingRoundsToNearestEven) {
   }
 }
 
-TEST(Half, BlockFunctionsEqualTheScalarOnes) {
-  RecordProperty("native", HasHalfInstructions() ? "yes" : "no");
+class HalfKernels : public ::testing::TestWithParam<simd::SimdPath> {
+ protected:
+  void SetUp() override {
+    if (!simd::CpuHas(GetParam())) GTEST_SKIP() << "not on this CPU";
+  }
+  const simd::Kernels& kernels() { return simd::KernelsOf(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, HalfKernels, ::testing::ValuesIn(simd::kAllSimdPaths),
+                         [](const auto& instance) {
+                           return std::string(simd::SimdPathName(instance.param));
+                         });
+
+TEST_P(HalfKernels, EqualTheScalarFunctions) {
   const std::vector<uint16_t> patterns = AllPatterns();
   std::vector<float> halves(kPatternCount);
   std::vector<float> bfloats(kPatternCount);
-  WidenHalf(patterns.data(), halves.data(), kPatternCount);
-  WidenBfloat16(patterns.data(), bfloats.data(), kPatternCount);
+  kernels().widen_half(patterns.data(), halves.data(), kPatternCount);
+  kernels().widen_bfloat16(patterns.data(), bfloats.data(), kPatternCount);
   for (size_t i = 0; i < patterns.size(); ++i) {
     const auto half = std::bit_cast<uint32_t>(halves[i]);
     const auto bfloat = std::bit_cast<uint32_t>(bfloats[i]);
@@ -137,25 +151,26 @@ TEST(Half, BlockFunctionsEqualTheScalarOnes) {
     EXPECT_EQ(bfloat, std::bit_cast<uint32_t>(Bfloat16ToFloat(patterns[i]))) << i;
   }
   const std::vector<float> floats = InterestingFloats();
+  const auto count = static_cast<int64_t>(floats.size());
   std::vector<uint16_t> narrowed(floats.size());
-  NarrowHalf(floats.data(), narrowed.data(), static_cast<int64_t>(floats.size()));
+  kernels().narrow_half(floats.data(), narrowed.data(), count);
   size_t wrong = 0;
   for (size_t i = 0; i < floats.size(); ++i) wrong += narrowed[i] != FloatToHalf(floats[i]);
   EXPECT_EQ(wrong, 0u) << "float16";
-  NarrowBfloat16(floats.data(), narrowed.data(), static_cast<int64_t>(floats.size()));
+  kernels().narrow_bfloat16(floats.data(), narrowed.data(), count);
   for (size_t i = 0; i < floats.size(); ++i) wrong += narrowed[i] != FloatToBfloat16(floats[i]);
   EXPECT_EQ(wrong, 0u) << "bfloat16";
 }
 
-TEST(Half, BlockFunctionsWriteExactlyTheirBlock) {
+TEST_P(HalfKernels, WriteExactlyTheirBlock) {
   for (int64_t count = 0; count < 40; ++count) {
     std::vector<uint16_t> patterns(64, 0x3c00);
     std::vector<float> wide(64, -7.0f);
-    WidenHalf(patterns.data(), wide.data(), count);
+    kernels().widen_half(patterns.data(), wide.data(), count);
     for (int64_t i = 0; i < 64; ++i)
       EXPECT_EQ(wide[static_cast<size_t>(i)], i < count ? 1.0f : -7.0f);
     std::vector<uint16_t> narrow(64, 0xffff);
-    NarrowHalf(wide.data(), narrow.data(), count);
+    kernels().narrow_half(wide.data(), narrow.data(), count);
     for (int64_t i = 0; i < 64; ++i)
       EXPECT_EQ(narrow[static_cast<size_t>(i)], i < count ? 0x3c00 : 0xffff);
   }

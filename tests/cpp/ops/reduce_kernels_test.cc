@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -195,6 +196,27 @@ TEST(ReduceKernelValues, AnyNonZeroByteIsTrue) {
   const auto inputs = OneElementEach<uint8_t>(DataType::kBool, {2, 4});
   EXPECT_EQ(Get<uint8_t>(Reduced(inputs, {DataType::kBool, ReduceOp::kProduct}), 0), 1);
   EXPECT_EQ(Get<uint8_t>(Reduced(inputs, {DataType::kBool, ReduceOp::kSum}), 0), 1);
+}
+
+// A copy keeps what a computation would not: the payload of a NaN, a bool that is neither 0 nor 1.
+TEST(ReduceKernelValues, OneSourceIsCopiedByteForByte) {
+  for (const DataType dtype : testing::kAllDataTypes) {
+    Elements input(dtype, 301);
+    for (size_t i = 0; i < input.bytes.size(); ++i) {
+      input.bytes[i] = static_cast<uint8_t>(testing::Scramble(i));
+    }
+    Elements first(dtype, 301);
+    Elements second(dtype, 301);
+    const void* source = input.data();
+    const std::array<void*, 3> outputs = {first.data(), second.data(), input.data()};
+    const std::vector<uint8_t> expected = input.bytes;
+    for (const Stores stores : {Stores::kCached, Stores::kStreaming}) {
+      ReduceInRankOrder({&source, 1}, outputs, 301, {.dtype = dtype}, stores);
+      EXPECT_TRUE(first.bytes == expected) << DataTypeName(dtype);
+      EXPECT_TRUE(second.bytes == expected) << DataTypeName(dtype);
+      EXPECT_TRUE(input.bytes == expected) << DataTypeName(dtype);
+    }
+  }
 }
 
 TEST(ReductionTest, AverageBecomesASumWithADivisor) {
