@@ -78,7 +78,8 @@ class Collectives {
                           std::span<const int64_t> receive_bytes) = 0;
 
   // `input` holds sum(counts) elements; rank r gets the reduction, in rank order, of its counts[r]
-  // elements in `output`. `input` is not changed; no overlap.
+  // elements in `output`, which may be our own part of `input`. Else they do not overlap, and
+  // `input` is not changed.
   virtual Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
                                const Reduction& reduction) = 0;
 

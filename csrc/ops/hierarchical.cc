@@ -81,25 +81,31 @@ Status Hierarchical::Allreduce(void* data, int64_t count, const Reduction& whole
   const int64_t limit = ChunkLimit(count, element_bytes);
   for (int64_t begin = 0; begin < count; begin += limit) {
     uint8_t* chunk = AsBytes(data) + begin * element_bytes;
+    Split(std::min(limit, count - begin), element_bytes);
+    // In place, as long as it is of the tensor's type: one copy less in and out.
+    uint8_t* own_part = chunk + OffsetOf(counts_, groups_.place) * element_bytes;
     MYDIST_ASSIGN_OR_RETURN(uint8_t * partial,
-                            FoldOnHost(chunk, std::min(limit, count - begin), reduction));
+                            FoldOnHost(chunk, reduction.is_wide ? nullptr : own_part, reduction));
     MYDIST_ASSIGN_OR_RETURN(const uint8_t* slice, ReduceAcross(partial, reduction));
     MYDIST_RETURN_IF_ERROR(local_->Allgather(slice, chunk, ByteCounts(element_bytes)));
   }
   return Status::Ok();
 }
 
-// This rank's slice of what its host has folded; null when it has none.
-Result<uint8_t*> Hierarchical::FoldOnHost(const uint8_t* input, int64_t count,
+// This rank's slice (counts_) of what its host has folded: in `own_part` of the input, or, if that
+// is null, in memory of its own.
+Result<uint8_t*> Hierarchical::FoldOnHost(const uint8_t* input, uint8_t* own_part,
                                           const TwoLevelReduction& reduction) {
-  Split(count, SizeOf(reduction.dtype));
   if (reduction.is_wide) {
+    const int64_t count = Total(counts_);
     MYDIST_ASSIGN_OR_RETURN(uint8_t * wide, wide_.Reserve(count * reduction.partial_bytes()));
     WidenElements(reduction.dtype, input, wide, count);
     input = wide;
   }
-  const int64_t own_bytes = OwnCount() * reduction.partial_bytes();
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, partial_.Reserve(own_bytes));
+  uint8_t* partial = own_part;
+  if (partial == nullptr) {
+    MYDIST_ASSIGN_OR_RETURN(partial, partial_.Reserve(OwnCount() * reduction.partial_bytes()));
+  }
   MYDIST_RETURN_IF_ERROR(local_->Reducescatter(input, partial, counts_, reduction.on_host));
   return partial;
 }
@@ -161,7 +167,8 @@ Status Hierarchical::Reduce(const void* input, void* output, int64_t count, cons
 
 Status Hierarchical::ReduceChunk(const uint8_t* input, uint8_t* output, int64_t count,
                                  const TwoLevelReduction& reduction, const Seat& root) {
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, FoldOnHost(input, count, reduction));
+  Split(count, SizeOf(reduction.dtype));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, FoldOnHost(input, nullptr, reduction));
   if (OwnCount() > 0) {
     MYDIST_RETURN_IF_ERROR(
         cross_->Reduce(partial, partial, OwnCount(), reduction.across, root.host));

@@ -97,7 +97,7 @@ class MYDIST_EXPORT Hierarchical final : public Collectives {
   int64_t ChunkLimit(int64_t count, int64_t element_bytes) const;
   int64_t OwnCount() const { return counts_[static_cast<size_t>(groups_.place)]; }
   std::span<const int64_t> ByteCounts(int64_t element_bytes);
-  Result<uint8_t*> FoldOnHost(const uint8_t* input, int64_t count,
+  Result<uint8_t*> FoldOnHost(const uint8_t* input, uint8_t* own_part,
                               const TwoLevelReduction& reduction);
   Result<const uint8_t*> ReduceAcross(uint8_t* partial, const TwoLevelReduction& reduction);
   Result<const uint8_t*> ReduceAcrossWide(uint8_t* partial, const TwoLevelReduction& reduction);

@@ -65,6 +65,11 @@ inline void CheckReducescatter(const Rank& me, DataType dtype, const std::vector
                                            reduction.Resolved(me.size)));
     ExpectReduced(output, inputs, reduction, offset);
     EXPECT_TRUE(input.bytes == inputs[static_cast<size_t>(me.rank)].bytes) << "input was changed";
+    Elements in_place = input;
+    void* part = in_place.bytes.data() + offset * SizeOf(dtype);
+    ExpectOk(
+        me.collectives->Reducescatter(in_place.data(), part, counts, reduction.Resolved(me.size)));
+    EXPECT_TRUE(SliceOf(in_place, offset, *own).bytes == output.bytes) << "in place";
   }
 }
 
