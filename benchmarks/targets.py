@@ -63,12 +63,18 @@ def _speed(row: str, suite: str, impl: str, size: int, least_gbs: float) -> Targ
     return Target(row, what, ">=", least_gbs, "GB/s", suite, measured)
 
 
-def _efficiency(row: str, suite: str, impl: str, size: int, least_percent: float) -> Target:
-    def measured(results: Results) -> float | None:
-        found = results.row(suite, impl, size)
-        return 100 * found.efficiency if found and found.efficiency else None
+_PASSES = {"plain-pass": "a plain a[i] *= c pass", "bound": "the widest a[i] *= c pass"}
 
-    what = f"{format_size(size)}B {impl.removeprefix('mydist-')}, of the bound"
+
+def _efficiency(row: str, impl: str, size: int, which: str, least_percent: float) -> Target:
+    """T_rw ÷ our median time."""
+    suite = CORE2
+
+    def measured(results: Results) -> float | None:
+        ours, bound = results.row(suite, impl, size), results.row(suite, which, size)
+        return 100 * bound.p50_us / ours.p50_us if ours and bound else None
+
+    what = f"{format_size(size)}B {impl.removeprefix('mydist-')}, of {_PASSES[which]}"
     return Target(row, what, ">=", least_percent, "%", suite, measured)
 
 
@@ -106,7 +112,8 @@ def _core() -> Iterable[Target]:
         yield _faster("A3", CORE2, ARENA, "openmpi", size, 2.8)
         yield _faster("A3", CORE2, ARENA, "gloo", size, 9)
         if size >= 4 * M:
-            yield _efficiency("A3", CORE2, ARENA, size, 90)
+            for which in _PASSES:
+                yield _efficiency("A3", ARENA, size, which, 90)
     yield _speed("A4", CORE2, ARENA, 64 * M, 20)
     yield _faster("A4", CORE2, ARENA, "openmpi", 64 * M, 6)
     yield _faster("A4", CORE2, ARENA, "gloo", 64 * M, 12)

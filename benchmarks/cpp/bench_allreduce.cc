@@ -117,7 +117,8 @@ void PrintRows(const Contest& contest, int ranks) {
 
 std::vector<Entry> MakeEntries(Ranks* ranks, int64_t bytes) {
   std::vector<Entry> entries;
-  entries.push_back(MakeMemoryPass(ranks, bytes));
+  entries.push_back(MakeMemoryPass(ranks, bytes, true));
+  entries.push_back(MakeMemoryPass(ranks, bytes, false));
   entries.push_back(MakeMydist(ranks, bytes, true));
   entries.push_back(MakeMydist(ranks, bytes, false));
   entries.push_back(MakeOpenMpi(ranks, bytes));

@@ -48,8 +48,9 @@ Entry MakeMydist(Ranks* ranks, int64_t bytes, bool in_arena);
 Entry MakeOpenMpi(Ranks* ranks, int64_t bytes);
 // The ring algorithm over TCP on the loopback interface.
 Entry MakeGloo(Ranks* ranks, int64_t bytes);
-// T_rw: all ranks at once multiply their tensor by a constant, in place.
-Entry MakeMemoryPass(Ranks* ranks, int64_t bytes);
+// T_rw: all ranks at once multiply their tensor by a constant, in place: with the widest vectors of
+// the processor, or with those that every x86-64 has.
+Entry MakeMemoryPass(Ranks* ranks, int64_t bytes, bool is_widest);
 
 // Private memory, aligned to a page, its pages present.
 std::shared_ptr<float> PrivateMemory(int64_t bytes);
