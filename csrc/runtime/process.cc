@@ -148,11 +148,11 @@ Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
   return engine->AllocateShared(bytes);
 }
 
-// Whoever asks for an outcome wants what was submitted at any pace.
-static void Hurry() {
+void Hurry() {
   if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
 }
 
+// Whoever asks for an outcome wants what was submitted at any pace.
 Result<bool> Poll(Handle handle) {
   Hurry();
   return TheInstance().handles->Poll(handle);

@@ -77,6 +77,8 @@ MYDIST_EXPORT Result<std::optional<Status>> Wait(Handle handle, TimePoint deadli
 // The same for one who has waited before in vain: sleeps only.
 MYDIST_EXPORT Result<std::optional<Status>> Sleep(Handle handle, TimePoint deadline);
 MYDIST_EXPORT void Release(Handle handle);
+// What was submitted at another pace than kNow is due now.
+MYDIST_EXPORT void Hurry();
 
 // Rank 0 decides for the whole job and waits until the switch has taken effect; other ranks' calls
 // return OK and have no effect. A path that cannot be written is one warning in the log.
