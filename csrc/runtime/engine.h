@@ -103,6 +103,8 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kTimelineGrace{1};
   // How long the end of the engine's thread may take beyond the drain time.
   static constexpr std::chrono::seconds kExitGrace{1};
+  // How long the engine's thread leaves the engine to a caller that drives it.
+  static constexpr std::chrono::milliseconds kYieldToCaller{1};
   using Mail = std::variant<PendingTensor, Depart, TimelineSwitch, JoinCommand>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
@@ -124,6 +126,8 @@ class MYDIST_EXPORT Engine {
   void Finish() MYDIST_REQUIRES(role_);
   // On a caller's thread: cycles until the handle is complete or it is better to sleep.
   void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
+  // The caller is going to sleep; the engine's thread goes on.
+  void HandOver();
   bool DriveWhilePatient(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);
   void EndAttention(bool is_over) MYDIST_REQUIRES(role_);
   // Whether somebody on this rank waits for messages.
@@ -183,8 +187,8 @@ class MYDIST_EXPORT Engine {
 
   Mutex role_;
   std::optional<Status> outcome_ MYDIST_GUARDED_BY(role_);  // Of the engine, once it is to end.
-  // Of the engine's thread, while it waits; in the past otherwise.
-  TimePoint sleeps_until_ MYDIST_GUARDED_BY(role_) = TimePoint::min();
+  // Of the engine's thread, while it waits; in the past otherwise. Written by that thread only.
+  std::atomic<TimePoint> sleeps_until_{TimePoint::min()};
   const WaitPolicy policy_;
   TimePoint drive_end_ MYDIST_GUARDED_BY(role_);
   // After a drive news does not yet wake the engine's thread: the next drive is expected.

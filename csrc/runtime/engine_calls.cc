@@ -147,8 +147,8 @@ bool Engine::Shutdown() {
 EngineStats Engine::stats() const {
   MutexLock lock(stats_mutex_);
   EngineStats stats = stats_;
-  stats.wakeups = wakeups_.load(std::memory_order_relaxed);
-  stats.hand_overs = hand_overs_.load(std::memory_order_relaxed);
+  stats.wakeups = wakeups_.load();
+  stats.hand_overs = hand_overs_.load();
   return stats;
 }
 

@@ -31,12 +31,18 @@ void Engine::SleepUntilDue() {
   }
   const TimePoint due = NextDeadline();
   if (due <= Now()) return;
-  sleeps_until_ = due;
+  sleeps_until_.store(due);
   role_.Unlock();
   coordinator_.Await(due);
-  wakeups_.fetch_add(1, std::memory_order_relaxed);
-  role_.Lock();
-  sleeps_until_ = TimePoint::min();
+  wakeups_.fetch_add(1);
+  // A caller that drives sees to whatever this thread was woken for, most of the time.
+  const TimePoint again = Now() + kYieldToCaller;
+  sleeps_until_.store(again);
+  if (!role_.TryLock()) {
+    coordinator_.Await(again);
+    role_.Lock();
+  }
+  sleeps_until_.store(TimePoint::min());
 }
 
 void Engine::RunCycle() {
@@ -77,11 +83,15 @@ void Engine::Finish() {
 
 Result<std::optional<Status>> Engine::Wait(Handle handle, TimePoint deadline) {
   waiting_callers_.fetch_add(1);
-  if (!IsOver(handle)) {
+  SpinBudget budget(policy_.patience);
+  while (!IsOver(handle)) {
     if (role_.TryLock()) {
       Drive(handle, deadline);
-    } else {
-      Hurry();
+      break;
+    }
+    if (!budget.Allows()) {
+      HandOver();
+      break;
     }
   }
   auto outcome = handles_->Wait(handle, deadline);
@@ -96,11 +106,19 @@ void Engine::Drive(Handle handle, TimePoint deadline) {
     is_over = DriveWhilePatient(handle, deadline);
     EndAttention(is_over);
   }
-  const bool is_due = outcome_ || NextDeadline() < sleeps_until_;
+  const TimePoint due = outcome_ ? TimePoint::min() : NextDeadline();
   role_.Unlock();
-  if (!is_over) hand_overs_.fetch_add(1, std::memory_order_relaxed);
-  // Another caller that found the role taken sleeps and relies on the engine's thread.
-  if (!is_over || is_due || waiting_callers_.load() > 1) coordinator_.Wake();
+  if (!is_over) return HandOver();
+  // Another caller that found the role taken relies on the engine's thread, and so does who
+  // submitted something too late for the last cycle and found the role taken.
+  if (due < sleeps_until_.load() || waiting_callers_.load() > 1 || !queue_.empty()) {
+    coordinator_.Wake();
+  }
+}
+
+void Engine::HandOver() {
+  hand_overs_.fetch_add(1);
+  coordinator_.Wake();
 }
 
 void Engine::EndAttention(bool is_over) {

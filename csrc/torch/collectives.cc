@@ -126,17 +126,17 @@ Handle EnqueueBarrier(const std::string& name, int process_set) {
 void BindCollectives(py::module_& module) {
   using py::arg;
   DefineCollective(module, "allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
-             arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
-             arg("postscale_factor"), arg("process_set"));
-  DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"), arg("group"),
-             arg("process_set"));
+                   arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
+                   arg("postscale_factor"), arg("process_set"));
+  DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
+                   arg("group"), arg("process_set"));
   DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
-             arg("root_rank"), arg("name"), arg("process_set"));
+                   arg("root_rank"), arg("name"), arg("process_set"));
   DefineCollective(module, "alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
-             arg("name"), arg("process_set"));
+                   arg("name"), arg("process_set"));
   DefineCollective(module, "reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
-             arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
-             arg("process_set"));
+                   arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
+                   arg("process_set"));
   DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
   module.def(
       "poll", [](Handle handle) { return InFlight::Instance().Poll(handle); }, arg("handle"));

@@ -50,7 +50,7 @@ void BindProcessSets(py::module_& module) {
   using py::arg;
   DefineCollective(module, "add_process_set", &EnqueueAddProcessSet, arg("ranks"), arg("name"));
   DefineCollective(module, "remove_process_set", &EnqueueRemoveProcessSet, arg("process_set"),
-             arg("name"));
+                   arg("name"));
   module.def("enqueue_join", &EnqueueJoin);
 }
 

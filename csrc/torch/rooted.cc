@@ -98,14 +98,14 @@ Handle EnqueueSendReceive(const at::Tensor& tensor, int source, int destination,
 void BindRooted(py::module_& module) {
   using py::arg;
   DefineCollective(module, "reduce", &EnqueueReduce, arg("input"), arg("output").none(true),
-             arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
-             arg("postscale_factor"), arg("process_set"));
+                   arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
+                   arg("postscale_factor"), arg("process_set"));
   DefineCollective(module, "gather", &EnqueueGather, arg("input"), arg("root_rank"), arg("name"),
-             arg("process_set"));
+                   arg("process_set"));
   DefineCollective(module, "scatter", &EnqueueScatter, arg("tensor"), arg("splits").none(true),
-             arg("root_rank"), arg("name"), arg("process_set"));
+                   arg("root_rank"), arg("name"), arg("process_set"));
   DefineCollective(module, "send_receive", &EnqueueSendReceive, arg("tensor"), arg("source"),
-             arg("destination"), arg("name"), arg("process_set"));
+                   arg("destination"), arg("name"), arg("process_set"));
 }
 
 }  // namespace mydist
