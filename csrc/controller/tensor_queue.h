@@ -45,6 +45,11 @@ class TensorQueue {
     return std::exchange(items_, {});
   }
 
+  [[nodiscard]] bool empty() {
+    MutexLock lock(mutex_);
+    return items_.empty();
+  }
+
   // Refuses every later Push and hands back what nobody has drained. May be called again.
   [[nodiscard]] std::vector<T> Close() {
     MutexLock lock(mutex_);

@@ -1,11 +1,10 @@
-// The engine's thread; what callers do is in engine_calls.cc.
+// The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc.
 #include "runtime/engine.h"
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <cctype>
-#include <exception>
 #include <functional>
 #include <system_error>
 #include <utility>
@@ -84,7 +83,8 @@ Engine::Engine(EngineOptions options)
                 [this](Transport* transport, const std::vector<int>& ranks) {
                   return choice_.Make(transport, ranks);
                 }),
-      relay_(&topology_, &timeline_, &coordinator_) {
+      relay_(&topology_, &timeline_, &coordinator_),
+      policy_(options.wait_policy.value_or(WaitPolicy::For(topology_.local_size))) {
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
   if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
@@ -96,51 +96,18 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 
-void Engine::Run() {
-  Status outcome;
-  try {
-    Result<bool> goes_on = true;
-    while (goes_on.ok() && *goes_on) {
-      if (const TimePoint due = NextDeadline(); due > Now()) {
-        coordinator_.Await(due);
-        ++counted_.wakeups;
-      }
-      goes_on = RunCycle();
-    }
-    if (!goes_on.ok()) outcome = goes_on.status();
-  } catch (const std::exception& error) {
-    outcome = Status::Internal(std::string("the engine failed: ") + error.what());
-  }
-  try {
-    Stop(outcome);
-  } catch (const std::exception& error) {
-    handles_->Fail(term_, Status::Internal(std::string("the engine failed: ") + error.what()));
-    [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
-  }
-  MutexLock lock(exit_mutex_);
-  has_exited_ = true;
-  exited_.NotifyAll();
-}
-
-Result<bool> Engine::RunCycle() {
-  Drain();
-  MYDIST_RETURN_IF_ERROR(Exchange());
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate());
-  for (const Group& group : Plan(responses)) {
-    MYDIST_RETURN_IF_ERROR(Execute(group));
-  }
-  Complete(responses);
-  return !finished_;
-}
-
 TimePoint Engine::NextDeadline() {
-  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_});
+  const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
+  return std::min(
+      {coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end});
 }
 
 void Engine::Drain() {
   unhurried_bytes_.store(0);           // Before the queue: what comes in between is counted again.
   std::vector<PendingTensor> tensors;  // Of one handle: they are announced together.
-  for (Mail& mail : queue_.Drain()) {
+  std::vector<Mail> drained = queue_.Drain();
+  drained_count_ += static_cast<int64_t>(drained.size());
+  for (Mail& mail : drained) {
     auto* tensor = std::get_if<PendingTensor>(&mail);
     if (!tensors.empty() && (tensor == nullptr || tensor->handle != tensors.front().handle)) {
       Enqueue(std::exchange(tensors, {}));
@@ -211,9 +178,6 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 Status Engine::Exchange() {
   const Status status = coordinator_.Exchange();
   const TimePoint now = Now();
-  if (timeline_.mark_cycles()) {
-    timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
-  }
   relay_.Flush(now);
   if (now >= departure_deadline_ && !finished_) {
     MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
@@ -223,7 +187,11 @@ Status Engine::Exchange() {
 }
 
 Result<std::vector<Response>> Engine::Negotiate() {
+  if (timeline_.mark_cycles()) {
+    timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
+  }
   MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(Now()));
+  negotiated_count_ += static_cast<int64_t>(responses.size());
   for (const Response& response : responses) {
     if (response.kind != ResponseKind::kReady || !timeline_.enabled()) continue;
     const std::string& name = response.agreement->request.name;

@@ -1,9 +1,10 @@
 // Engine: one per process and init; takes tensors from callers and returns them reduced:
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
-// Submit and the timeline calls may come from any thread, Shutdown from one; everything else runs
-// on the engine's own thread, which shares four objects with callers: the queue, the HandleTable,
-// the ProcessSetRegistry and the Timeline. It never takes the GIL and holds no lock across a
-// socket, collective or callback.
+// Submit, Wait and the timeline calls may come from any thread, Shutdown from one; everything else
+// is done by whoever holds the engine role: the engine's own thread, or a caller in Wait (decision
+// 0007). It shares four objects with callers: the queue, the HandleTable, the ProcessSetRegistry
+// and the Timeline. The role holder has not the GIL, and no lock but the role across a socket,
+// collective or callback; whoever may have the GIL never waits for the role.
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,7 @@
 #include "runtime/handle_table.h"
 #include "runtime/pending_table.h"
 #include "runtime/process_set_registry.h"
+#include "runtime/spin_budget.h"
 #include "runtime/submission.h"
 #include "runtime/timeline_relay.h"
 #include "timeline/timeline.h"
@@ -40,9 +42,10 @@ struct EngineOptions {
   Config config;
   Topology topology;
   Connection connection;
-  std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
-  std::shared_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
-  bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
+  std::shared_ptr<HandleTable> handles;     // Reset for this engine; outlives it.
+  std::shared_ptr<shm::ShmPort> shm;        // Null: the ranks of this host share no memory.
+  bool wants_timeline = false;              // From the start, on all ranks; rank 0 has the path.
+  std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
 };
 
 class MYDIST_EXPORT Engine {
@@ -53,8 +56,10 @@ class MYDIST_EXPORT Engine {
 
   // See process::Submit.
   Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
-  // Somebody waits: what was submitted with Pace::kWithMore is due. Cheap when there is nothing.
+  // What was submitted with another pace than kNow is due. Cheap when there is nothing.
   void Hurry();
+  // See process::Wait. Drives the engine, unless somebody else does, while that leads anywhere.
+  Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
   // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
   // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
   // timeline per job, decided by rank 0.
@@ -98,6 +103,8 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kTimelineGrace{1};
   // How long the end of the engine's thread may take beyond the drain time.
   static constexpr std::chrono::seconds kExitGrace{1};
+  // How long the engine's thread leaves the engine to a caller that drives it.
+  static constexpr std::chrono::milliseconds kYieldToCaller{1};
   using Mail = std::variant<PendingTensor, Depart, TimelineSwitch, JoinCommand>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
@@ -110,10 +117,26 @@ class MYDIST_EXPORT Engine {
   void PostCommand(Command command);
 
   void Run();
-  // One pass over the six steps. False when the engine is finished.
-  Result<bool> RunCycle();
+  void SleepUntilDue() MYDIST_REQUIRES(role_);
+  // One pass over the six steps, without waiting for news. What ends the engine is kept in outcome_
+  // for its own thread.
+  void RunCycle() MYDIST_REQUIRES(role_);
+  // False when the engine is finished.
+  Result<bool> RunSteps();
+  void Finish() MYDIST_REQUIRES(role_);
+  // On a caller's thread: cycles until the handle is complete or it is better to sleep.
+  void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
+  // The caller is going to sleep; the engine's thread goes on.
+  void HandOver();
+  bool DriveWhilePatient(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);
+  void EndAttention(bool is_over) MYDIST_REQUIRES(role_);
+  // Whether somebody on this rank waits for messages.
+  bool HasInFlight() const;
+  bool IsOver(Handle handle);
+  // Changes when something has happened.
+  int64_t Progress() const;
   // When a cycle is due even if nothing is submitted and no message comes.
-  TimePoint NextDeadline();
+  TimePoint NextDeadline() MYDIST_REQUIRES(role_);
   void Drain();
   Status Exchange();
   Result<std::vector<Response>> Negotiate();
@@ -148,7 +171,7 @@ class MYDIST_EXPORT Engine {
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
   TensorQueue<Mail> queue_;
-  std::atomic<int64_t> unhurried_bytes_{0};  // In the queue with Pace::kWithMore, engine not woken.
+  std::atomic<int64_t> unhurried_bytes_{0};  // In the queue, and the engine has not been woken.
   Timeline timeline_;
   ProcessSetRegistry process_sets_;
   Coordinator coordinator_;
@@ -162,7 +185,21 @@ class MYDIST_EXPORT Engine {
   bool finished_ = false;
   TimePoint departure_deadline_ = kNever;
 
-  EngineStats counted_;  // The engine thread's own; published after each cycle.
+  Mutex role_;
+  std::optional<Status> outcome_ MYDIST_GUARDED_BY(role_);  // Of the engine, once it is to end.
+  // Of the engine's thread, while it waits; in the past otherwise. Written by that thread only.
+  std::atomic<TimePoint> sleeps_until_{TimePoint::min()};
+  const WaitPolicy policy_;
+  TimePoint drive_end_ MYDIST_GUARDED_BY(role_);
+  // After a drive news does not yet wake the engine's thread: the next drive is expected.
+  bool lingers_ MYDIST_GUARDED_BY(role_) = false;
+  int64_t drained_count_ = 0;
+  int64_t negotiated_count_ = 0;
+  std::atomic<int> waiting_callers_{0};
+  std::atomic<int64_t> wakeups_{0};
+  std::atomic<int64_t> hand_overs_{0};
+
+  EngineStats counted_;  // The role holder's own; published after each cycle.
   mutable Mutex stats_mutex_;
   EngineStats stats_ MYDIST_GUARDED_BY(stats_mutex_);
 

@@ -64,10 +64,12 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   mail.reserve(tensors.size());
   int64_t unhurried_bytes = 0;
   for (Submission& tensor : tensors) {
+    // An empty tensor counts as well, or nobody would know that it is there; one whose caller
+    // comes to fetch it is no reason to wake the engine, however large.
+    if (pace != Pace::kNow) ++unhurried_bytes;
     if (pace == Pace::kWithMore) {
-      // An empty tensor counts as well, or nobody would know that it is there.
       unhurried_bytes +=
-          1 + tensor.request.shape.ElementCount().value_or(0) * SizeOf(tensor.request.dtype);
+          tensor.request.shape.ElementCount().value_or(0) * SizeOf(tensor.request.dtype);
     }
     if (timeline_.enabled()) {
       timeline_.Record(EventPhase::kInstant, tensor.request.name, "READY");
@@ -144,7 +146,10 @@ bool Engine::Shutdown() {
 
 EngineStats Engine::stats() const {
   MutexLock lock(stats_mutex_);
-  return stats_;
+  EngineStats stats = stats_;
+  stats.wakeups = wakeups_.load();
+  stats.hand_overs = hand_overs_.load();
+  return stats;
 }
 
 }  // namespace mydist

@@ -148,22 +148,29 @@ Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
   return engine->AllocateShared(bytes);
 }
 
-// Whoever asks for an outcome waits for what was submitted with Pace::kWithMore as well.
-static void Hurry() {
+void Hurry() {
   if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
 }
 
+// Whoever asks for an outcome wants what was submitted at any pace.
 Result<bool> Poll(Handle handle) {
   Hurry();
   return TheInstance().handles->Poll(handle);
 }
 
 Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
-  Hurry();
+  if (const auto engine = CurrentEngine(); engine.ok()) return (*engine)->Wait(handle, deadline);
   return TheInstance().handles->Wait(handle, deadline);
 }
 
-void Release(Handle handle) { TheInstance().handles->Release(handle); }
+Result<std::optional<Status>> Sleep(Handle handle, TimePoint deadline) {
+  return TheInstance().handles->Wait(handle, deadline);
+}
+
+void Release(Handle handle) {
+  Hurry();
+  TheInstance().handles->Release(handle);
+}
 
 Status StartTimeline(const std::string& path, bool mark_cycles) {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());

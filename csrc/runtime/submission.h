@@ -14,12 +14,12 @@
 namespace mydist {
 
 // Gives memory for a result whose shape only the negotiation tells. Called once per successful
-// tensor by whoever drives the engine, never with a lock or the GIL held; must not throw. The
+// tensor by whoever drives the engine and never with the GIL held; must not throw. The
 // memory lives until the handle's owner lets go of it.
 using OutputAllocator = std::function<Result<void*>(const Shape& shape)>;
 
 // Told before completion what the operation found out besides tensors, by whoever drives the engine
-// and with no lock or the GIL held; must not throw.
+// and never with the GIL held; must not throw.
 using NumbersCallback = std::function<void(const std::vector<int64_t>&)>;
 
 // How soon the engine has to look at what was submitted.
@@ -29,6 +29,9 @@ enum class Pace {
   // together to fill a bucket, or at the first wait or poll. A wake-up and a negotiation per small
   // gradient would cost backward more than they overlap.
   kWithMore,
+  // The caller waits at once and drives the engine itself: nobody is woken. Should it not wait
+  // after all, any poll, wait or release, or the next submission, wakes the engine.
+  kDriven,
 };
 
 struct Submission {

@@ -131,7 +131,7 @@ void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& outp
   ThrowIfError(CheckWritable(output, what));
 }
 
-// Runs without the GIL on the engine's thread, hence no dispatcher and no Python.
+// Runs without the GIL on whatever thread drives, hence no dispatcher and no Python.
 void CollectiveCall::AllocateLate() {
   late_ = std::make_shared<LateOutputs>(submissions_.size());
   for (size_t i = 0; i < submissions_.size(); ++i) {
@@ -169,7 +169,7 @@ void CollectiveCall::RefuseOverlappingOutputs() const {
 Handle CollectiveCall::Enqueue() {
   if (submissions_.size() > 1) RefuseOverlappingOutputs();
   call_.late = late_;
-  return InFlight::Instance().Submit(std::move(submissions_), std::move(call_));
+  return InFlight::Instance().Submit(std::move(submissions_), std::move(call_), Pace::kDriven);
 }
 
 ReduceOp ToReduceOp(OpKind op, int number) {

@@ -69,6 +69,7 @@ class CollectiveCall {
   // wait() gives, after the tensors, the numbers that the engine reports for the last one added.
   void ReceiveNumbers();
 
+  // Wakes nobody: the caller waits at once, or hurries.
   Handle Enqueue();
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "torch/bindings.h"
+#include "torch/collective_binding.h"
 #include "torch/collective_call.h"
 #include "torch/in_flight.h"
 
@@ -124,19 +125,19 @@ Handle EnqueueBarrier(const std::string& name, int process_set) {
 
 void BindCollectives(py::module_& module) {
   using py::arg;
-  module.def("enqueue_allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
-             arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
-             arg("postscale_factor"), arg("process_set"));
-  module.def("enqueue_allgather", &EnqueueAllgather, arg("inputs"), arg("names"), arg("group"),
-             arg("process_set"));
-  module.def("enqueue_broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
-             arg("root_rank"), arg("name"), arg("process_set"));
-  module.def("enqueue_alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
-             arg("name"), arg("process_set"));
-  module.def("enqueue_reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
-             arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
-             arg("process_set"));
-  module.def("enqueue_barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
+  DefineCollective(module, "allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
+                   arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
+                   arg("postscale_factor"), arg("process_set"));
+  DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
+                   arg("group"), arg("process_set"));
+  DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
+                   arg("root_rank"), arg("name"), arg("process_set"));
+  DefineCollective(module, "alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
+                   arg("name"), arg("process_set"));
+  DefineCollective(module, "reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
+                   arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
+                   arg("process_set"));
+  DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
   module.def(
       "poll", [](Handle handle) { return InFlight::Instance().Poll(handle); }, arg("handle"));
   module.def(

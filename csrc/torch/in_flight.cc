@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -31,13 +32,15 @@ std::string UnknownHandle(Handle handle) {
 // Waits without the GIL, taking it only to look for Ctrl-C. Nothing when the engine does not know
 // the handle: another thread has waited for it in the meantime, or this is a forked child.
 std::optional<Status> Await(Handle handle) {
-  while (true) {
-    Result<std::optional<Status>> outcome = process::Wait(handle, Now() + kSignalCheckInterval);
-    if (!outcome.ok()) return std::nullopt;
-    if (outcome->has_value()) return **outcome;
-    const py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  auto outcome = process::Wait(handle, Now() + kSignalCheckInterval);
+  while (outcome.ok() && !outcome->has_value()) {
+    {
+      const py::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+    outcome = process::Sleep(handle, Now() + kSignalCheckInterval);
   }
+  return outcome.ok() ? *std::move(outcome) : std::nullopt;
 }
 
 Status NotOurs(Handle handle) {
@@ -56,6 +59,7 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
 OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype) {
   return [late = std::move(late), index, dtype](const Shape& shape) -> Result<void*> {
     try {
+      const c10::InferenceMode normal(false);
       late->tensors[index] = at::Tensor(at::detail::empty_cpu(shape.dims(), dtype));
       return late->tensors[index].mutable_data_ptr();
     } catch (const std::exception& error) {
@@ -120,6 +124,15 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
     if (call.gives_numbers) call.outputs.push_back(ToTensor(call.late->numbers));
   }
   return std::move(call.outputs);
+}
+
+std::vector<at::Tensor> InFlight::Fetch(Handle handle) {
+  try {
+    return Wait(handle);
+  } catch (...) {
+    Abandon(handle);
+    throw;
+  }
 }
 
 void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes) {

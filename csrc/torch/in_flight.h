@@ -26,8 +26,8 @@ struct LateOutputs {
   std::vector<int64_t> numbers;  // What the operation found out besides tensors.
 };
 
-// Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on the
-// engine's thread, hence no dispatcher and no Python.
+// Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on
+// whatever thread drives the engine, hence no dispatcher, no Python and no mode of the caller's.
 OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype);
 
 // An output the engine could not write directly: copied when the collective is complete.
@@ -65,7 +65,10 @@ class InFlight {
   // up by both. Ctrl-C raises KeyboardInterrupt and leaves the handle waiting.
   std::vector<at::Tensor> Wait(Handle handle) MYDIST_EXCLUDES(mutex_);
 
-  // The same for many, giving up the GIL only once: appends the outcome of each handle in turn. The
+  // Wait, of a handle nobody else knows: given up, not left waiting, when that is interrupted.
+  std::vector<at::Tensor> Fetch(Handle handle) MYDIST_EXCLUDES(mutex_);
+
+  // Wait for many, giving up the GIL only once: appends the outcome of each handle in turn. The
   // caller has the outputs and writes back. After Ctrl-C the handles without an outcome remain.
   void WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes)
       MYDIST_EXCLUDES(mutex_);

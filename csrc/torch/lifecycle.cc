@@ -110,6 +110,7 @@ py::dict Stats() {
   row["cache_hits"] = stats.cache_hits;
   row["cache_misses"] = stats.cache_misses;
   row["wakeups"] = stats.wakeups;
+  row["hand_overs"] = stats.hand_overs;
   row["batches"] = stats.batches;
   row["tensors"] = stats.tensors;
   row["tensor_bytes"] = stats.tensor_bytes;

@@ -10,6 +10,7 @@
 
 #include "runtime/process.h"
 #include "torch/bindings.h"
+#include "torch/collective_binding.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
 #include "torch/in_flight.h"
@@ -47,9 +48,9 @@ Handle EnqueueJoin() {
 
 void BindProcessSets(py::module_& module) {
   using py::arg;
-  module.def("enqueue_add_process_set", &EnqueueAddProcessSet, arg("ranks"), arg("name"));
-  module.def("enqueue_remove_process_set", &EnqueueRemoveProcessSet, arg("process_set"),
-             arg("name"));
+  DefineCollective(module, "add_process_set", &EnqueueAddProcessSet, arg("ranks"), arg("name"));
+  DefineCollective(module, "remove_process_set", &EnqueueRemoveProcessSet, arg("process_set"),
+                   arg("name"));
   module.def("enqueue_join", &EnqueueJoin);
 }
 

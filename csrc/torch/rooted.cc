@@ -9,6 +9,7 @@
 
 #include "runtime/process.h"
 #include "torch/bindings.h"
+#include "torch/collective_binding.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
 
@@ -96,15 +97,15 @@ Handle EnqueueSendReceive(const at::Tensor& tensor, int source, int destination,
 
 void BindRooted(py::module_& module) {
   using py::arg;
-  module.def("enqueue_reduce", &EnqueueReduce, arg("input"), arg("output").none(true),
-             arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
-             arg("postscale_factor"), arg("process_set"));
-  module.def("enqueue_gather", &EnqueueGather, arg("input"), arg("root_rank"), arg("name"),
-             arg("process_set"));
-  module.def("enqueue_scatter", &EnqueueScatter, arg("tensor"), arg("splits").none(true),
-             arg("root_rank"), arg("name"), arg("process_set"));
-  module.def("enqueue_send_receive", &EnqueueSendReceive, arg("tensor"), arg("source"),
-             arg("destination"), arg("name"), arg("process_set"));
+  DefineCollective(module, "reduce", &EnqueueReduce, arg("input"), arg("output").none(true),
+                   arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
+                   arg("postscale_factor"), arg("process_set"));
+  DefineCollective(module, "gather", &EnqueueGather, arg("input"), arg("root_rank"), arg("name"),
+                   arg("process_set"));
+  DefineCollective(module, "scatter", &EnqueueScatter, arg("tensor"), arg("splits").none(true),
+                   arg("root_rank"), arg("name"), arg("process_set"));
+  DefineCollective(module, "send_receive", &EnqueueSendReceive, arg("tensor"), arg("source"),
+                   arg("destination"), arg("name"), arg("process_set"));
 }
 
 }  // namespace mydist

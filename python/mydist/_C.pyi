@@ -39,7 +39,8 @@ def start_timeline(path: str, mark_cycles: bool) -> None: ...
 def stop_timeline() -> None: ...
 def stats() -> dict[str, int]: ...
 
-# Every enqueue_* returns a handle; wait() gives the outputs and forgets it. `group` is "" or the
+# Every enqueue_* returns a handle; wait() gives the outputs and forgets it. The functions without
+# enqueue_, below, do both at once and wake no other thread. `group` is "" or the
 # name that makes the tensors complete together. `reduce_op` is the number of mydist.ReduceOp.
 # Inputs that are not contiguous are copied; outputs that are not contiguous (in place on a view)
 # are written back by wait().
@@ -100,6 +101,64 @@ def enqueue_add_process_set(ranks: Sequence[int], name: str) -> int: ...
 def enqueue_remove_process_set(process_set: int, name: str) -> int: ...
 def enqueue_join() -> int: ...
 def enqueue_barrier(name: str, process_set: int) -> int: ...
+def allreduce(
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor] | None,
+    names: Sequence[str],
+    group: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> list[torch.Tensor]: ...
+def allgather(
+    inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
+) -> list[torch.Tensor]: ...
+def broadcast(
+    input: torch.Tensor,
+    output: torch.Tensor | None,
+    root_rank: int,
+    name: str,
+    process_set: int,
+) -> list[torch.Tensor]: ...
+def alltoall(
+    input: torch.Tensor, splits: Sequence[int] | None, name: str, process_set: int
+) -> list[torch.Tensor]: ...
+def reducescatter(
+    inputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    group: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> list[torch.Tensor]: ...
+def reduce(
+    input: torch.Tensor,
+    output: torch.Tensor | None,
+    root_rank: int,
+    name: str,
+    reduce_op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
+) -> list[torch.Tensor]: ...
+def gather(
+    input: torch.Tensor, root_rank: int, name: str, process_set: int
+) -> list[torch.Tensor]: ...
+def scatter(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None,
+    root_rank: int,
+    name: str,
+    process_set: int,
+) -> list[torch.Tensor]: ...
+def send_receive(
+    tensor: torch.Tensor, source: int, destination: int, name: str, process_set: int
+) -> list[torch.Tensor]: ...
+def add_process_set(ranks: Sequence[int], name: str) -> list[torch.Tensor]: ...
+def remove_process_set(process_set: int, name: str) -> list[torch.Tensor]: ...
+def barrier(name: str, process_set: int) -> list[torch.Tensor]: ...
 def poll(handle: int) -> bool: ...
 def wait(handle: int) -> list[torch.Tensor]:
     """Outputs in the order of the inputs; nothing where the rank has none (reduce, gather, send).

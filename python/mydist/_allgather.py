@@ -41,7 +41,7 @@ def allgather(
     full_name = resolve_name("allgather", name, set_id)
     if _differentiable.needs_gradient([checked]):
         return _differentiable.allgather([checked], "", [full_name], process_set)[0]
-    return _C.wait(_C.enqueue_allgather([checked], [full_name], "", set_id))[0]
+    return _C.allgather([checked], [full_name], "", set_id)[0]
 
 
 def allgather_async(
@@ -79,7 +79,7 @@ def grouped_allgather(
     names = [f"{group}.{i}" for i in range(len(checked))]
     if _differentiable.needs_gradient(checked):
         return _differentiable.allgather(checked, group, names, process_set)
-    return _C.wait(_C.enqueue_allgather(checked, names, group, set_id))
+    return _C.allgather(checked, names, group, set_id)
 
 
 def grouped_allgather_async(

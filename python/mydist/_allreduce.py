@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -35,15 +35,19 @@ __all__ = [
 ]
 
 
-def _enqueue(
+_Answer = TypeVar("_Answer")
+
+
+def _submit(
+    submit: Callable[..., _Answer],
     tensors: list[torch.Tensor],
     group: str,
     names: list[str],
     reduction: Reduction,
     process_set: int,
     in_place: bool,
-) -> int:
-    return _C.enqueue_allreduce(
+) -> _Answer:
+    return submit(
         tensors,
         tensors if in_place else None,
         names,
@@ -68,7 +72,9 @@ def _start(
     in_memory = in_place and compression is Compression.none
 
     def enqueue(inputs: list[torch.Tensor]) -> int:
-        return _enqueue(inputs, group, names, reduction, process_set, in_memory)
+        return _submit(
+            _C.enqueue_allreduce, inputs, group, names, reduction, process_set, in_memory
+        )
 
     def finish_in_place(results: list[torch.Tensor]) -> Any:
         return finish([t.copy_(r) for t, r in zip(tensors, results, strict=True)])
@@ -77,6 +83,23 @@ def _start(
     return start_compressed(
         "allreduce", tensors, compression, enqueue, finish_in_place if copies else finish
     )
+
+
+def _fetch(
+    tensors: list[torch.Tensor],
+    group: str,
+    names: list[str],
+    reduction: Reduction,
+    process_set: int,
+    compression: CompressorLike,
+    in_place: bool,
+) -> list[torch.Tensor]:
+    """The synchronous form without autograd."""
+    if compression is Compression.none:
+        return _submit(_C.allreduce, tensors, group, names, reduction, process_set, in_place)
+    handle = _start(tensors, group, names, reduction, process_set, compression, list, in_place)
+    outputs: list[torch.Tensor] = synchronize(handle)
+    return outputs
 
 
 def _run(
@@ -90,9 +113,7 @@ def _run(
     """The synchronous form, through autograd when a gradient may be asked for."""
     if not _differentiable.needs_gradient(tensors):
         set_id = process_set.process_set_id
-        handle = _start(tensors, group, names, reduction, set_id, compression, list, False)
-        outputs: list[torch.Tensor] = synchronize(handle)
-        return outputs
+        return _fetch(tensors, group, names, reduction, set_id, compression, False)
 
     def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return _differentiable.allreduce(inputs, group, names, reduction, process_set)
@@ -183,11 +204,13 @@ def allreduce_(
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in allreduce().
     """
-    handle = allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set, compression
-    )
-    result: torch.Tensor = synchronize(handle)
-    return result
+    call = "allreduce_"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    tensors = [check_tensor(call, tensor)]
+    refuse_in_place_on_gradient(call, tensors, "allreduce")
+    set_id = check_process_set(call, process_set)
+    names = [resolve_name("allreduce", name, set_id)]
+    return _fetch(tensors, "", names, reduction, set_id, compression, True)[0]
 
 
 def allreduce_async_(
@@ -278,11 +301,13 @@ def grouped_allreduce_(
     compression: CompressorLike = Compression.none,
 ) -> list[torch.Tensor]:
     """grouped_allreduce() in place; returns the given tensors. See allreduce_()."""
-    handle = grouped_allreduce_async_(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set, compression
-    )
-    results: list[torch.Tensor] = synchronize(handle)
-    return results
+    call = "grouped_allreduce_"
+    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    checked = check_tensors(call, tensors)
+    refuse_in_place_on_gradient(call, checked, "grouped_allreduce")
+    set_id = check_process_set(call, process_set)
+    group, names = _members(name, checked, set_id)
+    return _fetch(checked, group, names, reduction, set_id, compression, True)
 
 
 def grouped_allreduce_async_(

@@ -77,7 +77,7 @@ def alltoall(
     if _differentiable.needs_gradient([checked]):
         output, received = _differentiable.alltoall(checked, rows, full_name, process_set)
     else:
-        output, received = _C.wait(_C.enqueue_alltoall(checked, rows, full_name, set_id))
+        output, received = _C.alltoall(checked, rows, full_name, set_id)
     return output if splits is None else (output, received)
 
 

@@ -11,7 +11,7 @@ from ._arguments import (
     check_tensor,
     refuse_in_place_on_gradient,
 )
-from ._handles import first, remember, synchronize
+from ._handles import first, remember
 from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 
@@ -47,7 +47,7 @@ def broadcast(
     full_name = resolve_name("broadcast", name, set_id)
     if _differentiable.needs_gradient([checked]):
         return _differentiable.broadcast(checked, root, full_name, process_set)
-    return _C.wait(_C.enqueue_broadcast(checked, None, root, full_name, set_id))[0]
+    return _C.broadcast(checked, None, root, full_name, set_id)[0]
 
 
 def broadcast_async(
@@ -80,8 +80,13 @@ def broadcast_(
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in broadcast().
     """
-    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
-    return result
+    call = "broadcast_"
+    checked = check_tensor(call, tensor)
+    root = check_int(call, "root_rank", root_rank)
+    refuse_in_place_on_gradient(call, [checked], "broadcast")
+    set_id = check_process_set(call, process_set)
+    full_name = resolve_name("broadcast", name, set_id)
+    return _C.broadcast(checked, checked, root, full_name, set_id)[0]
 
 
 def broadcast_async_(

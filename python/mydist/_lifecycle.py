@@ -274,7 +274,8 @@ def stats() -> dict[str, int]:
     """What this rank's engine has counted since init().
 
     Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
-    cache_misses, wakeups, batches, tensors, tensor_bytes; inter_host_messages_sent and
+    cache_misses, wakeups (of the engine's thread), hand_overs (callers that stopped driving the
+    engine while they waited), batches, tensors, tensor_bytes; inter_host_messages_sent and
     inter_host_bytes_sent: what collectives made this rank send to ranks on other hosts.
     ValueError before init().
     """

@@ -36,7 +36,7 @@ class _Alltoall(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         set_id = check_process_set("alltoall", process_set)
-        output, received = _C.wait(_C.enqueue_alltoall(tensor, splits, name, set_id))
+        output, received = _C.alltoall(tensor, splits, name, set_id)
         ctx.call = (received.tolist(), name, process_set)
         ctx.mark_non_differentiable(received)
         return output, received
@@ -64,7 +64,7 @@ class _Allgather(torch.autograd.Function):
         set_id = check_process_set("allgather", process_set)
         ctx.call = (names, process_set)
         ctx.shapes = [tensor.shape for tensor in tensors]
-        return tuple(_C.wait(_C.enqueue_allgather(tensors, names, group, set_id)))
+        return tuple(_C.allgather(tensors, names, group, set_id))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
@@ -82,7 +82,7 @@ class _Allgather(torch.autograd.Function):
 def _gather_rows(rows: list[int], name: str, process_set: ProcessSet) -> torch.Tensor:
     mine = torch.tensor([rows], dtype=torch.int64)
     set_id = check_process_set("allgather", process_set)
-    return _C.wait(_C.enqueue_allgather([mine], [name], "", set_id))[0]
+    return _C.allgather([mine], [name], "", set_id)[0]
 
 
 def _sum_shares(

@@ -43,7 +43,7 @@ class _Allreduce(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.call = (group, names, reduction, process_set)
         ctx.save_for_backward(*(() if reduction.op in (Average, Sum) else tensors))
-        handle = _C.enqueue_allreduce(
+        outputs = _C.allreduce(
             tensors,
             None,
             names,
@@ -53,7 +53,7 @@ class _Allreduce(torch.autograd.Function):
             reduction.postscale,
             check_process_set("allreduce", process_set),
         )
-        return tuple(_C.wait(handle))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
@@ -95,7 +95,7 @@ class _Reducescatter(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.call = (group, names, reduction, process_set)
         ctx.save_for_backward(*(() if reduction.op in (Average, Sum) else tensors))
-        handle = _C.enqueue_reducescatter(
+        outputs = _C.reducescatter(
             tensors,
             names,
             group,
@@ -104,7 +104,7 @@ class _Reducescatter(torch.autograd.Function):
             reduction.postscale,
             check_process_set("reducescatter", process_set),
         )
-        return tuple(_C.wait(handle))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
@@ -194,7 +194,7 @@ class _Broadcast(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.call = (root_rank == _lifecycle.rank(), name, process_set)
         set_id = check_process_set("broadcast", process_set)
-        return _C.wait(_C.enqueue_broadcast(tensor, None, root_rank, name, set_id))[0]
+        return _C.broadcast(tensor, None, root_rank, name, set_id)[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:

@@ -28,7 +28,7 @@ class _Scatter(torch.autograd.Function):
         set_id = check_process_set("scatter", process_set)
         ctx.call = (splits, root_rank, name, process_set)
         ctx.shape = tensor.shape
-        return _C.wait(_C.enqueue_scatter(tensor, splits, root_rank, name, set_id))[0]
+        return _C.scatter(tensor, splits, root_rank, name, set_id)[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
@@ -53,7 +53,7 @@ class _GatherRows(torch.autograd.Function):
     ) -> torch.Tensor:
         set_id = check_process_set("gather", process_set)
         ctx.call = (splits, root_rank, f"{name}.gradient", process_set)
-        outputs = _C.wait(_C.enqueue_gather(rows, root_rank, name, set_id))
+        outputs = _C.gather(rows, root_rank, name, set_id)
         return outputs[0] if outputs else rows.new_zeros(shape)
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 
+_Answer = TypeVar("_Answer")
+
+
 def _start(
     tensors: list[torch.Tensor],
     group: str,
@@ -39,19 +43,20 @@ def _start(
     finish: Finish,
 ) -> int:
     def enqueue(inputs: list[torch.Tensor]) -> int:
-        return _enqueue(inputs, group, names, reduction, process_set)
+        return _submit(_C.enqueue_reducescatter, inputs, group, names, reduction, process_set)
 
     return start_compressed("reducescatter", tensors, compression, enqueue, finish)
 
 
-def _enqueue(
+def _submit(
+    submit: Callable[..., _Answer],
     tensors: list[torch.Tensor],
     group: str,
     names: list[str],
     reduction: Reduction,
     process_set: int,
-) -> int:
-    return _C.enqueue_reducescatter(
+) -> _Answer:
+    return submit(
         tensors,
         names,
         group,
@@ -73,6 +78,8 @@ def _run(
     """The synchronous form, through autograd when a gradient may be asked for."""
     if not _differentiable.needs_gradient(tensors):
         set_id = process_set.process_set_id
+        if compression is Compression.none:
+            return _submit(_C.reducescatter, tensors, group, names, reduction, set_id)
         handle = _start(tensors, group, names, reduction, set_id, compression, list)
         outputs: list[torch.Tensor] = synchronize(handle)
         return outputs

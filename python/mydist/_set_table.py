@@ -150,7 +150,7 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
 
 def _add_one(ranks: tuple[int, ...]) -> int:
     name = resolve_name("add_process_set", None)
-    number = int(_C.wait(_C.enqueue_add_process_set(list(ranks), name))[0])
+    number = int(_C.add_process_set(list(ranks), name)[0])
     restart_names(number)
     return number
 
@@ -159,6 +159,6 @@ def remove(membership: Membership) -> None:
     """Ends the set if this rank is in it, and forgets it and its siblings."""
     if membership.number is not None and _lifecycle.rank() in membership.ranks:
         # Not numbered: ranks whose first attempt was refused meet the others in the next one.
-        _C.wait(_C.enqueue_remove_process_set(membership.number, "remove_process_set"))
+        _C.remove_process_set(membership.number, "remove_process_set")
     membership.valid = False
     _memberships.remove(membership)

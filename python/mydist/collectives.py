@@ -84,4 +84,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         MydistError: the job failed; see mydist.errors.
     """
     set_id = check_process_set("barrier", process_set)
-    _C.wait(_C.enqueue_barrier(resolve_name("barrier", None, set_id), set_id))
+    _C.barrier(resolve_name("barrier", None, set_id), set_id)

@@ -21,6 +21,7 @@ SUITES = {
         "batch_norm",
         "sparse",
         "handles",
+        "waiting",
         "mismatch",
         "objects_state",
         "training",

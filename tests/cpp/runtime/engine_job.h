@@ -29,16 +29,16 @@ struct EngineRank {
   // The outcome of what was submitted. Fails the test should it take longer than any sane engine.
   Status Wait(const Result<Handle>& handle) const {
     if (!handle.ok()) return handle.status();
-    const auto outcome = handles->Wait(*handle, Now() + std::chrono::seconds(60));
+    const auto outcome = engine->Wait(*handle, Now() + std::chrono::seconds(60));
     if (!outcome.ok()) return outcome.status();
     if (!outcome->has_value()) return Status::Internal("the handle did not complete in 60 s");
     return **outcome;
   }
 
-  Status Run(Submission submission) const {
+  Status Run(Submission submission, Pace pace = Pace::kNow) const {
     std::vector<Submission> tensors;
     tensors.push_back(std::move(submission));
-    return Wait(engine->Submit(std::move(tensors)));
+    return Wait(engine->Submit(std::move(tensors), pace));
   }
 };
 
@@ -48,6 +48,7 @@ struct JobOptions {
   std::string timeline_path;
   // Then no tensor may pass through the backend inside a host.
   bool shares_memory = false;
+  std::optional<WaitPolicy> wait_policy{};
 };
 
 // Refuses tensors between ranks of one host.
@@ -97,7 +98,8 @@ class EngineJob {
                                     .connection = std::move(connections[static_cast<size_t>(r)]),
                                     .handles = rank.handles,
                                     .shm = std::move(ports[static_cast<size_t>(r)]),
-                                    .wants_timeline = !options.timeline_path.empty()});
+                                    .wants_timeline = !options.timeline_path.empty(),
+                                    .wait_policy = options.wait_policy});
     }
   }
 

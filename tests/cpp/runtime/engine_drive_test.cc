@@ -1,0 +1,170 @@
+// Callers that wait drive the engine themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "base/float_environment.h"
+#include "engine_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// Nobody ever sleeps while a tensor is on its way, and news between two waits wakes nobody.
+constexpr WaitPolicy kTireless{.patience = std::chrono::hours(1), .linger = std::chrono::hours(1)};
+// Everybody hands over at once.
+constexpr WaitPolicy kImpatient{.patience = Duration::zero(), .linger = Duration::zero()};
+
+JobOptions With(const WaitPolicy& policy) {
+  JobOptions options;
+  options.wait_policy = policy;
+  return options;
+}
+
+void ReduceRepeatedly(EngineRank& rank, int count, Pace pace) {
+  for (int i = 0; i < count; ++i) {
+    std::vector<float> data(7, static_cast<float>(rank.rank() + i));
+    const Status status = rank.Run(Allreduce("x" + std::to_string(i % 3), &data), pace);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const int size = rank.size();
+    ASSERT_THAT(data, Each(static_cast<float>(size * i + size * (size - 1) / 2)));
+  }
+}
+
+TEST(EngineDrive, ARankAloneNeedsItsThreadForNothing) {
+  EngineJob job(1, With(kTireless));
+  ReduceRepeatedly(job.rank(0), 2, Pace::kDriven);
+  const EngineStats before = job.rank(0).engine->stats();
+  ReduceRepeatedly(job.rank(0), 1000, Pace::kDriven);
+  const EngineStats after = job.rank(0).engine->stats();
+  EXPECT_LE(after.wakeups - before.wakeups, 1);  // Late news of the two before.
+  EXPECT_EQ(after.hand_overs, before.hand_overs);
+  EXPECT_EQ(after.tensors - before.tensors, 1000);
+}
+
+class EngineDriveSizes : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, EngineDriveSizes, ::testing::Values(2, 3, 4));
+
+TEST_P(EngineDriveSizes, ASeriesOfSynchronousCallsWakesNobody) {
+  EngineJob job(GetParam(), With(kTireless));
+  job.OnEveryRank([](EngineRank& rank) {
+    ReduceRepeatedly(rank, 1000, Pace::kDriven);
+    const EngineStats stats = rank.engine->stats();
+    // Those of the start, before it is known to be a series.
+    EXPECT_LE(stats.wakeups, 10);
+    EXPECT_LE(stats.hand_overs, 10);
+  });
+}
+
+TEST_P(EngineDriveSizes, WhoHandsOverAtOnceGetsTheSame) {
+  EngineJob job(GetParam(), With(kImpatient));
+  job.OnEveryRank([](EngineRank& rank) {
+    ReduceRepeatedly(rank, 200, Pace::kDriven);
+    ReduceRepeatedly(rank, 200, Pace::kNow);
+    ReduceRepeatedly(rank, 200, Pace::kWithMore);
+  });
+}
+
+// Ranks with every policy and every pace, each with three threads that wait at the same time.
+TEST_P(EngineDriveSizes, SeveralCallersShareOneEngine) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([](EngineRank& rank) {
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 3; ++caller) {
+      callers.emplace_back([&rank, caller] {
+        constexpr Pace kPaces[] = {Pace::kNow, Pace::kWithMore, Pace::kDriven};
+        for (int i = 0; i < 150; ++i) {
+          std::vector<float> data(5, 1.0f);
+          const std::string name = "caller " + std::to_string(caller);
+          const Status status =
+              rank.Run(Allreduce(name, &data), kPaces[(i + caller + rank.rank()) % 3]);
+          ASSERT_TRUE(status.ok()) << status.ToString();
+          ASSERT_THAT(data, Each(static_cast<float>(rank.size())));
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  });
+}
+
+// A caller that submits for itself and then does not come: anything else it does makes up for that.
+TEST(EngineDrive, WhatNobodyFetchesIsNotForgotten) {
+  EngineJob job(2);
+  std::vector<float> left_alone(3, 1.0f);
+  std::vector<float> fetched(3, 2.0f);
+  std::vector<Submission> tensors;
+  tensors.push_back(Allreduce("left alone", &left_alone));
+  const Result<Handle> handle = job.rank(0).engine->Submit(std::move(tensors), Pace::kDriven);
+  std::thread peer([&] { EXPECT_TRUE(job.rank(1).Run(Allreduce("left alone", &fetched)).ok()); });
+  job.rank(0).engine->Hurry();
+  peer.join();
+  EXPECT_THAT(fetched, Each(3.0f));
+  EXPECT_TRUE(job.rank(0).Wait(handle).ok());
+}
+
+TEST(EngineDrive, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
+  EngineJob job(2, With(kTireless));
+  std::vector<float> data(3, 1.0f);
+  std::vector<Submission> tensors;
+  tensors.push_back(Allreduce("early", &data));
+  const Handle handle = *job.rank(0).engine->Submit(std::move(tensors), Pace::kDriven);
+  const TimePoint deadline = Now() + std::chrono::milliseconds(5);
+  EXPECT_FALSE(job.rank(0).engine->Wait(handle, deadline)->has_value());
+  EXPECT_GE(Now(), deadline);
+  std::vector<float> other(3, 2.0f);
+  EXPECT_TRUE(job.rank(1).Run(Allreduce("early", &other)).ok());
+  EXPECT_TRUE(job.rank(0).Wait(handle).ok());
+  EXPECT_THAT(data, Each(3.0f));
+}
+
+// The caller meets the error; the engine ends all the same, once, and says so to everybody.
+TEST(EngineDrive, AnErrorThatACallerMeetsEndsTheEngine) {
+  EngineJob job(2, With(kTireless));
+  job.OnEveryRank([](EngineRank& rank) {
+    const std::vector<int32_t> input(2, 1);
+    std::vector<int32_t> output;
+    Submission submission = WithOutput(OpKind::kAllgather, "gather", Shape({2}), input, &output);
+    submission.allocate = [](const Shape&) -> Result<void*> {
+      return Status::Internal("no memory today");
+    };
+    const Status status = rank.Run(std::move(submission), Pace::kDriven);
+    EXPECT_THAT(status.message(), HasSubstr("no memory today"));
+    std::vector<float> data(3, 1.0f);
+    EXPECT_FALSE(rank.Run(Allreduce("later", &data), Pace::kDriven).ok());
+  });
+}
+
+TEST(EngineDrive, ShutdownEndsWhatACallerDrives) {
+  EngineJob job(2, With(kTireless));
+  std::vector<float> data(3, 1.0f);
+  std::thread caller([&] {
+    const Status status = job.rank(0).Run(Allreduce("alone", &data), Pace::kDriven);
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
+  });
+  job.Shutdown();
+  caller.join();
+}
+
+#if defined(__SSE__)
+// Denormals must not depend on the settings of the thread that waits.
+TEST(EngineDrive, TheCallersFloatSettingsDoNotMatter) {
+  constexpr unsigned kFlushesDenormals = 0x8040;
+  EngineJob job(2, With(kTireless));
+  job.OnEveryRank([](EngineRank& rank) {
+    const unsigned settings = _mm_getcsr() | (rank.rank() == 0 ? kFlushesDenormals : 0);
+    _mm_setcsr(settings);
+    std::vector<float> data(3, 0x1p-140f);
+    EXPECT_TRUE(rank.Run(Allreduce("tiny", &data), Pace::kDriven).ok());
+    EXPECT_EQ(_mm_getcsr(), settings) << "the caller's own settings have changed";
+    _mm_setcsr(settings & ~kFlushesDenormals);
+    EXPECT_THAT(data, Each(0x1p-139f));
+  });
+}
+#endif
+
+}  // namespace
+}  // namespace mydist

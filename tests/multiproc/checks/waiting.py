@@ -1,0 +1,74 @@
+"""Waiting: a caller that waits drives the engine; an idle engine sleeps."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+import mydist as md
+from multiproc.reference import expect_equal
+from multiproc.registry import check
+from mydist import _C
+
+
+@check()
+def several_threads_may_wait_at_once() -> None:
+    failures: list[str] = []
+
+    def reduce_repeatedly(caller: int) -> None:
+        for i in range(50):
+            tensor = torch.full((3,), float(md.rank() + i))
+            if (i + md.rank()) % 2 == 0:
+                md.allreduce_(tensor, op=md.Sum, name=f"caller.{caller}")
+            else:
+                md.synchronize(md.allreduce_async_(tensor, op=md.Sum, name=f"caller.{caller}"))
+            expected = float(md.size() * i + md.size() * (md.size() - 1) // 2)
+            if not torch.equal(tensor, torch.full((3,), expected)):
+                failures.append(f"caller {caller}, step {i}: {tensor}, expected {expected}")
+
+    callers = [threading.Thread(target=reduce_repeatedly, args=(c,)) for c in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failures, failures
+
+
+@check()
+def denormals_survive_whoever_computes() -> None:
+    tiny = torch.full((5,), 2.0**-140)
+    expected = torch.full((5,), 2.0**-140 * md.size())
+    torch.set_flush_denormal(md.rank() % 2 == 0)
+    try:
+        md.allreduce_(tiny, op=md.Sum, name="tiny")
+    finally:
+        torch.set_flush_denormal(False)
+    expect_equal(tiny, expected)
+
+
+@check()
+def the_callers_inference_mode_does_not_mark_outputs() -> None:
+    with torch.inference_mode():
+        rows = md.allgather(torch.ones(2), name="rows")
+    assert not rows.is_inference()
+
+
+def _idle_wakeups(seconds: float) -> int:
+    """Of this rank's engine, while this thread does nothing."""
+    before = md.stats()["wakeups"]
+    threading.Event().wait(seconds)
+    return md.stats()["wakeups"] - before
+
+
+@check(min_size=2)
+def an_idle_second_wakes_nobody() -> None:
+    if _C.backend_name() == "mpi":
+        return  # MPI can only be polled.
+    for measured in (0, 1):
+        md.barrier()
+        threading.Event().wait(0.1)  # The next wait is expected within a millisecond.
+        # The others idle longer: what they do next must not fall into the second.
+        mine = (md.rank() == 0) == (measured == 0)
+        wakeups = _idle_wakeups(1.0 if mine else 2.0)
+        assert not mine or wakeups == 0, wakeups
