@@ -75,8 +75,7 @@ Status Init(const InitOptions& options) {
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
   MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
-  MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath())
-                    << " kernels";
+  MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath()) << " kernels";
   MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),
