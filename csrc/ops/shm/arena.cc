@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "ops/shm/bell.h"
+#include "ops/shm/cross_memory.h"
+#include "ops/shm/waking.h"
 
 namespace mydist::shm {
 namespace {
@@ -101,10 +103,19 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   if (!answers.ok()) return answers.status();
   for (const int rank : options.ranks) {
     const Result<std::string> answer = Agreed(*answers, rank);
-    if (!answer.ok()) return Establishment{nullptr, answer.status().message()};
+    if (answer.ok()) continue;
+    // The ranks of other hosts go on to the third round.
+    if (auto probes = exchange(Blob{}); !probes.ok()) return probes.status();
+    return Establishment{nullptr, answer.status().message()};
   }
-  (*own)->AgreeOnHeap(*answers);
-  return Establishment{*std::move(own), ""};
+  std::unique_ptr<Arena> arena = *std::move(own);
+  arena->heap_refusal_ = arena->FirstRefusal(*answers);
+  if (!arena->heap_refusal_.empty()) arena->heap_.reset();
+  // Not before everybody is known to be there.
+  const Result<std::vector<Blob>> probes = exchange(Say(kAgrees, arena->ProbePeers(options)));
+  if (!probes.ok()) return probes.status();
+  arena->attach_refusal_ = arena->FirstRefusal(*probes);
+  return Establishment{std::move(arena), ""};
 }
 
 Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
@@ -160,14 +171,31 @@ void Arena::MapHeap() {
   }
 }
 
-void Arena::AgreeOnHeap(const std::vector<Blob>& answers) {
+std::string Arena::ProbePeers(const ArenaOptions& options) const {
+  if (!options.cross_memory_attach) return "switched off by MYDIST_CROSS_MEMORY_ATTACH";
+  for (int peer = 0; peer < size(); ++peer) {
+    const RankLine& line = rank_line(peer);
+    const std::string refusal = cross_memory::Probe(static_cast<pid_t>(line.pid.load()),
+                                                    line.probe_address.load(), line.process);
+    if (!refusal.empty()) return "to " + Name(peer) + ": " + refusal;
+  }
+  return "";
+}
+
+std::string Arena::FirstRefusal(const std::vector<Blob>& answers) const {
   for (const int rank : ranks_) {
     const Result<std::string> refusal = Agreed(answers, rank);
-    if (!refusal.ok() || refusal->empty()) continue;
-    heap_.reset();
-    heap_refusal_ = "rank " + std::to_string(rank) + ": " + *refusal;
-    return;
+    if (!refusal.ok()) return refusal.status().message();
+    if (!refusal->empty()) return "rank " + std::to_string(rank) + ": " + *refusal;
   }
+  return "";
+}
+
+bool Arena::SleepersOrder() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!rank_line(rank).accepts_sleeper_barriers.load()) return false;
+  }
+  return true;
 }
 
 Arena::~Arena() { Leave(); }
@@ -179,6 +207,8 @@ Status Arena::Enter() {
   RankLine& line = rank_line(index_);
   line.pid.store(getpid());
   line.process = ThisProcess();
+  line.probe_address.store(cross_memory::ProbeAddress(line.process));
+  line.accepts_sleeper_barriers.store(size() <= UsableCores() && AcceptSleeperBarriers());
   line.presence.store(Presence::kHere);
   MapHeap();
   return Status::Ok();
