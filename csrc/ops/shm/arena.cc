@@ -115,6 +115,7 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   const Result<std::vector<Blob>> probes = exchange(Say(kAgrees, arena->ProbePeers(options)));
   if (!probes.ok()) return probes.status();
   arena->attach_refusal_ = arena->FirstRefusal(*probes);
+  arena->prefers_attach_ = arena->AnyPrefersAttach();
   return Establishment{std::move(arena), ""};
 }
 
@@ -124,7 +125,7 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const Ar
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
   arena->header() = {kArenaMagic, RandomNonce(), 0};
   arena->AppendHeap(options);
-  if (Status entered = arena->Enter(); !entered.ok()) {
+  if (Status entered = arena->Enter(options); !entered.ok()) {
     ArenaFile::Unlink(options.directory, arena->file_->name());
     return entered;
   }
@@ -142,7 +143,7 @@ Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const 
                             " is not the one that rank " + std::to_string(options.ranks.front()) +
                             " has made (containers that do not share it?)");
   }
-  MYDIST_RETURN_IF_ERROR(arena->Enter());
+  MYDIST_RETURN_IF_ERROR(arena->Enter(options));
   return arena;
 }
 
@@ -172,7 +173,8 @@ void Arena::MapHeap() {
 }
 
 std::string Arena::ProbePeers(const ArenaOptions& options) const {
-  if (!options.cross_memory_attach) return "switched off by MYDIST_CROSS_MEMORY_ATTACH";
+  if (options.cross_memory_attach == CrossMemoryAttach::kOff)
+    return "switched off by MYDIST_CROSS_MEMORY_ATTACH";
   for (int peer = 0; peer < size(); ++peer) {
     const RankLine& line = rank_line(peer);
     const std::string refusal = cross_memory::Probe(static_cast<pid_t>(line.pid.load()),
@@ -191,6 +193,13 @@ std::string Arena::FirstRefusal(const std::vector<Blob>& answers) const {
   return "";
 }
 
+bool Arena::AnyPrefersAttach() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank_line(rank).prefers_attach.load()) return true;
+  }
+  return false;
+}
+
 bool Arena::SleepersOrder() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (!rank_line(rank).accepts_sleeper_barriers.load()) return false;
@@ -202,13 +211,16 @@ Arena::~Arena() { Leave(); }
 
 std::string Arena::Offer() const { return OfferOf(file_->name(), header().cookie); }
 
-Status Arena::Enter() {
+Status Arena::Enter(const ArenaOptions& options) {
   MYDIST_RETURN_IF_ERROR(file_->Lock(index_));
   RankLine& line = rank_line(index_);
   line.pid.store(getpid());
   line.process = ThisProcess();
   line.probe_address.store(cross_memory::ProbeAddress(line.process));
-  line.accepts_sleeper_barriers.store(size() <= UsableCores() && AcceptSleeperBarriers());
+  const bool is_crowded = size() > UsableCores();
+  line.accepts_sleeper_barriers.store(!is_crowded && AcceptSleeperBarriers());
+  // Slots take a wait for each chunk, and then each wait is a sleep.
+  line.prefers_attach.store(is_crowded || options.cross_memory_attach == CrossMemoryAttach::kOn);
   line.presence.store(Presence::kHere);
   MapHeap();
   return Status::Ok();

@@ -22,6 +22,12 @@
 
 namespace mydist::shm {
 
+enum class CrossMemoryAttach {
+  kAuto,  // Where it is faster than through slots.
+  kOn,
+  kOff,
+};
+
 struct ArenaOptions {
   std::vector<int> ranks;  // Of the job on this host, ascending.
   int index = 0;           // Of this rank among them.
@@ -38,8 +44,8 @@ struct ArenaOptions {
   // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
   static constexpr int64_t kAutomaticZone = -1;
   int64_t zone_bytes = kAutomaticZone;
-  // Peers may read and write private tensors through the kernel, where it lets them.
-  bool cross_memory_attach = true;
+  // Whether peers may read and write private tensors through the kernel, where it lets them.
+  CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
 };
 
 // Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.
@@ -53,8 +59,8 @@ class MYDIST_EXPORT Arena {
     std::string reason;            // Why not.
   };
 
-  // Three rounds of `exchange`, which all ranks of the job take part in. The file's name is gone when
-  // this returns. The errors are those of the exchange.
+  // Three rounds of `exchange`, which all ranks of the job take part in. The file's name is gone
+  // when this returns. The errors are those of the exchange.
   static Result<Establishment> Establish(const ArenaOptions& options,
                                          const ArenaExchange& exchange);
   ~Arena();
@@ -71,6 +77,8 @@ class MYDIST_EXPORT Arena {
   const std::string& heap_refusal() const { return heap_refusal_; }
   // Why the ranks cannot reach each other's private memory; else empty. Of the host alike.
   const std::string& attach_refusal() const { return attach_refusal_; }
+  // Whether they should even where there is a way through slots; of the host alike.
+  bool prefers_attach() const { return prefers_attach_; }
   // Whether all ranks accept barriers of who is about to sleep (waking.h); of the host alike.
   bool SleepersOrder() const;
 
@@ -110,7 +118,8 @@ class MYDIST_EXPORT Arena {
                                              const ArenaLayout& layout);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
                                                const ArenaLayout& layout, const std::string& offer);
-  Status Enter();
+  Status Enter(const ArenaOptions& options);
+  bool AnyPrefersAttach() const;
   // Zones for the heap, when the file system has room for any.
   void AppendHeap(const ArenaOptions& options);
   void MapHeap();
@@ -135,6 +144,7 @@ class MYDIST_EXPORT Arena {
   std::shared_ptr<ArenaHeap> heap_;
   std::string heap_refusal_;
   std::string attach_refusal_;
+  bool prefers_attach_ = false;
 };
 
 }  // namespace mydist::shm

@@ -35,8 +35,9 @@ struct alignas(kLineBytes) RankLine {
   std::atomic<Presence> presence;
   std::atomic<int64_t> pid;
   Nonce process;  // Of the process, as pids mean nothing in another namespace.
-  std::atomic<uint64_t> probe_address;          // See cross_memory.h.
+  std::atomic<uint64_t> probe_address;         // See cross_memory.h.
   std::atomic<bool> accepts_sleeper_barriers;  // See waking.h.
+  std::atomic<bool> prefers_attach;            // Private tensors are read where they lie.
 };
 
 // Rung by peers, while its rank is asleep.
@@ -61,7 +62,7 @@ struct alignas(kLineBytes) PairLine {
   // read n.
   std::array<PostLine, 2> posts;
   alignas(kLineBytes) std::atomic<uint64_t> done;  // Steps whose slot the writer has read.
-  std::atomic<uint64_t> produced;  // Bytes put into the ring from writer to reader.
+  std::atomic<uint64_t> produced;                  // Bytes put into the ring from writer to reader.
   std::atomic<uint64_t> consumed;  // Bytes taken out of the ring from reader to writer.
 };
 

@@ -5,8 +5,22 @@
 
 #include "ops/element.h"
 #include "ops/reduce_kernels.h"
+#include "ops/shm/stream_copy.h"
 
 namespace mydist::shm {
+
+namespace {
+
+// Later outputs are stored from L1.
+void FoldIntoAll(std::span<const void* const> sources, std::span<void* const> outputs,
+                 int64_t count, const Reduction& reduction) {
+  ReduceInRankOrder(sources, outputs.front(), count, reduction);
+  for (void* output : outputs.subspan(1)) {
+    CopyBytes(output, outputs.front(), count * SizeOf(reduction.dtype));
+  }
+}
+
+}  // namespace
 
 DirectCollectives::DirectCollectives(const ShmTeam& team)
     : team_(team), places_(static_cast<size_t>(team.size)) {}
@@ -35,8 +49,8 @@ Status DirectCollectives::PostPlacesEach(PlaceFor place_for) {
 void DirectCollectives::ReadPlaces() {
   for (int rank = 0; rank < team_.size; ++rank) {
     if (rank == team_.rank) continue;
-    std::memcpy(&places_[static_cast<size_t>(rank)],
-                team_.steps().MessageOf(team_.member(rank)), sizeof(PlaceMessage));
+    std::memcpy(&places_[static_cast<size_t>(rank)], team_.steps().MessageOf(team_.member(rank)),
+                sizeof(PlaceMessage));
   }
 }
 
@@ -48,10 +62,10 @@ bool DirectCollectives::AnyIs(PlaceKind kind) const {
 Result<bool> DirectCollectives::Allreduce(uint8_t* data, int64_t count, const Reduction& reduction,
                                           bool may_copy) {
   const int64_t element_bytes = SizeOf(reduction.dtype);
-  Place place = memory().PlaceOf(data, count * element_bytes);
+  Place place = memory().PlaceOf(data, count * element_bytes, Attach::kWherePreferred);
   if (place.kind != PlaceKind::kHeap && may_copy) {
     MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, team_.steps().Begin());
-    CopyBytes(slot, data, count * element_bytes);
+    StreamCopy(slot, data, count * element_bytes);
     place = {PlaceKind::kSlot, 0};
   }
   MYDIST_RETURN_IF_ERROR(PostPlaces({place, place}));
@@ -85,8 +99,7 @@ Status DirectCollectives::FoldFromAnywhere(uint8_t* data, int64_t count,
     } else if (place.kind == PlaceKind::kSlot) {
       sources_.push_back(team_.SlotOf(rank));
     } else {
-      MYDIST_ASSIGN_OR_RETURN(const uint8_t* view,
-                              memory().View(team_.member(rank), place, bytes));
+      MYDIST_ASSIGN_OR_RETURN(const uint8_t* view, memory().View(team_.member(rank), place, bytes));
       sources_.push_back(view);
     }
   }
@@ -126,14 +139,39 @@ Status DirectCollectives::FoldSlice(const Fold& fold, const Receivers& receivers
 }
 
 Status DirectCollectives::FoldChunk(const Fold& fold, const Receivers& receivers) {
+  const int64_t element_bytes = SizeOf(fold.reduction->dtype);
   sources_.clear();
   for (int rank = 0; rank < team_.size; ++rank) {
     MYDIST_ASSIGN_OR_RETURN(const uint8_t* source, SourceOf(rank, fold));
     sources_.push_back(source);
   }
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * target, TargetOf(fold, receivers));
-  ReduceInRankOrder(sources_, target, fold.count, *fold.reduction);
-  return HandOut(fold, receivers, target);
+  MYDIST_RETURN_IF_ERROR(CollectOutputs(fold, receivers));
+  FoldIntoAll(sources_, outputs_, fold.count, *fold.reduction);
+  for (int rank = 0; rank < team_.size; ++rank) {
+    if (rank == team_.rank || !Receives(rank, receivers)) continue;
+    const Place place = PlacesOf(rank).output.At(fold.offset * element_bytes);
+    if (place.kind != PlaceKind::kPrivate) continue;
+    MYDIST_RETURN_IF_ERROR(
+        memory().Write(team_.member(rank), place, outputs_.front(), fold.count * element_bytes));
+  }
+  return Status::Ok();
+}
+
+Status DirectCollectives::CollectOutputs(const Fold& fold, const Receivers& receivers) {
+  const int64_t element_bytes = SizeOf(fold.reduction->dtype);
+  outputs_.clear();
+  if (fold.output != nullptr) outputs_.push_back(fold.output);
+  for (int rank = 0; rank < team_.size; ++rank) {
+    if (rank == team_.rank || !Receives(rank, receivers)) continue;
+    const Place place = PlacesOf(rank).output.At(fold.offset * element_bytes);
+    if (place.kind == PlaceKind::kPrivate) continue;
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * view,
+                            memory().View(team_.member(rank), place, fold.count * element_bytes));
+    outputs_.push_back(view);
+  }
+  // From where it is written to those who cannot be seen.
+  if (outputs_.empty()) outputs_.push_back(BounceOf(team_.rank));
+  return Status::Ok();
 }
 
 Result<const uint8_t*> DirectCollectives::SourceOf(int rank, const Fold& fold) {
@@ -148,31 +186,6 @@ Result<const uint8_t*> DirectCollectives::SourceOf(int rank, const Fold& fold) {
   }
   MYDIST_ASSIGN_OR_RETURN(const uint8_t* view, memory().View(team_.member(rank), place, bytes));
   return view;
-}
-
-// Where there is no own output: into the root's, if that can be seen.
-Result<uint8_t*> DirectCollectives::TargetOf(const Fold& fold, const Receivers& receivers) {
-  if (fold.output != nullptr) return fold.output;
-  const int64_t element_bytes = SizeOf(fold.reduction->dtype);
-  const Place place = PlacesOf(receivers.root).output.At(fold.offset * element_bytes);
-  if (place.kind == PlaceKind::kPrivate) return BounceOf(team_.rank);
-  return memory().View(team_.member(receivers.root), place, fold.count * element_bytes);
-}
-
-Status DirectCollectives::HandOut(const Fold& fold, const Receivers& receivers,
-                                  const uint8_t* result) {
-  if (receivers.who == Others::kNobody) return Status::Ok();
-  const int64_t element_bytes = SizeOf(fold.reduction->dtype);
-  const bool only_root = receivers.who == Others::kRoot;
-  // Beginning behind the own rank, so that not all write to one of them at a time.
-  for (int distance = 1; distance < team_.size; ++distance) {
-    const int rank = (team_.rank + distance) % team_.size;
-    if (only_root && rank != receivers.root) continue;
-    const Place place = PlacesOf(rank).output.At(fold.offset * element_bytes);
-    MYDIST_RETURN_IF_ERROR(
-        memory().Write(team_.member(rank), place, result, fold.count * element_bytes));
-  }
-  return Status::Ok();
 }
 
 Result<bool> DirectCollectives::Reduce(const uint8_t* input, uint8_t* output, int64_t count,
@@ -197,7 +210,8 @@ Result<bool> DirectCollectives::Reduce(const uint8_t* input, uint8_t* output, in
 Result<bool> DirectCollectives::Reducescatter(const uint8_t* input, uint8_t* output,
                                               std::span<const int64_t> counts,
                                               const Reduction& reduction) {
-  const Place place = memory().PlaceOf(input, Total(counts) * SizeOf(reduction.dtype));
+  const Place place =
+      memory().PlaceOf(input, Total(counts) * SizeOf(reduction.dtype), Attach::kWherePreferred);
   MYDIST_RETURN_IF_ERROR(PostPlaces({place, {}}));
   if (AnyIs(PlaceKind::kUnreachable)) return false;
   const int64_t own_count = counts[static_cast<size_t>(team_.rank)];
@@ -211,7 +225,8 @@ Result<bool> DirectCollectives::Reducescatter(const uint8_t* input, uint8_t* out
 
 Result<bool> DirectCollectives::Allgather(const uint8_t* input, uint8_t* output,
                                           std::span<const int64_t> byte_counts) {
-  const Place own = memory().PlaceOf(input, byte_counts[static_cast<size_t>(team_.rank)]);
+  const Place own = memory().PlaceOf(input, byte_counts[static_cast<size_t>(team_.rank)],
+                                     Attach::kWherePreferred);
   MYDIST_RETURN_IF_ERROR(PostPlaces({own, {}}));
   if (AnyIs(PlaceKind::kUnreachable)) return false;
   for (int distance = 1; distance < team_.size; ++distance) {
@@ -249,9 +264,8 @@ Result<bool> DirectCollectives::Scatter(const uint8_t* input, std::span<const in
   const bool is_root = team_.rank == root;
   const Place whole = is_root ? memory().PlaceOf(input, Total(byte_counts)) : Place{};
   places_[static_cast<size_t>(team_.rank)] = {whole, {}};
-  MYDIST_RETURN_IF_ERROR(PostPlacesEach([&](int rank) {
-    return is_root ? whole.At(OffsetOf(byte_counts, rank)) : whole;
-  }));
+  MYDIST_RETURN_IF_ERROR(PostPlacesEach(
+      [&](int rank) { return is_root ? whole.At(OffsetOf(byte_counts, rank)) : whole; }));
   if (PlacesOf(root).input.kind == PlaceKind::kUnreachable) return false;
   if (is_root) {
     CopyBytes(output, Advance(input, OffsetOf(byte_counts, root)), own_bytes);
@@ -264,7 +278,8 @@ Result<bool> DirectCollectives::Scatter(const uint8_t* input, std::span<const in
 }
 
 Result<bool> DirectCollectives::Broadcast(uint8_t* data, int64_t bytes, int root) {
-  const Place own = team_.rank == root ? memory().PlaceOf(data, bytes) : Place{};
+  const Place own =
+      team_.rank == root ? memory().PlaceOf(data, bytes, Attach::kWherePreferred) : Place{};
   MYDIST_RETURN_IF_ERROR(PostPlaces({own, {}}));
   const Place& source = PlacesOf(root).input;
   if (source.kind == PlaceKind::kUnreachable) return false;

@@ -31,8 +31,8 @@ class DirectCollectives {
   Result<bool> Allreduce(uint8_t* data, int64_t count, const Reduction& reduction, bool may_copy);
   Result<bool> Reduce(const uint8_t* input, uint8_t* output, int64_t count,
                       const Reduction& reduction, int root);
-  Result<bool> Reducescatter(const uint8_t* input, uint8_t* output,
-                             std::span<const int64_t> counts, const Reduction& reduction);
+  Result<bool> Reducescatter(const uint8_t* input, uint8_t* output, std::span<const int64_t> counts,
+                             const Reduction& reduction);
   // The own part is in `output` already.
   Result<bool> Allgather(const uint8_t* input, uint8_t* output,
                          std::span<const int64_t> byte_counts);
@@ -50,9 +50,9 @@ class DirectCollectives {
  private:
   // What a rank folds: `count` elements from `offset` on of everybody's input.
   struct Fold {
-    const uint8_t* input;         // Own.
-    uint8_t* output;              // Own, for the element at `offset`; null: only others get it.
-    int64_t offset;               // In elements.
+    const uint8_t* input;  // Own.
+    uint8_t* output;       // Own, for the element at `offset`; null: only others get it.
+    int64_t offset;        // In elements.
     int64_t count;
     const Reduction* reduction;
   };
@@ -77,10 +77,13 @@ class DirectCollectives {
   Status FoldFromAnywhere(uint8_t* data, int64_t count, const Reduction& reduction);
   Status FoldSlice(const Fold& fold, const Receivers& receivers);
   Status FoldChunk(const Fold& fold, const Receivers& receivers);
-  Result<uint8_t*> TargetOf(const Fold& fold, const Receivers& receivers);
-  Status HandOut(const Fold& fold, const Receivers& receivers, const uint8_t* result);
   // Input of a peer from the element at fold.offset on: where it lies, or read into the bounce.
   Result<const uint8_t*> SourceOf(int rank, const Fold& fold);
+  Status CollectOutputs(const Fold& fold, const Receivers& receivers);
+  bool Receives(int rank, const Receivers& receivers) const {
+    return receivers.who == Others::kEverybody ||
+           (receivers.who == Others::kRoot && rank == receivers.root);
+  }
   int64_t ChunkCount(int64_t element_bytes) const;
   int64_t PrivateChunkBytes() const;
   uint8_t* BounceOf(int rank) const { return bounce_ + rank * PrivateChunkBytes(); }
@@ -93,6 +96,7 @@ class DirectCollectives {
   // Kept between calls for their memory only.
   std::vector<PlaceMessage> places_;  // By rank.
   std::vector<const void*> sources_;
+  std::vector<void*> outputs_;  // Of a chunk, as far as they can be seen; never empty.
   FusionBuffer bounce_buffer_;  // One chunk for each rank.
   uint8_t* bounce_ = nullptr;
 };

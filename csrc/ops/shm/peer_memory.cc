@@ -8,14 +8,14 @@
 
 namespace mydist::shm {
 
-Place PeerMemory::PlaceOf(const void* memory, int64_t bytes) const {
+Place PeerMemory::PlaceOf(const void* memory, int64_t bytes, Attach attach) const {
   if (bytes == 0) return {PlaceKind::kHeap, 0};
   if (HasHeap()) {
     if (const auto offset = arena_->heap()->OffsetOf(memory, bytes)) {
       return {PlaceKind::kHeap, *offset};
     }
   }
-  if (!CanAttach()) return {};
+  if (!CanAttach(attach)) return {};
   return {PlaceKind::kPrivate, static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory))};
 }
 

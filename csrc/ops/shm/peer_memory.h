@@ -13,6 +13,11 @@
 
 namespace mydist::shm {
 
+enum class Attach {
+  kWherePossible,
+  kWherePreferred,  // There is a way through slots, which is faster while every rank has a core.
+};
+
 class PeerMemory {
  public:
   // Both outlive this object.
@@ -20,10 +25,13 @@ class PeerMemory {
 
   // Which of their tensors ranks can reach; the same on all of them.
   bool HasHeap() const { return arena_->heap() != nullptr; }
-  bool CanAttach() const { return arena_->attach_refusal().empty(); }
+  bool CanAttach(Attach attach = Attach::kWherePossible) const {
+    return arena_->attach_refusal().empty() &&
+           (attach == Attach::kWherePossible || arena_->prefers_attach());
+  }
 
   // Where these own bytes lie: kHeap, kPrivate or kUnreachable. No bytes are reachable.
-  Place PlaceOf(const void* memory, int64_t bytes) const;
+  Place PlaceOf(const void* memory, int64_t bytes, Attach attach = Attach::kWherePossible) const;
 
   // Bytes of a peer that lie in the heap. kInternal when they do not.
   Result<uint8_t*> View(int peer, const Place& place, int64_t bytes) const;

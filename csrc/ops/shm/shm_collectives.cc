@@ -6,10 +6,10 @@
 #include "ops/element.h"
 
 // Runs a direct algorithm; goes on when the tensors cannot be reached.
-#define MYDIST_RETURN_IF_DONE(expression)                        \
-  do {                                                           \
-    const ::mydist::Result<bool> done_ = (expression);           \
-    if (!done_.ok() || *done_) return done_.status();            \
+#define MYDIST_RETURN_IF_DONE(expression)              \
+  do {                                                 \
+    const ::mydist::Result<bool> done_ = (expression); \
+    if (!done_.ok() || *done_) return done_.status();  \
   } while (false)
 
 namespace mydist::shm {
@@ -30,8 +30,8 @@ Status ShmCollectives::Allreduce(void* data, int64_t count, const Reduction& red
   if (bytes <= limits_.message_bytes) {
     return slots_.MessageAllreduce(AsBytes(data), count, reduction);
   }
-  const bool may_copy = bytes <= team_.steps().slot_bytes() &&
-                        bytes <= limits_.one_shot_bytes / (team_.size - 1);
+  const bool may_copy =
+      bytes <= team_.steps().slot_bytes() && bytes <= limits_.one_shot_bytes / (team_.size - 1);
   if (is_direct_ && !(may_copy && IsSmall(bytes))) {
     MYDIST_RETURN_IF_DONE(direct_.Allreduce(AsBytes(data), count, reduction, may_copy));
   }
@@ -42,8 +42,7 @@ Status ShmCollectives::Allreduce(void* data, int64_t count, const Reduction& red
 Status ShmCollectives::Reduce(const void* input, void* output, int64_t count,
                               const Reduction& reduction, int root) {
   if (is_direct_ && team_.size > 1 && !IsSmall(count * SizeOf(reduction.dtype))) {
-    MYDIST_RETURN_IF_DONE(
-        direct_.Reduce(AsBytes(input), AsBytes(output), count, reduction, root));
+    MYDIST_RETURN_IF_DONE(direct_.Reduce(AsBytes(input), AsBytes(output), count, reduction, root));
   }
   return rest_.Reduce(input, output, count, reduction, root);
 }
@@ -69,8 +68,8 @@ Status ShmCollectives::Allgather(const void* input, void* output,
   return slots_.Allgather(input, output, byte_counts);
 }
 
-Status ShmCollectives::Gather(const void* input, void* output,
-                              std::span<const int64_t> byte_counts, int root) {
+Status ShmCollectives::Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
+                              int root) {
   if (is_direct_ && team_.size > 1 && !IsSmall(Total(byte_counts))) {
     MYDIST_RETURN_IF_DONE(direct_.Gather(AsBytes(input), AsBytes(output), byte_counts, root));
   }

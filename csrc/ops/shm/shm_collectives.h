@@ -26,7 +26,7 @@ struct ShmLimits {
   int64_t message_bytes = kMessageBytes;
   // Up to this much read from peers goes through slots wherever the tensors lie: one wait is
   // cheaper than no copy.
-  int64_t slot_bytes = int64_t{16} << 10;
+  int64_t slot_bytes = int64_t{2} << 10;
   // Allreduce through slots: up to this much read from peers, everybody folds everything.
   int64_t one_shot_bytes = int64_t{64} << 10;
   // Work on tensors in place.

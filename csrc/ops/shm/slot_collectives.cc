@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "ops/element.h"
 #include "ops/reduce_kernels.h"
+#include "ops/shm/stream_copy.h"
 
 namespace mydist::shm {
 namespace {
@@ -21,13 +22,11 @@ void SlotCollectives::CollectSources(FindSource find) {
   for (int rank = 0; rank < team_.size; ++rank) sources_.push_back(find(rank));
 }
 
-Status SlotCollectives::MessageAllreduce(uint8_t* data, int64_t count,
-                                         const Reduction& reduction) {
+Status SlotCollectives::MessageAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
   SlotSteps& steps = team_.steps();
   MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers, data, count * SizeOf(reduction.dtype)));
-  CollectSources([&](int rank) {
-    return rank == team_.rank ? data : steps.MessageOf(team_.member(rank));
-  });
+  CollectSources(
+      [&](int rank) { return rank == team_.rank ? data : steps.MessageOf(team_.member(rank)); });
   ReduceInRankOrder(sources_, data, count, reduction);
   return Status::Ok();
 }
@@ -35,7 +34,7 @@ Status SlotCollectives::MessageAllreduce(uint8_t* data, int64_t count,
 Status SlotCollectives::OneShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
   SlotSteps& steps = team_.steps();
   MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-  CopyBytes(slot, data, count * SizeOf(reduction.dtype));
+  StreamCopy(slot, data, count * SizeOf(reduction.dtype));
   MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers));
   CollectSources([&](int rank) { return rank == team_.rank ? data : team_.SlotOf(rank); });
   ReduceInRankOrder(sources_, data, count, reduction);
@@ -81,23 +80,24 @@ void SlotCollectives::HandIn(const Chunk& chunk, uint8_t* slot) const {
   const Slice own = SliceOf(chunk, team_.rank);
   const int64_t own_begin = own.offset * chunk.element_bytes;
   const int64_t own_end = own_begin + own.count * chunk.element_bytes;
-  CopyBytes(slot, chunk.data, own_begin);
-  CopyBytes(slot + own_end, chunk.data + own_end, chunk.count * chunk.element_bytes - own_end);
+  StreamCopy(slot, chunk.data, own_begin);
+  StreamCopy(slot + own_end, chunk.data + own_end, chunk.count * chunk.element_bytes - own_end);
 }
 
 void SlotCollectives::FoldOwnSlice(const Chunk& chunk, const Reduction& reduction) {
   const Slice own = SliceOf(chunk, team_.rank);
   if (own.count == 0) return;
   const int64_t offset = own.offset * chunk.element_bytes;
-  CollectSources([&](int rank) { return (rank == team_.rank ? chunk.data : team_.SlotOf(rank)) + offset; });
+  CollectSources(
+      [&](int rank) { return (rank == team_.rank ? chunk.data : team_.SlotOf(rank)) + offset; });
   ReduceInRankOrder(sources_, chunk.data + offset, own.count, reduction);
 }
 
 void SlotCollectives::ShowOwnSlice(const Chunk& chunk, uint8_t* slot) const {
   if (chunk.count == 0) return;
   const Slice own = SliceOf(chunk, team_.rank);
-  CopyBytes(slot + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
-            chunk.data + own.offset * chunk.element_bytes, own.count * chunk.element_bytes);
+  StreamCopy(slot + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
+             chunk.data + own.offset * chunk.element_bytes, own.count * chunk.element_bytes);
 }
 
 void SlotCollectives::CopyOut(const Chunk& chunk) const {
@@ -119,7 +119,7 @@ Status SlotCollectives::Allgather(const void* input, void* output,
   for (int64_t begin = 0; begin < longest; begin += limit) {
     const auto part = [&](int64_t bytes) { return std::clamp<int64_t>(bytes - begin, 0, limit); };
     MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    CopyBytes(slot, Advance(AsBytes(input), begin), part(own_bytes));
+    StreamCopy(slot, Advance(AsBytes(input), begin), part(own_bytes));
     MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers));
     uint8_t* target = Advance(AsBytes(output), begin);
     for (int rank = 0; rank < team_.size; ++rank) {
@@ -139,7 +139,7 @@ Status SlotCollectives::Broadcast(void* data, int64_t bytes, int root) {
     uint8_t* part = AsBytes(data) + begin;
     const int64_t part_bytes = std::min(limit, bytes - begin);
     MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    if (team_.rank == root) CopyBytes(slot, part, part_bytes);
+    if (team_.rank == root) StreamCopy(slot, part, part_bytes);
     MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers));
     if (team_.rank != root) CopyBytes(part, team_.SlotOf(root), part_bytes);
     steps.Finish(team_.peers);
@@ -149,7 +149,7 @@ Status SlotCollectives::Broadcast(void* data, int64_t bytes, int root) {
 
 // A slot holds a part for each rank, all equally far apart.
 Status SlotCollectives::Reducescatter(const void* input, void* output,
-                                     std::span<const int64_t> counts, const Reduction& reduction) {
+                                      std::span<const int64_t> counts, const Reduction& reduction) {
   SlotSteps& steps = team_.steps();
   const int64_t element_bytes = SizeOf(reduction.dtype);
   const int64_t stride_bytes = steps.slot_bytes() / team_.size / kLineBytes * kLineBytes;
@@ -166,8 +166,8 @@ Status SlotCollectives::Reducescatter(const void* input, void* output,
       if (rank == team_.rank) {
         own = part;
       } else {
-        CopyBytes(slot + rank * stride_bytes, Advance(AsBytes(input), part.offset * element_bytes),
-                  part.count * element_bytes);
+        StreamCopy(slot + rank * stride_bytes, Advance(AsBytes(input), part.offset * element_bytes),
+                   part.count * element_bytes);
       }
       offset += count;
     }
@@ -175,7 +175,7 @@ Status SlotCollectives::Reducescatter(const void* input, void* output,
     if (own.count > 0) {
       CollectSources([&](int rank) {
         return rank == team_.rank ? AsBytes(input) + own.offset * element_bytes
-                             : team_.SlotOf(rank) + team_.rank * stride_bytes;
+                                  : team_.SlotOf(rank) + team_.rank * stride_bytes;
       });
       ReduceInRankOrder(sources_, AsBytes(output) + round * limit * element_bytes, own.count,
                         reduction);
