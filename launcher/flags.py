@@ -214,6 +214,13 @@ FLAGS: tuple[Flag, ...] = (
         negatable=True,
     ),
     Flag(
+        ("--cross-memory-attach",),
+        "read other ranks' private tensors through the kernel: auto, on or off [auto]",
+        choice(("auto", "on", "off")),
+        "WHEN",
+        "MYDIST_CROSS_MEMORY_ATTACH",
+    ),
+    Flag(
         ("--stall-check-warning-time-seconds",),
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),

@@ -58,6 +58,14 @@ bool ParseController(const std::string& text, Config& config) {
   return false;
 }
 
+bool ParseAttach(const std::string& text, Config& config) {
+  constexpr std::array<std::string_view, 3> kWords = {"auto", "on", "off"};
+  const auto it = std::find(kWords.begin(), kWords.end(), text);
+  if (it == kWords.end()) return false;
+  config.cross_memory_attach = static_cast<AttachChoice>(it - kWords.begin());
+  return true;
+}
+
 bool ParseLogLevel(const std::string& text, Config& config) {
   constexpr std::array<std::string_view, 6> kWords = {"trace",   "debug", "info",
                                                       "warning", "error", "off"};
@@ -128,6 +136,7 @@ constexpr std::array kRows = {
           return Store(value_text::Switch(text), config.shared_memory);
         }},
     Row{"MYDIST_SIMD", "auto, avx512, avx2 or portable", "auto", ParseSimd},
+    Row{"MYDIST_CROSS_MEMORY_ATTACH", "auto, on or off", "auto", ParseAttach},
     Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),

@@ -16,6 +16,7 @@
 namespace mydist {
 
 enum class ControllerChoice { kAuto, kMpi, kGloo, kLocal };
+enum class AttachChoice { kAuto, kOn, kOff };
 
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
@@ -47,6 +48,9 @@ struct MYDIST_EXPORT Config {
   bool shared_memory = true;
   // MYDIST_SIMD: the kernels that reduce: auto, avx512, avx2 or portable. Changes speed only.
   std::string simd = "auto";
+  // MYDIST_CROSS_MEMORY_ATTACH: ranks of one host read each other's private tensors through the
+  // kernel; auto = where that is faster.
+  AttachChoice cross_memory_attach = AttachChoice::kAuto;
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;

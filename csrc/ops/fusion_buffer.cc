@@ -1,5 +1,6 @@
 #include "ops/fusion_buffer.h"
 
+#include <cstdlib>
 #include <limits>
 #include <string>
 
@@ -17,9 +18,11 @@ Result<uint8_t*> FusionBuffer::Reserve(int64_t bytes) {
   capacity_bytes_ = 0;
   const bool too_large = bytes > std::numeric_limits<int64_t>::max() - kPageBytes;
   const int64_t rounded = too_large ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  if (!too_large) {
-    memory_.reset(
-        static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, static_cast<size_t>(rounded))));
+  if (!too_large && preferred_) memory_ = preferred_(rounded);
+  if (!too_large && memory_ == nullptr) {
+    memory_ = std::shared_ptr<uint8_t>(
+        static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, static_cast<size_t>(rounded))),
+        std::free);
   }
   if (memory_ == nullptr) {
     return Status::Internal("out of memory: a buffer of " + std::to_string(bytes) +

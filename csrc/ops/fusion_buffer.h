@@ -4,17 +4,24 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/export.h"
 #include "base/result.h"
 
 namespace mydist {
 
+// Gives memory aligned to FusionBuffer::kAlignmentBytes, or null.
+using MemorySource = std::function<std::shared_ptr<uint8_t>(int64_t bytes)>;
+
 class MYDIST_EXPORT FusionBuffer {
  public:
   static constexpr int64_t kAlignmentBytes = 64;
+
+  // `preferred` is asked first; null, or where it has none: private memory.
+  explicit FusionBuffer(MemorySource preferred = nullptr) : preferred_(std::move(preferred)) {}
 
   // At least `bytes` of memory aligned to kAlignmentBytes, valid until the next Reserve; what it
   // held is lost when it grows. Never null when bytes > 0. kInternal when there is no such memory.
@@ -23,10 +30,8 @@ class MYDIST_EXPORT FusionBuffer {
   int64_t capacity_bytes() const { return capacity_bytes_; }
 
  private:
-  struct Free {
-    void operator()(uint8_t* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<uint8_t, Free> memory_;
+  const MemorySource preferred_;
+  std::shared_ptr<uint8_t> memory_;
   int64_t capacity_bytes_ = 0;
 };
 

@@ -79,10 +79,15 @@ Engine::Engine(EngineOptions options)
       coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
-      executor_(topology_, meter_,
-                [this](Transport* transport, const std::vector<int>& ranks) {
-                  return choice_.Make(transport, ranks);
-                }),
+      executor_(
+          topology_, meter_,
+          [this](Transport* transport, const std::vector<int>& ranks) {
+            return choice_.Make(transport, ranks);
+          },
+          [this](int64_t bytes) {
+            const Result<std::shared_ptr<uint8_t>> memory = AllocateShared(bytes);
+            return memory.ok() ? *memory : nullptr;
+          }),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy.value_or(WaitPolicy::For(topology_.local_size))) {
   if (!options.wants_timeline) return;

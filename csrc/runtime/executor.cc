@@ -47,8 +47,12 @@ int IndexIn(const ProcessSet& set, int rank) {
 
 }  // namespace
 
-Executor::Executor(const Topology& topology, Transport* transport, CollectivesFactory factory)
-    : rank_(topology.rank), transport_(transport), factory_(std::move(factory)) {
+Executor::Executor(const Topology& topology, Transport* transport, CollectivesFactory factory,
+                   MemorySource fusion_memory)
+    : rank_(topology.rank),
+      transport_(transport),
+      factory_(std::move(factory)),
+      fusion_buffer_(std::move(fusion_memory)) {
   Team& global = teams_[kGlobalProcessSet];
   global.set = GlobalProcessSet(topology.size);
   global.index = rank_;

@@ -34,7 +34,9 @@ using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives
 class Executor {
  public:
   // `transport`: of the whole job; outlives this object; null for a job of one rank.
-  Executor(const Topology& topology, Transport* transport, CollectivesFactory factory);
+  // `fusion_memory`: where batches are packed, if it has room; may be null.
+  Executor(const Topology& topology, Transport* transport, CollectivesFactory factory,
+           MemorySource fusion_memory);
 
   // From now on groups of this set can be executed, if this rank is a member.
   void AddProcessSet(const ProcessSet& set);

@@ -65,7 +65,19 @@ size_t HostCount(const Topology& topology) {
   return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
 }
 
-shm::ArenaOptions ArenaOptionsOf(const Topology& topology) {
+shm::CrossMemoryAttach AttachOf(AttachChoice choice) {
+  switch (choice) {
+    case AttachChoice::kAuto:
+      break;
+    case AttachChoice::kOn:
+      return shm::CrossMemoryAttach::kOn;
+    case AttachChoice::kOff:
+      return shm::CrossMemoryAttach::kOff;
+  }
+  return shm::CrossMemoryAttach::kAuto;
+}
+
+shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config) {
   shm::ArenaOptions options;
   options.host = topology.hosts[static_cast<size_t>(topology.rank)];
   for (int rank = 0; rank < topology.size; ++rank) {
@@ -73,6 +85,7 @@ shm::ArenaOptions ArenaOptionsOf(const Topology& topology) {
   }
   options.index = topology.local_rank;
   options.control_bytes = LocalControlBytes(topology.local_size);
+  options.cross_memory_attach = AttachOf(config.cross_memory_attach);
   return options;
 }
 
@@ -89,7 +102,7 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Topology& topology
     return SharedMemory{nullptr, "there is one rank on each host"};
   }
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
-                          shm::Arena::Establish(ArenaOptionsOf(topology), seat.exchange));
+                          shm::Arena::Establish(ArenaOptionsOf(topology, config), seat.exchange));
   if (established.arena != nullptr) {
     return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), ""};
   }

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "ops/shm/bell.h"
+#include "ops/shm/cross_memory.h"
+#include "ops/shm/waking.h"
 
 namespace mydist::shm {
 namespace {
@@ -101,10 +103,20 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   if (!answers.ok()) return answers.status();
   for (const int rank : options.ranks) {
     const Result<std::string> answer = Agreed(*answers, rank);
-    if (!answer.ok()) return Establishment{nullptr, answer.status().message()};
+    if (answer.ok()) continue;
+    // The ranks of other hosts go on to the third round.
+    if (auto probes = exchange(Blob{}); !probes.ok()) return probes.status();
+    return Establishment{nullptr, answer.status().message()};
   }
-  (*own)->AgreeOnHeap(*answers);
-  return Establishment{*std::move(own), ""};
+  std::unique_ptr<Arena> arena = *std::move(own);
+  arena->heap_refusal_ = arena->FirstRefusal(*answers);
+  if (!arena->heap_refusal_.empty()) arena->heap_.reset();
+  // Not before everybody is known to be there.
+  const Result<std::vector<Blob>> probes = exchange(Say(kAgrees, arena->ProbePeers(options)));
+  if (!probes.ok()) return probes.status();
+  arena->attach_refusal_ = arena->FirstRefusal(*probes);
+  arena->prefers_attach_ = arena->AnyPrefersAttach();
+  return Establishment{std::move(arena), ""};
 }
 
 Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
@@ -113,7 +125,7 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const Ar
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
   arena->header() = {kArenaMagic, RandomNonce(), 0};
   arena->AppendHeap(options);
-  if (Status entered = arena->Enter(); !entered.ok()) {
+  if (Status entered = arena->Enter(options); !entered.ok()) {
     ArenaFile::Unlink(options.directory, arena->file_->name());
     return entered;
   }
@@ -131,7 +143,7 @@ Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const 
                             " is not the one that rank " + std::to_string(options.ranks.front()) +
                             " has made (containers that do not share it?)");
   }
-  MYDIST_RETURN_IF_ERROR(arena->Enter());
+  MYDIST_RETURN_IF_ERROR(arena->Enter(options));
   return arena;
 }
 
@@ -160,25 +172,55 @@ void Arena::MapHeap() {
   }
 }
 
-void Arena::AgreeOnHeap(const std::vector<Blob>& answers) {
+std::string Arena::ProbePeers(const ArenaOptions& options) const {
+  if (options.cross_memory_attach == CrossMemoryAttach::kOff)
+    return "switched off by MYDIST_CROSS_MEMORY_ATTACH";
+  for (int peer = 0; peer < size(); ++peer) {
+    const RankLine& line = rank_line(peer);
+    const std::string refusal = cross_memory::Probe(static_cast<pid_t>(line.pid.load()),
+                                                    line.probe_address.load(), line.process);
+    if (!refusal.empty()) return "to " + Name(peer) + ": " + refusal;
+  }
+  return "";
+}
+
+std::string Arena::FirstRefusal(const std::vector<Blob>& answers) const {
   for (const int rank : ranks_) {
     const Result<std::string> refusal = Agreed(answers, rank);
-    if (!refusal.ok() || refusal->empty()) continue;
-    heap_.reset();
-    heap_refusal_ = "rank " + std::to_string(rank) + ": " + *refusal;
-    return;
+    if (!refusal.ok()) return refusal.status().message();
+    if (!refusal->empty()) return "rank " + std::to_string(rank) + ": " + *refusal;
   }
+  return "";
+}
+
+bool Arena::AnyPrefersAttach() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank_line(rank).prefers_attach.load()) return true;
+  }
+  return false;
+}
+
+bool Arena::SleepersOrder() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!rank_line(rank).accepts_sleeper_barriers.load()) return false;
+  }
+  return true;
 }
 
 Arena::~Arena() { Leave(); }
 
 std::string Arena::Offer() const { return OfferOf(file_->name(), header().cookie); }
 
-Status Arena::Enter() {
+Status Arena::Enter(const ArenaOptions& options) {
   MYDIST_RETURN_IF_ERROR(file_->Lock(index_));
   RankLine& line = rank_line(index_);
   line.pid.store(getpid());
   line.process = ThisProcess();
+  line.probe_address.store(cross_memory::ProbeAddress(line.process));
+  const bool is_crowded = size() > UsableCores();
+  line.accepts_sleeper_barriers.store(!is_crowded && AcceptSleeperBarriers());
+  // Slots take a wait for each chunk, and then each wait is a sleep.
+  line.prefers_attach.store(is_crowded || options.cross_memory_attach == CrossMemoryAttach::kOn);
   line.presence.store(Presence::kHere);
   MapHeap();
   return Status::Ok();

@@ -22,6 +22,12 @@
 
 namespace mydist::shm {
 
+enum class CrossMemoryAttach {
+  kAuto,  // Where it is faster than through slots.
+  kOn,
+  kOff,
+};
+
 struct ArenaOptions {
   std::vector<int> ranks;  // Of the job on this host, ascending.
   int index = 0;           // Of this rank among them.
@@ -38,6 +44,8 @@ struct ArenaOptions {
   // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
   static constexpr int64_t kAutomaticZone = -1;
   int64_t zone_bytes = kAutomaticZone;
+  // Whether peers may read and write private tensors through the kernel, where it lets them.
+  CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
 };
 
 // Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.
@@ -51,8 +59,8 @@ class MYDIST_EXPORT Arena {
     std::string reason;            // Why not.
   };
 
-  // Two rounds of `exchange`, which all ranks of the job take part in. The file's name is gone when
-  // this returns. The errors are those of the exchange.
+  // Three rounds of `exchange`, which all ranks of the job take part in. The file's name is gone
+  // when this returns. The errors are those of the exchange.
   static Result<Establishment> Establish(const ArenaOptions& options,
                                          const ArenaExchange& exchange);
   ~Arena();
@@ -67,6 +75,12 @@ class MYDIST_EXPORT Arena {
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
   // Why there is no heap; else empty.
   const std::string& heap_refusal() const { return heap_refusal_; }
+  // Why the ranks cannot reach each other's private memory; else empty. Of the host alike.
+  const std::string& attach_refusal() const { return attach_refusal_; }
+  // Whether they should even where there is a way through slots; of the host alike.
+  bool prefers_attach() const { return prefers_attach_; }
+  // Whether all ranks accept barriers of who is about to sleep (waking.h); of the host alike.
+  bool SleepersOrder() const;
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
   Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
@@ -86,6 +100,8 @@ class MYDIST_EXPORT Arena {
   // Its pid as this process sees it, 0 where it cannot; nothing when it has ended, or is ours.
   std::optional<pid_t> LockHolder(int peer) const { return file_->LockHolder(peer); }
 
+  // "rank 3 (host a, pid 71)".
+  std::string Name(int peer) const;
   // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
   Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
   // Tells the peers that this rank takes part no more.
@@ -102,12 +118,15 @@ class MYDIST_EXPORT Arena {
                                              const ArenaLayout& layout);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
                                                const ArenaLayout& layout, const std::string& offer);
-  Status Enter();
+  Status Enter(const ArenaOptions& options);
+  bool AnyPrefersAttach() const;
   // Zones for the heap, when the file system has room for any.
   void AppendHeap(const ArenaOptions& options);
   void MapHeap();
-  // What the ranks of the host said about the heap; one refusal, and nobody has it.
-  void AgreeOnHeap(const std::vector<std::vector<uint8_t>>& answers);
+  // Why this rank cannot reach private memory of its peers, or does not want it.
+  std::string ProbePeers(const ArenaOptions& options) const;
+  // The first refusal among what the ranks of the host said; none if nobody refuses.
+  std::string FirstRefusal(const std::vector<std::vector<uint8_t>>& answers) const;
   std::string Offer() const;  // To those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }
   bool IsDead(int peer) const;
@@ -124,6 +143,8 @@ class MYDIST_EXPORT Arena {
   const std::shared_ptr<ArenaFile> file_;
   std::shared_ptr<ArenaHeap> heap_;
   std::string heap_refusal_;
+  std::string attach_refusal_;
+  bool prefers_attach_ = false;
 };
 
 }  // namespace mydist::shm

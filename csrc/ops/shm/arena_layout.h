@@ -35,6 +35,9 @@ struct alignas(kLineBytes) RankLine {
   std::atomic<Presence> presence;
   std::atomic<int64_t> pid;
   Nonce process;  // Of the process, as pids mean nothing in another namespace.
+  std::atomic<uint64_t> probe_address;         // See cross_memory.h.
+  std::atomic<bool> accepts_sleeper_barriers;  // See waking.h.
+  std::atomic<bool> prefers_attach;            // Private tensors are read where they lie.
 };
 
 // Rung by peers, while its rank is asleep.
@@ -42,15 +45,25 @@ struct alignas(kLineBytes) Bell {
   std::atomic<uint32_t> rings;  // A futex.
 };
 
+// A step as one rank posts it to another. The message shares a cache line with the flag as far as
+// kFlagLineMessageBytes.
+inline constexpr int64_t kMessageBytes = 112;
+inline constexpr int64_t kFlagLineMessageBytes = 48;
+struct alignas(kLineBytes) PostLine {
+  std::atomic<uint64_t> step;
+  uint8_t half;  // Of the slot. Like the message written before `step`, and read after.
+  alignas(16) std::array<uint8_t, kMessageBytes> message;
+};
+static_assert(sizeof(PostLine) == kLineBytes);
+
 // What one rank tells another.
 struct alignas(kLineBytes) PairLine {
-  std::atomic<uint64_t> posted;    // Steps for which the writer's slot is filled.
-  std::atomic<uint64_t> done;      // Steps for which the writer has read the reader's slot.
-  std::atomic<uint64_t> produced;  // Bytes put into the ring from writer to reader.
+  // Step n is at n % 2: step n + 2 is not posted before the reader has posted n + 1, and so has
+  // read n.
+  std::array<PostLine, 2> posts;
+  alignas(kLineBytes) std::atomic<uint64_t> done;  // Steps whose slot the writer has read.
+  std::atomic<uint64_t> produced;                  // Bytes put into the ring from writer to reader.
   std::atomic<uint64_t> consumed;  // Bytes taken out of the ring from reader to writer.
-  // Which half of the slot step n is in, at n % 2: step n + 2 is not posted before the reader has
-  // posted n + 1, and so has seen n.
-  std::array<std::atomic<uint8_t>, 2> half;
 };
 
 class ArenaLayout {
@@ -70,7 +83,7 @@ class ArenaLayout {
   int64_t RankLineOf(int rank) const { return kPageBytes + rank * kLineBytes; }
   int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
   int64_t PairLineOf(int writer, int reader) const {
-    return BellOf(ranks_) + PairIndex(writer, reader) * kLineBytes;
+    return BellOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
   }
   int64_t SlotOf(int rank, int half) const {
     return PairLineOf(ranks_, 0) + (2 * rank + half) * slot_bytes_;

@@ -3,211 +3,117 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "ops/element.h"
-#include "ops/reduce_kernels.h"
+
+// Runs a direct algorithm; goes on when the tensors cannot be reached.
+#define MYDIST_RETURN_IF_DONE(expression)              \
+  do {                                                 \
+    const ::mydist::Result<bool> done_ = (expression); \
+    if (!done_.ok() || *done_) return done_.status();  \
+  } while (false)
 
 namespace mydist::shm {
-namespace {
-
-int64_t RoundsOf(int64_t count, int64_t limit) { return (count + limit - 1) / limit; }
-
-}  // namespace
 
 ShmCollectives::ShmCollectives(ShmPort* port, std::vector<int> members, const ShmLimits& limits)
-    : port_(port),
-      members_(std::move(members)),
-      transport_(&port->transport(), members_),
+    : team_(port, std::move(members)),
+      slots_(team_),
+      direct_(team_),
+      transport_(&port->transport(), team_.members),
       rest_(&transport_),
       limits_(limits),
-      rank_(transport_.rank()),
-      size_(transport_.size()) {
-  for (const int member : members_) {
-    if (member != port->index()) peers_.push_back(member);
-  }
-}
+      is_direct_(limits.direct && direct_.IsPossible()) {}
 
 Status ShmCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
   const int64_t bytes = count * SizeOf(reduction.dtype);
   if (count == 0) return Status::Ok();
-  if (size_ == 1) return rest_.Allreduce(data, count, reduction);
-  const bool fits = bytes <= port_->steps().slot_bytes();
-  if (fits && bytes * (size_ - 1) <= limits_.one_shot_bytes) {
-    return OneShotAllreduce(AsBytes(data), count, reduction);
+  if (team_.size == 1) return rest_.Allreduce(data, count, reduction);
+  if (bytes <= limits_.message_bytes) {
+    return slots_.MessageAllreduce(AsBytes(data), count, reduction);
   }
-  return TwoShotAllreduce(AsBytes(data), count, reduction);
-}
-
-// sources_[r] = find(r) for peers; the caller sets its own.
-template <typename FindSource>
-void ShmCollectives::CollectSources(FindSource find) {
-  sources_.clear();
-  for (int rank = 0; rank < size_; ++rank) sources_.push_back(find(rank));
-}
-
-Status ShmCollectives::OneShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
-  SlotSteps& steps = port_->steps();
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-  CopyBytes(slot, data, count * SizeOf(reduction.dtype));
-  MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-  CollectSources([&](int rank) { return rank == rank_ ? data : SlotOf(rank); });
-  ReduceInRankOrder(sources_, data, count, reduction);
-  steps.Finish(peers_);
-  return Status::Ok();
-}
-
-// A step takes one chunk in, and hands out the slices of the chunk before: one wait for both. The
-// slot holds the chunk, and behind it the own slice of the chunk before.
-Status ShmCollectives::TwoShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
-  SlotSteps& steps = port_->steps();
-  const int64_t element_bytes = SizeOf(reduction.dtype);
-  const int64_t limit = ChunkLimit(element_bytes);
-  Chunk before{};
-  for (int64_t begin = 0; begin < count || before.count > 0; begin += limit) {
-    const int64_t left = std::max<int64_t>(0, count - begin);
-    const Chunk chunk{data + std::min(begin, count) * element_bytes, std::min(left, limit),
-                      element_bytes};
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    HandIn(chunk, slot);
-    ShowOwnSlice(before, slot);
-    MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-    CopyOut(before);
-    FoldOwnSlice(chunk, reduction);
-    steps.Finish(peers_);
-    before = chunk;
+  const bool may_copy =
+      bytes <= team_.steps().slot_bytes() && bytes <= limits_.one_shot_bytes / (team_.size - 1);
+  if (is_direct_ && !(may_copy && IsSmall(bytes))) {
+    MYDIST_RETURN_IF_DONE(direct_.Allreduce(AsBytes(data), count, reduction, may_copy));
   }
-  return Status::Ok();
+  return may_copy ? slots_.OneShotAllreduce(AsBytes(data), count, reduction)
+                  : slots_.TwoShotAllreduce(AsBytes(data), count, reduction);
 }
 
-int64_t ShmCollectives::ChunkLimit(int64_t element_bytes) const {
-  // A slice may be a line longer than the p-th part, and begins at a line.
-  const int64_t bytes = port_->steps().slot_bytes() / (size_ + 1) * size_ - 4 * kLineBytes;
-  MYDIST_CHECK(bytes >= kLineBytes);
-  return bytes / kLineBytes * kLineBytes / element_bytes;
-}
-
-Slice ShmCollectives::SliceOf(const Chunk& chunk, int rank) const {
-  return EvenSlice(chunk.count, chunk.element_bytes, size_, rank);
-}
-
-void ShmCollectives::HandIn(const Chunk& chunk, uint8_t* slot) const {
-  const Slice own = SliceOf(chunk, rank_);
-  const int64_t own_begin = own.offset * chunk.element_bytes;
-  const int64_t own_end = own_begin + own.count * chunk.element_bytes;
-  CopyBytes(slot, chunk.data, own_begin);
-  CopyBytes(slot + own_end, chunk.data + own_end, chunk.count * chunk.element_bytes - own_end);
-}
-
-void ShmCollectives::FoldOwnSlice(const Chunk& chunk, const Reduction& reduction) {
-  const Slice own = SliceOf(chunk, rank_);
-  if (own.count == 0) return;
-  const int64_t offset = own.offset * chunk.element_bytes;
-  CollectSources([&](int rank) { return (rank == rank_ ? chunk.data : SlotOf(rank)) + offset; });
-  ReduceInRankOrder(sources_, chunk.data + offset, own.count, reduction);
-}
-
-void ShmCollectives::ShowOwnSlice(const Chunk& chunk, uint8_t* slot) const {
-  if (chunk.count == 0) return;
-  const Slice own = SliceOf(chunk, rank_);
-  CopyBytes(slot + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
-            chunk.data + own.offset * chunk.element_bytes, own.count * chunk.element_bytes);
-}
-
-void ShmCollectives::CopyOut(const Chunk& chunk) const {
-  for (int rank = 0; rank < size_ && chunk.count > 0; ++rank) {
-    const Slice slice = SliceOf(chunk, rank);
-    if (rank == rank_) continue;
-    CopyBytes(chunk.data + slice.offset * chunk.element_bytes,
-              SlotOf(rank) + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
-              slice.count * chunk.element_bytes);
+Status ShmCollectives::Reduce(const void* input, void* output, int64_t count,
+                              const Reduction& reduction, int root) {
+  if (is_direct_ && team_.size > 1 && !IsSmall(count * SizeOf(reduction.dtype))) {
+    MYDIST_RETURN_IF_DONE(direct_.Reduce(AsBytes(input), AsBytes(output), count, reduction, root));
   }
+  return rest_.Reduce(input, output, count, reduction, root);
+}
+
+Status ShmCollectives::Reducescatter(const void* input, void* output,
+                                     std::span<const int64_t> counts, const Reduction& reduction) {
+  if (team_.size == 1) return rest_.Reducescatter(input, output, counts, reduction);
+  if (is_direct_ && !IsSmall(Total(counts) * SizeOf(reduction.dtype))) {
+    MYDIST_RETURN_IF_DONE(
+        direct_.Reducescatter(AsBytes(input), AsBytes(output), counts, reduction));
+  }
+  return slots_.Reducescatter(input, output, counts, reduction);
 }
 
 Status ShmCollectives::Allgather(const void* input, void* output,
                                  std::span<const int64_t> byte_counts) {
-  SlotSteps& steps = port_->steps();
-  const int64_t limit = steps.slot_bytes();
-  const int64_t longest = *std::max_element(byte_counts.begin(), byte_counts.end());
-  const int64_t own_bytes = byte_counts[static_cast<size_t>(rank_)];
-  CopyBytes(Advance(AsBytes(output), OffsetOf(byte_counts, rank_)), input, own_bytes);
-  if (size_ == 1) return Status::Ok();
-  for (int64_t begin = 0; begin < longest; begin += limit) {
-    const auto part = [&](int64_t bytes) { return std::clamp<int64_t>(bytes - begin, 0, limit); };
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    CopyBytes(slot, Advance(AsBytes(input), begin), part(own_bytes));
-    MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-    uint8_t* target = Advance(AsBytes(output), begin);
-    for (int rank = 0; rank < size_; ++rank) {
-      const int64_t theirs = byte_counts[static_cast<size_t>(rank)];
-      if (rank != rank_) CopyBytes(target, SlotOf(rank), part(theirs));
-      target = Advance(target, theirs);
-    }
-    steps.Finish(peers_);
+  CopyBytes(Advance(AsBytes(output), OffsetOf(byte_counts, team_.rank)), input,
+            byte_counts[static_cast<size_t>(team_.rank)]);
+  if (team_.size == 1) return Status::Ok();
+  if (is_direct_ && !IsSmall(Total(byte_counts))) {
+    MYDIST_RETURN_IF_DONE(direct_.Allgather(AsBytes(input), AsBytes(output), byte_counts));
   }
-  return Status::Ok();
+  return slots_.Allgather(input, output, byte_counts);
+}
+
+Status ShmCollectives::Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
+                              int root) {
+  if (is_direct_ && team_.size > 1 && !IsSmall(Total(byte_counts))) {
+    MYDIST_RETURN_IF_DONE(direct_.Gather(AsBytes(input), AsBytes(output), byte_counts, root));
+  }
+  return rest_.Gather(input, output, byte_counts, root);
+}
+
+// How much there is, only the root knows; so it is for Alltoall.
+Status ShmCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
+                               void* output, int root) {
+  if (is_direct_ && team_.size > 1) {
+    MYDIST_RETURN_IF_DONE(direct_.Scatter(AsBytes(input), byte_counts, AsBytes(output), root));
+  }
+  return rest_.Scatter(input, byte_counts, output, root);
+}
+
+Status ShmCollectives::Send(const void* data, int64_t bytes, int peer) {
+  if (is_direct_ && bytes > limits_.slot_bytes) {
+    MYDIST_RETURN_IF_DONE(direct_.Send(AsBytes(data), bytes, peer));
+  }
+  return rest_.Send(data, bytes, peer);
+}
+
+Status ShmCollectives::Receive(void* data, int64_t bytes, int peer) {
+  if (is_direct_ && bytes > limits_.slot_bytes) {
+    MYDIST_RETURN_IF_DONE(direct_.Receive(AsBytes(data), bytes, peer));
+  }
+  return rest_.Receive(data, bytes, peer);
 }
 
 Status ShmCollectives::Broadcast(void* data, int64_t bytes, int root) {
-  SlotSteps& steps = port_->steps();
-  const int64_t limit = steps.slot_bytes();
-  if (size_ == 1) return Status::Ok();
-  for (int64_t begin = 0; begin < bytes; begin += limit) {
-    uint8_t* part = AsBytes(data) + begin;
-    const int64_t part_bytes = std::min(limit, bytes - begin);
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    if (rank_ == root) CopyBytes(slot, part, part_bytes);
-    MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-    if (rank_ != root) CopyBytes(part, SlotOf(root), part_bytes);
-    steps.Finish(peers_);
+  if (team_.size == 1 || bytes == 0) return Status::Ok();
+  if (is_direct_ && !IsSmall(bytes)) {
+    MYDIST_RETURN_IF_DONE(direct_.Broadcast(AsBytes(data), bytes, root));
   }
-  return Status::Ok();
+  return slots_.Broadcast(data, bytes, root);
 }
 
-// A slot holds a part for each rank, all equally far apart.
-Status ShmCollectives::Reducescatter(const void* input, void* output,
-                                     std::span<const int64_t> counts, const Reduction& reduction) {
-  if (size_ == 1) return rest_.Reducescatter(input, output, counts, reduction);
-  SlotSteps& steps = port_->steps();
-  const int64_t element_bytes = SizeOf(reduction.dtype);
-  const int64_t stride_bytes = steps.slot_bytes() / size_ / kLineBytes * kLineBytes;
-  MYDIST_CHECK(stride_bytes > 0);
-  const int64_t limit = stride_bytes / element_bytes;
-  const int64_t rounds = RoundsOf(*std::max_element(counts.begin(), counts.end()), limit);
-  for (int64_t round = 0; round < rounds; ++round) {
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    Slice own;
-    int64_t offset = 0;
-    for (int rank = 0; rank < size_; ++rank) {
-      const int64_t count = counts[static_cast<size_t>(rank)];
-      const Slice part = RoundOf({offset, count}, limit, round);
-      if (rank == rank_) {
-        own = part;
-      } else {
-        CopyBytes(slot + rank * stride_bytes, Advance(AsBytes(input), part.offset * element_bytes),
-                  part.count * element_bytes);
-      }
-      offset += count;
-    }
-    MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-    if (own.count > 0) {
-      CollectSources([&](int rank) {
-        return rank == rank_ ? AsBytes(input) + own.offset * element_bytes
-                             : SlotOf(rank) + rank_ * stride_bytes;
-      });
-      ReduceInRankOrder(sources_, AsBytes(output) + round * limit * element_bytes, own.count,
-                        reduction);
-    }
-    steps.Finish(peers_);
+Status ShmCollectives::Alltoall(const void* input, std::span<const int64_t> send_bytes,
+                                void* output, std::span<const int64_t> receive_bytes) {
+  if (is_direct_ && team_.size > 1) {
+    MYDIST_RETURN_IF_DONE(
+        direct_.Alltoall(AsBytes(input), send_bytes, AsBytes(output), receive_bytes));
   }
-  return Status::Ok();
-}
-
-Status ShmCollectives::Barrier() {
-  SlotSteps& steps = port_->steps();
-  MYDIST_RETURN_IF_ERROR(steps.Begin().status());
-  MYDIST_RETURN_IF_ERROR(steps.Publish(peers_));
-  steps.Finish(peers_);
-  return Status::Ok();
+  return rest_.Alltoall(input, send_bytes, output, receive_bytes);
 }
 
 }  // namespace mydist::shm

@@ -1,7 +1,8 @@
-// ShmCollectives: collectives among ranks of one host, through slots of shared memory (reduce).
-// Owned by the engine, one per process set; called like any Collectives. Bytes pass through the
-// cache: tensors are handed in and out in chunks that fit there. Elements are folded in rank order,
-// so results are bitwise those of RankOrderedCollectives. Allocates nothing but what that does.
+// ShmCollectives: collectives among ranks of one host (reduce): each goes within the posts, through
+// slots, in place, or over the rings, whichever is fastest for its size and where its tensors lie.
+// Owned by the engine, one per process set; called like any Collectives. Elements are folded in
+// rank order, so results are bitwise those of RankOrderedCollectives. Once the largest call has
+// been seen, nothing is allocated.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,25 @@
 #include "base/export.h"
 #include "ops/collectives.h"
 #include "ops/rank_ordered_collectives.h"
+#include "ops/shm/direct_collectives.h"
 #include "ops/shm/shm_port.h"
-#include "ops/slices.h"
+#include "ops/shm/shm_team.h"
+#include "ops/shm/slot_collectives.h"
 #include "ops/subset_transport.h"
 
 namespace mydist::shm {
 
 // Must be equal on all ranks. Results do not depend on it.
 struct ShmLimits {
-  // Allreduce: up to this much read from peers, everybody folds everything; one wait.
+  // Up to this many bytes of a tensor go within the posts; at most kMessageBytes.
+  int64_t message_bytes = kMessageBytes;
+  // Up to this much read from peers goes through slots wherever the tensors lie: one wait is
+  // cheaper than no copy.
+  int64_t slot_bytes = int64_t{2} << 10;
+  // Allreduce through slots: up to this much read from peers, everybody folds everything.
   int64_t one_shot_bytes = int64_t{64} << 10;
+  // Work on tensors in place.
+  bool direct = true;
 };
 
 class MYDIST_EXPORT ShmCollectives final : public Collectives {
@@ -31,70 +41,36 @@ class MYDIST_EXPORT ShmCollectives final : public Collectives {
   bool Supports(const BatchTraits& traits) const override { return rest_.Supports(traits); }
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
   Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
-  Status Broadcast(void* data, int64_t bytes, int root) override;
-  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                       const Reduction& reduction) override;
-  Status Barrier() override;
-
+  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
+                int root) override;
   // Over the rings.
   Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
                          const Reduction& reduction) override {
     return rest_.AdasumAllreduce(data, counts, reduction);
   }
-  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
-                int root) override {
-    return rest_.Reduce(input, output, count, reduction, root);
-  }
   Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
-                int root) override {
-    return rest_.Gather(input, output, byte_counts, root);
-  }
+                int root) override;
   Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
-                 int root) override {
-    return rest_.Scatter(input, byte_counts, output, root);
-  }
-  Status Send(const void* data, int64_t bytes, int peer) override {
-    return rest_.Send(data, bytes, peer);
-  }
-  Status Receive(void* data, int64_t bytes, int peer) override {
-    return rest_.Receive(data, bytes, peer);
-  }
+                 int root) override;
+  Status Send(const void* data, int64_t bytes, int peer) override;
+  Status Receive(void* data, int64_t bytes, int peer) override;
+  Status Broadcast(void* data, int64_t bytes, int root) override;
   Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
-                  std::span<const int64_t> receive_bytes) override {
-    return rest_.Alltoall(input, send_bytes, output, receive_bytes);
-  }
+                  std::span<const int64_t> receive_bytes) override;
+  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
+                       const Reduction& reduction) override;
+  Status Barrier() override { return team_.steps().Publish(team_.peers); }
 
  private:
-  // Part of an allreduce that one step hands in; element counts and offsets.
-  struct Chunk {
-    uint8_t* data;
-    int64_t count;
-    int64_t element_bytes;
-  };
+  bool IsSmall(int64_t bytes) const { return bytes <= limits_.slot_bytes / (team_.size - 1); }
 
-  Status OneShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction);
-  Status TwoShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction);
-  int64_t ChunkLimit(int64_t element_bytes) const;
-  Slice SliceOf(const Chunk& chunk, int rank) const;
-  void HandIn(const Chunk& chunk, uint8_t* slot) const;
-  void FoldOwnSlice(const Chunk& chunk, const Reduction& reduction);
-  void ShowOwnSlice(const Chunk& chunk, uint8_t* slot) const;
-  void CopyOut(const Chunk& chunk) const;
-  template <typename FindSource>
-  void CollectSources(FindSource find);
-  const uint8_t* SlotOf(int rank) const {
-    return port_->steps().SlotOf(members_[static_cast<size_t>(rank)]);
-  }
-
-  ShmPort* const port_;
-  const std::vector<int> members_;
-  std::vector<int> peers_;  // Members but for the own.
+  const ShmTeam team_;
+  SlotCollectives slots_;
+  DirectCollectives direct_;
   SubsetTransport transport_;
   RankOrderedCollectives rest_;
   const ShmLimits limits_;
-  const int rank_;
-  const int size_;
-  std::vector<const void*> sources_;  // Kept between calls for its memory only.
+  const bool is_direct_;  // The same on all ranks.
 };
 
 }  // namespace mydist::shm

@@ -8,7 +8,8 @@ ShmPort::ShmPort(std::unique_ptr<Arena> arena)
     : arena_(std::move(arena)),
       waiter_(arena_.get()),
       transport_(arena_.get(), &waiter_),
-      steps_(arena_.get(), &waiter_) {}
+      steps_(arena_.get(), &waiter_),
+      peer_memory_(arena_.get(), &waiter_) {}
 
 ShmPort::~ShmPort() = default;
 
@@ -24,8 +25,12 @@ std::optional<std::vector<int>> ShmPort::IndicesOf(const std::vector<int>& ranks
 }
 
 std::string ShmPort::Description() const {
-  if (arena_->heap() != nullptr) return "tensors in shared memory are reduced where they lie";
-  return "no tensors lie in shared memory: " + arena_->heap_refusal();
+  const std::string& no_heap = arena_->heap_refusal();
+  const std::string& no_attach = arena_->attach_refusal();
+  return "fusion buffers " + (no_heap.empty() ? "lie in it" : "are private (" + no_heap + ")") +
+         ", private tensors " +
+         (no_attach.empty() ? "are read where they lie (process_vm_readv)"
+                            : "are copied through it (" + no_attach + ")");
 }
 
 }  // namespace mydist::shm

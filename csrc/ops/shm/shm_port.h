@@ -11,6 +11,7 @@
 
 #include "base/export.h"
 #include "ops/shm/arena.h"
+#include "ops/shm/peer_memory.h"
 #include "ops/shm/shm_transport.h"
 #include "ops/shm/slot_steps.h"
 #include "ops/shm/waiter.h"
@@ -34,6 +35,7 @@ class MYDIST_EXPORT ShmPort {
 
   Transport& transport() { return transport_; }
   SlotSteps& steps() { return steps_; }
+  const PeerMemory& peer_memory() const { return peer_memory_; }
 
   // Peers that wait for this rank from now on learn that it has left. Nothing but the destructor
   // follows.
@@ -44,6 +46,7 @@ class MYDIST_EXPORT ShmPort {
   Waiter waiter_;
   ShmTransport transport_;
   SlotSteps steps_;
+  PeerMemory peer_memory_;
 };
 
 }  // namespace mydist::shm

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/element.h"
+#include "ops/shm/stream_copy.h"
 
 namespace mydist::shm {
 
@@ -83,7 +84,7 @@ int64_t ShmTransport::Push(const Open& send) {
   const auto offset = static_cast<int64_t>(begin % static_cast<uint64_t>(ring_bytes));
   const int64_t bytes =
       std::min({send.bytes, RoomFor(send.peer), ring_bytes - offset, ring_bytes / 4});
-  CopyBytes(arena_->ring(index_, send.peer) + offset, send.memory, bytes);
+  StreamCopy(arena_->ring(index_, send.peer) + offset, send.memory, bytes);
   produced.store(begin + static_cast<uint64_t>(bytes), std::memory_order_release);
   return bytes;
 }

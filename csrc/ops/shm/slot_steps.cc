@@ -7,13 +7,16 @@ SlotSteps::SlotSteps(Arena* arena, Waiter* waiter)
       waiter_(waiter),
       index_(arena->index()),
       posted_(static_cast<size_t>(arena->size())),
+      seen_(static_cast<size_t>(arena->size())),
       halves_(static_cast<size_t>(arena->size())) {
   for (auto& readers : readers_) readers.resize(static_cast<size_t>(arena->size()));
 }
 
+// A peer that has posted a later step has finished that one; no need to look at another line.
 bool SlotSteps::IsRead(int peer) const {
-  return arena_->pair(peer, index_).done.load(std::memory_order_acquire) >=
-         readers_[half_][static_cast<size_t>(peer)];
+  const uint64_t step = readers_[half_][static_cast<size_t>(peer)];
+  return seen_[static_cast<size_t>(peer)] > step ||
+         arena_->pair(peer, index_).done.load(std::memory_order_acquire) >= step;
 }
 
 Result<uint8_t*> SlotSteps::Begin() {
@@ -26,20 +29,14 @@ Result<uint8_t*> SlotSteps::Begin() {
   return arena_->slot(index_, static_cast<int>(half_));
 }
 
-Status SlotSteps::Publish(std::span<const int> peers) {
+Status SlotSteps::AwaitPosts(std::span<const int> peers) {
   for (const int peer : peers) {
-    PairLine& line = arena_->pair(index_, peer);
-    const uint64_t step = ++posted_[static_cast<size_t>(peer)];
-    line.half[step % 2].store(static_cast<uint8_t>(half_), std::memory_order_relaxed);
-    line.posted.store(step, std::memory_order_release);
-  }
-  waiter_->Ring(peers);
-  for (const int peer : peers) {
-    const PairLine& line = arena_->pair(peer, index_);
     const uint64_t step = posted_[static_cast<size_t>(peer)];
+    const PostLine& post = arena_->pair(peer, index_).posts[step % 2];
     MYDIST_RETURN_IF_ERROR(waiter_->Await(
-        {peers, {&peer, 1}}, [&] { return line.posted.load(std::memory_order_acquire) >= step; }));
-    halves_[static_cast<size_t>(peer)] = line.half[step % 2].load(std::memory_order_relaxed) % 2;
+        {peers, {&peer, 1}}, [&] { return post.step.load(std::memory_order_acquire) >= step; }));
+    seen_[static_cast<size_t>(peer)] = step;
+    halves_[static_cast<size_t>(peer)] = post.half % 2;
   }
   return Status::Ok();
 }

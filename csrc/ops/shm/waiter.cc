@@ -5,25 +5,22 @@
 #include <algorithm>
 
 #include "ops/shm/bell.h"
+#include "ops/shm/waking.h"
 
 namespace mydist::shm {
-namespace {
+Waiter::Waiter(Arena* arena)
+    : arena_(arena),
+      is_crowded_(arena->size() > UsableCores()),
+      sleepers_order_(arena->SleepersOrder()) {}
 
-// Those this process may use, at the time it is asked.
-int CoreCount() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-}  // namespace
-
-Waiter::Waiter(Arena* arena) : arena_(arena), is_crowded_(arena->size() > CoreCount()) {}
-
-// The fence orders the caller's change before the look at who is asleep; AnnounceSleep orders the
-// other way round, so one of the two sides sees the other.
+// The fence, or who is about to sleep, orders the caller's change before the look at who is asleep;
+// AnnounceSleep orders the other way round, so one of the two sides sees the other.
 void Waiter::Ring(std::span<const int> peers) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleepers_order_) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   for (const int peer : peers) {
     if (arena_->rank_line(peer).asleep.load(std::memory_order_relaxed) != 0) {
       RingBell(arena_->bell(peer));
@@ -33,7 +30,9 @@ void Waiter::Ring(std::span<const int> peers) {
 
 void Waiter::AnnounceSleep(bool asleep) {
   arena_->rank_line(arena_->index()).asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
+  if (!asleep) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleepers_order_) SleeperBarrier();
 }
 
 void Waiter::Pause() const {

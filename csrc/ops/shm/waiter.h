@@ -19,7 +19,7 @@ class Waiter {
   // `arena` outlives this object.
   explicit Waiter(Arena* arena);
 
-  // After a change: wakes those of `peers` that sleep. Costs one fence when nobody does.
+  // After a change: wakes those of `peers` that sleep. Costs at most a fence when nobody does.
   void Ring(std::span<const int> peers);
 
   struct Peers {
@@ -32,6 +32,10 @@ class Waiter {
   template <typename Ready>
   Status Await(const Peers& peers, Ready ready) {
     if (ready()) return Status::Ok();
+    for (int look = is_crowded_ ? kLooksWithoutClock : 0; look < kLooksWithoutClock; ++look) {
+      Pause();
+      if (ready()) return Status::Ok();
+    }
     const TimePoint spin_end = Now() + kSpin;
     for (int look = 1; !IsOver(look, spin_end); ++look) {
       Pause();
@@ -43,6 +47,7 @@ class Waiter {
  private:
   // A sleep costs about this much to wake from.
   static constexpr std::chrono::microseconds kSpin{50};
+  static constexpr int kLooksWithoutClock = 64;  // A small step takes less.
   static constexpr int kLooksPerClock = 16;
   // When ranks outnumber cores.
   static constexpr int kYields = 4;
@@ -77,6 +82,7 @@ class Waiter {
 
   Arena* const arena_;
   const bool is_crowded_;
+  const bool sleepers_order_;  // Not who posts; see waking.h.
 };
 
 }  // namespace mydist::shm

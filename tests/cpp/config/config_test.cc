@@ -65,6 +65,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
   EXPECT_TRUE(config.shared_memory);
   EXPECT_EQ(config.simd, "auto");
+  EXPECT_EQ(config.cross_memory_attach, AttachChoice::kAuto);
   EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
@@ -98,6 +99,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
       {"MYDIST_SHARED_MEMORY", "0"},
       {"MYDIST_SIMD", "avx2"},
+      {"MYDIST_CROSS_MEMORY_ATTACH", "off"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -185,6 +187,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
       {"MYDIST_SHARED_MEMORY", "0, 1, true or false"},
       {"MYDIST_SIMD", "auto, avx512, avx2 or portable"},
+      {"MYDIST_CROSS_MEMORY_ATTACH", "auto, on or off"},
       {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
@@ -245,6 +248,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "on", ""},
         BadValue{"MYDIST_HIERARCHICAL_ALLREDUCE", "-1", ""},
         BadValue{"MYDIST_SHARED_MEMORY", "2", ""}, BadValue{"MYDIST_SHARED_MEMORY", "on", ""},
+        BadValue{"MYDIST_CROSS_MEMORY_ATTACH", "1", ""},
+        BadValue{"MYDIST_CROSS_MEMORY_ATTACH", "ON", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "-2", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "off", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "1000000001", ""},

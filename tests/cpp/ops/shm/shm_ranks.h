@@ -68,12 +68,14 @@ inline std::unique_ptr<ShmPort> OpenPort(const ArenaOptions& options,
 
 using PortBody = std::function<void(ShmPort& port, int rank)>;
 
-inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body) {
+inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body,
+                              CrossMemoryAttach attach = CrossMemoryAttach::kAuto) {
   const ShmDirectory directory;
   InMemoryRendezvous rendezvous(size);
   RunAsRanks(size, [&](int rank) {
-    const auto port =
-        OpenPort(OptionsOf(rank, size, directory, slot_bytes), rendezvous.ForRank(rank));
+    ArenaOptions options = OptionsOf(rank, size, directory, slot_bytes);
+    options.cross_memory_attach = attach;
+    const auto port = OpenPort(options, rendezvous.ForRank(rank));
     if (port != nullptr) body(*port, rank);
   });
   EXPECT_TRUE(directory.IsEmpty());
@@ -114,6 +116,8 @@ class ForkedRanks {
     char report = 0;
     for (int i = 0; i < count; ++i) EXPECT_EQ(read(reports_[0], &report, 1), 1);
   }
+
+  pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
 
   void Kill(int rank) {
     kill(pids_[static_cast<size_t>(rank)], SIGKILL);

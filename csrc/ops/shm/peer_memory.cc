@@ -1,0 +1,72 @@
+#include "ops/shm/peer_memory.h"
+
+#include <cerrno>
+#include <system_error>
+
+#include "ops/element.h"
+#include "ops/shm/cross_memory.h"
+
+namespace mydist::shm {
+
+Place PeerMemory::PlaceOf(const void* memory, int64_t bytes, Attach attach) const {
+  if (bytes == 0) return {PlaceKind::kHeap, 0};
+  if (HasHeap()) {
+    if (const auto offset = arena_->heap()->OffsetOf(memory, bytes)) {
+      return {PlaceKind::kHeap, *offset};
+    }
+  }
+  if (!CanAttach(attach)) return {};
+  return {PlaceKind::kPrivate, static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory))};
+}
+
+Result<uint8_t*> PeerMemory::View(int peer, const Place& place, int64_t bytes) const {
+  uint8_t* view = nullptr;
+  if (HasHeap() && place.kind == PlaceKind::kHeap) {
+    view = arena_->heap()->At(peer, place.position, bytes);
+  }
+  if (view != nullptr) return view;
+  return Status::Internal(arena_->Name(peer) + " says that " + std::to_string(bytes) +
+                          " bytes of its tensor are at " + std::to_string(place.position) +
+                          ", which is not in its part of the shared memory; check that all ranks "
+                          "run the same build");
+}
+
+Status PeerMemory::Read(int peer, const Place& place, void* memory, int64_t bytes) const {
+  if (bytes == 0) return Status::Ok();
+  if (place.kind != PlaceKind::kPrivate) {
+    MYDIST_ASSIGN_OR_RETURN(const uint8_t* view, View(peer, place, bytes));
+    CopyBytes(memory, view, bytes);
+    return Status::Ok();
+  }
+  return Outcome(peer, place, bytes,
+                 cross_memory::Read(static_cast<pid_t>(arena_->rank_line(peer).pid.load()),
+                                    static_cast<uint64_t>(place.position), memory, bytes));
+}
+
+Status PeerMemory::Write(int peer, const Place& place, const void* memory, int64_t bytes) const {
+  if (bytes == 0) return Status::Ok();
+  if (place.kind != PlaceKind::kPrivate) {
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * view, View(peer, place, bytes));
+    CopyBytes(view, memory, bytes);
+    return Status::Ok();
+  }
+  return Outcome(peer, place, bytes,
+                 cross_memory::Write(static_cast<pid_t>(arena_->rank_line(peer).pid.load()),
+                                     static_cast<uint64_t>(place.position), memory, bytes));
+}
+
+Status PeerMemory::Outcome(int peer, const Place& place, int64_t bytes, int error) const {
+  if (error == 0) return Status::Ok();
+  if (error == ESRCH) {
+    // Its memory is gone already, its lock will be in a moment.
+    const Status gone = waiter_->Await({{&peer, 1}, {&peer, 1}}, [] { return false; });
+    return gone;
+  }
+  return Status::Internal("the memory of " + arena_->Name(peer) + " cannot be reached (" +
+                          std::to_string(bytes) + " bytes at " + std::to_string(place.position) +
+                          "): " + std::generic_category().message(error) +
+                          ". Was its tensor freed or resized during the collective? "
+                          "MYDIST_CROSS_MEMORY_ATTACH=0 does without");
+}
+
+}  // namespace mydist::shm

@@ -1,0 +1,230 @@
+// Tensors that are reduced where they lie: anywhere, with and without the kernel's help, and what
+// happens when a rank is stopped or the file system is small.
+#include "ops/shm/direct_collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <cstddef>
+#include <fstream>
+
+#include "ops/shm/mixed_places_suite.h"
+#include "ops/shm/shm_ranks.h"
+
+namespace mydist::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<int> AllOf(int size) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void RunMixedPlaces(ShmPort& port, int rank, int size, int rounds) {
+  ShmCollectives collectives(&port, AllOf(size));
+  MixedPlacesSuite(&port, {rank, size, &collectives}, 42).Run(rounds);
+}
+
+class MixedPlaces : public ::testing::TestWithParam<std::tuple<int, CrossMemoryAttach>> {
+ protected:
+  int size() const { return std::get<0>(GetParam()); }
+  CrossMemoryAttach attach() const { return std::get<1>(GetParam()); }
+};
+std::string NameOf(const ::testing::TestParamInfo<MixedPlaces::ParamType>& instance) {
+  constexpr std::array kNames = {"Auto", "On", "Off"};
+  const auto& [size, attach] = instance.param;
+  return std::to_string(size) + "ranksAttach" + kNames[static_cast<size_t>(attach)];
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndAttach, MixedPlaces,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 8),
+                                            ::testing::Values(CrossMemoryAttach::kAuto,
+                                                              CrossMemoryAttach::kOn,
+                                                              CrossMemoryAttach::kOff)),
+                         NameOf);
+
+TEST_P(MixedPlaces, GiveTheSameBitsAsThreads) {
+  OnThreadsWithPort(
+      size(), kSmallSlot, [&](ShmPort& port, int rank) { RunMixedPlaces(port, rank, size(), 60); },
+      attach());
+}
+
+TEST_P(MixedPlaces, GiveTheSameBitsAsProcesses) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(size(), [&](const ForkedRanks::Seat& seat) {
+    ArenaOptions options = OptionsOf(seat.rank, size(), directory);
+    options.cross_memory_attach = attach();
+    const auto port = OpenPort(options, seat.exchange);
+    ASSERT_NE(port, nullptr);
+    const bool is_off = attach() == CrossMemoryAttach::kOff;
+    EXPECT_EQ(port->peer_memory().CanAttach(), !is_off) << port->Description();
+    RunMixedPlaces(*port, seat.rank, size(), 60);
+  });
+  for (int rank = 0; rank < size(); ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+// The direct way alone, from the smallest tensor on.
+TEST(DirectCollectives, TakeTensorsOfAnySize) {
+  constexpr int kSize = 3;
+  OnThreadsWithPort(
+      kSize, kSmallSlot,
+      [](ShmPort& port, int rank) {
+        const ShmLimits limits{.message_bytes = 0, .slot_bytes = 0, .one_shot_bytes = 0};
+        ShmCollectives collectives(&port, AllOf(kSize), limits);
+        MixedPlacesSuite(&port, {rank, kSize, &collectives}, 7).Run(150);
+      },
+      CrossMemoryAttach::kOn);
+}
+
+// From now on process_vm_readv is refused in this process, as it is in many containers.
+void RefuseCrossMemory() {
+  std::array<sock_filter, 4> program = {{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_process_vm_readv},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  const sock_fprog filter{program.size(), program.data()};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(CrossMemory, RefusedByOneIsUsedByNobody) {
+  constexpr int kSize = 3;
+  const ShmDirectory directory;
+  ForkedRanks ranks(kSize, [&](const ForkedRanks::Seat& seat) {
+    if (seat.rank == 1) RefuseCrossMemory();
+    ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
+    options.cross_memory_attach = CrossMemoryAttach::kOn;
+    const auto port = OpenPort(options, seat.exchange);
+    ASSERT_NE(port, nullptr);
+    EXPECT_FALSE(port->peer_memory().CanAttach());
+    EXPECT_THAT(port->Description(), HasSubstr("rank 1: to rank 0 (host h, pid "));
+    EXPECT_THAT(port->Description(),
+                HasSubstr("process_vm_readv was refused: Operation not permitted"));
+    RunMixedPlaces(*port, seat.rank, kSize, 60);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+TEST(PeerMemory, ChecksWhatPeersSay) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    const PeerMemory& memory = port.peer_memory();
+    const int64_t zone_bytes = port.heap()->zone_bytes();
+    for (const Place& place :
+         {Place{PlaceKind::kHeap, -1}, Place{PlaceKind::kHeap, zone_bytes - 7},
+          Place{PlaceKind::kHeap, INT64_MAX}, Place{PlaceKind::kUnreachable, 0},
+          Place{PlaceKind::kSlot, 0}, Place{static_cast<PlaceKind>(99), 0}}) {
+      uint64_t buffer = 0;
+      EXPECT_EQ(memory.Read(0, place, &buffer, 8).code(), StatusCode::kInternal);
+      const Status status = memory.Write(0, place, &buffer, 8);
+      EXPECT_THAT(status.message(), HasSubstr("which is not in its part of the shared memory"));
+    }
+    uint64_t buffer = 0;
+    const Status status = memory.Read(0, {PlaceKind::kPrivate, 64}, &buffer, 8);
+    EXPECT_THAT(status.message(), HasSubstr("cannot be reached (8 bytes at 64): Bad address"));
+  });
+}
+
+int64_t SleepsOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  const std::string key = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size()));
+  }
+  return 0;
+}
+
+// Its peers look more than once whether it is dead, and go on when it does.
+TEST(StoppedShmRank, IsWaitedFor) {
+  constexpr int kSize = 3;
+  const ShmDirectory directory;
+  ForkedRanks ranks(kSize, [&](const ForkedRanks::Seat& seat) {
+    ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
+    options.cross_memory_attach = CrossMemoryAttach::kOn;
+    const auto port = OpenPort(options, seat.exchange);
+    ASSERT_NE(port, nullptr);
+    seat.report();
+    if (seat.rank == kSize - 1) raise(SIGSTOP);
+    RunMixedPlaces(*port, seat.rank, kSize, 30);
+  });
+  ranks.AwaitReports(kSize);
+  int status = 0;
+  ASSERT_EQ(waitpid(ranks.pid(kSize - 1), &status, WUNTRACED), ranks.pid(kSize - 1));
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const int64_t sleeps = SleepsOf(ranks.pid(0));
+  while (SleepsOf(ranks.pid(0)) < sleeps + 4) sched_yield();
+  kill(ranks.pid(kSize - 1), SIGCONT);
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+// A tmpfs of its own for this process; false where that takes rights we do not have.
+bool MountTmpfs(const std::string& path, const std::string& options) {
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", path.c_str(), "tmpfs", 0, options.c_str()) == 0;
+}
+
+enum ExitCode { kPassed = 0, kFailed = 1, kNoRights = 2 };
+
+// Runs in a process of its own, whose mounts are not seen elsewhere.
+int OnTmpfs(const std::string& options, const std::function<void(const ShmDirectory&)>& body) {
+  const ShmDirectory directory;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    if (!MountTmpfs(directory.path(), options)) _exit(kNoRights);
+    body(directory);
+    fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? kFailed : kPassed);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  return WEXITSTATUS(status);
+}
+
+TEST(SmallFileSystem, OfOneMegabyteHasNoArena) {
+  const int code = OnTmpfs("size=1m", [](const ShmDirectory& directory) {
+    InMemoryRendezvous rendezvous(2);
+    RunAsRanks(2, [&](int rank) {
+      const ArenaOptions options = OptionsOf(rank, 2, directory, int64_t{512} << 10);
+      const auto outcome = Arena::Establish(options, rendezvous.ForRank(rank));
+      EXPECT_TRUE(outcome.ok() && outcome->arena == nullptr);
+      EXPECT_THAT(outcome->reason, HasSubstr("has no room for shared memory: needed 21"));
+      EXPECT_THAT(outcome->reason, HasSubstr(" bytes, free 10"));
+    });
+    EXPECT_TRUE(directory.IsEmpty());
+  });
+  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
+  EXPECT_EQ(code, kPassed);
+}
+
+// The arena fits, tensors in the heap do not: an error and no signal, and private memory serves.
+TEST(SmallFileSystem, OfFourMegabytesHasAHeapThatIsSoonFull) {
+  const int code = OnTmpfs("size=4m", [](const ShmDirectory& directory) {
+    InMemoryRendezvous rendezvous(2);
+    RunAsRanks(2, [&](int rank) {
+      ArenaOptions options = OptionsOf(rank, 2, directory);
+      options.zone_bytes = ArenaOptions::kAutomaticZone;
+      const auto port = OpenPort(options, rendezvous.ForRank(rank));
+      ASSERT_TRUE(port != nullptr && port->heap() != nullptr);
+      EXPECT_EQ(port->heap()->zone_bytes(), int64_t{4} << 20);
+      const auto refused = port->heap()->Allocate(int64_t{4} << 20);
+      EXPECT_THAT(refused.status().message(), HasSubstr("needed 4194304 bytes, free "));
+      RunMixedPlaces(*port, rank, 2, 20);
+    });
+  });
+  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
+  EXPECT_EQ(code, kPassed);
+}
+
+}  // namespace
+}  // namespace mydist::shm
