@@ -214,6 +214,13 @@ FLAGS: tuple[Flag, ...] = (
         negatable=True,
     ),
     Flag(
+        ("--bucket-size-mb",),
+        "enqueue gradients in buckets of this size; 0 = one by one [measured]",
+        number(0, 1 << 20),
+        "MB",
+        "MYDIST_BUCKET_SIZE_MB",
+    ),
+    Flag(
         ("--stall-check-warning-time-seconds",),
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),

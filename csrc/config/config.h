@@ -47,6 +47,9 @@ struct MYDIST_EXPORT Config {
   bool shared_memory = true;
   // MYDIST_SIMD: the kernels that reduce: auto, avx512, avx2 or portable. Changes speed only.
   std::string simd = "auto";
+  // MYDIST_BUCKET_SIZE_MB: gradients are enqueued when they make this much; 0 = each by itself,
+  // unset = chosen from what init() measures.
+  std::optional<int64_t> bucket_size_bytes;
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;
