@@ -102,9 +102,10 @@ Status Engine::MeasureCosts() {
   constexpr int64_t kLargeBytes = int64_t{1} << 20;
   const ProbedPath path{.small = executor_.ReducerOf(kSmallBytes),
                         .large = executor_.ReducerOf(kLargeBytes),
-                        .transport = connection_.transport.get()};
+                        .transport = meter_};
   if (path.small == nullptr || path.large == nullptr) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(costs_, MeasurePath(path));
+  if (meter_ != nullptr) meter_->Reset();
   return Status::Ok();
 }
 

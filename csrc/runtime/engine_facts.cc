@@ -18,11 +18,9 @@ std::string Megabytes(int64_t bytes) {
   return Decimal("%.4g MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-Fact DataPath(const Config& config, const Topology& topology, bool shares_memory) {
+Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort* shm) {
   if (topology.size == 1) return {"data path", "none", "one rank has nobody to exchange with"};
-  if (shares_memory) {
-    return {"data path", "shared memory inside this host", "its ranks map one arena"};
-  }
+  if (shm != nullptr) return {"data path", "shared memory inside this host", shm->Description()};
   const char* reason = "MYDIST_SHARED_MEMORY is 0";
   if (config.shared_memory) {
     reason = topology.local_size == 1 ? "this host has one rank"
@@ -31,10 +29,18 @@ Fact DataPath(const Config& config, const Topology& topology, bool shares_memory
   return {"data path", "the backend, between all ranks", reason};
 }
 
+Fact Hierarchy(const Config& config) {
+  const bool is_given = config.hierarchical_allreduce.has_value();
+  const bool is_on = config.hierarchical_allreduce.value_or(config.shared_memory);
+  return {"hierarchy", is_on ? "inside each host before between hosts" : "all ranks at once",
+          is_given ? "MYDIST_HIERARCHICAL_ALLREDUCE is set" : "as MYDIST_SHARED_MEMORY"};
+}
+
 }  // namespace
 
 std::vector<Fact> Engine::Explain() const {
-  std::vector<Fact> facts = {DataPath(config_, topology_, shm_ != nullptr)};
+  std::vector<Fact> facts = {DataPath(config_, topology_, shm_.get())};
+  if (topology_.cross_size > 1) facts.push_back(Hierarchy(config_));
   facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),
                    "MYDIST_FUSION_THRESHOLD_MB or its default"});
   if (costs_.measured()) {

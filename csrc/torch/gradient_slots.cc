@@ -11,7 +11,9 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
+#include "runtime/process.h"
 #include "torch/error_translation.h"
 
 namespace mydist {
@@ -21,7 +23,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // Pages are taken when they are first written.
-std::shared_ptr<void> AllocateMemory(int64_t bytes) {
+std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
   const auto wanted = static_cast<size_t>(bytes);
   const size_t unit = wanted >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   const size_t rounded = (wanted + unit - 1) / unit * unit;
@@ -35,6 +37,17 @@ std::shared_ptr<void> AllocateMemory(int64_t bytes) {
   // Only a hint: without it the gradients take more entries of the processor's page table.
   if (unit == kHugePageBytes) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
   return {memory, [](void* allocated) { std::free(allocated); }};
+}
+
+// Where the other ranks of this host can reach it, if there is such a place.
+std::shared_ptr<void> AllocateMemory(int64_t bytes) {
+  const auto shared = process::AllocateShared(bytes);
+  if (shared.ok() && *shared != nullptr) return *shared;
+  if (!shared.ok()) {
+    MYDIST_LOG(kWarning) << "gradients lie in private memory, which takes longer to reduce; "
+                         << shared.status().message();
+  }
+  return AllocatePrivate(bytes);
 }
 
 // The storage is one of many owners of the memory.
