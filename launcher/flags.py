@@ -221,6 +221,13 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_CROSS_MEMORY_ATTACH",
     ),
     Flag(
+        ("--bucket-size-mb",),
+        "enqueue gradients in buckets of this size; 0 = one by one [measured]",
+        number(0, 1 << 20),
+        "MB",
+        "MYDIST_BUCKET_SIZE_MB",
+    ),
+    Flag(
         ("--stall-check-warning-time-seconds",),
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),

@@ -46,6 +46,13 @@ bool ParseFusionThreshold(const std::string& text, Config& config) {
   return true;
 }
 
+bool ParseBucketSize(const std::string& text, Config& config) {
+  const auto megabytes = value_text::Number(text, 0, kMaxFusionMegabytes);
+  if (!megabytes) return false;
+  config.bucket_size_bytes = static_cast<int64_t>(std::ceil(*megabytes * kBytesPerMegabyte));
+  return true;
+}
+
 bool ParseController(const std::string& text, Config& config) {
   constexpr std::array<std::pair<std::string_view, ControllerChoice>, 4> kChoices = {
       {{"auto", ControllerChoice::kAuto},
@@ -137,6 +144,7 @@ constexpr std::array kRows = {
         }},
     Row{"MYDIST_SIMD", "auto, avx512, avx2 or portable", "auto", ParseSimd},
     Row{"MYDIST_CROSS_MEMORY_ATTACH", "auto, on or off", "auto", ParseAttach},
+    Row{"MYDIST_BUCKET_SIZE_MB", "a number from 0 to 1048576", "", ParseBucketSize},
     Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
@@ -227,12 +235,16 @@ Result<Config> Config::FromEnv() {
 std::string Config::Digest() const {
   std::string hierarchical = "unset";
   if (hierarchical_allreduce) hierarchical = *hierarchical_allreduce ? "1" : "0";
-  const double megabytes = static_cast<double>(fusion_threshold_bytes) / kBytesPerMegabyte;
-  return "MYDIST_FUSION_THRESHOLD_MB=" + FormatNumber(megabytes) +
+  const auto megabytes = [](int64_t bytes) {
+    return FormatNumber(static_cast<double>(bytes) / kBytesPerMegabyte);
+  };
+  const std::string bucket = bucket_size_bytes ? megabytes(*bucket_size_bytes) : "unset";
+  return "MYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +
          "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
          "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
          "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
+         "\nMYDIST_BUCKET_SIZE_MB=" + bucket +
          "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n";
 }
 

@@ -51,6 +51,9 @@ struct MYDIST_EXPORT Config {
   // MYDIST_CROSS_MEMORY_ATTACH: ranks of one host read each other's private tensors through the
   // kernel; auto = where that is faster.
   AttachChoice cross_memory_attach = AttachChoice::kAuto;
+  // MYDIST_BUCKET_SIZE_MB: gradients are enqueued when they make this much; 0 = each by itself,
+  // unset = chosen from what init() measures.
+  std::optional<int64_t> bucket_size_bytes;
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;

@@ -36,27 +36,19 @@ void PlanGroup(const std::vector<Candidate>& members, std::vector<std::vector<si
   for (const Candidate& member : members) batch.push_back(member.index);
 }
 
-// First fit with look-ahead: a batch takes every later tensor that still fits.
-void PlanByThreshold(std::vector<Candidate> rest, int64_t threshold_bytes,
+// What does not fit begins the next batch: neighbours stay neighbours, and gradients that lie side
+// by side are reduced where they lie.
+void PlanByThreshold(const std::vector<Candidate>& candidates, int64_t threshold_bytes,
                      std::vector<std::vector<size_t>>& plan) {
-  if (threshold_bytes <= 0) {
-    for (const Candidate& candidate : rest) plan.push_back({candidate.index});
-    return;
-  }
-  while (!rest.empty()) {
-    std::vector<size_t>& batch = plan.emplace_back();
-    int64_t room_bytes = threshold_bytes - rest.front().bytes;
-    batch.push_back(rest.front().index);
-    std::vector<Candidate> passed_over;
-    for (size_t i = 1; i < rest.size(); ++i) {
-      if (rest[i].bytes <= room_bytes) {
-        batch.push_back(rest[i].index);
-        room_bytes -= rest[i].bytes;
-      } else {
-        passed_over.push_back(rest[i]);
-      }
+  int64_t room_bytes = -1;
+  for (const Candidate& candidate : candidates) {
+    const bool fits = threshold_bytes > 0 && candidate.bytes <= room_bytes;
+    if (!fits) {
+      plan.emplace_back();
+      room_bytes = threshold_bytes;
     }
-    rest = std::move(passed_over);
+    plan.back().push_back(candidate.index);
+    room_bytes -= candidate.bytes;
   }
 }
 
@@ -112,7 +104,7 @@ std::vector<std::vector<size_t>> PlanFusion(std::span<const std::shared_ptr<cons
   }
   for (auto& [key, candidates] : by_key) {
     if (ready[candidates.front().index]->request.group.empty()) {
-      PlanByThreshold(std::move(candidates), threshold_bytes, plan);
+      PlanByThreshold(candidates, threshold_bytes, plan);
     } else {
       PlanGroup(candidates, plan);
     }

@@ -22,10 +22,10 @@ bool HasUncountableRows(const Agreement& agreement);
 
 // The batches to execute, in order; each lists indices into `ready`, ascending. Tensors fuse when
 // op, dtype, kind of device, reduce op, scales, root and process set are equal, up to
-// `threshold_bytes` (0: nothing fuses); what does not fit is passed over and later, smaller
-// tensors may still join. A tensor beyond the threshold, an alltoall and a barrier stay alone.
-// Members of a group fuse only with each other, whatever the threshold; their batches (one per
-// dtype, say) are adjacent. A batch stands where its first member stood.
+// `threshold_bytes` (0: nothing fuses); what does not fit begins the next batch, so that tensors of
+// a kind that follow each other stay together. A tensor beyond the threshold, an alltoall and a
+// barrier stay alone. Members of a group fuse only with each other, whatever the threshold; their
+// batches (one per dtype, say) are adjacent. A batch stands where its first member stood.
 MYDIST_EXPORT std::vector<std::vector<size_t>> PlanFusion(
     std::span<const std::shared_ptr<const Agreement>> ready, int64_t threshold_bytes);
 

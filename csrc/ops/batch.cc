@@ -69,10 +69,15 @@ Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& r
   const Reduction resolved = reduction.Resolved(context.size);
   if (tensors.size() == 1) return AllreduceOne(tensors[0], resolved, context);
   const int64_t element_bytes = SizeOf(reduction.dtype);
+  if (void* const packed = PackedInPlace(tensors, element_bytes)) {
+    context.Begin(kReduceActivity);
+    return AllreduceInPlace(tensors, packed, resolved, context);
+  }
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
   context.Begin(kPackActivity);
   Pack(tensors, element_bytes, fused);
+  if (context.pack_bytes != nullptr) *context.pack_bytes += bytes;
   context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(AllreduceInPlace(tensors, fused, resolved, context));
   context.Begin(kUnpackActivity);

@@ -1,8 +1,8 @@
 // Batch: executes one fused batch (fuse → reduce → hand back) through a Collectives.
 // Called by the engine, by whoever drives it, one call at a time; blocks until the results are in
 // the tensors' own memory. All ranks execute the same batches in the same order with agreeing
-// arguments. A batch of one tensor works on the tensor's memory; more are packed into the fusion
-// buffer.
+// arguments. A batch of one tensor works on the tensor's memory, and so does an allreduce of
+// tensors that lie as they would be packed; more are packed into the fusion buffer.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,8 @@ struct BatchContext {
   Collectives* collectives = nullptr;     // Not null.
   FusionBuffer* fusion_buffer = nullptr;  // Not null.
   ActivitySink activity;                  // May be empty.
+  int64_t* pack_bytes =
+      nullptr;  // Counts what allreduces copy into the fusion buffer; may be null.
 
   void Begin(const char* name) const {
     if (activity) activity(name);

@@ -52,6 +52,19 @@ int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes)
   return bytes;
 }
 
+void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  uint8_t* start = nullptr;
+  const uint8_t* end = nullptr;
+  for (const BatchTensor& tensor : tensors) {
+    if (tensor.element_count == 0) continue;
+    auto* const place = AsBytes(tensor.output);
+    if (tensor.input != place || (end != nullptr && place != end)) return nullptr;
+    if (start == nullptr) start = place;
+    end = place + tensor.element_count * element_bytes;
+  }
+  return start;
+}
+
 void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
   Cursor target(fused);
   for (const BatchTensor& tensor : tensors) {

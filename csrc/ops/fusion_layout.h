@@ -15,6 +15,9 @@ namespace mydist {
 
 // Bytes all tensors take together.
 int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes);
+// Where all tensors lie when they are in place and one after the other, as packed: nothing has to
+// be copied then. Null when they do not, or are all empty.
+void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes);
 // Copies all inputs into `fused`, and `fused` into all outputs.
 void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
 void Unpack(const uint8_t* fused, int64_t element_bytes, std::span<const BatchTensor> tensors);

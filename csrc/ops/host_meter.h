@@ -24,7 +24,10 @@ class MYDIST_EXPORT HostMeter final : public Transport {
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 
-  // Of tensors, since it was made. A transfer is one message, however the backend cuts it.
+  // What was sent so far was not for the job.
+  void Reset() { sent_bytes_ = sent_count_ = 0; }
+
+  // Of tensors, since it was made or reset. A transfer is one message, however the backend cuts it.
   int64_t sent_bytes() const { return sent_bytes_; }
   int64_t sent_count() const { return sent_count_; }
 

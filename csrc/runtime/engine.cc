@@ -13,6 +13,7 @@
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
 #include "runtime/neutral_submission.h"
+#include "runtime/path_probe.h"
 
 namespace mydist {
 namespace {
@@ -62,7 +63,9 @@ Result<std::thread> StartThread(std::function<void()> body) {
 }  // namespace
 
 Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
+  const bool measures_costs = options.measures_costs;
   std::shared_ptr<Engine> engine(new Engine(std::move(options)));
+  if (measures_costs) MYDIST_RETURN_IF_ERROR(engine->MeasureCosts());
   // The thread keeps the engine alive, should it ever have to be left behind.
   MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
   return engine;
@@ -97,6 +100,18 @@ Engine::Engine(EngineOptions options)
   if (Status stop = coordinator_.RequestTimeline(false, false); !stop.ok()) {
     MYDIST_LOG(kWarning) << stop.message();
   }
+}
+
+Status Engine::MeasureCosts() {
+  constexpr int64_t kSmallBytes = 8;
+  constexpr int64_t kLargeBytes = int64_t{1} << 20;
+  const ProbedPath path{.small = executor_.ReducerOf(kSmallBytes),
+                        .large = executor_.ReducerOf(kLargeBytes),
+                        .transport = meter_};
+  if (path.small == nullptr || path.large == nullptr) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(costs_, MeasurePath(path));
+  if (meter_ != nullptr) meter_->Reset();
+  return Status::Ok();
 }
 
 Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
@@ -410,6 +425,7 @@ void Engine::PublishStats() {
     counted_.inter_host_messages_sent = meter_->sent_count();
     counted_.inter_host_bytes_sent = meter_->sent_bytes();
   }
+  counted_.pack_bytes = executor_.pack_bytes();
   MutexLock lock(stats_mutex_);
   stats_ = counted_;
 }

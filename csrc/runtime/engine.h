@@ -23,10 +23,12 @@
 #include "controller/coordinator.h"
 #include "controller/tensor_queue.h"
 #include "ops/host_meter.h"
+#include "ops/path_costs.h"
 #include "ops/shm/shm_port.h"
 #include "runtime/collectives_choice.h"
 #include "runtime/engine_stats.h"
 #include "runtime/executor.h"
+#include "runtime/fact.h"
 #include "runtime/handle_table.h"
 #include "runtime/pending_table.h"
 #include "runtime/process_set_registry.h"
@@ -46,6 +48,7 @@ struct EngineOptions {
   std::shared_ptr<shm::ShmPort> shm;        // Null: the ranks of this host share no memory.
   bool wants_timeline = false;              // From the start, on all ranks; rank 0 has the path.
   std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
+  bool measures_costs = false;  // Start then waits for all ranks; see runtime/path_probe.h.
 };
 
 class MYDIST_EXPORT Engine {
@@ -79,6 +82,10 @@ class MYDIST_EXPORT Engine {
   bool Shutdown();
 
   const Topology& topology() const { return topology_; }
+  const Config& config() const { return config_; }
+  const PathCosts& costs() const { return costs_; }
+  // What this engine does as it does, and why, for mydist.explain().
+  std::vector<Fact> Explain() const;
   EngineStats stats() const;
 
  private:
@@ -109,6 +116,7 @@ class MYDIST_EXPORT Engine {
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
+  Status MeasureCosts();
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.
   Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
@@ -178,6 +186,7 @@ class MYDIST_EXPORT Engine {
   HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
   const CollectivesChoice choice_;
   Executor executor_;
+  PathCosts costs_;  // Written before the thread starts.
   TimelineRelay relay_;
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.

@@ -19,6 +19,7 @@ struct EngineStats {
   // Of tensors, to ranks on other hosts; a transfer is one message, however the backend cuts it.
   int64_t inter_host_messages_sent = 0;
   int64_t inter_host_bytes_sent = 0;
+  int64_t pack_bytes = 0;  // Of them, those that an allreduce copied into the fusion buffer.
 };
 
 }  // namespace mydist

@@ -104,6 +104,21 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   return Status::Internal("unknown collective");
 }
 
+Collectives* Executor::Choose(const Team& team, const BatchTraits& traits) {
+  for (const auto& collectives : team.collectives) {
+    if (collectives->Supports(traits)) return collectives.get();
+  }
+  return nullptr;
+}
+
+Collectives* Executor::ReducerOf(int64_t bytes) const {
+  return Choose(teams_.at(kGlobalProcessSet), {.op = OpKind::kAllreduce,
+                                               .dtype = DataType::kFloat32,
+                                               .reduce_op = ReduceOp::kSum,
+                                               .device = kCpuDevice,
+                                               .bytes = bytes});
+}
+
 Result<BatchContext> Executor::ContextFor(const Team& team, Group group,
                                           const ActivitySink& activity) {
   const Request& request = group.front().agreement->request;
@@ -115,11 +130,9 @@ Result<BatchContext> Executor::ContextFor(const Team& team, Group group,
   for (const AgreedTensor& tensor : group) {
     traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
   }
-  for (const auto& collectives : team.collectives) {
-    if (collectives->Supports(traits)) {
-      return BatchContext{team.index, team.set.size(), collectives.get(), &fusion_buffer_,
-                          activity};
-    }
+  if (Collectives* const chosen = Choose(team, traits)) {
+    return BatchContext{team.index,      team.set.size(), chosen,
+                        &fusion_buffer_, activity,        &pack_bytes_};
   }
   return Status::Internal("no backend of this job can run " + std::string(OpKindName(request.op)) +
                           " of " + std::string(DataTypeName(request.dtype)) + " on device " +

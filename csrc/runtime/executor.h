@@ -47,6 +47,12 @@ class Executor {
   // the errors of Collectives. Any error leaves the ranks out of step: the engine must stop.
   Status Execute(std::span<const AgreedTensor> group, const ActivitySink& activity);
 
+  // What reduces float32 of that size over all ranks of the job; null: nothing does.
+  Collectives* ReducerOf(int64_t bytes) const;
+
+  // Bytes that allreduces have copied into the fusion buffer so far.
+  int64_t pack_bytes() const { return pack_bytes_; }
+
  private:
   // What serves one process set; the first of `collectives` that supports a group runs it.
   struct Team {
@@ -57,6 +63,8 @@ class Executor {
   };
   using Group = std::span<const AgreedTensor>;
 
+  // The first that supports it; null: none does.
+  static Collectives* Choose(const Team& team, const BatchTraits& traits);
   Result<BatchContext> ContextFor(const Team& team, Group group, const ActivitySink& activity);
   Status Allreduce(Group group, const BatchContext& context);
   Status Allgather(Group group, const BatchContext& context);
@@ -73,6 +81,7 @@ class Executor {
   const CollectivesFactory factory_;
   std::map<ProcessSetId, Team> teams_;
   FusionBuffer fusion_buffer_;
+  int64_t pack_bytes_ = 0;
 };
 
 }  // namespace mydist

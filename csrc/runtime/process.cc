@@ -77,13 +77,16 @@ Status Init(const InitOptions& options) {
   MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
   MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath()) << " kernels";
   MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
+  // With the size of buckets chosen by hand the answer would go unused.
+  const bool measures_costs = job.topology.size > 1 && !config.bucket_size_bytes;
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),
                                          .topology = std::move(job.topology),
                                          .connection = std::move(job.connection),
                                          .handles = instance.handles,
                                          .shm = std::move(job.shm),
-                                         .wants_timeline = job.wants_timeline}));
+                                         .wants_timeline = job.wants_timeline,
+                                         .measures_costs = measures_costs}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
   MutexLock lock(instance.mutex);
@@ -184,6 +187,24 @@ Status StopTimeline() {
 Result<EngineStats> Stats() {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
   return engine->stats();
+}
+
+Result<PathCosts> Costs() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->costs();
+}
+
+Result<Config> GetConfig() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->config();
+}
+
+Result<std::vector<Fact>> Explain() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  MYDIST_ASSIGN_OR_RETURN(const std::string backend, BackendName());
+  std::vector<Fact> facts = engine->Explain();
+  facts.insert(facts.begin(), {"backend", backend, "as init() was told"});
+  return facts;
 }
 
 }  // namespace mydist::process

@@ -14,7 +14,9 @@
 #include "base/export.h"
 #include "base/result.h"
 #include "config/config.h"
+#include "ops/path_costs.h"
 #include "runtime/engine_stats.h"
+#include "runtime/fact.h"
 #include "runtime/handle_table.h"
 #include "runtime/submission.h"
 #include "world/process_set.h"
@@ -85,6 +87,12 @@ MYDIST_EXPORT void Hurry();
 MYDIST_EXPORT Status StartTimeline(const std::string& path, bool mark_cycles);
 MYDIST_EXPORT Status StopTimeline();
 MYDIST_EXPORT Result<EngineStats> Stats();
+
+// What init() measured; see ops/path_costs.h.
+MYDIST_EXPORT Result<PathCosts> Costs();
+MYDIST_EXPORT Result<Config> GetConfig();
+// What was chosen for this job, and why.
+MYDIST_EXPORT Result<std::vector<Fact>> Explain();
 
 }  // namespace process
 

@@ -1,16 +1,15 @@
 #include "torch/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "runtime/process.h"
-#include "torch/bindings.h"
 #include "torch/error_translation.h"
 #include "torch/gradient_errors.h"
+#include "torch/gradient_hook.h"
 #include "torch/gradients_in_flight.h"
 #include "torch/in_flight.h"
 #include "torch/tensor_adapter.h"
@@ -18,30 +17,13 @@
 namespace mydist {
 namespace {
 
-// What torch calls. It holds the reducer weakly: the parameter owns the hook and the reducer owns
-// the parameter, and the circle must not keep both alive.
-class GradientHook {
- public:
-  GradientHook(std::weak_ptr<GradientReducer> reducer, size_t index)
-      : reducer_(std::move(reducer)), index_(index) {}
+// Who holds the memory of a gradient that nobody else looks at: its tensor, and while the hook runs
+// perhaps the one that autograd took it from.
+constexpr size_t kHoldersOutsideBackward = 1;
+constexpr size_t kHoldersInBackward = 2;
 
-  void operator()(const py::handle& /*parameter*/) const {
-    if (const auto reducer = reducer_.lock()) reducer->OnGradient(index_);
-  }
-
- private:
-  std::weak_ptr<GradientReducer> reducer_;
-  size_t index_;
-};
-
-int64_t VersionOf(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
-}
-
-// Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the
-// user's): then they share its version, which any of them advances.
-bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
-  return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
+bool IsAbout(const Status& status, const std::string& name) {
+  return !status.ok() && status.message().find("'" + name + "'") != std::string::npos;
 }
 
 }  // namespace
@@ -92,69 +74,22 @@ void GradientReducer::OnGradient(size_t index) {
   if (!enabled_) return;
   ++parameter.backward_passes;
   if (parameter.backward_passes < backward_passes_per_step_) return;
-  ThrowIfError(Enqueue(parameter));
-}
-
-at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
-  if (options_.wire_format == WireFormat::kAsIs) return dtype;
-  if (dtype != at::kFloat && dtype != at::kDouble) return dtype;
-  return options_.wire_format == WireFormat::kFloat16 ? at::kHalf : at::kBFloat16;
-}
-
-Status GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
-  const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
-  if (parameter.sparse_dims > 0) {
-    gradient.sparse.emplace(parameter.tensor.sizes(), parameter.sparse_dims, dtype);
-  } else {
-    gradient.wire = at::zeros(parameter.tensor.sizes(), dtype);
+  ThrowIfError(Hold(parameter, kHoldersInBackward));
+  // In the first step Synchronize finds out what belongs together.
+  if (!parameter.is_laid_out) return;
+  std::optional<size_t> due;
+  if (buckets_.Has(index)) {
+    due = buckets_.Ready(index, [this](size_t member) { return IsExpected(member); });
+    if (!due) return;
   }
-  return Status::Ok();
+  const std::span<const size_t> members = due ? buckets_.Members(*due) : std::span(&index, 1);
+  // Who comes last need not wake anybody: the step is about to wait.
+  const bool more_to_come = due && !buckets_.AllDue();
+  ThrowIfError(Enqueue(members, more_to_come ? Pace::kNow : Pace::kWithMore));
 }
 
-Status GradientReducer::CheckSparse(const Parameter& parameter) const {
-  const auto refuse = [&parameter](const std::string& why) {
-    return Status::InvalidArgument(GradientOf(parameter.name) + " is sparse, " + why +
-                                   " Create the layer with sparse=False, or pass "
-                                   "sparse_as_dense=True to DistributedOptimizer.");
-  };
-  const ReduceOp op = options_.reduction.op;
-  if (parameter.tensor.grad().layout() != at::kSparse) return refuse("but not a COO tensor.");
-  if (!parameter.group.empty()) {
-    return refuse("but in a group, which is reduced as one dense piece; leave it out of `groups`.");
-  }
-  if (op != ReduceOp::kAverage && op != ReduceOp::kSum) {
-    return refuse("which op " + std::string(ReduceOpName(op)) +
-                  " cannot reduce: rows that a rank has not touched are zero only for Average and "
-                  "Sum.");
-  }
-  return Status::Ok();
-}
-
-Status GradientReducer::MakeSparse(Parameter& parameter, InFlightGradient& gradient) const {
-  MYDIST_RETURN_IF_ERROR(CheckSparse(parameter));
-  gradient.gradient = parameter.tensor.grad();
-  gradient.version = VersionOf(gradient.gradient);
-  gradient.sparse.emplace(gradient.gradient, WireDtype(gradient.gradient.scalar_type()));
-  parameter.sparse_dims = gradient.gradient.sparse_dim();
-  return CheckReadable(gradient.sparse->values(), GradientOf(parameter.name)).status();
-}
-
-Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradient) const {
-  const at::NoGradGuard no_grad;
-  if (!parameter.tensor.grad().defined()) return MakeZeros(parameter, gradient);
-  if (parameter.tensor.grad().layout() != at::kStrided) {
-    if (!sparse_as_dense_) return MakeSparse(parameter, gradient);
-    parameter.tensor.mutable_grad() = parameter.tensor.grad().to_dense();
-  }
-  parameter.sparse_dims = 0;
-  gradient.gradient = parameter.tensor.grad();
-  const std::string what = GradientOf(parameter.name);
-  MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
-  MYDIST_RETURN_IF_ERROR(CheckWritable(gradient.gradient, what));
-  if (HasMemoryOfItsOwn(gradient.gradient)) gradient.version = VersionOf(gradient.gradient);
-  gradient.data = gradient.gradient.const_data_ptr();
-  gradient.wire = Dense(gradient.gradient.to(WireDtype(gradient.gradient.scalar_type())));
-  return Status::Ok();
+bool GradientReducer::IsExpected(size_t index) const {
+  return parameters_[index].tensor.requires_grad() && !parameters_[index].is_idle;
 }
 
 Submission GradientReducer::DenseSubmission(const Parameter& parameter,
@@ -178,34 +113,68 @@ Submission GradientReducer::DenseSubmission(const Parameter& parameter,
   return submission;
 }
 
-Status GradientReducer::Submit(const Parameter& parameter, InFlightGradient& gradient) const {
+Status GradientReducer::EnqueueTogether(std::vector<size_t> members, Pace pace) {
   std::vector<Submission> submissions;
   InFlightCall call;
-  if (gradient.sparse) {
+  for (const size_t index : members) {
+    const Parameter& parameter = parameters_[index];
+    const InFlightGradient& gradient = *parameter.in_flight;
+    if (!gradient.sparse) {
+      submissions.push_back(DenseSubmission(parameter, gradient.wire));
+      call.memory.push_back(gradient.wire);
+      continue;
+    }
     Request request;
     request.name = parameter.name;
     request.process_set = options_.process_set;
-    submissions = gradient.sparse->Submissions(request);
-    call.memory = gradient.sparse->memory();
-  } else {
-    submissions.push_back(DenseSubmission(parameter, gradient.wire));
-    call.memory.push_back(gradient.wire);
+    for (Submission& part : gradient.sparse->Submissions(request)) {
+      submissions.push_back(std::move(part));
+    }
+    for (const at::Tensor& tensor : gradient.sparse->memory()) call.memory.push_back(tensor);
   }
   try {
-    gradient.handle =
-        InFlight::Instance().Submit(std::move(submissions), std::move(call), Pace::kWithMore);
+    const Handle handle =
+        InFlight::Instance().Submit(std::move(submissions), std::move(call), pace);
+    for (const size_t index : members) parameters_[index].in_flight->handle = handle;
+    flights_.push_back({handle, std::move(members)});
   } catch (const StatusError& error) {
     return error.status();
   }
   return Status::Ok();
 }
 
-Status GradientReducer::Enqueue(Parameter& parameter) {
+Status GradientReducer::Enqueue(std::span<const size_t> members, Pace pace) {
+  std::vector<std::vector<size_t>> flights(1);
+  for (const size_t index : members) {
+    const std::optional<InFlightGradient>& gradient = parameters_[index].in_flight;
+    if (!gradient || gradient->handle) continue;
+    if (gradient->sparse) {
+      flights.push_back({index});
+    } else {
+      flights.front().push_back(index);
+    }
+  }
+  if (flights.front().empty()) flights.erase(flights.begin());
+  Status first;
+  // Grows: when one gradient is refused the others go alone, or other ranks would miss them, too.
+  for (size_t i = 0; i < flights.size(); ++i) {
+    Status status = EnqueueTogether(flights[i], pace);
+    if (status.ok()) continue;
+    if (flights[i].size() == 1) {
+      Land(parameters_[flights[i].front()]);
+      if (first.ok()) first = std::move(status);
+      continue;
+    }
+    for (const size_t index : std::vector<size_t>(flights[i])) flights.push_back({index});
+  }
+  return first;
+}
+
+Status GradientReducer::Hold(Parameter& parameter, size_t holder_count) {
   GradientsInFlight& others = GradientsInFlight::Instance();
   MYDIST_RETURN_IF_ERROR(others.Check(parameter.tensor, parameter.name, options_.process_set));
   InFlightGradient gradient{};
-  MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
-  MYDIST_RETURN_IF_ERROR(Submit(parameter, gradient));
+  MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient, holder_count));
   parameter.in_flight = std::move(gradient);
   others.Add(parameter.tensor, parameter.name, options_.process_set);
   return Status::Ok();
@@ -216,33 +185,32 @@ void GradientReducer::Land(Parameter& parameter) {
   parameter.in_flight.reset();
 }
 
-Status GradientReducer::EnqueueMissing(bool alone) {
+Status GradientReducer::HoldMissing(bool alone) {
   Status first;
+  const auto counted = [](const Parameter& parameter) { return parameter.backward_passes > 0; };
+  const bool any_counted = std::any_of(parameters_.begin(), parameters_.end(), counted);
   for (Parameter& parameter : parameters_) {
+    if (any_counted) parameter.is_idle = !counted(parameter);
     if (parameter.in_flight) continue;
     // Alone there is nobody to agree with, and a parameter without gradient stays without.
     const bool has_gradient = parameter.tensor.grad().defined();
     const bool takes_part = parameter.tensor.requires_grad() && (has_gradient || !alone);
     if (!takes_part && parameter.group.empty()) continue;
-    const Status status = Enqueue(parameter);
+    const Status status = Hold(parameter, kHoldersOutsideBackward);
     if (first.ok()) first = status;
   }
   return first;
 }
 
-// The gradient's own memory stays where it is; a sparse one is another tensor afterwards.
-void GradientReducer::Install(Parameter& parameter, const InFlightGradient& done,
-                              bool alone) const {
-  at::Tensor& gradient = parameter.tensor.mutable_grad();
-  const at::ScalarType dtype = parameter.tensor.scalar_type();
-  if (!done.gradient.defined() && (alone || !parameter.tensor.requires_grad())) return;
-  if (done.sparse) {
-    gradient = done.sparse->Sum(dtype, sparse_factor_);
-  } else if (!done.gradient.defined()) {
-    gradient = done.wire.to(dtype);
-  } else if (!done.wire.is_same(done.gradient)) {
-    done.gradient.copy_(done.wire);
-  }
+Status GradientReducer::EnqueueHeld() {
+  Status first;
+  const auto enqueue = [&](std::span<const size_t> members) {
+    const Status status = Enqueue(members, Pace::kWithMore);
+    if (first.ok()) first = status;
+  };
+  for (size_t bucket = 0; bucket < buckets_.count(); ++bucket) enqueue(buckets_.Members(bucket));
+  for (size_t index = 0; index < parameters_.size(); ++index) enqueue({&index, 1});
+  return first;
 }
 
 Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool alone) {
@@ -250,40 +218,41 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
   const InFlightGradient done = std::move(*parameter.in_flight);
   Land(parameter);
   parameter.backward_passes = 0;
-  if (outcome.code() == StatusCode::kMismatch && (done.sparse || !done.gradient.defined())) {
+  if (outcome.code() == StatusCode::kMismatch && IsAbout(outcome, parameter.name) &&
+      (done.sparse || !done.gradient.defined())) {
     return WithSparseHint(outcome);
   }
   MYDIST_RETURN_IF_ERROR(outcome);
-  const at::Tensor& now = parameter.tensor.grad();
-  if (!done.gradient.defined()) {
-    if (now.defined()) return GradientReplaced(parameter.name);
-  } else {
-    if (!now.is_same(done.gradient)) return GradientReplaced(parameter.name);
-    if (!done.sparse && now.const_data_ptr() != done.data) return GradientReplaced(parameter.name);
-    const bool changed = done.version && VersionOf(now) != *done.version;
-    if (changed) return GradientChanged(parameter.name);
-  }
+  MYDIST_RETURN_IF_ERROR(CheckUntouched(parameter, done));
   Install(parameter, done, alone);
   return Status::Ok();
 }
 
-std::vector<GradientReducer::Flight> GradientReducer::Flights() {
-  std::vector<Flight> flights;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].backward_passes = 0;
-    if (parameters_[i].in_flight) flights.push_back({i, parameters_[i].in_flight->handle});
-  }
-  return flights;
+void GradientReducer::NextStep() {
+  for (Parameter& parameter : parameters_) parameter.backward_passes = 0;
+  buckets_.NextStep();
 }
 
-// The wait gave up the GIL, so another thread may have removed or finished the gradient.
+void GradientReducer::Forget(std::span<const Flight> landed) {
+  std::erase_if(flights_, [&](const Flight& flight) {
+    return std::any_of(landed.begin(), landed.end(),
+                       [&](const Flight& one) { return one.handle == flight.handle; });
+  });
+}
+
+// The wait gave up the GIL, so another thread may have removed or finished the gradients.
 Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome, bool alone) {
-  if (flight.index >= parameters_.size()) return LostWhileWaiting();
-  Parameter& parameter = parameters_[flight.index];
-  if (!parameter.in_flight || parameter.in_flight->handle != flight.handle) {
-    return LostWhileWaiting();
+  Status first;
+  for (const size_t index : flight.members) {
+    const bool is_there = index < parameters_.size() && parameters_[index].in_flight &&
+                          parameters_[index].in_flight->handle == flight.handle;
+    const Status status =
+        is_there ? Finish(parameters_[index], outcome, alone) : LostWhileWaiting();
+    // Of the members that share an error, the one it is about has most to say.
+    const bool is_culprit = is_there && IsAbout(outcome, parameters_[index].name);
+    if (first.ok() || is_culprit) first = status;
   }
-  return Finish(parameter, outcome, alone);
+  return first;
 }
 
 void GradientReducer::Synchronize() {
@@ -292,8 +261,11 @@ void GradientReducer::Synchronize() {
   const bool averages = options_.reduction.op == ReduceOp::kAverage;
   sparse_factor_ =
       options_.reduction.prescale * options_.reduction.postscale / (averages ? set_size : 1);
-  Status first = EnqueueMissing(alone);
-  const std::vector<Flight> flights = Flights();
+  Status first = HoldMissing(alone);
+  LayOut();
+  if (const Status rest = EnqueueHeld(); first.ok()) first = rest;
+  NextStep();
+  const std::vector<Flight> flights = flights_;
   std::vector<Handle> handles;
   for (const Flight& flight : flights) handles.push_back(flight.handle);
   std::vector<Status> outcomes;
@@ -303,6 +275,7 @@ void GradientReducer::Synchronize() {
   } catch (...) {
     interrupted = std::current_exception();
   }
+  Forget(std::span(flights).first(outcomes.size()));
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const Status status = FinishFlight(flights[i], outcomes[i], alone);
     // What the peers see as well says more than what only this rank did wrong.
@@ -330,19 +303,33 @@ std::vector<std::string> GradientReducer::Pending() const {
   return names;
 }
 
+std::vector<std::vector<std::string>> GradientReducer::Buckets() const {
+  std::vector<std::vector<std::string>> buckets;
+  for (size_t bucket = 0; bucket < buckets_.count(); ++bucket) {
+    std::vector<std::string>& names = buckets.emplace_back();
+    for (const size_t index : buckets_.Members(bucket)) names.push_back(parameters_[index].name);
+  }
+  return buckets;
+}
+
 void GradientReducer::Reset() {
   for (Parameter& parameter : parameters_) parameter.backward_passes = 0;
 }
 
 void GradientReducer::Remove() {
+  // Other ranks may have enqueued it already, and would never get rid of it.
+  static_cast<void>(EnqueueHeld());
   for (Parameter& parameter : parameters_) {
     if (parameter.in_flight) {
-      InFlight::Instance().Abandon(parameter.in_flight->handle);
+      if (parameter.in_flight->handle) InFlight::Instance().Abandon(*parameter.in_flight->handle);
       Land(parameter);
     }
     RemoveHook(parameter);
   }
   parameters_.clear();
+  buckets_.Clear();
+  slots_ = GradientSlots();
+  flights_.clear();
 }
 
 // Also called by the destructor, which must not throw.
@@ -353,51 +340,6 @@ void GradientReducer::RemoveHook(Parameter& parameter) noexcept {
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("removing a gradient hook");
   }
-}
-
-namespace {
-
-std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, double postscale,
-                                             int compression, int64_t passes, int process_set) {
-  const auto refuse = [](const std::string& message) {
-    throw StatusError(Status::InvalidArgument(message));
-  };
-  if (reduce_op < 0 || reduce_op >= kReduceOpCount) {
-    refuse("op " + std::to_string(reduce_op) +
-           " is unknown, expected Average, Sum, Min, Max or Product");
-  }
-  if (compression < 0 || compression > 2) {
-    refuse("compression " + std::to_string(compression) + " is unknown, expected 0, 1 or 2");
-  }
-  ThrowIfError(process::GetProcessSet(process_set).status());
-  GradientReducerOptions options;
-  options.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale};
-  options.wire_format = static_cast<WireFormat>(compression);
-  options.process_set = process_set;
-  auto reducer = std::make_shared<GradientReducer>(options);
-  reducer->SetBackwardPassesPerStep(passes);
-  return reducer;
-}
-
-}  // namespace
-
-void BindGradientReducer(py::module_& module) {
-  py::class_<GradientHook>(module, "GradientHook").def("__call__", &GradientHook::operator());
-  py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(module, "GradientReducer")
-      .def(py::init(&MakeReducer), py::arg("reduce_op"), py::arg("prescale_factor"),
-           py::arg("postscale_factor"), py::arg("compression"), py::arg("backward_passes_per_step"),
-           py::arg("process_set"))
-      .def("add_parameter", &GradientReducer::AddParameter, py::arg("parameter"), py::arg("name"),
-           py::arg("group"), py::arg("group_size"))
-      .def("synchronize", &GradientReducer::Synchronize)
-      .def("set_backward_passes_per_step", &GradientReducer::SetBackwardPassesPerStep,
-           py::arg("passes"))
-      .def("set_enabled", &GradientReducer::SetEnabled, py::arg("enabled"))
-      .def("set_sparse_as_dense", &GradientReducer::SetSparseAsDense, py::arg("sparse_as_dense"))
-      .def("pending", &GradientReducer::Pending)
-      .def("touched", &GradientReducer::touched)
-      .def("reset", &GradientReducer::Reset)
-      .def("remove", &GradientReducer::Remove);
 }
 
 }  // namespace mydist

@@ -1,11 +1,11 @@
-// GradientReducer: enqueues each gradient the moment backward has finished it, and collects the
+// GradientReducer: enqueues gradients, a bucket at a time, while backward goes on, and collects the
 // results before the optimizer steps. Owned by the Python DistributedOptimizer; every method is
 // called with the GIL held, which is what guards the fields; waiting gives it up.
-// Per parameter, one step: idle → (hook, backward_passes_per_step times) → in flight →
-// synchronized. Parameters the hook did not see are enqueued by Synchronize with what gradient they
-// have, or zeros, so that ranks may use different parameters. A parameter that does not require a
-// gradient is left out (unless it is in a group, which must be complete): which ones are frozen
-// must agree over ranks.
+// Per parameter, one step: idle → (hook, backward_passes_per_step times) → held → (its bucket is
+// due) → enqueued → synchronized; "in flight" is held or enqueued. Parameters the hook did not see
+// are enqueued by Synchronize with what gradient they have, or zeros: ranks may use different ones.
+// A parameter that does not require a gradient is left out (unless it is in a group, which must be
+// complete): which ones are frozen must agree over ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "ops/bucket_plan.h"
 #include "runtime/handle_table.h"
+#include "torch/gradient_buckets.h"
+#include "torch/gradient_slots.h"
 #include "torch/reduction_check.h"
 #include "torch/sparse_gradient.h"
 #include "world/process_set.h"
@@ -62,7 +65,18 @@ class __attribute__((visibility("hidden"))) GradientReducer
   // On: a sparse gradient is replaced by its dense form. Off: its rows are gathered; a rank
   // without a gradient then contributes no rows, once it has had a sparse one.
   void SetSparseAsDense(bool sparse_as_dense) { sparse_as_dense_ = sparse_as_dense; }
+  // On (the default): gradients lie side by side while they are reduced, and `.grad` stays there.
+  void SetBufferViews(bool buffer_views) { buffer_views_ = buffer_views; }
   std::vector<std::string> Pending() const;
+  // The names in each bucket; none before the first Synchronize.
+  std::vector<std::vector<std::string>> Buckets() const;
+  const BucketSizes& bucket_sizes() const { return bucket_sizes_; }
+  // Where the sizes come from.
+  const std::string& bucket_reason() const { return bucket_reason_; }
+  // Of the memory reserved for gradients.
+  int64_t slot_bytes() const { return slots_.bytes(); }
+  // Of gradients copied to where they are reduced, or back, so far.
+  int64_t copied_bytes() const { return copied_bytes_; }
   // Whether a backward, counted or not, has run since the last Synchronize.
   bool touched() const { return touched_; }
   // Forgets how many backward passes have been counted; what is in flight stays in flight.
@@ -73,13 +87,13 @@ class __attribute__((visibility("hidden"))) GradientReducer
 
  private:
   struct InFlightGradient {
-    Handle handle;
-    at::Tensor gradient;  // Undefined: zeros were contributed.
-    // Of `gradient` when enqueued; what the engine writes does not count. Nothing when it shares
-    // it.
+    std::optional<Handle> handle;  // Once it is enqueued.
+    at::Tensor gradient;           // Undefined: zeros were contributed.
+    // Of `gradient` when the hook saw it; what the engine writes does not count. Nothing when it
+    // shares it.
     std::optional<int64_t> version;
     const void* data = nullptr;  // Its memory then.
-    at::Tensor wire;  // What the engine reduces: the gradient itself or a dense or cast copy.
+    at::Tensor wire;             // What the engine reduces: the gradient itself or a copy.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.
   };
   struct Parameter {
@@ -88,30 +102,54 @@ class __attribute__((visibility("hidden"))) GradientReducer
     std::string group;
     int32_t group_size = 0;
     int64_t backward_passes = 0;
-    int64_t sparse_dims = 0;  // Of the last gradient; 0 when it was dense or there was none.
+    int64_t sparse_dims = 0;   // Of the last gradient; 0 when it was dense or there was none.
+    bool is_laid_out = false;  // It has a bucket, or will never have one.
+    bool is_idle = false;      // No backward came to it in the last step.
     std::optional<InFlightGradient> in_flight;
     pybind11::object hook_handle;
   };
+  // What was enqueued under one handle.
+  struct Flight {
+    Handle handle;
+    std::vector<size_t> members;
+  };
 
-  Status Enqueue(Parameter& parameter);
-  Status MakeWire(Parameter& parameter, InFlightGradient& gradient) const;
-  Status MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
+  // In gradient_wire.cc: what travels for a gradient, and what becomes of it.
+  // `holder_count`: how many may hold the memory of a gradient that nobody else looks at.
+  Status MakeWire(Parameter& parameter, InFlightGradient& gradient, size_t holder_count);
+  void MakeDenseWire(size_t index, InFlightGradient& gradient, size_t holder_count);
+  void MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
   Status MakeSparse(Parameter& parameter, InFlightGradient& gradient) const;
   Status CheckSparse(const Parameter& parameter) const;
+  void Install(Parameter& parameter, const InFlightGradient& done, bool alone);
+
+  // kInvalidArgument unless `.grad` is still as it was when the hook saw it.
+  static Status CheckUntouched(const Parameter& parameter, const InFlightGradient& held);
+
+  // In gradient_layout.cc: makes buckets, and slots, for the parameters that have none and are
+  // going to need them.
+  void LayOut();
+  std::vector<size_t> TakeUnplaced();
+  void ReserveSlots(std::span<const std::vector<size_t>> buckets);
+
+  Status Hold(Parameter& parameter, size_t holder_count);
+  // Enqueues those of them that are held, under one handle as far as they are dense.
+  Status Enqueue(std::span<const size_t> members, Pace pace);
+  Status EnqueueTogether(std::vector<size_t> members, Pace pace);
   Submission DenseSubmission(const Parameter& parameter, const at::Tensor& wire) const;
-  Status Submit(const Parameter& parameter, InFlightGradient& gradient) const;
-  // Enqueues what the hooks have not; the first error does not stop the rest.
-  Status EnqueueMissing(bool alone);
-  // What Synchronize waits for; a gradient is found again by both.
-  struct Flight {
-    size_t index;
-    Handle handle;
-  };
-  std::vector<Flight> Flights();
+  Status HoldMissing(bool alone);
+  // All that is held; the first error does not stop the rest.
+  Status EnqueueHeld();
+  bool IsExpected(size_t index) const;
+  size_t IndexOf(const Parameter& parameter) const {
+    return static_cast<size_t>(&parameter - parameters_.data());
+  }
+
+  void NextStep();
+  void Forget(std::span<const Flight> landed);
   Status FinishFlight(const Flight& flight, const Status& outcome, bool alone);
   Status Finish(Parameter& parameter, const Status& outcome, bool alone);
   void Land(Parameter& parameter);  // It is no longer in flight.
-  void Install(Parameter& parameter, const InFlightGradient& done, bool alone) const;
   void RemoveHook(Parameter& parameter) noexcept;
   at::ScalarType WireDtype(at::ScalarType dtype) const;
 
@@ -120,8 +158,15 @@ class __attribute__((visibility("hidden"))) GradientReducer
   bool enabled_ = true;
   bool touched_ = false;
   bool sparse_as_dense_ = false;
+  bool buffer_views_ = true;
   double sparse_factor_ = 1.0;  // What the sum of sparse gradients is multiplied by.
+  int64_t copied_bytes_ = 0;
   std::vector<Parameter> parameters_;
+  GradientBuckets buckets_;
+  GradientSlots slots_;
+  BucketSizes bucket_sizes_;
+  std::string bucket_reason_;
+  std::vector<Flight> flights_;  // Enqueued and not yet synchronized.
 };
 
 }  // namespace mydist

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -116,7 +117,16 @@ py::dict Stats() {
   row["tensor_bytes"] = stats.tensor_bytes;
   row["inter_host_messages_sent"] = stats.inter_host_messages_sent;
   row["inter_host_bytes_sent"] = stats.inter_host_bytes_sent;
+  row["pack_bytes"] = stats.pack_bytes;
   return row;
+}
+
+std::vector<std::tuple<std::string, std::string, std::string>> Explain() {
+  std::vector<std::tuple<std::string, std::string, std::string>> rows;
+  for (const Fact& fact : ValueOrThrow(process::Explain())) {
+    rows.emplace_back(fact.topic, fact.choice, fact.reason);
+  }
+  return rows;
 }
 
 void StartTimeline(const std::string& path, bool mark_cycles) {
@@ -161,6 +171,7 @@ void BindLifecycle(py::module_& module) {
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"));
   module.def("stop_timeline", &StopTimeline);
   module.def("stats", &Stats);
+  module.def("explain", &Explain);
 }
 
 }  // namespace mydist

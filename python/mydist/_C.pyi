@@ -167,6 +167,8 @@ def wait(handle: int) -> list[torch.Tensor]:
     process set, the rank that joined last.
     """
 
+def explain() -> list[tuple[str, str, str]]: ...  # Topic, choice, reason.
+
 class GradientHook:
     """What GradientReducer registers on a parameter."""
 
@@ -200,6 +202,13 @@ class GradientReducer:
     # gathered.
     def set_sparse_as_dense(self, sparse_as_dense: bool) -> None: ...
     def set_enabled(self, enabled: bool) -> None: ...  # False inside no_sync().
+    # True (the default): gradients lie side by side while they are reduced, and .grad stays there.
+    def set_buffer_views(self, buffer_views: bool) -> None: ...
+    def buckets(self) -> list[list[str]]: ...  # Names; none before the first synchronize.
+    def bucket_sizes(self) -> tuple[int, int]: ...  # Bytes of the first bucket and of the others.
+    def bucket_reason(self) -> str: ...  # Where these sizes come from.
+    def slot_bytes(self) -> int: ...  # Of the memory reserved for gradients.
+    def copied_bytes(self) -> int: ...  # Of gradients copied to that memory or back, so far.
     def pending(self) -> list[str]: ...  # Names enqueued and not yet synchronized.
     def touched(self) -> bool: ...  # Whether a backward ran since the last synchronize.
     def reset(self) -> None: ...  # Forget backward counts of this step.

@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._explain import explain
     from ._lifecycle import (
         ccl_built,
         cross_rank,
@@ -164,6 +165,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "explain",
     "gather",
     "gather_async",
     "get_logger",
@@ -246,6 +248,7 @@ _ELSEWHERE = {
     "progress_bar": ("progress",),
     "rank_logger": ("get_logger",),
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "_explain": ("explain",),
     "_run": ("run",),
     "_sparse": ("sparse_allreduce_async",),
     "sampler": ("DistributedSampler",),

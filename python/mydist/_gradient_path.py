@@ -6,6 +6,7 @@ one for compressors the extension does not know, and one that does nothing for a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -17,6 +18,9 @@ from .collectives import allreduce_async, grouped_allreduce_async, synchronize
 from .compression import Compression, Compressor
 from .process_set import ProcessSet
 from .reduce_op import ReduceOp
+
+# Those that mydist.explain() tells about.
+live_reducers: weakref.WeakSet[_C.GradientReducer] = weakref.WeakSet()
 
 _NATIVE_COMPRESSION = ((Compression.none, 0), (Compression.fp16, 1), (Compression.bf16, 2))
 
@@ -32,6 +36,7 @@ class ReductionOptions:
     backward_passes_per_step: int
     sparse_as_dense: bool
     process_set: ProcessSet
+    gradient_as_buffer_view: bool
 
 
 class GradientPath(Protocol):
@@ -80,6 +85,8 @@ def make_gradient_path(options: ReductionOptions) -> GradientPath:
         options.process_set.process_set_id,
     )
     reducer.set_sparse_as_dense(options.sparse_as_dense)
+    reducer.set_buffer_views(options.gradient_as_buffer_view)
+    live_reducers.add(reducer)
     return reducer
 
 

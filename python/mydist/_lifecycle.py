@@ -276,7 +276,8 @@ def stats() -> dict[str, int]:
     Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
     cache_misses, wakeups (of the engine's thread), hand_overs (callers that stopped driving the
     engine while they waited), batches, tensors, tensor_bytes; inter_host_messages_sent and
-    inter_host_bytes_sent: what collectives made this rank send to ranks on other hosts.
+    inter_host_bytes_sent: what collectives made this rank send to ranks on other hosts; pack_bytes:
+    what allreduces copied to fuse tensors that do not lie one after the other.
     ValueError before init().
     """
     return _C.stats()

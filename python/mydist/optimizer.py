@@ -81,7 +81,8 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
             parameters in no list are reduced one by one.
         sparse_as_dense: turn sparse gradients into dense ones; without it their rows are gathered.
         process_set: the ranks whose gradients are reduced; this rank is one of them.
-        gradient_as_buffer_view: accepted; the engine packs gradients in this version.
+        gradient_as_buffer_view: `.grad` is a view of memory in which gradients lie side by side and
+            are reduced without a copy; see docs/optimizer.md. False: the same bits, copied.
         num_groups: older name of `groups`, deprecated.
 
     Returns:
@@ -105,6 +106,7 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         backward_passes_per_step=backward_passes_per_step,
         sparse_as_dense=bool(sparse_as_dense),
         process_set=checked_process_set(process_set),
+        gradient_as_buffer_view=bool(gradient_as_buffer_view),
     )
     names = GradientNames(optimizer, named_parameters)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))

@@ -62,11 +62,12 @@ def test_help_names_every_flag() -> None:
 def test_only_given_tunables_are_set() -> None:
     assert make("-np", "1").tunables == {}
     spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--no-shared-memory",
-                "--timeline_filename",
+                "--bucket-size-mb", "0.5", "--timeline_filename",
                 "t.json", "--stall-check-warning-time-seconds", "2.5", "--timeline-mark-cycles",
                 "--network-interfaces", "eth0,eth1")  # fmt: skip
     assert spec.tunables == {
         "MYDIST_FUSION_THRESHOLD_MB": "8",
+        "MYDIST_BUCKET_SIZE_MB": "0.5",
         "MYDIST_HIERARCHICAL_ALLREDUCE": "0",
         "MYDIST_SHARED_MEMORY": "0",
         "MYDIST_TIMELINE": os.path.abspath("t.json"),

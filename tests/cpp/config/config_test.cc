@@ -41,6 +41,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(static_cast<int>(config.controller)),
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
       config.simd,
+      config.bucket_size_bytes ? std::to_string(*config.bucket_size_bytes) : "unset",
       std::to_string(config.check_consistency_steps),
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
@@ -66,6 +67,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_TRUE(config.shared_memory);
   EXPECT_EQ(config.simd, "auto");
   EXPECT_EQ(config.cross_memory_attach, AttachChoice::kAuto);
+  EXPECT_EQ(config.bucket_size_bytes, std::nullopt);
   EXPECT_EQ(config.check_consistency_steps, 0);
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.host_id, "");
@@ -100,6 +102,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_SHARED_MEMORY", "0"},
       {"MYDIST_SIMD", "avx2"},
       {"MYDIST_CROSS_MEMORY_ATTACH", "off"},
+      {"MYDIST_BUCKET_SIZE_MB", "4"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -107,7 +110,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
   EXPECT_THAT(Fields(ConfigOf(variables).value()),
               ElementsAre("2097152", "7", "3", "11000", "12000", "13000", "14000", "/tmp/a b.json",
-                          "1", "2", "0", "avx2", "100", "1", "host", "eth0", "eth1"));
+                          "1", "2", "0", "avx2", "4194304", "100", "1", "host", "eth0", "eth1"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -115,6 +118,8 @@ TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
   EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").fusion_threshold_bytes, 512 << 10);
   EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "1e-9").fusion_threshold_bytes, 1);
   EXPECT_EQ(With("MYDIST_FUSION_THRESHOLD_MB", "1048576").fusion_threshold_bytes, int64_t{1} << 40);
+  EXPECT_EQ(With("MYDIST_BUCKET_SIZE_MB", "0").bucket_size_bytes, 0);
+  EXPECT_EQ(With("MYDIST_BUCKET_SIZE_MB", "1048576").bucket_size_bytes, int64_t{1} << 40);
   EXPECT_EQ(With("MYDIST_CACHE_CAPACITY", "0").cache_capacity, 0);
   EXPECT_EQ(With("MYDIST_CACHE_CAPACITY", "1000000").cache_capacity, 1000000);
   EXPECT_EQ(With("MYDIST_COORDINATOR_RADIX", "2").coordinator_radix, 2);
@@ -271,8 +276,9 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(Config{}.Digest(),
             "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
             "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
-            "MYDIST_SHARED_MEMORY=1\nMYDIST_CHECK_CONSISTENCY=0\n");
+            "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
+  EXPECT_THAT(With("MYDIST_BUCKET_SIZE_MB", "0.5").Digest(), HasSubstr("BUCKET_SIZE_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
   EXPECT_THAT(With("MYDIST_CHECK_CONSISTENCY", "9").Digest(), HasSubstr("CONSISTENCY=9\n"));
   EXPECT_THAT(With("MYDIST_SHARED_MEMORY", "false").Digest(), HasSubstr("SHARED_MEMORY=0\n"));

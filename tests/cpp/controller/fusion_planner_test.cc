@@ -37,16 +37,23 @@ TEST(FusionPlannerTest, FillsUpToTheThresholdExactly) {
   EXPECT_EQ(PlanFusion(ready, 84), (Plan{{0, 1, 2}}));
 }
 
-TEST(FusionPlannerTest, LooksPastWhatDoesNotFit) {
+TEST(FusionPlannerTest, WhatDoesNotFitBeginsTheNextBatch) {
   const Ready ready = {Agreed(Tensor(10)), Agreed(Tensor(20)), Agreed(Tensor(5)),
                        Agreed(Tensor(5))};
-  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0, 2, 3}, {1}}));
+  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0}, {1}, {2, 3}}));
+}
+
+TEST(FusionPlannerTest, LooksPastOtherKinds) {
+  Request other = Tensor(10);
+  other.dtype = DataType::kInt32;
+  const Ready ready = {Agreed(Tensor(10)), Agreed(other), Agreed(Tensor(10))};
+  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0, 2}, {1}}));
 }
 
 TEST(FusionPlannerTest, BeyondTheThresholdATensorStandsAlone) {
   const Ready ready = {Agreed(Tensor(0)), Agreed(Tensor(100)), Agreed(Tensor(0)),
                        Agreed(Tensor(3))};
-  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0, 2, 3}, {1}}));
+  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0}, {1}, {2, 3}}));
 }
 
 TEST(FusionPlannerTest, ThresholdZeroFusesNothingButGroups) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
 #include "ops/batch_engine.h"
@@ -148,6 +150,75 @@ TEST_P(Batch, AllgatherOfUnevenTensors) {
     const std::vector<int64_t> nothing(static_cast<size_t>(size()), 0);
     CheckAllgather(connection, {nothing, counts[1], nothing});
     CheckAllgather(connection, {nothing, nothing});
+  });
+}
+
+// The tensors of kCounts in one piece of memory, from `gap` elements apart, in place.
+struct Neighbours {
+  Elements memory;
+  std::vector<BatchTensor> batch;
+
+  Neighbours(DataType dtype, int rank, int64_t gap)
+      : memory(dtype, Total(kCounts) + gap * static_cast<int64_t>(kCounts.size()), kPoison) {
+    auto* place = static_cast<uint8_t*>(memory.data());
+    for (size_t t = 0; t < kCounts.size(); ++t) {
+      Elements input = ContributionOf(dtype, rank, kCounts[t], t);
+      if (kCounts[t] > 0) std::memcpy(place, input.data(), input.bytes.size());
+      batch.push_back({place, place, kCounts[t]});
+      place += (kCounts[t] + gap) * SizeOf(dtype);
+    }
+  }
+};
+
+TEST_P(Batch, NeighboursAreReducedWhereTheyLie) {
+  OnEveryRank(size(), [](Connection& connection) {
+    for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kAdasum}) {
+      const Reduction reduction{.dtype = DataType::kFloat32, .op = op};
+      Engine apart(connection);
+      Tensors expected(reduction.dtype, connection.rank);
+      ExpectOk(ExecuteAllreduce(expected.batch, reduction, apart.context));
+      // Rank 0 has to pack what the others have side by side; nobody notices.
+      for (const int64_t gap : {int64_t{0}, int64_t{connection.rank == 0 ? 1 : 0}}) {
+        Engine engine(connection);
+        int64_t pack_bytes = 0;
+        engine.context.pack_bytes = &pack_bytes;
+        Neighbours neighbours(reduction.dtype, connection.rank, gap);
+        ExpectOk(ExecuteAllreduce(neighbours.batch, reduction, engine.context));
+        for (size_t t = 0; t < kCounts.size(); ++t) {
+          EXPECT_EQ(std::memcmp(neighbours.batch[t].output, expected.outputs[t].data(),
+                                expected.outputs[t].bytes.size()),
+                    0)
+              << "tensor " << t << ", gap " << gap;
+        }
+        using Names = std::vector<std::string>;
+        EXPECT_EQ(engine.activities,
+                  gap == 0 ? Names({kReduceActivity})
+                           : Names({kPackActivity, kReduceActivity, kUnpackActivity}));
+        EXPECT_EQ(pack_bytes, gap == 0 ? 0 : Total(kCounts) * 4);
+        EXPECT_EQ(engine.fusion_buffer.capacity_bytes() > 0, gap > 0);
+      }
+    }
+  });
+}
+
+TEST_P(Batch, OnlyWhatIsInPlaceAndInOrderCountsAsPacked) {
+  OnEveryRank(size(), [](Connection& connection) {
+    const Reduction reduction{.dtype = DataType::kInt32, .op = ReduceOp::kSum};
+    std::vector<int32_t> memory = {1, 2, 3, 4};
+    std::vector<int32_t> apart(4, 0);
+    const auto run = [&](const std::vector<BatchTensor>& batch) {
+      Engine engine(connection);
+      ExpectOk(ExecuteAllreduce(batch, reduction, engine.context));
+      return engine.activities.size() > 1;
+    };
+    const int32_t size = connection.size;
+    EXPECT_TRUE(run({{&memory[2], &memory[2], 2}, {&memory[0], &memory[0], 2}}));
+    EXPECT_EQ(memory, (std::vector<int32_t>{size, 2 * size, 3 * size, 4 * size}));
+    EXPECT_TRUE(run({{&memory[0], &apart[0], 2}, {&memory[2], &apart[2], 2}}));
+    EXPECT_EQ(apart, (std::vector<int32_t>{size * size, 2 * size * size, 3 * size * size,
+                                           4 * size * size}));
+    EXPECT_FALSE(run({{nullptr, nullptr, 0}, {&memory[0], &memory[0], 4}}));
+    EXPECT_EQ(memory, apart);
   });
 }
 

@@ -1,0 +1,59 @@
+// What the engine tells about itself; see mydist.explain().
+#include <cstdio>
+#include <string>
+
+#include "runtime/engine.h"
+
+namespace mydist {
+namespace {
+
+std::string Decimal(const char* format, double value) {
+  std::string text(64, '\0');
+  const int length = std::snprintf(text.data(), text.size(), format, value);
+  text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return text;
+}
+
+std::string Megabytes(int64_t bytes) {
+  return Decimal("%.4g MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort* shm) {
+  if (topology.size == 1) return {"data path", "none", "one rank has nobody to exchange with"};
+  if (shm != nullptr) return {"data path", "shared memory inside this host", shm->Description()};
+  const char* reason = "MYDIST_SHARED_MEMORY is 0";
+  if (config.shared_memory) {
+    reason = topology.local_size == 1 ? "this host has one rank"
+                                      : "there is no memory to share; see the warning of init()";
+  }
+  return {"data path", "the backend, between all ranks", reason};
+}
+
+Fact Hierarchy(const Config& config) {
+  const bool is_given = config.hierarchical_allreduce.has_value();
+  const bool is_on = config.hierarchical_allreduce.value_or(config.shared_memory);
+  return {"hierarchy", is_on ? "inside each host before between hosts" : "all ranks at once",
+          is_given ? "MYDIST_HIERARCHICAL_ALLREDUCE is set" : "as MYDIST_SHARED_MEMORY"};
+}
+
+}  // namespace
+
+std::vector<Fact> Engine::Explain() const {
+  std::vector<Fact> facts = {DataPath(config_, topology_, shm_.get())};
+  if (topology_.cross_size > 1) facts.push_back(Hierarchy(config_));
+  facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),
+                   "MYDIST_FUSION_THRESHOLD_MB or its default"});
+  if (costs_.measured()) {
+    facts.push_back({"latency", Decimal("%.0f us", costs_.latency.count() * 1e6),
+                     "an allreduce of 8 bytes and the messages and wake-ups before it, measured by "
+                     "init()"});
+    facts.push_back({"throughput", Decimal("%.2f GB/s", 1e-9 / costs_.seconds_per_byte),
+                     "allreduces of 1 MiB, measured by init()"});
+  } else {
+    facts.push_back({"latency", "not measured",
+                     config_.bucket_size_bytes ? "MYDIST_BUCKET_SIZE_MB is set" : "one rank"});
+  }
+  return facts;
+}
+
+}  // namespace mydist

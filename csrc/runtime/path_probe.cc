@@ -1,0 +1,57 @@
+#include "runtime/path_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/clock.h"
+#include "ops/rank_ordered_collectives.h"
+
+namespace mydist {
+namespace {
+
+constexpr int kSmallRounds = 5;
+constexpr int kLargeRounds = 2;
+constexpr int64_t kLargeCount = int64_t{1} << 18;  // 1 MiB of float32.
+// Waking the engine for a request and the caller for the result.
+constexpr double kHandOverSeconds = 80e-6;
+// Faster than any memory: keeps the measured time above zero.
+constexpr double kLeastSecondsPerByte = 1e-12;
+
+constexpr Reduction kSum{.dtype = DataType::kFloat32, .op = ReduceOp::kSum};
+
+// The fastest of some rounds after one that only warms up: what disturbs a round has no part in
+// what the path costs.
+Result<double> FastestSeconds(Collectives& collectives, int64_t count, int rounds) {
+  std::vector<float> data(static_cast<size_t>(count), 0.0F);
+  double fastest = 0;
+  for (int round = 0; round <= rounds; ++round) {
+    const TimePoint start = Now();
+    MYDIST_RETURN_IF_ERROR(collectives.Allreduce(data.data(), count, kSum));
+    const double seconds = ToSeconds(Now() - start);
+    if (round == 1 || (round > 1 && seconds < fastest)) fastest = seconds;
+  }
+  return fastest;
+}
+
+}  // namespace
+
+Result<PathCosts> MeasurePath(const ProbedPath& path) {
+  MYDIST_ASSIGN_OR_RETURN(const double small, FastestSeconds(*path.small, 2, kSmallRounds));
+  double round_trip = small;
+  if (path.transport != nullptr) {
+    RankOrderedCollectives messages(path.transport);
+    MYDIST_ASSIGN_OR_RETURN(round_trip, FastestSeconds(messages, 2, kSmallRounds));
+  }
+  MYDIST_ASSIGN_OR_RETURN(const double large,
+                          FastestSeconds(*path.large, kLargeCount, kLargeRounds));
+  const double per_byte = (large - small) / static_cast<double>(kLargeCount * sizeof(float));
+  std::array<double, 2> slowest = {small + round_trip + kHandOverSeconds,
+                                   std::max(per_byte, kLeastSecondsPerByte)};
+  const Reduction max{.dtype = DataType::kFloat64, .op = ReduceOp::kMax};
+  MYDIST_RETURN_IF_ERROR(path.small->Allreduce(slowest.data(), slowest.size(), max));
+  return PathCosts{.latency = std::chrono::duration<double>(slowest[0]),
+                   .seconds_per_byte = slowest[1]};
+}
+
+}  // namespace mydist

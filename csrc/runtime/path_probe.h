@@ -1,0 +1,23 @@
+// PathProbe: measures what a reduction over all ranks costs here, by a few of them on the
+// collectives themselves: nothing is negotiated, named, counted or recorded.
+// Run once by Engine::Start, on the thread that calls init(), before the engine's own exists.
+// Blocking and collective over all ranks of the job; takes some milliseconds.
+#pragma once
+
+#include "base/result.h"
+#include "ops/collectives.h"
+#include "ops/path_costs.h"
+#include "ops/transport.h"
+
+namespace mydist {
+
+struct ProbedPath {
+  Collectives* small = nullptr;    // Reduces a few bytes. Not null.
+  Collectives* large = nullptr;    // Reduces megabytes. Not null; may be the same.
+  Transport* transport = nullptr;  // What negotiation is like. May be null: like `small`.
+};
+
+// Equal on all ranks: the slowest rank's. The errors of Collectives.
+Result<PathCosts> MeasurePath(const ProbedPath& path);
+
+}  // namespace mydist

@@ -1,0 +1,131 @@
+#include "torch/gradient_slots.h"
+
+#include <ATen/ops/empty.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "runtime/process.h"
+#include "torch/error_translation.h"
+
+namespace mydist {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Pages are taken when they are first written.
+std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
+  const auto wanted = static_cast<size_t>(bytes);
+  const size_t unit = wanted >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  const size_t rounded = (wanted + unit - 1) / unit * unit;
+  void* const memory = std::aligned_alloc(unit, rounded);
+  if (memory == nullptr) {
+    throw StatusError(Status::Internal(
+        "out of memory: " + std::to_string(bytes) +
+        " bytes are needed for gradients; free memory on this host, run fewer ranks on it, or pass "
+        "gradient_as_buffer_view=False to DistributedOptimizer"));
+  }
+  // Only a hint: without it the gradients take more entries of the processor's page table.
+  if (unit == kHugePageBytes) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
+  return {memory, [](void* allocated) { std::free(allocated); }};
+}
+
+// Where the other ranks of this host can reach it, if there is such a place.
+std::shared_ptr<void> AllocateMemory(int64_t bytes) {
+  const auto shared = process::AllocateShared(bytes);
+  if (shared.ok() && *shared != nullptr) return *shared;
+  if (!shared.ok()) {
+    MYDIST_LOG(kWarning) << "gradients lie in private memory, which takes longer to reduce; "
+                         << shared.status().message();
+  }
+  return AllocatePrivate(bytes);
+}
+
+// The storage is one of many owners of the memory.
+c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64_t bytes) {
+  using Owner = std::shared_ptr<void>;
+  at::DataPtr data(
+      place, new Owner(memory), [](void* owner) { delete static_cast<Owner*>(owner); },
+      at::Device(at::kCPU));
+  return {c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), std::move(data), nullptr,
+          false};
+}
+
+}  // namespace
+
+void GradientSlots::Add(std::span<const Extent> extents) {
+  std::map<at::ScalarType, int64_t> sizes;
+  size_t count = slots_.size();
+  const auto bytes_of = [](const Extent& extent) {
+    return extent.element_count * static_cast<int64_t>(c10::elementSize(extent.dtype));
+  };
+  for (const Extent& extent : extents) {
+    sizes[extent.dtype] += bytes_of(extent);
+    count = std::max(count, extent.index + 1);
+  }
+  std::map<at::ScalarType, std::shared_ptr<void>> memories;
+  for (const auto& [dtype, bytes] : sizes) {
+    if (bytes > 0) memories[dtype] = AllocateMemory(bytes);
+  }
+  slots_.resize(count);
+  std::map<at::ScalarType, int64_t> offsets;
+  for (const Extent& extent : extents) {
+    const int64_t bytes = bytes_of(extent);
+    if (bytes == 0) continue;
+    const std::shared_ptr<void>& memory = memories[extent.dtype];
+    int64_t& offset = offsets[extent.dtype];
+    void* const place = static_cast<uint8_t*>(memory.get()) + offset;
+    slots_[extent.index] = {StorageOver(memory, place, bytes), place, extent.dtype};
+    offset += bytes;
+    bytes_ += bytes;
+  }
+}
+
+const GradientSlots::Slot* GradientSlots::Find(size_t index) const {
+  if (index >= slots_.size() || !slots_[index].storage) return nullptr;
+  const Slot& slot = slots_[index];
+  // share_memory_(), for one, gives a storage other memory.
+  return slot.storage.data() == slot.place ? &slot : nullptr;
+}
+
+bool GradientSlots::Holds(size_t index, const at::Tensor& tensor) const {
+  const Slot* const slot = Find(index);
+  return slot != nullptr && tensor.has_storage() && tensor.storage().is_alias_of(slot->storage) &&
+         tensor.scalar_type() == slot->dtype && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg() && static_cast<size_t>(tensor.nbytes()) == slot->storage.nbytes();
+}
+
+at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype) const {
+  const Slot* const slot = Find(index);
+  if (slot == nullptr || slot->dtype != dtype || slot->storage.use_count() != 1) return {};
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  if (bytes != slot->storage.nbytes()) return {};
+  at::Tensor tensor = at::empty({0}, dtype);
+  tensor.set_(slot->storage, 0, sizes);
+  return tensor;
+}
+
+bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
+  return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
+}
+
+int64_t VersionOf(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+bool CanMove(const at::Tensor& tensor, size_t holder_count) {
+  return !tensor.requires_grad() && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg() && HasMemoryOfItsOwn(tensor) &&
+         tensor.storage().use_count() <= holder_count;
+}
+
+}  // namespace mydist

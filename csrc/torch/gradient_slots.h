@@ -1,0 +1,62 @@
+// GradientSlots: the memory in which gradients lie side by side while they are reduced, so that a
+// batch of neighbours is reduced without packing.
+// Owned by the GradientReducer; called with the GIL held. Every slot is a storage of its own, which
+// keeps the memory alive; a tensor over it looks like any other. A slot that somebody else still
+// holds, a kept reference to an earlier gradient, say, is never given out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mydist {
+
+class GradientSlots {
+ public:
+  struct Extent {
+    size_t index;  // Of the parameter, once.
+    at::ScalarType dtype;
+    int64_t element_count;
+  };
+
+  // Gives slots to these, those of one dtype one after the other. Throws when there is no memory;
+  // nothing has changed then.
+  void Add(std::span<const Extent> extents);
+
+  // Whether the tensor's elements lie in the slot of this parameter, as they would travel.
+  bool Holds(size_t index, const at::Tensor& tensor) const;
+
+  // A tensor of this shape over the slot, with whatever was in it last. Undefined when there is no
+  // slot that fits, or when it is held.
+  at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype) const;
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Slot {
+    c10::Storage storage;
+    const void* place = nullptr;  // Where the storage was made; it may be given other memory.
+    at::ScalarType dtype{};
+  };
+  const Slot* Find(size_t index) const;
+
+  std::vector<Slot> slots_;  // By parameter; without storage where there is no slot.
+  int64_t bytes_ = 0;
+};
+
+// Whether the tensor object may be given other memory: it is plain, and nobody else looks at the
+// memory it has. `holder_count`: how many may hold that, the tensor included.
+bool CanMove(const at::Tensor& tensor, size_t holder_count);
+
+// Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the
+// user's): then they share its version, which any of them advances.
+bool HasMemoryOfItsOwn(const at::Tensor& tensor);
+
+// Advanced by whatever changes the tensor through torch.
+int64_t VersionOf(const at::Tensor& tensor);
+
+}  // namespace mydist

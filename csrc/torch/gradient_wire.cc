@@ -1,0 +1,131 @@
+// What travels for a gradient, and what becomes of it.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <string>
+#include <utility>
+
+#include "torch/gradient_errors.h"
+#include "torch/gradient_reducer.h"
+#include "torch/tensor_adapter.h"
+
+namespace mydist {
+
+at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
+  if (options_.wire_format == WireFormat::kAsIs) return dtype;
+  if (dtype != at::kFloat && dtype != at::kDouble) return dtype;
+  return options_.wire_format == WireFormat::kFloat16 ? at::kHalf : at::kBFloat16;
+}
+
+void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
+  const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
+  if (parameter.sparse_dims > 0) {
+    gradient.sparse.emplace(parameter.tensor.sizes(), parameter.sparse_dims, dtype);
+  } else {
+    gradient.wire = slots_.Take(IndexOf(parameter), parameter.tensor.sizes(), dtype);
+    if (gradient.wire.defined()) {
+      gradient.wire.zero_();
+    } else {
+      gradient.wire = at::zeros(parameter.tensor.sizes(), dtype);
+    }
+  }
+}
+
+Status GradientReducer::CheckSparse(const Parameter& parameter) const {
+  const auto refuse = [&parameter](const std::string& why) {
+    return Status::InvalidArgument(GradientOf(parameter.name) + " is sparse, " + why +
+                                   " Create the layer with sparse=False, or pass "
+                                   "sparse_as_dense=True to DistributedOptimizer.");
+  };
+  const ReduceOp op = options_.reduction.op;
+  if (parameter.tensor.grad().layout() != at::kSparse) return refuse("but not a COO tensor.");
+  if (!parameter.group.empty()) {
+    return refuse("but in a group, which is reduced as one dense piece; leave it out of `groups`.");
+  }
+  if (op != ReduceOp::kAverage && op != ReduceOp::kSum) {
+    return refuse("which op " + std::string(ReduceOpName(op)) +
+                  " cannot reduce: rows that a rank has not touched are zero only for Average and "
+                  "Sum.");
+  }
+  return Status::Ok();
+}
+
+Status GradientReducer::MakeSparse(Parameter& parameter, InFlightGradient& gradient) const {
+  MYDIST_RETURN_IF_ERROR(CheckSparse(parameter));
+  gradient.gradient = parameter.tensor.grad();
+  gradient.version = VersionOf(gradient.gradient);
+  gradient.sparse.emplace(gradient.gradient, WireDtype(gradient.gradient.scalar_type()));
+  parameter.sparse_dims = gradient.gradient.sparse_dim();
+  return CheckReadable(gradient.sparse->values(), GradientOf(parameter.name)).status();
+}
+
+Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradient,
+                                 size_t holder_count) {
+  const at::NoGradGuard no_grad;
+  if (!parameter.tensor.grad().defined()) {
+    MakeZeros(parameter, gradient);
+    return Status::Ok();
+  }
+  if (parameter.tensor.grad().layout() != at::kStrided) {
+    if (!sparse_as_dense_) return MakeSparse(parameter, gradient);
+    parameter.tensor.mutable_grad() = parameter.tensor.grad().to_dense();
+  }
+  parameter.sparse_dims = 0;
+  gradient.gradient = parameter.tensor.grad();
+  const std::string what = GradientOf(parameter.name);
+  MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
+  MYDIST_RETURN_IF_ERROR(CheckWritable(gradient.gradient, what));
+  MakeDenseWire(IndexOf(parameter), gradient, holder_count);
+  return Status::Ok();
+}
+
+// Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
+// stays if it may.
+void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient, size_t holder_count) {
+  at::Tensor& tensor = gradient.gradient;
+  const at::ScalarType dtype = WireDtype(tensor.scalar_type());
+  const size_t most_holders = VersionOf(tensor) == 0 ? holder_count : 1;
+  at::Tensor slot;
+  if (!slots_.Holds(index, tensor)) slot = slots_.Take(index, tensor.sizes(), dtype);
+  if (slot.defined()) {
+    slot.copy_(tensor);
+    copied_bytes_ += slot.nbytes();
+    // The same object in another place: whoever refers to it sees what becomes of it.
+    const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, most_holders);
+    if (moves) tensor.set_data(slot);
+    gradient.wire = moves ? tensor : std::move(slot);
+  } else {
+    gradient.wire = Dense(tensor.to(dtype));
+    if (!gradient.wire.is_same(tensor)) copied_bytes_ += gradient.wire.nbytes();
+  }
+  gradient.version = std::nullopt;
+  if (HasMemoryOfItsOwn(tensor)) gradient.version = VersionOf(tensor);
+  gradient.data = tensor.const_data_ptr();
+}
+
+Status GradientReducer::CheckUntouched(const Parameter& parameter, const InFlightGradient& held) {
+  const at::Tensor& now = parameter.tensor.grad();
+  const bool is_same = held.gradient.defined() ? now.is_same(held.gradient) : !now.defined();
+  if (!is_same) return GradientReplaced(parameter.name);
+  if (!held.gradient.defined()) return Status::Ok();
+  if (!held.sparse && now.const_data_ptr() != held.data) return GradientReplaced(parameter.name);
+  const bool is_changed = held.version && VersionOf(now) != *held.version;
+  return is_changed ? GradientChanged(parameter.name) : Status::Ok();
+}
+
+// The gradient's own memory stays where it is; a sparse one is another tensor afterwards.
+void GradientReducer::Install(Parameter& parameter, const InFlightGradient& done, bool alone) {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  const at::ScalarType dtype = parameter.tensor.scalar_type();
+  if (!done.gradient.defined() && (alone || !parameter.tensor.requires_grad())) return;
+  if (done.sparse) {
+    gradient = done.sparse->Sum(dtype, sparse_factor_);
+  } else if (!done.gradient.defined()) {
+    gradient = done.wire.to(dtype);
+  } else if (!done.wire.is_same(done.gradient)) {
+    done.gradient.copy_(done.wire);
+    copied_bytes_ += done.wire.nbytes();
+  }
+}
+
+}  // namespace mydist

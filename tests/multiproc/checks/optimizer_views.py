@@ -1,0 +1,219 @@
+"""DistributedOptimizer: gradients as views of their buckets, and the same bits without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mydist as md
+from multiproc.checks.models import expect_equal_parameters, loss_of, tiny_model
+from multiproc.registry import check
+
+Step = Callable[[torch.nn.Module, Any, int], None]
+
+
+def wide_model() -> torch.nn.Sequential:
+    """float32, with enough parameters for several buckets of 256 KiB; equal on all ranks."""
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(4, 300), *(torch.nn.Linear(300, 300) for _ in range(4))]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(300, 2))
+
+
+def loss(model: torch.nn.Module, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * seed + md.rank())
+    output: torch.Tensor = model(torch.rand(6, 4, generator=generator))
+    return output.pow(2).mean()
+
+
+def wrapped(model: torch.nn.Module, views: bool, **options: Any) -> Any:
+    return md.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        named_parameters=[(f"{views}.{name}", p) for name, p in model.named_parameters()],
+        gradient_as_buffer_view=views,
+        **options,
+    )
+
+
+def plain(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    optimizer.zero_grad(set_to_none=step % 2 == 0)
+    loss(model, step).backward()
+    optimizer.step()
+
+
+def clipped(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    optimizer.zero_grad(set_to_none=step % 2 == 0)
+    loss(model, step).backward()
+    optimizer.clip_grad_norm_(0.01)
+    optimizer.step()
+
+
+def accumulated(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    optimizer.zero_grad()
+    with optimizer.no_sync():
+        loss(model, step).backward()
+    for part in range(2):
+        loss(model, step + part).backward()
+    optimizer.step()
+
+
+def partly_used(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    optimizer.zero_grad()
+    layers: Any = list(model)
+    if (step + md.rank()) % 2 == 0:  # Other layers on other ranks.
+        layers = [layers[0], layers[-1]]
+    loss(torch.nn.Sequential(*layers), step).backward()
+    optimizer.step()
+
+
+def partly_frozen(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    optimizer.zero_grad()
+    next(model.parameters()).requires_grad_(step != 2)
+    loss(model, step).backward()
+    optimizer.step()
+
+
+def with_closure(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        result = loss(model, step)
+        result.backward()
+        return result
+
+    optimizer.step(closure)
+
+
+def keeping_references(model: torch.nn.Module, optimizer: Any, step: int) -> None:
+    kept = [(p.grad, p.grad.clone()) for p in model.parameters() if p.grad is not None]
+    plain(model, optimizer, 0)
+    for gradient, values in kept:
+        assert torch.equal(gradient, values), "an earlier gradient has changed"
+
+
+STEPS: dict[str, tuple[Step, dict[str, Any]]] = {
+    "plain": (plain, {}),
+    "clipped": (clipped, {}),
+    "accumulated": (accumulated, {"backward_passes_per_step": 2}),
+    "partly_used": (partly_used, {}),
+    "partly_frozen": (partly_frozen, {}),
+    "with_closure": (with_closure, {}),
+    "keeping_references": (keeping_references, {}),
+    "groups": (plain, {"groups": 3}),
+    "fp16": (plain, {"compression": md.Compression.fp16}),
+    "bf16": (plain, {"compression": md.Compression.bf16}),
+    "sum": (plain, {"op": md.Sum}),
+    "max": (plain, {"op": md.Max}),
+    "predivide": (plain, {"gradient_predivide_factor": 2.0}),
+}
+
+
+@check(cases=[(name,) for name in STEPS])
+def the_same_bits_with_views_and_without(name: str) -> None:
+    step, options = STEPS[name]
+    models = []
+    for views in (True, False):
+        model = wide_model()
+        optimizer = wrapped(model, views, **options)
+        for number in range(5):
+            step(model, optimizer, number)
+        models.append(model)
+    for mine, other in zip(*(m.parameters() for m in models), strict=True):
+        assert torch.equal(mine, other)
+    expect_equal_parameters(models[0])
+
+
+@check(min_size=2, cases=[(True,), (False,)])
+def gradients_stay_where_they_are(to_none: bool) -> None:
+    model = wide_model()
+    optimizer = wrapped(model, True)
+    loss(model, 0).backward()
+    optimizer.step()
+    places = {p: p.grad.data_ptr() for p in model.parameters()}  # type: ignore[union-attr]
+    reducer = optimizer._distribution.path
+    names = sum(reducer.buckets(), [])
+    assert names == [f"True.{name}" for name, _ in reversed(list(model.named_parameters()))]
+    assert len(reducer.buckets()) > 1
+    assert reducer.slot_bytes() == sum(p.numel() * 4 for p in model.parameters())
+    packed = md.stats()["pack_bytes"]
+    for number in range(1, 20):
+        optimizer.zero_grad(set_to_none=to_none)
+        assert all((p.grad is None) == to_none for p in model.parameters())
+        copied = reducer.copied_bytes()
+        loss(model, number).backward()
+        optimizer.step()
+        assert all(p.grad is not None and p.grad.data_ptr() == places[p] for p in places)
+        assert reducer.copied_bytes() - copied == (reducer.slot_bytes() if to_none else 0)
+    md.barrier()
+    assert md.stats()["pack_bytes"] == packed
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@check()
+def memory_does_not_grow() -> None:
+    model = wide_model()
+    optimizer = wrapped(model, True)
+
+    def steps(count: int) -> None:
+        for number in range(count):
+            plain(model, optimizer, number)
+
+    steps(20)
+    shared = sorted(path.name for path in Path("/dev/shm").iterdir() if "mydist" in path.name)
+    before = resident_bytes()
+    steps(100)
+    # One leaked copy of the gradients per step would be 150 MB.
+    assert resident_bytes() - before < 20_000_000
+    again = sorted(path.name for path in Path("/dev/shm").iterdir() if "mydist" in path.name)
+    assert len(again) <= len(shared)
+
+
+@check(min_size=2)
+def errors_name_the_parameter_and_leave_the_rest_usable() -> None:
+    model = tiny_model()
+    optimizer = wrapped(model, True)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, md.rank(), step).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    layer: Any = model[0]
+    layer.bias.data = torch.zeros(6 if md.rank() == 1 else 5).double()
+    layer.weight.data = torch.ones(6 if md.rank() == 1 else 5, 4).double()
+    last: Any = model[2]
+    last.weight.data = torch.ones(2, 6 if md.rank() == 1 else 5).double()
+    loss_of(model, md.rank(), 2).backward()
+    try:
+        optimizer.synchronize()
+    except md.MismatchError as error:
+        assert "True." in str(error) and "weight" in str(error), error
+    else:
+        raise AssertionError("no MismatchError")
+    for parameter, size in ((layer.bias, (5,)), (layer.weight, (5, 4)), (last.weight, (2, 5))):
+        parameter.data = torch.ones(size).double()
+    for step in range(3, 5):
+        optimizer.zero_grad()
+        loss_of(model, md.rank(), step).backward()
+        optimizer.step()
+    expect_equal_parameters(model)
+
+
+@check(min_size=2)
+def explain_tells_about_the_buckets() -> None:
+    model = wide_model()
+    optimizer = wrapped(model, True)
+    plain(model, optimizer, 0)
+    facts = md.explain().facts
+    assert {"backend", "data path", "fusion", "latency", "throughput"} <= set(facts)
+    assert facts["latency"].choice.endswith(" us") and facts["throughput"].choice.endswith(" GB/s")
+    buckets = [fact for topic, fact in facts.items() if topic.startswith("buckets")]
+    assert any(fact.choice.startswith("12 gradients in ") for fact in buckets)
+    assert all("sqrt(" in fact.reason for fact in buckets)
+    everyone = md.allgather_object((optimizer._distribution.path.bucket_sizes(), str(md.explain())))
+    assert len({sizes for sizes, _ in everyone}) == 1
