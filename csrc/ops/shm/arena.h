@@ -100,8 +100,6 @@ class MYDIST_EXPORT Arena {
   // Its pid as this process sees it, 0 where it cannot; nothing when it has ended, or is ours.
   std::optional<pid_t> LockHolder(int peer) const { return file_->LockHolder(peer); }
 
-  // "rank 3 (host a, pid 71)".
-  std::string Name(int peer) const;
   // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
   Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
   // Tells the peers that this rank takes part no more.
