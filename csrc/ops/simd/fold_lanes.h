@@ -79,6 +79,55 @@ struct Fold {
     }
   }
 
+  // Sums of few sources, as most are: pointers stay in registers, which leaves the CPU room to look
+  // far ahead in memory. Returns where the whole tiles end.
+  template <int kSources>
+  static int64_t SumFew(const FoldCall& call, const Scaling& after, int64_t bytes) {
+    const char* sources[kSources];
+    char* outputs[kSources];
+    const auto output_count = static_cast<int>(call.output_count);
+    for (int k = 0; k < kSources; ++k) {
+      sources[k] = static_cast<const char*>(call.sources[k]);
+      outputs[k] = k < output_count ? static_cast<char*>(call.outputs[k]) : nullptr;
+    }
+    const bool is_scaled = !after.is_one;
+    int64_t offset = 0;
+    for (; offset + kTileVectors * kPackedBytes <= bytes; offset += kTileVectors * kPackedBytes) {
+      Wide sum[kTileVectors];
+      for (int j = 0; j < kTileVectors; ++j) {
+        const int64_t at = offset + j * kPackedBytes;
+        sum[j] = L::Widen(LoadVector<Packed>(sources[0] + at));
+        for (int k = 1; k < kSources; ++k) {
+          sum[j] = Combine<kOp, T>()(sum[j], L::Widen(LoadVector<Packed>(sources[k] + at)));
+        }
+      }
+      if (is_scaled) [[unlikely]] {
+        for (int j = 0; j < kTileVectors; ++j) sum[j] = Scale<T>()(sum[j], after);
+      }
+      Packed packed[kTileVectors];
+      for (int j = 0; j < kTileVectors; ++j) packed[j] = L::NarrowCanonical(Canonical(sum[j]));
+      for (int k = 0; k < kSources; ++k) {
+        if (outputs[k] == nullptr) break;
+        for (int j = 0; j < kTileVectors; ++j) {
+          StoreVector(outputs[k] + offset + j * kPackedBytes, packed[j]);
+        }
+      }
+    }
+    return offset;
+  }
+
+  // How much of the fold SumFew has done; 0 when it is not for it.
+  static int64_t TrySumFew(const FoldCall& call, const FoldScaling& scaling, int64_t bytes) {
+    if constexpr (kOp == ReduceOp::kSum) {
+      if (!scaling.before.is_one || call.output_count > call.source_count) return 0;
+      if (call.source_count == 2) return SumFew<2>(call, scaling.after, bytes);
+      if (call.source_count == 3) return SumFew<3>(call, scaling.after, bytes);
+      if (call.source_count == 4) return SumFew<4>(call, scaling.after, bytes);
+      if (call.source_count == 8) return SumFew<8>(call, scaling.after, bytes);
+    }
+    return 0;
+  }
+
   // Bytes before the outputs are aligned; -1 when they never are all at once.
   static int64_t BytesToAlignment(const FoldCall& call) {
     const auto beyond = [&](size_t k) __attribute__((always_inline)) {
@@ -97,8 +146,8 @@ struct Fold {
     const int64_t bytes = call.count * kElementBytes;
     const int64_t head = call.streams ? BytesToAlignment(call) : -1;
     const bool streams = head >= 0 && head < bytes;
-    int64_t offset = streams ? head : 0;
-    if (offset > 0) FoldPart(call, scaling, 0, offset);
+    int64_t offset = streams ? head : TrySumFew(call, scaling, bytes);
+    if (streams && head > 0) FoldPart(call, scaling, 0, head);
     for (; offset + kTileVectors * kPackedBytes <= bytes; offset += kTileVectors * kPackedBytes) {
       FoldAt<kTileVectors>(call, scaling, offset, streams);
     }

@@ -59,6 +59,13 @@ FoldCall CallOf(const Reduction& reduction, int64_t count) {
           .streams = false};
 }
 
+template <typename Pointer>
+std::vector<Pointer> PointersTo(std::vector<Elements>& tensors) {
+  std::vector<Pointer> pointers;
+  for (Elements& tensor : tensors) pointers.push_back(tensor.data());
+  return pointers;
+}
+
 // The result in memory of its own, guarded by bytes that must stay.
 Elements Folded(const Kernels& kernels, const std::vector<Elements>& inputs, const FoldCase& fold,
                 bool streams = false) {
@@ -137,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(All, SimdPaths, ::testing::ValuesIn(kAllSimdPaths),
 TEST_P(SimdPaths, FoldsLikeThePortableOneBitForBit) {
   for (const DataType dtype : ::mydist::testing::kAllDataTypes) {
     VisitReductions(dtype, [&](const Reduction& reduction) {
-      for (const int size : {1, 2, 3, 8}) {
+      for (const int size : {1, 2, 3, 4, 5, 8}) {
         std::vector<Elements> inputs;
         for (int rank = 0; rank < size; ++rank) {
           inputs.push_back(AnyBits(dtype, 700, static_cast<uint64_t>(rank)));
@@ -160,7 +167,7 @@ TEST_P(SimdPaths, AgreesWithTheReference) {
   for (const DataType dtype : ::mydist::testing::kAllDataTypes) {
     for (const ReduceOp op : kFoldOps) {
       if (!HasMeaning(op, dtype)) continue;
-      for (const int size : {2, 5}) {
+      for (const int size : {2, 4, 5}) {
         const Reduction reduction{.dtype = dtype, .op = op};
         const auto inputs = ::mydist::testing::ContributionsOf(dtype, size, 1003);
         const Elements got = Folded(kernels(), inputs, {reduction, size, 1003, 0});
@@ -171,27 +178,30 @@ TEST_P(SimdPaths, AgreesWithTheReference) {
   }
 }
 
+// Into all sources, and into all and one more.
 TEST_P(SimdPaths, WritesTheSameIntoEveryOutput) {
+  constexpr int64_t kCount = 997;
   for (const DataType dtype : ::mydist::testing::kAllDataTypes) {
-    const Reduction reduction{.dtype = dtype, .op = ReduceOp::kSum};
-    constexpr int64_t kCount = 997;
-    auto inputs = ::mydist::testing::ContributionsOf(dtype, 3, kCount);
-    const Elements expected = Folded(kernels(), inputs, {reduction, 3, kCount, 0});
-    Elements extra(dtype, kCount);
-    const std::array<const void*, 3> sources = {inputs[0].data(), inputs[1].data(),
-                                                inputs[2].data()};
-    const std::array<void*, 4> outputs = {inputs[2].data(), extra.data(), inputs[0].data(),
-                                          inputs[1].data()};
-    FoldCall call = CallOf(reduction, kCount);
-    call.sources = sources.data();
-    call.source_count = sources.size();
-    call.outputs = outputs.data();
-    call.output_count = outputs.size();
-    kernels().fold(call);
-    inputs.push_back(extra);
-    for (const Elements& output : inputs) {
-      EXPECT_TRUE(std::equal(output.bytes.begin(), output.bytes.end(), expected.bytes.begin()))
-          << DataTypeName(dtype);
+    for (const size_t size : {2, 3, 4, 5, 8}) {
+      for (const size_t extra : {0, 1}) {
+        const Reduction reduction{.dtype = dtype, .op = ReduceOp::kSum};
+        auto tensors = ::mydist::testing::ContributionsOf(dtype, static_cast<int>(size), kCount);
+        const Elements expected = Folded(kPortableKernels, tensors, {reduction, 0, kCount, 0});
+        tensors.resize(size + extra, Elements(dtype, kCount));
+        const std::vector<const void*> sources = PointersTo<const void*>(tensors);
+        std::vector<void*> outputs = PointersTo<void*>(tensors);
+        std::rotate(outputs.begin(), outputs.begin() + 1, outputs.end());
+        FoldCall call = CallOf(reduction, kCount);
+        call.sources = sources.data();
+        call.source_count = size;
+        call.outputs = outputs.data();
+        call.output_count = outputs.size();
+        kernels().fold(call);
+        for (const Elements& tensor : tensors) {
+          EXPECT_TRUE(std::equal(tensor.bytes.begin(), tensor.bytes.end(), expected.bytes.begin()))
+              << DataTypeName(dtype) << " " << size << " + " << extra;
+        }
+      }
     }
   }
 }
