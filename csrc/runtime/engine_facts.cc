@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 
+#include "ops/simd/simd_path.h"
 #include "runtime/engine.h"
 
 namespace mydist {
@@ -41,6 +42,8 @@ Fact Hierarchy(const Config& config) {
 std::vector<Fact> Engine::Explain() const {
   std::vector<Fact> facts = {DataPath(config_, topology_, shm_.get())};
   if (topology_.cross_size > 1) facts.push_back(Hierarchy(config_));
+  facts.push_back({"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
+                   config_.simd == "auto" ? "the widest this CPU has" : "MYDIST_SIMD is set"});
   facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),
                    "MYDIST_FUSION_THRESHOLD_MB or its default"});
   if (costs_.measured()) {

@@ -115,11 +115,11 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Topology& topology
   return SharedMemory{nullptr, established.reason};
 }
 
-void LogStart(const StartedJob& job, const std::string& why) {
+void LogStart(const StartedJob& job) {
   const Topology& topology = job.topology;
   if (topology.local_rank != 0) return;
   MYDIST_LOG(kInfo) << "the job of " << topology.size << " ranks uses the " << job.backend
-                    << " backend: " << why << "; those of host "
+                    << " backend: " << job.backend_reason << "; those of host "
                     << topology.hosts[static_cast<size_t>(topology.rank)] << " reduce "
                     << (job.shm == nullptr ? "over the backend"
                                            : "through shared memory; " + job.shm->Description());
@@ -154,7 +154,8 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   }
   MYDIST_RETURN_IF_ERROR(met);
   job.connection = std::move(connection);
-  LogStart(job, job.backend == "local" ? "there is one rank" : "the job was started by it");
+  job.backend_reason = job.backend == "local" ? "there is one rank" : "the job was started by it";
+  LogStart(job);
   return job;
 }
 
@@ -179,13 +180,14 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
                  .topology = std::move(meeting.topology),
                  .connection = {},
                  .shm = std::move(memory.port),
-                 .wants_timeline = meeting.wants_timeline};
+                 .wants_timeline = meeting.wants_timeline,
+                 .backend_reason = choice.why};
   if (choice.name == "local") {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
   } else {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
   }
-  LogStart(job, choice.why);
+  LogStart(job);
   return job;
 }
 

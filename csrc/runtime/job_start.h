@@ -20,6 +20,7 @@ struct StartedJob {
   Connection connection;
   std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
   bool wants_timeline = false;        // Rank 0's word.
+  std::string backend_reason{};       // Why this backend.
 };
 
 // As process::Init.

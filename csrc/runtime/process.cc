@@ -20,6 +20,7 @@ struct Instance {
   Mutex mutex;
   std::shared_ptr<Engine> engine MYDIST_GUARDED_BY(mutex);
   std::string backend MYDIST_GUARDED_BY(mutex);
+  std::string backend_reason MYDIST_GUARDED_BY(mutex);
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before anybody sees the instance.
 };
@@ -92,6 +93,7 @@ Status Init(const InitOptions& options) {
   MutexLock lock(instance.mutex);
   instance.engine = std::move(engine);
   instance.backend = std::move(job.backend);
+  instance.backend_reason = std::move(job.backend_reason);
   g_is_initialized.store(true);
   return Status::Ok();
 }
@@ -201,9 +203,10 @@ Result<Config> GetConfig() {
 
 Result<std::vector<Fact>> Explain() {
   MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  MYDIST_ASSIGN_OR_RETURN(const std::string backend, BackendName());
   std::vector<Fact> facts = engine->Explain();
-  facts.insert(facts.begin(), {"backend", backend, "as init() was told"});
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  facts.insert(facts.begin(), {"backend", instance.backend, instance.backend_reason});
   return facts;
 }
 

@@ -210,7 +210,7 @@ def explain_tells_about_the_buckets() -> None:
     optimizer = wrapped(model, True)
     plain(model, optimizer, 0)
     facts = md.explain().facts
-    assert {"backend", "data path", "fusion", "latency", "throughput"} <= set(facts)
+    assert {"backend", "data path", "kernels", "fusion", "latency", "throughput"} <= set(facts)
     assert facts["latency"].choice.endswith(" us") and facts["throughput"].choice.endswith(" GB/s")
     buckets = [fact for topic, fact in facts.items() if topic.startswith("buckets")]
     assert any(fact.choice.startswith("12 gradients in ") for fact in buckets)
