@@ -9,19 +9,6 @@
 
 namespace mydist::shm {
 
-namespace {
-
-// Later outputs are stored from L1.
-void FoldIntoAll(std::span<const void* const> sources, std::span<void* const> outputs,
-                 int64_t count, const Reduction& reduction) {
-  ReduceInRankOrder(sources, outputs.front(), count, reduction);
-  for (void* output : outputs.subspan(1)) {
-    CopyBytes(output, outputs.front(), count * SizeOf(reduction.dtype));
-  }
-}
-
-}  // namespace
-
 DirectCollectives::DirectCollectives(const ShmTeam& team)
     : team_(team), places_(static_cast<size_t>(team.size)) {}
 
@@ -146,7 +133,7 @@ Status DirectCollectives::FoldChunk(const Fold& fold, const Receivers& receivers
     sources_.push_back(source);
   }
   MYDIST_RETURN_IF_ERROR(CollectOutputs(fold, receivers));
-  FoldIntoAll(sources_, outputs_, fold.count, *fold.reduction);
+  ReduceInRankOrder(sources_, outputs_, fold.count, *fold.reduction);
   for (int rank = 0; rank < team_.size; ++rank) {
     if (rank == team_.rank || !Receives(rank, receivers)) continue;
     const Place place = PlacesOf(rank).output.At(fold.offset * element_bytes);
