@@ -146,8 +146,9 @@ void LocalControlPlane::RingOwn(uint32_t waiting) {
 }
 
 void LocalControlPlane::HandleEnd(int index) {
-  peers_[static_cast<size_t>(index)]->has_ended.store(true);
+  // In this order: once the loss has been reported, nothing tells Close that there is less to send.
   outbox_.Abandon(index);
+  peers_[static_cast<size_t>(index)]->has_ended.store(true);
   if (IsLost(index)) RingOwn(memory_.line(index_).waiting.load());
 }
 
