@@ -36,7 +36,7 @@ class Coordinator::Impl {
  public:
   Impl(CoordinatorOptions options, ControlPlane* plane)
       : options_(std::move(options)),
-        vertex_(MakeVertex(options_.rank, options_.size, options_.radix)),
+        vertex_(MakeVertex(options_.rank, options_.size, options_.radix, options_.hosts)),
         port_(plane),
         membership_(options_.size),
         sets_(vertex_, OptionsOf(options_)) {

@@ -27,7 +27,7 @@ struct CoordinatorOptions {
   int64_t cache_capacity = 1024;               // Tensors; 0 switches the response cache off.
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
-  std::vector<std::string> hosts;              // Of each rank, for messages; may be empty.
+  std::vector<std::string> hosts;              // Of each rank, for tree and messages; may be empty.
 };
 
 // Counted since construction.

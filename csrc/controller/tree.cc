@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -9,19 +12,49 @@
 namespace mydist {
 namespace {
 
-// Each level of a subtree is one run of consecutive ranks, so the result is ascending.
-std::vector<int32_t> Subtree(int32_t top, int32_t size, int32_t radix) {
-  std::vector<int32_t> ranks;
-  int64_t first = top;
-  int64_t last = top;
-  while (first < size) {
-    for (int64_t rank = first; rank <= std::min<int64_t>(last, size - 1); ++rank) {
-      ranks.push_back(static_cast<int32_t>(rank));
-    }
-    first = first * radix + 1;
-    last = last * radix + radix;
+// Below this, children shared out between host and hosts would make a chain of one of the two.
+constexpr int32_t kLeastRadixForHosts = 4;
+
+// Of each of `ranks`, ascending, in a tree of them whose top is the first. The top keeps its own.
+void LinkTree(const std::vector<int32_t>& ranks, int32_t radix, std::vector<int32_t>& parents) {
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    parents[static_cast<size_t>(ranks[i])] = ranks[(i - 1) / static_cast<size_t>(radix)];
+  }
+}
+
+// The ranks of each host, ascending by their lowest one.
+std::vector<std::vector<int32_t>> RanksByHost(const std::vector<std::string>& hosts) {
+  std::vector<std::vector<int32_t>> ranks;
+  std::map<std::string_view, size_t> index_of;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto [entry, is_new] = index_of.emplace(hosts[rank], ranks.size());
+    if (is_new) ranks.emplace_back();
+    ranks[entry->second].push_back(static_cast<int32_t>(rank));
   }
   return ranks;
+}
+
+// Of each rank; -1 for the root. A parent is always lower than its children.
+std::vector<int32_t> Parents(int32_t size, int32_t radix, const std::vector<std::string>& hosts) {
+  std::vector<int32_t> parents(static_cast<size_t>(size), -1);
+  const std::vector<std::vector<int32_t>> by_host = RanksByHost(hosts);
+  size_t largest = 0;
+  for (const auto& ranks : by_host) largest = std::max(largest, ranks.size());
+  if (by_host.size() < 2 || largest < 2 || radix < kLeastRadixForHosts) {
+    std::vector<int32_t> all(static_cast<size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    LinkTree(all, radix, parents);
+    return parents;
+  }
+  const int32_t local_radix =
+      static_cast<int32_t>(std::min(largest - 1, static_cast<size_t>(radix / 2)));
+  std::vector<int32_t> leaders;
+  for (const auto& ranks : by_host) {
+    LinkTree(ranks, local_radix, parents);
+    leaders.push_back(ranks.front());
+  }
+  LinkTree(leaders, radix - local_radix, parents);
+  return parents;
 }
 
 // Both ascending.
@@ -41,18 +74,29 @@ std::optional<size_t> Vertex::LaneOf(int32_t peer) const {
   return static_cast<size_t>(lane - lanes.begin());
 }
 
-Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix) {
+Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix,
+                  const std::vector<std::string>& hosts) {
   MYDIST_CHECK(rank >= 0 && rank < size && radix >= 1);
-  Vertex vertex;
-  vertex.rank = rank;
-  vertex.parent = rank == 0 ? -1 : (rank - 1) / radix;
-  vertex.lanes.push_back({rank, {rank}});
-  const int64_t first_child = int64_t{rank} * radix + 1;
-  for (int64_t child = first_child; child < std::min<int64_t>(first_child + radix, size); ++child) {
-    const auto peer = static_cast<int32_t>(child);
-    vertex.lanes.push_back({peer, Subtree(peer, size, radix)});
+  MYDIST_CHECK(hosts.empty() || hosts.size() == static_cast<size_t>(size));
+  const std::vector<int32_t> parents = Parents(size, radix, hosts);
+  Vertex vertex{
+      .rank = rank, .parent = parents[static_cast<size_t>(rank)], .lanes = {{rank, {rank}}}};
+  vertex.members = {rank};
+  // Which lane each rank below us is in; parents come first.
+  std::vector<size_t> lane_of(static_cast<size_t>(size), 0);
+  for (int32_t below = rank + 1; below < size; ++below) {
+    const int32_t parent = parents[static_cast<size_t>(below)];
+    size_t& lane = lane_of[static_cast<size_t>(below)];
+    if (parent == rank) {
+      lane = vertex.lanes.size();
+      vertex.lanes.push_back({below, {}});
+    } else {
+      lane = lane_of[static_cast<size_t>(parent)];
+    }
+    if (lane == 0) continue;
+    vertex.lanes[lane].ranks.push_back(below);
+    vertex.members.push_back(below);
   }
-  vertex.members = Subtree(rank, size, radix);
   return vertex;
 }
 

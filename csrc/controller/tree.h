@@ -1,12 +1,15 @@
 // Tree: how the ranks form the tree of coordinators. Pure.
-// Parent of rank r is (r - 1) / radix, the root is rank 0. A vertex sees its subtree as lanes:
-// lane 0 is the rank itself, lane i its i-th child with everything below it. For a process set the
-// same tree is used, restricted to the set's members: lanes without any are left out.
+// The root is rank 0; on one host the parent of rank r is (r - 1) / radix. Of several hosts each
+// has such a tree of its own, with its lowest rank on top, and those form one with each other: what
+// passes between hosts does so once. A vertex sees its subtree as lanes: lane 0 is the rank itself,
+// lane i its i-th child with everything below it. For a process set the same tree is used,
+// restricted to the set's members: lanes without any are left out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace mydist {
@@ -28,8 +31,10 @@ struct Vertex {
   std::optional<size_t> LaneOf(int32_t peer) const;
 };
 
-// 0 <= rank < size, radix >= 1.
-Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix);
+// 0 <= rank < size, radix >= 1: the most children of a vertex. `hosts`: of each rank, or empty; the
+// same on all ranks.
+Vertex MakeVertex(int32_t rank, int32_t size, int32_t radix,
+                  const std::vector<std::string>& hosts = {});
 
 // What the vertex sees of the ranks of a process set (ascending).
 Vertex Restrict(const Vertex& vertex, const std::vector<int32_t>& set_ranks);

@@ -132,6 +132,12 @@ Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& opt
   return plugin->Connect({options.rank, options.size, &config, options.exchange, options.members});
 }
 
+// What stays inside a host need not pass through what connects the hosts.
+Status ShareAmongHosts(StartedJob& job) {
+  if (job.shm == nullptr || HostCount(job.topology) == 1) return Status::Ok();
+  return ShareWithinHost(job.connection, job.shm);
+}
+
 // The ranks meet over what they are connected by.
 Result<StartedJob> MeetConnected(std::string backend, Connection connection, const Config& config) {
   StartedJob job{.backend = std::move(backend), .topology = {}, .connection = {}, .shm = nullptr};
@@ -154,6 +160,7 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   }
   MYDIST_RETURN_IF_ERROR(met);
   job.connection = std::move(connection);
+  MYDIST_RETURN_IF_ERROR(ShareAmongHosts(job));
   job.backend_reason = job.backend == "local" ? "there is one rank" : "the job was started by it";
   LogStart(job);
   return job;
@@ -186,6 +193,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
   } else {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
+    MYDIST_RETURN_IF_ERROR(ShareAmongHosts(job));
   }
   LogStart(job);
   return job;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/factory.h"
+#include "backends/local/composite_control_plane.h"
 #include "backends/local/control_memory.h"
 #include "backends/local/local_control_plane.h"
 #include "ops/shm/shm_port.h"
@@ -47,6 +48,12 @@ Result<Connection> ConnectLocal(std::shared_ptr<shm::ShmPort> port, BootstrapExc
   connection.transport = std::make_unique<LocalTransport>(std::move(port));
   connection.exchange = std::move(exchange);
   return connection;
+}
+
+Status ShareWithinHost(Connection& connection, std::shared_ptr<shm::ShmPort> port) {
+  MYDIST_ASSIGN_OR_RETURN(connection.control, local::CompositeControlPlane::Open(
+                                                  std::move(connection.control), std::move(port)));
+  return Status::Ok();
 }
 
 }  // namespace mydist

@@ -43,16 +43,23 @@ LocalControlPlane::~LocalControlPlane() {
   if (!is_closed_) Leave(PlaneState::kBroken);
 }
 
+bool LocalControlPlane::Reaches(int rank) const {
+  const std::vector<int>& ranks = port_->arena().ranks();
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
 Status LocalControlPlane::Send(int peer, Bytes payload) {
-  const auto indices = port_->IndicesOf({peer});
-  MYDIST_CHECK(indices.has_value() && indices->front() != index_);
+  MYDIST_CHECK(Reaches(peer));
+  const std::vector<int>& ranks = port_->arena().ranks();
+  const auto index =
+      static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), peer) - ranks.begin());
+  MYDIST_CHECK(index != index_);
   if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
     return Status::Internal("a control message of " + std::to_string(payload.size()) +
                             " bytes is longer than the limit of " +
                             std::to_string(kMaxControlMessageBytes) +
                             "; submit fewer tensors at once");
   }
-  const int index = indices->front();
   if (IsLost(index)) return Lost(index);
   if (memory_.line(index).state.load() != PlaneState::kOpen) {
     MYDIST_RETURN_IF_ERROR(FindCause());
@@ -146,8 +153,9 @@ void LocalControlPlane::RingOwn(uint32_t waiting) {
 }
 
 void LocalControlPlane::HandleEnd(int index) {
-  peers_[static_cast<size_t>(index)]->has_ended.store(true);
+  // In this order: once the loss has been reported, nothing tells Close that there is less to send.
   outbox_.Abandon(index);
+  peers_[static_cast<size_t>(index)]->has_ended.store(true);
   if (IsLost(index)) RingOwn(memory_.line(index_).waiting.load());
 }
 

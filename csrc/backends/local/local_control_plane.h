@@ -25,6 +25,8 @@ class LocalControlPlane final : public ControlPlane {
   // Without Close before, the peers take this rank for lost.
   ~LocalControlPlane() override;
 
+  // Whether `rank` of the job is on this host, ourselves included.
+  bool Reaches(int rank) const;
   Status Send(int peer, Bytes payload) override;
   Result<std::optional<IncomingMessage>> Receive() override;
   void Await(TimePoint deadline) override;
