@@ -16,6 +16,7 @@ bool DirectCollectives::IsPossible() const { return memory().HasHeap() || memory
 
 Status DirectCollectives::PostPlaces(const PlaceMessage& mine) {
   places_[static_cast<size_t>(team_.rank)] = mine;
+  has_ended_ = false;
   MYDIST_RETURN_IF_ERROR(team_.steps().Publish(team_.peers, &mine, sizeof mine));
   ReadPlaces();
   return Status::Ok();
@@ -24,6 +25,7 @@ Status DirectCollectives::PostPlaces(const PlaceMessage& mine) {
 template <typename PlaceFor>
 Status DirectCollectives::PostPlacesEach(PlaceFor place_for) {
   int rank = 0;
+  has_ended_ = false;
   MYDIST_RETURN_IF_ERROR(team_.steps().PublishEach(team_.peers, [&](int peer, uint8_t* room) {
     while (team_.member(rank) != peer) ++rank;
     const PlaceMessage message{.input = place_for(rank), .output = {}};
@@ -302,21 +304,29 @@ Result<bool> DirectCollectives::Alltoall(const uint8_t* input, std::span<const i
 Result<bool> DirectCollectives::Send(const uint8_t* data, int64_t bytes, int peer) {
   const int receiver = team_.member(peer);
   const PlaceMessage mine{.input = memory().PlaceOf(data, bytes), .output = {}};
+  has_ended_ = false;
   MYDIST_RETURN_IF_ERROR(team_.steps().Publish({&receiver, 1}, &mine, sizeof mine));
   if (mine.input.kind == PlaceKind::kUnreachable) return false;
-  MYDIST_RETURN_IF_ERROR(team_.steps().Publish({&receiver, 1}));
+  MYDIST_RETURN_IF_ERROR(End({&receiver, 1}));
   return true;
 }
 
 Result<bool> DirectCollectives::Receive(uint8_t* data, int64_t bytes, int peer) {
   const int sender = team_.member(peer);
+  has_ended_ = false;
   MYDIST_RETURN_IF_ERROR(team_.steps().Publish({&sender, 1}));
   PlaceMessage theirs;
   std::memcpy(&theirs, team_.steps().MessageOf(sender), sizeof theirs);
   if (theirs.input.kind == PlaceKind::kUnreachable) return false;
   MYDIST_RETURN_IF_ERROR(memory().Read(sender, theirs.input, data, bytes));
-  MYDIST_RETURN_IF_ERROR(team_.steps().Publish({&sender, 1}));
+  MYDIST_RETURN_IF_ERROR(End({&sender, 1}));
   return true;
+}
+
+Status DirectCollectives::Settle(const Status& error, std::span<const int> peers) {
+  team_.port->Leave();  // They need not wait for us.
+  team_.steps().AwaitQuiet(peers, has_ended_ ? 0 : 1);
+  return error;
 }
 
 }  // namespace mydist::shm

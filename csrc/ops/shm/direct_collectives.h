@@ -47,6 +47,10 @@ class DirectCollectives {
   Result<bool> Send(const uint8_t* data, int64_t bytes, int peer);
   Result<bool> Receive(uint8_t* data, int64_t bytes, int peer);
 
+  // After one of the above has failed, before its tensors may be freed: until then those of `peers`
+  // (of the arena) who are still at it may read and write them. This rank leaves. Gives `error`.
+  Status Settle(const Status& error, std::span<const int> peers);
+
  private:
   // What a rank folds: `count` elements from `offset` on of everybody's input.
   struct Fold {
@@ -72,7 +76,11 @@ class DirectCollectives {
   bool AnyIs(PlaceKind kind) const;
   const PlaceMessage& PlacesOf(int rank) const { return places_[static_cast<size_t>(rank)]; }
   // Nobody reads or writes a peer's tensor any more.
-  Status End() { return team_.steps().Publish(team_.peers); }
+  Status End() { return End(team_.peers); }
+  Status End(std::span<const int> peers) {
+    has_ended_ = true;
+    return team_.steps().Publish(peers);
+  }
 
   Status FoldFromAnywhere(uint8_t* data, int64_t count, const Reduction& reduction);
   Status FoldSlice(const Fold& fold, const Receivers& receivers);
@@ -93,6 +101,7 @@ class DirectCollectives {
   static constexpr int64_t kPrivateBytes = 512 << 10;
 
   const ShmTeam& team_;
+  bool has_ended_ = false;  // The call in progress has posted its last step.
   // Kept between calls for their memory only.
   std::vector<PlaceMessage> places_;  // By rank.
   std::vector<const void*> sources_;

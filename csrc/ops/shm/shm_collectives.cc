@@ -1,16 +1,19 @@
 #include "ops/shm/shm_collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ops/element.h"
 
-// Runs a direct algorithm; goes on when the tensors cannot be reached.
-#define MYDIST_RETURN_IF_DONE(expression)              \
-  do {                                                 \
-    const ::mydist::Result<bool> done_ = (expression); \
-    if (!done_.ok() || *done_) return done_.status();  \
+// Runs a direct algorithm among `peers`; goes on when the tensors cannot be reached.
+#define MYDIST_RETURN_IF_DONE_AMONG(peers, expression)               \
+  do {                                                               \
+    const ::mydist::Result<bool> done_ = (expression);               \
+    if (!done_.ok()) return direct_.Settle(done_.status(), (peers)); \
+    if (*done_) return ::mydist::Status::Ok();                       \
   } while (false)
+#define MYDIST_RETURN_IF_DONE(expression) MYDIST_RETURN_IF_DONE_AMONG(team_.peers, expression)
 
 namespace mydist::shm {
 
@@ -87,14 +90,16 @@ Status ShmCollectives::Scatter(const void* input, std::span<const int64_t> byte_
 
 Status ShmCollectives::Send(const void* data, int64_t bytes, int peer) {
   if (is_direct_ && bytes > limits_.slot_bytes) {
-    MYDIST_RETURN_IF_DONE(direct_.Send(AsBytes(data), bytes, peer));
+    const std::array<int, 1> peers{team_.member(peer)};
+    MYDIST_RETURN_IF_DONE_AMONG(peers, direct_.Send(AsBytes(data), bytes, peer));
   }
   return rest_.Send(data, bytes, peer);
 }
 
 Status ShmCollectives::Receive(void* data, int64_t bytes, int peer) {
   if (is_direct_ && bytes > limits_.slot_bytes) {
-    MYDIST_RETURN_IF_DONE(direct_.Receive(AsBytes(data), bytes, peer));
+    const std::array<int, 1> peers{team_.member(peer)};
+    MYDIST_RETURN_IF_DONE_AMONG(peers, direct_.Receive(AsBytes(data), bytes, peer));
   }
   return rest_.Receive(data, bytes, peer);
 }

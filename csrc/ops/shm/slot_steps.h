@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -58,10 +59,15 @@ class SlotSteps {
   const uint8_t* SlotOf(int rank) const {
     return arena_->slot(rank, halves_[static_cast<size_t>(rank)]);
   }
+  // After an error, when this rank has left: waits until each of `peers` has posted `more_steps`
+  // beyond the last step posted to it, or is gone; not for ever, since it may be stopped.
+  void AwaitQuiet(std::span<const int> peers, uint64_t more_steps);
   // The slots of `peers` have been read.
   void Finish(std::span<const int> peers);
 
  private:
+  static constexpr std::chrono::seconds kQuietLimit{2};
+
   Status AwaitPosts(std::span<const int> peers);
   bool IsRead(int peer) const;
 

@@ -11,8 +11,10 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <cstddef>
 #include <fstream>
+#include <future>
 
 #include "ops/shm/mixed_places_suite.h"
 #include "ops/shm/shm_ranks.h"
@@ -69,6 +71,41 @@ TEST_P(MixedPlaces, GiveTheSameBitsAsProcesses) {
     RunMixedPlaces(*port, seat.rank, size(), 60);
   });
   for (int rank = 0; rank < size(); ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+// Whoever is still at it may write to the tensors of one that has given up.
+TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
+  constexpr int64_t kCount = 64 << 10;
+  std::promise<void> is_working;
+  std::atomic<bool> has_returned{false};
+  OnThreadsWithPort(3, kSmallSlot, [&](ShmPort& port, int rank) {
+    const std::array<std::vector<int>, 3> peers{{{1, 2}, {0, 2}, {0, 1}}};
+    const auto memory = port.heap()->Allocate(kCount * int64_t{sizeof(float)});
+    ASSERT_TRUE(memory.ok());
+    const Place place = port.peer_memory().PlaceOf(memory->get(), kCount * int64_t{sizeof(float)});
+    const PlaceMessage message{place, place};
+    if (rank == 0) {
+      ShmCollectives collectives(&port, AllOf(3));
+      const Status status = collectives.Allreduce(memory->get(), kCount, {DataType::kFloat32});
+      has_returned.store(true);
+      EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+      return;
+    }
+    ASSERT_TRUE(
+        port.steps().Publish(peers[static_cast<size_t>(rank)], &message, sizeof message).ok());
+    if (rank == 1) {
+      // Gone, once the other one is in the middle of it.
+      is_working.get_future().wait();
+      port.Leave();
+      return;
+    }
+    is_working.set_value();
+    const RankLine& other = port.arena().rank_line(0);
+    while (other.presence.load() != Presence::kLeft && !has_returned.load()) sched_yield();
+    EXPECT_FALSE(has_returned.load());
+    port.Leave();
+  });
+  EXPECT_TRUE(has_returned.load());
 }
 
 // The direct way alone, from the smallest tensor on.
