@@ -100,7 +100,7 @@ TEST(BucketPlanTest, EveryGradientOnceInOrder) {
       members.push_back(Gradient(
           random() % 30, random() % 3 == 0 ? DataType::kFloat16 : DataType::kFloat32, group));
     }
-    const BucketSizes sizes{.first_bytes = random() % 40, .bytes = 40};
+    const BucketSizes sizes{.first_bytes = static_cast<int64_t>(random() % 40), .bytes = 40};
     std::vector<size_t> seen;
     std::map<DataType, size_t> last;  // Of the members without a group.
     for (const auto& bucket : PlanBuckets(members, sizes)) {
