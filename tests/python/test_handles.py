@@ -134,7 +134,9 @@ def test_ctrl_c_interrupts_a_wait_and_the_handle_stays_good(run_python: RunPytho
         "except KeyboardInterrupt:\n"
         "    print('interrupted', first.pending())\n"
         "second, q = enqueue('b')\n"
-        "first.synchronize(); second.synchronize()\n"
+        # The two wait for each other.
+        "other = threading.Thread(target=second.synchronize); other.start()\n"
+        "first.synchronize(); other.join()\n"
         "print(p.grad.tolist(), first.pending())\n"
     )
     assert done.stdout.splitlines() == ["interrupted ['a']", "[3.0, 3.0] []"], done.stderr

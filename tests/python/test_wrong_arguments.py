@@ -73,7 +73,7 @@ NOT_TENSORS: dict[str, Case] = {
     "str": (lambda: md.broadcast(untyped("x"), 0), TypeError, r"broadcast: got str, expected a"),
     "dict": (lambda: md.alltoall(untyped({})), TypeError, r"alltoall: got dict, expected a"),
     "bytes": (lambda: md.reducescatter(untyped(b"")), TypeError, r"reducescatter: got bytes"),
-    "in place": (lambda: md.allreduce_(untyped(3)), TypeError, r"allreduce_async_: got int"),
+    "in place": (lambda: md.allreduce_(untyped(3)), TypeError, r"allreduce_: got int"),
     "async": (lambda: md.allgather_async(untyped(())), TypeError, r"allgather_async: got tuple"),
     "group of one tensor": (
         lambda: md.grouped_allreduce(untyped(M)),
@@ -189,12 +189,12 @@ IN_PLACE: dict[str, Case] = {
     "leaf": (
         lambda: md.allreduce_(leaf()),
         ValueError,
-        r"allreduce_async_: the tensor is a leaf that requires grad.*use allreduce\(\), or call it",
+        r"allreduce_: the tensor is a leaf that requires grad.*use allreduce\(\), or call it",
     ),
     "leaf broadcast": (
         lambda: md.broadcast_(leaf(), 0),
         ValueError,
-        r"broadcast_async_: the tensor is a leaf that requires grad.*use broadcast\(\)",
+        r"broadcast_: the tensor is a leaf that requires grad.*use broadcast\(\)",
     ),
     "not a leaf": (
         lambda: md.allreduce_async_(leaf() * 2),
@@ -204,7 +204,7 @@ IN_PLACE: dict[str, Case] = {
     "leaf in a group": (
         lambda: md.grouped_allreduce_([T, leaf()]),
         ValueError,
-        r"grouped_allreduce_async_: tensor 1 is a leaf that requires grad",
+        r"grouped_allreduce_: tensor 1 is a leaf that requires grad",
     ),
 }
 
@@ -373,7 +373,7 @@ PLACES: dict[str, Case] = {
     "root none": (
         lambda: md.broadcast_(T, untyped(None)),
         TypeError,
-        r"broadcast_async_: root_rank is None \(NoneType\), expected an int",
+        r"broadcast_: root_rank is None \(NoneType\), expected an int",
     ),
     "root bool": (lambda: md.broadcast(T, False), TypeError, r"root_rank is False \(bool\)"),
     "splits too many": (
