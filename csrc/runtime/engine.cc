@@ -256,6 +256,7 @@ Status Engine::Execute(const Group& group) {
   const auto named = [&](const Request& request) {
     return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'");
   };
+  PublishStats();  // Whoever learns that it is complete finds it counted.
   for (const auto& agreement : group) {
     CompleteTensor(KeyOf(*agreement), named(agreement->request));
   }
