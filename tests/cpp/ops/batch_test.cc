@@ -185,6 +185,7 @@ TEST_P(Batch, NeighboursAreReducedWhereTheyLie) {
         Neighbours neighbours(reduction.dtype, connection.rank, gap);
         ExpectOk(ExecuteAllreduce(neighbours.batch, reduction, engine.context));
         for (size_t t = 0; t < kCounts.size(); ++t) {
+          if (kCounts[t] == 0) continue;
           EXPECT_EQ(std::memcmp(neighbours.batch[t].output, expected.outputs[t].data(),
                                 expected.outputs[t].bytes.size()),
                     0)
