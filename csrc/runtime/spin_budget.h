@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/usable_cores.h"
 
 namespace mydist {
 
@@ -21,11 +22,8 @@ struct WaitPolicy {
   // What suits `rank_count` ranks that share the cores this process may use: where they are too
   // many, whoever is waited for needs the core.
   static WaitPolicy For(int rank_count) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
     WaitPolicy policy;
-    if (rank_count > (known ? CPU_COUNT(&cores) : 1)) policy.patience = Duration::zero();
+    if (rank_count > UsableCores()) policy.patience = Duration::zero();
     return policy;
   }
 };

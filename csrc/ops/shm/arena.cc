@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/cross_memory.h"
 #include "ops/shm/waking.h"

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/waking.h"
 
 namespace mydist::shm {
+
 Waiter::Waiter(Arena* arena)
     : arena_(arena),
       is_crowded_(arena->size() > UsableCores()),

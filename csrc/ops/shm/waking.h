@@ -5,9 +5,6 @@
 
 namespace mydist::shm {
 
-// Those this process may use, at the time it is asked.
-int UsableCores();
-
 // Lets other processes' SleeperBarrier order this process. False where the kernel cannot.
 bool AcceptSleeperBarriers();
 
