@@ -10,23 +10,12 @@
 #include <thread>
 
 #include "conformance/every_collective_suite.h"
+#include "conformance/sanitizers.h"
 #include "ops/shm/shm_collectives.h"
 #include "ops/shm/shm_ranks.h"
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define MYDIST_IS_SANITIZED 1
-#endif
-#endif
-
 namespace mydist::shm {
 namespace {
-
-#ifdef MYDIST_IS_SANITIZED
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
 
 using ::testing::HasSubstr;
 
