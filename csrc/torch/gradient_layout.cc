@@ -96,7 +96,7 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
     InFlightGradient& held = *parameter.in_flight;
     if (!CheckUntouched(parameter, held).ok()) continue;
     if (held.gradient.defined()) {
-      MakeDenseWire(extent.index, held, 1);
+      MakeDenseWire(extent.index, held);
     } else {
       MakeZeros(parameter, held);
     }

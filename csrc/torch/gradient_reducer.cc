@@ -17,11 +17,6 @@
 namespace mydist {
 namespace {
 
-// Who holds the memory of a gradient that nobody else looks at: its tensor, and while the hook runs
-// perhaps the one that autograd took it from.
-constexpr size_t kHoldersOutsideBackward = 1;
-constexpr size_t kHoldersInBackward = 2;
-
 bool IsAbout(const Status& status, const std::string& name) {
   return !status.ok() && status.message().find("'" + name + "'") != std::string::npos;
 }
@@ -74,7 +69,7 @@ void GradientReducer::OnGradient(size_t index) {
   if (!enabled_) return;
   ++parameter.backward_passes;
   if (parameter.backward_passes < backward_passes_per_step_) return;
-  ThrowIfError(Hold(parameter, kHoldersInBackward));
+  ThrowIfError(Hold(parameter, true));
   // In the first step Synchronize finds out what belongs together.
   if (!parameter.is_laid_out) return;
   std::optional<size_t> due;
@@ -170,11 +165,14 @@ Status GradientReducer::Enqueue(std::span<const size_t> members, Pace pace) {
   return first;
 }
 
-Status GradientReducer::Hold(Parameter& parameter, size_t holder_count) {
+Status GradientReducer::Hold(Parameter& parameter, bool in_backward) {
   GradientsInFlight& others = GradientsInFlight::Instance();
   MYDIST_RETURN_IF_ERROR(others.Check(parameter.tensor, parameter.name, options_.process_set));
   InFlightGradient gradient{};
-  MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient, holder_count));
+  // What was there before has been added to, which shows in the version.
+  const at::Tensor& tensor = parameter.tensor.grad();
+  gradient.is_fresh = in_backward && tensor.defined() && VersionOf(tensor) == 0;
+  MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
   parameter.in_flight = std::move(gradient);
   others.Add(parameter.tensor, parameter.name, options_.process_set);
   return Status::Ok();
@@ -196,7 +194,7 @@ Status GradientReducer::HoldMissing(bool alone) {
     const bool has_gradient = parameter.tensor.grad().defined();
     const bool takes_part = parameter.tensor.requires_grad() && (has_gradient || !alone);
     if (!takes_part && parameter.group.empty()) continue;
-    const Status status = Hold(parameter, kHoldersOutsideBackward);
+    const Status status = Hold(parameter, false);
     if (first.ok()) first = status;
   }
   return first;

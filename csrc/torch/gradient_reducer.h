@@ -89,6 +89,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   struct InFlightGradient {
     std::optional<Handle> handle;  // Once it is enqueued.
     at::Tensor gradient;           // Undefined: zeros were contributed.
+    bool is_fresh = false;         // Made by the backward that the hook belongs to.
     // Of `gradient` when the hook saw it; what the engine writes does not count. Nothing when it
     // shares it.
     std::optional<int64_t> version;
@@ -115,9 +116,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
   };
 
   // In gradient_wire.cc: what travels for a gradient, and what becomes of it.
-  // `holder_count`: how many may hold the memory of a gradient that nobody else looks at.
-  Status MakeWire(Parameter& parameter, InFlightGradient& gradient, size_t holder_count);
-  void MakeDenseWire(size_t index, InFlightGradient& gradient, size_t holder_count);
+  Status MakeWire(Parameter& parameter, InFlightGradient& gradient);
+  void MakeDenseWire(size_t index, InFlightGradient& gradient);
   void MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
   Status MakeSparse(Parameter& parameter, InFlightGradient& gradient) const;
   Status CheckSparse(const Parameter& parameter) const;
@@ -132,7 +132,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   std::vector<size_t> TakeUnplaced();
   void ReserveSlots(std::span<const std::vector<size_t>> buckets);
 
-  Status Hold(Parameter& parameter, size_t holder_count);
+  Status Hold(Parameter& parameter, bool in_backward);
   // Enqueues those of them that are held, under one handle as far as they are dense.
   Status Enqueue(std::span<const size_t> members, Pace pace);
   Status EnqueueTogether(std::vector<size_t> members, Pace pace);

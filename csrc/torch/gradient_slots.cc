@@ -122,10 +122,11 @@ int64_t VersionOf(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
 }
 
-bool CanMove(const at::Tensor& tensor, size_t holder_count) {
-  return !tensor.requires_grad() && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg() && HasMemoryOfItsOwn(tensor) &&
-         tensor.storage().use_count() <= holder_count;
+bool CanMove(const at::Tensor& tensor, bool is_fresh) {
+  const bool is_ordinary =
+      !tensor.requires_grad() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  const bool is_alone = HasMemoryOfItsOwn(tensor) && tensor.storage().use_count() == 1;
+  return is_ordinary && (is_fresh || is_alone);
 }
 
 }  // namespace mydist

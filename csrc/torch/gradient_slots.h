@@ -48,9 +48,10 @@ class GradientSlots {
   int64_t bytes_ = 0;
 };
 
-// Whether the tensor object may be given other memory: it is plain, and nobody else looks at the
-// memory it has. `holder_count`: how many may hold that, the tensor included.
-bool CanMove(const at::Tensor& tensor, size_t holder_count);
+// Whether the tensor object may be given other memory: it is an ordinary one, and nobody else looks
+// at what it has. `is_fresh`: autograd has made it in this very backward, so nobody can have meant
+// to.
+bool CanMove(const at::Tensor& tensor, bool is_fresh);
 
 // Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the
 // user's): then they share its version, which any of them advances.

@@ -10,6 +10,16 @@
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
+namespace {
+
+// What it shared memory with, it shares its version with, too; both end here.
+void MoveTo(at::Tensor& tensor, const at::Tensor& place) {
+  const auto version = static_cast<uint32_t>(VersionOf(tensor));
+  tensor.set_data(place);
+  tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(version));
+}
+
+}  // namespace
 
 at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
   if (options_.wire_format == WireFormat::kAsIs) return dtype;
@@ -59,8 +69,7 @@ Status GradientReducer::MakeSparse(Parameter& parameter, InFlightGradient& gradi
   return CheckReadable(gradient.sparse->values(), GradientOf(parameter.name)).status();
 }
 
-Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradient,
-                                 size_t holder_count) {
+Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradient) {
   const at::NoGradGuard no_grad;
   if (!parameter.tensor.grad().defined()) {
     MakeZeros(parameter, gradient);
@@ -75,24 +84,23 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
   const std::string what = GradientOf(parameter.name);
   MYDIST_RETURN_IF_ERROR(CheckReadable(gradient.gradient, what).status());
   MYDIST_RETURN_IF_ERROR(CheckWritable(gradient.gradient, what));
-  MakeDenseWire(IndexOf(parameter), gradient, holder_count);
+  MakeDenseWire(IndexOf(parameter), gradient);
   return Status::Ok();
 }
 
 // Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
 // stays if it may.
-void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient, size_t holder_count) {
+void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
-  const size_t most_holders = VersionOf(tensor) == 0 ? holder_count : 1;
   at::Tensor slot;
   if (!slots_.Holds(index, tensor)) slot = slots_.Take(index, tensor.sizes(), dtype);
   if (slot.defined()) {
     slot.copy_(tensor);
     copied_bytes_ += slot.nbytes();
     // The same object in another place: whoever refers to it sees what becomes of it.
-    const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, most_holders);
-    if (moves) tensor.set_data(slot);
+    const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, gradient.is_fresh);
+    if (moves) MoveTo(tensor, slot);
     gradient.wire = moves ? tensor : std::move(slot);
   } else {
     gradient.wire = Dense(tensor.to(dtype));

@@ -201,14 +201,28 @@ def test_gradients_that_are_part_of_a_graph_stay() -> None:
         assert gradient(weight).tolist() == [6.0] * 3
 
 
-def test_a_cut_gradient_stays_in_its_tensor() -> None:
+def test_gradients_that_autograd_shares_move_in() -> None:
     reducer = make()
     weights = parameters(reducer, 3, 3)
+    given = torch.ones(3)
+    step(reducer, weights, 1.0)
+    places = addresses(weights)
     for number in (1.0, 2.0):
         clear(weights, to_none=True)
+        copied = reducer.copied_bytes()
         (torch.cat([weight.reshape(3) for weight in weights]) * number).sum().backward()
         reducer.synchronize()
         assert all(gradient(weight).tolist() == [2 * number] * 3 for weight in weights)
+        clear(weights, to_none=True)
+        torch.autograd.backward([weight.view_as(weight) for weight in weights], [given, given])
+        reducer.synchronize()
+        assert all(gradient(weight).tolist() == [2.0] * 3 for weight in weights)
+        assert addresses(weights) == places
+        assert reducer.copied_bytes() - copied == 2 * 6 * 4  # In, and not back.
+        clear(weights, to_none=False)  # They do not share versions any more either.
+        step(reducer, weights, 3.0)
+        assert all(gradient(weight).tolist() == [6.0] * 3 for weight in weights)
+    assert given.tolist() == [1.0] * 3
 
 
 def test_later_and_unfrozen_parameters_get_a_place() -> None:
