@@ -104,9 +104,11 @@ Engine::Engine(EngineOptions options)
 
 Status Engine::MeasureCosts() {
   constexpr int64_t kSmallBytes = 8;
-  constexpr int64_t kLargeBytes = int64_t{1} << 20;
+  // A full heap is no reason not to start: gradients will then lie elsewhere, too.
+  const auto memory = AllocateShared(kProbeBytes);
   const ProbedPath path{.small = executor_.ReducerOf(kSmallBytes),
-                        .large = executor_.ReducerOf(kLargeBytes),
+                        .large = executor_.ReducerOf(kProbeBytes),
+                        .memory = memory.ok() ? reinterpret_cast<float*>(memory->get()) : nullptr,
                         .transport = meter_};
   if (path.small == nullptr || path.large == nullptr) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(costs_, MeasurePath(path));

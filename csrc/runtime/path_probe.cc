@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -12,7 +14,7 @@ namespace {
 
 constexpr int kSmallRounds = 5;
 constexpr int kLargeRounds = 2;
-constexpr int64_t kLargeCount = int64_t{1} << 18;  // 1 MiB of float32.
+constexpr int64_t kLargeCount = kProbeBytes / sizeof(float);
 // Waking the engine for a request and the caller for the result.
 constexpr double kHandOverSeconds = 80e-6;
 // Faster than any memory: keeps the measured time above zero.
@@ -22,12 +24,12 @@ constexpr Reduction kSum{.dtype = DataType::kFloat32, .op = ReduceOp::kSum};
 
 // The fastest of some rounds after one that only warms up: what disturbs a round has no part in
 // what the path costs.
-Result<double> FastestSeconds(Collectives& collectives, int64_t count, int rounds) {
-  std::vector<float> data(static_cast<size_t>(count), 0.0F);
+Result<double> FastestSeconds(Collectives& collectives, std::span<float> data, int rounds) {
+  std::fill(data.begin(), data.end(), 0.0F);
   double fastest = 0;
   for (int round = 0; round <= rounds; ++round) {
     const TimePoint start = Now();
-    MYDIST_RETURN_IF_ERROR(collectives.Allreduce(data.data(), count, kSum));
+    MYDIST_RETURN_IF_ERROR(collectives.Allreduce(data.data(), std::ssize(data), kSum));
     const double seconds = ToSeconds(Now() - start);
     if (round == 1 || (round > 1 && seconds < fastest)) fastest = seconds;
   }
@@ -37,14 +39,16 @@ Result<double> FastestSeconds(Collectives& collectives, int64_t count, int round
 }  // namespace
 
 Result<PathCosts> MeasurePath(const ProbedPath& path) {
-  MYDIST_ASSIGN_OR_RETURN(const double small, FastestSeconds(*path.small, 2, kSmallRounds));
+  std::vector<float> own(path.memory == nullptr ? kLargeCount : 2);
+  const std::span<float> few(own.data(), 2);
+  const std::span<float> many(path.memory == nullptr ? own.data() : path.memory, kLargeCount);
+  MYDIST_ASSIGN_OR_RETURN(const double small, FastestSeconds(*path.small, few, kSmallRounds));
   double round_trip = small;
   if (path.transport != nullptr) {
     RankOrderedCollectives messages(path.transport);
-    MYDIST_ASSIGN_OR_RETURN(round_trip, FastestSeconds(messages, 2, kSmallRounds));
+    MYDIST_ASSIGN_OR_RETURN(round_trip, FastestSeconds(messages, few, kSmallRounds));
   }
-  MYDIST_ASSIGN_OR_RETURN(const double large,
-                          FastestSeconds(*path.large, kLargeCount, kLargeRounds));
+  MYDIST_ASSIGN_OR_RETURN(const double large, FastestSeconds(*path.large, many, kLargeRounds));
   const double per_byte = (large - small) / static_cast<double>(kLargeCount * sizeof(float));
   std::array<double, 2> slowest = {small + round_trip + kHandOverSeconds,
                                    std::max(per_byte, kLeastSecondsPerByte)};

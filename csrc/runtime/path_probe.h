@@ -11,9 +11,13 @@
 
 namespace mydist {
 
+// How much "large" is.
+inline constexpr int64_t kProbeBytes = int64_t{1} << 20;
+
 struct ProbedPath {
-  Collectives* small = nullptr;    // Reduces a few bytes. Not null.
-  Collectives* large = nullptr;    // Reduces megabytes. Not null; may be the same.
+  Collectives* small = nullptr;  // Reduces a few bytes. Not null.
+  Collectives* large = nullptr;  // Reduces megabytes. Not null; may be the same.
+  float* memory = nullptr;  // Where kProbeBytes lie as gradients will; null: in private memory.
   Transport* transport = nullptr;  // What negotiation is like. May be null: like `small`.
 };
 

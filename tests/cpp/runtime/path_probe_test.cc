@@ -15,8 +15,12 @@ TEST(PathProbeTest, EveryRankHearsTheSameNumbers) {
   std::vector<PathCosts> costs(kSize);
   testing::OnEveryRank(kSize, [&](Connection& connection) {
     RankOrderedCollectives collectives(connection.transport.get());
+    std::vector<float> memory(kProbeBytes / sizeof(float));
     const Result<PathCosts> measured =
-        MeasurePath({&collectives, &collectives, connection.transport.get()});
+        MeasurePath({.small = &collectives,
+                     .large = &collectives,
+                     .memory = connection.rank == 0 ? memory.data() : nullptr,
+                     .transport = connection.transport.get()});
     ASSERT_TRUE(measured.ok());
     costs[static_cast<size_t>(connection.rank)] = *measured;
     // The path is as good as new.
@@ -42,7 +46,7 @@ TEST(PathProbeTest, AFailingPathIsAnError) {
     }
   } transport;
   RankOrderedCollectives collectives(&transport);
-  const Result<PathCosts> measured = MeasurePath({&collectives, &collectives, nullptr});
+  const Result<PathCosts> measured = MeasurePath({.small = &collectives, .large = &collectives});
   EXPECT_EQ(measured.status().code(), StatusCode::kPeerLost);
 }
 
