@@ -1,7 +1,7 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-check build build-tests demo test lint format tidy bench tsan asan \
-        thread-safety gpu-check ci clean
+        thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
 .NOTPARALLEL:
@@ -48,6 +48,10 @@ asan: setup-check ## C++ tests under AddressSanitizer and UndefinedBehaviorSanit
 
 thread-safety: setup-check ## compile with clang's lock analysis
 	@scripts/sanitize.sh lock-analysis
+
+model: setup-check ## check the model of the frozen schedule with spin (minutes)
+	@scripts/setup.sh model
+	@scripts/model.sh
 
 gpu-check: ## GPU tests
 	@echo "gpu-check: the CUDA backend is not built in this version of mydist" >&2; exit 1
