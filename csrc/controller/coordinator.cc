@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "controller/control_port.h"
+#include "controller/frozen_mode.h"
 #include "controller/membership.h"
 #include "controller/message_codec.h"
 #include "controller/process_set_table.h"
@@ -34,20 +35,27 @@ enum class Joining { kNo, kWanted, kTold };
 
 class Coordinator::Impl {
  public:
-  Impl(CoordinatorOptions options, ControlPlane* plane)
+  Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
       : options_(std::move(options)),
         vertex_(MakeVertex(options_.rank, options_.size, options_.radix, options_.hosts)),
         port_(plane),
         membership_(options_.size),
-        sets_(vertex_, OptionsOf(options_)) {
+        sets_(vertex_, OptionsOf(options_)),
+        frozen_(options_, board) {
+    if (options_.freeze_after > 0) sets_.history().Enable();
     MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
   }
 
-  Status Announce(const std::vector<Request>& requests, TimePoint now);
+  Status Announce(std::vector<Request> requests, TimePoint now);
   Status Join();
   Status Depart(std::string reason);
-  void Control(TimelineControl control) { membership_.Control(control); }
+  void Control(TimelineControl control) {
+    membership_.Control(control);
+    frozen_.Break();
+  }
   Result<std::vector<Response>> Negotiate(TimePoint now);
+  void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
+  void Leave() { frozen_.Leave(); }
   TimePoint NextDeadline() const;
   ControlPort& port() { return port_; }
   Status SendTimeline(Bytes block);
@@ -55,6 +63,7 @@ class Coordinator::Impl {
   const CoordinatorStats& stats();
 
  private:
+  bool HasOwnInFlight() const { return sets_.HasOwnInFlight() || frozen_.HasHeld(); }
   bool HasWork() const;
   Status TakeIn(TimePoint now);
   Status TakeSegment(const IncomingMessage& message, TimePoint now);
@@ -63,7 +72,14 @@ class Coordinator::Impl {
   Status ApplyWholeBatches(TimePoint now);
   void FinishBatch();
   Status FollowJoin();
+  Status FollowStream(const StreamItem& item, TimePoint now);
+  Status FollowFrozen(TimePoint now);
+  void AnnounceThawed(const std::vector<Request>& requests, TimePoint now);
+  void Return(std::vector<Response> batch);
+  bool MayRest() const;
   Status Decide(TimePoint now);
+  Status DecideFreeze(TimePoint now);
+  Status Emit(StreamItem item, TimePoint now);
   Status ReportUp(TimePoint now);
   Status SendDown();
 
@@ -72,20 +88,24 @@ class Coordinator::Impl {
   ControlPort port_;
   Membership membership_;
   ProcessSetTable sets_;
+  FrozenMode frozen_;
   Joining joining_ = Joining::kNo;
+  bool is_leaving_ = false;
 
-  StreamSegment down_;                         // For the children, not yet sent.
-  std::vector<StreamItem> partial_;            // Received items behind the last boundary.
-  std::deque<std::vector<Response>> batches_;  // To be returned, one at a time.
+  StreamSegment down_;                             // For the children, not yet sent.
+  std::vector<StreamItem> partial_;                // Received items behind the last boundary.
+  std::deque<std::vector<Response>> batches_;      // To be returned, one at a time.
+  std::deque<std::vector<Response>> behind_vote_;  // To be returned after an undecided bucket.
   std::vector<IncomingMessage> timeline_;
 };
 
-Status Coordinator::Impl::Announce(const std::vector<Request>& requests, TimePoint now) {
+Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now) {
   if (joining_ != Joining::kNo && !requests.empty()) {
     return Status::InvalidArgument("tensor '" + requests.front().name +
                                    "' was submitted after join(). This rank takes part in "
                                    "everything until all ranks have joined; wait for that.");
   }
+  if (frozen_.active()) return frozen_.Submit(std::move(requests), now);
   return sets_.Submit(requests, now);
 }
 
@@ -94,12 +114,13 @@ Status Coordinator::Impl::Join() {
     return Status::InvalidArgument("join() has been called already and has not returned yet");
   }
   joining_ = Joining::kWanted;
+  frozen_.Break();
   return Status::Ok();
 }
 
 // Told only when nothing of ours is in flight: from then on everybody may do without us.
 Status Coordinator::Impl::FollowJoin() {
-  if (joining_ != Joining::kWanted || sets_.HasOwnInFlight()) return Status::Ok();
+  if (joining_ != Joining::kWanted || HasOwnInFlight()) return Status::Ok();
   joining_ = Joining::kTold;
   sets_.Join(options_.rank);
   return membership_.Join(options_.rank);
@@ -107,20 +128,24 @@ Status Coordinator::Impl::FollowJoin() {
 
 Status Coordinator::Impl::Depart(std::string reason) {
   port_.ExpectLosses();
+  is_leaving_ = true;
+  frozen_.Break();
   return membership_.Depart({options_.rank, std::move(reason)});
 }
 
 bool Coordinator::Impl::HasWork() const {
   return !batches_.empty() || port_.HasMessages() || membership_.HasNews() || sets_.HasNews() ||
-         (joining_ == Joining::kWanted && !sets_.HasOwnInFlight());
+         frozen_.HasNews() || (joining_ == Joining::kWanted && !HasOwnInFlight());
 }
 
 TimePoint Coordinator::Impl::NextDeadline() const {
-  return HasWork() ? kPast : std::min(port_.NextDeadline(), sets_.NextDeadline());
+  if (HasWork()) return kPast;
+  return std::min({port_.NextDeadline(), sets_.NextDeadline(), frozen_.NextDeadline()});
 }
 
 Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
   MYDIST_RETURN_IF_ERROR(TakeIn(now));
+  MYDIST_RETURN_IF_ERROR(FollowFrozen(now));
   MYDIST_RETURN_IF_ERROR(FollowJoin());
   MYDIST_RETURN_IF_ERROR(vertex_.is_root() ? Decide(now) : ReportUp(now));
   MYDIST_RETURN_IF_ERROR(SendDown());
@@ -180,7 +205,7 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
       return Status::Internal("all ranks are said to have joined, which this one has not");
     }
     MYDIST_RETURN_IF_ERROR(sets_.Apply(*item, now));
-    if (item->kind == StreamKind::kBoundary) FinishBatch();
+    MYDIST_RETURN_IF_ERROR(FollowStream(*item, now));
   }
   if (down_.items.empty()) down_.start = start;
   down_.items.insert(down_.items.end(), std::make_move_iterator(partial_.begin()),
@@ -198,34 +223,106 @@ void Coordinator::Impl::FinishBatch() {
     membership_.ResetJoined();
     joining_ = Joining::kNo;
   }
-  if (!batch.empty()) batches_.push_back(std::move(batch));
+  if (!batch.empty()) Return(std::move(batch));
+}
+
+void Coordinator::Impl::Return(std::vector<Response> batch) {
+  (frozen_.HasUndecidedVote() ? behind_vote_ : batches_).push_back(std::move(batch));
+}
+
+// What an item just applied means beyond the process sets.
+Status Coordinator::Impl::FollowStream(const StreamItem& item, TimePoint now) {
+  if (item.kind == StreamKind::kBoundary) FinishBatch();
+  if (item.kind == StreamKind::kThaw) frozen_.Break();
+  if (item.kind != StreamKind::kFreeze) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(frozen_.Freeze(sets_.TakeFrozen(), now));
+  if (!MayRest()) frozen_.Break();
+  return Status::Ok();
+}
+
+// Whether this rank has nothing on its mind but tensors.
+bool Coordinator::Impl::MayRest() const {
+  return joining_ == Joining::kNo && !is_leaving_ && !membership_.HasNews();
+}
+
+Status Coordinator::Impl::FollowFrozen(TimePoint now) {
+  if (!frozen_.active()) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(const FrozenMode::Outcome outcome, frozen_.Follow(now));
+  for (const Bucket& bucket : outcome.executed) {
+    std::vector<Response>& batch = batches_.emplace_back();
+    for (const auto& agreement : bucket.tensors) {
+      Response& response = batch.emplace_back();
+      response.agreement = agreement;
+      response.process_set = bucket.process_set;
+    }
+  }
+  if (frozen_.HasUndecidedVote()) return Status::Ok();
+  AnnounceThawed(outcome.thawed, now);
+  while (!behind_vote_.empty()) {
+    batches_.push_back(std::move(behind_vote_.front()));
+    behind_vote_.pop_front();
+  }
+  return Status::Ok();
+}
+
+// One at a time: what cannot be announced any more fails alone.
+void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, TimePoint now) {
+  for (const Request& request : requests) {
+    Status status = sets_.Submit({request}, now);
+    if (status.ok()) continue;
+    Response response;
+    response.kind = ResponseKind::kError;
+    response.name = request.name;
+    response.process_set = request.process_set;
+    response.status = std::move(status);
+    batches_.push_back({std::move(response)});
+  }
 }
 
 Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
   MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
+  MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));
   return sets_.TakeReport(message.source, report, now);
 }
 
 Status Coordinator::Impl::Decide(TimePoint now) {
   std::vector<StreamItem> items;
-  const uint64_t start = sets_.position();
-  MYDIST_RETURN_IF_ERROR(sets_.Decide(now, items));
-  for (StreamItem& item : membership_.Decide()) {
-    MYDIST_RETURN_IF_ERROR(sets_.Apply(item, now));
-    items.push_back(std::move(item));
+  down_.start = sets_.position();
+  if (frozen_.policy()->TakeThaw(membership_.HasNews(), now)) {
+    MYDIST_RETURN_IF_ERROR(Emit({.kind = StreamKind::kThaw}, now));
   }
-  if (items.empty()) return Status::Ok();
-  MYDIST_RETURN_IF_ERROR(sets_.Apply(items.emplace_back(), now));
-  FinishBatch();
-  down_ = {start, std::move(items)};
+  MYDIST_RETURN_IF_ERROR(sets_.Decide(now, down_.items));
+  for (StreamItem& item : membership_.Decide()) {
+    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now));
+  }
+  if (down_.items.empty()) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(Emit({}, now));
+  return DecideFreeze(now);
+}
+
+Status Coordinator::Impl::Emit(StreamItem item, TimePoint now) {
+  MYDIST_RETURN_IF_ERROR(sets_.Apply(item, now));
+  MYDIST_RETURN_IF_ERROR(FollowStream(item, now));
+  down_.items.push_back(std::move(item));
   return Status::Ok();
+}
+
+// A batch of its own.
+Status Coordinator::Impl::DecideFreeze(TimePoint now) {
+  if (membership_.IsSomebodyAway()) return Status::Ok();
+  const std::optional<size_t> length = frozen_.policy()->TakeFreeze(sets_.history(), now);
+  if (!length) return Status::Ok();
+  const size_t repeats = frozen_.policy()->freeze_after();
+  MYDIST_RETURN_IF_ERROR(Emit(sets_.FreezeItem(*length, repeats), now));
+  return Emit({}, now);
 }
 
 Status Coordinator::Impl::ReportUp(TimePoint now) {
   Report report;
   sets_.FillReport(report, now);
   membership_.FillReport(report);
+  frozen_.FillReport(report);
   if (report.empty()) return Status::Ok();
   for (Bytes& message : EncodeReport(report)) {
     MYDIST_RETURN_IF_ERROR(port_.Send(vertex_.parent, std::move(message)));
@@ -270,17 +367,19 @@ const CoordinatorStats& Coordinator::Impl::stats() {
   stats.entries_received = negotiated.entries_received;
   stats.cache_hits = negotiated.cache_hits;
   stats.cache_misses = negotiated.cache_misses;
+  stats.frozen_steps = frozen_.step_count();
+  stats.thaws = frozen_.thaw_count();
   return stats;
 }
 
 // ---- the public face ----
 
-Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane)
-    : impl_(std::make_unique<Impl>(std::move(options), plane)) {}
+Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
+    : impl_(std::make_unique<Impl>(std::move(options), plane, board)) {}
 Coordinator::~Coordinator() = default;
 
 Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
-  return impl_->Announce(requests, now);
+  return impl_->Announce(std::move(requests), now);
 }
 Status Coordinator::Depart(std::string reason, TimePoint) {
   return impl_->Depart(std::move(reason));
@@ -294,6 +393,7 @@ Status Coordinator::Exchange() { return impl_->port().Exchange(); }
 Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
   return impl_->Negotiate(now);
 }
+void Coordinator::SetWaiting(bool waiting, TimePoint now) { impl_->SetWaiting(waiting, now); }
 TimePoint Coordinator::NextDeadline() const { return impl_->NextDeadline(); }
 
 void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
@@ -301,6 +401,9 @@ void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
 void Coordinator::Wake() { impl_->port().Wake(); }
 
 void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
+
+void Coordinator::Leave() { impl_->Leave(); }
+
 Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
 std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
 const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }

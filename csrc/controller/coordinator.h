@@ -17,6 +17,7 @@
 #include "controller/control_plane.h"
 #include "controller/request.h"
 #include "controller/response.h"
+#include "controller/vote_board.h"
 
 namespace mydist {
 
@@ -24,6 +25,7 @@ struct CoordinatorOptions {
   int rank = 0;
   int size = 1;
   int radix = 32;                              // Children per vertex of the tree, at least 1.
+  int64_t freeze_after = 0;                    // See FreezePolicy; the same on all ranks.
   int64_t cache_capacity = 1024;               // Tensors; 0 switches the response cache off.
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
@@ -39,12 +41,15 @@ struct CoordinatorStats {
   uint64_t entries_received = 0;  // Tensors in reports of children: one per ready slot or request.
   uint64_t cache_hits = 0;        // Of our own announcements.
   uint64_t cache_misses = 0;
+  uint64_t frozen_steps = 0;  // Whole steps that took no negotiation.
+  uint64_t thaws = 0;         // Times a frozen schedule went back to negotiation.
 };
 
 class MYDIST_EXPORT Coordinator {
  public:
   // `plane` must outlive the coordinator; null exactly when size is 1.
-  Coordinator(CoordinatorOptions options, ControlPlane* plane);
+  // `board`: null when the ranks have nothing to vote with; then the job never freezes.
+  Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board = nullptr);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -84,10 +89,17 @@ class MYDIST_EXPORT Coordinator {
   // something to do, at the next stall, or kNever.
   TimePoint NextDeadline() const;
 
+  // A caller of this rank waits for a tensor it has announced, or nobody does any more: a rank
+  // whose program goes another way than the frozen schedule then says so soon.
+  void SetWaiting(bool waiting, TimePoint now);
+
   // The waiting of the engine's own thread, as in ControlPlane; also with a single rank.
   void Await(TimePoint deadline);
   void Wake();
   void Attend(bool attended);
+
+  // The last call: nobody is to wait for this rank's votes.
+  void Leave();
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
   Status SendTimeline(Bytes block);

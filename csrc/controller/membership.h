@@ -30,6 +30,8 @@ class Membership {
   // What a child reports.
   Status TakeReport(const Report& report);
 
+  // Whether somebody of the subtree has left, or joined and is not back.
+  bool IsSomebodyAway() const { return departed_count_ > 0 || joined_count_ > 0; }
   bool HasNews() const { return !departures_.empty() || !controls_.empty() || !joins_.empty(); }
   // Not the root: moves the news into the report.
   void FillReport(Report& report);

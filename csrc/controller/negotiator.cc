@@ -100,7 +100,7 @@ Status Negotiator::TakeReport(int32_t peer, const SetReport& report, uint64_t po
                             " came from a rank below which there is none of its members");
   }
   stats_.entries_received += report.ready_slots.size() + report.ready_requests.size();
-  if (closed_) return Status::Ok();
+  if (closed_ || position < frozen_at_) return Status::Ok();
   const Source source{*lane, position};
   MYDIST_RETURN_IF_ERROR(TakeSlots(source, report, now));
   MYDIST_RETURN_IF_ERROR(TakeRequests(source, report, now));

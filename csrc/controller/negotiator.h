@@ -82,6 +82,9 @@ class Negotiator {
   void Close();
   // The same because the set is removed: what is in flight fails.
   void Remove();
+  // Negotiation rests: forgets everything announced and not decided, and what children say from
+  // before this position. What this rank has in flight, in order of announcement.
+  std::vector<Request> Freeze();
   // Root: decides what can be decided and appends it, applied, to `items`.
   Status Decide(TimePoint now, std::vector<StreamItem>& items);
   // Not the root: adds to `report` what the parent has to know, once.
@@ -101,6 +104,7 @@ class Negotiator {
   const ResponseCache& cache() const { return cache_; }
 
  private:
+  void Forget();  // What has been announced and not decided, but for this rank's own.
   enum class SlotReference { kValid, kOutdated, kWrong };
 
   // Taking in.
@@ -151,6 +155,8 @@ class Negotiator {
   EndedNames ended_;
   std::vector<StreamItem> missed_;  // Time-outs of what this rank has yet to submit.
   bool closed_ = false;  // Some rank has left, or the set is gone: nothing becomes ready any more.
+
+  uint64_t frozen_at_ = 0;  // Position of the last freeze.
 
   // Complete here; on their way to the parent.
   std::vector<uint32_t> ready_slots_;

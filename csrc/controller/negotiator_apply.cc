@@ -57,6 +57,7 @@ void Negotiator::ApplyBoundary(TimePoint now) {
 
 Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement) {
   const std::optional<Request> own = own_.Answer(agreement->request.name);
+  stream_->history.Add(agreement);
   if (!vertex_.is_member || !TakesPart(agreement->request, vertex_.rank)) {
     // That a set is gone concerns everybody.
     if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
@@ -114,6 +115,7 @@ Status Negotiator::ApplyInvalidate(uint32_t slot) {
 }
 
 void Negotiator::ApplyError(const StreamItem& item) {
+  stream_->history.Reset();
   const auto is_ended = [&item](const Agreement& agreement) {
     return Ends(item, agreement.request);
   };
@@ -157,6 +159,16 @@ void Negotiator::Remove() {
 void Negotiator::Close() {
   closed_ = true;
   own_.Clear();
+  Forget();
+}
+
+std::vector<Request> Negotiator::Freeze() {
+  Forget();
+  frozen_at_ = stream_->position;
+  return own_.TakeAll();
+}
+
+void Negotiator::Forget() {
   pending_.Clear();
   gate_.Clear();
   group_stalls_.Clear();

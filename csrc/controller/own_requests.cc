@@ -4,6 +4,15 @@
 #include <utility>
 
 namespace mydist {
+namespace {
+
+std::vector<std::string> NamesOf(std::vector<Request> requests) {
+  std::vector<std::string> names;
+  for (Request& request : requests) names.push_back(std::move(request.name));
+  return names;
+}
+
+}  // namespace
 
 bool OwnRequests::Add(const Request& request, std::optional<uint32_t> slot) {
   return requests_.try_emplace(request.name, Entry{request, slot, announced_count_++}).second;
@@ -23,22 +32,25 @@ void OwnRequests::SlotLost(const std::string& name, uint32_t slot) {
 }
 
 std::vector<std::string> OwnRequests::End(const StreamItem& error) {
-  return Remove([&error](const Request& request) { return Ends(error, request); });
+  return NamesOf(Remove([&error](const Request& request) { return Ends(error, request); }));
 }
 
 template <typename Predicate>
-std::vector<std::string> OwnRequests::Remove(const Predicate& ends) {
-  std::vector<std::pair<uint64_t, std::string>> ended;
-  for (const auto& [name, entry] : requests_) {
-    if (ends(entry.request)) ended.emplace_back(entry.number, name);
+std::vector<Request> OwnRequests::Remove(const Predicate& ends) {
+  std::vector<Entry> ended;
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    if (ends(it->second.request)) {
+      ended.push_back(std::move(it->second));
+      it = requests_.erase(it);
+    } else {
+      ++it;
+    }
   }
-  std::sort(ended.begin(), ended.end());
-  std::vector<std::string> names;
-  for (auto& [number, name] : ended) {
-    requests_.erase(name);
-    names.push_back(std::move(name));
-  }
-  return names;
+  std::sort(ended.begin(), ended.end(),
+            [](const Entry& a, const Entry& b) { return a.number < b.number; });
+  std::vector<Request> requests;
+  for (Entry& entry : ended) requests.push_back(std::move(entry.request));
+  return requests;
 }
 
 std::vector<Request> OwnRequests::TakeLost() {
@@ -50,9 +62,11 @@ std::vector<Request> OwnRequests::TakeLost() {
   return requests;
 }
 
-std::vector<std::string> OwnRequests::Clear() {
+std::vector<Request> OwnRequests::TakeAll() {
   lost_.clear();
   return Remove([](const Request&) { return true; });
 }
+
+std::vector<std::string> OwnRequests::Clear() { return NamesOf(TakeAll()); }
 
 }  // namespace mydist

@@ -29,6 +29,8 @@ class OwnRequests {
   std::vector<std::string> End(const StreamItem& error);
   // Those whose slot was lost and that are still unanswered, in the order in which they were lost.
   std::vector<Request> TakeLost();
+  // Forgets all; in order of announcement.
+  std::vector<Request> TakeAll();
   // Forgets all; the names, in order of announcement.
   std::vector<std::string> Clear();
 
@@ -39,9 +41,9 @@ class OwnRequests {
     uint64_t number = 0;  // Order of announcement.
   };
 
-  // Their names, in order of announcement.
+  // In order of announcement.
   template <typename Predicate>
-  std::vector<std::string> Remove(const Predicate& ends);
+  std::vector<Request> Remove(const Predicate& ends);
 
   uint64_t announced_count_ = 0;
   std::unordered_map<std::string, Entry> requests_;

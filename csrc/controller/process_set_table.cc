@@ -154,8 +154,11 @@ Status ProcessSetTable::CheckAgreement(const Agreement& agreement, const Process
 
 Status ProcessSetTable::ApplyToJob(const StreamItem& item, TimePoint now) {
   ++stream_.position;
+  if (item.kind == StreamKind::kFreeze) return ApplyFreeze(item.frozen);
+  if (item.kind != StreamKind::kBoundary) stream_.history.Reset();
   switch (item.kind) {
     case StreamKind::kBoundary:
+      stream_.history.EndBatch();
       for (const auto& [id, negotiator] : negotiators_) negotiator->ApplyBoundary(now);
       break;
     case StreamKind::kDeparted:
@@ -174,8 +177,42 @@ Status ProcessSetTable::ApplyToJob(const StreamItem& item, TimePoint now) {
     case StreamKind::kTimelineStop:
       Respond(ResponseKind::kTimelineStop);
       break;
+    case StreamKind::kThaw:
+      break;
     default:
       return Status::Internal("the stream has an item of unknown kind");
+  }
+  return Status::Ok();
+}
+
+StreamItem ProcessSetTable::FreezeItem(size_t length, size_t repeats) const {
+  StreamItem item;
+  item.kind = StreamKind::kFreeze;
+  item.frozen = {.length = static_cast<uint32_t>(length),
+                 .repeats = static_cast<uint32_t>(repeats),
+                 .hash = HashOf(stream_.history.Cut(length, repeats))};
+  return item;
+}
+
+Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {
+  if (!stream_.history.IsStep(step.length, step.repeats)) {
+    return Status::Internal("the root froze a step of " + std::to_string(step.length) +
+                            " tensors that did not come " + std::to_string(step.repeats) +
+                            " times");
+  }
+  std::vector<Bucket> buckets = stream_.history.Cut(step.length, step.repeats);
+  if (HashOf(buckets) != step.hash) {
+    return Status::Internal("the root froze another schedule than this rank has seen");
+  }
+  stream_.history.Reset();
+  for (Bucket& bucket : buckets) {
+    const Negotiator* negotiator = Find(bucket.process_set);
+    if (negotiator == nullptr) return Status::Internal("the root froze a process set that is gone");
+    const std::vector<int>& ranks = negotiator->set().ranks;
+    frozen_.buckets.push_back({std::move(bucket), {ranks.begin(), ranks.end()}});
+  }
+  for (const auto& [id, negotiator] : negotiators_) {
+    for (Request& request : negotiator->Freeze()) frozen_.own.push_back(std::move(request));
   }
   return Status::Ok();
 }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "controller/frozen_schedule.h"
 #include "controller/negotiator.h"
 #include "controller/report.h"
 #include "controller/stream.h"
@@ -40,6 +41,17 @@ class ProcessSetTable {
   bool HasNews() const;
   TimePoint NextDeadline() const;
   bool HasOwnInFlight() const;
+  // What the freeze that was applied last found; once.
+  struct Frozen {
+    std::vector<FrozenBucket> buckets;
+    std::vector<Request> own;  // In flight on this rank.
+  };
+  Frozen TakeFrozen() { return std::exchange(frozen_, {}); }
+  // The length of the step that came `repeats` times, if the stream ends in one.
+  StepHistory& history() { return stream_.history; }
+  // Root: the item that freezes the last `length` tensors, which have come `repeats` times.
+  StreamItem FreezeItem(size_t length, size_t repeats) const;
+
   // What follows for the engine from the items applied since the last call, in order.
   std::vector<Response> TakeResponses() { return std::exchange(stream_.responses, {}); }
 
@@ -54,6 +66,7 @@ class ProcessSetTable {
   Status CheckAgreement(const Agreement& agreement, const ProcessSet& set) const;
   Status ApplyToJob(const StreamItem& item, TimePoint now);
   void ApplyDeparture(const StreamItem& item);
+  Status ApplyFreeze(const FrozenStep& step);
   // Adds or removes the set the item agrees on.
   void FollowChange(const StreamItem& item);
   Response& Respond(ResponseKind kind);
@@ -62,6 +75,7 @@ class ProcessSetTable {
   const Vertex vertex_;  // Of the whole job.
   NegotiatorOptions options_;
   StreamState stream_;
+  Frozen frozen_;
   std::vector<uint64_t> lane_positions_;  // Of the latest report of each lane.
   std::map<ProcessSetId, std::unique_ptr<Negotiator>> negotiators_;
   ProcessSetId next_id_ = kGlobalProcessSet;

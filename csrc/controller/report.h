@@ -25,6 +25,14 @@ struct Departure {
   std::string reason;
 };
 
+// A rank votes BREAK, or wants the others to.
+struct ThawNote {
+  int32_t rank = -1;
+  bool is_done = false;  // It has thawed; else it only wishes for it.
+
+  bool operator==(const ThawNote&) const = default;
+};
+
 struct TimelineControl {
   bool start = false;  // Else stop.
   bool mark_cycles = false;
@@ -49,9 +57,10 @@ struct Report {
   std::vector<int32_t> joins;
   std::vector<Departure> departures;
   std::vector<TimelineControl> timeline;
+  std::vector<ThawNote> thaws;
 
   bool empty() const {
-    return sets.empty() && joins.empty() && departures.empty() && timeline.empty();
+    return sets.empty() && joins.empty() && departures.empty() && timeline.empty() && thaws.empty();
   }
 };
 

@@ -20,6 +20,7 @@ enum class EntryKind : uint8_t {
   kDeparture = 5,
   kTimeline = 6,
   kJoin = 7,
+  kThaw = 8,
 };
 
 // One bit per slot from the lowest to the highest.
@@ -121,6 +122,11 @@ void ReadEntry(Reader& reader, Report& report) {
     case EntryKind::kJoin:
       report.joins.push_back(reader.I32());
       return;
+    case EntryKind::kThaw: {
+      const int32_t rank = reader.I32();
+      report.thaws.push_back({rank, reader.Bool()});
+      return;
+    }
     case EntryKind::kDeparture: {
       const int32_t rank = reader.I32();
       report.departures.push_back({rank, reader.String(kMaxTextBytes)});
@@ -193,6 +199,11 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes) {
   ReportMessages messages(report.stream_position, target_bytes);
   // First: what follows may go to a later message than it, never to an earlier one.
   for (const int32_t rank : report.joins) messages.Entry(EntryKind::kJoin).I32(rank);
+  for (const ThawNote& thaw : report.thaws) {
+    Writer& writer = messages.Entry(EntryKind::kThaw);
+    writer.I32(thaw.rank);
+    writer.U8(thaw.is_done ? 1 : 0);
+  }
   for (const auto& [process_set, set] : report.sets) WriteSet(messages, process_set, set);
   for (const Departure& departure : report.departures) {
     Writer& writer = messages.Entry(EntryKind::kDeparture);

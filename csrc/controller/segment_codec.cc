@@ -56,9 +56,14 @@ void WriteItem(Writer& writer, const StreamItem& item) {
       return writer.I32(item.rank);
     case StreamKind::kTimelineStart:
       return writer.U8(item.flag ? 1 : 0);
+    case StreamKind::kFreeze:
+      writer.U32(item.frozen.length);
+      writer.U32(item.frozen.repeats);
+      return writer.U64(item.frozen.hash);
     case StreamKind::kBoundary:
     case StreamKind::kFinished:
     case StreamKind::kTimelineStop:
+    case StreamKind::kThaw:
       return;
   }
 }
@@ -101,9 +106,15 @@ StreamItem ReadItem(Reader& reader) {
     case StreamKind::kTimelineStart:
       item.flag = reader.Bool();
       break;
+    case StreamKind::kFreeze:
+      item.frozen.length = reader.U32();
+      item.frozen.repeats = reader.U32();
+      item.frozen.hash = reader.U64();
+      break;
     case StreamKind::kBoundary:
     case StreamKind::kFinished:
     case StreamKind::kTimelineStop:
+    case StreamKind::kThaw:
       break;
   }
   return item;

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "controller/response.h"
+#include "controller/step_history.h"
 
 namespace mydist {
 
@@ -27,13 +28,25 @@ enum class StreamKind : uint8_t {
   kTimelineStart = 8,  // flag: mark cycles
   kTimelineStop = 9,
   kAllJoined = 10,  // rank: the last one that joined
+  kFreeze = 11,     // frozen
+  kThaw = 12,
 };
-inline constexpr int kStreamKindCount = 11;
+inline constexpr int kStreamKindCount = 13;
 
 // Whether the item is about a tensor of one process set, rather than about the whole job.
 inline bool ConcernsProcessSet(StreamKind kind) {
   return kind >= StreamKind::kReadySlot && kind <= StreamKind::kStall;
 }
+
+// Negotiation rests: the last `length` tensors of the stream, which have come `repeats` times, come
+// again and again.
+struct FrozenStep {
+  uint32_t length = 0;
+  uint32_t repeats = 0;
+  uint64_t hash = 0;  // Of the buckets.
+
+  bool operator==(const FrozenStep&) const = default;
+};
 
 struct StreamItem {
   StreamKind kind = StreamKind::kBoundary;
@@ -47,6 +60,7 @@ struct StreamItem {
   std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
   int32_t rank = -1;
   bool flag = false;
+  FrozenStep frozen;
 };
 
 struct StreamSegment {
@@ -59,6 +73,7 @@ struct StreamSegment {
 struct StreamState {
   uint64_t position = 0;
   std::vector<Response> responses;
+  StepHistory history;
 };
 
 // Whether an error item ends the negotiation of this tensor.

@@ -46,6 +46,7 @@ Report SomeReport() {
   report.joins = {4, 1};
   report.departures.push_back({6, "shutdown"});
   report.timeline = {{true, true}, {true, false}, {false, false}};
+  report.thaws = {{3, false}, {0, true}};
   return report;
 }
 
@@ -64,6 +65,7 @@ StreamSegment SomeSegment() {
     item.ranks = {3, 1};
     item.rank = 11;
     item.flag = true;
+    item.frozen = {.length = 161, .repeats = 10, .hash = 0xfedcba9876543210};
     item.agreement = std::make_shared<const Agreement>(Agreement{SomeRequest("x"), {1, 2, 3}});
   }
   return segment;
@@ -99,6 +101,7 @@ TEST(MessageCodecTest, ReportsSurvive) {
   EXPECT_EQ(decoded->sets.at(3).ready_slots, (std::vector<uint32_t>{2}));
   EXPECT_EQ(decoded->sets.at(3).invalid_slots, (std::vector<uint32_t>{5}));
   EXPECT_EQ(decoded->joins, report.joins);
+  EXPECT_EQ(decoded->thaws, report.thaws);
   ASSERT_EQ(decoded->departures.size(), 1u);
   EXPECT_EQ(decoded->departures[0].rank, 6);
   EXPECT_EQ(decoded->departures[0].reason, "shutdown");
@@ -134,6 +137,7 @@ TEST(MessageCodecTest, SegmentsSurvive) {
   EXPECT_EQ(item(StreamKind::kStall).text, "a text");
   EXPECT_EQ(item(StreamKind::kDeparted).rank, 11);
   EXPECT_TRUE(item(StreamKind::kTimelineStart).flag);
+  EXPECT_EQ(item(StreamKind::kFreeze).frozen, segment.items.front().frozen);
 }
 
 TEST(MessageCodecTest, OneReadySlotTakesOneBit) {
@@ -146,7 +150,7 @@ TEST(MessageCodecTest, OneReadySlotTakesOneBit) {
 
 TEST(MessageCodecTest, LongListsAreSpreadOverMessages) {
   const auto reports = EncodeReport(SomeReport(), 1);
-  EXPECT_EQ(reports.size(), 14u);
+  EXPECT_EQ(reports.size(), 16u);
   Report merged;
   for (const Bytes& message : reports) {
     const auto report = DecodeReport(message);
@@ -190,7 +194,7 @@ TEST(MessageCodecTest, EveryTruncationIsAnError) {
     valid_segments += DecodeSegment(std::span(segment).first(size)).ok();
   }
   // A message is a list of entries: cut between two of them it is a shorter, valid one.
-  EXPECT_EQ(valid_reports, 14u);
+  EXPECT_EQ(valid_reports, 16u);
   EXPECT_EQ(valid_segments, size_t{kStreamKindCount});
 }
 

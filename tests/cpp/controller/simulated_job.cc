@@ -1,5 +1,7 @@
 #include "controller/simulated_job.h"
 
+#include <algorithm>
+
 namespace mydist {
 
 Status SimulatedPlane::Send(int peer, Bytes payload) {
@@ -7,6 +9,15 @@ Status SimulatedPlane::Send(int peer, Bytes payload) {
   if (wire.empty()) job_->busy_wires_.emplace_back(rank_, peer);
   wire.push_back(std::move(payload));
   return Status::Ok();
+}
+
+void SimulatedBoard::Cast(const VoteWord& word, std::span<const int32_t>) {
+  job_->words_[static_cast<size_t>(rank_)] = word;
+  job_->MarkAllDue();
+}
+
+VoteWord SimulatedBoard::Read(int32_t rank) const {
+  return job_->words_[static_cast<size_t>(rank)];
 }
 
 Result<std::optional<IncomingMessage>> SimulatedPlane::Receive() {
@@ -20,7 +31,10 @@ Result<std::optional<IncomingMessage>> SimulatedPlane::Receive() {
 }
 
 SimulatedJob::SimulatedJob(Options options)
-    : options_(options), random_(options.seed), ranks_(static_cast<size_t>(options.size)) {
+    : options_(options),
+      random_(options.seed),
+      ranks_(static_cast<size_t>(options.size)),
+      words_(static_cast<size_t>(options.size)) {
   std::vector<std::string> hosts;
   for (int rank = 0; options.names_hosts && rank < options.size; ++rank) {
     hosts.push_back("h" + std::to_string(rank));
@@ -28,15 +42,17 @@ SimulatedJob::SimulatedJob(Options options)
   for (int rank = 0; rank < options.size; ++rank) {
     Rank& entry = ranks_[static_cast<size_t>(rank)];
     if (options.size > 1) entry.plane = std::make_unique<SimulatedPlane>(this, rank);
+    entry.board = std::make_unique<SimulatedBoard>(this, rank);
     entry.coordinator =
         std::make_unique<Coordinator>(CoordinatorOptions{.rank = rank,
                                                          .size = options.size,
                                                          .radix = options.radix,
+                                                         .freeze_after = options.freeze_after,
                                                          .cache_capacity = options.cache_capacity,
                                                          .stall_warning = options.stall_warning,
                                                          .stall_shutdown = options.stall_shutdown,
                                                          .hosts = hosts},
-                                      entry.plane.get());
+                                      entry.plane.get(), entry.board.get());
   }
 }
 
@@ -74,7 +90,7 @@ bool SimulatedJob::DeliverOne() {
   const size_t pick = random_() % busy_wires_.size();
   const auto [source, target] = busy_wires_[pick];
   auto& wire = wires_[{source, target}];
-  plane(target).inbox.push_back({source, std::move(wire.front())});
+  if (!HasCrashed(target)) plane(target).inbox.push_back({source, std::move(wire.front())});
   wire.pop_front();
   if (wire.empty()) {
     busy_wires_[pick] = busy_wires_.back();
@@ -93,20 +109,39 @@ bool SimulatedJob::Progress() {
   due_[pick] = due_.back();
   due_.pop_back();
   ranks_[static_cast<size_t>(rank)].is_due = false;
+  if (HasCrashed(rank)) return true;
   const Status status = Step(rank);
+  const bool follows = std::any_of(ranks_.begin(), ranks_.end(),
+                                   [](const Rank& entry) { return entry.has_crashed; });
+  if (follows && status.code() == StatusCode::kPeerLost) {
+    Crash(rank);
+    return true;
+  }
   EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.ToString();
   return status.ok();
 }
 
-void SimulatedJob::RunUntilQuiet() {
+void SimulatedJob::Crash(int rank) {
+  ranks_[static_cast<size_t>(rank)].has_crashed = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank) plane(peer).loss = Status::PeerLost("rank " + std::to_string(rank));
+  }
+  MarkAllDue();
+}
+
+void SimulatedJob::MarkAllDue() {
   for (int rank = 0; rank < size(); ++rank) MarkDue(rank);
+}
+
+void SimulatedJob::RunUntilQuiet() {
+  MarkAllDue();
   while (Progress()) {
   }
 }
 
 void SimulatedJob::MarkDue(int rank) {
   Rank& entry = ranks_[static_cast<size_t>(rank)];
-  if (std::exchange(entry.is_due, true)) return;
+  if (entry.has_crashed || std::exchange(entry.is_due, true)) return;
   due_.push_back(rank);
 }
 

@@ -37,6 +37,19 @@ class SimulatedPlane : public ControlPlane {
   int rank_;
 };
 
+// Where one simulated rank votes and reads votes.
+class SimulatedBoard : public VoteBoard {
+ public:
+  SimulatedBoard(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
+  void Cast(const VoteWord& word, std::span<const int32_t> members) override;
+  VoteWord Read(int32_t rank) const override;
+  bool wakes_peers() const override { return true; }
+
+ private:
+  SimulatedJob* job_;
+  int rank_;
+};
+
 using Batch = std::vector<Response>;
 
 class SimulatedJob {
@@ -45,6 +58,7 @@ class SimulatedJob {
     int size = 2;
     int radix = 2;
     int64_t cache_capacity = 16;
+    int64_t freeze_after = 0;
     Duration stall_warning = Duration::zero();
     Duration stall_shutdown = Duration::zero();
     bool names_hosts = false;  // Rank r runs on host "h<r>".
@@ -65,6 +79,12 @@ class SimulatedJob {
   }
   void Depart(int rank, const std::string& reason);
   void Join(int rank);
+  // It does and hears nothing any more, and those connected to it notice.
+  void Crash(int rank);
+  bool HasCrashed(int rank) const { return ranks_[static_cast<size_t>(rank)].has_crashed; }
+  // Gives every rank a turn, as when a deadline may have passed.
+  void MarkAllDue();
+  void MarkDue(int rank);
 
   // One cycle of a rank; what it returns is appended to batches(rank). The rank has another turn
   // to come until it could only wait.
@@ -90,18 +110,20 @@ class SimulatedJob {
 
  private:
   friend class SimulatedPlane;
+  friend class SimulatedBoard;
   struct Rank {
     std::unique_ptr<SimulatedPlane> plane;
+    std::unique_ptr<SimulatedBoard> board;
     std::unique_ptr<Coordinator> coordinator;
     std::vector<Batch> batches;
+    bool has_crashed = false;
     bool is_due = false;  // Listed in due_.
   };
-
-  void MarkDue(int rank);
 
   Options options_;
   std::mt19937 random_;
   std::vector<Rank> ranks_;
+  std::vector<VoteWord> words_;
   std::vector<int> due_;  // Ranks that may have something to do.
   std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
   std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.

@@ -1,0 +1,45 @@
+// FreezePolicy: when the root freezes the schedule and when it lets it thaw. Pure; owned by the
+// FrozenMode of rank 0.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "controller/report.h"
+#include "controller/step_history.h"
+
+namespace mydist {
+
+class FreezePolicy {
+ public:
+  // `freeze_after`: steps to be seen in a row, at least 2; 0: never freezes.
+  FreezePolicy(int32_t size, size_t freeze_after);
+
+  // What a rank, or this one, says. kInternal when it has thawed already.
+  Status TakeNote(const ThawNote& note);
+  // To be asked before anything else is decided: whether to say thaw now; it counts as said.
+  // `must_thaw`: something is to be decided that a frozen job could not follow.
+  bool TakeThaw(bool must_thaw, TimePoint now);
+  // The length of the step to freeze now; it counts as frozen.
+  std::optional<size_t> TakeFreeze(StepHistory& history, TimePoint now);
+
+  size_t freeze_after() const { return freeze_after_; }
+
+ private:
+  static constexpr size_t kMostPatience = 64;
+  static constexpr int kGoodLife = 16;
+
+  const size_t freeze_after_;
+  bool is_frozen_ = false;
+  bool wants_thaw_ = false;
+  std::vector<bool> has_thawed_;  // By rank.
+  size_t thawed_count_;
+  size_t patience_ = 1;  // Times freeze_after_ steps are to pass.
+  TimePoint wait_begin_ = kNever;
+  TimePoint freeze_time_;
+};
+
+}  // namespace mydist

@@ -1,0 +1,81 @@
+// FrozenMode: the time in which a rank follows a frozen schedule instead of negotiating. Joins the
+// pure FrozenSchedule, the words of the VoteBoard, the notes that go up the tree, and, at the root,
+// the FreezePolicy. Owned by the Coordinator, used by whoever drives the engine.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "controller/coordinator.h"
+#include "controller/freeze_policy.h"
+#include "controller/frozen_schedule.h"
+#include "controller/process_set_table.h"
+#include "controller/report.h"
+#include "controller/vote_board.h"
+
+namespace mydist {
+
+class FrozenMode {
+ public:
+  // `board` outlives this object; null: the job never freezes.
+  FrozenMode(const CoordinatorOptions& options, VoteBoard* board);
+
+  bool active() const { return schedule_.active(); }
+  // Whether the stream's batches have to wait for a bucket that is not decided yet.
+  bool HasUndecidedVote() const { return schedule_.HasUndecidedVote(); }
+  // Whether Follow has something to do, or a note is to be sent.
+  bool HasNews() const;
+  bool HasHeld() const { return schedule_.HasHeld(); }
+  TimePoint NextDeadline() const;
+
+  // While active. kInvalidArgument, with nothing taken, for a name that is in flight.
+  Status Submit(std::vector<Request> requests, TimePoint now);
+  // Something this rank wants needs negotiation. Nothing while not active.
+  void Break();
+  void SetWaiting(bool waiting, TimePoint now);
+  // This rank is gone: nobody is to wait for its votes.
+  void Leave();
+
+  // The stream says freeze. kInternal when this rank cannot.
+  Status Freeze(ProcessSetTable::Frozen frozen, TimePoint now);
+  // What this rank and the others have done takes effect.
+  struct Outcome {
+    std::vector<Bucket> executed;  // By all their members, in order.
+    std::vector<Request> thawed;   // To be announced, in order.
+  };
+  Result<Outcome> Follow(TimePoint now);
+
+  Status TakeReport(const Report& report);
+  void FillReport(Report& report) { report.thaws = std::exchange(notes_, {}); }
+
+  // Root only. Null at the others.
+  FreezePolicy* policy() { return policy_ ? &*policy_ : nullptr; }
+
+  uint64_t step_count() const { return schedule_.step_count(); }
+  uint64_t thaw_count() const { return thaw_count_; }
+
+ private:
+  // How often to look at words when nobody wakes us for them.
+  static constexpr std::chrono::milliseconds kLookInterval{1};
+
+  FrozenSchedule::WordReader Reader() const;
+  Status Note(bool is_done);
+
+  const int32_t rank_;
+  const bool is_root_;
+  VoteBoard* const board_;
+  FrozenSchedule schedule_;
+  std::optional<FreezePolicy> policy_;
+  std::vector<ThawNote> notes_;  // For the parent.
+  bool is_due_ = false;          // Something happened since the last Follow.
+  TimePoint look_time_;          // Of the last Follow.
+  uint32_t freeze_count_ = 0;
+  uint64_t thaw_count_ = 0;
+};
+
+}  // namespace mydist

@@ -1,0 +1,148 @@
+// FrozenSchedule: what one rank does while negotiation rests: it holds the tensors the rank
+// submits, says when it votes READY or BREAK, and when a bucket is executed. Pure: submissions, the
+// words of the other ranks and `now` go in. Owned by FrozenMode. The protocol, and why it is right,
+// is docs/decisions/0008-frozen-schedule.md.
+// Invariants: one bucket at a time, in order; a vote is never taken back; the rank thaws only with
+// no READY of its own undecided.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "controller/request.h"
+#include "controller/step_history.h"
+#include "controller/vote_board.h"
+
+namespace mydist {
+
+struct FrozenBucket {
+  Bucket bucket;
+  std::vector<int32_t> ranks;  // Of the process set, ascending.
+};
+
+struct FrozenPatience {
+  // A caller waits, and the next bucket lacks a tensor of this rank: BREAK.
+  Duration with_caller = std::chrono::milliseconds(5);
+  // The same when nobody waits; or this rank is READY and others are not: it asks for a thaw.
+  Duration without = std::chrono::seconds(1);
+};
+
+// So that a stall is reported in good time; zero: there are no reports.
+FrozenPatience PatienceFor(Duration stall_warning);
+
+class FrozenSchedule {
+ public:
+  using WordReader = std::function<VoteWord(int32_t rank)>;
+
+  FrozenSchedule(int32_t rank, FrozenPatience patience) : rank_(rank), patience_(patience) {}
+
+  // The stream says freeze, for the `freeze`-th time; not while active.
+  void Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, TimePoint now);
+  // From Freeze until Advance says kThaw. While not, nothing else may be called.
+  bool active() const { return active_; }
+
+  // This rank is ready for the tensor. What the schedule does not expect makes it vote BREAK.
+  void Submit(Request request, TimePoint now);
+  // Whether it is held already: in flight.
+  bool Holds(const Request& request) const;
+  // Any other reason to vote BREAK at the first bucket without a vote. May be repeated.
+  void Break() { wants_break_ = true; }
+  // A caller of this rank waits for a tensor; or nobody does any more.
+  void SetWaiting(bool waiting, TimePoint now);
+
+  enum class Move {
+    kNone,   // Nothing before a word of awaited() changes, something is submitted, or the deadline.
+    kReady,  // Show word(): this rank is READY for one more bucket. Then call again.
+    kExecute,  // Execute executed(): all its members are READY. Then call again.
+    kThaw,     // Show word(), announce TakeHeld(); the schedule is no longer active.
+  };
+  Move Advance(const WordReader& read, TimePoint now);
+
+  VoteWord word() const { return word_; }
+  const Bucket& executed() const { return cycle_[executed_].bucket; }
+  // What was submitted and not executed, in order of submission.
+  std::vector<Request> TakeHeld();
+
+  // This rank is READY for a bucket, and not all others have voted.
+  bool HasUndecidedVote() const { return has_voted_; }
+  // While there is one: the members of the bucket.
+  std::span<const int32_t> awaited() const { return cycle_[Head()].ranks; }
+  bool IsDecided(const WordReader& read) const { return Judge(read) != Verdict::kUndecided; }
+  // All who may wait for a vote of this rank.
+  std::span<const int32_t> everybody() const { return everybody_; }
+  // The others should be asked to thaw. Says so once per freeze.
+  bool TakeWish(TimePoint now);
+  TimePoint NextDeadline() const;
+  bool HasHeld() const { return held_count_ > 0 || !strays_.empty(); }
+  uint64_t step_count() const { return step_count_; }  // Whole cycles, of all freezes.
+
+ private:
+  struct Held {
+    Request request;
+    uint64_t number = 0;  // Order of submission.
+  };
+  struct Entry {
+    Bucket bucket;
+    std::vector<int32_t> ranks;
+    int32_t own_index = -1;                 // Of this rank in the set; -1: none of its business.
+    std::vector<std::optional<Held>> held;  // By tensor.
+    size_t missing = 0;
+  };
+  struct Place {
+    size_t entry = 0;
+    size_t tensor = 0;
+  };
+  struct Key {
+    ProcessSetId process_set;
+    std::string_view name;  // Lives in the agreement.
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return std::hash<std::string_view>()(key.name) ^ static_cast<size_t>(key.process_set) << 1;
+    }
+  };
+  enum class Verdict { kUndecided, kReady, kBroken };
+
+  size_t Head() const { return static_cast<size_t>(head_ % cycle_.size()); }
+  bool IsStarved() const;  // Something is held, and the next bucket lacks a tensor.
+  TimePoint PatienceEnd() const;
+  const Place* FindPlace(const Request& request) const;
+  Verdict Judge(const WordReader& read) const;
+  Move Execute(TimePoint now);
+  Move Thaw();
+  void SkipOthers();
+
+  const int32_t rank_;
+  const FrozenPatience patience_;
+  bool active_ = false;
+  bool wants_break_ = false;
+  bool has_voted_ = false;
+  bool has_own_ = false;  // Some bucket is of this rank.
+  std::vector<Entry> cycle_;
+  std::unordered_map<Key, std::vector<Place>, KeyHash> places_;  // Of this rank, ascending.
+  std::vector<int32_t> everybody_;
+  std::vector<Held> strays_;  // Not of the schedule.
+  VoteWord word_;
+  uint64_t head_ = 0;  // The next bucket, counted from the freeze.
+  size_t executed_ = 0;
+  size_t held_count_ = 0;
+  uint64_t submitted_count_ = 0;
+  uint64_t step_count_ = 0;
+
+  TimePoint progress_time_;  // Something was submitted, or a bucket executed.
+  TimePoint vote_time_;
+  TimePoint waiting_since_ = kNever;
+  bool has_wished_ = false;
+};
+
+}  // namespace mydist

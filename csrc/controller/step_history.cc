@@ -1,0 +1,134 @@
+#include "controller/step_history.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace mydist {
+namespace {
+
+class Fnv {
+ public:
+  void Add(uint64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(value >> shift));
+  }
+  void Add(std::string_view text) {
+    Add(text.size());
+    for (const char c : text) AddByte(static_cast<uint8_t>(c));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  void AddByte(uint8_t byte) { hash_ = (hash_ ^ byte) * 0x100000001b3; }
+
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+void AddAgreement(Fnv& hash, const Agreement& agreement) {
+  const Request& request = agreement.request;
+  hash.Add(request.name);
+  hash.Add(static_cast<uint64_t>(request.op));
+  hash.Add(static_cast<uint64_t>(request.dtype));
+  hash.Add(static_cast<uint64_t>(request.reduce_op));
+  for (int dim = 0; dim < request.shape.rank(); ++dim) {
+    hash.Add(static_cast<uint64_t>(request.shape.dim(dim)));
+  }
+  for (const int64_t rows : agreement.first_dims) hash.Add(static_cast<uint64_t>(rows));
+}
+
+}  // namespace
+
+uint64_t HashOf(const std::vector<Bucket>& buckets) {
+  Fnv hash;
+  for (const Bucket& bucket : buckets) {
+    hash.Add(static_cast<uint64_t>(bucket.process_set));
+    hash.Add(bucket.tensors.size());
+    for (const auto& agreement : bucket.tensors) AddAgreement(hash, *agreement);
+  }
+  return hash.value();
+}
+
+void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement) {
+  if (!is_enabled_) return;
+  if (tensors_.size() == kMaxTensors) {
+    tensors_.erase(tensors_.begin(), tensors_.begin() + std::ptrdiff_t{kMaxTensors / 2});
+  }
+  tensors_.push_back({agreement, std::exchange(batch_begins_, false)});
+  ++tensor_count_;
+}
+
+void StepHistory::Reset() {
+  tensors_.clear();
+  batch_begins_ = true;
+  tensor_count_ = 0;
+  next_look_ = 0;
+}
+
+std::optional<size_t> StepHistory::FindStep(size_t repeats) {
+  constexpr uint64_t kLeastPause = 1;
+  constexpr uint64_t kPart = 8;
+  if (tensor_count_ < next_look_) return std::nullopt;
+  next_look_ = tensor_count_ + std::max<uint64_t>(kLeastPause, tensors_.size() / kPart);
+  const size_t length = FindPeriod(repeats);
+  return length == 0 ? std::nullopt : std::optional<size_t>(length);
+}
+
+// The Z function of the history read backwards: for each distance, how far back it repeats
+// (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3).
+size_t StepHistory::FindPeriod(size_t repeats) const {
+  const size_t count = tensors_.size();
+  std::vector<size_t> repeated(count, 0);
+  size_t left = 0;
+  size_t right = 0;
+  for (size_t i = 1; i * repeats <= count; ++i) {
+    if (i < right) repeated[i] = std::min(right - i, repeated[i - left]);
+    while (i + repeated[i] < count && Latest(repeated[i]) == Latest(i + repeated[i])) {
+      ++repeated[i];
+    }
+    if (i + repeated[i] > right) {
+      left = i;
+      right = i + repeated[i];
+    }
+    if (repeated[i] >= (repeats - 1) * i) return i;
+  }
+  return 0;
+}
+
+bool StepHistory::IsStep(size_t length, size_t repeats) const {
+  if (length == 0 || repeats == 0 || length > tensors_.size() / repeats) return false;
+  for (size_t i = 0; i < length * (repeats - 1); ++i) {
+    if (Latest(i) != Latest(i + length)) return false;
+  }
+  return true;
+}
+
+std::vector<Bucket> StepHistory::Cut(size_t length, size_t repeats) const {
+  MYDIST_CHECK(IsStep(length, repeats));
+  const auto batches_from = [&](size_t begin) {
+    return std::count_if(tensors_.begin() + static_cast<std::ptrdiff_t>(begin),
+                         tensors_.begin() + static_cast<std::ptrdiff_t>(begin + length),
+                         [](const Entry& entry) { return entry.begins_batch; });
+  };
+  size_t best = tensors_.size() - length;
+  for (size_t repeat = 2; repeat <= repeats; ++repeat) {
+    const size_t begin = tensors_.size() - repeat * length;
+    if (batches_from(begin) < batches_from(best)) best = begin;
+  }
+  std::vector<Bucket> buckets;
+  size_t first_of_batch = 0;
+  for (size_t i = best; i < best + length; ++i) {
+    if (tensors_[i].begins_batch) first_of_batch = buckets.size();
+    const ProcessSetId set = tensors_[i].agreement->request.process_set;
+    const auto found =
+        std::find_if(buckets.begin() + static_cast<std::ptrdiff_t>(first_of_batch), buckets.end(),
+                     [&](const Bucket& bucket) { return bucket.process_set == set; });
+    Bucket& bucket = found == buckets.end() ? buckets.emplace_back() : *found;
+    bucket.process_set = set;
+    bucket.tensors.push_back(tensors_[i].agreement);
+  }
+  return buckets;
+}
+
+}  // namespace mydist

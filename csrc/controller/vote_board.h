@@ -1,0 +1,52 @@
+// VoteBoard: where the ranks of a job show each other what they have to say about the buckets of a
+// frozen schedule, without messages. Implemented over the memory the ranks share; owned by the
+// engine, used by whoever drives it. See docs/decisions/0008-frozen-schedule.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace mydist {
+
+// What one rank says about all of its buckets: READY for those numbered below `ready_count`; for
+// all others nothing yet or, once `is_broken`, BREAK. Of the freeze with this number only.
+// `ready_count` only grows and `is_broken` is never taken back: a vote is cast once.
+struct VoteWord {
+  uint32_t freeze = 0;
+  uint64_t ready_count = 0;
+  bool is_broken = false;
+
+  bool operator==(const VoteWord&) const = default;
+
+  static constexpr int kCountBits = 39;  // A year of buckets every 60 µs.
+  static constexpr int kFreezeBits = 24;
+
+  uint64_t Pack() const {
+    return (uint64_t{freeze} & ((uint64_t{1} << kFreezeBits) - 1)) << (kCountBits + 1) |
+           ready_count << 1 | (is_broken ? 1u : 0u);
+  }
+  static VoteWord Unpack(uint64_t word) {
+    return {static_cast<uint32_t>(word >> (kCountBits + 1)),
+            word >> 1 & ((uint64_t{1} << kCountBits) - 1), (word & 1) != 0};
+  }
+};
+
+class VoteBoard {
+ public:
+  virtual ~VoteBoard() = default;
+
+  // Shows this rank's word, in place of the one before. Ends the wait of `members` for news, if
+  // wakes_peers(). Never blocks.
+  virtual void Cast(const VoteWord& word, std::span<const int32_t> members) = 0;
+
+  // What `rank` (of the job) has shown last. Never blocks.
+  virtual VoteWord Read(int32_t rank) const = 0;
+
+  // Else who waits for a vote has to look from time to time.
+  virtual bool wakes_peers() const = 0;
+};
+
+}  // namespace mydist

@@ -1,0 +1,129 @@
+// What a frozen schedule is for, seen from outside: no control messages; and what must not change.
+#include <gmock/gmock.h>
+
+#include "controller/message_codec.h"
+#include "controller/simulated_job.h"
+
+namespace mydist {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class FrozenJobTest : public ::testing::Test {
+ protected:
+  FrozenJobTest() : job_({.size = 3, .freeze_after = 3, .stall_warning = seconds(10)}) {}
+
+  void Step() {
+    for (const char* name : {"a", "b", "c"}) job_.AnnounceAll(MakeRequest(name));
+    job_.RunUntilQuiet();
+  }
+  void Freeze() {
+    for (int step = 0; step < 5; ++step) Step();
+    for (int rank = 0; rank < 3; ++rank) {
+      ASSERT_GT(job_.coordinator(rank).stats().frozen_steps, 0u) << rank;
+    }
+  }
+  void Pass(Duration duration) {
+    job_.now += duration;
+    job_.RunUntilQuiet();
+  }
+  uint64_t Thaws() { return job_.coordinator(0).stats().thaws; }
+
+  SimulatedJob job_;
+};
+
+TEST_F(FrozenJobTest, AStepTakesNoControlMessages) {
+  Freeze();
+  const uint64_t messages = job_.MessagesSent();
+  const uint64_t steps = job_.coordinator(2).stats().frozen_steps;
+  const size_t batches = job_.batches(2).size();
+  for (int step = 0; step < 20; ++step) Step();
+  EXPECT_EQ(job_.MessagesSent(), messages);
+  EXPECT_EQ(job_.coordinator(2).stats().frozen_steps, steps + 20);
+  EXPECT_GE(job_.batches(2).size(), batches + 20);
+  EXPECT_EQ(job_.Log(1), job_.Log(0));
+  EXPECT_EQ(job_.Log(2), job_.Log(0));
+}
+
+TEST_F(FrozenJobTest, ARankThatDoesNotComeIsReportedInTime) {
+  Freeze();
+  for (const int rank : {0, 2}) job_.Announce(rank, MakeRequest("a"));
+  job_.RunUntilQuiet();
+  Pass(seconds(1));
+  EXPECT_EQ(Thaws(), 1u);
+  Pass(milliseconds(9900));
+  EXPECT_THAT(job_.Stalls(1), ElementsAre());
+  Pass(milliseconds(200));
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(job_.Stalls(rank).size(), 1u);
+    EXPECT_THAT(job_.Stalls(rank)[0], HasSubstr("'a'"));
+    EXPECT_THAT(job_.Stalls(rank)[0], HasSubstr("rank 1"));
+  }
+  job_.Announce(1, MakeRequest("a"));
+  job_.RunUntilQuiet();
+  EXPECT_EQ(job_.Log(1), job_.Log(0));
+}
+
+TEST_F(FrozenJobTest, AMismatchIsAnErrorOnEveryRankAndThenItFreezesAgain) {
+  Freeze();
+  Request wrong = MakeRequest("a", {5});
+  job_.Announce(0, wrong);
+  job_.Announce(1, MakeRequest("a"));
+  job_.Announce(2, MakeRequest("a"));
+  job_.RunUntilQuiet();
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(job_.Errors(rank).size(), 1u);
+    EXPECT_THAT(job_.Errors(rank)[0], HasSubstr("[5]"));
+  }
+  const uint64_t steps = job_.coordinator(1).stats().frozen_steps;
+  for (int step = 0; step < 20; ++step) Step();
+  EXPECT_GT(job_.coordinator(1).stats().frozen_steps, steps);
+  EXPECT_EQ(job_.Errors(0).size(), 1u);
+}
+
+TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
+  Freeze();
+  job_.Announce(1, MakeRequest("a"));
+  const Status status = job_.coordinator(1).Announce({MakeRequest("a")}, job_.now);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("'a' is still in flight"));
+  EXPECT_EQ(job_.coordinator(1).Announce({MakeRequest("x"), MakeRequest("x")}, job_.now).code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(FrozenJobTest, ShutdownEndsIt) {
+  Freeze();
+  for (int rank = 0; rank < 3; ++rank) job_.Depart(rank, "shutdown");
+  job_.RunUntilQuiet();
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::vector<std::string> log = job_.Log(rank);
+    EXPECT_EQ(log[log.size() - 2], "finished");
+  }
+}
+
+TEST_F(FrozenJobTest, AFreezeOfWhatDidNotHappenIsAnError) {
+  SimulatedPlane plane(&job_, 1);
+  Coordinator coordinator({.rank = 1, .size = 2, .freeze_after = 3}, &plane);
+  StreamSegment segment;
+  StreamItem& item = segment.items.emplace_back();
+  item.kind = StreamKind::kReadyAgreement;
+  item.agreement = std::make_shared<const Agreement>(Agreement{MakeRequest("a"), {}});
+  ASSERT_TRUE(coordinator.Announce({MakeRequest("a")}, job_.now).ok());
+  segment.items.emplace_back();
+  StreamItem& freeze = segment.items.emplace_back();
+  freeze.kind = StreamKind::kFreeze;
+  freeze.frozen = {.length = 2, .repeats = 1, .hash = 1};
+  segment.items.emplace_back();
+  plane.inbox.push_back({0, EncodeSegment(segment)[0]});
+  ASSERT_TRUE(coordinator.Exchange(TimePoint::min()).ok());
+  const Status status = coordinator.Negotiate(job_.now).status();
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("rank 0"));
+  EXPECT_THAT(status.message(), HasSubstr("froze a step of 2 tensors that did not come 1 times"));
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,179 @@
+#include "controller/step_history.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "controller/simulated_job.h"
+
+namespace mydist {
+namespace {
+
+// Agreements by name; the same one for the same name, as from a cache.
+class Agreements {
+ public:
+  const std::shared_ptr<const Agreement>& Of(const std::string& name, ProcessSetId set = 0) {
+    auto& agreement = by_name_[{set, name}];
+    if (agreement == nullptr) {
+      Request request = MakeRequest(name);
+      request.process_set = set;
+      agreement = std::make_shared<const Agreement>(Agreement{request, {}});
+    }
+    return agreement;
+  }
+  void Forget(const std::string& name) { by_name_.erase({0, name}); }
+
+ private:
+  std::map<std::pair<ProcessSetId, std::string>, std::shared_ptr<const Agreement>> by_name_;
+};
+
+// "ab c": a batch of a and b, then one of c; upper case: of process set 1.
+class StepHistoryTest : public ::testing::Test {
+ protected:
+  StepHistoryTest() { history_.Enable(); }
+
+  void Add(const std::string& batches) {
+    for (const char c : batches) {
+      if (c == ' ') {
+        history_.EndBatch();
+      } else {
+        history_.Add(agreements_.Of(std::string(1, c), c >= 'A' && c <= 'Z' ? 1 : 0));
+      }
+    }
+    history_.EndBatch();
+  }
+  // Batch by batch, until it finds something; how many tensors it had seen then, and the step.
+  std::pair<size_t, size_t> FindIn(const std::string& tensors, size_t repeats) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      Add(tensors.substr(i, 1));
+      if (const auto length = history_.FindStep(repeats)) return {i + 1, *length};
+    }
+    return {0, 0};
+  }
+  std::string CutText(size_t length, size_t repeats) const {
+    std::string text;
+    for (const Bucket& bucket : history_.Cut(length, repeats)) {
+      if (!text.empty()) text += " ";
+      for (const auto& agreement : bucket.tensors) text += agreement->request.name;
+    }
+    return text;
+  }
+
+  Agreements agreements_;
+  StepHistory history_;
+};
+
+std::string Repeat(const std::string& text, int count) {
+  std::string all;
+  for (; count > 0; --count) all += text;
+  return all;
+}
+
+TEST_F(StepHistoryTest, FindsTheShortestStep) {
+  EXPECT_EQ(FindIn(Repeat("abc", 3), 3), (std::pair<size_t, size_t>{9, 3}));
+}
+
+TEST_F(StepHistoryTest, ATensorMayComeMoreThanOnceInAStep) {
+  const auto [seen, length] = FindIn(Repeat("aabb", 6), 3);
+  EXPECT_EQ(length, 4u);
+  EXPECT_LE(seen, 16u);
+}
+
+TEST_F(StepHistoryTest, FindsItBehindWhatDoesNotRepeat) {
+  const auto [seen, length] = FindIn("xyzxaybzy" + Repeat("abcdab", 7), 3);
+  EXPECT_EQ(length, 6u);
+  EXPECT_LE(seen, 9u + 18u + 6u);
+}
+
+TEST_F(StepHistoryTest, NothingRepeatsInWhatDoesNot) {
+  EXPECT_EQ(FindIn("abcabdabeabfabgabhab", 2), (std::pair<size_t, size_t>{0, 0}));
+}
+
+TEST_F(StepHistoryTest, ANewAgreementIsNotTheOldOne) {
+  Add("ab");
+  agreements_.Forget("b");
+  Add("ab");
+  EXPECT_FALSE(history_.FindStep(2));
+  Add("ab");
+  EXPECT_TRUE(history_.IsStep(2, 2));
+  EXPECT_FALSE(history_.IsStep(2, 3));
+}
+
+TEST_F(StepHistoryTest, NothingCountsBeforeAReset) {
+  Add("ab");
+  history_.Reset();
+  Add("ab");
+  EXPECT_FALSE(history_.FindStep(2));
+  EXPECT_EQ(history_.tensor_count(), 2u);
+}
+
+TEST_F(StepHistoryTest, NothingIsKeptUnlessItIsEnabled) {
+  StepHistory history;
+  history.Add(agreements_.Of("a"));
+  EXPECT_EQ(history.tensor_count(), 0u);
+}
+
+TEST_F(StepHistoryTest, CutsTheStepMadeOfTheFewestBatches) {
+  Add("a b c d");
+  Add("ab cd");
+  Add("a bc d");
+  EXPECT_EQ(CutText(4, 3), "ab cd");
+  EXPECT_EQ(CutText(4, 1), "a bc d");
+}
+
+TEST_F(StepHistoryTest, ABucketIsOfOneProcessSet) {
+  Add("aAbB cC");
+  Add("aAbB cC");
+  EXPECT_EQ(CutText(6, 2), "ab AB c C");
+}
+
+TEST_F(StepHistoryTest, ABatchThatBeganInTheStepBeforeIsCutThere) {
+  Add("a b");
+  Add("ca b");
+  Add("ca b c");
+  EXPECT_EQ(CutText(3, 2), "a b c");
+}
+
+TEST_F(StepHistoryTest, TheHashTellsSchedulesApart) {
+  Add("ab ab");
+  const auto buckets = history_.Cut(2, 1);
+  auto other = buckets;
+  EXPECT_EQ(HashOf(buckets), HashOf(other));
+  std::swap(other[0].tensors[0], other[0].tensors[1]);
+  EXPECT_NE(HashOf(buckets), HashOf(other));
+  other = buckets;
+  other[0].process_set = 5;
+  EXPECT_NE(HashOf(buckets), HashOf(other));
+}
+
+TEST_F(StepHistoryTest, ItsMemoryIsBounded) {
+  for (size_t i = 0; i < 3 * StepHistory::kMaxTensors; ++i) {
+    history_.Add(agreements_.Of(std::to_string(i % 5)));
+    history_.EndBatch();
+  }
+  EXPECT_TRUE(history_.IsStep(5, StepHistory::kMaxTensors / 2 / 5));
+  EXPECT_FALSE(history_.IsStep(5, StepHistory::kMaxTensors));
+}
+
+// Against the obvious search, on short random histories of few tensors.
+TEST_F(StepHistoryTest, AgreesWithTheObviousSearch) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    history_.Reset();
+    const size_t count = 2 + random() % 20;
+    const size_t repeats = 2 + random() % 3;
+    for (size_t i = 0; i < count; ++i) {
+      Add(std::string(1, static_cast<char>('a' + random() % 2)));
+    }
+    std::optional<size_t> expected;
+    for (size_t length = count / repeats; length > 0; --length) {
+      if (history_.IsStep(length, repeats)) expected = length;
+    }
+    EXPECT_EQ(history_.FindStep(repeats), expected) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace mydist
