@@ -202,6 +202,13 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_CACHE_CAPACITY",
     ),
     Flag(
+        ("--freeze-after",),
+        "equal steps after which negotiation rests; 0 = never",
+        integer(0, 1_000_000),
+        "STEPS",
+        "MYDIST_FREEZE_AFTER",
+    ),
+    Flag(
         ("--hierarchical-allreduce",),
         "reduce inside each host first [as --shared-memory]",
         variable="MYDIST_HIERARCHICAL_ALLREDUCE",

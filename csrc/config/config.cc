@@ -105,6 +105,10 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, 2, 1024), config.coordinator_radix);
         }},
+    Row{"MYDIST_FREEZE_AFTER", "an integer from 0 to 1000000", "0",
+        [](const std::string& text, Config& config) {
+          return Store(value_text::Integer(text, 0, 1'000'000), config.freeze_after);
+        }},
     Row{"MYDIST_STALL_WARNING_SECONDS", "a number from 0 to 1000000", "10",
         [](const std::string& text, Config& config) {
           return Store(value_text::Seconds(text, 0, kMaxSeconds), config.stall_warning);
@@ -242,6 +246,7 @@ std::string Config::Digest() const {
   return "MYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +
          "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
+         "\nMYDIST_FREEZE_AFTER=" + std::to_string(freeze_after) +
          "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
          "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
          "\nMYDIST_BUCKET_SIZE_MB=" + bucket +

@@ -6,7 +6,7 @@
 namespace mydist {
 
 FreezePolicy::FreezePolicy(int32_t size, size_t freeze_after)
-    : freeze_after_(freeze_after),
+    : freeze_after_(freeze_after == 1 ? 2 : freeze_after),
       has_thawed_(static_cast<size_t>(size), true),
       thawed_count_(has_thawed_.size()) {}
 

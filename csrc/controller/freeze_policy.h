@@ -15,7 +15,7 @@ namespace mydist {
 
 class FreezePolicy {
  public:
-  // `freeze_after`: steps to be seen in a row, at least 2; 0: never freezes.
+  // `freeze_after`: steps to be seen in a row, 1 counts as 2; 0: never freezes.
   FreezePolicy(int32_t size, size_t freeze_after);
 
   // What a rank, or this one, says. kInternal when it has thawed already.

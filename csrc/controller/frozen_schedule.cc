@@ -10,7 +10,7 @@ namespace mydist {
 FrozenPatience PatienceFor(Duration stall_warning) {
   FrozenPatience patience;
   if (stall_warning <= Duration::zero()) return patience;
-  patience.without = std::min(patience.without, stall_warning / 10);
+  patience.without = stall_warning / 10;
   patience.with_caller = std::min(patience.with_caller, patience.without);
   return patience;
 }

@@ -14,6 +14,7 @@
 #include "controller/fusion_planner.h"
 #include "runtime/neutral_submission.h"
 #include "runtime/path_probe.h"
+#include "runtime/shm_vote_board.h"
 
 namespace mydist {
 namespace {
@@ -22,6 +23,7 @@ CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
   return {.rank = topology.rank,
           .size = topology.size,
           .radix = static_cast<int>(config.coordinator_radix),
+          .freeze_after = config.freeze_after,
           .cache_capacity = config.cache_capacity,
           .stall_warning = config.stall_warning,
           .stall_shutdown = config.stall_shutdown,
@@ -37,6 +39,15 @@ std::string UpperCase(std::string_view text) {
   std::transform(upper.begin(), upper.end(), upper.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return upper;
+}
+
+// All ranks come to the same: a freeze concerns them all.
+std::unique_ptr<VoteBoard> MakeVotes(const Config& config, const Topology& topology,
+                                     shm::ShmPort* shm, ControlPlane* plane) {
+  if (config.freeze_after == 0 || shm == nullptr || shm->arena().size() != topology.size) {
+    return nullptr;
+  }
+  return std::make_unique<ShmVoteBoard>(shm, plane);
 }
 
 // Puts the meter around the transport, where there is one.
@@ -79,7 +90,8 @@ Engine::Engine(EngineOptions options)
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
       process_sets_(topology_),
-      coordinator_(OptionsOf(config_, topology_), connection_.control.get()),
+      votes_(MakeVotes(config_, topology_, shm_.get(), connection_.control.get())),
+      coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
       executor_(
@@ -200,6 +212,7 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 Status Engine::Exchange() {
   const Status status = coordinator_.Exchange();
   const TimePoint now = Now();
+  coordinator_.SetWaiting(waiting_callers_.load() > 0, now);
   relay_.Flush(now);
   if (now >= departure_deadline_ && !finished_) {
     MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
@@ -398,6 +411,7 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.
+  coordinator_.Leave();
   if (shm_ != nullptr) shm_->Leave();
   CollectTimeline();
   handles_->Fail(term_, reason);
@@ -424,6 +438,8 @@ void Engine::PublishStats() {
   counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
   counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
   counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
+  counted_.frozen_steps = static_cast<int64_t>(coordinator.frozen_steps);
+  counted_.thaws = static_cast<int64_t>(coordinator.thaws);
   if (meter_ != nullptr) {
     counted_.inter_host_messages_sent = meter_->sent_count();
     counted_.inter_host_bytes_sent = meter_->sent_bytes();

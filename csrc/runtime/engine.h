@@ -182,6 +182,7 @@ class MYDIST_EXPORT Engine {
   std::atomic<int64_t> unhurried_bytes_{0};  // In the queue, and the engine has not been woken.
   Timeline timeline_;
   ProcessSetRegistry process_sets_;
+  const std::unique_ptr<VoteBoard> votes_;  // Null when the ranks have nothing to vote with.
   Coordinator coordinator_;
   HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
   const CollectivesChoice choice_;

@@ -112,6 +112,8 @@ py::dict Stats() {
   row["cache_misses"] = stats.cache_misses;
   row["wakeups"] = stats.wakeups;
   row["hand_overs"] = stats.hand_overs;
+  row["frozen_steps"] = stats.frozen_steps;
+  row["thaws"] = stats.thaws;
   row["batches"] = stats.batches;
   row["tensors"] = stats.tensors;
   row["tensor_bytes"] = stats.tensor_bytes;

@@ -126,9 +126,11 @@ void LocalControlPlane::Await(TimePoint deadline) {
     const uint32_t rings = bell.rings.load();
     const bool is_attended = (waiting.fetch_or(kSleeps) & kAttended) != 0;
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    is_over = is_woken_.exchange(false) || (!is_attended && HasNews()) || Now() >= deadline;
+    const bool has_news = HasNews() || rings != seen_rings_;
+    is_over = is_woken_.exchange(false) || (!is_attended && has_news) || Now() >= deadline;
     if (!is_over) shm::SleepOnBell(bell, rings, Until(deadline));
     waiting.fetch_and(~kSleeps);
+    if (is_over) seen_rings_ = rings;
   }
 }
 
@@ -146,6 +148,20 @@ void LocalControlPlane::Attend(bool attended) {
   const uint32_t before = waiting.fetch_and(~kAttended);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (HasNews()) RingOwn(before);
+}
+
+bool LocalControlPlane::Nudge(int peer) {
+  const int index = port_->IndicesOf({peer})->front();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint32_t waiting = memory_.line(index).waiting.load();
+  if ((waiting & kAttended) != 0) return true;
+  // Counted also for one that is not asleep yet, but has looked.
+  if ((waiting & kSleeps) != 0) {
+    shm::RingBell(memory_.news_bell(index));
+  } else {
+    memory_.news_bell(index).rings.fetch_add(1);
+  }
+  return true;
 }
 
 void LocalControlPlane::RingOwn(uint32_t waiting) {

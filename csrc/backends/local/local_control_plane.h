@@ -32,6 +32,7 @@ class LocalControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override;
   void Wake() override;
   void Attend(bool attended) override;
+  bool Nudge(int peer) override;
   Status Close(TimePoint deadline) override;
 
  private:
@@ -63,6 +64,7 @@ class LocalControlPlane final : public ControlPlane {
   const ControlMemory memory_;
   const int index_;
   std::vector<std::unique_ptr<Peer>> peers_;  // Null for ourselves.
+  uint32_t seen_rings_ = 0;                   // Of the own bell, by Await.
   int next_ = 0;                              // Whom Receive looks at first.
   Status loss_;                               // The first one reported.
   bool is_closed_ = false;

@@ -84,6 +84,7 @@ class MYDIST_EXPORT Arena {
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
   Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
+  VoteLine& vote(int rank) const { return At<VoteLine>(layout_.VoteLineOf(rank)); }
   PairLine& pair(int writer, int reader) const {
     return At<PairLine>(layout_.PairLineOf(writer, reader));
   }

@@ -45,6 +45,11 @@ struct alignas(kLineBytes) Bell {
   std::atomic<uint32_t> rings;  // A futex.
 };
 
+// Written by its rank; see votes.h.
+struct alignas(kLineBytes) VoteLine {
+  std::atomic<uint64_t> word;
+};
+
 // A step as one rank posts it to another. The message shares a cache line with the flag as far as
 // kFlagLineMessageBytes.
 inline constexpr int64_t kMessageBytes = 112;
@@ -82,8 +87,9 @@ class ArenaLayout {
   // Offsets from the start, in bytes.
   int64_t RankLineOf(int rank) const { return kPageBytes + rank * kLineBytes; }
   int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
+  int64_t VoteLineOf(int rank) const { return BellOf(ranks_) + rank * kLineBytes; }
   int64_t PairLineOf(int writer, int reader) const {
-    return BellOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
+    return VoteLineOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
   }
   int64_t SlotOf(int rank, int half) const {
     return PairLineOf(ranks_, 0) + (2 * rank + half) * slot_bytes_;

@@ -32,6 +32,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.fusion_threshold_bytes),
       std::to_string(config.cache_capacity),
       std::to_string(config.coordinator_radix),
+      std::to_string(config.freeze_after),
       std::to_string(config.stall_warning.count()),
       std::to_string(config.stall_shutdown.count()),
       std::to_string(config.shutdown_drain.count()),
@@ -55,6 +56,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.fusion_threshold_bytes, 64 << 20);
   EXPECT_EQ(config.cache_capacity, 1024);
   EXPECT_EQ(config.coordinator_radix, 32);
+  EXPECT_EQ(config.freeze_after, 0);
   EXPECT_EQ(config.stall_warning, milliseconds(10000));
   EXPECT_EQ(config.stall_shutdown, milliseconds(0));
   EXPECT_EQ(config.shutdown_drain, milliseconds(5000));
@@ -90,6 +92,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_FUSION_THRESHOLD_MB", "2"},
       {"MYDIST_CACHE_CAPACITY", "7"},
       {"MYDIST_COORDINATOR_RADIX", "3"},
+      {"MYDIST_FREEZE_AFTER", "5"},
       {"MYDIST_STALL_WARNING_SECONDS", "11"},
       {"MYDIST_STALL_SHUTDOWN_SECONDS", "12"},
       {"MYDIST_SHUTDOWN_SECONDS", "13"},
@@ -108,9 +111,10 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
-  EXPECT_THAT(Fields(ConfigOf(variables).value()),
-              ElementsAre("2097152", "7", "3", "11000", "12000", "13000", "14000", "/tmp/a b.json",
-                          "1", "2", "0", "avx2", "4194304", "100", "1", "host", "eth0", "eth1"));
+  EXPECT_THAT(
+      Fields(ConfigOf(variables).value()),
+      ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000", "/tmp/a b.json",
+                  "1", "2", "0", "avx2", "4194304", "100", "1", "host", "eth0", "eth1"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -181,6 +185,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_FUSION_THRESHOLD_MB", "a number from 0 to 1048576"},
       {"MYDIST_CACHE_CAPACITY", "an integer from 0 to 1000000"},
       {"MYDIST_COORDINATOR_RADIX", "an integer from 2 to 1024"},
+      {"MYDIST_FREEZE_AFTER", "an integer from 0 to 1000000"},
       {"MYDIST_STALL_WARNING_SECONDS", "a number from 0 to 1000000"},
       {"MYDIST_STALL_SHUTDOWN_SECONDS", "a number from 0 to 1000000"},
       {"MYDIST_SHUTDOWN_SECONDS", "a number from 0 to 1000000"},
@@ -226,7 +231,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_COORDINATOR_RADIX", "1", ""},
         BadValue{"MYDIST_COORDINATOR_RADIX", "0", ""},
         BadValue{"MYDIST_COORDINATOR_RADIX", "1025", ""},
-        BadValue{"MYDIST_COORDINATOR_RADIX", "two", ""},
+        BadValue{"MYDIST_COORDINATOR_RADIX", "two", ""}, BadValue{"MYDIST_FREEZE_AFTER", "-1", ""},
+        BadValue{"MYDIST_FREEZE_AFTER", "1000001", ""},
         BadValue{"MYDIST_STALL_WARNING_SECONDS", "-0.001", ""},
         BadValue{"MYDIST_STALL_WARNING_SECONDS", "10s", ""},
         BadValue{"MYDIST_STALL_WARNING_SECONDS", "1000001", ""},
@@ -273,15 +279,17 @@ TEST(ConfigTest, FromEnvReadsTheEnvironment) {
 }
 
 TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
-  EXPECT_EQ(Config{}.Digest(),
-            "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
-            "MYDIST_COORDINATOR_RADIX=32\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
-            "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
+  EXPECT_EQ(
+      Config{}.Digest(),
+      "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
+      "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=0\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
+      "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_BUCKET_SIZE_MB", "0.5").Digest(), HasSubstr("BUCKET_SIZE_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));
   EXPECT_THAT(With("MYDIST_CHECK_CONSISTENCY", "9").Digest(), HasSubstr("CONSISTENCY=9\n"));
   EXPECT_THAT(With("MYDIST_SHARED_MEMORY", "false").Digest(), HasSubstr("SHARED_MEMORY=0\n"));
+  EXPECT_THAT(With("MYDIST_FREEZE_AFTER", "9").Digest(), HasSubstr("FREEZE_AFTER=9\n"));
   EXPECT_THAT(With("MYDIST_COORDINATOR_RADIX", "9").Digest(), HasSubstr("COORDINATOR_RADIX=9\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "true").Digest(), HasSubstr("ALLREDUCE=1\n"));
   EXPECT_THAT(With("MYDIST_HIERARCHICAL_ALLREDUCE", "0").Digest(), HasSubstr("ALLREDUCE=0\n"));

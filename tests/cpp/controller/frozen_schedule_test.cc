@@ -233,6 +233,7 @@ TEST(FrozenPatienceTest, IsShortBesideTheStallWarning) {
   EXPECT_EQ(PatienceFor(seconds(10)).without, seconds(1));
   EXPECT_EQ(PatienceFor(seconds(1)).without, milliseconds(100));
   EXPECT_EQ(PatienceFor(seconds(10)).with_caller, milliseconds(5));
+  EXPECT_EQ(PatienceFor(seconds(100)).without, seconds(10));
   EXPECT_EQ(PatienceFor(milliseconds(10)).with_caller, milliseconds(1));
   EXPECT_EQ(PatienceFor(Duration::zero()).without, seconds(1));
 }

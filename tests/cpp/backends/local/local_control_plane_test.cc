@@ -76,6 +76,33 @@ TEST(LocalControlPlane, ALongMessageArrivesWhileItsSenderIsInACollective) {
   });
 }
 
+// A word written before the nudge is seen by who is woken by it, asleep by then or not yet.
+TEST(LocalControlPlane, ANudgeEndsTheWaitOfAPeer) {
+  constexpr int kRounds = 2000;
+  std::atomic<int> word = 0;
+  std::atomic<int> answer = 0;
+  OnThreads(2, [&](LocalRank& rank) {
+    for (int round = 1; round <= kRounds; ++round) {
+      std::atomic<int>& mine = rank.connection.rank == 0 ? word : answer;
+      const std::atomic<int>& theirs = rank.connection.rank == 0 ? answer : word;
+      if (rank.connection.rank == 0) {
+        mine.store(round, std::memory_order_relaxed);
+        EXPECT_TRUE(rank.plane().Nudge(1));
+      }
+      while (theirs.load(std::memory_order_relaxed) < round) {
+        const TimePoint limit = Soon();
+        rank.plane().Await(limit);
+        ASSERT_LT(Now(), limit) << "not woken in round " << round;
+      }
+      if (rank.connection.rank == 1) {
+        mine.store(round, std::memory_order_relaxed);
+        EXPECT_TRUE(rank.plane().Nudge(0));
+      }
+    }
+    ExpectOk(rank.plane().Close(Soon()));
+  });
+}
+
 // Both have more to send than fits and nobody receives any more.
 TEST(LocalControlPlane, CloseTakesWhatPeersStillSend) {
   OnThreads(2, [](LocalRank& rank) {
