@@ -20,8 +20,9 @@ FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
 
 Status FrozenMode::Submit(std::vector<Request> requests, TimePoint now) {
   std::set<std::pair<ProcessSetId, std::string_view>> names;
+  const bool is_one = requests.size() == 1;  // As most are.
   for (const Request& request : requests) {
-    const bool is_new = names.emplace(request.process_set, request.name).second;
+    const bool is_new = is_one || names.emplace(request.process_set, request.name).second;
     if (is_new && !schedule_.Holds(request)) continue;
     return Status::InvalidArgument("tensor '" + request.name +
                                    "' is still in flight. Wait for it, or give the second one "

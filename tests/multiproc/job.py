@@ -21,6 +21,12 @@ STALL_SECONDS = 20
 _ENVIRONMENTS = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     "shared": {"MYDIST_SHARED_MEMORY": "1"},
+    # The machine may be slow: a rank that is late is no reason to negotiate.
+    "frozen": {
+        "MYDIST_SHARED_MEMORY": "1",
+        "MYDIST_FREEZE_AFTER": "2",
+        "MYDIST_STALL_WARNING_SECONDS": "600",
+    },
     "hosts": {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"},
 }
 

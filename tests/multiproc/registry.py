@@ -69,6 +69,23 @@ SUITES = {
         "point_to_point",
         "joining",
     ),
+    # What a schedule without negotiation must not change.
+    "frozen": (
+        "freezing",
+        "allreduce",
+        "gathering",
+        "moving",
+        "handles",
+        "waiting",
+        "mismatch",
+        "training",
+        "optimizer_steps",
+        "optimizer_modes",
+        "process_sets",
+        "rooted",
+        "point_to_point",
+        "joining",
+    ),
     # What depends on how tensors are packed, once more with fusion switched off.
     "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
 }

@@ -25,6 +25,8 @@ JOBS = [
     (3, "mpi", "unfused"),
     (3, "mpi", "shared"),
     (2, "gloo", "shared"),
+    *[(np, "local", "frozen") for np in (2, 4)],
+    (3, "gloo", "frozen"),
     (4, "gloo", "hosts"),
     (3, "mpi", "hosts"),
 ]
