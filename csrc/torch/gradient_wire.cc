@@ -1,10 +1,12 @@
 // What travels for a gradient, and what becomes of it.
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include <string>
 #include <utility>
 
+#include "ops/shm/stream_copy.h"
 #include "torch/gradient_errors.h"
 #include "torch/gradient_reducer.h"
 #include "torch/tensor_adapter.h"
@@ -17,6 +19,19 @@ void MoveTo(at::Tensor& tensor, const at::Tensor& place) {
   const auto version = static_cast<uint32_t>(VersionOf(tensor));
   tensor.set_data(place);
   tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(version));
+}
+
+// A slot's lines are in the cache of a peer, which has written the last result there, or in none.
+void CopyToSlot(const at::Tensor& slot, const at::Tensor& tensor) {
+  const bool is_plain = tensor.scalar_type() == slot.scalar_type() && tensor.is_contiguous() &&
+                        !tensor.is_conj() && !tensor.is_neg();
+  // With several threads torch copies as fast as memory gives.
+  if (!is_plain || at::get_num_threads() > 1) {
+    slot.copy_(tensor);
+    return;
+  }
+  shm::StreamCopy(slot.mutable_data_ptr(), tensor.const_data_ptr(),
+                  static_cast<int64_t>(slot.nbytes()));
 }
 
 }  // namespace
@@ -96,7 +111,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor slot;
   if (!slots_.Holds(index, tensor)) slot = slots_.Take(index, tensor.sizes(), dtype);
   if (slot.defined()) {
-    slot.copy_(tensor);
+    CopyToSlot(slot, tensor);
     copied_bytes_ += slot.nbytes();
     // The same object in another place: whoever refers to it sees what becomes of it.
     const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, gradient.is_fresh);
