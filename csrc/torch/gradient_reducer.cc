@@ -169,9 +169,10 @@ Status GradientReducer::Hold(Parameter& parameter, bool in_backward) {
   GradientsInFlight& others = GradientsInFlight::Instance();
   MYDIST_RETURN_IF_ERROR(others.Check(parameter.tensor, parameter.name, options_.process_set));
   InFlightGradient gradient{};
-  // What was there before has been added to, which shows in the version.
+  // What the user has laid there came from Python, and was added to, which shows in the version.
   const at::Tensor& tensor = parameter.tensor.grad();
-  gradient.is_fresh = in_backward && tensor.defined() && VersionOf(tensor) == 0;
+  gradient.is_fresh =
+      in_backward && tensor.defined() && (VersionOf(tensor) == 0 || !IsKnownToPython(tensor));
   MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
   parameter.in_flight = std::move(gradient);
   others.Add(parameter.tensor, parameter.name, options_.process_set);

@@ -89,7 +89,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   struct InFlightGradient {
     std::optional<Handle> handle;  // Once it is enqueued.
     at::Tensor gradient;           // Undefined: zeros were contributed.
-    bool is_fresh = false;         // Made by the backward that the hook belongs to.
+    bool is_fresh = false;         // Made by autograd, and not yet shown to anybody.
     // Of `gradient` when the hook saw it; what the engine writes does not count. Nothing when it
     // shares it.
     std::optional<int64_t> version;

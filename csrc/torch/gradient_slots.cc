@@ -39,6 +39,18 @@ std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
   return {memory, [](void* allocated) { std::free(allocated); }};
 }
 
+// The name differs between versions of torch.
+template <typename Slot>
+bool HasObject(const Slot& slot) {
+  if constexpr (requires { slot.load_pyobj(); }) {
+    return slot.load_pyobj() != nullptr;
+  } else if constexpr (requires { slot.check_pyobj(); }) {
+    return slot.check_pyobj().value_or(nullptr) != nullptr;
+  } else {
+    return true;
+  }
+}
+
 // Where the other ranks of this host can reach it, if there is such a place.
 std::shared_ptr<void> AllocateMemory(int64_t bytes) {
   const auto shared = process::AllocateShared(bytes);
@@ -116,6 +128,10 @@ at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarTy
 
 bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
   return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
+}
+
+bool IsKnownToPython(const at::Tensor& tensor) {
+  return HasObject(*tensor.unsafeGetTensorImpl()->pyobj_slot());
 }
 
 int64_t VersionOf(const at::Tensor& tensor) {

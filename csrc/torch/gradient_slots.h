@@ -49,13 +49,15 @@ class GradientSlots {
 };
 
 // Whether the tensor object may be given other memory: it is an ordinary one, and nobody else looks
-// at what it has. `is_fresh`: autograd has made it in this very backward, so nobody can have meant
-// to.
+// at what it has. `is_fresh`: autograd has made it, so nobody can have meant to.
 bool CanMove(const at::Tensor& tensor, bool is_fresh);
 
 // Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the
 // user's): then they share its version, which any of them advances.
 bool HasMemoryOfItsOwn(const at::Tensor& tensor);
+
+// Whether Python code has ever had this tensor in its hands. True when this torch does not tell.
+bool IsKnownToPython(const at::Tensor& tensor);
 
 // Advanced by whatever changes the tensor through torch.
 int64_t VersionOf(const at::Tensor& tensor);

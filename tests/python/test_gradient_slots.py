@@ -214,6 +214,7 @@ def test_gradients_that_autograd_shares_move_in() -> None:
         reducer.synchronize()
         assert all(gradient(weight).tolist() == [2 * number] * 3 for weight in weights)
         clear(weights, to_none=True)
+        given.fill_(1.0)  # Which advances the version that autograd passes on.
         torch.autograd.backward([weight.view_as(weight) for weight in weights], [given, given])
         reducer.synchronize()
         assert all(gradient(weight).tolist() == [2.0] * 3 for weight in weights)
@@ -223,6 +224,23 @@ def test_gradients_that_autograd_shares_move_in() -> None:
         step(reducer, weights, 3.0)
         assert all(gradient(weight).tolist() == [6.0] * 3 for weight in weights)
     assert given.tolist() == [1.0] * 3
+
+
+def test_gradients_of_weights_used_twice_move_in() -> None:
+    reducer = make()
+    (weight,) = parameters(reducer, 3)
+    step(reducer, [weight], 1.0)
+    place = gradient(weight).data_ptr()
+    for _ in range(2):
+        weight.grad = None
+        copied = reducer.copied_bytes()
+        # Autograd adds the second to the first before anybody sees it, which advances the version.
+        ((weight * 2.0) * (weight * 3.0)).sum().backward()
+        assert gradient(weight)._version > 0
+        reducer.synchronize()
+        assert gradient(weight).tolist() == [24.0] * 3
+        assert gradient(weight).data_ptr() == place
+        assert reducer.copied_bytes() - copied == 3 * 4  # In, and not back.
 
 
 def test_later_and_unfrozen_parameters_get_a_place() -> None:
