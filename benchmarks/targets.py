@@ -128,6 +128,8 @@ def _torch_api() -> Iterable[Target]:
     yield _figure(
         *("A7", GRADIENTS, "ratio", "161 gradients, comm time against DDP over Gloo"), ">=", 6, "×"
     )
+    kept = "as above, set_to_none=False"
+    yield _figure("A7", GRADIENTS, "kept_ratio", kept, ">=", 6, "×")
     yield _figure("A7", GRADIENTS, "pack_bytes", "bytes packed per step", "==", 0, "B")
     yield _figure("A8", LATENCY, "caller_us", "4 B cached, caller waiting", "<=", 10, "µs")
     yield _figure("A8", LATENCY, "thread_us", "4 B cached, engine's thread", "<=", 90, "µs")

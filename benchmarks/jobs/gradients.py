@@ -4,7 +4,8 @@
 
 There is no network: a backward pass gives every parameter a gradient that was made before, so what
 a pass takes beyond the same without any exchange is the time of communication. Both average; every
-gradient is checked after every pass.
+gradient is checked after every pass. Rounds take turns between `zero_grad(set_to_none=True)`, where
+backward hands its gradients over, and `False` ("kept"), where it adds them to what lies there.
 """
 
 from __future__ import annotations
@@ -46,14 +47,19 @@ class Contestant:
         parameters: Parameters,
         forward: nn.Module,
         complete: Callable[[], object],
-        zero: Callable[[], object],
+        zero: Callable[..., object],
     ) -> None:
         self.parameters, self.forward = parameters, forward
         self.complete, self.zero = complete, zero
 
-    def run_pass(self, gradients: Sequence[torch.Tensor], watch: Stopwatch) -> None:
+    def lay_zeros(self) -> None:
+        """Gives every parameter a gradient of its own."""
+        for parameter in self.parameters.all:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def run_pass(self, gradients: Sequence[torch.Tensor], kept: bool, watch: Stopwatch) -> None:
         """Times backward until all gradients are there."""
-        self.zero()
+        self.zero(set_to_none=not kept)
         outputs = self.forward()
 
         def backward() -> torch.Tensor:
@@ -90,36 +96,56 @@ def contestants(shapes: Sequence[tuple[int, ...]]) -> dict[str, Contestant]:
     }
 
 
+class Race:
+    """The contestants take turns; every mode of zero_grad is a race of its own."""
+
+    def __init__(self, arguments: JobArguments, shapes: Sequence[tuple[int, ...]]) -> None:
+        self.rounds, self.passes = arguments.pick(5, 1), arguments.pick(5, 2)
+        self.field = contestants(shapes)
+        self.gradients = [torch.empty(shape) for shape in shapes]
+
+    def run(self, kept: bool) -> dict[str, float]:
+        """Milliseconds of each, times beyond "alone", their ratio, and bytes packed per pass."""
+        found = {name: Measured() for name in self.field}
+        packed = 0
+        for _ in range(self.rounds):
+            for name in self.field:
+                measured, bytes_packed = self._round(name, kept)
+                found[name].add(measured)
+                packed += bytes_packed if name == "mydist" else 0
+        times = {f"{name}_us": median(measured.times_us) for name, measured in found.items()}
+        ours, theirs = (times[f"{name}_us"] - times["alone_us"] for name in ("mydist", "ddp"))
+        figures = {**times, "mydist_beyond_us": ours, "ddp_beyond_us": theirs}
+        figures["ratio"] = theirs / max(ours, 1.0)
+        if "pack_bytes" in md.stats():
+            figures["pack_bytes"] = packed / (self.rounds * self.passes)
+        return figures
+
+    def _round(self, name: str, kept: bool) -> tuple[Measured, int]:
+        """The times, and how many bytes mydist has packed meanwhile."""
+        contestant = self.field[name]
+        if kept:
+            contestant.lay_zeros()
+        watch, before = Stopwatch(), 0
+        for index in range(_WARM_UPS + self.passes):
+            if index == _WARM_UPS:
+                watch, before = Stopwatch(), md.stats().get("pack_bytes", 0)
+            for gradient in self.gradients:
+                gradient.fill_(offset(md.rank(), index))
+            contestant.run_pass(self.gradients, kept, watch)
+            offsets = [offset(rank, index) for rank in range(md.size())]
+            average = sum(offsets) / md.size()
+            contestant.check(offsets[md.rank()] if name == "alone" else average, name)
+        packed = md.stats().get("pack_bytes", 0) - before
+        return share(watch.measured), packed
+
+
 def measure(arguments: JobArguments) -> dict[str, float]:
-    """Milliseconds of each, times beyond "alone", their ratio, and bytes packed per pass."""
+    """The figures of both races; those with kept gradients are named "kept_…"."""
     shapes = parameter_shapes() if not arguments.smoke else [(64, 3, 7, 7), (64,), (10, 64)]
-    rounds, passes = arguments.pick(5, 1), arguments.pick(5, 2)
-    field = contestants(shapes)
-    gradients = [torch.empty(shape) for shape in shapes]
-    found = {name: Measured() for name in field}
-    packed = 0
-    for _ in range(rounds):
-        for name, contestant in field.items():
-            watch, before = Stopwatch(), md.stats().get("pack_bytes", -1)
-            for index in range(_WARM_UPS + passes):
-                if index == _WARM_UPS:
-                    watch, before = Stopwatch(), md.stats().get("pack_bytes", -1)
-                for gradient in gradients:
-                    gradient.fill_(offset(md.rank(), index))
-                contestant.run_pass(gradients, watch)
-                offsets = [offset(rank, index) for rank in range(md.size())]
-                average = sum(offsets) / md.size()
-                contestant.check(offsets[md.rank()] if name == "alone" else average, name)
-            found[name].add(share(watch.measured))
-            if name == "mydist" and before >= 0:
-                packed += md.stats()["pack_bytes"] - before
-    times = {f"{name}_us": median(measured.times_us) for name, measured in found.items()}
-    ours, theirs = (times[f"{name}_us"] - times["alone_us"] for name in ("mydist", "ddp"))
-    figures = {**times, "mydist_beyond_us": ours, "ddp_beyond_us": theirs}
-    figures["ratio"] = theirs / max(ours, 1.0)
-    if "pack_bytes" in md.stats():
-        figures["pack_bytes"] = packed / (rounds * passes)
-    return figures
+    race = Race(arguments, shapes)
+    figures = race.run(kept=False)
+    return figures | {f"kept_{name}": figure for name, figure in race.run(kept=True).items()}
 
 
 def main() -> None:
