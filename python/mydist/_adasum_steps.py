@@ -163,13 +163,16 @@ class AdasumSteps(DistributedSteps):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # See DistributedSteps: the moment at which GradScaler is about to decide about this step.
-        self._path().agree_on_overflow()
-        return False
+        self._before_unscaling()
+        return False  # The optimizer would look for overflow of this rank alone.
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _before_unscaling(self) -> None:
+        """See DistributedSteps: gradients stay those of each rank, but ranks skip together."""
+        self._path().agree_on_overflow()
 
     def _path(self) -> AdasumPath:
         return cast(AdasumPath, self._distribution.path)

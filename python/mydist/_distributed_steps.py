@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -209,14 +210,30 @@ class DistributedSteps(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # GradScaler.step() asks for this right before it reads and unscales the gradients. They
-        # have to be reduced by then, or ranks would disagree about skipping the step.
-        self._synchronize_if_needed()
+        # GradScaler.step() asks for this right before it reads and unscales the gradients.
+        self._before_unscaling()
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self.__dict__["_step_supports_amp_scaling"] = value
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """As of every torch optimizer."""
+        # GradScaler.unscale_() asks for nothing else before it writes into the gradients.
+        if sys._getframe(1).f_code.co_name == "_unscale_grads_":
+            self._before_unscaling()
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    def _before_unscaling(self) -> None:
+        """Gradients have to be reduced by then, or ranks would disagree about skipping the step."""
+        self._synchronize_if_needed()
 
     def _synchronize(self) -> None:
         distribution = self._distribution

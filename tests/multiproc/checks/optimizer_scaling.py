@@ -77,6 +77,47 @@ def grad_scaler_with_unscale_and_clipping() -> None:
     expect_equal_parameters(model)
 
 
+@check(cases=[(True,), (False,)])
+def unscale_waits_for_the_reduction(views: bool) -> None:
+    models = [tiny_model().float() for _ in range(2)]
+    steps: list[Any] = []
+    for model, name in zip(models, ("plain", "scaled"), strict=True):
+        named = [(f"{name}.{n}", p) for n, p in model.named_parameters()]
+        options = {"named_parameters": named, "gradient_as_buffer_view": views}
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        steps.append(md.DistributedOptimizer(inner, **options))
+    scaler = scaler_of(256.0)
+    for step in range(4):
+        for optimizer in steps:
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+        inputs = torch.full((2, 4), md.rank() + 1.0 + step)
+        models[0](inputs).pow(2).mean().backward()
+        steps[0].clip_grad_norm_(0.1)
+        steps[0].step()
+        scaler.scale(models[1](inputs).pow(2).mean()).backward()
+        scaler.unscale_(steps[1])
+        assert not steps[1]._distribution.path.pending()
+        torch.nn.utils.clip_grad_norm_(models[1].parameters(), 0.1)
+        scaler.step(steps[1])  # Which reduces nothing a second time.
+        scaler.update()
+        for mine, other in zip(*(m.parameters() for m in models), strict=True):
+            assert torch.allclose(mine, other, rtol=1e-5, atol=1e-6)
+    expect_equal_parameters(models[1])
+
+
+@check(min_size=2)
+def overflow_found_by_unscale_skips_everywhere() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model)
+    scaler = scaler_of(64.0)
+    before = values(model)
+    backward(model, scaler, overflow=md.rank() == md.size() - 1)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert unchanged(model, before) and scaler.get_scale() == 32.0
+
+
 @check(min_size=2, cases=[(kind,) for kind in ("SGD", "Adam", "fused Adam")])
 def overflow_on_one_rank_skips_everywhere(kind: str) -> None:
     model = tiny_model().float()
