@@ -105,7 +105,7 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, 2, 1024), config.coordinator_radix);
         }},
-    Row{"MYDIST_FREEZE_AFTER", "an integer from 0 to 1000000", "0",
+    Row{"MYDIST_FREEZE_AFTER", "an integer from 0 to 1000000", "10",
         [](const std::string& text, Config& config) {
           return Store(value_text::Integer(text, 0, 1'000'000), config.freeze_after);
         }},

@@ -27,7 +27,7 @@ struct MYDIST_EXPORT Config {
   int64_t coordinator_radix = 32;
   // MYDIST_FREEZE_AFTER: equal steps (1 counts as 2) after which negotiation rests until a rank
   // deviates; 0 = never.
-  int64_t freeze_after = 0;
+  int64_t freeze_after = 10;
   // MYDIST_STALL_WARNING_SECONDS: a tensor not ready on all ranks for this long is reported; 0 =
   // off.
   std::chrono::milliseconds stall_warning{10000};

@@ -56,7 +56,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.fusion_threshold_bytes, 64 << 20);
   EXPECT_EQ(config.cache_capacity, 1024);
   EXPECT_EQ(config.coordinator_radix, 32);
-  EXPECT_EQ(config.freeze_after, 0);
+  EXPECT_EQ(config.freeze_after, 10);
   EXPECT_EQ(config.stall_warning, milliseconds(10000));
   EXPECT_EQ(config.stall_shutdown, milliseconds(0));
   EXPECT_EQ(config.shutdown_drain, milliseconds(5000));
@@ -282,7 +282,7 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(
       Config{}.Digest(),
       "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
-      "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=0\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
+      "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=10\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
       "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_BUCKET_SIZE_MB", "0.5").Digest(), HasSubstr("BUCKET_SIZE_MB=0.5\n"));
