@@ -19,6 +19,8 @@ using Blob = std::vector<uint8_t>;
 // First byte of what a rank says in the handshake; the rest is an offer or a reason.
 constexpr uint8_t kAgrees = 'y';
 constexpr uint8_t kRefuses = 'n';
+// Could not open what has no name.
+constexpr uint8_t kWantsName = 'w';
 
 Nonce RandomNonce() {
   Nonce nonce{};
@@ -71,36 +73,61 @@ int64_t ZoneBytes(const ArenaOptions& options) {
   return bytes / kHeapGrainBytes * kHeapGrainBytes;
 }
 
-// The file's name and its cookie.
-std::string OfferOf(const std::string& name, const Nonce& cookie) {
-  return name + '\n' + std::string(cookie.begin(), cookie.end());
+// The file's address and its cookie.
+std::string OfferOf(const std::string& address, const Nonce& cookie) {
+  return address + '\n' + std::string(cookie.begin(), cookie.end());
 }
 
-std::string NameIn(const std::string& offer) { return offer.substr(0, offer.find('\n')); }
+std::string AddressIn(const std::string& offer) { return offer.substr(0, offer.find('\n')); }
+
+bool AnyWantsName(const std::vector<Blob>& answers) {
+  return std::any_of(answers.begin(), answers.end(), [](const Blob& answer) {
+    return !answer.empty() && answer.front() == kWantsName;
+  });
+}
 
 }  // namespace
+
+Result<std::vector<Blob>> Arena::Offer(const ArenaOptions& options, const ArenaLayout& layout,
+                                       const ArenaExchange& exchange,
+                                       Result<std::unique_ptr<Arena>>& own) {
+  Blob word;
+  if (options.index == 0) {
+    word = own.ok() ? Say(kAgrees, (*own)->Address()) : Say(kRefuses, own.status().message());
+  }
+  const Result<std::vector<Blob>> offers = exchange(word);
+  if (!offers.ok()) {
+    if (own.ok()) ArenaFile::Unlink(options.directory, (*own)->file_->address());
+    return offers.status();
+  }
+  const Result<std::string> offer = Agreed(*offers, options.ranks.front());
+  if (options.index != 0) {
+    // Given up before it is opened again: with a descriptor of it, all locks on a file are dropped.
+    own = offer.ok() ? Status::Internal("not attached") : offer.status();
+    if (offer.ok()) own = Attach(options, layout, *offer);
+  }
+  const bool is_nameless = offer.ok() && !ArenaFile::IsName(AddressIn(*offer));
+  const uint8_t refusal = is_nameless ? kWantsName : kRefuses;
+  auto answers = exchange(own.ok() ? Say(kAgrees, (*own)->heap_refusal_)
+                                   : Say(refusal, own.status().message()));
+  // By everybody: should the maker have died, nothing is left behind.
+  if (offer.ok()) ArenaFile::Unlink(options.directory, AddressIn(*offer));
+  return answers;
+}
 
 Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
                                               const ArenaExchange& exchange) {
   const ArenaLayout layout(static_cast<int>(options.ranks.size()), options.slot_bytes,
                            RingBytes(options), options.control_bytes);
   Result<std::unique_ptr<Arena>> own = Status::Internal("not attached");
-  Blob word;
-  if (options.index == 0) {
-    own = Make(options, layout);
-    word = own.ok() ? Say(kAgrees, (*own)->Offer()) : Say(kRefuses, own.status().message());
+  if (options.index == 0) own = Make(options, layout);
+  Result<std::vector<Blob>> answers = Offer(options, layout, exchange, own);
+  if (answers.ok() && AnyWantsName(*answers)) {
+    if (options.index == 0 && own.ok()) {
+      if (Status named = (*own)->file_->GiveName(); !named.ok()) own = named;
+    }
+    answers = Offer(options, layout, exchange, own);
   }
-  const Result<std::vector<Blob>> offers = exchange(word);
-  if (!offers.ok()) {
-    if (own.ok()) ArenaFile::Unlink(options.directory, (*own)->file_->name());
-    return offers.status();
-  }
-  const Result<std::string> offer = Agreed(*offers, options.ranks.front());
-  if (options.index != 0) own = offer.ok() ? Attach(options, layout, *offer) : offer.status();
-  const Result<std::vector<Blob>> answers = exchange(
-      own.ok() ? Say(kAgrees, (*own)->heap_refusal_) : Say(kRefuses, own.status().message()));
-  // By everybody: should the maker have died, nothing is left behind.
-  if (offer.ok()) ArenaFile::Unlink(options.directory, NameIn(*offer));
   if (!answers.ok()) return answers.status();
   for (const int rank : options.ranks) {
     const Result<std::string> answer = Agreed(*answers, rank);
@@ -127,7 +154,7 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const Ar
   arena->header() = {kArenaMagic, RandomNonce(), 0};
   arena->AppendHeap(options);
   if (Status entered = arena->Enter(options); !entered.ok()) {
-    ArenaFile::Unlink(options.directory, arena->file_->name());
+    ArenaFile::Unlink(options.directory, arena->file_->address());
     return entered;
   }
   return arena;
@@ -135,11 +162,14 @@ Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const Ar
 
 Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const ArenaLayout& layout,
                                              const std::string& offer) {
+  if (!options.sees_processes && !ArenaFile::IsName(AddressIn(offer))) {
+    return Status::Internal("the ranks of this host do not see each other's processes");
+  }
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                          ArenaFile::Open(options.directory, NameIn(offer), layout.bytes()));
+                          ArenaFile::Open(options.directory, AddressIn(offer), layout.bytes()));
   std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
   const ArenaHeader& header = arena->header();
-  if (header.magic != kArenaMagic || offer != OfferOf(NameIn(offer), header.cookie)) {
+  if (header.magic != kArenaMagic || offer != OfferOf(AddressIn(offer), header.cookie)) {
     return Status::Internal("the shared memory in " + options.directory +
                             " is not the one that rank " + std::to_string(options.ranks.front()) +
                             " has made (containers that do not share it?)");
@@ -210,7 +240,7 @@ bool Arena::SleepersOrder() const {
 
 Arena::~Arena() { Leave(); }
 
-std::string Arena::Offer() const { return OfferOf(file_->name(), header().cookie); }
+std::string Arena::Address() const { return OfferOf(file_->address(), header().cookie); }
 
 Status Arena::Enter(const ArenaOptions& options) {
   MYDIST_RETURN_IF_ERROR(file_->Lock(index_));

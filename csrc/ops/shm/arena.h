@@ -44,6 +44,8 @@ struct ArenaOptions {
   // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
   static constexpr int64_t kAutomaticZone = -1;
   int64_t zone_bytes = kAutomaticZone;
+  // False as if the ranks did not see each other's processes: the file then needs a name.
+  bool sees_processes = true;
   // Whether peers may read and write private tensors through the kernel, where it lets them.
   CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
 };
@@ -59,8 +61,9 @@ class MYDIST_EXPORT Arena {
     std::string reason;            // Why not.
   };
 
-  // Three rounds of `exchange`, which all ranks of the job take part in. The file's name is gone
-  // when this returns. The errors are those of the exchange.
+  // Three rounds of `exchange`, which all ranks of the job take part in; five when some rank can
+  // only find the file by a name. That is gone when this returns. The errors are those of the
+  // exchange.
   static Result<Establishment> Establish(const ArenaOptions& options,
                                          const ArenaExchange& exchange);
   ~Arena();
@@ -113,6 +116,11 @@ class MYDIST_EXPORT Arena {
         host_(options.host),
         layout_(layout),
         file_(std::move(file)) {}
+  // Two rounds of the exchange: the maker's offer, and what everybody says to it.
+  static Result<std::vector<std::vector<uint8_t>>> Offer(const ArenaOptions& options,
+                                                         const ArenaLayout& layout,
+                                                         const ArenaExchange& exchange,
+                                                         Result<std::unique_ptr<Arena>>& own);
   static Result<std::unique_ptr<Arena>> Make(const ArenaOptions& options,
                                              const ArenaLayout& layout);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
@@ -126,7 +134,7 @@ class MYDIST_EXPORT Arena {
   std::string ProbePeers(const ArenaOptions& options) const;
   // The first refusal among what the ranks of the host said; none if nobody refuses.
   std::string FirstRefusal(const std::vector<std::vector<uint8_t>>& answers) const;
-  std::string Offer() const;  // To those who are to attach.
+  std::string Address() const;  // For those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }
   bool IsDead(int peer) const;
 

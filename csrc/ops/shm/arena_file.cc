@@ -39,10 +39,34 @@ Result<std::string> RandomName() {
   return name;
 }
 
-// A peer sent it: it must not lead anywhere else.
-bool IsArenaName(const std::string& name) {
-  return name.size() == kPrefix.size() + kNameDigits && name.starts_with(kPrefix) &&
-         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+std::string DescriptorPath(const std::string& process, int descriptor) {
+  return "/proc/" + process + "/fd/" + std::to_string(descriptor);
+}
+
+// "pid/descriptor", with no other characters; else nothing.
+std::optional<std::string> PathInProc(const std::string& address) {
+  constexpr std::string_view kDigits = "0123456789";
+  const size_t slash = address.find('/');
+  if (slash == 0 || slash > 10 || slash == std::string::npos) return std::nullopt;
+  const std::string descriptor = address.substr(slash + 1);
+  if (descriptor.empty() || descriptor.size() > 9) return std::nullopt;
+  if (address.find_first_not_of(kDigits) != slash) return std::nullopt;
+  if (descriptor.find_first_not_of(kDigits) != std::string::npos) return std::nullopt;
+  return "/proc/" + address.substr(0, slash) + "/fd/" + descriptor;
+}
+
+// What is there may be anything: it is looked at before it is opened.
+int OpenPeersDescriptor(const std::string& path) {
+  const int there = open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (there < 0) return -1;
+  struct stat info {};
+  const bool is_file = fstat(there, &info) == 0 && S_ISREG(info.st_mode);
+  const int descriptor =
+      is_file ? open(DescriptorPath("self", there).c_str(), O_RDWR | O_CLOEXEC) : -1;
+  const int error = is_file ? errno : EINVAL;
+  close(there);
+  errno = error;
+  return descriptor;
 }
 
 Status NoRoom(const std::string& directory, int64_t bytes, int error) {
@@ -76,31 +100,39 @@ struct flock LockOf(int64_t byte) {
 }  // namespace
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Create(const std::string& directory, int64_t bytes) {
-  MYDIST_ASSIGN_OR_RETURN(std::string name, RandomName());
-  const std::string path = directory + "/" + name;
-  const int descriptor =
-      open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
+  int descriptor = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kOwnerOnly);
+  std::string address = std::to_string(getpid()) + "/" + std::to_string(descriptor);
+  if (descriptor < 0) {
+    MYDIST_ASSIGN_OR_RETURN(address, RandomName());
+    const std::string path = directory + "/" + address;
+    descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly);
+  }
   if (descriptor < 0) return SystemError("no shared memory in " + directory, errno);
-  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, std::move(name)));
+  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, std::move(address)));
   // Reserved at once: a page that is missing later would be a SIGBUS.
   Status status = file->Reserve(0, bytes);
   if (status.ok()) status = file->Map(bytes);
   if (status.ok()) return file;
-  Unlink(directory, file->name());
+  Unlink(directory, file->address());
   return status;
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
-                                                   const std::string& name, int64_t bytes) {
-  if (!IsArenaName(name)) return Status::Internal("'" + name + "' is no name of shared memory");
-  const std::string path = directory + "/" + name;
-  const int descriptor = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+                                                   const std::string& address, int64_t bytes) {
+  const std::optional<std::string> in_proc = PathInProc(address);
+  if (!in_proc && !IsName(address)) {
+    return Status::Internal("'" + address + "' is no address of shared memory");
+  }
+  const std::string path = in_proc ? *in_proc : directory + "/" + address;
+  const int descriptor =
+      in_proc ? OpenPeersDescriptor(path) : open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) {
     return SystemError("the shared memory of this host's other ranks is not in " + directory +
                            " here (containers that do not share it?)",
                        errno);
   }
-  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, name));
+  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, address));
   struct stat info {};
   if (fstat(descriptor, &info) != 0) return SystemError("fstat of " + path, errno);
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size < bytes) {
@@ -113,8 +145,26 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
   return file;
 }
 
-void ArenaFile::Unlink(const std::string& directory, const std::string& name) {
-  if (IsArenaName(name)) unlink((directory + "/" + name).c_str());
+// A peer sent it: it must not lead anywhere else.
+bool ArenaFile::IsName(const std::string& address) {
+  return address.size() == kPrefix.size() + kNameDigits && address.starts_with(kPrefix) &&
+         address.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+}
+
+Status ArenaFile::GiveName() {
+  if (IsName(address_)) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(std::string name, RandomName());
+  const std::string here = DescriptorPath("self", descriptor_);
+  const std::string path = directory_ + "/" + name;
+  if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    return SystemError("shared memory in " + directory_ + " gets no name", errno);
+  }
+  address_ = std::move(name);
+  return Status::Ok();
+}
+
+void ArenaFile::Unlink(const std::string& directory, const std::string& address) {
+  if (IsName(address)) unlink((directory + "/" + address).c_str());
 }
 
 int64_t ArenaFile::FileSystemBytes(const std::string& directory) {

@@ -1,5 +1,6 @@
-// ArenaFile: the file behind an arena, mapped. Its name is gone once all ranks have attached; each
-// rank then holds a lock on its byte, which the kernel drops when the process ends.
+// ArenaFile: the file behind an arena, mapped. It has no name, so that nothing is left of it
+// however its processes end; where a peer cannot reach it through /proc it gets one until all ranks
+// have attached. Each rank holds a lock on its byte, which the kernel drops when the process ends.
 // Shared by the Arena and the ArenaHeap. Reserve and Release may be called by any thread.
 #pragma once
 
@@ -16,16 +17,18 @@ namespace mydist::shm {
 
 class ArenaFile {
  public:
-  // A new file of `bytes` in `directory`, with a random name, all its pages reserved. kInternal
-  // saying why not; when there is no room, with the bytes needed and free.
+  // A new file of `bytes` in `directory`, all its pages reserved, without a name where the file
+  // system can do that. kInternal saying why not; when there is no room, with the bytes needed and
+  // free.
   static Result<std::shared_ptr<ArenaFile>> Create(const std::string& directory, int64_t bytes);
-  // One that another rank has made, of which the first `bytes` are mapped. kInternal unless it is a
-  // regular file of our own user and not shorter.
+  // One that another rank has made, by its address(); the first `bytes` are mapped. kInternal
+  // unless it is a regular file of our own user and not shorter.
   static Result<std::shared_ptr<ArenaFile>> Open(const std::string& directory,
-                                                 const std::string& name, int64_t bytes);
-  // Removes the name of an arena; OK when it is gone already. What is no name of an arena is left
-  // alone.
-  static void Unlink(const std::string& directory, const std::string& name);
+                                                 const std::string& address, int64_t bytes);
+  // Removes the name at this address; OK when it is gone already, or when there is none.
+  static void Unlink(const std::string& directory, const std::string& address);
+  // Whether an address is a name in the directory.
+  static bool IsName(const std::string& address);
 
   // The size of the file system; when it has no limit, the most there could be.
   static int64_t FileSystemBytes(const std::string& directory);
@@ -35,7 +38,10 @@ class ArenaFile {
   ArenaFile(const ArenaFile&) = delete;
   ArenaFile& operator=(const ArenaFile&) = delete;
 
-  const std::string& name() const { return name_; }
+  // How another process opens it: a name in the directory, or process and descriptor.
+  const std::string& address() const { return address_; }
+  // Gives a file without a name a random one. kInternal where that is not possible.
+  Status GiveName();
   uint8_t* memory() const { return memory_; }
 
   // Makes the file this long. The new part has no pages until they are reserved.
@@ -53,13 +59,13 @@ class ArenaFile {
   std::optional<pid_t> LockHolder(int64_t byte) const;
 
  private:
-  ArenaFile(int descriptor, std::string directory, std::string name)
-      : descriptor_(descriptor), directory_(std::move(directory)), name_(std::move(name)) {}
+  ArenaFile(int descriptor, std::string directory, std::string address)
+      : descriptor_(descriptor), directory_(std::move(directory)), address_(std::move(address)) {}
   Status Map(int64_t bytes);
 
   const int descriptor_;
   const std::string directory_;
-  const std::string name_;
+  std::string address_;
   uint8_t* memory_ = nullptr;
   int64_t bytes_ = 0;
 };

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -35,14 +37,18 @@ std::vector<Arena::Establishment> EstablishAll(
 
 ArenaExchange Unchanged(int, ArenaExchange exchange) { return exchange; }
 
-TEST(Arena, IsPrivateAndLeavesNoNameBehind) {
-  const ShmDirectory directory;
+// How many files in the directory rank 0 sees between the rounds, all of them private.
+int NamesSeen(const ShmDirectory& directory, bool sees_processes) {
   std::atomic<int> seen = 0;
   const auto outcomes = EstablishAll(
-      3, [&](int rank) { return OptionsOf(rank, 3, directory); },
+      3,
+      [&](int rank) {
+        ArenaOptions options = OptionsOf(rank, 3, directory);
+        options.sees_processes = sees_processes || rank != 1;
+        return options;
+      },
       [&](int rank, ArenaExchange exchange) -> ArenaExchange {
         return [&, rank, exchange](const Bytes& mine) {
-          auto answer = exchange(mine);
           for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
             struct stat info {};
             if (rank != 0 || stat(entry.path().c_str(), &info) != 0) continue;
@@ -50,13 +56,18 @@ TEST(Arena, IsPrivateAndLeavesNoNameBehind) {
             EXPECT_EQ(info.st_uid, geteuid());
             ++seen;
           }
-          return answer;
+          return exchange(mine);
         };
       });
-  EXPECT_GE(seen, 1);
-  EXPECT_TRUE(directory.IsEmpty());
   for (const auto& outcome : outcomes) EXPECT_NE(outcome.arena, nullptr) << outcome.reason;
+  EXPECT_TRUE(directory.IsEmpty());
+  return seen;
 }
+
+// So whoever is killed, whenever, nothing stays.
+TEST(Arena, HasNoNameAtAnyTime) { EXPECT_EQ(NamesSeen(ShmDirectory(), true), 0); }
+
+TEST(Arena, HasANameWhileThatIsTheOnlyWay) { EXPECT_GE(NamesSeen(ShmDirectory(), false), 1); }
 
 TEST(Arena, WithoutRoomSaysWhatIsNeededAndFree) {
   const ShmDirectory directory;
@@ -89,7 +100,13 @@ TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
   const ShmDirectory here;
   const ShmDirectory there;
   const auto outcomes = EstablishAll(
-      3, [&](int rank) { return OptionsOf(rank, 3, rank == 1 ? there : here); }, Unchanged);
+      3,
+      [&](int rank) {
+        ArenaOptions options = OptionsOf(rank, 3, rank == 1 ? there : here);
+        options.sees_processes = false;
+        return options;
+      },
+      Unchanged);
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.arena, nullptr);
     EXPECT_THAT(outcome.reason, StartsWith("rank 1: "));
@@ -98,7 +115,7 @@ TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
   EXPECT_TRUE(here.IsEmpty() && there.IsEmpty());
 }
 
-// The first rank's offer reaches rank 1 with `change` made to it.
+// The first rank's offers, both of them, reach rank 1 with `change` made to them.
 std::vector<Arena::Establishment> EstablishWithChangedOffer(
     const ShmDirectory& directory, const std::function<void(Bytes&)>& change) {
   return EstablishAll(
@@ -106,7 +123,9 @@ std::vector<Arena::Establishment> EstablishWithChangedOffer(
       [&](int rank, ArenaExchange exchange) -> ArenaExchange {
         return [&, rank, exchange, round = 0](const Bytes& mine) mutable {
           auto answer = exchange(mine);
-          if (round++ == 0 && rank == 1) change((*answer)[0]);
+          const bool is_offer = round == 0 || (round == 2 && (*answer)[0].size() > 1);
+          ++round;
+          if (is_offer && rank == 1) change((*answer)[0]);
           return answer;
         };
       });
@@ -125,7 +144,8 @@ TEST(Arena, WithAnotherCookieIsRefused) {
 
 TEST(Arena, OffersThatAreNoNamesAreRefused) {
   const ShmDirectory directory;
-  for (const std::string offer : {"", "y", "y../../etc/passwd\nabc", "ymydist-12\n", "z"}) {
+  for (const std::string offer : {"", "y", "y../../etc/passwd\nabc", "ymydist-12\n", "z", "y1/",
+                                  "y/1", "y1/2/3\n", "y1/-1", "y-1/1", "y99999999999/1"}) {
     const auto outcomes = EstablishWithChangedOffer(
         directory, [&](Bytes& bytes) { bytes.assign(offer.begin(), offer.end()); });
     for (const auto& outcome : outcomes) {
@@ -136,22 +156,35 @@ TEST(Arena, OffersThatAreNoNamesAreRefused) {
   }
 }
 
-TEST(Arena, LeavesNothingBehindWhenTheExchangeFails) {
-  for (const int failing_round : {0, 1}) {
-    const ShmDirectory directory;
-    InMemoryRendezvous rendezvous(2);
-    RunAsRanks(2, [&](int rank) {
-      const ArenaExchange fails = [exchange = rendezvous.ForRank(rank), failing_round,
-                                   round = 0](const Bytes& mine) mutable {
-        auto answer = exchange(mine);
-        if (round++ == failing_round) answer = Status::PeerLost("the store is gone");
-        return answer;
-      };
-      const auto outcome = Arena::Establish(OptionsOf(rank, 2, directory), fails);
-      EXPECT_EQ(outcome.status().code(), StatusCode::kPeerLost);
-    });
-    EXPECT_TRUE(directory.IsEmpty());
-  }
+class FailingExchange : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(InRound, FailingExchange, ::testing::Range(0, 5));
+
+// With a name, which takes more rounds.
+TEST_P(FailingExchange, LeavesNothingBehind) {
+  const ShmDirectory directory;
+  InMemoryRendezvous rendezvous(2);
+  RunAsRanks(2, [&](int rank) {
+    const ArenaExchange fails = [exchange = rendezvous.ForRank(rank),
+                                 round = 0](const Bytes& mine) mutable {
+      auto answer = exchange(mine);
+      if (round++ == GetParam()) answer = Status::PeerLost("the store is gone");
+      return answer;
+    };
+    ArenaOptions options = OptionsOf(rank, 2, directory);
+    options.sees_processes = false;
+    const auto outcome = Arena::Establish(options, fails);
+    EXPECT_EQ(outcome.status().code(), StatusCode::kPeerLost);
+  });
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+TEST(Arena, OpensNothingButFilesOfPeers) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const std::string address = std::to_string(getpid()) + "/" + std::to_string(ends[0]);
+  const auto file = ArenaFile::Open("/dev/shm", address, kPageBytes);
+  EXPECT_THAT(file.status().message(), HasSubstr("containers that do not share it?"));
+  for (const int end : ends) close(end);
 }
 
 class KilledShmRank : public ::testing::TestWithParam<bool> {};
