@@ -1,0 +1,115 @@
+"""kill -9 of any rank at any moment: the others say who it was, and nothing is left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multiproc.job import WORKERS, Outcome, launch
+
+DOOMED = str(WORKERS / "doomed.py")
+ARENA = re.compile(r"mydist-[0-9a-f]{32}")
+# From how many moments one is chosen, a little fewer than there are: a job in which nobody is killed
+# fails.
+MOMENTS = {"init": 1200, "work": 40, "train": 52, "shutdown": 16}
+ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3 + ["shutdown"] * 2
+
+
+def unowned_arenas() -> set[str]:
+    """Files in /dev/shm that are arenas by name, and that no living rank has a lock on."""
+    found = set()
+    for name in filter(ARENA.fullmatch, os.listdir("/dev/shm")):
+        try:
+            with open(f"/dev/shm/{name}", "rb") as file:
+                whole = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+                kind = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, whole))[0]
+        except FileNotFoundError:
+            continue
+        if kind == fcntl.F_UNLCK:
+            found.add(name)
+    return found
+
+
+def processes_with(text: str) -> list[str]:
+    """Command lines, other than our own, in which `text` occurs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # It has ended.
+        if text in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    before = unowned_arenas()
+    (tmp_path / "tmp").mkdir()
+    yield
+    assert unowned_arenas() - before == set()
+    # torch makes a folder for what it compiles.
+    temporary = [path.name for path in (tmp_path / "tmp").iterdir()]
+    assert [name for name in temporary if not name.startswith("torchinductor")] == []
+    assert processes_with(str(tmp_path)) == []
+
+
+def run_doomed(
+    np: int, backend: str, folder: Path, victim: int, moment: tuple[str, int, int], **env: str
+) -> tuple[Outcome, dict[int, str]]:
+    """How the job ended, and what each rank reported."""
+    own = {"TMPDIR": str(folder / "tmp"), "MYDIST_SHUTDOWN_SECONDS": "1", **env}
+    arguments = [DOOMED, str(folder), str(victim), *map(str, moment)]
+    outcome = launch(np, backend, *arguments, timeout=60, env=own)
+    reports = {
+        rank: path.read_text()
+        for rank in range(np)
+        if (path := folder / f"rank{rank}.txt").exists()
+    }
+    return outcome, reports
+
+
+def expect_killed(outcome: Outcome, victim: int) -> None:
+    assert outcome.code == 137, outcome.output
+    report = outcome.output.partition("mydistrun: ")[2]
+    assert report.startswith(f"rank {victim} ") and "signal 9" in report, outcome.output
+
+
+@pytest.mark.parametrize("number", range(len(ROUNDS)))
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_rank_is_killed(number: int, tmp_path: Path) -> None:
+    chance = random.Random(number)
+    phase, victim = ROUNDS[number], chance.randrange(3)
+    moment = (phase, chance.randint(1, MOMENTS[phase]), chance.randrange(200_000))
+    outcome, reports = run_doomed(3, "local", tmp_path, victim, moment)
+    expect_killed(outcome, victim)
+    # Those that wait for it in init() are ended by the launcher; a rank that has come to the end of
+    # its work does not need the others any more.
+    others = {0, 1, 2} - {victim}
+    assert set(reports) == others or phase == "init", (moment, outcome.output)
+    for text in reports.values():
+        named = f"rank {victim} " in text
+        assert named or (phase == "shutdown" and text == "finished"), (moment, text)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_rank_is_killed_in_a_hierarchy(victim: int, tmp_path: Path) -> None:
+    # The launcher would end the others after two seconds.
+    moment = ("work", 30 + victim, 10_000 * victim)
+    hosts = {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"}
+    outcome, reports = run_doomed(4, "gloo", tmp_path, victim, moment, **hosts)
+    expect_killed(outcome, victim)
+    assert set(reports) == {0, 1, 2, 3} - {victim}, outcome.output
+    for text in reports.values():
+        assert "PeerLostError" in text and f"rank {victim} " in text, text
