@@ -99,10 +99,7 @@ Engine::Engine(EngineOptions options)
           [this](Transport* transport, const std::vector<int>& ranks) {
             return choice_.Make(transport, ranks);
           },
-          [this](int64_t bytes) {
-            const Result<std::shared_ptr<uint8_t>> memory = AllocateShared(bytes);
-            return memory.ok() ? *memory : nullptr;
-          }),
+          [this](int64_t bytes) { return AllocateScratch(bytes); }),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy.value_or(WaitPolicy::For(topology_.local_size))) {
   if (!options.wants_timeline) return;

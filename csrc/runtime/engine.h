@@ -116,6 +116,8 @@ class MYDIST_EXPORT Engine {
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
+  // Like AllocateShared, for what nobody but the engine looks at; null where there is none.
+  std::shared_ptr<uint8_t> AllocateScratch(int64_t bytes) const;
   Status MeasureCosts();
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.

@@ -117,6 +117,12 @@ Result<std::shared_ptr<uint8_t>> Engine::AllocateShared(int64_t bytes) const {
   return shm_->heap()->Allocate(bytes);
 }
 
+std::shared_ptr<uint8_t> Engine::AllocateScratch(int64_t bytes) const {
+  if (shm_ == nullptr || shm_->heap() == nullptr) return nullptr;
+  const auto memory = shm_->heap()->Allocate(bytes, shm::ArenaHeap::InForkedChild::kNothing);
+  return memory.ok() ? *memory : nullptr;
+}
+
 bool Engine::Shutdown() {
   if (!thread_.joinable()) return true;
   std::vector<Mail> mail;

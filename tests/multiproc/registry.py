@@ -39,6 +39,7 @@ SUITES = {
         "optimizer_graph",
         "optimizer_state",
         "optimizer_views",
+        "forking",
     ),
     "state": ("consistency", "checkpoints"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),

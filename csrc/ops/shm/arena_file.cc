@@ -211,6 +211,11 @@ Result<uint8_t*> ArenaFile::MapSparse(int64_t offset, int64_t bytes) const {
   return SystemError("cannot map " + std::to_string(bytes) + " bytes for shared tensors", errno);
 }
 
+void ArenaFile::MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const {
+  mmap(place, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, descriptor_, offset);
+}
+
 Status ArenaFile::Reserve(int64_t offset, int64_t bytes) const {
   int error = MayGrowTo(offset + bytes) ? EINTR : EFBIG;
   while (error == EINTR) error = posix_fallocate(descriptor_, offset, bytes);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ops/shm/arena_layout.h"
+#include "ops/shm/forked_heaps.h"
 
 namespace mydist::shm {
 namespace {
@@ -21,7 +22,9 @@ Result<std::shared_ptr<ArenaHeap>> ArenaHeap::Map(std::shared_ptr<ArenaFile> fil
                                                   const Zones& zones, int index) {
   MYDIST_ASSIGN_OR_RETURN(uint8_t * memory,
                           file->MapSparse(zones.base, zones.zone_bytes * zones.count));
-  return std::shared_ptr<ArenaHeap>(new ArenaHeap(std::move(file), zones, index, memory));
+  std::shared_ptr<ArenaHeap> heap(new ArenaHeap(std::move(file), zones, index, memory));
+  forked_heaps::Add(heap.get());
+  return heap;
 }
 
 ArenaHeap::ArenaHeap(std::shared_ptr<ArenaFile> file, const Zones& zones, int index,
@@ -33,9 +36,12 @@ ArenaHeap::ArenaHeap(std::shared_ptr<ArenaFile> file, const Zones& zones, int in
       owner_pid_(getpid()),
       free_(zones.zone_bytes) {}
 
-ArenaHeap::~ArenaHeap() { munmap(memory_, static_cast<size_t>(zones_.zone_bytes * zones_.count)); }
+ArenaHeap::~ArenaHeap() {
+  forked_heaps::Remove(this);
+  munmap(memory_, static_cast<size_t>(zones_.zone_bytes * zones_.count));
+}
 
-Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes) {
+Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChild in_child) {
   MYDIST_CHECK(bytes > 0);
   const bool fits = bytes <= zones_.zone_bytes;
   const int64_t unit = bytes < kPageBytes ? kLineBytes : kPageBytes;
@@ -54,6 +60,7 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes) {
     Release(extent, free_.Give(extent));
     return reserved;
   }
+  if (in_child == InForkedChild::kCopy) copied_[extent.begin] = extent.end;
   return std::shared_ptr<uint8_t>(own_zone() + extent.begin, [heap = shared_from_this(), extent](
                                                                  uint8_t*) { heap->Free(extent); });
 }
@@ -62,6 +69,7 @@ void ArenaHeap::Free(const Extent& extent) {
   // In a forked child the memory is still the parent's, and the mutex may be locked for ever.
   if (getpid() != owner_pid_) return;
   MutexLock lock(mutex_);
+  copied_.erase(extent.begin);
   Release(extent, free_.Give(extent));
 }
 

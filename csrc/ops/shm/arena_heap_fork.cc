@@ -1,0 +1,75 @@
+// What a forked child gets of a heap.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/shm/arena_heap.h"
+#include "ops/shm/arena_layout.h"
+
+namespace mydist::shm {
+namespace {
+
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+}  // namespace
+
+std::vector<Extent> ArenaHeap::CopiedPages() const {
+  std::vector<Extent> pages;
+  for (const auto& [begin, end] : copied_) {
+    const Extent whole{begin / kPageBytes * kPageBytes,
+                       (end + kPageBytes - 1) / kPageBytes * kPageBytes};
+    if (!pages.empty() && whole.begin <= pages.back().end) {
+      pages.back().end = std::max(pages.back().end, whole.end);
+    } else {
+      pages.push_back(whole);
+    }
+  }
+  return pages;
+}
+
+void ArenaHeap::BeforeFork() {
+  mutex_.Lock();
+  const std::vector<Extent> pages = CopiedPages();
+  copy_bytes_ = 0;
+  for (const Extent& extent : pages) copy_bytes_ += extent.end - extent.begin;
+  if (copy_bytes_ == 0) return;
+  void* const copy =
+      mmap(nullptr, static_cast<size_t>(copy_bytes_), PROT_READ | PROT_WRITE, kPrivate, -1, 0);
+  copy_ = copy == MAP_FAILED ? nullptr : static_cast<uint8_t*>(copy);
+  if (copy_ == nullptr) return;
+  uint8_t* next = copy_;
+  for (const Extent& extent : pages) {
+    const int64_t bytes = extent.end - extent.begin;
+    std::memcpy(next, own_zone() + extent.begin, static_cast<size_t>(bytes));
+    next += bytes;
+  }
+}
+
+void ArenaHeap::AfterForkInParent() {
+  if (copy_ != nullptr) munmap(copy_, static_cast<size_t>(copy_bytes_));
+  copy_ = nullptr;
+  mutex_.Unlock();
+}
+
+// The addresses stay taken, so that the destructor unmaps nobody else's memory.
+void ArenaHeap::AfterForkInChild() {
+  const auto all_bytes = static_cast<size_t>(zones_.zone_bytes * zones_.count);
+  mmap(memory_, all_bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
+  const uint8_t* next = copy_;
+  for (const Extent& extent : CopiedPages()) {
+    const auto bytes = static_cast<size_t>(extent.end - extent.begin);
+    uint8_t* const place = own_zone() + extent.begin;
+    if (copy_ == nullptr) {
+      // There was no memory. The child's writes are its own; what it reads may change.
+      file_->MapPrivate(place, FileOffset(extent.begin), extent.end - extent.begin);
+      continue;
+    }
+    mremap(const_cast<uint8_t*>(next), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    next += bytes;
+  }
+  copy_ = nullptr;
+  mutex_.Unlock();
+}
+
+}  // namespace mydist::shm
