@@ -1,0 +1,92 @@
+"""Trains for 10,000 tiny steps and reports what grew: soak.py [BYTES_LEAKED_PER_STEP]
+
+Rank 0 prints one line, `GROWTH [{resource: amount}, …]`, by rank: what each of them held at the
+end less what it held after the first 1,000 steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+import mydist as md
+
+WARM_STEPS = 1_000
+STEPS = 9_000
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.malloc.restype = ctypes.c_void_p
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+_libc.mallinfo2.restype = _Mallinfo
+
+
+def held() -> dict[str, int]:
+    """What this process holds now, in bytes or pieces."""
+    gc.collect()
+    status = dict(
+        line.split(":", 1) for line in Path("/proc/self/status").read_text("ascii").splitlines()
+    )
+    malloc = _libc.mallinfo2()
+    maps = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
+    return {
+        "private_bytes": int(status["RssAnon"].split()[0]) << 10,
+        "shared_bytes": int(status["RssShmem"].split()[0]) << 10,
+        "malloc_bytes": malloc.uordblks + malloc.hblkhd,
+        "python_blocks": sys.getallocatedblocks(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "shared_mappings": sum("/dev/shm/" in line or "memfd:" in line for line in maps),
+    }
+
+
+def main() -> None:
+    leaked_bytes = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    md.init()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        named_parameters=model.named_parameters(),
+        gradient_as_buffer_view=True,
+    )
+    inputs = torch.full((1, 3), float(md.rank() + 1))
+
+    def steps(count: int) -> None:
+        for number in range(count):
+            optimizer.zero_grad(set_to_none=number % 2 == 0)
+            model(inputs).pow(2).mean().backward()
+            optimizer.step()
+            if leaked_bytes:
+                _libc.malloc(leaked_bytes)
+
+    steps(WARM_STEPS)
+    held()  # Which allocates, the first time.
+    before = held()
+    steps(STEPS)
+    after = held()
+    everyone = md.allgather_object({name: after[name] - before[name] for name in after})
+    if md.rank() == 0:
+        print(f"GROWTH {json.dumps(everyone)}", flush=True)
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()
