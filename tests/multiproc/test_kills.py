@@ -16,9 +16,9 @@ from multiproc.job import WORKERS, Outcome, launch
 
 DOOMED = str(WORKERS / "doomed.py")
 ARENA = re.compile(r"mydist-[0-9a-f]{32}")
-# From how many moments one is chosen, a little fewer than there are: a job in which nobody is killed
-# fails.
-MOMENTS = {"init": 1200, "work": 40, "train": 52, "shutdown": 16}
+# From how many moments one is chosen, somewhat fewer than there are: a job in which nobody is
+# killed fails.
+MOMENTS = {"init": 1000, "work": 40, "train": 52, "shutdown": 16}
 ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3 + ["shutdown"] * 2
 
 

@@ -49,8 +49,8 @@ class ArenaFile {
   int64_t length_bytes() const;
   // A part of the file, none of it populated; the caller unmaps it.
   Result<uint8_t*> MapSparse(int64_t offset, int64_t bytes) const;
-  // Puts a part of the file at `place`, instead of what is mapped there, so that writes stay in this
-  // process.
+  // Puts a part of the file at `place`, instead of what is mapped there, so that writes stay in
+  // this process.
   void MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const;
   // Afterwards these bytes can be touched; kInternal with needed and free bytes otherwise.
   Status Reserve(int64_t offset, int64_t bytes) const;

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
-from multiproc.pretended_hosts import pretend_hosts
 
 ROUNDS = 6
 # Arguments: the pid, how many bytes to read, how many looks.
