@@ -22,9 +22,9 @@ FOLDERS=()
 for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/multihost; do
   [[ -d "$folder" ]] && FOLDERS+=("$folder")
 done
-timeout --kill-after=30 1500 "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"
+timeout --kill-after=30 2400 "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"
 PYTEST_STATUS=$?
-((PYTEST_STATUS != 124)) || echo "pytest was stopped after 1500 s"
+((PYTEST_STATUS != 124)) || echo "pytest was stopped after 2400 s"
 
 echo
 echo "C++ tests (build/logs/ctest.log):"
