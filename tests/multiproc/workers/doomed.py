@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +24,7 @@ from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
 
+# When nobody is to be killed meanwhile.
 ROUNDS = 6
 # Arguments: the pid, how many bytes to read, how many looks.
 _KILLER = """
@@ -46,14 +48,14 @@ def killed_at_call(number: int) -> Iterator[None]:
     """SIGKILL to this process at the number-th call or return of mydist's Python functions."""
     left = number
 
-    def count(frame: FrameType, event: str, argument: object) -> None:
+    def look(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left
         if str(frame.f_globals.get("__name__", "")).startswith("mydist"):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.setprofile(count)
+    sys.setprofile(look)
     try:
         yield
     finally:
@@ -93,9 +95,9 @@ def training() -> list[Callable[[], object]]:
     return [lambda: model(torch.ones(2, 300)).sum().backward(), optimizer.step]
 
 
-def work(tell: Tell, trains: bool) -> None:
+def work(tell: Tell, rounds: Iterable[int], trains: bool = False) -> None:
     calls = collectives() + (training() if trains else [])
-    for _ in range(ROUNDS):
+    for _ in rounds:
         for call in calls:
             tell()
             call()
@@ -111,12 +113,14 @@ def live(victim: int, phase: str, moment: int, looks: int) -> None:
     md.init()
     # The launcher ends the others soon after; they are to say first what they have seen.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # However late the kill comes, it is to come in the middle.
+    rounds = count() if phase in ("work", "train") else range(ROUNDS)
     trains = phase == "train"
     if rank == victim and phase in ("work", "train"):
         with killed_from_outside(moment, looks) as tell:
-            work(tell, trains)
+            work(tell, rounds, trains)
     else:
-        work(lambda: None, trains)
+        work(lambda: None, rounds, trains)
     if rank == victim and phase == "shutdown":
         with killed_at_call(moment):
             md.shutdown()
