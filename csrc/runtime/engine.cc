@@ -102,6 +102,9 @@ Engine::Engine(EngineOptions options)
           [this](int64_t bytes) { return AllocateScratch(bytes); }),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy.value_or(WaitPolicy::For(topology_.local_size))) {
+  if (shm_ != nullptr) {
+    shm_->WarnOfStalls(config_.stall_warning, [this] { return TextOfExecuting(); });
+  }
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
   if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
@@ -260,7 +263,9 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kEnd, event_name::kFuse);
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
+  executing_ = &group;
   const Status status = executor_.Execute(tensors, ActivitiesOf(group, &activity));
+  executing_ = nullptr;
   if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;

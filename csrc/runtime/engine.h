@@ -151,6 +151,7 @@ class MYDIST_EXPORT Engine {
   Status Exchange();
   Result<std::vector<Response>> Negotiate();
   std::vector<Group> Plan(const std::vector<Response>& responses) const;
+  std::string TextOfExecuting() const;
   Status Execute(const Group& group);
   void Complete(const std::vector<Response>& responses);
 
@@ -189,7 +190,8 @@ class MYDIST_EXPORT Engine {
   HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
   const CollectivesChoice choice_;
   Executor executor_;
-  PathCosts costs_;  // Written before the thread starts.
+  const Group* executing_ = nullptr;  // By whoever drives.
+  PathCosts costs_;                   // Written before the thread starts.
   TimelineRelay relay_;
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.

@@ -33,6 +33,11 @@ class MYDIST_EXPORT ShmPort {
   // How ranks of the host reach each other's tensors, for the log.
   std::string Description() const;
 
+  // How this rank says that it waits for others in the middle of a collective. Never, until set.
+  void WarnOfStalls(Duration first, StallWarning::Describe describe) {
+    waiter_.stall_warning().Set(first, std::move(describe));
+  }
+
   Transport& transport() { return transport_; }
   SlotSteps& steps() { return steps_; }
   const PeerMemory& peer_memory() const { return peer_memory_; }

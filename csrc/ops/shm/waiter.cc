@@ -13,7 +13,8 @@ namespace mydist::shm {
 Waiter::Waiter(Arena* arena)
     : arena_(arena),
       is_crowded_(arena->size() > UsableCores()),
-      sleepers_order_(arena->SleepersOrder()) {}
+      sleepers_order_(arena->SleepersOrder()),
+      stall_warning_(arena) {}
 
 // The fence, or who is about to sleep, orders the caller's change before the look at who is asleep;
 // AnnounceSleep orders the other way round, so one of the two sides sees the other.

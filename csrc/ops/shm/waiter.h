@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "ops/shm/arena.h"
+#include "ops/shm/stall_warning.h"
 
 namespace mydist::shm {
 
@@ -18,6 +19,8 @@ class Waiter {
  public:
   // `arena` outlives this object.
   explicit Waiter(Arena* arena);
+
+  StallWarning& stall_warning() { return stall_warning_; }
 
   // After a change: wakes those of `peers` that sleep. Costs at most a fence when nobody does.
   void Ring(std::span<const int> peers);
@@ -63,6 +66,7 @@ class Waiter {
   template <typename Ready>
   Status Sleep(const Peers& peers, Ready ready) {
     Bell& bell = arena_->bell(arena_->index());
+    StallWarning::Wait wait;
     for (;;) {
       const uint32_t rings = bell.rings.load();
       AnnounceSleep(true);
@@ -70,6 +74,7 @@ class Waiter {
       const bool was_rung = has_changed || SleepUntilRung(bell, rings);
       AnnounceSleep(false);
       if (has_changed || ready()) return Status::Ok();
+      stall_warning_.Look(wait, peers.needed);
       if (was_rung && !AnyLeft(peers.needed)) continue;
       const Status status = arena_->CheckPeers(peers.all, peers.needed);
       // What a peer did before it went counts.
@@ -83,6 +88,7 @@ class Waiter {
   Arena* const arena_;
   const bool is_crowded_;
   const bool sleepers_order_;  // Not who posts; see waking.h.
+  StallWarning stall_warning_;
 };
 
 }  // namespace mydist::shm
