@@ -1,9 +1,12 @@
 // Engines whose ranks share memory: tensors do not pass through the backend.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <latch>
 #include <numeric>
+#include <thread>
 
 #include "runtime/engine_job.h"
 
@@ -63,6 +66,65 @@ TEST(EngineShmTest, SoDoThoseOfProcessSets) {
       }
     }
   });
+}
+
+// Stderr of this process, read while it is written.
+class StderrPipe {
+ public:
+  StderrPipe() : kept_(dup(STDERR_FILENO)) {
+    EXPECT_EQ(pipe(ends_.data()), 0);
+    dup2(ends_[1], STDERR_FILENO);
+  }
+  ~StderrPipe() {
+    dup2(kept_, STDERR_FILENO);
+    for (const int end : {kept_, ends_[0], ends_[1]}) close(end);
+  }
+  StderrPipe(const StderrPipe&) = delete;
+  StderrPipe& operator=(const StderrPipe&) = delete;
+
+  // Everything up to the end of the line with `part`.
+  std::string ReadUntil(const std::string& part) const {
+    std::string text;
+    char next = 0;
+    while (next != '\n' || text.find(part) == std::string::npos) {
+      if (read(ends_[0], &next, 1) != 1) return text;
+      text += next;
+    }
+    return text;
+  }
+
+ private:
+  const int kept_;
+  std::array<int, 2> ends_{};
+};
+
+// It has been negotiated, so nobody else warns.
+TEST(EngineShmTest, ARankThatStopsInACollectiveIsNamedWithIt) {
+  const StderrPipe errors;
+  std::latch warned(1);
+  std::string warning;
+  JobOptions options{.shares_memory = true};
+  options.config.stall_warning = std::chrono::milliseconds(1);
+  EngineJob job(2, options);
+  std::thread reader([&] {
+    warning = errors.ReadUntil(" has begun and has waited for ");
+    warned.count_down();
+  });
+  job.OnEveryRank([&](EngineRank& rank) {
+    const std::vector<int32_t> input(1000, rank.rank());
+    std::vector<int32_t> output;
+    Submission gather = WithOutput(OpKind::kAllgather, "rows", Shape({1000}), input, &output);
+    if (rank.rank() == 1) {
+      gather.allocate = [&warned, allocate = gather.allocate](const Shape& shape) {
+        warned.wait();
+        return allocate(shape);
+      };
+    }
+    EXPECT_TRUE(rank.Run(std::move(gather)).ok());
+    EXPECT_EQ(output.back(), 1);
+  });
+  reader.join();
+  EXPECT_THAT(warning, HasSubstr("allgather 'rows' has begun and has waited for rank 1 (host "));
 }
 
 // Without shared memory the job of these tests would indeed fail.
