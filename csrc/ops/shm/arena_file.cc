@@ -16,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/signal_block.h"
+
 namespace mydist::shm {
 namespace {
 
@@ -217,6 +219,9 @@ void ArenaFile::MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const 
 }
 
 Status ArenaFile::Reserve(int64_t offset, int64_t bytes) const {
+  // Older kernels give up what they have reserved when a signal comes; with a timer's coming
+  // all the time, trying again would never end.
+  const SignalBlock block;
   int error = MayGrowTo(offset + bytes) ? EINTR : EFBIG;
   while (error == EINTR) error = posix_fallocate(descriptor_, offset, bytes);
   return error == 0 ? Status::Ok() : NoRoom(directory_, bytes, error);

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/time.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -130,6 +132,55 @@ TEST(ArenaHeap, IsThreadSafe) {
     const auto all = AllocateOrFail(*port.heap(), port.heap()->zone_bytes());
     EXPECT_EQ(port.heap()->OffsetOf(all.get(), 1), 0) << "everything came back";
   });
+}
+
+// Signals every millisecond, as a profiler's are, until the object is gone or there were too many.
+class SignalRain {
+ public:
+  static constexpr int kMostDrops = 1000;
+
+  SignalRain() {
+    drops_ = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      if (++drops_ >= kMostDrops) SetTimer(0);
+    };
+    action.sa_flags = SA_RESTART;
+    EXPECT_EQ(sigaction(SIGALRM, &action, &before_), 0);
+    SetTimer(1000);
+  }
+  ~SignalRain() {
+    SetTimer(0);
+    sigaction(SIGALRM, &before_, nullptr);
+  }
+  SignalRain(const SignalRain&) = delete;
+  SignalRain& operator=(const SignalRain&) = delete;
+
+  bool HasEndedItself() const { return drops_ >= kMostDrops; }
+
+ private:
+  static void SetTimer(suseconds_t interval_us) {
+    const itimerval timer{{0, interval_us}, {0, interval_us}};
+    setitimer(ITIMER_REAL, &timer, nullptr);
+  }
+
+  static inline std::atomic<int> drops_;
+  struct sigaction before_ {};
+};
+
+// Older kernels give up what they have reserved so far when a signal comes, so that trying
+// again would never end.
+TEST(ArenaHeap, SignalsDoNotKeepItFromReserving) {
+  constexpr int64_t kBytes = 512 * kMegabyte;
+  if (FreeBytes() < 2 * kBytes) GTEST_SKIP() << "needs 1 GiB of shared memory";
+  const ShmDirectory directory;
+  ArenaOptions options = OptionsOf(0, 1, directory);
+  options.zone_bytes = kBytes;
+  const auto port = OpenPort(options, [](const Bytes& mine) { return std::vector<Bytes>{mine}; });
+  ASSERT_NE(port, nullptr);
+  const SignalRain rain;
+  EXPECT_NE(AllocateOrFail(*port->heap(), kBytes), nullptr);
+  EXPECT_FALSE(rain.HasEndedItself());
 }
 
 TEST(ArenaHeap, AForkedChildFreesNothing) {
