@@ -22,6 +22,9 @@ Result<std::shared_ptr<ArenaHeap>> ArenaHeap::Map(std::shared_ptr<ArenaFile> fil
                                                   const Zones& zones, int index) {
   MYDIST_ASSIGN_OR_RETURN(uint8_t * memory,
                           file->MapSparse(zones.base, zones.zone_bytes * zones.count));
+  // A core dump would fetch every page of every zone, as many as the file system has for each rank.
+  static_cast<void>(
+      madvise(memory, static_cast<size_t>(zones.zone_bytes * zones.count), MADV_DONTDUMP));
   std::shared_ptr<ArenaHeap> heap(new ArenaHeap(std::move(file), zones, index, memory));
   forked_heaps::Add(heap.get());
   return heap;

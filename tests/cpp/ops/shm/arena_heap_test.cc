@@ -8,7 +8,9 @@
 #include <sys/time.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "conformance/every_collective_suite.h"
@@ -167,6 +169,29 @@ class SignalRain {
   static inline std::atomic<int> drops_;
   struct sigaction before_ {};
 };
+
+// What the kernel says of the mapping that `address` is in.
+std::string MappingFlags(const void* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  std::ifstream maps("/proc/self/smaps");
+  bool is_it = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      is_it = begin <= wanted && wanted < end;
+    }
+    if (is_it && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
+// A dump would fetch every page of every zone, terabytes that do not exist, from the file system.
+TEST(ArenaHeap, IsLeftOutOfCoreDumps) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    EXPECT_THAT(MappingFlags(port.heap()->At(0, 0, 1)), HasSubstr(" dd "));
+  });
+}
 
 // Older kernels give up what they have reserved so far when a signal comes, so that trying
 // again would never end.
