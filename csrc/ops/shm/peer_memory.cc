@@ -66,7 +66,7 @@ Status PeerMemory::Outcome(int peer, const Place& place, int64_t bytes, int erro
                           std::to_string(bytes) + " bytes at " + std::to_string(place.position) +
                           "): " + std::generic_category().message(error) +
                           ". Was its tensor freed or resized during the collective? "
-                          "MYDIST_CROSS_MEMORY_ATTACH=0 does without");
+                          "MYDIST_CROSS_MEMORY_ATTACH=off does without");
 }
 
 }  // namespace mydist::shm
