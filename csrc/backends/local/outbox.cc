@@ -76,10 +76,16 @@ void Outbox::RingFor(int peer) {
 }
 
 void Outbox::Abandon(int peer) {
-  MutexLock lock(mutex_);
-  Lane& lane = lanes_[static_cast<size_t>(peer)];
-  lane.is_abandoned = true;
-  Drop(lane);
+  bool was_last = false;
+  {
+    MutexLock lock(mutex_);
+    Lane& lane = lanes_[static_cast<size_t>(peer)];
+    lane.is_abandoned = true;
+    was_last = kept_count_ > 0;
+    Drop(lane);
+    was_last = was_last && kept_count_ == 0;
+  }
+  if (was_last) on_empty_();
 }
 
 void Outbox::Drop(Lane& lane) {

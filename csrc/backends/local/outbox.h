@@ -21,7 +21,8 @@ namespace mydist::local {
 
 class Outbox {
  public:
-  // `on_empty` is called by the courier, each time it has sent the last of what was kept.
+  // `on_empty` is called each time the last of what was kept is gone: by the courier, or by who
+  // calls Abandon.
   Outbox(const ControlMemory& memory, int self, std::function<void()> on_empty);
   // Drops what is left.
   ~Outbox();

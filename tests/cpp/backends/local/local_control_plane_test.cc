@@ -212,6 +212,20 @@ TEST(Outbox, KeepsNothingForThoseThatAreDead) {
   EXPECT_TRUE(outbox.IsEmpty());
 }
 
+// A peer may say goodbye and end before the courier runs; then nobody but Abandon can tell Close.
+TEST(Outbox, TellsWhenTheLastThatWasKeptIsAbandoned) {
+  PlainMemory memory;
+  std::atomic<int> empty_count = 0;
+  Outbox outbox(memory.view(), 0, [&] { ++empty_count; });
+  outbox.Abandon(0);
+  EXPECT_EQ(empty_count, 0) << "nothing was kept";
+  ExpectOk(outbox.Send(1, Bytes(1 << 20)));
+  outbox.Abandon(1);
+  EXPECT_EQ(empty_count, 1);
+  outbox.Abandon(1);
+  EXPECT_EQ(empty_count, 1);
+}
+
 // A peer that says it has taken more than was sent cannot make us write outside of the ring.
 TEST(ControlRing, DoesNotBelieveThePeersCounter) {
   PlainMemory memory;
