@@ -8,11 +8,7 @@
 namespace mydist::shm {
 
 ShmTransport::ShmTransport(Arena* arena, Waiter* waiter)
-    : arena_(arena), waiter_(waiter), index_(arena->index()) {
-  for (int peer = 0; peer < arena->size(); ++peer) {
-    if (peer != index_) peers_.push_back(peer);
-  }
-}
+    : arena_(arena), waiter_(waiter), index_(arena->index()) {}
 
 Status ShmTransport::Exchange(std::span<const SendTransfer> sends,
                               std::span<const ReceiveTransfer> receives) {
@@ -38,13 +34,23 @@ void ShmTransport::Post(std::span<const SendTransfer> sends,
       receives_.push_back({receive.peer, AsBytes(receive.data), receive.bytes});
     }
   }
+  FindPartners();
+}
+
+void ShmTransport::FindPartners() {
+  partners_.clear();
+  for (const std::vector<Open>* open : {&sends_, &receives_}) {
+    for (const Open& transfer : *open) partners_.push_back(transfer.peer);
+  }
+  std::sort(partners_.begin(), partners_.end());
+  partners_.erase(std::unique(partners_.begin(), partners_.end()), partners_.end());
 }
 
 bool ShmTransport::MoveAll() {
   const bool has_sent = Move(sends_, [this](const Open& send) { return Push(send); });
   const bool has_received = Move(receives_, [this](const Open& receive) { return Pull(receive); });
   if (!has_sent && !has_received) return false;
-  waiter_->Ring(peers_);
+  waiter_->Ring(partners_);
   return true;
 }
 

@@ -33,6 +33,7 @@ class ShmTransport final : public Transport {
   };
 
   void Post(std::span<const SendTransfer> sends, std::span<const ReceiveTransfer> receives);
+  void FindPartners();
   // Moves what can be moved with the oldest transfer of each peer; false when that is nothing.
   template <typename MovePiece>
   bool Move(std::vector<Open>& open, MovePiece move);
@@ -47,8 +48,8 @@ class ShmTransport final : public Transport {
   Arena* const arena_;
   Waiter* const waiter_;
   const int index_;
-  std::vector<int> peers_;  // All.
   // Kept between calls for their memory only.
+  std::vector<int> partners_;  // Whom the call exchanges bytes with.
   std::vector<Open> sends_;
   std::vector<Open> receives_;
   std::vector<bool> is_taken_;  // Of each peer: an older transfer is not complete.

@@ -67,6 +67,7 @@ class Waiter {
   Status Sleep(const Peers& peers, Ready ready) {
     Bell& bell = arena_->bell(arena_->index());
     StallWarning::Wait wait;
+    TimePoint next_check = Now() + kCheckInterval;
     for (;;) {
       const uint32_t rings = bell.rings.load();
       AnnounceSleep(true);
@@ -75,7 +76,9 @@ class Waiter {
       AnnounceSleep(false);
       if (has_changed || ready()) return Status::Ok();
       stall_warning_.Look(wait, peers.needed);
-      if (was_rung && !AnyLeft(peers.needed)) continue;
+      // Others may ring all the time.
+      if (was_rung && !AnyLeft(peers.needed) && Now() < next_check) continue;
+      next_check = Now() + kCheckInterval;
       const Status status = arena_->CheckPeers(peers.all, peers.needed);
       // What a peer did before it went counts.
       if (!status.ok()) return ready() ? Status::Ok() : status;

@@ -8,10 +8,12 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <thread>
 
 #include "base/clock.h"
 #include "conformance/every_collective_suite.h"
+#include "ops/shm/bell.h"
 #include "ops/shm/shm_collectives.h"
 #include "ops/shm/shm_ranks.h"
 
@@ -219,6 +221,47 @@ TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinASecond) {
 INSTANTIATE_TEST_SUITE_P(While, KilledShmRank, ::testing::Bool(), [](const auto& instance) {
   return std::string(instance.param ? "ItReduces" : "OthersWait");
 });
+
+// The bell of who waits never rests, as when others move a lot of bytes meanwhile.
+TEST(Arena, ADeadRankIsNoticedAmongOthersThatAreBusy) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    seat.report();
+    if (seat.rank == 1) pause();
+    Waiter waiter(&port->arena());
+    const int dead = 1;
+    const TimePoint deadline = Now() + std::chrono::seconds(3);
+    const Status status = waiter.Await({{&dead, 1}, {&dead, 1}}, [&] {
+      RingBell(port->arena().bell(0));
+      return Now() >= deadline;
+    });
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  });
+  ranks.AwaitReports(2);
+  ranks.Kill(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+// One that sleeps and takes no part would be woken for every piece that moves.
+TEST(ShmTransport, RingsThoseWhoTakePart) {
+  std::barrier<> all(3);
+  OnThreadsWithPort(3, kSmallSlot, [&](ShmPort& port, int rank) {
+    RankLine& bystander = port.arena().rank_line(0);
+    if (rank == 0) bystander.asleep.store(1);
+    all.arrive_and_wait();
+    const uint8_t sent = 7;
+    uint8_t got = 0;
+    const SendTransfer send{2, &sent, 1};
+    const ReceiveTransfer receive{1, &got, 1};
+    if (rank == 1) testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
+    if (rank == 2) testing::ExpectOk(port.transport().Exchange({}, {&receive, 1}));
+    all.arrive_and_wait();
+    if (rank == 0) EXPECT_EQ(port.arena().bell(0).rings.load(), 0U);
+    all.arrive_and_wait();
+  });
+}
 
 TEST(Arena, ARankThatLeavesIsNamed) {
   OnThreadsWithPort(3, kSmallSlot, [](ShmPort& port, int rank) {
