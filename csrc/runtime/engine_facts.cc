@@ -4,6 +4,8 @@
 
 #include "ops/simd/simd_path.h"
 #include "runtime/engine.h"
+#include "world/host_groups.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {
@@ -21,7 +23,8 @@ std::string Megabytes(int64_t bytes) {
 
 Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort* shm) {
   if (topology.size == 1) return {"data path", "none", "one rank has nobody to exchange with"};
-  if (shm != nullptr) return {"data path", "shared memory inside this host", shm->Description()};
+  if (topology.local_size > 1 && shm != nullptr)
+    return {"data path", "shared memory inside this host", shm->Description()};
   const char* reason = "MYDIST_SHARED_MEMORY is 0";
   if (config.shared_memory) {
     reason = topology.local_size == 1 ? "this host has one rank"
@@ -30,7 +33,8 @@ Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort
   return {"data path", "the backend, between all ranks", reason};
 }
 
-Fact Hierarchy(const Config& config) {
+Fact Hierarchy(const Config& config, const HostGroups& hosts) {
+  if (!hosts.HasTwoLevels()) return {"hierarchy", "all ranks at once", "each host has one rank"};
   const bool is_given = config.hierarchical_allreduce.has_value();
   const bool is_on = config.hierarchical_allreduce.value_or(config.shared_memory);
   return {"hierarchy", is_on ? "inside each host before between hosts" : "all ranks at once",
@@ -41,7 +45,9 @@ Fact Hierarchy(const Config& config) {
 
 std::vector<Fact> Engine::Explain() const {
   std::vector<Fact> facts = {DataPath(config_, topology_, shm_.get())};
-  if (topology_.cross_size > 1) facts.push_back(Hierarchy(config_));
+  const HostGroups hosts =
+      MakeHostGroups(topology_.hosts, GlobalProcessSet(topology_.size).ranks, topology_.rank);
+  if (hosts.host_count() > 1) facts.push_back(Hierarchy(config_, hosts));
   facts.push_back({"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
                    config_.simd == "auto" ? "the widest this CPU has" : "MYDIST_SIMD is set"});
   facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),

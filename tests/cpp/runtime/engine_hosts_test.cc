@@ -55,6 +55,32 @@ TEST(EngineHostsTest, UnevenHosts) {
   EXPECT_EQ(BytesSentByHost(options, 100003), Bytes64(2, 400012));
 }
 
+// What each rank says it chose about `topic`; empty: nothing.
+std::vector<std::string> ChoicesOf(const std::string& topic, const JobOptions& options) {
+  EngineJob job(static_cast<int>(options.hosts.size()), options);
+  std::vector<std::string> choices;
+  for (size_t r = 0; r < options.hosts.size(); ++r) {
+    std::string& choice = choices.emplace_back();
+    for (const Fact& fact : job.rank(static_cast<int>(r)).engine->Explain()) {
+      if (fact.topic == topic) choice = fact.choice;
+    }
+  }
+  job.Shutdown();
+  return choices;
+}
+
+TEST(EngineHostsTest, ExplainsTheHierarchyOnEveryRank) {
+  const JobOptions uneven{
+      .config = ConfigWith(true), .hosts = {"a", "b", "b"}, .shares_memory = true};
+  EXPECT_EQ(ChoicesOf("hierarchy", uneven),
+            std::vector<std::string>(3, "inside each host before between hosts"));
+  const std::string shared = "shared memory inside this host";
+  EXPECT_EQ(ChoicesOf("data path", uneven),
+            (std::vector<std::string>{"the backend, between all ranks", shared, shared}));
+  const JobOptions flat{.config = ConfigWith(true), .hosts = {"a", "b"}};
+  EXPECT_EQ(ChoicesOf("hierarchy", flat), std::vector<std::string>(2, "all ranks at once"));
+}
+
 // Four ranks at once: each sends 2 n / 4 to each of the two on the other host.
 TEST(EngineHostsTest, SettingsDecide) {
   constexpr size_t kCount = 1 << 18;
