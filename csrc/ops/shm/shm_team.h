@@ -26,7 +26,7 @@ struct ShmTeam {
   int member(int of_rank) const { return members[static_cast<size_t>(of_rank)]; }
   SlotSteps& steps() const { return port->steps(); }
   // Of the slot step in progress.
-  const uint8_t* SlotOf(int of_rank) const { return steps().SlotOf(member(of_rank)); }
+  uint8_t* SlotOf(int of_rank) const { return steps().SlotOf(member(of_rank)); }
 
   ShmPort* const port;
   const std::vector<int> members;

@@ -42,8 +42,10 @@ Status SlotCollectives::OneShotAllreduce(uint8_t* data, int64_t count, const Red
   return Status::Ok();
 }
 
-// A step takes one chunk in, and hands out the slices of the chunk before: one wait for both. The
-// slot holds the chunk, and behind it the own slice of the chunk before.
+// A step hands in one chunk and says that the slices of the chunk before are folded: one wait for
+// both. Slices are folded in place, in every slot, so that who has read a line also writes it: a
+// line that its reader leaves clean must be taken away from it, one after the other, before its
+// owner can write it again, which costs ten times as much.
 Status SlotCollectives::TwoShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
   SlotSteps& steps = team_.steps();
   const int64_t element_bytes = SizeOf(reduction.dtype);
@@ -51,63 +53,57 @@ Status SlotCollectives::TwoShotAllreduce(uint8_t* data, int64_t count, const Red
   Chunk before{};
   for (int64_t begin = 0; begin < count || before.count > 0; begin += limit) {
     const int64_t left = std::max<int64_t>(0, count - begin);
-    const Chunk chunk{data + std::min(begin, count) * element_bytes, std::min(left, limit),
-                      element_bytes};
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * slot, steps.Begin());
-    HandIn(chunk, slot);
-    ShowOwnSlice(before, slot);
+    Chunk chunk{data + std::min(begin, count) * element_bytes, std::min(left, limit), element_bytes,
+                nullptr};
+    MYDIST_ASSIGN_OR_RETURN(chunk.slot, steps.Begin());
+    HandIn(chunk);
     MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers));
     CopyOut(before);
     FoldOwnSlice(chunk, reduction);
-    steps.Finish(team_.peers);
     before = chunk;
   }
   return Status::Ok();
 }
 
 int64_t SlotCollectives::ChunkLimit(int64_t element_bytes) const {
-  // A slice may be a line longer than the p-th part, and begins at a line.
-  const int64_t bytes = team_.steps().slot_bytes() / (team_.size + 1) * team_.size - 4 * kLineBytes;
-  MYDIST_CHECK(bytes >= kLineBytes);
-  return bytes / kLineBytes * kLineBytes / element_bytes;
+  return std::min(team_.steps().slot_bytes(), kChunkBytes) / element_bytes;
 }
 
 Slice SlotCollectives::SliceOf(const Chunk& chunk, int rank) const {
   return EvenSlice(chunk.count, chunk.element_bytes, team_.size, rank);
 }
 
-void SlotCollectives::HandIn(const Chunk& chunk, uint8_t* slot) const {
+// All but the own slice, which nobody else reads.
+void SlotCollectives::HandIn(const Chunk& chunk) const {
   const Slice own = SliceOf(chunk, team_.rank);
   const int64_t own_begin = own.offset * chunk.element_bytes;
   const int64_t own_end = own_begin + own.count * chunk.element_bytes;
-  StreamCopy(slot, chunk.data, own_begin);
-  StreamCopy(slot + own_end, chunk.data + own_end, chunk.count * chunk.element_bytes - own_end);
+  CopyBytes(chunk.slot, chunk.data, own_begin);
+  CopyBytes(chunk.slot + own_end, chunk.data + own_end,
+            chunk.count * chunk.element_bytes - own_end);
 }
 
 void SlotCollectives::FoldOwnSlice(const Chunk& chunk, const Reduction& reduction) {
   const Slice own = SliceOf(chunk, team_.rank);
   if (own.count == 0) return;
   const int64_t offset = own.offset * chunk.element_bytes;
-  CollectSources(
-      [&](int rank) { return (rank == team_.rank ? chunk.data : team_.SlotOf(rank)) + offset; });
-  ReduceInRankOrder(sources_, chunk.data + offset, own.count, reduction);
+  outputs_.clear();
+  for (int rank = 0; rank < team_.size; ++rank) {
+    outputs_.push_back((rank == team_.rank ? chunk.data : team_.SlotOf(rank)) + offset);
+  }
+  CollectSources([&](int rank) { return outputs_[static_cast<size_t>(rank)]; });
+  ReduceInRankOrder(sources_, outputs_, own.count, reduction);
 }
 
-void SlotCollectives::ShowOwnSlice(const Chunk& chunk, uint8_t* slot) const {
+// Every peer has folded its slice.
+void SlotCollectives::CopyOut(const Chunk& chunk) const {
   if (chunk.count == 0) return;
   const Slice own = SliceOf(chunk, team_.rank);
-  StreamCopy(slot + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
-             chunk.data + own.offset * chunk.element_bytes, own.count * chunk.element_bytes);
-}
-
-void SlotCollectives::CopyOut(const Chunk& chunk) const {
-  for (int rank = 0; rank < team_.size && chunk.count > 0; ++rank) {
-    const Slice slice = SliceOf(chunk, rank);
-    if (rank == team_.rank) continue;
-    CopyBytes(chunk.data + slice.offset * chunk.element_bytes,
-              team_.SlotOf(rank) + ChunkLimit(chunk.element_bytes) * chunk.element_bytes,
-              slice.count * chunk.element_bytes);
-  }
+  const int64_t own_begin = own.offset * chunk.element_bytes;
+  const int64_t own_end = own_begin + own.count * chunk.element_bytes;
+  CopyBytes(chunk.data, chunk.slot, own_begin);
+  CopyBytes(chunk.data + own_end, chunk.slot + own_end,
+            chunk.count * chunk.element_bytes - own_end);
 }
 
 Status SlotCollectives::Allgather(const void* input, void* output,

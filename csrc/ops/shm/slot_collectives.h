@@ -37,19 +37,23 @@ class SlotCollectives {
     uint8_t* data;
     int64_t count;
     int64_t element_bytes;
+    uint8_t* slot;  // Its copy; whoever folds a slice of it does so there.
   };
+  // In the second-level cache of each rank, with the chunk before and the tensor's own.
+  static constexpr int64_t kChunkBytes = int64_t{256} << 10;
 
   int64_t ChunkLimit(int64_t element_bytes) const;
   Slice SliceOf(const Chunk& chunk, int rank) const;
-  void HandIn(const Chunk& chunk, uint8_t* slot) const;
+  void HandIn(const Chunk& chunk) const;
   void FoldOwnSlice(const Chunk& chunk, const Reduction& reduction);
-  void ShowOwnSlice(const Chunk& chunk, uint8_t* slot) const;
   void CopyOut(const Chunk& chunk) const;
   template <typename FindSource>
   void CollectSources(FindSource find);
 
   const ShmTeam& team_;
-  std::vector<const void*> sources_;  // Kept between calls for its memory only.
+  // Kept between calls for their memory only.
+  std::vector<const void*> sources_;
+  std::vector<void*> outputs_;
 };
 
 }  // namespace mydist::shm

@@ -55,10 +55,9 @@ class SlotSteps {
   const uint8_t* MessageOf(int peer) const {
     return arena_->pair(peer, index_).posts[posted_[static_cast<size_t>(peer)] % 2].message.data();
   }
-  // After Publish, what the peer has published; own: what we have. Until Finish.
-  const uint8_t* SlotOf(int rank) const {
-    return arena_->slot(rank, halves_[static_cast<size_t>(rank)]);
-  }
+  // After Publish, what the peer has published; own: what we have. Until Finish, or, where all that
+  // is read is also written, until the next Publish.
+  uint8_t* SlotOf(int rank) const { return arena_->slot(rank, halves_[static_cast<size_t>(rank)]); }
   // After an error, when this rank has left: waits until each of `peers` has posted `more_steps`
   // beyond the last step posted to it, or is gone; not for ever, since it may be stopped.
   void AwaitQuiet(std::span<const int> peers, uint64_t more_steps);
