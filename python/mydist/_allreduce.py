@@ -17,7 +17,7 @@ from ._arguments import (
     resolve_reduction,
 )
 from ._compressed_calls import record_compressed, start_compressed
-from ._handles import Finish, first, synchronize
+from ._handles import Finish, first
 from ._names import resolve_name
 from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
@@ -97,9 +97,15 @@ def _fetch(
     """The synchronous form without autograd."""
     if compression is Compression.none:
         return _submit(_C.allreduce, tensors, group, names, reduction, process_set, in_place)
-    handle = _start(tensors, group, names, reduction, process_set, compression, list, in_place)
-    outputs: list[torch.Tensor] = synchronize(handle)
-    return outputs
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return _submit(_C.allreduce, inputs, group, names, reduction, process_set, False)
+
+    with torch.no_grad():
+        results = record_compressed("allreduce", tensors, compression, run)
+        if not in_place:
+            return results
+        return [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
 
 
 def _run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 
 from . import _C, _lifecycle
@@ -11,11 +14,13 @@ from ._arguments import (
     check_tensor,
     refuse_in_place_on_gradient,
 )
-from ._handles import first, remember, synchronize
+from ._handles import first, remember
 from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["recv", "recv_async", "send", "send_async"]
+
+_Answer = TypeVar("_Answer")  # A handle, or the outputs.
 
 
 def send(
@@ -42,7 +47,7 @@ def send(
         MismatchError: the receiver's tensor has another shape or dtype; raised on both ranks.
         MydistError: the job failed; see mydist.errors.
     """
-    synchronize(send_async(tensor, destination, name, process_set))
+    _send(_C.send_receive, tensor, destination, name, process_set)
 
 
 def send_async(
@@ -56,10 +61,20 @@ def send_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in send().
     """
+    handle = _send(_C.enqueue_send_receive, tensor, destination, name, process_set)
+    return remember(handle, lambda outputs: None)
+
+
+def _send(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    destination: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
     checked = check_tensor("send", tensor)
     peer = check_int("send", "destination", destination)
-    handle = _enqueue("send", checked, (_lifecycle.rank(), peer), name, process_set)
-    return remember(handle, lambda outputs: None)
+    return _submit(submit, "send", checked, (_lifecycle.rank(), peer), name, process_set)
 
 
 def recv(
@@ -85,8 +100,7 @@ def recv(
         MismatchError: the sender's tensor has another shape or dtype; raised on both ranks.
         MydistError: the job failed; see mydist.errors.
     """
-    result: torch.Tensor = synchronize(recv_async(tensor, source, name, process_set))
-    return result
+    return _recv(_C.send_receive, tensor, source, name, process_set)[0]
 
 
 def recv_async(
@@ -100,19 +114,30 @@ def recv_async(
     Never waits for other ranks. The tensor must not be used until synchronize() has returned.
     Arguments and errors as in recv().
     """
+    return remember(_recv(_C.enqueue_send_receive, tensor, source, name, process_set), first)
+
+
+def _recv(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    source: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
     checked = check_tensor("recv", tensor)
     refuse_in_place_on_gradient("recv", [checked])
     peer = check_int("recv", "source", source)
-    return remember(_enqueue("recv", checked, (peer, _lifecycle.rank()), name, process_set), first)
+    return _submit(submit, "recv", checked, (peer, _lifecycle.rank()), name, process_set)
 
 
-def _enqueue(
+def _submit(
+    submit: Callable[..., _Answer],
     call: str,
     tensor: torch.Tensor,
     route: tuple[int, int],
     name: str | None,
     process_set: ProcessSet,
-) -> int:
+) -> _Answer:
     set_id = check_process_set(call, process_set)
     source, destination = route
     if source == destination:
@@ -132,4 +157,4 @@ def _enqueue(
         full_name = resolve_name(f"send {route_text}", None, set_id)
     else:
         full_name = f"{resolve_name(call, name)} {route_text}"
-    return _C.enqueue_send_receive(tensor, source, destination, full_name, set_id)
+    return submit(tensor, source, destination, full_name, set_id)

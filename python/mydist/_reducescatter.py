@@ -16,7 +16,7 @@ from ._arguments import (
     resolve_reduction,
 )
 from ._compressed_calls import record_compressed, start_compressed
-from ._handles import Finish, first, synchronize
+from ._handles import Finish, first
 from ._names import resolve_name
 from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
@@ -78,11 +78,12 @@ def _run(
     """The synchronous form, through autograd when a gradient may be asked for."""
     if not _differentiable.needs_gradient(tensors):
         set_id = process_set.process_set_id
-        if compression is Compression.none:
-            return _submit(_C.reducescatter, tensors, group, names, reduction, set_id)
-        handle = _start(tensors, group, names, reduction, set_id, compression, list)
-        outputs: list[torch.Tensor] = synchronize(handle)
-        return outputs
+
+        def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            return _submit(_C.reducescatter, inputs, group, names, reduction, set_id)
+
+        with torch.no_grad():
+            return record_compressed("reducescatter", tensors, compression, run)
 
     def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return _differentiable.reducescatter(inputs, group, names, reduction, process_set)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
 from . import _C, _differentiable
 from ._alltoall import Splits, check_splits
 from ._arguments import check_int, check_process_set, check_tensor, resolve_reduction
-from ._handles import first, remember, synchronize
+from ._handles import first, remember
 from ._names import resolve_name
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
 __all__ = ["gather", "gather_async", "reduce", "reduce_async", "scatter", "scatter_async"]
+
+_Answer = TypeVar("_Answer")  # A handle, or the outputs.
 
 
 def _first_if_any(outputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -54,12 +57,8 @@ def reduce(
         MismatchError: the ranks' tensors, arguments or roots differ; raised on every rank.
         MydistError: the job failed; see mydist.errors.
     """
-    result: torch.Tensor | None = synchronize(
-        reduce_async(
-            tensor, root_rank, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-    )
-    return result
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return _first_if_any(_submit_reduce(_C.reduce, tensor, root_rank, scaling, name, process_set))
 
 
 def reduce_async(
@@ -77,12 +76,25 @@ def reduce_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in reduce().
     """
+    scaling = (average, op, prescale_factor, postscale_factor)
+    handle = _submit_reduce(_C.enqueue_reduce, tensor, root_rank, scaling, name, process_set)
+    return remember(handle, _first_if_any)
+
+
+def _submit_reduce(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    root_rank: int,
+    scaling: tuple[bool | None, ReduceOp | None, float, float],
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
     call = "reduce"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
+    reduction = resolve_reduction(call, *scaling)
     checked = check_tensor(call, tensor)
     root = check_int(call, "root_rank", root_rank)
     set_id = check_process_set(call, process_set)
-    handle = _C.enqueue_reduce(
+    return submit(
         checked,
         None,
         root,
@@ -92,7 +104,6 @@ def reduce_async(
         reduction.postscale,
         set_id,
     )
-    return remember(handle, _first_if_any)
 
 
 def gather(
@@ -124,8 +135,7 @@ def gather(
         MismatchError: the ranks' roots, or their tensors in more than the first dimension, differ.
         MydistError: the job failed; see mydist.errors.
     """
-    result: torch.Tensor | None = synchronize(gather_async(tensor, root_rank, name, process_set))
-    return result
+    return _first_if_any(_submit_gather(_C.gather, tensor, root_rank, name, process_set))
 
 
 def gather_async(
@@ -139,11 +149,21 @@ def gather_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in gather().
     """
+    handle = _submit_gather(_C.enqueue_gather, tensor, root_rank, name, process_set)
+    return remember(handle, _first_if_any)
+
+
+def _submit_gather(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
     checked = check_tensor("gather", tensor)
     root = check_int("gather", "root_rank", root_rank)
     set_id = check_process_set("gather", process_set)
-    full_name = resolve_name("gather", name, set_id)
-    return remember(_C.enqueue_gather(checked, root, full_name, set_id), _first_if_any)
+    return submit(checked, root, resolve_name("gather", name, set_id), set_id)
 
 
 def scatter(
@@ -182,8 +202,7 @@ def scatter(
         root = check_int("scatter", "root_rank", root_rank)
         full_name = resolve_name("scatter", name, check_process_set("scatter", process_set))
         return _differentiable.scatter(tensor, rows, root, full_name, process_set)
-    result: torch.Tensor = synchronize(scatter_async(tensor, splits, root_rank, name, process_set))
-    return result
+    return _submit_scatter(_C.scatter, tensor, splits, root_rank, name, process_set)[0]
 
 
 def scatter_async(
@@ -198,9 +217,20 @@ def scatter_async(
     Never waits for other ranks. The root's tensor must not be written until synchronize() has
     returned. Arguments and errors as in scatter().
     """
+    submit = _C.enqueue_scatter
+    return remember(_submit_scatter(submit, tensor, splits, root_rank, name, process_set), first)
+
+
+def _submit_scatter(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    splits: Splits,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
     checked = check_tensor("scatter", tensor)
     rows = check_splits("scatter", splits)
     root = check_int("scatter", "root_rank", root_rank)
     set_id = check_process_set("scatter", process_set)
-    full_name = resolve_name("scatter", name, set_id)
-    return remember(_C.enqueue_scatter(checked, rows, root, full_name, set_id), first)
+    return submit(checked, rows, root, resolve_name("scatter", name, set_id), set_id)
