@@ -9,7 +9,7 @@ import torch
 from . import _C, _differentiable
 from ._arguments import check_process_set, check_tensor, check_tensors
 from ._handles import first, remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
@@ -39,9 +39,10 @@ def allgather(
     checked = check_tensor("allgather", tensor)
     set_id = check_process_set("allgather", process_set)
     full_name = resolve_name("allgather", name, set_id)
-    if _differentiable.needs_gradient([checked]):
-        return _differentiable.allgather([checked], "", [full_name], process_set)[0]
-    return _C.allgather([checked], [full_name], "", set_id)[0]
+    with Submitting(full_name):
+        if _differentiable.needs_gradient([checked]):
+            return _differentiable.allgather([checked], "", [full_name], process_set)[0]
+        return _C.allgather([checked], [full_name], "", set_id)[0]
 
 
 def allgather_async(
@@ -57,7 +58,8 @@ def allgather_async(
     checked = check_tensor("allgather_async", tensor)
     set_id = check_process_set("allgather_async", process_set)
     full_name = resolve_name("allgather", name, set_id)
-    return remember(_C.enqueue_allgather([checked], [full_name], "", set_id), first)
+    with Submitting(full_name):
+        return remember(_C.enqueue_allgather([checked], [full_name], "", set_id), first)
 
 
 def grouped_allgather(
@@ -77,9 +79,10 @@ def grouped_allgather(
     set_id = check_process_set("grouped_allgather", process_set)
     group = resolve_name("grouped_allgather", name, set_id)
     names = [f"{group}.{i}" for i in range(len(checked))]
-    if _differentiable.needs_gradient(checked):
-        return _differentiable.allgather(checked, group, names, process_set)
-    return _C.allgather(checked, names, group, set_id)
+    with Submitting(group):
+        if _differentiable.needs_gradient(checked):
+            return _differentiable.allgather(checked, group, names, process_set)
+        return _C.allgather(checked, names, group, set_id)
 
 
 def grouped_allgather_async(
@@ -92,4 +95,5 @@ def grouped_allgather_async(
     set_id = check_process_set("grouped_allgather_async", process_set)
     group = resolve_name("grouped_allgather", name, set_id)
     names = [f"{group}.{i}" for i in range(len(checked))]
-    return remember(_C.enqueue_allgather(checked, names, group, set_id), list)
+    with Submitting(group):
+        return remember(_C.enqueue_allgather(checked, names, group, set_id), list)

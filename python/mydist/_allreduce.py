@@ -18,7 +18,7 @@ from ._arguments import (
 )
 from ._compressed_calls import record_compressed, start_compressed
 from ._handles import Finish, first
-from ._names import resolve_name
+from ._names import Submitting, give_back, resolve_name
 from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
@@ -47,16 +47,20 @@ def _submit(
     process_set: int,
     in_place: bool,
 ) -> _Answer:
-    return submit(
-        tensors,
-        tensors if in_place else None,
-        names,
-        group,
-        int(reduction.op),
-        reduction.prescale,
-        reduction.postscale,
-        process_set,
-    )
+    try:
+        return submit(
+            tensors,
+            tensors if in_place else None,
+            names,
+            group,
+            int(reduction.op),
+            reduction.prescale,
+            reduction.postscale,
+            process_set,
+        )
+    except (ValueError, TypeError):  # as Submitting, which would be slower
+        give_back(group or names[0])
+        raise
 
 
 def _start(
@@ -122,7 +126,8 @@ def _run(
         return _fetch(tensors, group, names, reduction, set_id, compression, False)
 
     def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return _differentiable.allreduce(inputs, group, names, reduction, process_set)
+        with Submitting(group or names[0]):
+            return _differentiable.allreduce(inputs, group, names, reduction, process_set)
 
     return record_compressed("allreduce", tensors, compression, record)
 

@@ -9,7 +9,7 @@ import torch
 from . import _C, _differentiable
 from ._arguments import check_process_set, check_tensor
 from ._handles import first, remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["alltoall", "alltoall_async"]
@@ -74,10 +74,11 @@ def alltoall(
     rows = check_splits("alltoall", splits)
     set_id = check_process_set("alltoall", process_set)
     full_name = resolve_name("alltoall", name, set_id)
-    if _differentiable.needs_gradient([checked]):
-        output, received = _differentiable.alltoall(checked, rows, full_name, process_set)
-    else:
-        output, received = _C.alltoall(checked, rows, full_name, set_id)
+    with Submitting(full_name):
+        if _differentiable.needs_gradient([checked]):
+            output, received = _differentiable.alltoall(checked, rows, full_name, process_set)
+        else:
+            output, received = _C.alltoall(checked, rows, full_name, set_id)
     return output if splits is None else (output, received)
 
 
@@ -97,5 +98,6 @@ def alltoall_async(
     rows = check_splits(call, splits)
     set_id = check_process_set(call, process_set)
     full_name = resolve_name("alltoall", name, set_id)
-    handle = _C.enqueue_alltoall(checked, rows, full_name, set_id)
+    with Submitting(full_name):
+        handle = _C.enqueue_alltoall(checked, rows, full_name, set_id)
     return remember(handle, first if splits is None else tuple)

@@ -12,7 +12,7 @@ from ._arguments import (
     refuse_in_place_on_gradient,
 )
 from ._handles import first, remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
@@ -45,9 +45,10 @@ def broadcast(
     root = check_int("broadcast", "root_rank", root_rank)
     set_id = check_process_set("broadcast", process_set)
     full_name = resolve_name("broadcast", name, set_id)
-    if _differentiable.needs_gradient([checked]):
-        return _differentiable.broadcast(checked, root, full_name, process_set)
-    return _C.broadcast(checked, None, root, full_name, set_id)[0]
+    with Submitting(full_name):
+        if _differentiable.needs_gradient([checked]):
+            return _differentiable.broadcast(checked, root, full_name, process_set)
+        return _C.broadcast(checked, None, root, full_name, set_id)[0]
 
 
 def broadcast_async(
@@ -66,7 +67,8 @@ def broadcast_async(
     root = check_int(call, "root_rank", root_rank)
     set_id = check_process_set(call, process_set)
     full_name = resolve_name("broadcast", name, set_id)
-    return remember(_C.enqueue_broadcast(checked, None, root, full_name, set_id), first)
+    with Submitting(full_name):
+        return remember(_C.enqueue_broadcast(checked, None, root, full_name, set_id), first)
 
 
 def broadcast_(
@@ -86,7 +88,8 @@ def broadcast_(
     refuse_in_place_on_gradient(call, [checked], "broadcast")
     set_id = check_process_set(call, process_set)
     full_name = resolve_name("broadcast", name, set_id)
-    return _C.broadcast(checked, checked, root, full_name, set_id)[0]
+    with Submitting(full_name):
+        return _C.broadcast(checked, checked, root, full_name, set_id)[0]
 
 
 def broadcast_async_(
@@ -105,4 +108,5 @@ def broadcast_async_(
     refuse_in_place_on_gradient(call, [checked], "broadcast")
     set_id = check_process_set(call, process_set)
     full_name = resolve_name("broadcast", name, set_id)
-    return remember(_C.enqueue_broadcast(checked, checked, root, full_name, set_id), first)
+    with Submitting(full_name):
+        return remember(_C.enqueue_broadcast(checked, checked, root, full_name, set_id), first)

@@ -3,8 +3,66 @@
 from __future__ import annotations
 
 import itertools
+from types import TracebackType
 
-_counters: dict[tuple[int, str], itertools.count[int]] = {}
+
+class _Numbers:
+    """1, 2, 3 and so on, but first those that were given back, the smallest first."""
+
+    def __init__(self) -> None:
+        self._unused = itertools.count(1)
+        self._returned: list[int] = []
+
+    def take(self) -> int:
+        """The next number; no two threads get the same."""
+        try:
+            return self._returned.pop() if self._returned else next(self._unused)
+        except IndexError:  # another thread was faster
+            return next(self._unused)
+
+    def give_back(self, number: int) -> None:
+        """For one that the other ranks are going to use, too."""
+        self._returned.append(number)
+        self._returned.sort(reverse=True)
+
+
+class AutomaticName(str):
+    """Knows the number in it."""
+
+    numbers: _Numbers
+    number: int
+
+
+class Submitting:
+    """The context in which a call with this name is submitted.
+
+    A call that is refused, with ValueError or TypeError, has not been heard of by any other rank.
+    Its number, if the name is automatic, is that of this rank's next call then.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, (ValueError, TypeError)):
+            give_back(self._name)
+
+
+_counters: dict[tuple[int, str], _Numbers] = {}
+
+
+def give_back(name: str) -> None:
+    """Makes the number of a name that was not used the next one, if it is an automatic name."""
+    if isinstance(name, AutomaticName):
+        name.numbers.give_back(name.number)
 
 
 def restart_names(process_set: int | None = None) -> None:
@@ -23,8 +81,13 @@ def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     with it in one order; each set has its own, in which names have to be unique.
     """
     if name is None:
-        counter = _counters.setdefault((process_set, call), itertools.count(1))
-        return f"{call}.noname.{next(counter)}"
+        numbers = _counters.get((process_set, call))
+        if numbers is None:
+            numbers = _counters.setdefault((process_set, call), _Numbers())
+        number = numbers.take()
+        automatic = AutomaticName(f"{call}.noname.{number}")
+        automatic.numbers, automatic.number = numbers, number
+        return automatic
     if not isinstance(name, str):
         raise TypeError(
             f"{call}: name is {name!r} ({type(name).__qualname__}), expected a str or None"

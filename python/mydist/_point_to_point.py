@@ -15,7 +15,7 @@ from ._arguments import (
     refuse_in_place_on_gradient,
 )
 from ._handles import first, remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["recv", "recv_async", "send", "send_async"]
@@ -157,4 +157,5 @@ def _submit(
         full_name = resolve_name(f"send {route_text}", None, set_id)
     else:
         full_name = f"{resolve_name(call, name)} {route_text}"
-    return submit(tensor, source, destination, full_name, set_id)
+    with Submitting(full_name):
+        return submit(tensor, source, destination, full_name, set_id)

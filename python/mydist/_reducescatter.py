@@ -17,7 +17,7 @@ from ._arguments import (
 )
 from ._compressed_calls import record_compressed, start_compressed
 from ._handles import Finish, first
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .compression import Compression, CompressorLike
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
@@ -56,15 +56,16 @@ def _submit(
     reduction: Reduction,
     process_set: int,
 ) -> _Answer:
-    return submit(
-        tensors,
-        names,
-        group,
-        int(reduction.op),
-        reduction.prescale,
-        reduction.postscale,
-        process_set,
-    )
+    with Submitting(group or names[0]):
+        return submit(
+            tensors,
+            names,
+            group,
+            int(reduction.op),
+            reduction.prescale,
+            reduction.postscale,
+            process_set,
+        )
 
 
 def _run(
@@ -86,7 +87,8 @@ def _run(
             return record_compressed("reducescatter", tensors, compression, run)
 
     def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return _differentiable.reducescatter(inputs, group, names, reduction, process_set)
+        with Submitting(group or names[0]):
+            return _differentiable.reducescatter(inputs, group, names, reduction, process_set)
 
     return record_compressed("reducescatter", tensors, compression, record)
 

@@ -11,7 +11,7 @@ from . import _C, _differentiable
 from ._alltoall import Splits, check_splits
 from ._arguments import check_int, check_process_set, check_tensor, resolve_reduction
 from ._handles import first, remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -94,16 +94,10 @@ def _submit_reduce(
     checked = check_tensor(call, tensor)
     root = check_int(call, "root_rank", root_rank)
     set_id = check_process_set(call, process_set)
-    return submit(
-        checked,
-        None,
-        root,
-        resolve_name(call, name, set_id),
-        int(reduction.op),
-        reduction.prescale,
-        reduction.postscale,
-        set_id,
-    )
+    full_name = resolve_name(call, name, set_id)
+    scales = (reduction.prescale, reduction.postscale)
+    with Submitting(full_name):
+        return submit(checked, None, root, full_name, int(reduction.op), *scales, set_id)
 
 
 def gather(
@@ -163,7 +157,9 @@ def _submit_gather(
     checked = check_tensor("gather", tensor)
     root = check_int("gather", "root_rank", root_rank)
     set_id = check_process_set("gather", process_set)
-    return submit(checked, root, resolve_name("gather", name, set_id), set_id)
+    full_name = resolve_name("gather", name, set_id)
+    with Submitting(full_name):
+        return submit(checked, root, full_name, set_id)
 
 
 def scatter(
@@ -201,7 +197,8 @@ def scatter(
         rows = check_splits("scatter", splits)
         root = check_int("scatter", "root_rank", root_rank)
         full_name = resolve_name("scatter", name, check_process_set("scatter", process_set))
-        return _differentiable.scatter(tensor, rows, root, full_name, process_set)
+        with Submitting(full_name):
+            return _differentiable.scatter(tensor, rows, root, full_name, process_set)
     return _submit_scatter(_C.scatter, tensor, splits, root_rank, name, process_set)[0]
 
 
@@ -233,4 +230,6 @@ def _submit_scatter(
     rows = check_splits("scatter", splits)
     root = check_int("scatter", "root_rank", root_rank)
     set_id = check_process_set("scatter", process_set)
-    return submit(checked, rows, root, resolve_name("scatter", name, set_id), set_id)
+    full_name = resolve_name("scatter", name, set_id)
+    with Submitting(full_name):
+        return submit(checked, rows, root, full_name, set_id)

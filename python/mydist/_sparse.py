@@ -9,7 +9,7 @@ import torch
 from . import _C
 from ._arguments import check_process_set, check_tensor, resolve_reduction
 from ._handles import remember
-from ._names import resolve_name
+from ._names import Submitting, resolve_name
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import Average, ReduceOp, Sum
 
@@ -113,11 +113,12 @@ def sparse_allreduce_async(
     checked = _check_sparse(tensor)
     reduce_op = _check_op(op)
     set_id = check_process_set(_CALL, process_set)
+    indices, values = _entries(checked)  # Which torch may refuse.
     full_name = resolve_name("sparse_allreduce", name, set_id)
-    indices, values = _entries(checked)
     # No rows, so no bytes: it is there for the engine to compare the shapes of the ranks' tensors.
     shape = torch.empty(0, *checked.shape, dtype=torch.uint8)
     names = [f"{full_name}.{part}" for part in ("indices", "values", "shape")]
-    handle = _C.enqueue_allgather([indices, values, shape], names, full_name, set_id)
+    with Submitting(full_name):
+        handle = _C.enqueue_allgather([indices, values, shape], names, full_name, set_id)
     finish = _add_up(reduce_op, checked.shape, checked.dtype, process_set.size())
     return remember(handle, finish)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 import mydist as md
@@ -91,3 +94,55 @@ def the_input_may_be_dropped_at_once() -> None:
     for handle in handles:
         assert bool((md.synchronize(handle) == 3.0 * md.size()).all())
     assert all(bool((tensor == -1.0).all()) for tensor in junk)
+
+
+def _exchange(tensor: torch.Tensor) -> Any:
+    """With the next rank, and the one before."""
+    handle = md.send_async(tensor, (md.rank() + 1) % md.size())
+    target = torch.empty_like(tensor)
+    md.recv(target, (md.rank() - 1) % md.size())
+    md.synchronize(handle)
+    return target
+
+
+def _sparse(tensor: torch.Tensor) -> Any:
+    rows = torch.arange(len(tensor)).unsqueeze(0)
+    sparse = torch.sparse_coo_tensor(rows, tensor, check_invariants=True)
+    return md.synchronize(md.sparse_allreduce_async(sparse))
+
+
+UNNAMED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "allreduce": md.allreduce,
+    "allreduce_": md.allreduce_,
+    "allreduce_async": lambda t: md.synchronize(md.allreduce_async(t)),
+    "with gradient": lambda t: md.allreduce(t.requires_grad_(t.is_floating_point())),
+    "grouped_allreduce": lambda t: md.grouped_allreduce([t, t.clone()])[1],
+    "allgather": md.allgather,
+    "grouped_allgather": lambda t: md.grouped_allgather([t])[0],
+    "broadcast": lambda t: md.broadcast(t, 0),
+    "broadcast_": lambda t: md.broadcast_(t, 0),
+    "alltoall": md.alltoall,
+    "reducescatter": md.reducescatter,
+    "reduce": lambda t: md.reduce(t, 0),
+    "gather": md.gather,
+    "scatter": md.scatter,
+    "send and recv": _exchange,
+    "sparse": _sparse,
+}
+
+
+@check(min_size=2, cases=[(call,) for call in UNNAMED])
+def a_refused_call_uses_up_no_number(call: str) -> None:
+    run = UNNAMED[call]
+    rows = 2 * md.size()
+    if md.rank() == 0:
+        for _ in range(2):
+            try:
+                run(torch.ones(rows, 3).to(torch.uint16))
+            except (TypeError, ValueError, NotImplementedError):  # The last is torch's own.
+                pass
+            else:
+                raise AssertionError("uint16 was accepted")
+    for number in (1.0, 2.0):
+        result = run(torch.full((rows, 3), number))
+        assert result is None or bool((result.to_dense() == number).all())

@@ -1,0 +1,49 @@
+"""Automatic names: calls that other ranks hear of use up a number, and no others do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mydist as md
+from mydist._names import Submitting, resolve_name, restart_names
+
+pytestmark = pytest.mark.usefixtures("job")
+
+
+@pytest.fixture(autouse=True)
+def numbers_from_one() -> None:
+    restart_names()
+
+
+def test_a_refused_call_gives_its_number_back() -> None:
+    refused = torch.ones(2).to(torch.uint16)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="uint16"):
+            md.allreduce(refused)
+    assert resolve_name("allreduce", None) == "allreduce.noname.1"
+    with pytest.raises(TypeError, match=r"allreduce\.noname\.2"):
+        md.allreduce_(refused)
+    md.allreduce(torch.ones(2))
+    assert resolve_name("allreduce", None) == "allreduce.noname.3"
+
+
+def test_a_call_that_failed_on_all_ranks_keeps_it() -> None:
+    with pytest.raises(md.MismatchError), Submitting(resolve_name("allgather", None)):
+        raise md.MismatchError("after the ranks have compared their tensors")
+    assert resolve_name("allgather", None) == "allgather.noname.2"
+
+
+def test_the_smallest_number_comes_back_first() -> None:
+    names = [resolve_name("gather", None) for _ in range(3)]
+    for name in (names[0], names[2], names[1]):
+        with pytest.raises(ValueError, match="refused"), Submitting(name):
+            raise ValueError("refused")
+    assert [resolve_name("gather", None) for _ in range(4)] == [*names, "gather.noname.4"]
+
+
+def test_names_of_the_user_are_left_alone() -> None:
+    assert resolve_name("scatter", None) == "scatter.noname.1"
+    with pytest.raises(ValueError, match="refused"), Submitting("scatter.noname.1"):
+        raise ValueError("refused")
+    assert resolve_name("scatter", None) == "scatter.noname.2"
