@@ -38,6 +38,9 @@ fails "never loses patience" MUTANT=3 STUBBORN=1 BREAKS=0
 fails "counts announcements from before the freeze" MUTANT=4
 fails "breaks on thaw with a vote undecided" MUTANT=5
 fails "freezes before all have thawed" MUTANT=6 SET0=3 SET1=6 STEPS=3
+fails "asks no other host" MUTANT=7 AWAY=4
+fails "looks at its host only" MUTANT=8 AWAY=4
+fails "speaks for its host too soon" MUTANT=9 AWAY=4
 if [[ "${1:-}" != mutants ]]; then
   holds "one set, any deviation" BREAKS=1
   holds "one set, a program in another order" BREAKS=0 STUBBORN=1
@@ -46,5 +49,11 @@ if [[ "${1:-}" != mutants ]]; then
   holds "sets that share a rank, any deviation" SET0=3 SET1=6
   holds "sets that share a rank, a crash" SET0=3 SET1=6 BREAKS=0 CRASHES=1 FREEZES=1
   holds "sets that share two ranks, any deviation" SET0=7 SET1=6
+  holds "two hosts, any deviation of a leader" AWAY=4 DEVIANT=0 FREEZES=1
+  holds "two hosts, any deviation of another rank" AWAY=4 DEVIANT=1 FREEZES=1
+  holds "two hosts, any deviation of a rank alone on its host" AWAY=4 DEVIANT=2 FREEZES=1
+  holds "two hosts, a program in another order" AWAY=4 BREAKS=0 STUBBORN=1
+  holds "two hosts, a leader for each set" AWAY=6 SET0=7 SET1=6 DEVIANT=1 FREEZES=1
+  holds "two hosts, a set inside one and a set of both" AWAY=4 SET0=3 SET1=6 DEVIANT=1
 fi
 ((${#FAILED[@]} == 0)) || die "model: ${FAILED[*]}"

@@ -1,10 +1,12 @@
 /* The protocol of decision 0008: two tensors, three ranks, one vertex that decides.
    Run by scripts/model.sh, which chooses:
      SET0, SET1   who takes part in tensor 0 and tensor 1: bit r = rank r
+     AWAY         which ranks are on a second host: bit r = rank r
      STEPS        how often each tensor is submitted
      BREAKS       how many ranks vote BREAK for no reason the model knows (any deviation)
      WANTS        how many impatient ranks ask for a thaw after they have voted READY
      CRASHES      how many ranks die
+     DEVIANT      who does one of these three; else anybody, or rank 2 if all have equal parts
      STUBBORN     1: rank 2 submits tensor 1 first and waits for it before it submits tensor 0
    MUTANT breaks the protocol on purpose; each mutant has to fail (see model.sh). */
 
@@ -13,6 +15,9 @@
 #endif
 #ifndef SET1
 #define SET1 7
+#endif
+#ifndef AWAY
+#define AWAY 0
 #endif
 #ifndef STEPS
 #define STEPS 2
@@ -49,10 +54,15 @@ mtype = { ANNOUNCE, WANT, THAWED, READY, FREEZE, THAW };
 chan up[N] = [8] of { mtype, byte, byte };
 chan stream[N] = [10] of { mtype, byte };
 
-/* The word of each rank: READY for all its buckets below `ready`, BREAK for the rest once broken. */
+/* The word of each rank: READY for all its buckets below `ready`, BREAK for the rest once broken.
+   The lowest rank of a set on a host, its leader, says in the same way what it found of its host,
+   and of all hosts. Messages between leaders are left out: words only grow, and a vote that is read
+   late is as good as one that comes late. */
 byte word_epoch[N];
 byte word_ready[N];
 bit word_broken[N];
+byte host_ready[N];
+byte outcome_ready[N];
 
 byte submitted[6];
 byte done[6];
@@ -115,18 +125,39 @@ inline SkipOthers(r) {
   :: else -> break
   od
 }
+#define HERE(r, q) (IN(AWAY, r) == IN(AWAY, q))
+#define IS_SPREAD(t) ((SET_OF(t) & AWAY) && (SET_OF(t) & ~AWAY & 7))
+/* No lower member on its host. */
+#define LEADS(q, t) \
+  (MEMBER(q, t) && !(SET_OF(t) & (IN(AWAY, q) -> AWAY : ~AWAY) & ((1 << (q)) - 1)))
+/* Whether rank r, before it executes the bucket at head, looks for what q says, ... */
+#define LOOKS_AT(r, q) \
+  (!IS_SPREAD(NEXT) || MUTANT == 8 -> MEMBER(q, NEXT) && HERE(r, q) : \
+   (!LEADS(r, NEXT) -> LEADS(q, NEXT) && HERE(r, q) : \
+    (has_told -> LEADS(q, NEXT) && !HERE(r, q) : MEMBER(q, NEXT) && HERE(r, q))))
+/* ... and of which buckets q says READY to r. */
+#define READY_OF(r, q) \
+  (!IS_SPREAD(NEXT) || MUTANT == 8 -> word_ready[q] : \
+   (!LEADS(r, NEXT) -> outcome_ready[q] : (has_told -> host_ready[q] : word_ready[q])))
+/* Its host is READY, which the other one does not know. */
+#define HAS_TO_TELL(r) (IS_SPREAD(NEXT) && LEADS(r, NEXT) && !has_told && MUTANT != 7)
 #define FREE(t) (MEMBER(r, t) && !in_flight[AT(r, t)] && submitted[AT(r, t)] < STEPS)
 /* Ranks with equal parts are interchangeable. */
+#ifdef DEVIANT
+#define MAY_DEVIATE(r) ((r) == DEVIANT)
+#else
 #define MAY_DEVIATE(r) (SET0 != 7 || SET1 != 7 || r == 2)
+#endif
 #define WAITS_FIRST(t) \
   (STUBBORN && r == 2 && (t) == 0 && submitted[AT(r, 0)] == done[AT(r, 1)])
 #define SOMEBODY_DIED (is_dead[0] || is_dead[1] || is_dead[2])
-#define DECIDED(q) \
-  (word_epoch[q] == epoch && (word_ready[q] > head || word_broken[q]))
+#define DECIDED(r, q) \
+  (word_epoch[q] == epoch && (READY_OF(r, q) > head || word_broken[q]))
 
 proctype Rank(byte r; chan to_root; chan from_root) {
   bit is_frozen = 0;
   bit has_voted = 0; /* READY for the bucket at head. */
+  bit has_told = 0;  /* And its host is READY for it, as the other one may know. */
   bit is_called = 0; /* The stream said THAW before head was decided. */
   byte epoch = 0;    /* Freezes applied. */
   byte length = 2;   /* Tensors of a step. */
@@ -144,22 +175,33 @@ end_idle:
       is_frozen && !has_voted && MEMBER(r, NEXT) && in_flight[AT(r, NEXT)] ->
       word_ready[r] = head + 1;
       has_voted = 1;
+      has_told = 0;
       q = 0
     }
   /* Votes are read one by one, at any pace. */
-  :: atomic { is_frozen && has_voted && q < N && !MEMBER(q, NEXT) -> q++ }
+  :: atomic { is_frozen && has_voted && q < N && !LOOKS_AT(r, q) -> q++ }
   :: atomic {
-      is_frozen && has_voted && q < N && MEMBER(q, NEXT) && DECIDED(q) ->
+      is_frozen && has_voted && q < N && LOOKS_AT(r, q) && DECIDED(r, q) ->
       if
-      :: word_ready[q] > head -> q++
+      :: READY_OF(r, q) > head -> q++
       :: else -> /* BREAK: by now nobody can say READY to everybody. */
         has_voted = 0;
         Thaw(r)
       fi
     }
   :: atomic {
-      is_frozen && has_voted && (q == N || (MUTANT == 1 && q > r)) ->
+      is_frozen && has_voted && HAS_TO_TELL(r) && (q == N || MUTANT == 9) ->
+      host_ready[r] = head + 1;
+      has_told = 1;
+      q = 0
+    }
+  :: atomic {
+      is_frozen && has_voted && !HAS_TO_TELL(r) && (q == N || (MUTANT == 1 && q > r)) ->
       t = NEXT;
+      if
+      :: IS_SPREAD(t) && LEADS(r, t) -> outcome_ready[r] = head + 1
+      :: else
+      fi;
       Reduce(r, t, 1 + epoch);
       has_voted = 0;
       head++;
@@ -204,6 +246,8 @@ end_idle:
       head = 0;
       SkipOthers(r);
       word_ready[r] = 0;
+      host_ready[r] = 0;
+      outcome_ready[r] = 0;
       word_broken[r] = 0;
       word_epoch[r] = epoch
     }
