@@ -53,9 +53,9 @@ class ControlPlane {
   // Wake follows. Called around every synchronous collective, hence cheap.
   virtual void Attend(bool attended) = 0;
 
-  // Ends the present or the next Await of `peer`, as news does, though there is no message. Sees to
-  // it that the peer sees what this rank wrote before. Cheap, never blocks. False: this plane
-  // cannot, and who waits for anything but messages has to look from time to time.
+  // Ends the present or the next Await of `peer`, on this host, as news does, though there is no
+  // message. Sees to it that the peer sees what this rank wrote before. Cheap, never blocks. False:
+  // this plane cannot, and who waits for anything but messages has to look from time to time.
   virtual bool Nudge(int /*peer*/) { return false; }
 
   // Flushes what Send accepted (bounded by `deadline`) and closes the connections in an orderly

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "controller/control_port.h"
 #include "controller/frozen_mode.h"
 #include "controller/membership.h"
@@ -55,7 +56,7 @@ class Coordinator::Impl {
   }
   Result<std::vector<Response>> Negotiate(TimePoint now);
   void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
-  void Leave() { frozen_.Leave(); }
+  void Leave();
   TimePoint NextDeadline() const;
   ControlPort& port() { return port_; }
   Status SendTimeline(Bytes block);
@@ -68,12 +69,14 @@ class Coordinator::Impl {
   Status TakeIn(TimePoint now);
   Status TakeSegment(const IncomingMessage& message, TimePoint now);
   Status TakeReport(const IncomingMessage& message, TimePoint now);
+  Status TakeVote(const IncomingMessage& message);
   Status TakeTimelineBlock(IncomingMessage message);
   Status ApplyWholeBatches(TimePoint now);
   void FinishBatch();
   Status FollowJoin();
   Status FollowStream(const StreamItem& item, TimePoint now);
   Status FollowFrozen(TimePoint now);
+  Status SendVote(const FrozenMode::HostVote& vote);
   void AnnounceThawed(const std::vector<Request>& requests, TimePoint now);
   void Return(std::vector<Response> batch);
   bool MayRest() const;
@@ -167,6 +170,7 @@ Status Coordinator::Impl::TakeIn(TimePoint now) {
     Status status = kind.status();
     if (kind.ok() && *kind == MessageKind::kSegment) status = TakeSegment(message, now);
     if (kind.ok() && *kind == MessageKind::kReport) status = TakeReport(message, now);
+    if (kind.ok() && *kind == MessageKind::kVote) status = TakeVote(message);
     if (kind.ok() && *kind == MessageKind::kTimeline) {
       status = TakeTimelineBlock(std::move(message));
     }
@@ -248,6 +252,7 @@ bool Coordinator::Impl::MayRest() const {
 Status Coordinator::Impl::FollowFrozen(TimePoint now) {
   if (!frozen_.active()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(const FrozenMode::Outcome outcome, frozen_.Follow(now));
+  for (const FrozenMode::HostVote& vote : outcome.told) MYDIST_RETURN_IF_ERROR(SendVote(vote));
   for (const Bucket& bucket : outcome.executed) {
     std::vector<Response>& batch = batches_.emplace_back();
     for (const auto& agreement : bucket.tensors) {
@@ -263,6 +268,26 @@ Status Coordinator::Impl::FollowFrozen(TimePoint now) {
     behind_vote_.pop_front();
   }
   return Status::Ok();
+}
+
+Status Coordinator::Impl::SendVote(const FrozenMode::HostVote& vote) {
+  for (const int32_t leader : vote.leaders) {
+    ++port_.stats().votes_sent;
+    MYDIST_RETURN_IF_ERROR(port_.Send(leader, EncodeVote(vote.word)));
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {
+  MYDIST_ASSIGN_OR_RETURN(const VoteWord word, DecodeVote(message.payload));
+  ++port_.stats().votes_received;
+  return frozen_.TakeVote(message.source, word);
+}
+
+// Who cannot be told any more notices that this rank is gone.
+void Coordinator::Impl::Leave() {
+  const Status sent = SendVote(frozen_.Leave());
+  if (!sent.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << sent.message();
 }
 
 // One at a time: what cannot be announced any more fails alone.

@@ -29,7 +29,8 @@ struct CoordinatorOptions {
   int64_t cache_capacity = 1024;               // Tensors; 0 switches the response cache off.
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
-  std::vector<std::string> hosts;              // Of each rank, for tree and messages; may be empty.
+  // Of each rank, for tree, votes and messages; empty: all on one.
+  std::vector<std::string> hosts;
 };
 
 // Counted since construction.
@@ -43,12 +44,16 @@ struct CoordinatorStats {
   uint64_t cache_misses = 0;
   uint64_t frozen_steps = 0;  // Whole steps that took no negotiation.
   uint64_t thaws = 0;         // Times a frozen schedule went back to negotiation.
+  // Of the messages: votes of hosts, one per bucket of a frozen schedule and other host.
+  uint64_t votes_sent = 0;
+  uint64_t votes_received = 0;
 };
 
 class MYDIST_EXPORT Coordinator {
  public:
   // `plane` must outlive the coordinator; null exactly when size is 1.
-  // `board`: null when the ranks have nothing to vote with; then the job never freezes.
+  // `board`: of the ranks of this host; null on all ranks of the job when those of some host have
+  // none: then the job never freezes.
   Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board = nullptr);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;

@@ -1,17 +1,33 @@
 #include "controller/frozen_mode.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
 
 namespace mydist {
 
+namespace {
+
+// Of each rank the lowest one of its host.
+std::vector<int32_t> BoardsOf(const std::vector<std::string>& hosts) {
+  std::map<std::string_view, int32_t> first;
+  std::vector<int32_t> boards;
+  for (const std::string& host : hosts) {
+    boards.push_back(first.emplace(host, static_cast<int32_t>(boards.size())).first->second);
+  }
+  return boards;
+}
+
+}  // namespace
+
 FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
     : rank_(options.rank),
       is_root_(options.rank == 0),
       board_(board),
-      schedule_(options.rank,
+      far_words_(static_cast<size_t>(options.size)),
+      schedule_(options.rank, BoardsOf(options.hosts),
                 PatienceFor(options.stall_warning > Duration::zero() ? options.stall_warning
                                                                      : options.stall_shutdown)) {
   const size_t freeze_after = board == nullptr ? 0 : static_cast<size_t>(options.freeze_after);
@@ -41,15 +57,36 @@ void FrozenMode::Break() {
 
 void FrozenMode::SetWaiting(bool waiting, TimePoint now) { schedule_.SetWaiting(waiting, now); }
 
-void FrozenMode::Leave() {
-  if (!schedule_.active()) return;
-  VoteWord word = schedule_.word();
-  word.is_broken = true;
-  board_->Cast(word, schedule_.everybody());
+FrozenMode::HostVote FrozenMode::Leave() {
+  if (!schedule_.active()) return {};
+  schedule_.Abandon();
+  return ShowBroken();
+}
+
+FrozenMode::HostVote FrozenMode::ShowBroken() {
+  for (const Voice voice : {Voice::kRank, Voice::kOutcome}) {
+    board_->Cast(voice, schedule_.word(voice), schedule_.all_near());
+  }
+  return {schedule_.word(Voice::kHost), schedule_.all_far()};
+}
+
+Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
+  VoteWord& before = far_words_[static_cast<size_t>(source)];
+  if (!word.Follows(before)) return Status::Internal("it takes back a vote on a frozen bucket");
+  // The next freeze comes when this rank has thawed, and may reach others first.
+  if (word.freeze > freeze_count_ + 1) {
+    return Status::Internal("a vote of freeze " + std::to_string(word.freeze) + ", expected " +
+                            std::to_string(freeze_count_ + 1) + " at most");
+  }
+  before = word;
+  return Status::Ok();
 }
 
 FrozenSchedule::WordReader FrozenMode::Reader() const {
-  return [this](int32_t rank) { return board_->Read(rank); };
+  return [this](Voice voice, int32_t rank) {
+    return voice == Voice::kHost ? far_words_[static_cast<size_t>(rank)]
+                                 : board_->Read(voice, rank);
+  };
 }
 
 bool FrozenMode::HasNews() const {
@@ -69,7 +106,9 @@ Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
   }
   if (schedule_.active()) return Status::Internal("the root froze the schedule twice");
   schedule_.Freeze(++freeze_count_, std::move(frozen.buckets), now);
-  board_->Cast(schedule_.word(), {});
+  for (const Voice voice : {Voice::kRank, Voice::kOutcome}) {
+    board_->Cast(voice, schedule_.word(voice), {});
+  }
   for (Request& request : frozen.own) schedule_.Submit(std::move(request), now);
   is_due_ = true;
   return Status::Ok();
@@ -86,13 +125,19 @@ Result<FrozenMode::Outcome> FrozenMode::Follow(TimePoint now) {
         if (schedule_.TakeWish(now)) MYDIST_RETURN_IF_ERROR(Note(false));
         return outcome;
       case FrozenSchedule::Move::kReady:
-        board_->Cast(schedule_.word(), schedule_.awaited());
+        board_->Cast(Voice::kRank, schedule_.word(Voice::kRank), schedule_.judges());
+        break;
+      case FrozenSchedule::Move::kTell:
+        outcome.told.push_back({schedule_.word(Voice::kHost), schedule_.far()});
         break;
       case FrozenSchedule::Move::kExecute:
+        if (schedule_.leads()) {
+          board_->Cast(Voice::kOutcome, schedule_.word(Voice::kOutcome), schedule_.near());
+        }
         outcome.executed.push_back(schedule_.executed());
         break;
       case FrozenSchedule::Move::kThaw:
-        board_->Cast(schedule_.word(), schedule_.everybody());
+        outcome.told.push_back(ShowBroken());
         outcome.thawed = schedule_.TakeHeld();
         ++thaw_count_;
         MYDIST_RETURN_IF_ERROR(Note(true));

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,13 +34,21 @@ class FrozenMode {
   bool HasHeld() const { return schedule_.HasHeld(); }
   TimePoint NextDeadline() const;
 
+  // A word to leaders on other hosts.
+  struct HostVote {
+    VoteWord word;
+    std::span<const int32_t> leaders;  // Until the next Freeze.
+  };
+
   // While active. kInvalidArgument, with nothing taken, for a name that is in flight.
   Status Submit(std::vector<Request> requests, TimePoint now);
   // Something this rank wants needs negotiation. Nothing while not active.
   void Break();
   void SetWaiting(bool waiting, TimePoint now);
-  // This rank is gone: nobody is to wait for its votes.
-  void Leave();
+  // This rank is gone: nobody is to wait for its votes. What there is to send for that.
+  HostVote Leave();
+  // What a leader on another host says. kInternal when it takes a vote back.
+  Status TakeVote(int32_t source, const VoteWord& word);
 
   // The stream says freeze. kInternal when this rank cannot.
   Status Freeze(ProcessSetTable::Frozen frozen, TimePoint now);
@@ -47,6 +56,7 @@ class FrozenMode {
   struct Outcome {
     std::vector<Bucket> executed;  // By all their members, in order.
     std::vector<Request> thawed;   // To be announced, in order.
+    std::vector<HostVote> told;    // To be sent, in order.
   };
   Result<Outcome> Follow(TimePoint now);
 
@@ -64,11 +74,13 @@ class FrozenMode {
   static constexpr std::chrono::milliseconds kLookInterval{1};
 
   FrozenSchedule::WordReader Reader() const;
+  HostVote ShowBroken();
   Status Note(bool is_done);
 
   const int32_t rank_;
   const bool is_root_;
   VoteBoard* const board_;
+  std::vector<VoteWord> far_words_;  // By rank: of leaders on other hosts.
   FrozenSchedule schedule_;
   std::optional<FreezePolicy> policy_;
   std::vector<ThawNote> notes_;  // For the parent.

@@ -18,33 +18,51 @@ FrozenPatience PatienceFor(Duration stall_warning) {
 void FrozenSchedule::Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, TimePoint now) {
   MYDIST_CHECK(!active_ && !HasHeld() && !buckets.empty());
   cycle_.clear();
-  everybody_.clear();
   places_.clear();
+  all_near_.clear();
+  all_far_.clear();
   has_own_ = false;
-  for (FrozenBucket& bucket : buckets) {
-    Entry& entry = cycle_.emplace_back();
-    entry.bucket = std::move(bucket.bucket);
-    entry.ranks = std::move(bucket.ranks);
-    const auto own = std::lower_bound(entry.ranks.begin(), entry.ranks.end(), rank_);
-    if (own == entry.ranks.end() || *own != rank_) continue;
-    has_own_ = true;
-    everybody_.insert(everybody_.end(), entry.ranks.begin(), entry.ranks.end());
-    entry.own_index = static_cast<int32_t>(own - entry.ranks.begin());
-    entry.missing = entry.bucket.tensors.size();
-    entry.held.resize(entry.missing);
-    for (size_t i = 0; i < entry.missing; ++i) {
-      const Key key{entry.bucket.process_set, entry.bucket.tensors[i]->request.name};
-      places_[key].push_back({cycle_.size() - 1, i});
-    }
+  for (FrozenBucket& bucket : buckets) AddEntry(std::move(bucket));
+  for (std::vector<int32_t>* all : {&all_near_, &all_far_}) {
+    std::sort(all->begin(), all->end());
+    all->erase(std::unique(all->begin(), all->end()), all->end());
   }
-  std::sort(everybody_.begin(), everybody_.end());
-  everybody_.erase(std::unique(everybody_.begin(), everybody_.end()), everybody_.end());
   active_ = true;
   wants_break_ = has_voted_ = has_wished_ = false;
-  word_ = {.freeze = freeze, .ready_count = 0, .is_broken = false};
+  words_.fill({.freeze = freeze, .ready_count = 0, .is_broken = false});
   head_ = 0;
+  current_ = nullptr;
   progress_time_ = now;
   SkipOthers();
+}
+
+void FrozenSchedule::AddEntry(FrozenBucket bucket) {
+  Entry& entry = cycle_.emplace_back();
+  entry.bucket = std::move(bucket.bucket);
+  const auto own = std::lower_bound(bucket.ranks.begin(), bucket.ranks.end(), rank_);
+  if (own == bucket.ranks.end() || *own != rank_) return;
+  has_own_ = true;
+  entry.own_index = static_cast<int32_t>(own - bucket.ranks.begin());
+  Seat(entry, bucket.ranks);
+  all_near_.insert(all_near_.end(), entry.near.begin(), entry.near.end());
+  if (Leads(entry)) all_far_.insert(all_far_.end(), entry.far.begin(), entry.far.end());
+  entry.missing = entry.bucket.tensors.size();
+  entry.held.resize(entry.missing);
+  for (size_t i = 0; i < entry.missing; ++i) {
+    const Key key{entry.bucket.process_set, entry.bucket.tensors[i]->request.name};
+    places_[key].push_back({cycle_.size() - 1, i});
+  }
+}
+
+void FrozenSchedule::Seat(Entry& entry, const std::vector<int32_t>& ranks) const {
+  for (const int32_t rank : ranks) {
+    if (BoardOf(rank) == BoardOf(rank_)) {
+      entry.near.push_back(rank);
+    } else if (std::none_of(entry.far.begin(), entry.far.end(),
+                            [&](int32_t leader) { return BoardOf(leader) == BoardOf(rank); })) {
+      entry.far.push_back(rank);
+    }
+  }
 }
 
 void FrozenSchedule::SkipOthers() {
@@ -118,10 +136,14 @@ bool FrozenSchedule::TakeWish(TimePoint now) {
 
 FrozenSchedule::Move FrozenSchedule::Advance(const WordReader& read, TimePoint now) {
   MYDIST_CHECK(active_);
+  current_ = &cycle_[Head()];
   if (has_voted_) {
     switch (Judge(read)) {
       case Verdict::kUndecided:
         return Move::kNone;
+      case Verdict::kHostReady:
+        words_[static_cast<size_t>(Voice::kHost)].ready_count = head_ + 1;
+        return Move::kTell;
       case Verdict::kReady:
         return Execute(now);
       case Verdict::kBroken:
@@ -129,28 +151,39 @@ FrozenSchedule::Move FrozenSchedule::Advance(const WordReader& read, TimePoint n
     }
   }
   if (wants_break_ || (IsStarved() && now >= PatienceEnd())) return Thaw();
-  if (!has_own_ || cycle_[Head()].missing > 0) return Move::kNone;
+  if (!has_own_ || current_->missing > 0) return Move::kNone;
   has_voted_ = true;
   vote_time_ = now;
-  word_.ready_count = head_ + 1;
+  words_[static_cast<size_t>(Voice::kRank)].ready_count = head_ + 1;
   return Move::kReady;
 }
 
 FrozenSchedule::Verdict FrozenSchedule::Judge(const WordReader& read) const {
+  const Entry& entry = cycle_[Head()];
+  if (entry.far.empty()) return JudgeAll(entry.near, Voice::kRank, read);
+  if (!Leads(entry)) return JudgeAll({entry.near.data(), 1}, Voice::kOutcome, read);
+  if (word(Voice::kHost).SaysReady(head_)) return JudgeAll(entry.far, Voice::kHost, read);
+  const Verdict host = JudgeAll(entry.near, Voice::kRank, read);
+  return host == Verdict::kReady ? Verdict::kHostReady : host;
+}
+
+FrozenSchedule::Verdict FrozenSchedule::JudgeAll(std::span<const int32_t> ranks, Voice voice,
+                                                 const WordReader& read) const {
   Verdict verdict = Verdict::kReady;
-  for (const int32_t rank : cycle_[Head()].ranks) {
-    const VoteWord word = rank == rank_ ? word_ : read(rank);
-    if (word.freeze == word_.freeze && word.ready_count > head_) continue;
+  for (const int32_t rank : ranks) {
+    const VoteWord theirs = rank == rank_ ? word(voice) : read(voice, rank);
+    const bool counts = theirs.freeze == word(voice).freeze;
+    if (counts && theirs.SaysReady(head_)) continue;
     // One BREAK decides, whatever the others will say.
-    if (word.freeze == word_.freeze && word.is_broken) return Verdict::kBroken;
+    if (counts && theirs.is_broken) return Verdict::kBroken;
     verdict = Verdict::kUndecided;
   }
   return verdict;
 }
 
 FrozenSchedule::Move FrozenSchedule::Execute(TimePoint now) {
-  executed_ = Head();
-  Entry& entry = cycle_[executed_];
+  Entry& entry = cycle_[Head()];
+  if (Leads(entry)) words_[static_cast<size_t>(Voice::kOutcome)].ready_count = head_ + 1;
   held_count_ -= entry.held.size();
   for (std::optional<Held>& held : entry.held) held.reset();
   entry.missing = entry.held.size();
@@ -163,9 +196,21 @@ FrozenSchedule::Move FrozenSchedule::Execute(TimePoint now) {
 
 FrozenSchedule::Move FrozenSchedule::Thaw() {
   has_voted_ = false;
-  word_.is_broken = true;
+  for (VoteWord& word : words_) word.is_broken = true;
   active_ = false;
   return Move::kThaw;
+}
+
+// What its host has said of this bucket the others may have heard already: then this is no BREAK.
+void FrozenSchedule::Abandon() {
+  const bool may_be_decided = has_voted_ && word(Voice::kHost).SaysReady(head_);
+  Thaw();
+  if (may_be_decided) words_[static_cast<size_t>(Voice::kOutcome)].is_broken = false;
+}
+
+std::span<const int32_t> FrozenSchedule::judges() const {
+  const std::span<const int32_t> all = current_->near;
+  return current_->far.empty() ? all : all.first(1);
 }
 
 std::vector<Request> FrozenSchedule::TakeHeld() {

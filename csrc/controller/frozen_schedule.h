@@ -6,6 +6,7 @@
 // no READY of its own undecided.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -41,9 +42,11 @@ FrozenPatience PatienceFor(Duration stall_warning);
 
 class FrozenSchedule {
  public:
-  using WordReader = std::function<VoteWord(int32_t rank)>;
+  using WordReader = std::function<VoteWord(Voice voice, int32_t rank)>;
 
-  FrozenSchedule(int32_t rank, FrozenPatience patience) : rank_(rank), patience_(patience) {}
+  // `boards`: of each rank the lowest one it shares a board with; empty: all share one.
+  FrozenSchedule(int32_t rank, std::vector<int32_t> boards, FrozenPatience patience)
+      : rank_(rank), boards_(std::move(boards)), patience_(patience) {}
 
   // The stream says freeze, for the `freeze`-th time; not while active.
   void Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, TimePoint now);
@@ -56,29 +59,38 @@ class FrozenSchedule {
   bool Holds(const Request& request) const;
   // Any other reason to vote BREAK at the first bucket without a vote. May be repeated.
   void Break() { wants_break_ = true; }
+  // This rank is gone: it says BREAK, by word(), wherever it has not voted. No longer active.
+  void Abandon();
   // A caller of this rank waits for a tensor; or nobody does any more.
   void SetWaiting(bool waiting, TimePoint now);
 
   enum class Move {
-    kNone,   // Nothing before a word of awaited() changes, something is submitted, or the deadline.
-    kReady,  // Show word(): this rank is READY for one more bucket. Then call again.
-    kExecute,  // Execute executed(): all its members are READY. Then call again.
-    kThaw,     // Show word(), announce TakeHeld(); the schedule is no longer active.
+    kNone,  // Nothing before a word changes, something is submitted, or the deadline.
+    // After all others: do what it says, and call again.
+    kReady,    // Show word(kRank) to judges(): this rank is READY for one more bucket.
+    kTell,     // Send word(kHost) to far(): so are all on this host, whose leader this rank is.
+    kExecute,  // Show word(kOutcome) to near() if leads(). Execute executed(): all are READY.
+    kThaw,     // Show all words to everybody. Announce TakeHeld(). No longer active.
   };
   Move Advance(const WordReader& read, TimePoint now);
 
-  VoteWord word() const { return word_; }
-  const Bucket& executed() const { return cycle_[executed_].bucket; }
+  VoteWord word(Voice voice) const { return words_[static_cast<size_t>(voice)]; }
+  // Of the bucket of the last move.
+  const Bucket& executed() const { return current_->bucket; }
+  std::span<const int32_t> near() const { return current_->near; }  // The members on this host.
+  std::span<const int32_t> judges() const;  // Those of them who read this rank's vote.
+  std::span<const int32_t> far() const { return current_->far; }
+  bool leads() const { return Leads(*current_); }
+  // All who may wait for a word of this rank: on this host, and leaders on others. Until Freeze.
+  std::span<const int32_t> all_near() const { return all_near_; }
+  std::span<const int32_t> all_far() const { return all_far_; }
   // What was submitted and not executed, in order of submission.
   std::vector<Request> TakeHeld();
 
   // This rank is READY for a bucket, and not all others have voted.
   bool HasUndecidedVote() const { return has_voted_; }
-  // While there is one: the members of the bucket.
-  std::span<const int32_t> awaited() const { return cycle_[Head()].ranks; }
+  // While there is one: whether Advance has something to do about it.
   bool IsDecided(const WordReader& read) const { return Judge(read) != Verdict::kUndecided; }
-  // All who may wait for a vote of this rank.
-  std::span<const int32_t> everybody() const { return everybody_; }
   // The others should be asked to thaw. Says so once per freeze.
   bool TakeWish(TimePoint now);
   TimePoint NextDeadline() const;
@@ -92,8 +104,9 @@ class FrozenSchedule {
   };
   struct Entry {
     Bucket bucket;
-    std::vector<int32_t> ranks;
     int32_t own_index = -1;                 // Of this rank in the set; -1: none of its business.
+    std::vector<int32_t> near;              // Members on this host; the first one leads.
+    std::vector<int32_t> far;               // The leaders on other hosts.
     std::vector<std::optional<Held>> held;  // By tensor.
     size_t missing = 0;
   };
@@ -111,18 +124,26 @@ class FrozenSchedule {
       return std::hash<std::string_view>()(key.name) ^ static_cast<size_t>(key.process_set) << 1;
     }
   };
-  enum class Verdict { kUndecided, kReady, kBroken };
+  enum class Verdict { kUndecided, kReady, kBroken, kHostReady };
 
+  int32_t BoardOf(int32_t rank) const {
+    return boards_.empty() ? 0 : boards_[static_cast<size_t>(rank)];
+  }
+  bool Leads(const Entry& entry) const { return !entry.far.empty() && entry.near[0] == rank_; }
+  void AddEntry(FrozenBucket bucket);
+  void Seat(Entry& entry, const std::vector<int32_t>& ranks) const;
   size_t Head() const { return static_cast<size_t>(head_ % cycle_.size()); }
   bool IsStarved() const;  // Something is held, and the next bucket lacks a tensor.
   TimePoint PatienceEnd() const;
   const Place* FindPlace(const Request& request) const;
   Verdict Judge(const WordReader& read) const;
+  Verdict JudgeAll(std::span<const int32_t> ranks, Voice voice, const WordReader& read) const;
   Move Execute(TimePoint now);
   Move Thaw();
   void SkipOthers();
 
   const int32_t rank_;
+  const std::vector<int32_t> boards_;
   const FrozenPatience patience_;
   bool active_ = false;
   bool wants_break_ = false;
@@ -130,11 +151,12 @@ class FrozenSchedule {
   bool has_own_ = false;  // Some bucket is of this rank.
   std::vector<Entry> cycle_;
   std::unordered_map<Key, std::vector<Place>, KeyHash> places_;  // Of this rank, ascending.
-  std::vector<int32_t> everybody_;
-  std::vector<Held> strays_;  // Not of the schedule.
-  VoteWord word_;
-  uint64_t head_ = 0;  // The next bucket, counted from the freeze.
-  size_t executed_ = 0;
+  std::vector<int32_t> all_near_;
+  std::vector<int32_t> all_far_;
+  std::vector<Held> strays_;       // Not of the schedule.
+  std::array<VoteWord, 3> words_;  // By voice.
+  uint64_t head_ = 0;              // The next bucket, counted from the freeze.
+  const Entry* current_ = nullptr;
   size_t held_count_ = 0;
   uint64_t submitted_count_ = 0;
   uint64_t step_count_ = 0;

@@ -11,6 +11,7 @@
 #include "controller/control_plane.h"
 #include "controller/report.h"
 #include "controller/stream.h"
+#include "controller/vote_board.h"
 
 namespace mydist {
 
@@ -26,8 +27,11 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes = kMes
 std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
                                  size_t target_bytes = kMessageTargetBytes);
 
+Bytes EncodeVote(const VoteWord& word);
+
 // kInternal or kVersionMismatch, saying what is wrong.
 Result<Report> DecodeReport(std::span<const uint8_t> message);
 Result<StreamSegment> DecodeSegment(std::span<const uint8_t> message);
+Result<VoteWord> DecodeVote(std::span<const uint8_t> message);
 
 }  // namespace mydist

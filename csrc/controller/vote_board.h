@@ -1,4 +1,4 @@
-// VoteBoard: where the ranks of a job show each other what they have to say about the buckets of a
+// VoteBoard: where ranks of one host show each other what they have to say about the buckets of a
 // frozen schedule, without messages. Implemented over the memory the ranks share; owned by the
 // engine, used by whoever drives it. See docs/decisions/0008-frozen-schedule.md.
 #pragma once
@@ -11,15 +11,23 @@
 
 namespace mydist {
 
-// What one rank says about all of its buckets: READY for those numbered below `ready_count`; for
-// all others nothing yet or, once `is_broken`, BREAK. Of the freeze with this number only.
-// `ready_count` only grows and `is_broken` is never taken back: a vote is cast once.
+// What somebody says about all buckets that concern it: READY for those numbered below
+// `ready_count`; for all others nothing yet or, once `is_broken`, BREAK. Of the freeze with this
+// number only. `ready_count` only grows, up to the break, which is never taken back: a vote is cast
+// once.
 struct VoteWord {
   uint32_t freeze = 0;
   uint64_t ready_count = 0;
   bool is_broken = false;
 
   bool operator==(const VoteWord&) const = default;
+  bool SaysReady(uint64_t bucket) const { return ready_count > bucket; }
+  // Whether no vote of `before` is taken back.
+  bool Follows(const VoteWord& before) const {
+    if (freeze != before.freeze) return freeze > before.freeze;
+    if (before.is_broken) return *this == before;
+    return ready_count >= before.ready_count;
+  }
 
   static constexpr int kCountBits = 39;  // A year of buckets every 60 µs.
   static constexpr int kFreezeBits = 24;
@@ -34,16 +42,22 @@ struct VoteWord {
   }
 };
 
+enum class Voice {
+  kRank,     // A rank, of its own tensors.
+  kHost,     // The leader of a set's ranks on a host, of all of these. Between leaders only.
+  kOutcome,  // The same, of what all hosts said.
+};
+
 class VoteBoard {
  public:
   virtual ~VoteBoard() = default;
 
-  // Shows this rank's word, in place of the one before. Ends the wait of `members` for news, if
-  // wakes_peers(). Never blocks.
-  virtual void Cast(const VoteWord& word, std::span<const int32_t> members) = 0;
+  // Shows this rank's word, in place of the one before. `voice`: not kHost. Ends the wait of
+  // `members`, all on this host, for news, if wakes_peers(). Never blocks.
+  virtual void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) = 0;
 
-  // What `rank` (of the job) has shown last. Never blocks.
-  virtual VoteWord Read(int32_t rank) const = 0;
+  // What `rank` (of the job, on this host) has shown last. Never blocks.
+  virtual VoteWord Read(Voice voice, int32_t rank) const = 0;
 
   // Else who waits for a vote has to look from time to time.
   virtual bool wakes_peers() const = 0;

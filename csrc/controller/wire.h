@@ -20,6 +20,7 @@ enum class MessageKind : uint8_t {
   kReport = 1,    // Child to parent.
   kSegment = 2,   // Parent to child.
   kTimeline = 3,  // Any rank to rank 0; opaque.
+  kVote = 4,      // Between leaders of hosts: what a host says of a frozen bucket.
 };
 
 inline constexpr size_t kMaxNameBytes = 4096;

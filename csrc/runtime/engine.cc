@@ -14,7 +14,7 @@
 #include "controller/fusion_planner.h"
 #include "runtime/neutral_submission.h"
 #include "runtime/path_probe.h"
-#include "runtime/shm_vote_board.h"
+#include "runtime/vote_board_choice.h"
 
 namespace mydist {
 namespace {
@@ -39,15 +39,6 @@ std::string UpperCase(std::string_view text) {
   std::transform(upper.begin(), upper.end(), upper.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return upper;
-}
-
-// All ranks come to the same: a freeze concerns them all.
-std::unique_ptr<VoteBoard> MakeVotes(const Config& config, const Topology& topology,
-                                     shm::ShmPort* shm, ControlPlane* plane) {
-  if (config.freeze_after == 0 || shm == nullptr || shm->arena().size() != topology.size) {
-    return nullptr;
-  }
-  return std::make_unique<ShmVoteBoard>(shm, plane);
 }
 
 // Puts the meter around the transport, where there is one.
@@ -90,7 +81,10 @@ Engine::Engine(EngineOptions options)
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
       process_sets_(topology_),
-      votes_(MakeVotes(config_, topology_, shm_.get(), connection_.control.get())),
+      votes_(ChooseVoteBoard(config_, topology_,
+                             {.shm = shm_.get(),
+                              .shares_everywhere = options.shares_everywhere,
+                              .control = connection_.control.get()})),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
@@ -442,6 +436,8 @@ void Engine::PublishStats() {
   counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
   counted_.frozen_steps = static_cast<int64_t>(coordinator.frozen_steps);
   counted_.thaws = static_cast<int64_t>(coordinator.thaws);
+  counted_.host_votes_sent = static_cast<int64_t>(coordinator.votes_sent);
+  counted_.host_votes_received = static_cast<int64_t>(coordinator.votes_received);
   if (meter_ != nullptr) {
     counted_.inter_host_messages_sent = meter_->sent_count();
     counted_.inter_host_bytes_sent = meter_->sent_bytes();

@@ -13,6 +13,9 @@ struct EngineStats {
   int64_t cache_misses = 0;
   int64_t frozen_steps = 0;  // Whole steps of a frozen schedule, without negotiation.
   int64_t thaws = 0;         // Times the schedule went back to negotiation.
+  // Of the control messages: what hosts said of buckets of a frozen schedule, one word each.
+  int64_t host_votes_sent = 0;
+  int64_t host_votes_received = 0;
   int64_t wakeups = 0;       // Times the engine's thread slept and was woken.
   int64_t hand_overs = 0;    // Times a waiting caller left the rest to the engine's thread.
   int64_t batches = 0;       // Collectives executed.

@@ -92,6 +92,7 @@ shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config)
 struct SharedMemory {
   std::shared_ptr<shm::ShmPort> port;  // Null when there is none.
   std::string reason;                  // Why not.
+  bool everywhere = false;             // As in StartedJob.
 };
 
 // Collective over all ranks of the job, not only of the host.
@@ -99,12 +100,13 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Topology& topology
                                       const Config& config) {
   if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
   if (HostCount(topology) == topology.hosts.size()) {
-    return SharedMemory{nullptr, "there is one rank on each host"};
+    return SharedMemory{nullptr, "there is one rank on each host", true};
   }
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
                           shm::Arena::Establish(ArenaOptionsOf(topology, config), seat.exchange));
   if (established.arena != nullptr) {
-    return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), ""};
+    return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), "",
+                        established.is_everywhere};
   }
   if (topology.local_rank == 0) {
     MYDIST_LOG(kWarning) << "the ranks of host "
@@ -148,6 +150,7 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
     job.topology = std::move(meeting.topology);
     job.wants_timeline = meeting.wants_timeline;
     job.shm = std::move(memory.port);
+    job.shares_everywhere = memory.everywhere;
     return Status::Ok();
   };
   const Status met = meet();
@@ -187,6 +190,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
                  .topology = std::move(meeting.topology),
                  .connection = {},
                  .shm = std::move(memory.port),
+                 .shares_everywhere = memory.everywhere,
                  .wants_timeline = meeting.wants_timeline,
                  .backend_reason = choice.why};
   if (choice.name == "local") {

@@ -19,6 +19,7 @@ struct StartedJob {
   Topology topology;
   Connection connection;
   std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
+  bool shares_everywhere = false;     // On every host of the job, or it has one rank.
   bool wants_timeline = false;        // Rank 0's word.
   std::string backend_reason{};       // Why this backend.
 };

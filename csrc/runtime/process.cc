@@ -86,6 +86,7 @@ Status Init(const InitOptions& options) {
                                          .connection = std::move(job.connection),
                                          .handles = instance.handles,
                                          .shm = std::move(job.shm),
+                                         .shares_everywhere = job.shares_everywhere,
                                          .wants_timeline = job.wants_timeline,
                                          .measures_costs = measures_costs}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;

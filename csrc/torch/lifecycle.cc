@@ -114,6 +114,8 @@ py::dict Stats() {
   row["hand_overs"] = stats.hand_overs;
   row["frozen_steps"] = stats.frozen_steps;
   row["thaws"] = stats.thaws;
+  row["host_votes_sent"] = stats.host_votes_sent;
+  row["host_votes_received"] = stats.host_votes_received;
   row["batches"] = stats.batches;
   row["tensors"] = stats.tensors;
   row["tensor_bytes"] = stats.tensor_bytes;

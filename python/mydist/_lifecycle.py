@@ -275,10 +275,12 @@ def stats() -> dict[str, int]:
 
     Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
     cache_misses, frozen_steps (whole steps without negotiation, see MYDIST_FREEZE_AFTER), thaws
-    (returns to negotiation), wakeups (of the engine's thread), hand_overs (callers that stopped
-    driving the engine while they waited), batches, tensors, tensor_bytes; inter_host_messages_sent
-    and inter_host_bytes_sent: what collectives made this rank send to ranks on other hosts;
-    pack_bytes: what allreduces copied to fuse tensors that do not lie one after the other.
+    (returns to negotiation), host_votes_sent and host_votes_received (of the control messages, what
+    hosts said of buckets meanwhile), wakeups (of the engine's thread), hand_overs (callers that
+    stopped driving the engine while they waited), batches, tensors, tensor_bytes;
+    inter_host_messages_sent and inter_host_bytes_sent: what collectives made this rank send to
+    ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that do not lie one
+    after the other.
     ValueError before init().
     """
     return _C.stats()

@@ -27,6 +27,8 @@ class CompositeControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override;
   void Wake() override { local_->Wake(); }
   void Attend(bool attended) override;
+  // Of a rank of this host.
+  bool Nudge(int peer) override { return local_->Nudge(peer); }
   Status Close(TimePoint deadline) override;
 
  private:

@@ -144,7 +144,9 @@ Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
   if (!probes.ok()) return probes.status();
   arena->attach_refusal_ = arena->FirstRefusal(*probes);
   arena->prefers_attach_ = arena->AnyPrefersAttach();
-  return Establishment{std::move(arena), ""};
+  const bool is_everywhere =
+      std::none_of(probes->begin(), probes->end(), [](const Blob& probe) { return probe.empty(); });
+  return Establishment{std::move(arena), "", is_everywhere};
 }
 
 Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {

@@ -59,6 +59,7 @@ class MYDIST_EXPORT Arena {
   struct Establishment {
     std::unique_ptr<Arena> arena;  // Null when there is none, on all ranks of the host alike.
     std::string reason;            // Why not.
+    bool is_everywhere = false;    // Whether there is one on every host of the job.
   };
 
   // Three rounds of `exchange`, which all ranks of the job take part in; five when some rank can

@@ -47,7 +47,8 @@ struct alignas(kLineBytes) Bell {
 
 // Written by its rank; see votes.h.
 struct alignas(kLineBytes) VoteLine {
-  std::atomic<uint64_t> word;
+  static constexpr size_t kWords = 2;
+  std::atomic<uint64_t> words[kWords];
 };
 
 // A step as one rank posts it to another. The message shares a cache line with the flag as far as

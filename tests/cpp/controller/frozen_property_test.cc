@@ -1,6 +1,7 @@
 // A hundred thousand jobs that freeze their schedule and deviate from it, each with the real
-// coordinators, an order of events of its own and one deviation: whatever happens, every tensor is
-// reduced exactly once, in one batch and one order on all its ranks, and nothing hangs.
+// coordinators, on one host or several, an order of events of its own and one deviation: whatever
+// happens, every tensor is reduced exactly once, in one batch and one order on all its ranks, and
+// nothing hangs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,6 +69,7 @@ struct Program {
   Deviation deviation;
   int size;
   int radix;
+  std::vector<int> hosts;  // Of each rank; empty: all on one.
   int steps;
   int deviating_step;
   int deviating_rank;
@@ -82,7 +84,11 @@ struct Program {
 Program::Program(uint32_t seed) : random(seed) {
   deviation = static_cast<Deviation>(Draw(kDeviationCount));
   size = 2 + Draw(4);
-  radix = 1 + Draw(3);
+  radix = 1 + Draw(5);
+  // In any order, with any number of ranks each.
+  if (const int host_count = 1 + Draw(3); host_count > 1) {
+    for (int rank = 0; rank < size; ++rank) hosts.push_back(Draw(host_count));
+  }
   steps = 4 + Draw(4);
   deviating_step = 2 + Draw(steps - 2);
   deviating_rank = Draw(size);
@@ -374,6 +380,7 @@ struct Totals {
   std::array<uint64_t, kDeviationCount> jobs = {};
   std::array<uint64_t, kDeviationCount> frozen = {};  // Jobs that had frozen steps.
   std::array<uint64_t, kDeviationCount> thawed = {};
+  uint64_t voted_between_hosts = 0;  // Jobs.
 };
 
 // A rank that died or left knows only how it began.
@@ -411,6 +418,7 @@ void RunJob(uint32_t seed, Totals& totals) {
                     .radix = program.radix,
                     .cache_capacity = 16,
                     .freeze_after = kFreezeAfter,
+                    .hosts = program.hosts,
                     .seed = seed});
   const std::vector<ProcessSetId> ids = AddSets(program, job);
   std::vector<Runner> runners;
@@ -420,7 +428,9 @@ void RunJob(uint32_t seed, Totals& totals) {
   Verify(program, runners);
   uint64_t steps = 0;
   uint64_t thaws = 0;
+  uint64_t votes = 0;
   for (int rank = 0; rank < program.size; ++rank) {
+    votes += job.coordinator(rank).stats().votes_sent;
     steps += job.coordinator(rank).stats().frozen_steps;
     thaws += job.coordinator(rank).stats().thaws;
   }
@@ -429,6 +439,7 @@ void RunJob(uint32_t seed, Totals& totals) {
         << "rank " << rank << " has not thawed with the others";
   }
   const auto kind = static_cast<size_t>(program.deviation);
+  totals.voted_between_hosts += votes > 0 ? 1 : 0;
   ++totals.jobs[kind];
   totals.frozen[kind] += steps > 0 ? 1 : 0;
   totals.thawed[kind] += thaws > 0 ? 1 : 0;
@@ -444,6 +455,7 @@ TEST_P(FrozenPropertyTest, EveryTensorIsReducedOnceAndAlike) {
     RunJob(seed, totals);
   }
   // Else the test would not be about what it says. A hundred seeds are too few to tell.
+  if (kSeedsPerShard > 1000) EXPECT_GT(4 * totals.voted_between_hosts, kSeedsPerShard);
   for (size_t kind = 0; kind < kDeviationCount && kSeedsPerShard > 1000; ++kind) {
     EXPECT_GT(10 * totals.frozen[kind], totals.jobs[kind]) << "deviation " << kind;
     const auto deviation = static_cast<Deviation>(kind);

@@ -38,7 +38,7 @@ TEST(VoteWordTest, SurvivesPacking) {
 // Rank 1 of three; ab and c are of all, d of ranks 0 and 2, e of 1 and 2.
 class FrozenScheduleTest : public ::testing::Test {
  protected:
-  FrozenScheduleTest() : schedule_(1, {}) {
+  FrozenScheduleTest() : schedule_(1, {}, {}) {
     schedule_.Freeze(4,
                      {MakeBucket({"a", "b"}, {0, 1, 2}), MakeBucket({"d"}, {0, 2}, 1),
                       MakeBucket({"c"}, {0, 1, 2}), MakeBucket({"e"}, {1, 2}, 2)},
@@ -54,7 +54,7 @@ class FrozenScheduleTest : public ::testing::Test {
     words_[rank] = {freeze, ready_count, is_broken};
   }
   Move Advance() {
-    return schedule_.Advance([this](int32_t rank) { return words_[rank]; }, now_);
+    return schedule_.Advance([this](Voice, int32_t rank) { return words_[rank]; }, now_);
   }
   std::string TakeHeld() {
     std::string names;
@@ -72,7 +72,7 @@ TEST_F(FrozenScheduleTest, VotesReadyWhenAllTensorsOfTheBucketAreThere) {
   EXPECT_EQ(Advance(), Move::kNone);
   Submit("a");
   EXPECT_EQ(Advance(), Move::kReady);
-  EXPECT_EQ(schedule_.word(), (VoteWord{4, 1, false}));
+  EXPECT_EQ(schedule_.word(Voice::kRank), (VoteWord{4, 1, false}));
   EXPECT_TRUE(schedule_.HasUndecidedVote());
 }
 
@@ -87,7 +87,7 @@ TEST_F(FrozenScheduleTest, ExecutesWhenAllMembersAreReadyAndPassesOverOthersBuck
   ASSERT_EQ(Advance(), Move::kExecute);
   EXPECT_EQ(schedule_.executed().tensors.size(), 2u);
   ASSERT_EQ(Advance(), Move::kReady);
-  EXPECT_EQ(schedule_.word().ready_count, 3u);
+  EXPECT_EQ(schedule_.word(Voice::kRank).ready_count, 3u);
 }
 
 TEST_F(FrozenScheduleTest, GoesRoundAndRoundAndCountsSteps) {
@@ -113,7 +113,7 @@ TEST_F(FrozenScheduleTest, OneBreakThawsWhateverTheOthersSay) {
   ASSERT_EQ(Advance(), Move::kReady);
   Say(2, 0, true);
   ASSERT_EQ(Advance(), Move::kThaw);
-  EXPECT_EQ(schedule_.word(), (VoteWord{4, 1, true}));
+  EXPECT_EQ(schedule_.word(Voice::kRank), (VoteWord{4, 1, true}));
   EXPECT_FALSE(schedule_.active());
   EXPECT_EQ(TakeHeld(), "abc");
 }
@@ -157,12 +157,12 @@ TEST_F(FrozenScheduleTest, BreaksOnWhatTheScheduleDoesNotHave) {
 
 TEST_F(FrozenScheduleTest, BreaksOnAnotherShapeOpOrSet) {
   const auto differs = [&](auto change) {
-    FrozenSchedule schedule(1, {});
+    FrozenSchedule schedule(1, {}, {});
     schedule.Freeze(1, {MakeBucket({"a"}, {0, 1})}, now_);
     Request request = MakeRequest("a");
     change(request);
     schedule.Submit(request, now_);
-    return schedule.Advance([](int32_t) { return VoteWord(); }, now_);
+    return schedule.Advance([](Voice, int32_t) { return VoteWord(); }, now_);
   };
   EXPECT_EQ(differs([](Request&) {}), Move::kReady);
   EXPECT_EQ(differs([](Request& request) { request.shape = Shape({5}); }), Move::kThaw);
@@ -221,9 +221,9 @@ TEST_F(FrozenScheduleTest, WishesForAThawOnceWhenOthersKeepItWaiting) {
 }
 
 TEST_F(FrozenScheduleTest, ARankWithoutABucketThawsWhenToldTo) {
-  FrozenSchedule other(3, {});
+  FrozenSchedule other(3, {}, {});
   other.Freeze(1, {MakeBucket({"a"}, {0, 1})}, now_);
-  const auto read = [](int32_t) { return VoteWord(); };
+  const auto read = [](Voice, int32_t) { return VoteWord(); };
   EXPECT_EQ(other.Advance(read, now_), Move::kNone);
   other.Break();
   EXPECT_EQ(other.Advance(read, now_), Move::kThaw);

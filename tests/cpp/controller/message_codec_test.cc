@@ -140,6 +140,25 @@ TEST(MessageCodecTest, SegmentsSurvive) {
   EXPECT_EQ(item(StreamKind::kFreeze).frozen, segment.items.front().frozen);
 }
 
+TEST(MessageCodecTest, VotesSurvive) {
+  for (const VoteWord word : {VoteWord{}, VoteWord{1, 0, true}, VoteWord{7, 123456789, false},
+                              VoteWord{(1 << 24) - 1, (uint64_t{1} << 39) - 1, true}}) {
+    const Bytes message = EncodeVote(word);
+    const auto decoded = DecodeVote(message);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ(*decoded, word);
+    for (size_t size = 0; size < message.size(); ++size) {
+      EXPECT_FALSE(DecodeVote(std::span(message).first(size)).ok());
+    }
+  }
+  for (const VoteWord word : {VoteWord{1 << 24, 0, false}, VoteWord{0, uint64_t{1} << 39, false}}) {
+    EXPECT_THAT(DecodeVote(EncodeVote(word)).status().message(), HasSubstr("out of range"));
+  }
+  Bytes message = EncodeVote({});
+  message.back() = 2;
+  EXPECT_FALSE(DecodeVote(message).ok());
+}
+
 TEST(MessageCodecTest, OneReadySlotTakesOneBit) {
   Report one;
   one.sets[0].ready_slots = {0};

@@ -11,13 +11,20 @@ Status SimulatedPlane::Send(int peer, Bytes payload) {
   return Status::Ok();
 }
 
-void SimulatedBoard::Cast(const VoteWord& word, std::span<const int32_t>) {
-  job_->words_[static_cast<size_t>(rank_)] = word;
-  job_->MarkAllDue();
+void SimulatedBoard::Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) {
+  VoteWord& before = job_->words_[{voice, rank_}];
+  EXPECT_TRUE(word.Follows(before)) << "rank " << rank_ << " takes back a vote";
+  before = word;
+  for (const int32_t member : members) {
+    EXPECT_TRUE(job_->ShareBoard(rank_, member)) << rank_ << " shows " << member << " its vote";
+    if (member != rank_) job_->MarkDue(member);
+  }
 }
 
-VoteWord SimulatedBoard::Read(int32_t rank) const {
-  return job_->words_[static_cast<size_t>(rank)];
+VoteWord SimulatedBoard::Read(Voice voice, int32_t rank) const {
+  EXPECT_TRUE(job_->ShareBoard(rank_, rank)) << rank_ << " reads a vote of " << rank;
+  const auto found = job_->words_.find({voice, rank});
+  return found == job_->words_.end() ? VoteWord() : found->second;
 }
 
 Result<std::optional<IncomingMessage>> SimulatedPlane::Receive() {
@@ -31,14 +38,12 @@ Result<std::optional<IncomingMessage>> SimulatedPlane::Receive() {
 }
 
 SimulatedJob::SimulatedJob(Options options)
-    : options_(options),
-      random_(options.seed),
-      ranks_(static_cast<size_t>(options.size)),
-      words_(static_cast<size_t>(options.size)) {
+    : options_(options), random_(options.seed), ranks_(static_cast<size_t>(options.size)) {
   std::vector<std::string> hosts;
   for (int rank = 0; options.names_hosts && rank < options.size; ++rank) {
     hosts.push_back("h" + std::to_string(rank));
   }
+  for (const int host : options.hosts) hosts.push_back("h" + std::to_string(host));
   for (int rank = 0; rank < options.size; ++rank) {
     Rank& entry = ranks_[static_cast<size_t>(rank)];
     if (options.size > 1) entry.plane = std::make_unique<SimulatedPlane>(this, rank);

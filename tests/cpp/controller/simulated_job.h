@@ -37,12 +37,12 @@ class SimulatedPlane : public ControlPlane {
   int rank_;
 };
 
-// Where one simulated rank votes and reads votes.
+// Where one simulated rank votes and reads votes of its host.
 class SimulatedBoard : public VoteBoard {
  public:
   SimulatedBoard(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
-  void Cast(const VoteWord& word, std::span<const int32_t> members) override;
-  VoteWord Read(int32_t rank) const override;
+  void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) override;
+  VoteWord Read(Voice voice, int32_t rank) const override;
   bool wakes_peers() const override { return true; }
 
  private:
@@ -62,6 +62,7 @@ class SimulatedJob {
     Duration stall_warning = Duration::zero();
     Duration stall_shutdown = Duration::zero();
     bool names_hosts = false;  // Rank r runs on host "h<r>".
+    std::vector<int> hosts{};  // Rank r runs on host "h<hosts[r]>", with a board of its own.
     uint32_t seed = 1;
   };
 
@@ -111,6 +112,11 @@ class SimulatedJob {
  private:
   friend class SimulatedPlane;
   friend class SimulatedBoard;
+  bool ShareBoard(int a, int b) const {
+    const std::vector<int>& hosts = options_.hosts;
+    return hosts.empty() || hosts[static_cast<size_t>(a)] == hosts[static_cast<size_t>(b)];
+  }
+
   struct Rank {
     std::unique_ptr<SimulatedPlane> plane;
     std::unique_ptr<SimulatedBoard> board;
@@ -123,8 +129,8 @@ class SimulatedJob {
   Options options_;
   std::mt19937 random_;
   std::vector<Rank> ranks_;
-  std::vector<VoteWord> words_;
-  std::vector<int> due_;  // Ranks that may have something to do.
+  std::map<std::pair<Voice, int>, VoteWord> words_;  // By rank.
+  std::vector<int> due_;                             // Ranks that may have something to do.
   std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
   std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.
 };

@@ -98,6 +98,7 @@ class EngineJob {
                                     .connection = std::move(connections[static_cast<size_t>(r)]),
                                     .handles = rank.handles,
                                     .shm = std::move(ports[static_cast<size_t>(r)]),
+                                    .shares_everywhere = options.shares_memory,
                                     .wants_timeline = !options.timeline_path.empty(),
                                     .wait_policy = options.wait_policy});
     }

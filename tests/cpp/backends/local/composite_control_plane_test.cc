@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 
 #include "backends/local/local_jobs.h"
@@ -61,6 +62,24 @@ INSTANTIATE_TEST_SUITE_P(Hosts, CompositeControlPlane, ::testing::Values("aabb",
 TEST_P(CompositeControlPlane, PassesTheConformanceSuite) {
   OnHosts(GetParam(), [](Connection& connection) {
     conformance::RunControlPlaneConformance(connection);
+    conformance::ClosesInOrder(connection);
+  });
+}
+
+TEST(CompositeControlPlaneNudge, EndsTheWaitOfARankOfThisHost) {
+  std::atomic<int> word = 0;
+  OnHosts("aab", [&](Connection& connection) {
+    constexpr int kRounds = 500;
+    for (int round = 1; round <= kRounds && connection.rank < 2; ++round) {
+      const int turn = 2 * round - connection.rank;  // Rank 1 begins; rank 0 makes it even.
+      while (word.load(std::memory_order_relaxed) < turn - 1) {
+        const TimePoint limit = Soon();
+        connection.control->Await(limit);
+        ASSERT_LT(Now(), limit) << "not woken in round " << round;
+      }
+      word.store(turn, std::memory_order_relaxed);
+      EXPECT_TRUE(connection.control->Nudge(1 - connection.rank));
+    }
     conformance::ClosesInOrder(connection);
   });
 }

@@ -98,6 +98,31 @@ TEST(Arena, WithoutDirectorySaysSo) {
   }
 }
 
+// Two hosts of two ranks; what the second one lacks the first one hears of.
+TEST(Arena, AllKnowWhetherEveryHostHasOne) {
+  const auto on_hosts = [](const ShmDirectory& first, const std::string& second) {
+    const auto outcomes = EstablishAll(
+        4,
+        [&](int rank) {
+          ArenaOptions options = OptionsOf(rank % 2, 2, first);
+          if (rank < 2) return options;
+          options.ranks = {2, 3};
+          options.directory = second;
+          return options;
+        },
+        Unchanged);
+    for (const auto& outcome : outcomes) {
+      EXPECT_EQ(outcome.is_everywhere, outcomes.front().is_everywhere);
+    }
+    EXPECT_NE(outcomes.front().arena, nullptr);
+    return outcomes.front().is_everywhere;
+  };
+  const ShmDirectory here;
+  const ShmDirectory there;
+  EXPECT_TRUE(on_hosts(here, there.path()));
+  EXPECT_FALSE(on_hosts(here, "/nowhere"));
+}
+
 TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
   const ShmDirectory here;
   const ShmDirectory there;

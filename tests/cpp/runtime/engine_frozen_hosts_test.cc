@@ -1,0 +1,187 @@
+// Engines on several hosts that freeze their schedule: one word per bucket from host to host, and
+// whatever deviates is reduced as before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using Hosts = std::vector<std::string>;
+
+JobOptions FreezingOn(const Hosts& hosts) {
+  JobOptions options{.hosts = hosts, .shares_memory = true};
+  options.config.freeze_after = 3;
+  options.config.shared_memory = true;
+  options.config.stall_warning = std::chrono::hours(1);  // No thaw because the machine is slow.
+  return options;
+}
+
+void Reduce(EngineRank& rank, int step, const std::string& name, int64_t count = 5) {
+  std::vector<float> data(static_cast<size_t>(count), static_cast<float>(rank.rank() + step));
+  const Status status = rank.Run(Allreduce(name, &data));
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  const int size = rank.size();
+  ASSERT_THAT(data, Each(static_cast<float>(size * step + size * (size - 1) / 2)));
+}
+
+int HostCount(const EngineRank& rank) { return rank.engine->topology().cross_size; }
+bool Leads(const EngineRank& rank) { return rank.engine->topology().local_rank == 0; }
+
+class EngineFrozenHosts : public ::testing::TestWithParam<Hosts> {
+ protected:
+  int size() const { return static_cast<int>(GetParam().size()); }
+};
+INSTANTIATE_TEST_SUITE_P(Layouts, EngineFrozenHosts,
+                         ::testing::Values(Hosts{"a", "b"}, Hosts{"a", "a", "b"},
+                                           Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "b", "a"},
+                                           Hosts{"a", "b", "b", "c"}));
+
+TEST_P(EngineFrozenHosts, ABucketTakesOneWordFromHostToHost) {
+  EngineJob job(size(), FreezingOn(GetParam()));
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 30; ++step) Reduce(rank, step, "a");
+    const EngineStats before = rank.engine->stats();
+    EXPECT_GT(before.frozen_steps, 0);
+    for (int step = 0; step < 200; ++step) Reduce(rank, step, "a");
+    const EngineStats after = rank.engine->stats();
+    const int64_t words = Leads(rank) ? 200 * (HostCount(rank) - 1) : 0;
+    EXPECT_EQ(after.host_votes_sent - before.host_votes_sent, words);
+    EXPECT_EQ(after.control_messages_sent - before.control_messages_sent, words);
+    // Those of the next bucket may have come already.
+    EXPECT_EQ(after.control_messages_received - before.control_messages_received,
+              after.host_votes_received - before.host_votes_received);
+    EXPECT_EQ(after.frozen_steps - before.frozen_steps, 200);
+    EXPECT_EQ(after.thaws, 0);
+    for (int step = 0; step < 3; ++step) Reduce(rank, step, "a");
+  });
+}
+
+TEST_P(EngineFrozenHosts, AMismatchIsAnErrorOnEveryRank) {
+  EngineJob job(size(), FreezingOn(GetParam()));
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
+    std::vector<float> data(rank.rank() == rank.size() - 1 ? 6 : 5, 1.0F);
+    const Status status = rank.Run(Allreduce("a", &data));
+    EXPECT_EQ(status.code(), StatusCode::kMismatch);
+    EXPECT_THAT(status.message(), HasSubstr("[6]"));
+    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
+    EXPECT_GE(rank.engine->stats().thaws, 1);
+  });
+}
+
+TEST_P(EngineFrozenHosts, RandomProgramsGiveTheSameAsWithoutFreezing) {
+  JobOptions options = FreezingOn(GetParam());
+  options.config.freeze_after = 2;
+  EngineJob job(size(), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    std::mt19937 program(7);  // The same on all ranks.
+    std::mt19937 order(static_cast<uint32_t>(rank.rank()));
+    for (int step = 0; step < 300; ++step) {
+      std::vector<std::string> names = {"a", "b", "c"};
+      const uint32_t kind = program() % 40;
+      if (kind == 0) names.push_back("extra");
+      if (kind == 1) names.erase(names.begin() + program() % 3);
+      if (kind == 2) std::shuffle(names.begin(), names.end(), order);
+      std::vector<std::vector<float>> data(names.size());
+      std::vector<Handle> handles;
+      for (size_t i = 0; i < names.size(); ++i) {
+        data[i].assign(kind == 3 ? 9 : 5, static_cast<float>(rank.rank() + step));
+        std::vector<Submission> tensors;
+        tensors.push_back(Allreduce(names[i], &data[i]));
+        const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
+        ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+        handles.push_back(*handle);
+      }
+      const int size = rank.size();
+      for (size_t i = 0; i < names.size(); ++i) {
+        const Status status = rank.Wait(handles[i]);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        ASSERT_THAT(data[i], Each(static_cast<float>(size * step + size * (size - 1) / 2)));
+      }
+    }
+    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
+  });
+}
+
+TEST_P(EngineFrozenHosts, ARankThatLeavesEndsTheWaitOfAll) {
+  JobOptions options = FreezingOn(GetParam());
+  options.config.shutdown_drain = std::chrono::milliseconds(100);
+  EngineJob job(size(), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
+    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
+    if (rank.rank() == rank.size() - 1) {
+      rank.engine->Shutdown();
+      return;
+    }
+    std::vector<float> data(5);
+    const Status status = rank.Run(Allreduce("a", &data));
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank.size() - 1)));
+  });
+}
+
+TEST(EngineFrozenHostsTest, ItNeverFreezesWhenAHostSharesNoMemory) {
+  JobOptions options = FreezingOn({"a", "a", "b"});
+  options.shares_memory = false;
+  EngineJob job(3, options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
+    EXPECT_EQ(rank.engine->stats().frozen_steps, 0);
+  });
+}
+
+TEST(EngineFrozenHostsTest, ItNeverFreezesOnMoreHostsThanTheRadixAllows) {
+  JobOptions options = FreezingOn({"a", "b", "c", "d"});
+  options.config.coordinator_radix = 2;
+  EngineJob job(4, options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
+    EXPECT_EQ(rank.engine->stats().frozen_steps, 0);
+  });
+}
+
+TEST(EngineFrozenHostsTest, SetsOfOneHostAndOfAllFreezeTogether) {
+  EngineJob job(4, FreezingOn({"a", "a", "b", "b"}));
+  job.OnEveryRank([](EngineRank& rank) {
+    const std::vector<std::vector<int32_t>> members = {{0, 1}, {0, 2}, {1, 2, 3}};
+    std::vector<ProcessSetId> ids(members.size());
+    for (size_t set = 0; set < members.size(); ++set) {
+      Submission add;
+      add.request.name = "add";
+      add.request.op = OpKind::kAddProcessSet;
+      add.request.shape = Shape({0});
+      add.request.ranks = members[set];
+      add.on_numbers = [&ids, set](const std::vector<int64_t>& numbers) {
+        ids[set] = static_cast<ProcessSetId>(numbers.at(0));
+      };
+      ASSERT_TRUE(rank.Run(std::move(add)).ok());
+    }
+    for (int step = 0; step < 300; ++step) {
+      Reduce(rank, step, "a");
+      for (size_t set = 0; set < members.size(); ++set) {
+        const std::vector<int32_t>& ranks = members[set];
+        if (std::find(ranks.begin(), ranks.end(), rank.rank()) == ranks.end()) continue;
+        std::vector<float> data(7, static_cast<float>(rank.rank() + step));
+        Submission submission = Allreduce("x", &data);
+        submission.request.process_set = ids[set];
+        const Status status = rank.Run(std::move(submission));
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        int sum = 0;
+        for (const int32_t member : ranks) sum += member + step;
+        ASSERT_THAT(data, Each(static_cast<float>(sum)));
+      }
+    }
+    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
+  });
+}
+
+}  // namespace
+}  // namespace mydist
