@@ -28,6 +28,12 @@ _ENVIRONMENTS = {
         "MYDIST_STALL_WARNING_SECONDS": "600",
     },
     "hosts": {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"},
+    "frozen_hosts": {
+        "MYDIST_SHARED_MEMORY": "1",
+        "MYDIST_FREEZE_AFTER": "2",
+        "MYDIST_STALL_WARNING_SECONDS": "600",
+        "TEST_RANKS_PER_HOST": "2",
+    },
 }
 
 

@@ -87,6 +87,18 @@ SUITES = {
         "point_to_point",
         "joining",
     ),
+    # The same on several hosts, in part.
+    "frozen_hosts": (
+        "freezing",
+        "allreduce",
+        "gathering",
+        "mismatch",
+        "training",
+        "process_sets",
+        "rooted",
+        "point_to_point",
+        "joining",
+    ),
     # What depends on how tensors are packed, once more with fusion switched off.
     "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
 }

@@ -29,6 +29,8 @@ JOBS = [
     (3, "gloo", "frozen"),
     (4, "gloo", "hosts"),
     (3, "mpi", "hosts"),
+    (4, "gloo", "frozen_hosts"),
+    (3, "mpi", "frozen_hosts"),
 ]
 ITEMS = [
     pytest.param(np, backend, suite, check.name, id=f"{backend}-np{np}-{suite}-{check.name}")

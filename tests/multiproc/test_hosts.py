@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,20 @@ def test_all_ranks_at_once_send_more(backend: str, flags: list[str]) -> None:
 def test_hosts_without_shared_memory_can_reduce_first(backend: str) -> None:
     sent = sent_by_host(4, backend, ["--hierarchical-allreduce"])
     assert sent["float32"] == [TENSOR, TENSOR]
+
+
+@pytest.mark.parametrize("victim", [0, 2, 3])
+def test_a_death_ends_a_frozen_schedule_on_every_host(victim: int, tmp_path: Path) -> None:
+    """Of the root, of the other host's leader, and of a rank that leads nobody."""
+    env = {
+        "MYDIST_SHARED_MEMORY": "1",
+        "MYDIST_FREEZE_AFTER": "2",
+        "MYDIST_STALL_WARNING_SECONDS": "600",
+        "TEST_RANKS_PER_HOST": "2",
+    }
+    worker = str(WORKERS / "frozen_until_killed.py")
+    outcome = launch(4, "gloo", worker, str(victim), str(tmp_path), env=env)
+    assert outcome.code == 137, outcome.output
+    for rank in {0, 1, 2, 3} - {victim}:
+        learned = (tmp_path / f"rank{rank}.txt").read_text()
+        assert f"rank {victim}" in learned and "Peer" in learned, learned
