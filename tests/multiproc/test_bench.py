@@ -54,6 +54,15 @@ close_torch_gloo()
 md.shutdown()
 """
 
+PRETENDED_HOSTS = """
+import mydist as md
+from mydist.bench.__main__ import _pretend_hosts
+_pretend_hosts(2)
+md.init()
+print("hosts", md.cross_size())
+md.shutdown()
+"""
+
 
 def test_allreduce_next_to_its_peers(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
@@ -78,6 +87,12 @@ def test_every_collective_gives_right_results() -> None:
     outcome = launch(3, "gloo", "-c", EVERY_COLLECTIVE, timeout=120).expect_success()
     for op in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"):
         assert f"{op} " in outcome.output
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_pretended_hosts_are_hosts_under_every_launcher(backend: str) -> None:
+    outcome = launch(2, backend, "-c", PRETENDED_HOSTS).expect_success()
+    assert outcome.output.count("hosts 2") == 2, outcome.output
 
 
 def test_a_wrong_result_ends_the_benchmark() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import mydist as md
+from mydist._bootstrap import launched_as
 from mydist.bench.contest import Plan, measure, pin_to_core
 from mydist.bench.implementations import (
     Falsified,
@@ -87,7 +88,12 @@ def _add_collective(command: argparse.ArgumentParser, op: str) -> None:
 
 def _pretend_hosts(count: int) -> None:
     """Must come before init; ranks in blocks of equal length as far as possible."""
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    place = launched_as()
+    if place is None:
+        sys.exit(
+            "mydist.bench: --fake-hosts needs a launcher that tells ranks: mydistrun or mpirun"
+        )
+    rank, size = place
     os.environ["MYDIST_HOST_ID"] = f"fake-host-{rank * count // size}"
 
 
