@@ -2,7 +2,8 @@
 
     mydistrun -np 2 python -m benchmarks.jobs.latency FILE
 
-Once with the caller waiting, once through the engine's thread: the caller only polls.
+First with the caller waiting, then through the engine's thread: the caller only polls. Not by
+turns, for each is to be a program that does one thing, whose schedule comes to rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mydist.bench.contest import Stopwatch, pin_to_core, share
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, quantile
 
-_WARM_UPS = 20
+_WARM_UPS = 100
 
 
 def wait_for(data: torch.Tensor) -> torch.Tensor:
@@ -40,17 +41,16 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     data = torch.zeros(1)
     figures = {}
     found = {"caller": Measured(), "thread": Measured()}
-    for _ in range(5):
-        for name, call in (("caller", wait_for), ("thread", poll_for)):
-            watch = Stopwatch()
-            for index in range(_WARM_UPS + arguments.pick(300, 3)):
-                if index == _WARM_UPS:
-                    watch = Stopwatch()
-                data.fill_(index)
-                watch.time(lambda call=call: call(data))  # type: ignore[misc]
-                if data.item() != index * md.size():
-                    raise WrongResult(f"{name}: got {data.item()}, expected {index * md.size()}")
-            found[name].add(share(watch.measured))
+    for name, call in (("caller", wait_for), ("thread", poll_for)):
+        watch = Stopwatch()
+        for index in range(_WARM_UPS + arguments.pick(1500, 3)):
+            if index == _WARM_UPS:
+                watch = Stopwatch()
+            data.fill_(index)
+            watch.time(lambda call=call: call(data))  # type: ignore[misc]
+            if data.item() != index * md.size():
+                raise WrongResult(f"{name}: got {data.item()}, expected {index * md.size()}")
+        found[name].add(share(watch.measured))
     for name, measured in found.items():
         ordered = sorted(measured.times_us)
         figures[f"{name}_us"] = quantile(ordered, 0.5)

@@ -15,7 +15,7 @@ import mydist as md
 from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
 from mydist.bench.models import make_workload
 
-_WARM_UPS = 20
+_WARM_UPS = 30
 _IDLE_SECONDS = 1.0
 
 
@@ -38,7 +38,9 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     train(_WARM_UPS, model, optimizer)
     before = md.stats()
     train(steps, model, optimizer)
+    # Before the last step: until it is made no rank can go on to something else.
     busy = md.stats()
+    train(1, model, optimizer)
     # Both ranks have come here when the barrier ends; what it still does takes microseconds.
     md.barrier()
     time.sleep(0.05)
