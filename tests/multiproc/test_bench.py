@@ -149,8 +149,7 @@ def test_jobs_of_the_targets_run(tmp_path: Path) -> None:
     assert figures["ddp_us"] > 0
     assert 0 < figures["caller_min_us"] <= figures["caller_us"]
     assert 0 < figures["thread_min_us"] <= figures["thread_us"]
-    assert figures["messages_per_step"] >= 0
-    assert figures["idle_wakeups"] >= 0
+    assert {"messages_per_step", "idle_wakeups"} <= figures.keys()
     assert figures["on_us"] > 0
 
 
