@@ -43,7 +43,8 @@ class Coordinator::Impl {
         membership_(options_.size),
         sets_(vertex_, OptionsOf(options_)),
         frozen_(options_, board) {
-    if (options_.freeze_after > 0) sets_.history().Enable();
+    // Where nobody can vote nothing freezes: the history would fill up for nothing.
+    if (options_.freeze_after > 0 && board != nullptr) sets_.history().Enable();
     MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
   }
 
