@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "base/check.h"
 #include "controller/control_plane.h"
@@ -20,15 +19,13 @@ class ShmVoteBoard final : public VoteBoard {
  public:
   // Both outlive the board.
   ShmVoteBoard(shm::ShmPort* port, ControlPlane* plane)
-      : ranks_(port->arena().ranks()),
-        rank_(ranks_[static_cast<size_t>(port->index())]),
+      : arena_(port->arena()),
+        rank_(arena_.ranks()[static_cast<size_t>(port->index())]),
         plane_(plane),
         votes_(&port->arena()) {
-    index_of_.resize(static_cast<size_t>(ranks_.back()) + 1, -1);
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      index_of_[static_cast<size_t>(ranks_[i])] = static_cast<int>(i);
-      // One wake for nothing, to see whether there are any.
-      if (ranks_[i] != rank_) wakes_peers_ = plane->Nudge(ranks_[i]);
+    // One wake for nothing, to see whether there are any.
+    for (const int rank : arena_.ranks()) {
+      if (rank != rank_) wakes_peers_ = plane->Nudge(rank);
     }
   }
 
@@ -43,8 +40,7 @@ class ShmVoteBoard final : public VoteBoard {
   }
 
   VoteWord Read(Voice voice, int32_t rank) const override {
-    const int index = index_of_[static_cast<size_t>(rank)];
-    return VoteWord::Unpack(votes_.Read(NumberOf(voice), index));
+    return VoteWord::Unpack(votes_.Read(NumberOf(voice), *arena_.IndexOf(rank)));
   }
 
   bool wakes_peers() const override { return wakes_peers_; }
@@ -55,10 +51,9 @@ class ShmVoteBoard final : public VoteBoard {
     return voice == Voice::kRank ? 0 : 1;
   }
 
-  const std::vector<int> ranks_;  // Of the host, ascending.
+  const shm::Arena& arena_;
   const int rank_;
   ControlPlane* const plane_;
-  std::vector<int> index_of_;  // In the arena, by rank of the job.
   shm::Votes votes_;
   std::array<VoteWord, shm::Votes::kWords> last_;
   bool wakes_peers_ = true;

@@ -43,16 +43,11 @@ LocalControlPlane::~LocalControlPlane() {
   if (!is_closed_) Leave(PlaneState::kBroken);
 }
 
-bool LocalControlPlane::Reaches(int rank) const {
-  const std::vector<int>& ranks = port_->arena().ranks();
-  return std::binary_search(ranks.begin(), ranks.end(), rank);
-}
+bool LocalControlPlane::Reaches(int rank) const { return port_->arena().IndexOf(rank).has_value(); }
 
 Status LocalControlPlane::Send(int peer, Bytes payload) {
   MYDIST_CHECK(Reaches(peer));
-  const std::vector<int>& ranks = port_->arena().ranks();
-  const auto index =
-      static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), peer) - ranks.begin());
+  const int index = *port_->arena().IndexOf(peer);
   MYDIST_CHECK(index != index_);
   if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
     return Status::Internal("a control message of " + std::to_string(payload.size()) +
@@ -151,7 +146,7 @@ void LocalControlPlane::Attend(bool attended) {
 }
 
 bool LocalControlPlane::Nudge(int peer) {
-  const int index = port_->IndicesOf({peer})->front();
+  const int index = *port_->arena().IndexOf(peer);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t waiting = memory_.line(index).waiting.load();
   if ((waiting & kAttended) != 0) return true;

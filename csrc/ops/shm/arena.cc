@@ -226,6 +226,12 @@ std::string Arena::FirstRefusal(const std::vector<Blob>& answers) const {
   return "";
 }
 
+std::optional<int> Arena::IndexOf(int rank) const {
+  const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  if (found == ranks_.end() || *found != rank) return std::nullopt;
+  return static_cast<int>(found - ranks_.begin());
+}
+
 bool Arena::AnyPrefersAttach() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (rank_line(rank).prefers_attach.load()) return true;

@@ -74,6 +74,8 @@ class MYDIST_EXPORT Arena {
   int index() const { return index_; }
   int size() const { return layout_.ranks(); }
   const std::vector<int>& ranks() const { return ranks_; }  // Of the job.
+  // The index here of a rank of the job; nothing when it is on another host.
+  std::optional<int> IndexOf(int rank) const;
   const ArenaLayout& layout() const { return layout_; }
   // Null when there is none, on all ranks of the host alike.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }

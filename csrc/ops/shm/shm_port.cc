@@ -1,7 +1,5 @@
 #include "ops/shm/shm_port.h"
 
-#include <algorithm>
-
 namespace mydist::shm {
 
 ShmPort::ShmPort(std::unique_ptr<Arena> arena)
@@ -14,12 +12,11 @@ ShmPort::ShmPort(std::unique_ptr<Arena> arena)
 ShmPort::~ShmPort() = default;
 
 std::optional<std::vector<int>> ShmPort::IndicesOf(const std::vector<int>& ranks) const {
-  const std::vector<int>& here = arena_->ranks();
   std::vector<int> indices;
   for (const int rank : ranks) {
-    const auto it = std::lower_bound(here.begin(), here.end(), rank);
-    if (it == here.end() || *it != rank) return std::nullopt;
-    indices.push_back(static_cast<int>(it - here.begin()));
+    const std::optional<int> index = arena_->IndexOf(rank);
+    if (!index) return std::nullopt;
+    indices.push_back(*index);
   }
   return indices;
 }

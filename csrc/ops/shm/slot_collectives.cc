@@ -56,9 +56,9 @@ Status SlotCollectives::TwoShotAllreduce(uint8_t* data, int64_t count, const Red
     Chunk chunk{data + std::min(begin, count) * element_bytes, std::min(left, limit), element_bytes,
                 nullptr};
     MYDIST_ASSIGN_OR_RETURN(chunk.slot, steps.Begin());
-    HandIn(chunk);
+    CopyOthersSlices(chunk.slot, chunk.data, chunk);
     MYDIST_RETURN_IF_ERROR(steps.Publish(team_.peers));
-    CopyOut(before);
+    if (before.count > 0) CopyOthersSlices(before.data, before.slot, before);
     FoldOwnSlice(chunk, reduction);
     before = chunk;
   }
@@ -73,14 +73,13 @@ Slice SlotCollectives::SliceOf(const Chunk& chunk, int rank) const {
   return EvenSlice(chunk.count, chunk.element_bytes, team_.size, rank);
 }
 
-// All but the own slice, which nobody else reads.
-void SlotCollectives::HandIn(const Chunk& chunk) const {
+// All but the own slice: folded where the tensor is, it needs no copy either way.
+void SlotCollectives::CopyOthersSlices(uint8_t* to, const uint8_t* from, const Chunk& chunk) const {
   const Slice own = SliceOf(chunk, team_.rank);
-  const int64_t own_begin = own.offset * chunk.element_bytes;
-  const int64_t own_end = own_begin + own.count * chunk.element_bytes;
-  CopyBytes(chunk.slot, chunk.data, own_begin);
-  CopyBytes(chunk.slot + own_end, chunk.data + own_end,
-            chunk.count * chunk.element_bytes - own_end);
+  const int64_t begin = own.offset * chunk.element_bytes;
+  const int64_t end = begin + own.count * chunk.element_bytes;
+  CopyBytes(to, from, begin);
+  CopyBytes(to + end, from + end, chunk.count * chunk.element_bytes - end);
 }
 
 void SlotCollectives::FoldOwnSlice(const Chunk& chunk, const Reduction& reduction) {
@@ -93,17 +92,6 @@ void SlotCollectives::FoldOwnSlice(const Chunk& chunk, const Reduction& reductio
   }
   CollectSources([&](int rank) { return outputs_[static_cast<size_t>(rank)]; });
   ReduceInRankOrder(sources_, outputs_, own.count, reduction);
-}
-
-// Every peer has folded its slice.
-void SlotCollectives::CopyOut(const Chunk& chunk) const {
-  if (chunk.count == 0) return;
-  const Slice own = SliceOf(chunk, team_.rank);
-  const int64_t own_begin = own.offset * chunk.element_bytes;
-  const int64_t own_end = own_begin + own.count * chunk.element_bytes;
-  CopyBytes(chunk.data, chunk.slot, own_begin);
-  CopyBytes(chunk.data + own_end, chunk.slot + own_end,
-            chunk.count * chunk.element_bytes - own_end);
 }
 
 Status SlotCollectives::Allgather(const void* input, void* output,

@@ -44,9 +44,8 @@ class SlotCollectives {
 
   int64_t ChunkLimit(int64_t element_bytes) const;
   Slice SliceOf(const Chunk& chunk, int rank) const;
-  void HandIn(const Chunk& chunk) const;
+  void CopyOthersSlices(uint8_t* to, const uint8_t* from, const Chunk& chunk) const;
   void FoldOwnSlice(const Chunk& chunk, const Reduction& reduction);
-  void CopyOut(const Chunk& chunk) const;
   template <typename FindSource>
   void CollectSources(FindSource find);
 

@@ -89,22 +89,7 @@ TEST_P(EngineFrozenHosts, RandomProgramsGiveTheSameAsWithoutFreezing) {
       if (kind == 0) names.push_back("extra");
       if (kind == 1) names.erase(names.begin() + program() % 3);
       if (kind == 2) std::shuffle(names.begin(), names.end(), order);
-      std::vector<std::vector<float>> data(names.size());
-      std::vector<Handle> handles;
-      for (size_t i = 0; i < names.size(); ++i) {
-        data[i].assign(kind == 3 ? 9 : 5, static_cast<float>(rank.rank() + step));
-        std::vector<Submission> tensors;
-        tensors.push_back(Allreduce(names[i], &data[i]));
-        const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
-        ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-        handles.push_back(*handle);
-      }
-      const int size = rank.size();
-      for (size_t i = 0; i < names.size(); ++i) {
-        const Status status = rank.Wait(handles[i]);
-        ASSERT_TRUE(status.ok()) << status.ToString();
-        ASSERT_THAT(data[i], Each(static_cast<float>(size * step + size * (size - 1) / 2)));
-      }
+      AllreduceStep(rank, step, names, kind == 3 ? 9 : 5);
     }
     EXPECT_GT(rank.engine->stats().frozen_steps, 0);
   });
@@ -154,15 +139,7 @@ TEST(EngineFrozenHostsTest, SetsOfOneHostAndOfAllFreezeTogether) {
     const std::vector<std::vector<int32_t>> members = {{0, 1}, {0, 2}, {1, 2, 3}};
     std::vector<ProcessSetId> ids(members.size());
     for (size_t set = 0; set < members.size(); ++set) {
-      Submission add;
-      add.request.name = "add";
-      add.request.op = OpKind::kAddProcessSet;
-      add.request.shape = Shape({0});
-      add.request.ranks = members[set];
-      add.on_numbers = [&ids, set](const std::vector<int64_t>& numbers) {
-        ids[set] = static_cast<ProcessSetId>(numbers.at(0));
-      };
-      ASSERT_TRUE(rank.Run(std::move(add)).ok());
+      ASSERT_TRUE(AddSet(rank, members[set], &ids[set]).ok());
     }
     for (int step = 0; step < 300; ++step) {
       Reduce(rank, step, "a");

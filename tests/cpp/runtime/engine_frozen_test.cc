@@ -25,26 +25,6 @@ JobOptions Freezing() {
   return options;
 }
 
-// All tensors of a step at once; what they hold afterwards is checked.
-void Step(EngineRank& rank, int step, const std::vector<std::string>& names, int64_t count = 5) {
-  std::vector<std::vector<float>> data(names.size());
-  std::vector<Handle> handles;
-  for (size_t i = 0; i < names.size(); ++i) {
-    data[i].assign(static_cast<size_t>(count), static_cast<float>(rank.rank() + step));
-    std::vector<Submission> tensors;
-    tensors.push_back(Allreduce(names[i], &data[i]));
-    const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
-    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-    handles.push_back(*handle);
-  }
-  const int size = rank.size();
-  for (size_t i = 0; i < names.size(); ++i) {
-    const Status status = rank.Wait(handles[i]);
-    ASSERT_TRUE(status.ok()) << status.ToString();
-    ASSERT_THAT(data[i], Each(static_cast<float>(size * step + size * (size - 1) / 2)));
-  }
-}
-
 const std::vector<std::string> kNames = {"a", "b", "c", "d"};
 
 class EngineFrozen : public ::testing::TestWithParam<int> {};
@@ -53,10 +33,10 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EngineFrozen, ::testing::Values(2, 3, 4));
 TEST_P(EngineFrozen, StepsTakeNoControlMessages) {
   EngineJob job(GetParam(), Freezing());
   job.OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 50; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 50; ++step) AllreduceStep(rank, step, kNames);
     const EngineStats before = rank.engine->stats();
     EXPECT_GT(before.frozen_steps, 0);
-    for (int step = 0; step < 200; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 200; ++step) AllreduceStep(rank, step, kNames);
     const EngineStats after = rank.engine->stats();
     EXPECT_EQ(after.control_messages_sent, before.control_messages_sent);
     EXPECT_EQ(after.control_messages_received, before.control_messages_received);
@@ -70,8 +50,8 @@ TEST_P(EngineFrozen, DeviationsAreReducedAsBefore) {
   job.OnEveryRank([](EngineRank& rank) {
     int step = 0;
     const auto deviate = [&](const std::vector<std::string>& names, int64_t count) {
-      for (int i = 0; i < 300; ++i) Step(rank, step++, kNames);
-      Step(rank, step++, names, count);
+      for (int i = 0; i < 300; ++i) AllreduceStep(rank, step++, kNames);
+      AllreduceStep(rank, step++, names, count);
     };
     deviate({"a", "b", "new", "c", "d"}, 5);
     deviate({"a", "d"}, 5);
@@ -85,19 +65,19 @@ TEST_P(EngineFrozen, DeviationsAreReducedAsBefore) {
 TEST_P(EngineFrozen, AMismatchIsAnErrorOnEveryRank) {
   EngineJob job(GetParam(), Freezing());
   job.OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 100; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, kNames);
     std::vector<float> data(rank.rank() == 0 ? 6 : 5, 1.0F);
     const Status status = rank.Run(Allreduce("a", &data));
     EXPECT_EQ(status.code(), StatusCode::kMismatch);
     EXPECT_THAT(status.message(), HasSubstr("[6]"));
-    for (int step = 0; step < 100; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, kNames);
   });
 }
 
 TEST_P(EngineFrozen, JoinThawsAndIsAnswered) {
   EngineJob job(GetParam(), Freezing());
   job.OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 100; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, kNames);
     // Rank 0 has fewer data than the others.
     for (int step = 0; step < (rank.rank() == 0 ? 0 : 20); ++step) {
       std::vector<float> data(5, 1.0F);
@@ -109,7 +89,7 @@ TEST_P(EngineFrozen, JoinThawsAndIsAnswered) {
                               [&](const std::vector<int64_t>& numbers) { last = numbers.front(); }))
                     .ok());
     EXPECT_NE(last, -1);
-    for (int step = 0; step < 100; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, kNames);
   });
 }
 
@@ -117,11 +97,11 @@ TEST_P(EngineFrozen, JoinThawsAndIsAnswered) {
 TEST_P(EngineFrozen, AnotherOrderWithWaitsDoesNotHang) {
   EngineJob job(GetParam(), Freezing());
   job.OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 100; ++step) Step(rank, step, kNames);
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, kNames);
     if (rank.rank() == 0) {
-      for (const char* name : {"d", "b", "c", "a"}) Step(rank, 7, {name});
+      for (const char* name : {"d", "b", "c", "a"}) AllreduceStep(rank, 7, {name});
     } else {
-      Step(rank, 7, kNames);
+      AllreduceStep(rank, 7, kNames);
     }
     EXPECT_GE(rank.engine->stats().thaws, 1);
   });
@@ -140,7 +120,7 @@ TEST_P(EngineFrozen, RandomProgramsGiveTheSameAsWithoutFreezing) {
       if (kind == 0) names.push_back("extra");
       if (kind == 1) names.erase(names.begin() + program() % 4);
       if (kind == 2) std::shuffle(names.begin(), names.end(), order);
-      Step(rank, step, names, kind == 3 ? 9 : 5);
+      AllreduceStep(rank, step, names, kind == 3 ? 9 : 5);
       if (::testing::Test::HasFailure()) return;
     }
   });

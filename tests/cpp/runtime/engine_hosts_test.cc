@@ -103,15 +103,7 @@ TEST(EngineHostsTest, ProcessSetsHaveHostsOfTheirOwn) {
   job.OnEveryRank([&](EngineRank& rank) {
     for (const std::vector<int32_t>& ranks : members) {
       ProcessSetId id = 0;
-      Submission add;
-      add.request.name = "add";
-      add.request.op = OpKind::kAddProcessSet;
-      add.request.shape = Shape({0});
-      add.request.ranks = ranks;
-      add.on_numbers = [&id](const std::vector<int64_t>& numbers) {
-        id = static_cast<ProcessSetId>(numbers.at(0));
-      };
-      ASSERT_TRUE(rank.Run(std::move(add)).ok());
+      ASSERT_TRUE(AddSet(rank, ranks, &id).ok());
       if (std::count(ranks.begin(), ranks.end(), rank.rank()) == 0) continue;
       for (const size_t count : {3, 50000}) {
         std::vector<float> data(count, static_cast<float>(rank.rank()));

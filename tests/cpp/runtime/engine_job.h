@@ -164,6 +164,43 @@ inline Submission Allreduce(const std::string& name, std::vector<float>* data,
   return submission;
 }
 
+// Allreduces of all tensors of a step at once. Every name has values of its own, and what the
+// tensors hold afterwards is checked.
+inline void AllreduceStep(const EngineRank& rank, int step, const std::vector<std::string>& names,
+                          int64_t count = 5) {
+  std::vector<std::vector<float>> data(names.size());
+  std::vector<Handle> handles;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const int own = rank.rank() + step + names[i].front();
+    data[i].assign(static_cast<size_t>(count), static_cast<float>(own));
+    std::vector<Submission> tensors;
+    tensors.push_back(Allreduce(names[i], &data[i]));
+    const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    handles.push_back(*handle);
+  }
+  const int size = rank.size();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Status status = rank.Wait(handles[i]);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const int sum = size * (step + names[i].front()) + size * (size - 1) / 2;
+    ASSERT_EQ(data[i], std::vector<float>(data[i].size(), static_cast<float>(sum))) << names[i];
+  }
+}
+
+// Adds a process set; `id` gets its number.
+inline Status AddSet(const EngineRank& rank, const std::vector<int32_t>& ranks, ProcessSetId* id) {
+  Submission submission;
+  submission.request.name = "add";
+  submission.request.op = OpKind::kAddProcessSet;
+  submission.request.shape = Shape({0});
+  submission.request.ranks = ranks;
+  submission.on_numbers = [id](const std::vector<int64_t>& numbers) {
+    *id = static_cast<ProcessSetId>(numbers.at(0));
+  };
+  return rank.Run(std::move(submission));
+}
+
 // An op whose output is allocated when its shape is known; `output` gets it.
 inline Submission WithOutput(OpKind op, const std::string& name, const Shape& shape,
                              const std::vector<int32_t>& input, std::vector<int32_t>* output) {

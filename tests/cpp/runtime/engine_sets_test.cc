@@ -12,18 +12,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Status AddSet(EngineRank& rank, const std::vector<int32_t>& ranks, ProcessSetId* id) {
-  Submission submission;
-  submission.request.name = "add";
-  submission.request.op = OpKind::kAddProcessSet;
-  submission.request.shape = Shape({0});
-  submission.request.ranks = ranks;
-  submission.on_numbers = [id](const std::vector<int64_t>& numbers) {
-    *id = static_cast<ProcessSetId>(numbers.at(0));
-  };
-  return rank.Run(std::move(submission));
-}
-
 Submission In(ProcessSetId set, Submission submission) {
   submission.request.process_set = set;
   return submission;

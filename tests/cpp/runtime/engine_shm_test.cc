@@ -41,15 +41,7 @@ TEST(EngineShmTest, SoDoThoseOfProcessSets) {
   job.OnEveryRank([&](EngineRank& rank) {
     std::array<ProcessSetId, 3> ids{};
     for (size_t i = 0; i < members.size(); ++i) {
-      Submission add;
-      add.request.name = "add";
-      add.request.op = OpKind::kAddProcessSet;
-      add.request.shape = Shape({0});
-      add.request.ranks = members[i];
-      add.on_numbers = [&ids, i](const std::vector<int64_t>& numbers) {
-        ids[i] = static_cast<ProcessSetId>(numbers.at(0));
-      };
-      ASSERT_TRUE(rank.Run(std::move(add)).ok());
+      ASSERT_TRUE(AddSet(rank, members[i], &ids[i]).ok());
     }
     for (int step = 0; step < 20; ++step) {
       for (size_t i = 0; i < members.size(); ++i) {
