@@ -30,8 +30,10 @@ std::string_view StatusCodeName(StatusCode code) {
   return "UNKNOWN";
 }
 
-Status::Status(StatusCode code, std::string message)
-    : state_(std::make_shared<const State>(State{code, std::move(message)})) {
+Status::Status(StatusCode code, std::string message) : Status(code, std::move(message), "") {}
+
+Status::Status(StatusCode code, std::string message, std::string cause)
+    : state_(std::make_shared<const State>(State{code, std::move(message), std::move(cause)})) {
   MYDIST_CHECK(code != StatusCode::kOk);
 }
 
@@ -57,9 +59,18 @@ const std::string& Status::message() const {
   return ok() ? kEmpty : state_->message;
 }
 
+const std::string& Status::cause() const {
+  return ok() || state_->cause.empty() ? message() : state_->cause;
+}
+
+Status Status::Because(std::string cause) const {
+  if (ok()) return {};
+  return {code(), message(), std::move(cause)};
+}
+
 Status Status::WithContext(std::string_view context) const {
   if (ok()) return {};
-  return {code(), std::string(context) + ": " + message()};
+  return {code(), std::string(context) + ": " + message(), state_->cause};
 }
 
 std::string Status::ToString() const {

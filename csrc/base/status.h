@@ -45,8 +45,14 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   bool ok() const { return state_ == nullptr; }
   StatusCode code() const;
   const std::string& message() const;
+  // What went wrong first, in the words of the rank that saw it, where this error is only a
+  // consequence; else the message. What others should be told.
+  const std::string& cause() const;
 
-  // The same code with `context` and ": " put before the message; OK stays OK.
+  // The same with `cause` as what went wrong first; OK stays OK.
+  Status Because(std::string cause) const;
+
+  // The same code and cause with `context` and ": " put before the message; OK stays OK.
   Status WithContext(std::string_view context) const;
 
   // "OK" or "CODE: message".
@@ -56,7 +62,9 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   struct State {
     StatusCode code;
     std::string message;
+    std::string cause;  // Empty: the message.
   };
+  Status(StatusCode code, std::string message, std::string cause);
   std::shared_ptr<const State> state_;
 };
 

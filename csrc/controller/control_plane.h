@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,8 @@ struct IncomingMessage {
 
 // Longest message a backend accepts and must deliver.
 inline constexpr int64_t kMaxControlMessageBytes = int64_t{64} << 20;
+
+inline constexpr size_t kMaxFarewellBytes = 1024;
 
 class ControlPlane {
  public:
@@ -57,6 +60,10 @@ class ControlPlane {
   // message. Sees to it that the peer sees what this rank wrote before. Cheap, never blocks. False:
   // this plane cannot, and who waits for anything but messages has to look from time to time.
   virtual bool Nudge(int /*peer*/) { return false; }
+
+  // What peers that still need this rank when it has closed are told: what went wrong first.
+  // Empty, the default: the job's end. May be cut to kMaxFarewellBytes.
+  virtual void SetFarewell(const std::string& /*why*/) {}
 
   // Flushes what Send accepted (bounded by `deadline`) and closes the connections in an orderly
   // way. No other call but Wake and the destructor follows.

@@ -401,20 +401,22 @@ void Engine::Stop(const Status& status) {
     relay_.Stop();
     relay_.Finish();
     // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
-    // they get first hand, and our goodbye says whom we blame.
+    // they get first hand, or with our farewell.
     [[maybe_unused]] const bool told = status.code() != StatusCode::kPeerLost &&
                                        coordinator_.Depart(status.ToString(), Now()).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.
   coordinator_.Leave();
-  if (shm_ != nullptr) shm_->Leave();
+  const std::string farewell = status.ok() ? "" : status.cause();
+  if (shm_ != nullptr) shm_->Leave(farewell);
   CollectTimeline();
   handles_->Fail(term_, reason);
   // Dropped with what is pending: their handles have just failed.
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
   pending_.Clear();
   if (connection_.control != nullptr) {
+    connection_.control->SetFarewell(farewell);
     // A peer that is only slow, on a loaded host or with a large timeline to write, still gets its
     // orderly end; one that is gone or never came is not waited for again.
     const bool all_are_leaving = status.ok() && Now() < departure_deadline_;

@@ -16,7 +16,8 @@ namespace mydist {
 enum class FrameKind : uint32_t {
   kMessage = 1,
   kAcknowledge = 2,  // Only carries received_count.
-  kGoodbye = 3,      // Nothing follows; the connection closes in an orderly way.
+  kGoodbye = 3,      // Nothing follows; the connection closes in an orderly way. Its message is the
+                     // reason as text, empty at the job's end.
 };
 
 struct Frame {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/departure.h"
 #include "base/signal_block.h"
 
 namespace mydist {
@@ -24,7 +25,7 @@ Status GlooControlPlane::Send(int peer, Bytes payload) {
                             "; submit fewer tensors at once");
   }
   if (!mesh_->states().IsOpen(peer)) {
-    return Status::PeerLost(mesh_->Name(peer) + " has left; its connection is closed");
+    return PeerHasLeft(mesh_->Name(peer), mesh_->states().farewell(peer));
   }
   return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
 }

@@ -20,6 +20,7 @@ class GlooControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override;
   void Wake() override;
   void Attend(bool attended) override;
+  void SetFarewell(const std::string& why) override { mesh_->SetFarewell(why); }
   Status Close(TimePoint deadline) override;
 
  private:

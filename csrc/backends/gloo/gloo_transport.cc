@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backends/transfer_chunks.h"
+#include "base/departure.h"
 
 namespace mydist {
 namespace {
@@ -83,7 +84,7 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     } catch (const std::exception& error) {
       broken = error.what();
       if (broken.empty()) broken = "unknown error";
-      if (has_left) ReportLoss(posted.peer, "it has ended its part of the job");
+      if (has_left) ReportLoss(posted.peer, broken.c_str());
     }
     states.EndWait();
     if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
@@ -93,9 +94,13 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
 }
 
 void GlooTransport::ReportLoss(int peer, const char* what) {
-  mesh_->ReportLoss(peer, Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
-                                           " while moving a tensor: " + what +
-                                           ". That rank has left or died; its output says why."));
+  const std::string why = mesh_->states().farewell(peer);
+  const bool has_left = !why.empty() || !mesh_->states().IsOpen(peer);
+  mesh_->ReportLoss(
+      peer, has_left
+                ? PeerHasLeft(mesh_->Name(peer), why)
+                : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                   " while moving a tensor: " + what + ". Its output says why."));
 }
 
 Status GlooTransport::Verdict(int peer, const char* what) {

@@ -1,5 +1,6 @@
 #include "backends/gloo/mesh.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -23,9 +24,13 @@ void Mesh::ReportLoss(int peer, const Status& reason) {
 
 Status Mesh::SayGoodbye(TimePoint deadline) {
   const int cause_rank = states_.cause_rank();
+  const Status loss = states_.loss();
+  std::string why = loss.ok() ? farewell_ : loss.cause();
+  why.resize(std::min(why.size(), kMaxFarewellBytes));
+  const Bytes words(why.begin(), why.end());
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const Status sent = outbox(peer).Send(FrameKind::kGoodbye, {}, cause_rank);
+    const Status sent = outbox(peer).Send(FrameKind::kGoodbye, words, cause_rank);
     if (!sent.ok()) {
       MYDIST_LOG(kDebug) << "no goodbye to " << Name(peer) << ": " << sent.message();
     }
@@ -49,7 +54,7 @@ void Mesh::Break() {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     context_->ClosePair(peer);
-    states_.MarkDeparted(peer);  // Nobody waits for its goodbye any more.
+    states_.MarkDeparted(peer, "");  // Nobody waits for its goodbye any more.
   }
 }
 

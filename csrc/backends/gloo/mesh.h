@@ -32,8 +32,12 @@ class Mesh {
   // Records a loss, tells the engine (once per peer) and interrupts its transfers.
   void ReportLoss(int peer, const Status& reason);
 
-  // Tells every open peer that we leave, and why when a rank was lost; then waits until all have
-  // said goodbye too and our messages are out. kTimeout naming the ranks that did not, or the loss.
+  // What SayGoodbye gives as the reason where no connection was lost. Called by its caller.
+  void SetFarewell(const std::string& why) { farewell_ = why; }
+
+  // Tells every open peer that we leave, and why unless it is the job's end; then waits until all
+  // have said goodbye too and our messages are out. kTimeout naming the ranks that did not, or the
+  // loss.
   Status SayGoodbye(TimePoint deadline);
 
   // After a failed transfer the connections are unusable: says goodbye with the cause, so that the
@@ -47,6 +51,7 @@ class Mesh {
   const std::vector<std::string> places_;
   PeerStates states_;
   Mailbox mailbox_;
+  std::string farewell_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;  // Element rank() is unused.
 };
 

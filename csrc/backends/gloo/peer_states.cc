@@ -2,8 +2,9 @@
 
 namespace mydist {
 
-void PeerStates::MarkDeparted(int peer) {
+void PeerStates::MarkDeparted(int peer, const std::string& why) {
   MutexLock lock(mutex_);
+  if (!why.empty()) farewells_[static_cast<size_t>(peer)] = why;
   State& state = states_[static_cast<size_t>(peer)];
   if (state == State::kOpen) state = State::kDeparted;
   if (waited_for_peer_ == peer) InterruptWait();
@@ -35,6 +36,11 @@ void PeerStates::InterruptWait() {
 bool PeerStates::IsOpen(int peer) const {
   MutexLock lock(mutex_);
   return states_[static_cast<size_t>(peer)] == State::kOpen;
+}
+
+std::string PeerStates::farewell(int peer) const {
+  MutexLock lock(mutex_);
+  return farewells_[static_cast<size_t>(peer)];
 }
 
 Status PeerStates::loss() const {

@@ -15,13 +15,19 @@ namespace mydist {
 
 class PeerStates {
  public:
-  explicit PeerStates(int size) : size_(size), states_(static_cast<size_t>(size), State::kOpen) {}
+  explicit PeerStates(int size)
+      : size_(size),
+        states_(static_cast<size_t>(size), State::kOpen),
+        farewells_(static_cast<size_t>(size)) {}
   PeerStates(const PeerStates&) = delete;
   PeerStates& operator=(const PeerStates&) = delete;
 
-  // `peer` said goodbye: it will send nothing more, and its connection may close. Interrupts a
-  // transfer that is waiting for it: what it sent before has arrived before.
-  void MarkDeparted(int peer) MYDIST_EXCLUDES(mutex_);
+  // `peer` said goodbye, `why` is its reason if it has one: it will send nothing more, and its
+  // connection may close. Interrupts a transfer that is waiting for it: what it sent before has
+  // arrived before.
+  void MarkDeparted(int peer, const std::string& why) MYDIST_EXCLUDES(mutex_);
+  // The reason that `peer` gave.
+  std::string farewell(int peer) const MYDIST_EXCLUDES(mutex_);
 
   // `peer` is lost. True when it is news. Interrupts a transfer that is waiting.
   bool MarkLost(int peer, const Status& reason) MYDIST_EXCLUDES(mutex_);
@@ -58,6 +64,7 @@ class PeerStates {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<State> states_ MYDIST_GUARDED_BY(mutex_);
+  std::vector<std::string> farewells_ MYDIST_GUARDED_BY(mutex_);
   Status loss_ MYDIST_GUARDED_BY(mutex_);
   int cause_rank_ MYDIST_GUARDED_BY(mutex_) = -1;
   gloo::transport::UnboundBuffer* waited_for_ MYDIST_GUARDED_BY(mutex_) = nullptr;

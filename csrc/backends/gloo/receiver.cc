@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/departure.h"
+
 namespace mydist {
 
 Receiver::Receiver(Mesh* mesh, int peer)
@@ -64,7 +66,7 @@ bool Receiver::TakeFrame() {
 bool Receiver::Handle(const Frame& frame, Bytes payload) {
   mesh_->outbox(peer_).Acknowledge(frame.received_count);
   if (frame.kind == FrameKind::kGoodbye) {
-    HandleGoodbye(frame);
+    HandleGoodbye(frame, payload);
     return false;
   }
   const auto payload_bytes = static_cast<int64_t>(payload.size());
@@ -75,20 +77,19 @@ bool Receiver::Handle(const Frame& frame, Bytes payload) {
   return true;
 }
 
-void Receiver::HandleGoodbye(const Frame& frame) {
+void Receiver::HandleGoodbye(const Frame& frame, const Bytes& words) {
+  const std::string why(words.begin(), words.begin() + static_cast<ptrdiff_t>(std::min(
+                                                           words.size(), kMaxFarewellBytes)));
   const int cause = frame.cause_rank;
   const bool blames_other = cause >= 0 && cause < mesh_->size() && cause != mesh_->rank();
   if (blames_other && cause != peer_) {
-    mesh_->ReportLoss(
-        cause, Status::PeerLost(mesh_->Name(peer_) + " reports that it lost " + mesh_->Name(cause) +
-                                ". The output and exit code of rank " + std::to_string(cause) +
-                                " say why."));
+    mesh_->ReportLoss(cause, PeerHasLeft(mesh_->Name(peer_), why));
   } else if (cause == mesh_->rank()) {
     mesh_->ReportLoss(peer_, Status::PeerLost(mesh_->Name(peer_) +
                                               " left because it lost its connection to us. Look "
                                               "for a network fault between the two hosts."));
   }
-  mesh_->states().MarkDeparted(peer_);
+  mesh_->states().MarkDeparted(peer_, why);
 }
 
 bool Receiver::Await(gloo::transport::UnboundBuffer* buffer) {

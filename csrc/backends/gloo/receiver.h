@@ -26,7 +26,7 @@ class Receiver {
   // Takes one frame. False when no more come: goodbye, stopped, or the connection broke.
   bool TakeFrame();
   bool Handle(const Frame& frame, Bytes payload);
-  void HandleGoodbye(const Frame& frame);
+  void HandleGoodbye(const Frame& frame, const Bytes& words);
   // Waits for a receive posted on `buffer`. False when the destructor interrupts.
   bool Await(gloo::transport::UnboundBuffer* buffer) MYDIST_EXCLUDES(mutex_);
 

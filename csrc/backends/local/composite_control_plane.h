@@ -29,6 +29,8 @@ class CompositeControlPlane final : public ControlPlane {
   void Attend(bool attended) override;
   // Of a rank of this host.
   bool Nudge(int peer) override { return local_->Nudge(peer); }
+  // The ranks of this host find it in the arena.
+  void SetFarewell(const std::string& why) override { cross_->SetFarewell(why); }
   Status Close(TimePoint deadline) override;
 
  private:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/departure.h"
 #include "ops/shm/bell.h"
 
 namespace mydist::local {
@@ -58,7 +59,7 @@ Status LocalControlPlane::Send(int peer, Bytes payload) {
   if (IsLost(index)) return Lost(index);
   if (memory_.line(index).state.load() != PlaneState::kOpen) {
     MYDIST_RETURN_IF_ERROR(FindCause());
-    return Status::PeerLost(Name(index) + " has left; its connection is closed");
+    return PeerHasLeft(Name(index), port_->arena().WhyLeft(index));
   }
   return outbox_.Send(index, std::move(payload));
 }

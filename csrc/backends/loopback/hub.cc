@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/departure.h"
 
 namespace mydist::loopback {
 
@@ -14,11 +15,11 @@ Hub::Hub(int size)
       channels_(static_cast<size_t>(size) * static_cast<size_t>(size)) {}
 
 Status Hub::PeerGone(int peer) {
-  const bool closed = member(peer).presence == Presence::kClosed;
-  return Status::PeerLost("rank " + std::to_string(peer) +
-                          (closed ? " has closed its connection and left"
-                                  : " is gone: its connection closed without a goodbye") +
-                          "; expected it to take part, see that rank's own output for the cause");
+  const std::string who = "rank " + std::to_string(peer);
+  if (member(peer).presence == Presence::kClosed) return PeerHasLeft(who, member(peer).farewell);
+  return Status::PeerLost(who +
+                          " is gone: its connection closed without a goodbye; expected it to take "
+                          "part, see that rank's own output for the cause");
 }
 
 void Hub::WakeAll() {
@@ -73,6 +74,11 @@ void Hub::Attend(int rank, bool attended) {
   MutexLock lock(mutex_);
   member(rank).attended = attended;
   if (!attended && member(rank).has_news()) member(rank).news.NotifyAll();
+}
+
+void Hub::SetFarewell(int rank, const std::string& why) {
+  MutexLock lock(mutex_);
+  member(rank).farewell = why;
 }
 
 void Hub::Close(int rank) {

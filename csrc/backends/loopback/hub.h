@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/mutex.h"
@@ -32,6 +33,7 @@ class Hub {
   void Await(int rank, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
   void Wake(int rank) MYDIST_EXCLUDES(mutex_);
   void Attend(int rank, bool attended) MYDIST_EXCLUDES(mutex_);
+  void SetFarewell(int rank, const std::string& why) MYDIST_EXCLUDES(mutex_);
   void Close(int rank) MYDIST_EXCLUDES(mutex_);
 
   // Rank `rank` has gone: an orderly way after Close, otherwise as if it had died.
@@ -60,6 +62,7 @@ class Hub {
     CondVar changed;
     CondVar news;
     Presence presence = Presence::kHere;
+    std::string farewell;
     bool woken = false;
     bool attended = false;
     std::deque<IncomingMessage> mailbox;

@@ -23,6 +23,7 @@ class LoopbackControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override { hub_->Await(rank_, deadline); }
   void Wake() override { hub_->Wake(rank_); }
   void Attend(bool attended) override { hub_->Attend(rank_, attended); }
+  void SetFarewell(const std::string& why) override { hub_->SetFarewell(rank_, why); }
   Status Close(TimePoint) override {
     hub_->Close(rank_);  // Nothing to flush: Send has delivered.
     return Status::Ok();

@@ -31,9 +31,7 @@ Status MpiControlPlane::Send(int peer, Bytes payload) {
                             "; submit fewer tensors at once");
   }
   MutexLock lock(mpi_mutex_);
-  if (world_->HasDeparted(peer)) {
-    return Status::PeerLost("rank " + std::to_string(peer) + " has left; it takes no messages");
-  }
+  if (world_->HasDeparted(peer)) return world_->HasLeft(peer);
   return Post(peer, kMessageTag, std::move(payload));
 }
 
@@ -95,8 +93,7 @@ Result<std::optional<IncomingMessage>> MpiControlPlane::Poll() {
     MYDIST_RETURN_IF_MPI_ERROR(MPI_Test(&arriving_->request, &done, MPI_STATUS_IGNORE));
     if (done == 0) return std::optional<IncomingMessage>();
     const std::unique_ptr<Arriving> arrived = std::move(arriving_);
-    if (arrived->tag == kMessageTag) return std::optional(std::move(arrived->message));
-    world_->MarkDeparted(arrived->message.source);
+    return std::optional(std::move(arrived->message));
   }
 }
 
@@ -107,6 +104,10 @@ Status MpiControlPlane::MatchNext() {
   MYDIST_RETURN_IF_MPI_ERROR(
       MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->control(), &found, &matched, &envelope));
   if (found == 0) return Status::Ok();
+  if (envelope.MPI_TAG == MpiWorld::kGoodbyeTag) {
+    MYDIST_RETURN_IF_ERROR(world_->TakeGoodbye(matched, envelope));
+    return MatchNext();
+  }
   int bytes = 0;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
   if (bytes < 0 || bytes > kMaxControlMessageBytes) {
@@ -117,7 +118,6 @@ Status MpiControlPlane::MatchNext() {
                             "fault.");
   }
   arriving_ = std::make_unique<Arriving>();
-  arriving_->tag = envelope.MPI_TAG;
   arriving_->message.source = envelope.MPI_SOURCE;
   arriving_->message.payload.resize(static_cast<size_t>(bytes));
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Imrecv(arriving_->message.payload.data(), bytes, MPI_BYTE,
@@ -155,8 +155,9 @@ int MpiControlPlane::PresentPeers() const { return world_->size() - 1 - world_->
 
 Status MpiControlPlane::Close(TimePoint deadline) {
   MutexLock lock(mpi_mutex_);
+  const Bytes words(farewell_.begin(), farewell_.end());
   for (int peer = 0; peer < world_->size(); ++peer) {
-    if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, {}));
+    if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, words));
   }
   backoff_.Reset(Now());
   while (PresentPeers() > 0 || !outgoing_.empty()) {

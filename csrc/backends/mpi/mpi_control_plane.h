@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backends/mpi/mpi_world.h"
@@ -30,6 +31,9 @@ class MpiControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override;
   void Wake() override;
   void Attend(bool attended) override;
+  void SetFarewell(const std::string& why) override {
+    farewell_ = why.substr(0, kMaxFarewellBytes);
+  }
   Status Close(TimePoint deadline) override;
 
  private:
@@ -43,7 +47,6 @@ class MpiControlPlane final : public ControlPlane {
   };
   struct Arriving {
     MPI_Request request = MPI_REQUEST_NULL;
-    int tag = 0;
     IncomingMessage message;
   };
 
@@ -59,6 +62,7 @@ class MpiControlPlane final : public ControlPlane {
   int PresentPeers() const;
 
   const std::shared_ptr<MpiWorld> world_;
+  std::string farewell_;  // As long as kMaxFarewellBytes at most.
 
   Mutex mpi_mutex_;  // Held while MPI works, which may move megabytes: never by Wake.
   std::list<Outgoing> outgoing_ MYDIST_GUARDED_BY(mpi_mutex_);

@@ -87,9 +87,7 @@ Status MpiTransport::AwaitAll() {
       MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
       give_up = departed < 0 ? kNever : std::min(give_up, now + kGoodbyeGrace);
       if (now >= give_up) {
-        return Status::PeerLost("rank " + std::to_string(departed) +
-                                " has left the job while it is needed to move a tensor; its "
-                                "output says why");
+        return world_->HasLeft(departed);
       }
       std::this_thread::sleep_for(pause);
     } else {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/mpi/poll_backoff.h"
+#include "base/departure.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/signal_block.h"
@@ -71,7 +72,10 @@ Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
   std::shared_ptr<MpiWorld> world(new MpiWorld(session));
   session->NoteOpened();
   world->size_ = members.empty() ? session->world_size() : static_cast<int>(members.size());
-  world->departed_.assign(static_cast<size_t>(world->size_), false);
+  {
+    MutexLock lock(world->mutex_);
+    world->farewells_.resize(static_cast<size_t>(world->size_));
+  }
   if (!members.empty()) {
     MYDIST_ASSIGN_OR_RETURN(const std::optional<MPI_Comm> base, Found(members, deadline));
     if (!base) return world->TooLate();
@@ -128,6 +132,24 @@ MpiWorld::~MpiWorld() {
   session_->NoteClosed();
 }
 
+Status MpiWorld::TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) {
+  int bytes = 0;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
+  if (bytes < 0 || static_cast<size_t>(bytes) > kMaxFarewellBytes) {
+    return Status::Internal("rank " + std::to_string(envelope.MPI_SOURCE) + " said goodbye with " +
+                            std::to_string(bytes) + " bytes, at most " +
+                            std::to_string(kMaxFarewellBytes) +
+                            " are allowed. It runs another version of mydist, or its memory is at "
+                            "fault.");
+  }
+  std::string why(static_cast<size_t>(bytes), '\0');
+  // So short that it is there once it has been matched.
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Mrecv(why.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
+  MutexLock lock(mutex_);
+  farewells_[static_cast<size_t>(envelope.MPI_SOURCE)] = std::move(why);
+  return Status::Ok();
+}
+
 Result<bool> MpiWorld::HasSaidGoodbye(int peer) const {
   if (HasDeparted(peer)) return true;
   int found = 0;
@@ -135,8 +157,27 @@ Result<bool> MpiWorld::HasSaidGoodbye(int peer) const {
   return found != 0;
 }
 
+bool MpiWorld::HasDeparted(int peer) const {
+  MutexLock lock(mutex_);
+  return farewells_[static_cast<size_t>(peer)].has_value();
+}
+
 int MpiWorld::departed_count() const {
-  return static_cast<int>(std::count(departed_.begin(), departed_.end(), true));
+  MutexLock lock(mutex_);
+  return static_cast<int>(std::count_if(
+      farewells_.begin(), farewells_.end(),
+      [](const std::optional<std::string>& farewell) { return farewell.has_value(); }));
+}
+
+Status MpiWorld::HasLeft(int peer) {
+  int found = 0;
+  MPI_Message matched = MPI_MESSAGE_NULL;
+  MPI_Status envelope;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Improbe(peer, kGoodbyeTag, control_, &found, &matched, &envelope));
+  if (found != 0) MYDIST_RETURN_IF_ERROR(TakeGoodbye(matched, envelope));
+  MutexLock lock(mutex_);
+  return PeerHasLeft("rank " + std::to_string(peer),
+                     farewells_[static_cast<size_t>(peer)].value_or(""));
 }
 
 Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine) {

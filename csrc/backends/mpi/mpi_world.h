@@ -6,10 +6,13 @@
 #include <mpi.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "backends/mpi/mpi_session.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "controller/control_plane.h"
 
@@ -34,14 +37,18 @@ class MpiWorld {
   // Every rank's blob to every rank. Collective and blocking; over the control communicator.
   Result<std::vector<Bytes>> Gather(const Bytes& mine);
 
-  // Goodbyes are the control plane's last messages. Both planes look for them: a transfer with a
-  // rank that has left never ends. Called by the engine's thread only.
+  // Goodbyes are the control plane's last messages: the reason as text, empty at the job's end.
+  // Both planes look for them, each on its thread: a transfer with a rank that has left never ends.
   static constexpr int kGoodbyeTag = 2;
-  void MarkDeparted(int peer) { departed_[static_cast<size_t>(peer)] = true; }
-  bool HasDeparted(int peer) const { return departed_[static_cast<size_t>(peer)]; }
+  // Takes a goodbye that MPI has matched.
+  Status TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) MYDIST_EXCLUDES(mutex_);
+  bool HasDeparted(int peer) const MYDIST_EXCLUDES(mutex_);
   // Whether its goodbye has been taken, or is there to be taken.
-  Result<bool> HasSaidGoodbye(int peer) const;
-  int departed_count() const;
+  Result<bool> HasSaidGoodbye(int peer) const MYDIST_EXCLUDES(mutex_);
+  int departed_count() const MYDIST_EXCLUDES(mutex_);
+  // kPeerLost: `peer`, which has said goodbye, is needed. Takes the goodbye for its reason, before
+  // messages that may be there from it: nothing but the end follows.
+  Status HasLeft(int peer) MYDIST_EXCLUDES(mutex_);
 
   // All ranks have said goodbye, so the communicators may be freed.
   void MarkClosed() { closed_ = true; }
@@ -57,7 +64,9 @@ class MpiWorld {
   MPI_Comm base_ = MPI_COMM_WORLD;
   MPI_Comm control_ = MPI_COMM_NULL;
   MPI_Comm tensors_ = MPI_COMM_NULL;
-  std::vector<bool> departed_;
+  mutable Mutex mutex_;
+  // By rank; nothing for one that has not departed.
+  std::vector<std::optional<std::string>> farewells_ MYDIST_GUARDED_BY(mutex_);
   bool closed_ = false;
 };
 

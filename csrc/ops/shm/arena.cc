@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/departure.h"
 #include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/cross_memory.h"
@@ -246,7 +247,7 @@ bool Arena::SleepersOrder() const {
   return true;
 }
 
-Arena::~Arena() { Leave(); }
+Arena::~Arena() { Leave(""); }
 
 std::string Arena::Address() const { return OfferOf(file_->address(), header().cookie); }
 
@@ -265,10 +266,22 @@ Status Arena::Enter(const ArenaOptions& options) {
   return Status::Ok();
 }
 
-void Arena::Leave() {
+void Arena::Leave(const std::string& why) {
+  std::atomic<Presence>& presence = rank_line(index_).presence;
   // One that could not enter has nobody waiting for it.
-  if (rank_line(index_).presence.exchange(Presence::kLeft) != Presence::kHere) return;
+  if (presence.load() != Presence::kHere) return;
+  LastWords& words = last_words(index_);
+  words.length = static_cast<uint32_t>(std::min(why.size(), words.text.size()));
+  std::copy_n(why.begin(), words.length, words.text.begin());
+  presence.store(Presence::kLeft);
   for (int peer = 0; peer < size(); ++peer) RingBell(bell(peer));
+}
+
+std::string Arena::WhyLeft(int peer) const {
+  if (rank_line(peer).presence.load() != Presence::kLeft) return "";
+  const LastWords& words = last_words(peer);
+  // No more than there is, whatever a peer has written.
+  return {words.text.data(), std::min<size_t>(words.length, words.text.size())};
 }
 
 Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) const {
@@ -280,9 +293,7 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
   }
   for (const int peer : needed) {
     if (rank_line(peer).presence.load() != Presence::kLeft) continue;
-    return Status::PeerLost(Name(peer) +
-                            " has left the job while it is needed to move a tensor through shared "
-                            "memory; its output says why");
+    return PeerHasLeft(Name(peer), WhyLeft(peer));
   }
   return Status::Ok();
 }

@@ -89,6 +89,7 @@ class MYDIST_EXPORT Arena {
   bool SleepersOrder() const;
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
+  LastWords& last_words(int rank) const { return At<LastWords>(layout_.LastWordsOf(rank)); }
   Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
   VoteLine& vote(int rank) const { return At<VoteLine>(layout_.VoteLineOf(rank)); }
   PairLine& pair(int writer, int reader) const {
@@ -109,8 +110,11 @@ class MYDIST_EXPORT Arena {
 
   // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
   Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
-  // Tells the peers that this rank takes part no more.
-  void Leave();
+  // Tells the peers that this rank takes part no more, and why unless it is the job's end (empty).
+  // The first call counts.
+  void Leave(const std::string& why);
+  // Why a peer that has left did so, as far as it has said.
+  std::string WhyLeft(int peer) const;
 
  private:
   Arena(const ArenaOptions& options, const ArenaLayout& layout, std::shared_ptr<ArenaFile> file)

@@ -51,6 +51,14 @@ struct alignas(kLineBytes) VoteLine {
   std::atomic<uint64_t> words[kWords];
 };
 
+// Why a rank left, where it is not the job's end. Written by its rank before it says that it left.
+inline constexpr int64_t kLastWordsBytes = 1024;
+struct alignas(kLineBytes) LastWords {
+  uint32_t length;
+  std::array<char, kLastWordsBytes - sizeof(uint32_t)> text;
+};
+static_assert(sizeof(LastWords) == kLastWordsBytes);
+
 // A step as one rank posts it to another. The message shares a cache line with the flag as far as
 // kFlagLineMessageBytes.
 inline constexpr int64_t kMessageBytes = 112;
@@ -89,8 +97,9 @@ class ArenaLayout {
   int64_t RankLineOf(int rank) const { return kPageBytes + rank * kLineBytes; }
   int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
   int64_t VoteLineOf(int rank) const { return BellOf(ranks_) + rank * kLineBytes; }
+  int64_t LastWordsOf(int rank) const { return VoteLineOf(ranks_) + rank * kLastWordsBytes; }
   int64_t PairLineOf(int writer, int reader) const {
-    return VoteLineOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
+    return LastWordsOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
   }
   int64_t SlotOf(int rank, int half) const {
     return PairLineOf(ranks_, 0) + (2 * rank + half) * slot_bytes_;

@@ -42,9 +42,9 @@ class MYDIST_EXPORT ShmPort {
   SlotSteps& steps() { return steps_; }
   const PeerMemory& peer_memory() const { return peer_memory_; }
 
-  // Peers that wait for this rank from now on learn that it has left. Nothing but the destructor
-  // follows.
-  void Leave() { arena_->Leave(); }
+  // Peers that wait for this rank from now on learn that it has left, and why. Nothing but the
+  // destructor follows.
+  void Leave(const std::string& why) { arena_->Leave(why); }
 
  private:
   const std::unique_ptr<Arena> arena_;

@@ -125,6 +125,23 @@ TEST(EngineHostsTest, ProcessSetsHaveHostsOfTheirOwn) {
   EXPECT_EQ(sent(3), 0);
 }
 
+// In the middle of an allreduce. Some wait for it in shared memory, some over the network, and some
+// for one of those; all say what happened to it, not who they happened to wait for.
+TEST(EngineHostsTest, ARankThatFailsTellsAllWhy) {
+  for (const int victim : {0, 1, 5}) {
+    EngineJob job(6, {.config = ConfigWith(true),
+                      .hosts = {"a", "a", "b", "b", "c", "c"},
+                      .shares_memory = true,
+                      .cut_off = victim});
+    job.OnEveryRank([&](EngineRank& rank) {
+      std::vector<float> data(100000);
+      const Status status = rank.Run(Allreduce("y", &data));
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(status.message(), HasSubstr(kCutOffText)) << rank.rank();
+    });
+  }
+}
+
 TEST(EngineHostsTest, ARankThatLeavesEndsTheWaitOfAll) {
   Config config = ConfigWith(true);
   config.shutdown_drain = std::chrono::milliseconds(100);

@@ -49,6 +49,8 @@ struct JobOptions {
   // Then no tensor may pass through the backend inside a host.
   bool shares_memory = false;
   std::optional<WaitPolicy> wait_policy{};
+  // What passes between hosts fails for this rank with kInternal.
+  std::optional<int> cut_off{};
 };
 
 // Refuses tensors between ranks of one host.
@@ -75,6 +77,21 @@ class RefusingTransport final : public Transport {
   const std::vector<std::string> hosts_;
 };
 
+inline constexpr const char* kCutOffText = "the cable is cut";
+
+class CutOffTransport final : public Transport {
+ public:
+  explicit CutOffTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Status Exchange(std::span<const SendTransfer>, std::span<const ReceiveTransfer>) override {
+    return Status::Internal(kCutOffText);
+  }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+};
+
 class EngineJob {
  public:
   explicit EngineJob(int size, const JobOptions& options = {}) {
@@ -89,6 +106,11 @@ class EngineJob {
                               : options.hosts;
     std::vector<std::unique_ptr<shm::ShmPort>> ports(static_cast<size_t>(size));
     if (options.shares_memory) ports = ShareMemory(connections, hosts);
+    if (options.cut_off) {
+      std::unique_ptr<Transport>& transport =
+          connections[static_cast<size_t>(*options.cut_off)].transport;
+      transport = std::make_unique<CutOffTransport>(std::move(transport));
+    }
     for (int r = 0; r < size; ++r) {
       EngineRank& rank = ranks_.emplace_back();
       Config config = options.config;

@@ -116,6 +116,31 @@ TEST(GlooLoss, ARankThatClosedEndsTransfersThatWaitForItThoughItsProcessLives) {
   });
 }
 
+// Rank 0 waits for the one that leaves, rank 1 for rank 0: both learn why the first one left.
+TEST(GlooLoss, AFarewellReachesThoseWhoWaitForAnother) {
+  std::latch others_are_through(2);
+  RunGlooJob(3, [&](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) {
+      others_are_through.wait();
+      me.plane().SetFarewell("the disk is full" + std::string(2 * kMaxFarewellBytes, '!'));
+      EXPECT_FALSE(me.plane().Close(Now() + std::chrono::milliseconds(100)).ok());
+      return;
+    }
+    others_are_through.count_down();
+    uint8_t byte = 0;
+    const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, &byte, 1};
+    const Status status = me.transport().Exchange({}, {&receive, 1});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_NE(status.message().find("has left the job: the disk is full!"), std::string::npos)
+        << status.message();
+    EXPECT_EQ(status.cause().rfind("the disk is full!", 0), 0U) << status.cause();
+    const Status sent = me.plane().Send(2, {1});
+    EXPECT_NE(sent.message().find("the disk is full!"), std::string::npos) << sent.message();
+  });
+}
+
 // The goodbye may be there before the waiting rank has looked at what came ahead of it.
 TEST(GlooLoss, WhatWasSentBeforeAGoodbyeArrives) {
   RunGlooJob(2, [](Connection& connection) {

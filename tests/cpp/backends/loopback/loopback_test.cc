@@ -118,7 +118,7 @@ TEST(Loopback, OrderlyCloseIsNoticedOnlyByUsingThePeer) {
   EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
   const Status status = ranks[0].control->Send(1, {1});
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
-  EXPECT_NE(status.message().find("rank 1 has closed"), std::string::npos);
+  EXPECT_NE(status.message().find("rank 1 has left"), std::string::npos);
 }
 
 TEST(Loopback, LosingARankEndsAnExchangeThatNeedsIt) {

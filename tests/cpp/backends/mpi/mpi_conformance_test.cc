@@ -15,6 +15,7 @@ namespace mydist {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 int FromLauncher(const char* name) {
   const char* value = std::getenv(name);
@@ -154,12 +155,14 @@ TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
   conformance::Correspondent me(*connection);
   me.Synchronize();
+  me.plane().SetFarewell("the disk is full" + std::string(2 * kMaxFarewellBytes, '!'));
   if (me.rank() != 1) {
     uint8_t byte = 0;
     const ReceiveTransfer receive{1, &byte, 1};
     const Status status = me.transport().Exchange({}, {&receive, 1});
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    EXPECT_THAT(status.message(), HasSubstr("rank 1 has left"));
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 has left the job: the disk is full!"));
+    EXPECT_THAT(status.cause(), StartsWith("the disk is full!"));
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
 }

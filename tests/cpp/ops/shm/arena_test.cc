@@ -290,11 +290,31 @@ TEST(ShmTransport, RingsThoseWhoTakePart) {
 
 TEST(Arena, ARankThatLeavesIsNamed) {
   OnThreadsWithPort(3, kSmallSlot, [](ShmPort& port, int rank) {
-    if (rank == 2) return port.Leave();
+    if (rank == 2) return port.Leave("");
     ShmCollectives collectives(&port, {0, 1, 2});
     const Status status = collectives.Barrier();
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("has left the job while it is needed"));
+  });
+}
+
+// Also to those who only follow one that followed it, and no more than fits.
+TEST(Arena, ARankThatLeavesGivesItsReason) {
+  const std::string why = "the disk is full" + std::string(2 * kLastWordsBytes, '!');
+  OnThreadsWithPort(3, kSmallSlot, [&](ShmPort& port, int rank) {
+    if (rank == 2) return port.Leave(why);
+    const uint8_t sent = 7;
+    uint8_t got = 0;
+    const ReceiveTransfer receive{rank + 1, &got, 1};
+    const SendTransfer send{1, &sent, 1};
+    const Status status = rank == 0 ? port.transport().Exchange({&send, 1}, {&receive, 1})
+                                    : port.transport().Exchange({}, {&receive, 1});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("has left the job: the disk is full!"));
+    EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank + 1) + " (host "));
+    EXPECT_EQ(status.cause(), why.substr(0, status.cause().size()));
+    port.Leave(status.cause());
+    port.Leave("too late");
   });
 }
 
@@ -306,7 +326,7 @@ TEST(Arena, ARankThatLeavesAfterItsPartIsNotMissed) {
     if (rank == 0) {
       const SendTransfer send{1, &sent, 1};
       testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
-      port.Leave();
+      port.Leave("");
       has_left = true;
       has_left.notify_all();
     } else if (rank == 2) {

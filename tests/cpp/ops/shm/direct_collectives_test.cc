@@ -96,14 +96,14 @@ TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
     if (rank == 1) {
       // Gone, once the other one is in the middle of it.
       is_working.get_future().wait();
-      port.Leave();
+      port.Leave("");
       return;
     }
     is_working.set_value();
     const RankLine& other = port.arena().rank_line(0);
     while (other.presence.load() != Presence::kLeft && !has_returned.load()) sched_yield();
     EXPECT_FALSE(has_returned.load());
-    port.Leave();
+    port.Leave("");
   });
   EXPECT_TRUE(has_returned.load());
 }
