@@ -13,6 +13,7 @@
 #include "controller/message_codec.h"
 #include "controller/process_set_table.h"
 #include "controller/rank_list.h"
+#include "controller/report_check.h"
 #include "controller/tree.h"
 #include "controller/wire.h"
 
@@ -307,9 +308,12 @@ void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, Tim
 
 Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
+  const auto lane = vertex_.LaneOf(message.source);
+  if (!lane) return Status::Internal("a report came from a rank that is no child of this one");
+  MYDIST_RETURN_IF_ERROR(CheckSpeaker(report, vertex_.lanes[*lane]));
   MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
   MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));
-  return sets_.TakeReport(message.source, report, now);
+  return sets_.TakeReport(*lane, report, now);
 }
 
 Status Coordinator::Impl::Decide(TimePoint now) {

@@ -68,26 +68,17 @@ Status ProcessSetTable::Submit(const std::vector<Request>& requests, TimePoint n
   return Find(requests.front().process_set)->Submit(requests, now);
 }
 
-Status ProcessSetTable::TakeReport(int32_t peer, const Report& report, TimePoint now) {
-  const auto lane = vertex_.LaneOf(peer);
-  if (!lane) return Status::Internal("a report came from a rank that is no child of this one");
+Status ProcessSetTable::TakeReport(size_t lane, const Report& report, TimePoint now) {
   const uint64_t position = report.stream_position;
-  if (position < lane_positions_[*lane] || position > stream_.position) {
+  if (position < lane_positions_[lane] || position > stream_.position) {
     return Status::Internal("a report was made at stream position " + std::to_string(position) +
-                            ", expected " + std::to_string(lane_positions_[*lane]) + " to " +
+                            ", expected " + std::to_string(lane_positions_[lane]) + " to " +
                             std::to_string(stream_.position));
   }
-  lane_positions_[*lane] = position;
-  const std::vector<int32_t>& below = vertex_.lanes[*lane].ranks;
-  for (const int32_t rank : report.joins) {
-    if (!std::binary_search(below.begin(), below.end(), rank)) {
-      return Status::Internal("rank " + std::to_string(rank) +
-                              " is said to have joined, which is not in the sender's subtree");
-    }
-    Join(rank);
-  }
+  lane_positions_[lane] = position;
+  for (const int32_t rank : report.joins) Join(rank);
   for (const auto& [id, set] : report.sets) {
-    MYDIST_RETURN_IF_ERROR(TakeSetReport(peer, id, report, now));
+    MYDIST_RETURN_IF_ERROR(TakeSetReport(vertex_.lanes[lane].peer, id, report, now));
   }
   // Lane 0 is this rank itself, which is never behind.
   const uint64_t oldest = *std::min_element(lane_positions_.begin() + 1, lane_positions_.end());

@@ -26,9 +26,9 @@ class ProcessSetTable {
 
   // See Negotiator. Also kInvalidArgument for a set there is none of.
   Status Submit(const std::vector<Request>& requests, TimePoint now);
-  // The joins of a report, and what it says about tensors. kInternal when the child breaks the
-  // protocol.
-  Status TakeReport(int32_t peer, const Report& report, TimePoint now);
+  // The joins of a report of the child of this lane, which are of its subtree, and what it says
+  // about tensors. kInternal when the child breaks the protocol.
+  Status TakeReport(size_t lane, const Report& report, TimePoint now);
   void Join(int32_t rank);
 
   // Not the root: the next item of the stream. kInternal when it breaks the protocol.

@@ -80,6 +80,23 @@ Status CheckChange(const Request& request, const ProcessSet& set) {
 
 }  // namespace
 
+Status CheckSpeaker(const Report& report, const Lane& lane) {
+  const auto check = [&](int32_t rank, const char* what) {
+    if (std::binary_search(lane.ranks.begin(), lane.ranks.end(), rank)) return Status::Ok();
+    return Status::Internal(std::string("it reports that a rank has ") + what + ": rank " +
+                            std::to_string(rank) + ", which is not in the sender's subtree (" +
+                            RankListText(lane.ranks) + ")");
+  };
+  for (const int32_t rank : report.joins) MYDIST_RETURN_IF_ERROR(check(rank, "joined"));
+  for (const Departure& departure : report.departures) {
+    MYDIST_RETURN_IF_ERROR(check(departure.rank, "left"));
+  }
+  for (const ThawNote& note : report.thaws) {
+    MYDIST_RETURN_IF_ERROR(check(note.rank, note.is_done ? "thawed" : "asked for a thaw"));
+  }
+  return Status::Ok();
+}
+
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set) {
   for (const Variant& variant : readiness.variants) {
     if (variant.request.name != readiness.name()) {

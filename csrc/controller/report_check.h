@@ -10,6 +10,8 @@
 namespace mydist {
 
 // kInternal, saying what is wrong.
+// What ranks have done, only a vertex above them may tell.
+Status CheckSpeaker(const Report& report, const Lane& lane);
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set);
 Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_set);
 

@@ -202,8 +202,13 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
                 r.sets[0].stalls = {{MakeRequest("x"), {4}, {}}};
               }),
               HasSubstr("outside the sender's subtree as missing"));
-  EXPECT_THAT(text([&](Report& r) { r.departures = {{17, ""}}; }), HasSubstr("rank 17"));
-  EXPECT_THAT(text([&](Report& r) { r.joins = {0}; }), HasSubstr("not in the sender's subtree"));
+  for (const int32_t rank : {0, 17, -1}) {
+    const auto refusal = HasSubstr("rank " + std::to_string(rank) + ", which is not in");
+    EXPECT_THAT(text([&](Report& r) { r.joins = {rank}; }), refusal);
+    EXPECT_THAT(text([&](Report& r) { r.departures = {{rank, ""}}; }), refusal);
+    EXPECT_THAT(text([&](Report& r) { r.thaws = {{rank, false}}; }), refusal);
+  }
+  EXPECT_EQ(text([](Report& r) { r.thaws = {{3, false}}; }), Status::Ok().ToString());
   EXPECT_THAT(text([&](Report& r) {
                 r.joins = {3};
                 r.sets[0].ready_requests = {ready(MakeRequest("x"))};
