@@ -29,6 +29,7 @@ struct CoordinatorOptions {
   int64_t cache_capacity = 1024;               // Tensors; 0 switches the response cache off.
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
+  VoteLimits vote_limits{};
   // Of each rank, for tree, votes and messages; empty: all on one.
   std::vector<std::string> hosts;
 };

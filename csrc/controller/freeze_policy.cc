@@ -5,8 +5,9 @@
 
 namespace mydist {
 
-FreezePolicy::FreezePolicy(int32_t size, size_t freeze_after)
+FreezePolicy::FreezePolicy(int32_t size, size_t freeze_after, uint32_t most_freezes)
     : freeze_after_(freeze_after == 1 ? 2 : freeze_after),
+      freezes_left_(most_freezes),
       has_thawed_(static_cast<size_t>(size), true),
       thawed_count_(has_thawed_.size()) {}
 
@@ -39,10 +40,12 @@ bool FreezePolicy::TakeThaw(bool must_thaw, TimePoint now) {
 
 std::optional<size_t> FreezePolicy::TakeFreeze(StepHistory& history, TimePoint now) {
   wait_begin_ = std::min(wait_begin_, now);
-  if (freeze_after_ == 0 || is_frozen_ || thawed_count_ < has_thawed_.size()) return std::nullopt;
+  if (freeze_after_ == 0 || freezes_left_ == 0 || is_frozen_ || thawed_count_ < has_thawed_.size())
+    return std::nullopt;
   const std::optional<size_t> length = history.FindStep(freeze_after_);
   if (!length || history.tensor_count() < patience_ * freeze_after_ * *length) return std::nullopt;
   is_frozen_ = true;
+  --freezes_left_;
   freeze_time_ = now;
   std::fill(has_thawed_.begin(), has_thawed_.end(), false);
   thawed_count_ = 0;

@@ -10,13 +10,15 @@
 #include "base/status.h"
 #include "controller/report.h"
 #include "controller/step_history.h"
+#include "controller/vote_board.h"
 
 namespace mydist {
 
 class FreezePolicy {
  public:
-  // `freeze_after`: steps to be seen in a row, 1 counts as 2; 0: never freezes.
-  FreezePolicy(int32_t size, size_t freeze_after);
+  // `freeze_after`: steps to be seen in a row, 1 counts as 2; 0: never freezes. Nor more often than
+  // `most_freezes`.
+  FreezePolicy(int32_t size, size_t freeze_after, uint32_t most_freezes = VoteLimits().freezes);
 
   // What a rank, or this one, says. kInternal when it has thawed already.
   Status TakeNote(const ThawNote& note);
@@ -33,6 +35,7 @@ class FreezePolicy {
   static constexpr int kGoodLife = 16;
 
   const size_t freeze_after_;
+  uint32_t freezes_left_;
   bool is_frozen_ = false;
   bool wants_thaw_ = false;
   std::vector<bool> has_thawed_;  // By rank.

@@ -29,9 +29,11 @@ FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
       far_words_(static_cast<size_t>(options.size)),
       schedule_(options.rank, BoardsOf(options.hosts),
                 PatienceFor(options.stall_warning > Duration::zero() ? options.stall_warning
-                                                                     : options.stall_shutdown)) {
+                                                                     : options.stall_shutdown),
+                options.vote_limits.buckets),
+      most_freezes_(options.vote_limits.freezes) {
   const size_t freeze_after = board == nullptr ? 0 : static_cast<size_t>(options.freeze_after);
-  if (is_root_) policy_.emplace(options.size, freeze_after);
+  if (is_root_) policy_.emplace(options.size, freeze_after, most_freezes_);
 }
 
 Status FrozenMode::Submit(std::vector<Request> requests, TimePoint now) {
@@ -105,6 +107,10 @@ Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
     return Status::Internal("the root froze the schedule, but this rank has no memory to vote in");
   }
   if (schedule_.active()) return Status::Internal("the root froze the schedule twice");
+  if (freeze_count_ >= most_freezes_) {
+    return Status::Internal("the root froze the schedule more often than " +
+                            std::to_string(most_freezes_) + " times, which no vote can count");
+  }
   schedule_.Freeze(++freeze_count_, std::move(frozen.buckets), now);
   for (const Voice voice : {Voice::kRank, Voice::kOutcome}) {
     board_->Cast(voice, schedule_.word(voice), {});

@@ -82,6 +82,7 @@ class FrozenMode {
   VoteBoard* const board_;
   std::vector<VoteWord> far_words_;  // By rank: of leaders on other hosts.
   FrozenSchedule schedule_;
+  const uint32_t most_freezes_;
   std::optional<FreezePolicy> policy_;
   std::vector<ThawNote> notes_;  // For the parent.
   bool is_due_ = false;          // Something happened since the last Follow.

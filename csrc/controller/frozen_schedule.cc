@@ -150,7 +150,8 @@ FrozenSchedule::Move FrozenSchedule::Advance(const WordReader& read, TimePoint n
         return Thaw();
     }
   }
-  if (wants_break_ || (IsStarved() && now >= PatienceEnd())) return Thaw();
+  if (wants_break_ || head_ >= most_buckets_) return Thaw();
+  if (IsStarved() && now >= PatienceEnd()) return Thaw();
   if (!has_own_ || current_->missing > 0) return Move::kNone;
   has_voted_ = true;
   vote_time_ = now;

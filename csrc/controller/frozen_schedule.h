@@ -45,8 +45,10 @@ class FrozenSchedule {
   using WordReader = std::function<VoteWord(Voice voice, int32_t rank)>;
 
   // `boards`: of each rank the lowest one it shares a board with; empty: all share one.
-  FrozenSchedule(int32_t rank, std::vector<int32_t> boards, FrozenPatience patience)
-      : rank_(rank), boards_(std::move(boards)), patience_(patience) {}
+  // `most_buckets`: then it breaks; the same on all ranks.
+  FrozenSchedule(int32_t rank, std::vector<int32_t> boards, FrozenPatience patience,
+                 uint64_t most_buckets = VoteLimits().buckets)
+      : rank_(rank), boards_(std::move(boards)), patience_(patience), most_buckets_(most_buckets) {}
 
   // The stream says freeze, for the `freeze`-th time; not while active.
   void Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, TimePoint now);
@@ -145,6 +147,7 @@ class FrozenSchedule {
   const int32_t rank_;
   const std::vector<int32_t> boards_;
   const FrozenPatience patience_;
+  const uint64_t most_buckets_;
   bool active_ = false;
   bool wants_break_ = false;
   bool has_voted_ = false;

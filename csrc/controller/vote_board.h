@@ -42,6 +42,13 @@ struct VoteWord {
   }
 };
 
+// How far a word can count: what goes on beyond is negotiated. Less only in tests; the same on all
+// ranks.
+struct VoteLimits {
+  uint32_t freezes = (uint32_t{1} << VoteWord::kFreezeBits) - 1;  // Of the job.
+  uint64_t buckets = (uint64_t{1} << VoteWord::kCountBits) - 1;   // Of a freeze.
+};
+
 enum class Voice {
   kRank,     // A rank, of its own tensors.
   kHost,     // The leader of a set's ranks on a host, of all of these. Between leaders only.

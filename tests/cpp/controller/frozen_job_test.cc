@@ -94,6 +94,32 @@ TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
             StatusCode::kInvalidArgument);
 }
 
+// 2^24 freezes and 2^39 buckets take years; these limits are in their place.
+class FrozenLimitsTest : public ::testing::Test {
+ protected:
+  SimulatedJob job_{{.size = 3, .freeze_after = 3, .vote_limits = {.freezes = 2, .buckets = 7}}};
+};
+
+TEST_F(FrozenLimitsTest, BeyondWhatAVoteCanCountItNegotiates) {
+  for (int step = 0; step < 100; ++step) {
+    job_.AnnounceAll(MakeRequest("a"));
+    job_.RunUntilQuiet();
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(job_.coordinator(rank).stats().frozen_steps, 14u) << rank;
+    EXPECT_EQ(job_.coordinator(rank).stats().thaws, 2u) << rank;
+    EXPECT_EQ(job_.batches(rank).size(), 100u) << rank;
+    EXPECT_EQ(job_.Log(rank), job_.Log(0));
+    EXPECT_THAT(job_.Errors(rank), ElementsAre());
+  }
+}
+
+TEST(VoteLimitsTest, FitIntoAWord) {
+  const VoteWord last{VoteLimits().freezes, VoteLimits().buckets, true};
+  EXPECT_EQ(VoteWord::Unpack(last.Pack()), last);
+  EXPECT_TRUE(DecodeVote(EncodeVote(last)).ok());
+}
+
 TEST_F(FrozenJobTest, ShutdownEndsIt) {
   Freeze();
   for (int rank = 0; rank < 3; ++rank) job_.Depart(rank, "shutdown");

@@ -56,6 +56,7 @@ SimulatedJob::SimulatedJob(Options options)
                                                          .cache_capacity = options.cache_capacity,
                                                          .stall_warning = options.stall_warning,
                                                          .stall_shutdown = options.stall_shutdown,
+                                                         .vote_limits = options.vote_limits,
                                                          .hosts = hosts},
                                       entry.plane.get(), entry.board.get());
   }

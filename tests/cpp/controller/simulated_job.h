@@ -61,6 +61,7 @@ class SimulatedJob {
     int64_t freeze_after = 0;
     Duration stall_warning = Duration::zero();
     Duration stall_shutdown = Duration::zero();
+    VoteLimits vote_limits{};
     bool names_hosts = false;  // Rank r runs on host "h<r>".
     std::vector<int> hosts{};  // Rank r runs on host "h<hosts[r]>", with a board of its own.
     uint32_t seed = 1;
