@@ -97,10 +97,10 @@ class Coordinator::Impl {
   Joining joining_ = Joining::kNo;
   bool is_leaving_ = false;
 
-  StreamSegment down_;                             // For the children, not yet sent.
-  std::vector<StreamItem> partial_;                // Received items behind the last boundary.
-  std::deque<std::vector<Response>> batches_;      // To be returned, one at a time.
-  std::deque<std::vector<Response>> behind_vote_;  // To be returned after an undecided bucket.
+  StreamSegment down_;                              // For the children, not yet sent.
+  std::vector<StreamItem> partial_;                 // Received items behind the last boundary.
+  std::deque<std::vector<Response>> batches_;       // To be returned, one at a time.
+  std::vector<std::vector<Response>> behind_vote_;  // To be returned after an undecided bucket.
   std::vector<IncomingMessage> timeline_;
 };
 
@@ -220,11 +220,12 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
   return Status::Ok();
 }
 
+// What follows at once does so on every rank, also where the batch waits behind a vote: peers may
+// close their connections, and report joins anew.
 void Coordinator::Impl::FinishBatch() {
   std::vector<Response> batch = sets_.TakeResponses();
   for (const Response& response : batch) {
     if (response.kind == ResponseKind::kDeparted) port_.ExpectLosses();
-    if (response.kind == ResponseKind::kFinished) port_.Finish();
     if (response.kind != ResponseKind::kAllJoined) continue;
     membership_.ResetJoined();
     joining_ = Joining::kNo;
@@ -233,7 +234,12 @@ void Coordinator::Impl::FinishBatch() {
 }
 
 void Coordinator::Impl::Return(std::vector<Response> batch) {
-  (frozen_.HasUndecidedVote() ? behind_vote_ : batches_).push_back(std::move(batch));
+  if (frozen_.HasUndecidedVote()) return behind_vote_.push_back(std::move(batch));
+  // Not before: the peer that is to vote yet may be lost.
+  for (const Response& response : batch) {
+    if (response.kind == ResponseKind::kFinished) port_.Finish();
+  }
+  batches_.push_back(std::move(batch));
 }
 
 // What an item just applied means beyond the process sets.
@@ -265,19 +271,19 @@ Status Coordinator::Impl::FollowFrozen(TimePoint now) {
   }
   if (frozen_.HasUndecidedVote()) return Status::Ok();
   AnnounceThawed(outcome.thawed, now);
-  while (!behind_vote_.empty()) {
-    batches_.push_back(std::move(behind_vote_.front()));
-    behind_vote_.pop_front();
-  }
+  for (std::vector<Response>& batch : std::exchange(behind_vote_, {})) Return(std::move(batch));
   return Status::Ok();
 }
 
+// One that is lost must not keep it from the others. The first error.
 Status Coordinator::Impl::SendVote(const FrozenMode::HostVote& vote) {
+  Status first;
   for (const int32_t leader : vote.leaders) {
-    ++port_.stats().votes_sent;
-    MYDIST_RETURN_IF_ERROR(port_.Send(leader, EncodeVote(vote.word)));
+    Status sent = port_.Send(leader, EncodeVote(vote.word));
+    if (sent.ok()) ++port_.stats().votes_sent;
+    if (first.ok()) first = std::move(sent);
   }
-  return Status::Ok();
+  return first;
 }
 
 Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {

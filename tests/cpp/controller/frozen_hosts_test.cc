@@ -228,6 +228,56 @@ TEST_F(FrozenHostsJobTest, AMismatchIsAnErrorOnEveryRankAndThenItFreezesAgain) {
   EXPECT_GT(job_.coordinator(4).stats().frozen_steps, steps);
 }
 
+// The word of rank 4 to rank 2 is slower than the news, through rank 0, that everybody has left.
+class SlowVoteTest : public FrozenHostsJobTest {
+ protected:
+  void LeaveWithAnUndecidedVote() {
+    Freeze();
+    job_.Hold(4, 2);
+    Step();
+    for (int rank = 0; rank < 5; ++rank) job_.Depart(rank, "shutdown");
+    job_.RunUntilQuiet();
+    job_.now += std::chrono::minutes(1);  // Rank 2 has asked for a thaw.
+    job_.RunUntilQuiet();
+    ASSERT_EQ(Last(0), "finished");
+    ASSERT_NE(Last(2), "finished");
+    ASSERT_EQ(job_.coordinator(2).NextDeadline(), kNever);
+  }
+  std::string Last(int rank) {
+    const std::vector<std::string> log = job_.Log(rank);
+    return log[log.size() - 2];
+  }
+};
+
+TEST_F(SlowVoteTest, FinishesWhenTheVoteHasCome) {
+  LeaveWithAnUndecidedVote();
+  job_.plane(2).loss = Status::PeerLost("rank 1");  // Closed, having finished.
+  job_.RunUntilQuiet();
+  job_.Release();
+  job_.RunUntilQuiet();
+  EXPECT_EQ(Last(2), "finished");
+  EXPECT_EQ(Last(3), "finished");
+  // Nothing is held back any more.
+  EXPECT_EQ(job_.coordinator(2).NextDeadline(), kNever);
+}
+
+TEST_F(SlowVoteTest, WhoDiesInsteadOfVotingIsNotForgotten) {
+  LeaveWithAnUndecidedVote();
+  job_.plane(2).loss = Status::PeerLost("rank 4");
+  job_.RunUntilQuiet();
+  // Reported then, unless the vote comes before.
+  EXPECT_NE(job_.coordinator(2).NextDeadline(), kNever);
+}
+
+TEST_F(FrozenHostsJobTest, ALostLeaderDoesNotKeepTheWordFromTheOthers) {
+  Freeze();
+  const uint64_t received = job_.coordinator(4).stats().votes_received;
+  job_.plane(0).lost_peer = 2;
+  job_.coordinator(0).Leave();
+  job_.RunUntilQuiet();
+  EXPECT_EQ(job_.coordinator(4).stats().votes_received, received + 1);
+}
+
 // Feeds the coordinator of rank 1 a message of rank 2.
 class StrangeVoteTest : public FrozenHostsJobTest {
  protected:

@@ -5,8 +5,10 @@
 namespace mydist {
 
 Status SimulatedPlane::Send(int peer, Bytes payload) {
-  auto& wire = job_->wires_[{rank_, peer}];
-  if (wire.empty()) job_->busy_wires_.emplace_back(rank_, peer);
+  if (peer == lost_peer) return Status::PeerLost("rank " + std::to_string(peer));
+  const std::pair<int, int> key{rank_, peer};
+  auto& wire = job_->wires_[key];
+  if (wire.empty() && key != job_->held_) job_->busy_wires_.push_back(key);
   wire.push_back(std::move(payload));
   return Status::Ok();
 }
@@ -133,6 +135,11 @@ void SimulatedJob::Crash(int rank) {
     if (peer != rank) plane(peer).loss = Status::PeerLost("rank " + std::to_string(rank));
   }
   MarkAllDue();
+}
+
+void SimulatedJob::Release() {
+  const std::pair<int, int> key = std::exchange(held_, {-1, -1});
+  if (!wires_[key].empty()) busy_wires_.push_back(key);
 }
 
 void SimulatedJob::MarkAllDue() {

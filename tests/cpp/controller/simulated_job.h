@@ -30,7 +30,8 @@ class SimulatedPlane : public ControlPlane {
   Status Close(TimePoint) override { return Status::Ok(); }
 
   std::deque<IncomingMessage> inbox;
-  Status loss;  // Returned once, when the inbox is empty.
+  Status loss;         // Returned once, when the inbox is empty.
+  int lost_peer = -1;  // Nothing can be sent to it.
 
  private:
   SimulatedJob* job_;
@@ -84,6 +85,9 @@ class SimulatedJob {
   // It does and hears nothing any more, and those connected to it notice.
   void Crash(int rank);
   bool HasCrashed(int rank) const { return ranks_[static_cast<size_t>(rank)].has_crashed; }
+  // What this pair has to say to each other stays under way until Release.
+  void Hold(int source, int target) { held_ = {source, target}; }
+  void Release();
   // Gives every rank a turn, as when a deadline may have passed.
   void MarkAllDue();
   void MarkDue(int rank);
@@ -134,6 +138,7 @@ class SimulatedJob {
   std::vector<int> due_;                             // Ranks that may have something to do.
   std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
   std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.
+  std::pair<int, int> held_{-1, -1};             // Not among them.
 };
 
 // A float32 allreduce.
