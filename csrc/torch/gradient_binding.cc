@@ -3,7 +3,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
-#include <utility>
+#include <tuple>
+#include <vector>
 
 #include "runtime/process.h"
 #include "torch/bindings.h"
@@ -53,12 +54,15 @@ void BindGradientReducer(py::module_& module) {
       .def("set_sparse_as_dense", &GradientReducer::SetSparseAsDense, py::arg("sparse_as_dense"))
       .def("set_buffer_views", &GradientReducer::SetBufferViews, py::arg("buffer_views"))
       .def("buckets", &GradientReducer::Buckets)
-      .def("bucket_sizes",
+      .def("layouts",
            [](const GradientReducer& reducer) {
-             const BucketSizes& sizes = reducer.bucket_sizes();
-             return std::make_pair(sizes.first_bytes, sizes.bytes);
+             std::vector<std::tuple<size_t, int64_t, int64_t, std::string>> layouts;
+             for (const GradientReducer::Layout& layout : reducer.layouts()) {
+               layouts.emplace_back(layout.bucket_count, layout.sizes.first_bytes,
+                                    layout.sizes.bytes, layout.reason);
+             }
+             return layouts;
            })
-      .def("bucket_reason", &GradientReducer::bucket_reason)
       .def("slot_bytes", &GradientReducer::slot_bytes)
       .def("copied_bytes", &GradientReducer::copied_bytes)
       .def("pending", &GradientReducer::Pending)

@@ -53,19 +53,19 @@ void GradientReducer::LayOut() {
   }
   const Config config = ValueOrThrow(process::GetConfig());
   const PathCosts costs = ValueOrThrow(process::Costs());
-  bucket_sizes_ = ChooseBucketSizes(
+  const BucketSizes sizes = ChooseBucketSizes(
       total_bytes, costs,
       {.wanted_bytes = config.bucket_size_bytes, .most_bytes = config.fusion_threshold_bytes});
-  bucket_reason_ = ReasonOf(config, costs, total_bytes);
-  std::vector<std::vector<size_t>> plan = PlanBuckets(members, bucket_sizes_);
+  std::vector<std::vector<size_t>> plan = PlanBuckets(members, sizes);
+  layouts_.push_back({plan.size(), sizes, ReasonOf(config, costs, total_bytes)});
   for (std::vector<size_t>& bucket : plan) {
     for (size_t& member : bucket) member = unplaced[member];
   }
   if (buffer_views_) ReserveSlots(plan);
   if (ValueOrThrow(process::GetTopology()).rank == 0) {
     MYDIST_LOG(kInfo) << "reduces " << unplaced.size() << " gradients of " << total_bytes
-                      << " bytes in " << plan.size() << " buckets of up to " << bucket_sizes_.bytes
-                      << " bytes: " << bucket_reason_;
+                      << " bytes in " << plan.size() << " buckets of up to " << sizes.bytes
+                      << " bytes: " << layouts_.back().reason;
   }
   buckets_.Add(std::move(plan));
 }

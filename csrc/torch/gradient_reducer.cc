@@ -327,6 +327,7 @@ void GradientReducer::Remove() {
   }
   parameters_.clear();
   buckets_.Clear();
+  layouts_.clear();
   slots_ = GradientSlots();
   flights_.clear();
 }

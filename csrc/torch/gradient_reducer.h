@@ -70,9 +70,13 @@ class __attribute__((visibility("hidden"))) GradientReducer
   std::vector<std::string> Pending() const;
   // The names in each bucket; none before the first Synchronize.
   std::vector<std::vector<std::string>> Buckets() const;
-  const BucketSizes& bucket_sizes() const { return bucket_sizes_; }
-  // Where the sizes come from.
-  const std::string& bucket_reason() const { return bucket_reason_; }
+  // How they were made: the first ones in the first Synchronize, others for parameters added later.
+  struct Layout {
+    size_t bucket_count = 0;
+    BucketSizes sizes;
+    std::string reason;  // Where the sizes come from.
+  };
+  const std::vector<Layout>& layouts() const { return layouts_; }
   // Of the memory reserved for gradients.
   int64_t slot_bytes() const { return slots_.bytes(); }
   // Of gradients copied to where they are reduced, or back, so far.
@@ -164,8 +168,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   std::vector<Parameter> parameters_;
   GradientBuckets buckets_;
   GradientSlots slots_;
-  BucketSizes bucket_sizes_;
-  std::string bucket_reason_;
+  std::vector<Layout> layouts_;
   std::vector<Flight> flights_;  // Enqueued and not yet synchronized.
 };
 

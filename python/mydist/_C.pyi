@@ -205,8 +205,9 @@ class GradientReducer:
     # True (the default): gradients lie side by side while they are reduced, and .grad stays there.
     def set_buffer_views(self, buffer_views: bool) -> None: ...
     def buckets(self) -> list[list[str]]: ...  # Names; none before the first synchronize.
-    def bucket_sizes(self) -> tuple[int, int]: ...  # Bytes of the first bucket and of the others.
-    def bucket_reason(self) -> str: ...  # Where these sizes come from.
+    # How many buckets were made at once, the most bytes of the first one and of the others, and
+    # where these sizes come from. More than one for parameters that were added later.
+    def layouts(self) -> list[tuple[int, int, int, str]]: ...
     def slot_bytes(self) -> int: ...  # Of the memory reserved for gradients.
     def copied_bytes(self) -> int: ...  # Of gradients copied to that memory or back, so far.
     def pending(self) -> list[str]: ...  # Names enqueued and not yet synchronized.

@@ -51,15 +51,15 @@ def explain() -> Explanation:
 
 def _buckets(reducer: _C.GradientReducer) -> Fact:
     names = reducer.buckets()
-    first, others = reducer.bucket_sizes()
     memory = reducer.slot_bytes()
     kept = f"{_mebibytes(memory)} reserved" if memory else "gradients stay where autograd puts them"
     count = "1 bucket" if len(names) == 1 else f"{len(names)} buckets"
-    return Fact(
-        f"{sum(map(len, names))} gradients in {count}; {kept}",
-        f"the first of up to {_mebibytes(first)}, others of {_mebibytes(others)}: "
-        + reducer.bucket_reason(),
-    )
+    reasons: list[str] = []
+    for added, first, others, reason in reducer.layouts():
+        which = f"of {added} added later " if reasons else ""
+        sizes = f"the first of up to {_mebibytes(first)}, others of {_mebibytes(others)}"
+        reasons.append(f"{which}{sizes}: {reason}")
+    return Fact(f"{sum(map(len, names))} gradients in {count}; {kept}", "; ".join(reasons))
 
 
 def _mebibytes(count: int) -> str:

@@ -371,5 +371,22 @@ def test_explain_tells_what_was_chosen() -> None:
     assert explanation.facts["data path"].choice == "none"
     lines = str(explanation).splitlines()
     assert len(lines) == len(explanation.facts) and lines[0].startswith("backend")
-    assert reducer.bucket_reason() == "nothing was measured"
-    assert reducer.bucket_sizes() == (2 << 20, 8 << 20)
+    assert reducer.layouts() == [(1, 2 << 20, 8 << 20, "nothing was measured")]
+
+
+def test_explain_tells_of_all_buckets_when_parameters_were_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reducer = make()
+    weights = parameters(reducer, 3 << 20, 4)
+    monkeypatch.setattr("mydist._explain.live_reducers", {reducer})
+    step(reducer, weights, 1.0)
+    before = md.explain().facts["buckets"]
+    added = torch.nn.Parameter(torch.ones(2))
+    reducer.add_parameter(added, "added", "", 0)
+    clear(weights, to_none=True)
+    step(reducer, [*weights, added], 1.0)
+    after = md.explain().facts["buckets"]
+    assert [layout[0] for layout in reducer.layouts()] == [2, 1]
+    assert after.choice.startswith("3 gradients in 3 buckets")
+    assert after.reason.startswith(before.reason + "; of 1 added later the first of up to ")

@@ -218,5 +218,5 @@ def explain_tells_about_the_buckets() -> None:
     buckets = [fact for topic, fact in facts.items() if topic.startswith("buckets")]
     assert any(fact.choice.startswith("12 gradients in ") for fact in buckets)
     assert all("sqrt(" in fact.reason for fact in buckets)
-    everyone = md.allgather_object((optimizer._distribution.path.bucket_sizes(), str(md.explain())))
-    assert len({sizes for sizes, _ in everyone}) == 1
+    everyone = md.allgather_object((optimizer._distribution.path.layouts(), str(md.explain())))
+    assert len({tuple(layouts) for layouts, _ in everyone}) == 1
