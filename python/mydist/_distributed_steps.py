@@ -87,9 +87,10 @@ class DistributedSteps(torch.optim.Optimizer):
             synchronized_closure = self._synchronizing(closure)
         else:
             synchronized_closure = None
-            if distribution.synchronized and distribution.explicit:
+            if self._needs_synchronize():
+                self._synchronize()
+            elif distribution.explicit:
                 self._warn_once()
-            self._synchronize_if_needed()
         arguments = () if closure is None else (synchronized_closure,)
         result = super().step(*arguments, **kwargs)
         distribution.synchronized = False
@@ -243,10 +244,12 @@ class DistributedSteps(torch.optim.Optimizer):
         distribution.synchronized = True
         distribution.explicit = False
 
+    def _needs_synchronize(self) -> bool:
+        """Whether the gradients are not reduced yet, or a backward followed."""
+        return not self._distribution.synchronized or self._distribution.path.touched()
+
     def _synchronize_if_needed(self) -> None:
-        """Reduces unless that has happened and no backward followed."""
-        distribution = self._distribution
-        if not distribution.synchronized or distribution.path.touched():
+        if self._needs_synchronize():
             self._synchronize()
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:

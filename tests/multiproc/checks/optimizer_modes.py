@@ -171,7 +171,7 @@ def a_backward_after_synchronize_is_reduced_too(path: str) -> None:
     with optimizer.no_sync():
         loss_of(model, md.rank(), 1).backward()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")  # It is reduced again, which is right
         optimizer.step()
     expect_equal_parameters(model)
 
