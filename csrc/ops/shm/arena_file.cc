@@ -213,9 +213,9 @@ Result<uint8_t*> ArenaFile::MapSparse(int64_t offset, int64_t bytes) const {
   return SystemError("cannot map " + std::to_string(bytes) + " bytes for shared tensors", errno);
 }
 
-void ArenaFile::MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const {
-  mmap(place, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-       MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, descriptor_, offset);
+bool ArenaFile::MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const {
+  return mmap(place, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, descriptor_, offset) != MAP_FAILED;
 }
 
 Status ArenaFile::Reserve(int64_t offset, int64_t bytes) const {

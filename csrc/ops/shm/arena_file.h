@@ -50,8 +50,8 @@ class ArenaFile {
   // A part of the file, none of it populated; the caller unmaps it.
   Result<uint8_t*> MapSparse(int64_t offset, int64_t bytes) const;
   // Puts a part of the file at `place`, instead of what is mapped there, so that writes stay in
-  // this process.
-  void MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const;
+  // this process. Whether that was possible; may be called in a forked child.
+  [[nodiscard]] bool MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const;
   // Afterwards these bytes can be touched; kInternal with needed and free bytes otherwise.
   Status Reserve(int64_t offset, int64_t bytes) const;
   // Gives whole pages back.

@@ -1,8 +1,10 @@
 // What a forked child gets of a heap.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "ops/shm/arena_heap.h"
 #include "ops/shm/arena_layout.h"
@@ -11,6 +13,17 @@ namespace mydist::shm {
 namespace {
 
 constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+// Of a child that would otherwise share memory. Other threads may have held any lock at the fork.
+[[noreturn]] void EndChild() {
+  constexpr std::string_view kText =
+      "mydist: a forked child got no memory of its own in place of what its parent shares with "
+      "other ranks, expected a mapping at the same address; it ends here, lest it write into their "
+      "gradients. Raise vm.max_map_count or the limit on address space (ulimit -v), or fork before "
+      "init().\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(1);
+}
 
 }  // namespace
 
@@ -55,17 +68,20 @@ void ArenaHeap::AfterForkInParent() {
 // The addresses stay taken, so that the destructor unmaps nobody else's memory.
 void ArenaHeap::AfterForkInChild() {
   const auto all_bytes = static_cast<size_t>(zones_.zone_bytes * zones_.count);
-  mmap(memory_, all_bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
+  if (mmap(memory_, all_bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0) == MAP_FAILED) EndChild();
   const uint8_t* next = copy_;
   for (const Extent& extent : CopiedPages()) {
     const auto bytes = static_cast<size_t>(extent.end - extent.begin);
     uint8_t* const place = own_zone() + extent.begin;
     if (copy_ == nullptr) {
       // There was no memory. The child's writes are its own; what it reads may change.
-      file_->MapPrivate(place, FileOffset(extent.begin), extent.end - extent.begin);
+      if (!file_->MapPrivate(place, FileOffset(extent.begin), extent.end - extent.begin)) {
+        EndChild();
+      }
       continue;
     }
-    mremap(const_cast<uint8_t*>(next), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    void* const from = const_cast<uint8_t*>(next);
+    if (mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) EndChild();
     next += bytes;
   }
   copy_ = nullptr;

@@ -1,12 +1,15 @@
 // A forked child and the heap: it has its parent's values as of the fork, in memory of its own.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "conformance/sanitizers.h"
 #include "ops/shm/arena_heap.h"
@@ -121,6 +124,62 @@ TEST_F(ArenaHeapFork, WhatIsNotForTheChildIsOutOfItsReach) {
     });
     EXPECT_TRUE(child.Look());
     for (const int end : ends) close(end);
+  });
+}
+
+// So many mappings that the kernel makes no more, until it goes.
+class ManyMappings {
+ public:
+  ManyMappings() {
+    std::ifstream("/proc/sys/vm/max_map_count") >> most_;
+    bytes_ = 2 * most_ * static_cast<size_t>(kPageBytes);
+    memory_ = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // Every other page is another mapping.
+    auto* page = static_cast<uint8_t*>(memory_);
+    while (mprotect(page, kPageBytes, PROT_READ) == 0) page += 2 * kPageBytes;
+  }
+  ~ManyMappings() { munmap(memory_, bytes_); }
+  ManyMappings(const ManyMappings&) = delete;
+  ManyMappings& operator=(const ManyMappings&) = delete;
+
+ private:
+  size_t most_ = 0;
+  size_t bytes_ = 0;
+  void* memory_ = nullptr;
+};
+
+// What a child without room for memory of its own says as it ends; its exit code comes first.
+std::string EndOfChildWithoutRoom() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  const int stderr_before = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  int status = 0;
+  {
+    const ManyMappings no_more;
+    const pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    waitpid(pid, &status, 0);
+  }
+  dup2(stderr_before, STDERR_FILENO);
+  close(stderr_before);
+  close(ends[1]);
+  std::array<char, 1000> text{};
+  const ssize_t length = read(ends[0], text.data(), text.size());
+  close(ends[0]);
+  return std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status)) + " " +
+         std::string(text.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+}
+
+TEST_F(ArenaHeapFork, AChildThatCannotHaveMemoryOfItsOwnEnds) {
+  OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
+    const auto before = AllocateOrFail(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
+    const auto memory = AllocateOrFail(*port.heap(), kLarge);
+    const std::string end = EndOfChildWithoutRoom();
+    EXPECT_TRUE(end.starts_with("1 mydist: a forked child got no memory of its own")) << end;
+    // With room again there is a child again.
+    Child child([] { return true; });
+    EXPECT_TRUE(child.Look());
   });
 }
 
