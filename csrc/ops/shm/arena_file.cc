@@ -12,10 +12,12 @@
 #include <array>
 #include <cerrno>
 #include <limits>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
 #include "base/signal_block.h"
 
 namespace mydist::shm {
@@ -241,7 +243,18 @@ Status ArenaFile::Lock(int64_t byte) {
 
 std::optional<pid_t> ArenaFile::LockHolder(int64_t byte) const {
   struct flock lock = LockOf(byte);
-  if (fcntl(descriptor_, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return std::nullopt;
+  while (fcntl(descriptor_, F_GETLK, &lock) != 0) {
+    if (errno == EINTR) continue;
+    // Nobody is dead because the kernel does not say; the control plane notices who is.
+    static std::once_flag warned;
+    std::call_once(warned, [error = errno] {
+      MYDIST_LOG(kWarning) << "the kernel does not say which ranks of this host live: fcntl: "
+                           << std::generic_category().message(error)
+                           << "; one that dies may be waited for longer";
+    });
+    return 0;
+  }
+  if (lock.l_type == F_UNLCK) return std::nullopt;
   return lock.l_pid;
 }
 

@@ -58,7 +58,8 @@ class ArenaFile {
   void Release(int64_t offset, int64_t bytes) const;
 
   Status Lock(int64_t byte);
-  // Which other process holds the lock; 0: one that this process cannot see. Our own do not count.
+  // Which other process holds the lock; 0: one that this process cannot see, or the kernel does not
+  // say. Our own do not count.
   std::optional<pid_t> LockHolder(int64_t byte) const;
 
  private:

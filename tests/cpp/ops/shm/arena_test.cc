@@ -1,6 +1,7 @@
 // The arena: how it is made, why not, and what survivors hear of a rank that is gone.
 #include "ops/shm/arena.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -340,6 +341,19 @@ TEST(Arena, ARankThatLeavesAfterItsPartIsNotMissed) {
       EXPECT_THAT(got, ::testing::ElementsAre(7, 7));
     }
   });
+}
+
+// The kernel has no answer any more: the descriptor means another file.
+TEST(ArenaFile, OnlyTheKernelSaysThatNobodyHoldsALock) {
+  const ShmDirectory directory;
+  const auto made = ArenaFile::Create(directory.path(), kPageBytes);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const std::string& address = (*made)->address();
+  EXPECT_EQ((*made)->LockHolder(0), std::nullopt);
+  const int root = open("/", O_PATH | O_CLOEXEC);
+  ASSERT_GE(dup2(root, std::stoi(address.substr(address.find('/') + 1))), 0);
+  close(root);
+  EXPECT_EQ((*made)->LockHolder(0), 0);
 }
 
 class ShmTransportRanks : public ::testing::TestWithParam<int> {};
