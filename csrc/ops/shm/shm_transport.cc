@@ -14,7 +14,9 @@ Status ShmTransport::Exchange(std::span<const SendTransfer> sends,
                               std::span<const ReceiveTransfer> receives) {
   Post(sends, receives);
   while (!sends_.empty() || !receives_.empty()) {
-    if (MoveAll()) continue;
+    const bool has_moved = MoveAll();
+    if (wrong_peer_) return WrongCounters();
+    if (has_moved) continue;
     MYDIST_RETURN_IF_ERROR(AwaitMove());
   }
   return Status::Ok();
@@ -70,16 +72,36 @@ bool ShmTransport::Move(std::vector<Open>& open, MovePiece move) {
   return has_moved;
 }
 
-int64_t ShmTransport::RoomFor(int peer) const {
-  const uint64_t produced = arena_->pair(index_, peer).produced.load(std::memory_order_relaxed);
-  const uint64_t consumed = arena_->pair(peer, index_).consumed.load(std::memory_order_acquire);
-  return arena_->layout().ring_bytes() - static_cast<int64_t>(produced - consumed);
+// What the peer says of a ring is checked before it is used: more than the ring holds would lead
+// out of it.
+int64_t ShmTransport::BytesInRing(int peer, uint64_t produced, uint64_t consumed) {
+  const uint64_t bytes = produced - consumed;
+  if (bytes <= static_cast<uint64_t>(arena_->layout().ring_bytes())) {
+    return static_cast<int64_t>(bytes);
+  }
+  wrong_peer_ = peer;
+  return -1;
 }
 
-int64_t ShmTransport::WaitingFrom(int peer) const {
+int64_t ShmTransport::RoomFor(int peer) {
+  const uint64_t produced = arena_->pair(index_, peer).produced.load(std::memory_order_relaxed);
+  const uint64_t consumed = arena_->pair(peer, index_).consumed.load(std::memory_order_acquire);
+  const int64_t bytes = BytesInRing(peer, produced, consumed);
+  return bytes < 0 ? 0 : arena_->layout().ring_bytes() - bytes;
+}
+
+int64_t ShmTransport::WaitingFrom(int peer) {
   const uint64_t consumed = arena_->pair(index_, peer).consumed.load(std::memory_order_relaxed);
   const uint64_t produced = arena_->pair(peer, index_).produced.load(std::memory_order_acquire);
-  return static_cast<int64_t>(produced - consumed);
+  return std::max<int64_t>(BytesInRing(peer, produced, consumed), 0);
+}
+
+Status ShmTransport::WrongCounters() const {
+  return Status::Internal(arena_->Name(*wrong_peer_) +
+                          " says that more bytes are under way in "
+                          "shared memory than the " +
+                          std::to_string(arena_->layout().ring_bytes()) +
+                          " there is room for; check that all ranks run the same build");
 }
 
 // A piece ends where the ring does, and after a quarter of it, so that the peer can begin.
@@ -106,11 +128,12 @@ int64_t ShmTransport::Pull(const Open& receive) {
   return bytes;
 }
 
-bool ShmTransport::CanMove() const {
+bool ShmTransport::CanMove() {
   return std::any_of(sends_.begin(), sends_.end(),
                      [&](const Open& send) { return RoomFor(send.peer) > 0; }) ||
          std::any_of(receives_.begin(), receives_.end(),
-                     [&](const Open& receive) { return WaitingFrom(receive.peer) > 0; });
+                     [&](const Open& receive) { return WaitingFrom(receive.peer) > 0; }) ||
+         wrong_peer_.has_value();
 }
 
 Status ShmTransport::AwaitMove() {

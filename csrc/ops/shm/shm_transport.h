@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,8 @@ class ShmTransport final : public Transport {
 
   int rank() const override { return index_; }
   int size() const override { return arena_->size(); }
-  // Errors name ranks of the job. Allocates nothing once the largest call has been seen.
+  // Errors name ranks of the job; kPeerLost, kInternal for a peer that says what cannot be.
+  // Allocates nothing once the largest call has been seen.
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 
@@ -40,14 +42,17 @@ class ShmTransport final : public Transport {
   bool MoveAll();
   int64_t Push(const Open& send);
   int64_t Pull(const Open& receive);
-  bool CanMove() const;
-  int64_t RoomFor(int peer) const;
-  int64_t WaitingFrom(int peer) const;
+  bool CanMove();
+  int64_t BytesInRing(int peer, uint64_t produced, uint64_t consumed);
+  int64_t RoomFor(int peer);
+  int64_t WaitingFrom(int peer);
+  Status WrongCounters() const;
   Status AwaitMove();
 
   Arena* const arena_;
   Waiter* const waiter_;
   const int index_;
+  std::optional<int> wrong_peer_;  // What it says of its rings cannot be.
   // Kept between calls for their memory only.
   std::vector<int> partners_;  // Whom the call exchanges bytes with.
   std::vector<Open> sends_;

@@ -343,6 +343,31 @@ TEST(Arena, ARankThatLeavesAfterItsPartIsNotMissed) {
   });
 }
 
+// What a peer says of its rings is not believed.
+TEST(ShmTransport, CountersThatCannotBeAreRefused) {
+  for (const bool sends : {false, true}) {
+    std::barrier<> both(2);
+    OnThreadsWithPort(2, kSmallSlot, [&](ShmPort& port, int rank) {
+      const auto ring_bytes = static_cast<uint64_t>(port.arena().layout().ring_bytes());
+      PairLine& line = port.arena().pair(1, 0);
+      if (rank == 1) {
+        if (sends) line.consumed.store(uint64_t{0} - ring_bytes - 1);
+        if (!sends) line.produced.store(ring_bytes + 1);
+        return both.arrive_and_wait();
+      }
+      both.arrive_and_wait();
+      std::array<uint8_t, 100> bytes{};
+      const SendTransfer send{1, bytes.data(), bytes.size()};
+      const ReceiveTransfer receive{1, bytes.data(), bytes.size()};
+      const Status status = sends ? port.transport().Exchange({&send, 1}, {})
+                                  : port.transport().Exchange({}, {&receive, 1});
+      EXPECT_EQ(status.code(), StatusCode::kInternal);
+      EXPECT_THAT(status.message(), StartsWith("rank 1 (host h, pid "));
+      EXPECT_THAT(status.message(), HasSubstr("than the 8192 there is room for"));
+    });
+  }
+}
+
 // The kernel has no answer any more: the descriptor means another file.
 TEST(ArenaFile, OnlyTheKernelSaysThatNobodyHoldsALock) {
   const ShmDirectory directory;
