@@ -23,6 +23,7 @@ namespace mydist::shm {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::vector<int> AllOf(int size) {
   std::vector<int> all(static_cast<size_t>(size));
@@ -77,7 +78,9 @@ TEST_P(MixedPlaces, GiveTheSameBitsAsProcesses) {
 TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
   constexpr int64_t kCount = 64 << 10;
   std::promise<void> is_working;
+  constexpr std::chrono::milliseconds kLong{2500};
   std::atomic<bool> has_returned{false};
+  std::atomic<bool> has_waited_long{false};
   OnThreadsWithPort(3, kSmallSlot, [&](ShmPort& port, int rank) {
     const std::array<std::vector<int>, 3> peers{{{1, 2}, {0, 2}, {0, 1}}};
     const auto memory = port.heap()->Allocate(kCount * int64_t{sizeof(float)});
@@ -85,6 +88,10 @@ TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
     const Place place = port.peer_memory().PlaceOf(memory->get(), kCount * int64_t{sizeof(float)});
     const PlaceMessage message{place, place};
     if (rank == 0) {
+      port.WarnOfStalls(kLong, [&] {
+        has_waited_long.store(true);
+        return "it";
+      });
       ShmCollectives collectives(&port, AllOf(3));
       const Status status = collectives.Allreduce(memory->get(), kCount, {DataType::kFloat32});
       has_returned.store(true);
@@ -102,10 +109,21 @@ TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
     is_working.set_value();
     const RankLine& other = port.arena().rank_line(0);
     while (other.presence.load() != Presence::kLeft && !has_returned.load()) sched_yield();
+    // However long it takes, as when it is stopped by a signal.
+    while (!has_waited_long.load() && !has_returned.load()) sched_yield();
     EXPECT_FALSE(has_returned.load());
     port.Leave("");
   });
   EXPECT_TRUE(has_returned.load());
+}
+
+int64_t SleepsOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  const std::string key = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size()));
+  }
+  return 0;
 }
 
 // The direct way alone, from the smallest tensor on.
@@ -121,12 +139,12 @@ TEST(DirectCollectives, TakeTensorsOfAnySize) {
       CrossMemoryAttach::kOn);
 }
 
-// From now on process_vm_readv is refused in this process, as it is in many containers.
-void RefuseCrossMemory() {
+// From now on this call fails in this process, as it does in many containers.
+void Refuse(uint32_t call, uint32_t error) {
   std::array<sock_filter, 4> program = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_process_vm_readv},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | error},
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
   }};
   const sock_fprog filter{program.size(), program.data()};
@@ -138,7 +156,7 @@ TEST(CrossMemory, RefusedByOneIsUsedByNobody) {
   constexpr int kSize = 3;
   const ShmDirectory directory;
   ForkedRanks ranks(kSize, [&](const ForkedRanks::Seat& seat) {
-    if (seat.rank == 1) RefuseCrossMemory();
+    if (seat.rank == 1) Refuse(SYS_process_vm_readv, EPERM);
     ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
     options.cross_memory_attach = CrossMemoryAttach::kOn;
     const auto port = OpenPort(options, seat.exchange);
@@ -170,15 +188,6 @@ TEST(PeerMemory, ChecksWhatPeersSay) {
     EXPECT_THAT(status.message(), HasSubstr("cannot be reached (8 bytes at 64): Bad address"));
     EXPECT_THAT(status.message(), HasSubstr("MYDIST_CROSS_MEMORY_ATTACH=off does without"));
   });
-}
-
-int64_t SleepsOf(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  const std::string key = "voluntary_ctxt_switches:";
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(key.size()));
-  }
-  return 0;
 }
 
 // Its peers look more than once whether it is dead, and go on when it does.
