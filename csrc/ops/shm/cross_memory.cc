@@ -1,5 +1,6 @@
 #include "ops/shm/cross_memory.h"
 
+#include <sys/mman.h>
 #include <sys/uio.h>
 
 #include <cerrno>
@@ -46,6 +47,17 @@ int Read(pid_t pid, uint64_t address, void* memory, int64_t bytes) {
 int Write(pid_t pid, uint64_t address, const void* memory, int64_t bytes) {
   // Only read; one loop serves both ways.
   return Copy(process_vm_writev, pid, address, const_cast<void*>(memory), bytes);
+}
+
+bool IsMapped(const void* memory, int64_t bytes) {
+  constexpr uintptr_t kPage = kPageBytes;
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t end = address + static_cast<uintptr_t>(bytes);
+  unsigned char is_resident = 0;  // Of no interest: the call fails where there is no memory.
+  for (uintptr_t page = address / kPage * kPage; page < end; page += kPage) {
+    if (mincore(reinterpret_cast<void*>(page), kPage, &is_resident) != 0) return false;
+  }
+  return true;
 }
 
 uint64_t ProbeAddress(const Nonce& nonce) {

@@ -16,6 +16,9 @@ namespace mydist::shm::cross_memory {
 int Read(pid_t pid, uint64_t address, void* memory, int64_t bytes);
 int Write(pid_t pid, uint64_t address, const void* memory, int64_t bytes);
 
+// Whether all of these bytes of this process are mapped.
+bool IsMapped(const void* memory, int64_t bytes);
+
 // Memory of this process for peers to try their hands on; holds `nonce` from now on.
 uint64_t ProbeAddress(const Nonce& nonce);
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/clock.h"
 #include "ops/element.h"
 #include "ops/shm/cross_memory.h"
 
@@ -38,7 +39,7 @@ Status PeerMemory::Read(int peer, const Place& place, void* memory, int64_t byte
     CopyBytes(memory, view, bytes);
     return Status::Ok();
   }
-  return Outcome(peer, place, bytes,
+  return Outcome(peer, {place, memory, bytes},
                  cross_memory::Read(static_cast<pid_t>(arena_->rank_line(peer).pid.load()),
                                     static_cast<uint64_t>(place.position), memory, bytes));
 }
@@ -50,20 +51,28 @@ Status PeerMemory::Write(int peer, const Place& place, const void* memory, int64
     CopyBytes(view, memory, bytes);
     return Status::Ok();
   }
-  return Outcome(peer, place, bytes,
+  return Outcome(peer, {place, memory, bytes},
                  cross_memory::Write(static_cast<pid_t>(arena_->rank_line(peer).pid.load()),
                                      static_cast<uint64_t>(place.position), memory, bytes));
 }
 
-Status PeerMemory::Outcome(int peer, const Place& place, int64_t bytes, int error) const {
+// Memory that a dying process has lost already, or that of another one with its pid, looks like a
+// wrong place. Its lock goes last.
+Status PeerMemory::Outcome(int peer, const Transfer& transfer, int error) const {
   if (error == 0) return Status::Ok();
-  if (error == ESRCH) {
-    // Its memory is gone already, its lock will be in a moment.
-    const Status gone = waiter_->Await({{&peer, 1}, {&peer, 1}}, [] { return false; });
-    return gone;
+  const std::string bytes = std::to_string(transfer.bytes);
+  if (error == EFAULT && !cross_memory::IsMapped(transfer.memory, transfer.bytes)) {
+    return Status::Internal("this rank's own tensor is not where it was (" + bytes +
+                            " bytes): " + std::generic_category().message(error) +
+                            ". Was it freed or resized during the collective?");
   }
-  return Status::Internal("the memory of " + arena_->Name(peer) + " cannot be reached (" +
-                          std::to_string(bytes) + " bytes at " + std::to_string(place.position) +
+  const bool is_gone = error == ESRCH;
+  const TimePoint end = is_gone ? kNever : Now() + kDeathGrace;
+  if (is_gone || !arena_->IsThisProcess(peer)) {
+    MYDIST_RETURN_IF_ERROR(waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return Now() >= end; }));
+  }
+  return Status::Internal("the memory of " + arena_->Name(peer) + " cannot be reached (" + bytes +
+                          " bytes at " + std::to_string(transfer.place.position) +
                           "): " + std::generic_category().message(error) +
                           ". Was its tensor freed or resized during the collective? "
                           "MYDIST_CROSS_MEMORY_ATTACH=off does without");

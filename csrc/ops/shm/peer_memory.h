@@ -3,6 +3,7 @@
 // the arena. What a peer says is checked: a wrong place is an error, never a crash.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -40,7 +41,15 @@ class PeerMemory {
   Status Write(int peer, const Place& place, const void* memory, int64_t bytes) const;
 
  private:
-  Status Outcome(int peer, const Place& place, int64_t bytes, int error) const;
+  // Until the end of a process is known for sure.
+  static constexpr std::chrono::milliseconds kDeathGrace{250};
+
+  struct Transfer {
+    const Place& place;  // The peer's.
+    const void* memory;  // Our own.
+    int64_t bytes;
+  };
+  Status Outcome(int peer, const Transfer& transfer, int error) const;
 
   const Arena* const arena_;
   Waiter* const waiter_;

@@ -170,6 +170,59 @@ TEST(CrossMemory, RefusedByOneIsUsedByNobody) {
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
 
+class PeerMemoryError : public ::testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Of, PeerMemoryError, ::testing::Values(EFAULT, EPERM, ESRCH),
+                         [](const auto& instance) {
+                           return std::string(strerrorname_np(static_cast<int>(instance.param)));
+                         });
+
+// A dying process loses its memory first; and its pid may be another's, of another user.
+TEST_P(PeerMemoryError, OfAPeerThatHasDiedSaysSo) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    seat.report();
+    if (seat.rank == 1) pause();
+    Refuse(SYS_process_vm_readv, GetParam());
+    while (!port->arena().HasEnded(1)) sched_yield();
+    uint64_t buffer = 0;
+    const Status status = port->peer_memory().Read(1, {PlaceKind::kPrivate, 4096}, &buffer, 8);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    EXPECT_THAT(status.message(), StartsWith("rank 1 (host h, pid "));
+  });
+  ranks.AwaitReports(2);
+  ranks.Kill(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(PeerMemory, NamesWhoseMemoryIsGone) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    if (seat.rank == 1) {
+      seat.report();
+      pause();
+    }
+    const auto text = [&](const void* theirs, void* own) {
+      const Place place{PlaceKind::kPrivate,
+                        static_cast<int64_t>(reinterpret_cast<uintptr_t>(theirs))};
+      const Status status = port->peer_memory().Read(1, place, own, 8);
+      EXPECT_EQ(status.code(), StatusCode::kInternal);
+      return status.message();
+    };
+    static uint64_t there = 0;  // In the parent, and so in both ranks.
+    EXPECT_THAT(text(nullptr, &there), StartsWith("the memory of rank 1 (host h, pid "));
+    void* const freed =
+        mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(freed, kPageBytes);
+    EXPECT_THAT(text(&there, freed), StartsWith("this rank's own tensor is not where it was"));
+  });
+  ranks.AwaitReports(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
 TEST(PeerMemory, ChecksWhatPeersSay) {
   OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
     const PeerMemory& memory = port.peer_memory();
