@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/waking.h"
@@ -35,7 +36,10 @@ void Waiter::AnnounceSleep(bool asleep) {
   arena_->rank_line(arena_->index()).asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
   if (!asleep) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleepers_order_) SleeperBarrier();
+  if (!sleepers_order_ || is_blind_ || SleeperBarrier()) return;
+  is_blind_ = true;
+  MYDIST_LOG(kWarning) << "the kernel refuses membarrier, which it allowed at the start; waiting "
+                          "for other ranks of the host now means to look every millisecond";
 }
 
 void Waiter::Pause() const {
@@ -49,7 +53,7 @@ void Waiter::Pause() const {
 }
 
 bool Waiter::SleepUntilRung(Bell& bell, uint32_t rings) {
-  return SleepOnBell(bell, rings, kCheckInterval);
+  return SleepOnBell(bell, rings, is_blind_ ? kBlindInterval : kCheckInterval);
 }
 
 bool Waiter::AnyLeft(std::span<const int> peers) const {

@@ -56,6 +56,8 @@ class Waiter {
   static constexpr int kYields = 4;
   // A rank that dies rings no bell.
   static constexpr std::chrono::milliseconds kCheckInterval{50};
+  // Nor may one that lives, while is_blind_.
+  static constexpr std::chrono::milliseconds kBlindInterval{1};
 
   bool IsOver(int look, TimePoint spin_end) const {
     if (is_crowded_) return look > kYields;
@@ -77,7 +79,8 @@ class Waiter {
       if (has_changed || ready()) return Status::Ok();
       stall_warning_.Look(wait, peers.needed);
       // Others may ring all the time.
-      if (was_rung && !AnyLeft(peers.needed) && Now() < next_check) continue;
+      const bool is_early = was_rung || is_blind_;
+      if (is_early && !AnyLeft(peers.needed) && Now() < next_check) continue;
       next_check = Now() + kCheckInterval;
       const Status status = arena_->CheckPeers(peers.all, peers.needed);
       // What a peer did before it went counts.
@@ -91,6 +94,7 @@ class Waiter {
   Arena* const arena_;
   const bool is_crowded_;
   const bool sleepers_order_;  // Not who posts; see waking.h.
+  bool is_blind_ = false;      // They should, but this one cannot any more.
   StallWarning stall_warning_;
 };
 

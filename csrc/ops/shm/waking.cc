@@ -4,17 +4,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/check.h"
-
 namespace mydist::shm {
 
 bool AcceptSleeperBarriers() {
-  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
+         SleeperBarrier();
 }
 
-void SleeperBarrier() {
-  // Cannot fail: this process has registered as well.
-  MYDIST_CHECK(syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0);
+bool SleeperBarrier() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
 }  // namespace mydist::shm

@@ -9,7 +9,8 @@ namespace mydist::shm {
 bool AcceptSleeperBarriers();
 
 // After storing "asleep", before the last look: every process that accepts barriers has run a fence
-// when this returns.
-void SleeperBarrier();
+// when this returns true. False where the kernel does not let this process (a seccomp filter that
+// came after the start): who posts then may not see the sleeper.
+[[nodiscard]] bool SleeperBarrier();
 
 }  // namespace mydist::shm

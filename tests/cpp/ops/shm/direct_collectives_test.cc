@@ -223,6 +223,27 @@ TEST(PeerMemory, NamesWhoseMemoryIsGone) {
   EXPECT_EQ(ranks.Wait(0), 0);
 }
 
+// A filter that came after the start: waiting goes on, only with more looks.
+TEST(Waiter, GoesOnWhenTheKernelRefusesBarriers) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    Refuse(SYS_membarrier, EPERM);
+    if (seat.rank == 1) raise(SIGSTOP);  // So that the other one sleeps.
+    RunMixedPlaces(*port, seat.rank, 2, 30);
+  });
+  int status = 0;
+  ASSERT_EQ(waitpid(ranks.pid(1), &status, WUNTRACED), ranks.pid(1));
+  const int64_t sleeps = SleepsOf(ranks.pid(0));
+  while (SleepsOf(ranks.pid(0)) < sleeps + 4) {
+    ASSERT_EQ(waitpid(ranks.pid(0), &status, WNOHANG), 0) << "it has ended";
+    sched_yield();
+  }
+  kill(ranks.pid(1), SIGCONT);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
 TEST(PeerMemory, ChecksWhatPeersSay) {
   OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
     const PeerMemory& memory = port.peer_memory();
