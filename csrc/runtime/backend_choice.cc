@@ -1,5 +1,7 @@
 #include "runtime/backend_choice.h"
 
+#include <algorithm>
+
 namespace mydist {
 namespace {
 
@@ -26,6 +28,22 @@ Status NothingFits(const BackendFacts& facts) {
 }
 
 }  // namespace
+
+bool MayTakeGloo(const BackendFacts& facts) {
+  if (facts.asked == "local") return false;
+  return facts.asked == "gloo" || !facts.is_one_host || !facts.no_arena_reason.empty();
+}
+
+std::string NoGlooReason(const std::vector<std::string>& reasons,
+                         const std::vector<std::string>& hosts) {
+  const auto lacks = [](const std::string& reason) { return !reason.empty(); };
+  const auto first = std::find_if(reasons.begin(), reasons.end(), lacks);
+  if (first == reasons.end()) return "";
+  if (std::all_of(reasons.begin(), reasons.end(), lacks)) return *first;
+  const auto rank = static_cast<size_t>(first - reasons.begin());
+  return "rank " + std::to_string(rank) + " (host " + hosts[rank] +
+         ") has none, other ranks do; install the same build of mydist on every host: " + *first;
+}
 
 Result<BackendChoice> ChooseBackend(const BackendFacts& facts) {
   if (facts.asked == "local") return ChooseLocal(facts);

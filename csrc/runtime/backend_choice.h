@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -12,8 +13,15 @@ struct BackendFacts {
   std::string asked;  // "auto", "local" or "gloo".
   bool is_one_host = false;
   std::string no_arena_reason;  // Empty: the ranks of each host share memory.
-  std::string no_gloo_reason;   // Empty: this build has Gloo, and it loads here.
+  std::string no_gloo_reason;   // Empty: Gloo loads on every rank.
 };
+
+// Whether the choice depends on no_gloo_reason.
+bool MayTakeGloo(const BackendFacts& facts);
+
+// What ranks say why they have no Gloo, by rank, as one reason for all; empty: all have it.
+std::string NoGlooReason(const std::vector<std::string>& reasons,
+                         const std::vector<std::string>& hosts);
 
 struct BackendChoice {
   std::string name;  // "local" or "gloo".

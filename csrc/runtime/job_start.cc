@@ -169,6 +169,23 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   return job;
 }
 
+// Of the whole job: else some ranks would connect over Gloo and wait for those that cannot.
+Result<std::string> AgreeOnNoGlooReason(const Seat& seat, const std::vector<std::string>& hosts) {
+  const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
+  const std::string mine = gloo.ok() ? "" : gloo.status().message();
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,
+                          seat.exchange(Bytes(mine.begin(), mine.end())));
+  if (blobs.size() != hosts.size()) {
+    return Status::Internal("the exchange before the choice of a backend answered for " +
+                            std::to_string(blobs.size()) + " ranks, expected " +
+                            std::to_string(hosts.size()) +
+                            "; is a rendezvous of another job still running?");
+  }
+  std::vector<std::string> reasons;
+  for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
+  return NoGlooReason(reasons, hosts);
+}
+
 // The ranks meet first and then choose.
 Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& config) {
   if (!options.exchange) {
@@ -179,13 +196,15 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   const Seat seat{options.rank, options.size, options.backend, options.exchange};
   MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
   MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting.topology, config));
-  const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
-  MYDIST_ASSIGN_OR_RETURN(
-      const BackendChoice choice,
-      ChooseBackend({.asked = options.backend,
+  BackendFacts facts{.asked = options.backend,
                      .is_one_host = HostCount(meeting.topology) == 1,
                      .no_arena_reason = memory.reason,
-                     .no_gloo_reason = gloo.ok() ? "" : gloo.status().message()}));
+                     .no_gloo_reason = ""};
+  if (MayTakeGloo(facts)) {
+    MYDIST_ASSIGN_OR_RETURN(facts.no_gloo_reason,
+                            AgreeOnNoGlooReason(seat, meeting.topology.hosts));
+  }
+  MYDIST_ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(facts));
   StartedJob job{.backend = choice.name,
                  .topology = std::move(meeting.topology),
                  .connection = {},

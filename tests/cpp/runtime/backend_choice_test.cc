@@ -46,5 +46,21 @@ TEST(BackendChoice, WhatIsMissingIsAnErrorThatSaysWhatToDo) {
               HasSubstr("needs memory that the ranks share, and there is none: no room"));
 }
 
+TEST(BackendChoice, AsksForGlooOnlyWhereItMayBeTaken) {
+  EXPECT_FALSE(MayTakeGloo({.asked = "auto", .is_one_host = true}));
+  EXPECT_FALSE(MayTakeGloo({.asked = "local", .no_arena_reason = "no room"}));
+  EXPECT_TRUE(MayTakeGloo({.asked = "gloo", .is_one_host = true}));
+  EXPECT_TRUE(MayTakeGloo({.asked = "auto", .is_one_host = true, .no_arena_reason = "no room"}));
+  EXPECT_TRUE(MayTakeGloo({.asked = "auto"}));
+}
+
+TEST(BackendChoice, NamesTheRankWithoutGloo) {
+  EXPECT_EQ(NoGlooReason({"", ""}, {"a", "b"}), "");
+  EXPECT_EQ(NoGlooReason({"not built", "not built"}, {"a", "b"}), "not built");
+  EXPECT_THAT(NoGlooReason({"", "cannot be loaded"}, {"a", "b"}),
+              AllOf(HasSubstr("rank 1 (host b)"), HasSubstr("cannot be loaded"),
+                    HasSubstr("install the same build")));
+}
+
 }  // namespace
 }  // namespace mydist

@@ -19,6 +19,13 @@ TEST(GlooProcesses, PassTheConformanceSuites) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
 }
 
+// Else those that have it would wait for the one that has not.
+TEST(GlooStart, WhereOneRankHasNoneAllHearOfIt) {
+  ProcessJob job("start_without_gloo", 3);
+  for (int round = 0; round < 2; ++round) job.ServeRound();  // Hellos, and who has Gloo.
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
+}
+
 class GlooKilledRank : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GlooKilledRank, IsReportedByEverySurvivorWithinASecond) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include "backends/gloo/gloo_jobs.h"
 #include "conformance/control_plane_suite.h"
 #include "conformance/transport_suite.h"
+#include "runtime/process.h"
 
 extern char** environ;
 
@@ -96,6 +99,27 @@ void TransferLoss(Seat& seat) {
   seat.Report();
 }
 
+// The last rank cannot load Gloo, and remembers that.
+void StartWithoutGloo(int rank, int size, const BootstrapExchange& exchange) {
+  setenv("MYDIST_SHARED_MEMORY", "0", 1);
+  if (rank == size - 1) {
+    rlimit files{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const rlimit none{0, files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ASSERT_FALSE(LoadPlugin("gloo").ok());
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  }
+  const Status status = process::Init({.rank = rank, .size = size, .exchange = exchange});
+  EXPECT_EQ(status.code(), StatusCode::kInternal) << status.ToString();
+  for (const char* part : {"and Gloo is not to be had (rank 2 (host ", "has none, other ranks do",
+                           "install the same build of mydist", "cannot be loaded"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+}
+
+int ExitCode() { return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0; }
+
 }  // namespace
 
 int RunScenario(const std::string& name, int rank, int size, int socket) {
@@ -107,13 +131,17 @@ int RunScenario(const std::string& name, int rank, int size, int socket) {
     for (int peer = 0; peer < size; ++peer) all.push_back(ReadBlob(socket));
     return all;
   };
+  if (name == "start_without_gloo") {
+    StartWithoutGloo(rank, size, exchange);
+    return ExitCode();
+  }
   const Config config;
   Result<Connection> connection = ConnectGloo(rank, size, exchange, config);
   EXPECT_TRUE(connection.ok()) << connection.status().ToString();
   if (!connection.ok()) return 2;
   Seat seat{std::move(connection).value(), socket};
   scenarios.at(name)(seat);
-  return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+  return ExitCode();
 }
 
 ProcessJob::ProcessJob(const std::string& scenario, int size) {
