@@ -18,22 +18,18 @@ WORKERS = TESTS / "multiproc" / "workers"
 STALL_SECONDS = 20
 
 # Under which some suites run.
+_SHARED = {"MYDIST_SHARED_MEMORY": "1"}  # Its default, which backend_environment() takes away.
+# The machine may be slow: a rank that is late is no reason to negotiate.
+_FROZEN = _SHARED | {"MYDIST_FREEZE_AFTER": "2", "MYDIST_STALL_WARNING_SECONDS": "600"}
 _ENVIRONMENTS = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
-    "shared": {"MYDIST_SHARED_MEMORY": "1"},
-    # The machine may be slow: a rank that is late is no reason to negotiate.
-    "frozen": {
-        "MYDIST_SHARED_MEMORY": "1",
-        "MYDIST_FREEZE_AFTER": "2",
-        "MYDIST_STALL_WARNING_SECONDS": "600",
-    },
-    "hosts": {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"},
-    "frozen_hosts": {
-        "MYDIST_SHARED_MEMORY": "1",
-        "MYDIST_FREEZE_AFTER": "2",
-        "MYDIST_STALL_WARNING_SECONDS": "600",
-        "TEST_RANKS_PER_HOST": "2",
-    },
+    "shared": _SHARED,
+    "steady": _SHARED,
+    "steady_hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
+    "frozen": _FROZEN,
+    "hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
+    "frozen_hosts": _FROZEN | {"TEST_RANKS_PER_HOST": "2"},
+    "frozen_lone": _FROZEN | {"TEST_RANKS_PER_HOST": "1"},
 }
 
 

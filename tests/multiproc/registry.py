@@ -73,6 +73,7 @@ SUITES = {
     # What a schedule without negotiation must not change.
     "frozen": (
         "freezing",
+        "deviating",
         "allreduce",
         "gathering",
         "moving",
@@ -87,9 +88,15 @@ SUITES = {
         "point_to_point",
         "joining",
     ),
+    # With the settings as they come: what costs nothing once steps repeat themselves.
+    "steady": ("freezing", "waiting"),
+    "steady_hosts": ("freezing",),
+    # One rank on each of several hosts: nobody to share memory with.
+    "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),
     # The same on several hosts, in part.
     "frozen_hosts": (
         "freezing",
+        "deviating",
         "allreduce",
         "gathering",
         "mismatch",

@@ -14,10 +14,12 @@ from multiproc.job import WORKERS, launch
 EVERY_PATH = str(WORKERS / "every_path.py")
 
 KERNELS = ("portable", "avx2", "avx512")
+FROZEN = {"MYDIST_FREEZE_AFTER": "2", "MYDIST_STALL_WARNING_SECONDS": "600"}
+NEGOTIATED = {"MYDIST_FREEZE_AFTER": "0"}
 SHARED: dict[str, dict[str, str]] = {
     "auto": {},
-    "attach": {"MYDIST_CROSS_MEMORY_ATTACH": "on"},
-    "slots": {"MYDIST_CROSS_MEMORY_ATTACH": "off"},
+    "attach": {"MYDIST_CROSS_MEMORY_ATTACH": "on"} | FROZEN,
+    "slots": {"MYDIST_CROSS_MEMORY_ATTACH": "off"} | NEGOTIATED,
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     **{kernels: {"MYDIST_SIMD": kernels} for kernels in KERNELS},
 }
@@ -46,6 +48,9 @@ def expect_equal_bits(ranks: list[dict[str, Any]], paths: dict[str, dict[str, st
             different = [call for call in first if path["results"][call] != first[call]]
             assert path["results"].keys() == first.keys()
             assert not different, f"rank {rank}, {name}: other bits in {different}"
+    for report in ranks:  # The schedules are what they are called.
+        assert report["slots"]["frozen_steps"] == 0
+        assert (report["attach"]["frozen_steps"] > 0) == (len(ranks) > 1)
     # What gives everybody the same must have done so.
     for call in ("Sum 70000 torch.float32", "Adasum 70000", "grouped", "allgather 3000"):
         assert len({report["auto"]["results"][call] for report in ranks}) == 1, call

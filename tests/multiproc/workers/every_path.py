@@ -3,7 +3,7 @@
 PATHS is JSON: {name: environment}. The job runs once for each that the CPU allows, from init to
 shutdown, with the same inputs; each is overwritten as soon as its call has returned. Results are
 compared with float64, and rank r writes FOLDER/rank<r>.json: {name: {"kernels": …, "path": …,
-"results": {call: SHA-256 of the bytes}}}.
+"frozen_steps": …, "results": {call: SHA-256 of the bytes}}}.
 """
 
 from __future__ import annotations
@@ -161,6 +161,26 @@ def moves(results: Results, rows: int) -> None:
     results[f"reduce {rows}"] = digest([] if rooted is None else [rooted])
 
 
+def repeated(results: Results) -> None:
+    """The same step again and again, until nobody negotiates it any more where that may be."""
+    kept: list[torch.Tensor] = []
+    for step in range(60):
+        tensors = [mine(count) + step for count in (5, 400, 5_000)]
+        handles = [
+            md.allreduce_async(tensor, op=md.Sum, name=f"again {i}")
+            for i, tensor in enumerate(tensors)
+        ]
+        sums = [md.synchronize(handle) for handle in handles]
+        rows = md.allgather(mine(28) + step, name="rows again")
+        spoil(*tensors)
+        expect_equal(rows, torch.cat([content(r, 28) + step for r in range(md.size())]))
+        for result, count in zip(sums, (5, 400, 5_000), strict=True):
+            wanted, magnitude = expected(count, "Sum", torch.float32)
+            expect_close(result, wanted + md.size() * step, magnitude + md.size() * step)
+        kept += [*sums, rows]
+    results["repeated"] = digest(kept)
+
+
 def training(results: Results) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Linear(300, 70))
@@ -191,13 +211,19 @@ def main() -> None:
         results: Results = {}
         reductions(results)
         many(results)
+        repeated(results)
         for rows in (28, 3_000, 60_000):
             moves(results, rows)
         if md.size() <= 3:  # It takes each rank a second of imports.
             training(results)
         facts = md.explain().facts
         kernels, data_path = facts["kernels"].choice, facts["data path"]
-        report[name] = {"kernels": kernels, "path": str(data_path), "results": results}
+        report[name] = {
+            "kernels": kernels,
+            "path": str(data_path),
+            "frozen_steps": md.stats()["frozen_steps"],
+            "results": results,
+        }
         rank = md.rank()
         md.shutdown()
     (folder / f"rank{rank}.json").write_text(json.dumps(report))
