@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import mydist as md
+from multiproc.arena_memory import arena_bytes, lies_in_arena
 from multiproc.checks.models import expect_equal_parameters, loss_of, tiny_model
 from multiproc.registry import check
 
@@ -148,6 +149,40 @@ def gradients_stay_where_they_are(to_none: bool) -> None:
         assert reducer.copied_bytes() - copied == (reducer.slot_bytes() if to_none else 0)
     md.barrier()
     assert md.stats()["pack_bytes"] == packed
+
+
+def shares_memory() -> bool:
+    return md.explain().facts["data path"].choice.startswith("shared memory")
+
+
+@check(min_size=2, cases=[(True,), (False,)])
+def gradients_lie_where_all_ranks_reach_them(to_none: bool) -> None:
+    model = wide_model()
+    optimizer = wrapped(model, True)
+    for number in range(3):
+        optimizer.zero_grad(set_to_none=to_none)
+        loss(model, number).backward()
+        optimizer.step()
+        found = {
+            n: lies_in_arena(p.grad) for n, p in model.named_parameters() if p.grad is not None
+        }
+        assert found == dict.fromkeys(dict(model.named_parameters()), shares_memory()), number
+    assert not any(lies_in_arena(p) for p in model.parameters())  # Or the test sees it anywhere.
+
+
+@check(min_size=2)
+def what_is_fused_is_packed_where_all_ranks_reach_it() -> None:
+    count, tensors = 1 << 19, 6  # More than anybody has fused before.
+    packed, taken = md.stats()["pack_bytes"], arena_bytes()
+    assert (taken > 0) == shares_memory()
+    md.barrier()  # All have looked.
+    total = 4 * count * tensors
+    md.grouped_allreduce([torch.ones(count) for _ in range(tensors)], name="wide")
+    md.barrier()  # Of what is counted as packed, too.
+    assert md.stats()["pack_bytes"] - packed == total
+    grown = arena_bytes() - taken
+    assert grown >= md.local_size() * total // 2 if shares_memory() else grown == 0, grown
+    md.barrier()
 
 
 def resident_bytes() -> int:
