@@ -41,7 +41,7 @@ function(mydist_test name)
 endfunction()
 
 set(MYDIST_TEST_NAMES "")
-foreach(_folder base config world controller ops runtime timeline)
+foreach(_folder base config world controller ops runtime timeline allocation)
   mydist_sources(_files "*.cc" tests/cpp/${_folder} tests/cpp/${_folder}/shm)
   if(_files)
     mydist_test(test_${_folder} ${_files})

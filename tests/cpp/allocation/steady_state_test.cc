@@ -1,0 +1,125 @@
+// In the steady state a collective in shared memory allocates nothing, and an engine little.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "allocation/allocation_count.h"
+#include "ops/shm/shm_collectives.h"
+#include "ops/shm/shm_ranks.h"
+#include "runtime/engine_job.h"
+
+namespace mydist {
+namespace {
+
+constexpr int kSize = 3;
+
+// Of `calls` of `call`, once there have been some.
+int64_t AllocationsOf(int calls, const std::function<void()>& call) {
+  for (int i = 0; i < 100; ++i) call();
+  const int64_t before = AllocationCount();
+  for (int i = 0; i < calls; ++i) call();
+  return AllocationCount() - before;
+}
+
+TEST(AllocationCount, SeesAVectorAndAnOverAlignedObject) {
+  struct alignas(128) Line {
+    char bytes[128];
+  };
+  // Held elsewhere, or the compiler may do without them.
+  std::vector<int> vector;
+  std::unique_ptr<Line> line;
+  const int64_t allocations = AllocationsOf(5, [&] {
+    vector = std::vector<int>(7);
+    line = std::make_unique<Line>();
+  });
+  EXPECT_EQ(allocations, 10);
+}
+
+using Call = std::function<Status(Collectives& collectives, float* data, float* other)>;
+struct Case {
+  const char* name;
+  Call call;
+  int calls = 50;
+};
+
+std::vector<Case> CasesOf(int64_t count) {
+  const std::vector<int64_t> counts(kSize, count / kSize);
+  std::vector<int64_t> bytes = counts;
+  for (int64_t& part : bytes) part *= int64_t{sizeof(float)};
+  return {
+      {"allreduce", [=](auto& c, float* data, float*) { return c.Allreduce(data, count, {}); },
+       1000},
+      {"reduce",
+       [=](auto& c, float* data, float* other) { return c.Reduce(data, other, count, {}, 1); }},
+      {"reducescatter", [=](auto& c, float* data,
+                            float* other) { return c.Reducescatter(data, other, counts, {}); }},
+      {"allgather",
+       [=](auto& c, float* data, float* other) { return c.Allgather(data, other, bytes); }},
+      {"gather",
+       [=](auto& c, float* data, float* other) { return c.Gather(data, other, bytes, 2); }},
+      {"scatter",
+       [=](auto& c, float* data, float* other) { return c.Scatter(data, bytes, other, 0); }},
+      {"broadcast", [=](auto& c, float* data,
+                        float*) { return c.Broadcast(data, count * int64_t{sizeof(float)}, 1); }},
+      {"alltoall",
+       [=](auto& c, float* data, float* other) { return c.Alltoall(data, bytes, other, bytes); }},
+      {"barrier", [](auto& c, float*, float*) { return c.Barrier(); }},
+  };
+}
+
+class SharedMemory : public ::testing::TestWithParam<shm::CrossMemoryAttach> {};
+INSTANTIATE_TEST_SUITE_P(Attach, SharedMemory,
+                         ::testing::Values(shm::CrossMemoryAttach::kOn,
+                                           shm::CrossMemoryAttach::kOff));
+
+TEST_P(SharedMemory, CollectivesAllocateNothing) {
+  shm::OnThreadsWithPort(
+      kSize, shm::kSmallSlot,
+      [](shm::ShmPort& port, int) {
+        std::vector<int> all(kSize);
+        std::iota(all.begin(), all.end(), 0);
+        shm::ShmCollectives collectives(&port, all);
+        const auto shared = port.heap()->Allocate(2 * 60000 * int64_t{sizeof(float)});
+        ASSERT_TRUE(shared.ok());
+        std::vector<float> private_memory(2 * 60000);
+        // Within a post, in a slot, folded where they lie.
+        for (const int64_t count : {6, 600, 60000}) {
+          for (float* data : {private_memory.data(), reinterpret_cast<float*>(shared->get())}) {
+            for (const Case& test : CasesOf(count)) {
+              const int64_t allocations = AllocationsOf(test.calls, [&] {
+                const Status status = test.call(collectives, data, data + 60000);
+                EXPECT_TRUE(status.ok()) << status.ToString();
+              });
+              EXPECT_EQ(allocations, 0) << test.name << " of " << count;
+            }
+          }
+        }
+      },
+      GetParam());
+}
+
+// 28 on one rank and 30 on the other, here and today. Who waits drives, so all is seen.
+TEST(EngineAllocations, OfACallAreFew) {
+  constexpr int kCalls = 1000;
+  constexpr int64_t kMost = 40;
+  const WaitPolicy tireless{.patience = std::chrono::hours(1), .linger = std::chrono::hours(1)};
+  EngineJob job(2, {.shares_memory = true, .wait_policy = tireless});
+  job.OnEveryRank([](EngineRank& rank) {
+    std::vector<float> data(1000, 0.0F);
+    const auto reduce = [&] {
+      const Status status = rank.Run(Allreduce("gradient", &data), Pace::kDriven);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    };
+    for (int thousand = 0; thousand < 4; ++thousand) {
+      const int64_t allocations = AllocationsOf(kCalls, reduce);
+      EXPECT_LE(allocations, kMost * kCalls) << "in thousand " << thousand;
+    }
+    EXPECT_GT(rank.engine->stats().frozen_steps, 3 * kCalls);
+  });
+}
+
+}  // namespace
+}  // namespace mydist
