@@ -13,7 +13,7 @@ def is_arena(path: str) -> bool:
     return path.startswith("/dev/shm/") and path.endswith(" (deleted)")
 
 
-def arenas_mapped_by(pid: int | str) -> dict[range, str]:
+def mapped_arenas(pid: str) -> dict[range, str]:
     """The arenas' files by the addresses where the process has mapped them."""
     found = {}
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
@@ -25,19 +25,31 @@ def arenas_mapped_by(pid: int | str) -> dict[range, str]:
     return found
 
 
+def open_arenas(pid: str) -> dict[int, str]:
+    """The arenas' files by the descriptors of the process."""
+    found = {}
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        except FileNotFoundError:
+            continue  # Closed meanwhile.
+        if is_arena(path):
+            found[int(descriptor)] = path
+    return found
+
+
+def arenas_held_by(pid: str) -> set[str]:
+    """The names, with the number of the file in them, of arenas that cannot go because of it."""
+    return {*mapped_arenas(pid).values(), *open_arenas(pid).values()}
+
+
 def lies_in_arena(tensor: torch.Tensor) -> bool:
     """Whether all bytes of a dense tensor do; false for one without any."""
     first = tensor.data_ptr()
     last = first + tensor.numel() * tensor.element_size() - 1
-    return any(first in addresses and last in addresses for addresses in arenas_mapped_by("self"))
+    return any(first in addresses and last in addresses for addresses in mapped_arenas("self"))
 
 
 def arena_bytes() -> int:
     """Of memory that the arena's file takes up, for all ranks of this host. 0: there is none."""
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            if is_arena(os.readlink(f"/proc/self/fd/{descriptor}")):
-                return 512 * os.stat(int(descriptor)).st_blocks
-        except FileNotFoundError:
-            continue  # The one that listed them.
-    return 0
+    return sum(512 * os.stat(descriptor).st_blocks for descriptor in open_arenas("self"))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import random
 import re
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from multiproc.arena_memory import arenas_held_by
 from multiproc.job import WORKERS, Outcome, launch
 
 DOOMED = str(WORKERS / "doomed.py")
@@ -23,7 +26,10 @@ ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3 + ["shutdown"] * 2
 
 
 def unowned_arenas() -> set[str]:
-    """Files in /dev/shm that are arenas by name, and that no living rank has a lock on."""
+    """Files in /dev/shm that are arenas by name, and that no living rank has a lock on.
+
+    An arena has a name only where ranks do not see each other's processes, and for a moment.
+    """
     found = set()
     for name in filter(ARENA.fullmatch, os.listdir("/dev/shm")):
         try:
@@ -52,12 +58,26 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
+def held_arenas(names: set[str]) -> dict[str, set[str]]:
+    """Which of them, that have no name in /dev/shm, are not gone yet: by process."""
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            held = arenas_held_by(entry) & names
+        except OSError:
+            continue  # It has ended, or is not ours.
+        if held:
+            found[entry] = held
+    return found
+
+
 @pytest.fixture
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     before = unowned_arenas()
     (tmp_path / "tmp").mkdir()
     yield
     assert unowned_arenas() - before == set()
+    assert held_arenas(arenas_of(tmp_path)) == {}
     # torch makes a folder for what it compiles.
     temporary = [path.name for path in (tmp_path / "tmp").iterdir()]
     assert [name for name in temporary if not name.startswith("torchinductor")] == []
@@ -77,6 +97,11 @@ def run_doomed(
         if (path := folder / f"rank{rank}.txt").exists()
     }
     return outcome, reports
+
+
+def arenas_of(folder: Path) -> set[str]:
+    """What the ranks of a job, or those that have come so far, say that they share."""
+    return {name for path in folder.glob("arena*.txt") for name in path.read_text().splitlines()}
 
 
 def expect_killed(outcome: Outcome, victim: int) -> None:
@@ -103,6 +128,7 @@ def test_a_rank_is_killed(number: int, tmp_path: Path) -> None:
     moment = (phase, chance.randint(1, MOMENTS[phase]), chance.randrange(200_000))
     outcome, reports = run_doomed(3, "local", tmp_path, victim, moment)
     expect_killed(outcome, victim)
+    assert len(arenas_of(tmp_path)) == 1 or phase == "init"
     # Those that wait for it in init() are ended by the launcher; a rank that has come to the end of
     # its work does not need the others any more.
     others = {0, 1, 2} - {victim}
@@ -120,7 +146,21 @@ def test_a_rank_is_killed_in_a_hierarchy(victim: int, tmp_path: Path) -> None:
     hosts = {"MYDIST_SHARED_MEMORY": "1", "TEST_RANKS_PER_HOST": "2"}
     outcome, reports = run_doomed(4, "gloo", tmp_path, victim, moment, **hosts)
     expect_killed(outcome, victim)
+    assert len(arenas_of(tmp_path)) == 2  # One on each host.
     assert set(reports) == {0, 1, 2, 3} - {victim}, outcome.output
     for text in reports.values():
         assert "PeerLostError" in text, text
         assert leads_to(victim, text, reports), reports
+
+
+def test_who_holds_an_arena_is_found() -> None:
+    """Or the tests above find nobody, whatever happens."""
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:  # It has no name.
+        file.truncate(4096)
+        (name,) = arenas_held_by("self")
+        mapped = mmap.mmap(file.fileno(), 4096)
+        assert held_arenas({name}) == {str(os.getpid()): {name}}
+    # mmap keeps a descriptor of its own.
+    assert held_arenas({name}) == {str(os.getpid()): {name}}
+    mapped.close()
+    assert held_arenas({name}) == {}

@@ -4,7 +4,8 @@ PHASE "init" or "shutdown": the victim kills itself at the MOMENT-th function ca
 mydist of that phase. PHASE "work", or "train" for steps of an optimizer among it: a process beside
 it kills it after it has begun MOMENT collectives and the other has looked LOOKS times at nothing.
 
-Each other rank writes how it ended to RESULT_DIR/rank<r>.txt: an error, or "finished".
+Each other rank writes how it ended to RESULT_DIR/rank<r>.txt: an error, or "finished". Every rank
+that comes so far writes to RESULT_DIR/arena<r>.txt what /proc calls the memory that it shares.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from multiproc.arena_memory import arenas_held_by
 from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
@@ -104,13 +106,14 @@ def work(tell: Tell, rounds: Iterable[int], trains: bool = False) -> None:
     md.barrier()
 
 
-def live(victim: int, phase: str, moment: int, looks: int) -> None:
+def live(folder: Path, victim: int, phase: str, moment: int, looks: int) -> None:
     rank = int(os.environ["MYDIST_RANK"])
     pretend_hosts()
     if rank == victim and phase == "init":
         with killed_at_call(moment):
             md.init()
     md.init()
+    (folder / f"arena{rank}.txt").write_text("\n".join(arenas_held_by("self")))
     # The launcher ends the others soon after; they are to say first what they have seen.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # However late the kill comes, it is to come in the middle.
@@ -131,7 +134,7 @@ def main() -> None:
     folder, victim, phase, moment, looks = sys.argv[1:]
     report = Path(folder) / f"rank{os.environ['MYDIST_RANK']}.txt"
     try:
-        live(int(victim), phase, int(moment), int(looks))
+        live(Path(folder), int(victim), phase, int(moment), int(looks))
     except Exception as error:
         report.write_text(f"{type(error).__name__}: {error}")
         raise
