@@ -27,6 +27,7 @@ _ENVIRONMENTS = {
     "steady": _SHARED,
     "steady_hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen": _FROZEN,
+    "crowded": _FROZEN,
     "hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_hosts": _FROZEN | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_lone": _FROZEN | {"TEST_RANKS_PER_HOST": "1"},

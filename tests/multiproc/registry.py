@@ -91,6 +91,8 @@ SUITES = {
     # With the settings as they come: what costs nothing once steps repeat themselves.
     "steady": ("freezing", "waiting"),
     "steady_hosts": ("freezing",),
+    # More ranks than there are cores, on most machines.
+    "crowded": ("lateness",),
     # One rank on each of several hosts: nobody to share memory with.
     "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),
     # The same on several hosts, in part.

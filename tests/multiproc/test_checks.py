@@ -30,6 +30,8 @@ JOBS = [
     *[(2, backend, "steady") for backend in ("local", "gloo", "mpi")],
     (4, "gloo", "steady_hosts"),
     (3, "gloo", "frozen_lone"),
+    (5, "local", "crowded"),
+    (3, "mpi", "crowded"),
     (4, "gloo", "hosts"),
     (3, "mpi", "hosts"),
     (4, "gloo", "frozen_hosts"),
