@@ -83,8 +83,9 @@ MYDIST_EXPORT Result<Connection> ConnectLocal(std::shared_ptr<shm::ShmPort> port
                                               BootstrapExchange exchange);
 MYDIST_EXPORT int64_t LocalControlBytes(int ranks);
 // From now on control messages inside the host go through the memory behind `port`, of which the
-// same is true; `connection` spans several hosts. kInternal as above.
-MYDIST_EXPORT Status ShareWithinHost(Connection& connection, std::shared_ptr<shm::ShmPort> port);
+// same is true. kInternal as above.
+MYDIST_EXPORT Status ShareWithinHost(Connection& connection,
+                                     const std::shared_ptr<shm::ShmPort>& port);
 
 // N ranks as N threads of one process, for tests: element r belongs to rank r.
 MYDIST_EXPORT std::vector<Connection> ConnectLoopback(int size);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
 
@@ -57,9 +58,9 @@ class ControlPlane {
   virtual void Attend(bool attended) = 0;
 
   // Ends the present or the next Await of `peer`, on this host, as news does, though there is no
-  // message. Sees to it that the peer sees what this rank wrote before. Cheap, never blocks. False:
-  // this plane cannot, and who waits for anything but messages has to look from time to time.
-  virtual bool Nudge(int /*peer*/) { return false; }
+  // message. Sees to it that the peer sees what this rank wrote before. Cheap, never blocks. Called
+  // only where ranks of a host share memory.
+  virtual void Nudge(int /*peer*/) { MYDIST_CHECK(false); }
 
   // What peers that still need this rank when it has closed are told: what went wrong first.
   // Empty, the default: the job's end. May be cut to kMaxFarewellBytes.

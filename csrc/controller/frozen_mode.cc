@@ -96,12 +96,6 @@ bool FrozenMode::HasNews() const {
          (HasUndecidedVote() && schedule_.IsDecided(Reader()));
 }
 
-TimePoint FrozenMode::NextDeadline() const {
-  const TimePoint deadline = schedule_.NextDeadline();
-  if (!HasUndecidedVote() || board_->wakes_peers()) return deadline;
-  return std::min(deadline, look_time_ + kLookInterval);
-}
-
 Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
   if (board_ == nullptr) {
     return Status::Internal("the root froze the schedule, but this rank has no memory to vote in");
@@ -123,7 +117,6 @@ Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
 Result<FrozenMode::Outcome> FrozenMode::Follow(TimePoint now) {
   Outcome outcome;
   is_due_ = false;
-  look_time_ = now;
   const FrozenSchedule::WordReader read = Reader();
   while (schedule_.active()) {
     switch (schedule_.Advance(read, now)) {

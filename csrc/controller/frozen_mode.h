@@ -3,7 +3,6 @@
 // the FreezePolicy. Owned by the Coordinator, used by whoever drives the engine.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,7 +31,7 @@ class FrozenMode {
   // Whether Follow has something to do, or a note is to be sent.
   bool HasNews() const;
   bool HasHeld() const { return schedule_.HasHeld(); }
-  TimePoint NextDeadline() const;
+  TimePoint NextDeadline() const { return schedule_.NextDeadline(); }
 
   // A word to leaders on other hosts.
   struct HostVote {
@@ -70,9 +69,6 @@ class FrozenMode {
   uint64_t thaw_count() const { return thaw_count_; }
 
  private:
-  // How often to look at words when nobody wakes us for them.
-  static constexpr std::chrono::milliseconds kLookInterval{1};
-
   FrozenSchedule::WordReader Reader() const;
   HostVote ShowBroken();
   Status Note(bool is_done);
@@ -86,7 +82,6 @@ class FrozenMode {
   std::optional<FreezePolicy> policy_;
   std::vector<ThawNote> notes_;  // For the parent.
   bool is_due_ = false;          // Something happened since the last Follow.
-  TimePoint look_time_;          // Of the last Follow.
   uint32_t freeze_count_ = 0;
   uint64_t thaw_count_ = 0;
 };

@@ -60,14 +60,11 @@ class VoteBoard {
   virtual ~VoteBoard() = default;
 
   // Shows this rank's word, in place of the one before. `voice`: not kHost. Ends the wait of
-  // `members`, all on this host, for news, if wakes_peers(). Never blocks.
+  // `members`, all on this host, for news. Never blocks.
   virtual void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) = 0;
 
   // What `rank` (of the job, on this host) has shown last. Never blocks.
   virtual VoteWord Read(Voice voice, int32_t rank) const = 0;
-
-  // Else who waits for a vote has to look from time to time.
-  virtual bool wakes_peers() const = 0;
 };
 
 }  // namespace mydist

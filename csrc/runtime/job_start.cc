@@ -122,8 +122,9 @@ void LogStart(const StartedJob& job) {
   if (topology.local_rank != 0) return;
   MYDIST_LOG(kInfo) << "the job of " << topology.size << " ranks uses the " << job.backend
                     << " backend: " << job.backend_reason << "; those of host "
-                    << topology.hosts[static_cast<size_t>(topology.rank)] << " reduce "
-                    << (job.shm == nullptr ? "over the backend"
+                    << topology.hosts[static_cast<size_t>(topology.rank)]
+                    << " negotiate and reduce "
+                    << (job.shm == nullptr ? "over it"
                                            : "through shared memory; " + job.shm->Description());
 }
 
@@ -132,12 +133,6 @@ Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& opt
   MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(name));
   MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
   return plugin->Connect({options.rank, options.size, &config, options.exchange, options.members});
-}
-
-// What stays inside a host need not pass through what connects the hosts.
-Status ShareAmongHosts(StartedJob& job) {
-  if (job.shm == nullptr || HostCount(job.topology) == 1) return Status::Ok();
-  return ShareWithinHost(job.connection, job.shm);
 }
 
 // The ranks meet over what they are connected by.
@@ -163,7 +158,7 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   }
   MYDIST_RETURN_IF_ERROR(met);
   job.connection = std::move(connection);
-  MYDIST_RETURN_IF_ERROR(ShareAmongHosts(job));
+  if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
   job.backend_reason = job.backend == "local" ? "there is one rank" : "the job was started by it";
   LogStart(job);
   return job;
@@ -216,7 +211,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
   } else {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
-    MYDIST_RETURN_IF_ERROR(ShareAmongHosts(job));
+    if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
   }
   LogStart(job);
   return job;

@@ -19,8 +19,6 @@ class LoneVoteBoard final : public VoteBoard {
     MYDIST_CHECK(false);
     return {};
   }
-
-  bool wakes_peers() const override { return true; }
 };
 
 }  // namespace mydist

@@ -22,12 +22,7 @@ class ShmVoteBoard final : public VoteBoard {
       : arena_(port->arena()),
         rank_(arena_.ranks()[static_cast<size_t>(port->index())]),
         plane_(plane),
-        votes_(&port->arena()) {
-    // One wake for nothing, to see whether there are any.
-    for (const int rank : arena_.ranks()) {
-      if (rank != rank_) wakes_peers_ = plane->Nudge(rank);
-    }
-  }
+        votes_(&port->arena()) {}
 
   void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) override {
     VoteWord& last = last_[NumberOf(voice)];
@@ -35,15 +30,13 @@ class ShmVoteBoard final : public VoteBoard {
     last = word;
     votes_.Cast(NumberOf(voice), word.Pack());
     for (const int32_t member : members) {
-      if (member != rank_) wakes_peers_ = plane_->Nudge(member);
+      if (member != rank_) plane_->Nudge(member);
     }
   }
 
   VoteWord Read(Voice voice, int32_t rank) const override {
     return VoteWord::Unpack(votes_.Read(NumberOf(voice), *arena_.IndexOf(rank)));
   }
-
-  bool wakes_peers() const override { return wakes_peers_; }
 
  private:
   static size_t NumberOf(Voice voice) {
@@ -56,7 +49,6 @@ class ShmVoteBoard final : public VoteBoard {
   ControlPlane* const plane_;
   shm::Votes votes_;
   std::array<VoteWord, shm::Votes::kWords> last_;
-  bool wakes_peers_ = true;
 };
 
 }  // namespace mydist

@@ -28,7 +28,7 @@ class CompositeControlPlane final : public ControlPlane {
   void Wake() override { local_->Wake(); }
   void Attend(bool attended) override;
   // Of a rank of this host.
-  bool Nudge(int peer) override { return local_->Nudge(peer); }
+  void Nudge(int peer) override { local_->Nudge(peer); }
   // The ranks of this host find it in the arena.
   void SetFarewell(const std::string& why) override { cross_->SetFarewell(why); }
   Status Close(TimePoint deadline) override;

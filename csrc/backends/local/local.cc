@@ -7,6 +7,7 @@
 #include "backends/local/composite_control_plane.h"
 #include "backends/local/control_memory.h"
 #include "backends/local/local_control_plane.h"
+#include "backends/local/one_host_control_plane.h"
 #include "ops/shm/shm_port.h"
 
 namespace mydist {
@@ -50,9 +51,16 @@ Result<Connection> ConnectLocal(std::shared_ptr<shm::ShmPort> port, BootstrapExc
   return connection;
 }
 
-Status ShareWithinHost(Connection& connection, std::shared_ptr<shm::ShmPort> port) {
-  MYDIST_ASSIGN_OR_RETURN(connection.control, local::CompositeControlPlane::Open(
-                                                  std::move(connection.control), std::move(port)));
+Status ShareWithinHost(Connection& connection, const std::shared_ptr<shm::ShmPort>& port) {
+  if (port->arena().size() < connection.size) {
+    MYDIST_ASSIGN_OR_RETURN(connection.control, local::CompositeControlPlane::Open(
+                                                    std::move(connection.control), port));
+    return Status::Ok();
+  }
+  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<local::LocalControlPlane> local,
+                          local::LocalControlPlane::Open(port));
+  connection.control =
+      std::make_unique<local::OneHostControlPlane>(std::move(connection.control), std::move(local));
   return Status::Ok();
 }
 

@@ -146,18 +146,17 @@ void LocalControlPlane::Attend(bool attended) {
   if (HasNews()) RingOwn(before);
 }
 
-bool LocalControlPlane::Nudge(int peer) {
+void LocalControlPlane::Nudge(int peer) {
   const int index = *port_->arena().IndexOf(peer);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t waiting = memory_.line(index).waiting.load();
-  if ((waiting & kAttended) != 0) return true;
+  if ((waiting & kAttended) != 0) return;
   // Counted also for one that is not asleep yet, but has looked.
   if ((waiting & kSleeps) != 0) {
     shm::RingBell(memory_.news_bell(index));
   } else {
     memory_.news_bell(index).rings.fetch_add(1);
   }
-  return true;
 }
 
 void LocalControlPlane::RingOwn(uint32_t waiting) {

@@ -32,7 +32,7 @@ class LocalControlPlane final : public ControlPlane {
   void Await(TimePoint deadline) override;
   void Wake() override;
   void Attend(bool attended) override;
-  bool Nudge(int peer) override;
+  void Nudge(int peer) override;
   Status Close(TimePoint deadline) override;
 
  private:

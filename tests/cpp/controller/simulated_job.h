@@ -44,7 +44,6 @@ class SimulatedBoard : public VoteBoard {
   SimulatedBoard(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
   void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) override;
   VoteWord Read(Voice voice, int32_t rank) const override;
-  bool wakes_peers() const override { return true; }
 
  private:
   SimulatedJob* job_;

@@ -104,7 +104,7 @@ class EngineJob {
     const std::vector<std::string> hosts =
         options.hosts.empty() ? std::vector<std::string>(static_cast<size_t>(size), "host-a")
                               : options.hosts;
-    std::vector<std::unique_ptr<shm::ShmPort>> ports(static_cast<size_t>(size));
+    std::vector<std::shared_ptr<shm::ShmPort>> ports(static_cast<size_t>(size));
     if (options.shares_memory) ports = ShareMemory(connections, hosts);
     if (options.cut_off) {
       std::unique_ptr<Transport>& transport =
@@ -144,9 +144,9 @@ class EngineJob {
   EngineRank& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
 
  private:
-  static std::vector<std::unique_ptr<shm::ShmPort>> ShareMemory(
+  static std::vector<std::shared_ptr<shm::ShmPort>> ShareMemory(
       std::vector<Connection>& connections, const std::vector<std::string>& hosts) {
-    std::vector<std::unique_ptr<shm::ShmPort>> ports(connections.size());
+    std::vector<std::shared_ptr<shm::ShmPort>> ports(connections.size());
     std::vector<int> all;
     for (const Connection& connection : connections) all.push_back(connection.rank);
     std::vector<std::thread> threads;
@@ -156,10 +156,12 @@ class EngineJob {
         shm::ArenaOptions options;
         options.ranks = groups.own_members();
         options.index = groups.place;
+        options.control_bytes = LocalControlBytes(static_cast<int>(options.ranks.size()));
         auto established = shm::Arena::Establish(options, connection.exchange);
         ASSERT_TRUE(established.ok() && established->arena != nullptr);
-        ports[static_cast<size_t>(connection.rank)] =
-            std::make_unique<shm::ShmPort>(std::move(established->arena));
+        auto& port = ports[static_cast<size_t>(connection.rank)];
+        port = std::make_shared<shm::ShmPort>(std::move(established->arena));
+        ASSERT_TRUE(ShareWithinHost(connection, port).ok());
         connection.transport =
             std::make_unique<RefusingTransport>(std::move(connection.transport), hosts);
       });
