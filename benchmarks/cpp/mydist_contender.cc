@@ -1,6 +1,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/usable_cores.h"
 #include "contender.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_collectives.h"
@@ -53,6 +54,8 @@ Result<std::unique_ptr<shm::ShmPort>> OpenPort(Ranks* ranks) {
   options.ranks = AllOf(ranks->size());
   options.index = ranks->rank();
   options.host = "this host";
+  options.is_crowded =
+      !HaveACoreEach(std::vector(options.ranks.size(), UsableCores::OfThisThread()));
   MYDIST_ASSIGN_OR_RETURN(auto made, shm::Arena::Establish(options, [&](const Bytes& mine) {
                             return ranks->Exchange(mine);
                           }));

@@ -95,7 +95,7 @@ Engine::Engine(EngineOptions options)
           },
           [this](int64_t bytes) { return AllocateScratch(bytes); }),
       relay_(&topology_, &timeline_, &coordinator_),
-      policy_(options.wait_policy.value_or(WaitPolicy::For(topology_.local_size))) {
+      policy_(options.wait_policy) {
   if (shm_ != nullptr) {
     shm_->WarnOfStalls(config_.stall_warning, [this] { return TextOfExecuting(); });
   }

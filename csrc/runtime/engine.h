@@ -44,11 +44,11 @@ struct EngineOptions {
   Config config;
   Topology topology;
   Connection connection;
-  std::shared_ptr<HandleTable> handles;     // Reset for this engine; outlives it.
-  std::shared_ptr<shm::ShmPort> shm;        // Null: the ranks of this host share no memory.
-  bool shares_everywhere = false;           // On every host of the job, or it has one rank.
-  bool wants_timeline = false;              // From the start, on all ranks; rank 0 has the path.
-  std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
+  std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
+  std::shared_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
+  bool shares_everywhere = false;        // On every host of the job, or it has one rank.
+  bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
+  WaitPolicy wait_policy{};
   bool measures_costs = false;  // Start then waits for all ranks; see runtime/path_probe.h.
 };
 

@@ -41,6 +41,12 @@ Fact Hierarchy(const Config& config, const HostGroups& hosts) {
           is_given ? "MYDIST_HIERARCHICAL_ALLREDUCE is set" : "as MYDIST_SHARED_MEMORY"};
 }
 
+Fact Waiting(const WaitPolicy& policy) {
+  if (policy.patience == Duration::zero())
+    return {"waiting", "gives up the core at once", "there is no core for each rank of this host"};
+  return {"waiting", "looks for a moment before it sleeps", "each rank of this host has a core"};
+}
+
 }  // namespace
 
 std::vector<Fact> Engine::Explain() const {
@@ -48,6 +54,7 @@ std::vector<Fact> Engine::Explain() const {
   const HostGroups hosts =
       MakeHostGroups(topology_.hosts, GlobalProcessSet(topology_.size).ranks, topology_.rank);
   if (hosts.host_count() > 1) facts.push_back(Hierarchy(config_, hosts));
+  if (topology_.size > 1) facts.push_back(Waiting(policy_));
   facts.push_back({"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
                    config_.simd == "auto" ? "the widest this CPU has" : "MYDIST_SIMD is set"});
   facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),

@@ -98,6 +98,7 @@ std::vector<uint8_t> EncodeHello(const Hello& hello) {
        << hello.host << "\n"
        << hello.pid << "\n"
        << (hello.wants_timeline ? "timeline" : "-") << "\n"
+       << hello.cores.ToText() << "\n"
        << hello.config_digest;
   const std::string bytes = text.str();
   return {bytes.begin(), bytes.end()};
@@ -108,6 +109,7 @@ Result<Hello> DecodeHello(const std::vector<uint8_t>& bytes) {
   std::string magic;
   std::string pid;
   std::string timeline;
+  std::string cores_text;
   Hello hello;
   std::getline(text, magic);
   std::getline(text, hello.version);
@@ -115,14 +117,17 @@ Result<Hello> DecodeHello(const std::vector<uint8_t>& bytes) {
   std::getline(text, hello.host);
   std::getline(text, pid);
   std::getline(text, timeline);
+  std::getline(text, cores_text);
+  const std::optional<UsableCores> cores = UsableCores::FromText(cores_text);
   const auto parsed = std::from_chars(pid.data(), pid.data() + pid.size(), hello.pid);
-  if (!text || magic != kMagic || parsed.ec != std::errc() ||
+  if (!text || magic != kMagic || !cores || parsed.ec != std::errc() ||
       parsed.ptr != pid.data() + pid.size()) {
     return Status::VersionMismatch("a peer's greeting is not one of mydist " +
                                    std::string(build_config::kVersion) +
                                    "; install the same version of mydist on every host");
   }
   hello.wants_timeline = timeline == "timeline";
+  hello.cores = *cores;
   std::ostringstream digest;
   digest << text.rdbuf();
   hello.config_digest = digest.str();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/usable_cores.h"
 
 namespace mydist {
 
@@ -16,7 +17,8 @@ struct Hello {
   std::string host;      // What identifies the host.
   int64_t pid = 0;
   bool wants_timeline = false;  // Rank 0's decides for the job.
-  std::string config_digest;    // Config::Digest: "name=value" lines.
+  UsableCores cores;
+  std::string config_digest;  // Config::Digest: "name=value" lines.
 
   bool operator==(const Hello&) const = default;
 };

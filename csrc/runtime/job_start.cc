@@ -35,12 +35,22 @@ struct Seat {
 struct Meeting {
   Topology topology;
   bool wants_timeline = false;
+  bool is_crowded = false;  // As in StartedJob.
 };
+
+bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
+  std::vector<UsableCores> here;
+  for (const Hello& hello : hellos) {
+    if (hello.host == host) here.push_back(hello.cores);
+  }
+  return !HaveACoreEach(here);
+}
 
 Result<Meeting> Meet(const Seat& seat, const Config& config) {
   Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id,
                          config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
   mine.wants_timeline = !config.timeline_path.empty();
+  mine.cores = UsableCores::OfThisThread();
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs, seat.exchange(EncodeHello(mine)));
   if (blobs.size() != static_cast<size_t>(seat.size)) {
     return Status::Internal("the exchange at the start answered for " +
@@ -58,7 +68,7 @@ Result<Meeting> Meet(const Seat& seat, const Config& config) {
   MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
   MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(seat.rank, std::move(hosts)));
   SetLogRank(topology.rank, topology.size);
-  return Meeting{std::move(topology), hellos.front().wants_timeline};
+  return Meeting{std::move(topology), hellos.front().wants_timeline, IsCrowded(hellos, mine.host)};
 }
 
 size_t HostCount(const Topology& topology) {
@@ -77,8 +87,10 @@ shm::CrossMemoryAttach AttachOf(AttachChoice choice) {
   return shm::CrossMemoryAttach::kAuto;
 }
 
-shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config) {
+shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
+  const Topology& topology = meeting.topology;
   shm::ArenaOptions options;
+  options.is_crowded = meeting.is_crowded;
   options.host = topology.hosts[static_cast<size_t>(topology.rank)];
   for (int rank = 0; rank < topology.size; ++rank) {
     if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
@@ -96,14 +108,15 @@ struct SharedMemory {
 };
 
 // Collective over all ranks of the job, not only of the host.
-Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Topology& topology,
+Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
                                       const Config& config) {
+  const Topology& topology = meeting.topology;
   if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
   if (HostCount(topology) == topology.hosts.size()) {
     return SharedMemory{nullptr, "there is one rank on each host", true};
   }
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
-                          shm::Arena::Establish(ArenaOptionsOf(topology, config), seat.exchange));
+                          shm::Arena::Establish(ArenaOptionsOf(meeting, config), seat.exchange));
   if (established.arena != nullptr) {
     return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), "",
                         established.is_everywhere};
@@ -125,7 +138,10 @@ void LogStart(const StartedJob& job) {
                     << topology.hosts[static_cast<size_t>(topology.rank)]
                     << " negotiate and reduce "
                     << (job.shm == nullptr ? "over it"
-                                           : "through shared memory; " + job.shm->Description());
+                                           : "through shared memory; " + job.shm->Description())
+                    << (job.is_crowded ? "; who waits gives up its core, as there is none for each "
+                                         "rank"
+                                       : "");
 }
 
 Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& options,
@@ -141,9 +157,10 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   const auto meet = [&]() -> Status {
     const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
     MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
-    MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting.topology, config));
+    MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
     job.topology = std::move(meeting.topology);
     job.wants_timeline = meeting.wants_timeline;
+    job.is_crowded = meeting.is_crowded;
     job.shm = std::move(memory.port);
     job.shares_everywhere = memory.everywhere;
     return Status::Ok();
@@ -190,7 +207,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   }
   const Seat seat{options.rank, options.size, options.backend, options.exchange};
   MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
-  MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting.topology, config));
+  MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
   BackendFacts facts{.asked = options.backend,
                      .is_one_host = HostCount(meeting.topology) == 1,
                      .no_arena_reason = memory.reason,
@@ -206,6 +223,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
                  .shm = std::move(memory.port),
                  .shares_everywhere = memory.everywhere,
                  .wants_timeline = meeting.wants_timeline,
+                 .is_crowded = meeting.is_crowded,
                  .backend_reason = choice.why};
   if (choice.name == "local") {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));

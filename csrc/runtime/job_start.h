@@ -21,6 +21,7 @@ struct StartedJob {
   std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
   bool shares_everywhere = false;     // On every host of the job, or it has one rank.
   bool wants_timeline = false;        // Rank 0's word.
+  bool is_crowded = false;            // There is no core for each rank of this host.
   std::string backend_reason{};       // Why this backend.
 };
 

@@ -88,6 +88,7 @@ Status Init(const InitOptions& options) {
                                          .shm = std::move(job.shm),
                                          .shares_everywhere = job.shares_everywhere,
                                          .wants_timeline = job.wants_timeline,
+                                         .wait_policy = WaitPolicy::For(job.is_crowded),
                                          .measures_costs = measures_costs}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";

@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "base/clock.h"
-#include "base/usable_cores.h"
 
 namespace mydist {
 
@@ -19,11 +18,10 @@ struct WaitPolicy {
   // is a little earlier wakes nobody. Longest delay for news that nobody waits for.
   Duration linger = std::chrono::milliseconds(1);
 
-  // What suits `rank_count` ranks that share the cores this process may use: where they are too
-  // many, whoever is waited for needs the core.
-  static WaitPolicy For(int rank_count) {
+  // Where ranks outnumber cores, whoever is waited for needs the core.
+  static WaitPolicy For(bool is_crowded) {
     WaitPolicy policy;
-    if (rank_count > UsableCores()) policy.patience = Duration::zero();
+    if (is_crowded) policy.patience = Duration::zero();
     return policy;
   }
 };

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/departure.h"
-#include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/cross_memory.h"
 #include "ops/shm/waking.h"
@@ -257,10 +256,9 @@ Status Arena::Enter(const ArenaOptions& options) {
   line.pid.store(getpid());
   line.process = ThisProcess();
   line.probe_address.store(cross_memory::ProbeAddress(line.process));
-  const bool is_crowded = size() > UsableCores();
-  line.accepts_sleeper_barriers.store(!is_crowded && AcceptSleeperBarriers());
+  line.accepts_sleeper_barriers.store(!is_crowded_ && AcceptSleeperBarriers());
   // Slots take a wait for each chunk, and then each wait is a sleep.
-  line.prefers_attach.store(is_crowded || options.cross_memory_attach == CrossMemoryAttach::kOn);
+  line.prefers_attach.store(is_crowded_ || options.cross_memory_attach == CrossMemoryAttach::kOn);
   line.presence.store(Presence::kHere);
   MapHeap();
   return Status::Ok();

@@ -46,6 +46,8 @@ struct ArenaOptions {
   int64_t zone_bytes = kAutomaticZone;
   // False as if the ranks did not see each other's processes: the file then needs a name.
   bool sees_processes = true;
+  // Whether there is no core for each rank of the host; said by all alike.
+  bool is_crowded = false;
   // Whether peers may read and write private tensors through the kernel, where it lets them.
   CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
 };
@@ -77,6 +79,8 @@ class MYDIST_EXPORT Arena {
   // The index here of a rank of the job; nothing when it is on another host.
   std::optional<int> IndexOf(int rank) const;
   const ArenaLayout& layout() const { return layout_; }
+  // Whether there is no core for each of them, so that who waits had better sleep.
+  bool is_crowded() const { return is_crowded_; }
   // Null when there is none, on all ranks of the host alike.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
   // Why there is no heap; else empty.
@@ -121,6 +125,7 @@ class MYDIST_EXPORT Arena {
       : index_(options.index),
         ranks_(options.ranks),
         host_(options.host),
+        is_crowded_(options.is_crowded),
         layout_(layout),
         file_(std::move(file)) {}
   // Two rounds of the exchange: the maker's offer, and what everybody says to it.
@@ -153,6 +158,7 @@ class MYDIST_EXPORT Arena {
   const int index_;
   const std::vector<int> ranks_;
   const std::string host_;
+  const bool is_crowded_;
   const ArenaLayout layout_;
   const std::shared_ptr<ArenaFile> file_;
   std::shared_ptr<ArenaHeap> heap_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/usable_cores.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/waking.h"
 
@@ -13,7 +12,7 @@ namespace mydist::shm {
 
 Waiter::Waiter(Arena* arena)
     : arena_(arena),
-      is_crowded_(arena->size() > UsableCores()),
+      is_crowded_(arena->is_crowded()),
       sleepers_order_(arena->SleepersOrder()),
       stall_warning_(arena) {}
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/factory.h"
+#include "base/usable_cores.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_port.h"
 #include "runtime/engine.h"
@@ -48,7 +49,7 @@ struct JobOptions {
   std::string timeline_path;
   // Then no tensor may pass through the backend inside a host.
   bool shares_memory = false;
-  std::optional<WaitPolicy> wait_policy{};
+  std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
   // What passes between hosts fails for this rank with kInternal.
   std::optional<int> cut_off{};
 };
@@ -115,14 +116,15 @@ class EngineJob {
       EngineRank& rank = ranks_.emplace_back();
       Config config = options.config;
       config.timeline_path = options.timeline_path;
-      rank.engine = *Engine::Start({.config = config,
-                                    .topology = *MakeTopology(r, hosts),
-                                    .connection = std::move(connections[static_cast<size_t>(r)]),
-                                    .handles = rank.handles,
-                                    .shm = std::move(ports[static_cast<size_t>(r)]),
-                                    .shares_everywhere = options.shares_memory,
-                                    .wants_timeline = !options.timeline_path.empty(),
-                                    .wait_policy = options.wait_policy});
+      rank.engine = *Engine::Start(
+          {.config = config,
+           .topology = *MakeTopology(r, hosts),
+           .connection = std::move(connections[static_cast<size_t>(r)]),
+           .handles = rank.handles,
+           .shm = std::move(ports[static_cast<size_t>(r)]),
+           .shares_everywhere = options.shares_memory,
+           .wants_timeline = !options.timeline_path.empty(),
+           .wait_policy = options.wait_policy.value_or(WaitPolicy::For(IsCrowded(hosts.size())))});
     }
   }
 
@@ -144,6 +146,9 @@ class EngineJob {
   EngineRank& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
 
  private:
+  static bool IsCrowded(size_t rank_count) {
+    return !HaveACoreEach(std::vector(rank_count, UsableCores::OfThisThread()));
+  }
   static std::vector<std::shared_ptr<shm::ShmPort>> ShareMemory(
       std::vector<Connection>& connections, const std::vector<std::string>& hosts) {
     std::vector<std::shared_ptr<shm::ShmPort>> ports(connections.size());
@@ -156,6 +161,7 @@ class EngineJob {
         shm::ArenaOptions options;
         options.ranks = groups.own_members();
         options.index = groups.place;
+        options.is_crowded = IsCrowded(options.ranks.size());
         options.control_bytes = LocalControlBytes(static_cast<int>(options.ranks.size()));
         auto established = shm::Arena::Establish(options, connection.exchange);
         ASSERT_TRUE(established.ok() && established->arena != nullptr);

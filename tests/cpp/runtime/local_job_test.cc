@@ -1,9 +1,12 @@
 // Jobs of one host with nothing but the core: process::Init to Shutdown, one process per rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "base/usable_cores.h"
 #include "ops/shm/shm_ranks.h"
 #include "runtime/process.h"
 
@@ -48,6 +51,48 @@ TEST_P(LocalJob, RunsAgainAndAgain) {
     }
   });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+void PinTo(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<size_t>(core), &cores);
+  ASSERT_EQ(sched_setaffinity(0, sizeof cores, &cores), 0);
+}
+
+std::string ChoiceOf(const std::string& topic) {
+  const Result<std::vector<Fact>> facts = process::Explain();
+  if (!facts.ok()) return facts.status().message();
+  const auto fact = std::find_if(facts->begin(), facts->end(),
+                                 [&](const Fact& each) { return each.topic == topic; });
+  return fact == facts->end() ? "nothing" : fact->choice;
+}
+
+// As mpirun binds them; and with a rank that could use both, or with one core for two.
+TEST(LocalJobStart, KnowsWhetherPinnedRanksHaveACoreEach) {
+  const std::vector<int> cores = UsableCores::OfThisThread().cores;
+  if (cores.size() < 2) GTEST_SKIP() << "needs two cores, has " << cores.size();
+  struct Case {
+    std::vector<int> pins;  // -1: none.
+    const char* expected;
+  };
+  for (const Case& each : {Case{{cores[0], cores[1]}, "looks for a moment before it sleeps"},
+                           Case{{cores[0], -1}, "looks for a moment before it sleeps"},
+                           Case{{cores[0], cores[0]}, "gives up the core at once"}}) {
+    shm::ForkedRanks ranks(2, [&](const shm::ForkedRanks::Seat& seat) {
+      const int core = each.pins[static_cast<size_t>(seat.rank)];
+      if (core >= 0) PinTo(core);
+      const Status started = process::Init(OptionsOf(seat, 2, "auto"));
+      ASSERT_TRUE(started.ok()) << started.ToString();
+      EXPECT_EQ(ChoiceOf("waiting"), each.expected);
+      float sum = 0;
+      const Status reduced = SumOfRanks(2, &sum);
+      EXPECT_TRUE(reduced.ok()) << reduced.ToString();
+      EXPECT_EQ(sum, 3);
+      EXPECT_TRUE(process::Shutdown().ok());
+    });
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  }
 }
 
 TEST(LocalJobStart, WithoutSharedMemorySaysSo) {

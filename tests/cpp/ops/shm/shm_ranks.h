@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "backends/rank_threads.h"
+#include "base/usable_cores.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_port.h"
 
@@ -53,6 +54,8 @@ inline ArenaOptions OptionsOf(int rank, int size, const ShmDirectory& directory,
   options.slot_bytes = slot_bytes;
   options.ring_bytes = 8 << 10;
   options.zone_bytes = int64_t{64} << 20;
+  options.is_crowded =
+      !HaveACoreEach(std::vector(options.ranks.size(), UsableCores::OfThisThread()));
   return options;
 }
 
