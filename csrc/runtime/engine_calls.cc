@@ -113,7 +113,8 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
 }
 
 Result<std::shared_ptr<uint8_t>> Engine::AllocateShared(int64_t bytes) const {
-  if (shm_ == nullptr || shm_->heap() == nullptr) return std::shared_ptr<uint8_t>();
+  if (shm_ == nullptr) return std::shared_ptr<uint8_t>();
+  if (shm_->heap() == nullptr) return shm_->arena().NoHeap(bytes);
   return shm_->heap()->Allocate(bytes);
 }
 

@@ -55,7 +55,8 @@ bool HasObject(const Slot& slot) {
 std::shared_ptr<void> AllocateMemory(int64_t bytes) {
   const auto shared = process::AllocateShared(bytes);
   if (shared.ok() && *shared != nullptr) return *shared;
-  if (!shared.ok()) {
+  // For all ranks of the host: their shares of that memory are equal.
+  if (!shared.ok() && ValueOrThrow(process::GetTopology()).local_rank == 0) {
     MYDIST_LOG(kWarning) << "gradients lie in private memory, which takes longer to reduce; "
                          << shared.status().message();
   }

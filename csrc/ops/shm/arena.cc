@@ -62,13 +62,14 @@ int64_t RingBytes(const ArenaOptions& options) {
   return std::clamp(kPerRank / static_cast<int64_t>(options.ranks.size()), kSmallest, kLargest);
 }
 
-// Of the file system, which one rank may fill; together not more than address spaces bear.
+// Equal shares of what there is, so that ranks that need the same find it alike; together not more
+// than address spaces bear.
 int64_t ZoneBytes(const ArenaOptions& options) {
   constexpr int64_t kMostBytes = int64_t{1} << 40;
   int64_t bytes = options.zone_bytes;
   if (bytes == ArenaOptions::kAutomaticZone) {
-    bytes = std::min(ArenaFile::FileSystemBytes(options.directory),
-                     kMostBytes / static_cast<int64_t>(options.ranks.size()));
+    bytes = std::min(ArenaFile::RoomOf(options.directory).tensor_bytes(), kMostBytes) /
+            static_cast<int64_t>(options.ranks.size());
   }
   return bytes / kHeapGrainBytes * kHeapGrainBytes;
 }
@@ -185,6 +186,11 @@ void Arena::AppendHeap(const ArenaOptions& options) {
   if (zone_bytes == 0) return;
   const Status extended = file_->Extend(layout_.HeapBase() + zone_bytes * size());
   if (extended.ok()) header().zone_bytes = zone_bytes;
+}
+
+Status Arena::NoHeap(int64_t bytes) const {
+  if (header().zone_bytes <= 0) return file_->NoRoomForTensors(bytes, size());
+  return Status::Internal("no tensors lie in the memory that the ranks share: " + heap_refusal_);
 }
 
 void Arena::MapHeap() {

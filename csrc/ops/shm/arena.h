@@ -83,6 +83,8 @@ class MYDIST_EXPORT Arena {
   bool is_crowded() const { return is_crowded_; }
   // Null when there is none, on all ranks of the host alike.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
+  // What to say to who would have liked to allocate when there is none.
+  Status NoHeap(int64_t bytes) const;
   // Why there is no heap; else empty.
   const std::string& heap_refusal() const { return heap_refusal_; }
   // Why the ranks cannot reach each other's private memory; else empty. Of the host alike.

@@ -74,13 +74,8 @@ int OpenPeersDescriptor(const std::string& path) {
 }
 
 Status NoRoom(const std::string& directory, int64_t bytes, int error) {
-  struct statvfs info {};
-  std::string free_text = "unknown";
-  if (statvfs(directory.c_str(), &info) == 0) {
-    free_text = std::to_string(static_cast<uint64_t>(info.f_bavail) * info.f_frsize);
-  }
   return SystemError(directory + " has no room for shared memory: needed " + std::to_string(bytes) +
-                         " bytes, free " + free_text +
+                         " bytes, free " + std::to_string(ArenaFile::RoomOf(directory).free_bytes) +
                          " (in a container, enlarge it with --shm-size)",
                      error);
 }
@@ -171,14 +166,16 @@ void ArenaFile::Unlink(const std::string& directory, const std::string& address)
   if (IsName(address)) unlink((directory + "/" + address).c_str());
 }
 
-int64_t ArenaFile::FileSystemBytes(const std::string& directory) {
-  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+ArenaFile::Room ArenaFile::RoomOf(const std::string& directory) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   struct statvfs info {};
-  if (statvfs(directory.c_str(), &info) != 0) return 0;
-  const uint64_t bytes = info.f_blocks == 0 || info.f_blocks > kMost / info.f_frsize
-                             ? kMost
-                             : static_cast<uint64_t>(info.f_blocks) * info.f_frsize;
-  return static_cast<int64_t>(bytes);
+  if (statvfs(directory.c_str(), &info) != 0) return {};
+  if (info.f_blocks == 0) return {kMost, kMost};
+  const auto bytes_of = [&](uint64_t blocks) {
+    const auto most = static_cast<uint64_t>(kMost);
+    return static_cast<int64_t>(std::min(blocks, most / info.f_frsize) * info.f_frsize);
+  };
+  return {bytes_of(info.f_blocks), bytes_of(info.f_bavail)};
 }
 
 ArenaFile::~ArenaFile() {
@@ -227,6 +224,18 @@ Status ArenaFile::Reserve(int64_t offset, int64_t bytes) const {
   int error = MayGrowTo(offset + bytes) ? EINTR : EFBIG;
   while (error == EINTR) error = posix_fallocate(descriptor_, offset, bytes);
   return error == 0 ? Status::Ok() : NoRoom(directory_, bytes, error);
+}
+
+Status ArenaFile::NoRoomForTensors(int64_t bytes, int rank_count) const {
+  const Room room = RoomOf(directory_);
+  return Status::Internal(
+      directory_ + " has no room for tensors of " + std::to_string(bytes) + " bytes on each of " +
+      std::to_string(rank_count) + " ranks: needed " +
+      std::to_string(static_cast<uint64_t>(bytes) * static_cast<uint64_t>(rank_count)) +
+      " bytes, free " + std::to_string(room.free_bytes) + ", of which " +
+      std::to_string(room.kept_bytes()) +
+      " are left to other programs (in a container, enlarge it with "
+      "--shm-size)");
 }
 
 void ArenaFile::Release(int64_t offset, int64_t bytes) const {

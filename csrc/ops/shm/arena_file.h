@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,8 +31,18 @@ class ArenaFile {
   // Whether an address is a name in the directory.
   static bool IsName(const std::string& address);
 
-  // The size of the file system; when it has no limit, the most there could be.
-  static int64_t FileSystemBytes(const std::string& directory);
+  // Of a file system; without a limit all of them are the most there could be.
+  struct Room {
+    int64_t all_bytes = 0;
+    int64_t free_bytes = 0;
+
+    // What tensors leave to others, a DataLoader's workers first of all, who hand on batches
+    // through it: a quarter, 16 MiB of the 64 MiB of a container, but not more than a few large
+    // batches.
+    int64_t kept_bytes() const { return std::min(all_bytes / 4, int64_t{1} << 30); }
+    int64_t tensor_bytes() const { return std::max<int64_t>(0, free_bytes - kept_bytes()); }
+  };
+  static Room RoomOf(const std::string& directory);
 
   // Closes the file and drops all locks of this process on it.
   ~ArenaFile();
@@ -54,6 +65,9 @@ class ArenaFile {
   [[nodiscard]] bool MapPrivate(uint8_t* place, int64_t offset, int64_t bytes) const;
   // Afterwards these bytes can be touched; kInternal with needed and free bytes otherwise.
   Status Reserve(int64_t offset, int64_t bytes) const;
+  // What tensors may still take, and what to say when it is too little on each of so many ranks.
+  int64_t RoomForTensors() const { return RoomOf(directory_).tensor_bytes(); }
+  Status NoRoomForTensors(int64_t bytes, int rank_count) const;
   // Gives whole pages back.
   void Release(int64_t offset, int64_t bytes) const;
 

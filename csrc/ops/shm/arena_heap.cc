@@ -51,6 +51,9 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
   const int64_t taken_bytes = fits ? RoundUp(bytes, unit) : bytes;
   MutexLock lock(mutex_);
   const std::optional<int64_t> offset = fits ? free_.Take(taken_bytes, unit) : std::nullopt;
+  if (!offset && bytes > file_->RoomForTensors() / zones_.count) {
+    return file_->NoRoomForTensors(bytes, zones_.count);
+  }
   if (!offset) {
     return Status::Internal("this rank's part of the shared memory has no stretch of " +
                             std::to_string(bytes) + " bytes left; it has " +
@@ -58,7 +61,10 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
                             " in all. Enlarge /dev/shm (in a container with --shm-size)");
   }
   const Extent extent{*offset, *offset + taken_bytes};
-  if (Status reserved = file_->Reserve(FileOffset(extent.begin), taken_bytes); !reserved.ok()) {
+  const Status reserved = taken_bytes <= file_->RoomForTensors()
+                              ? file_->Reserve(FileOffset(extent.begin), taken_bytes)
+                              : file_->NoRoomForTensors(taken_bytes, 1);
+  if (!reserved.ok()) {
     // Some of the pages may be there already.
     Release(extent, free_.Give(extent));
     return reserved;

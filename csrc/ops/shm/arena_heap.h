@@ -44,7 +44,8 @@ class MYDIST_EXPORT ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
 
   // At least `bytes` (more than 0) of memory, aligned to kLineBytes, from one page on to
   // kPageBytes. Its pages are reserved; they read as 0 at first, and as whatever they held when
-  // used again. kInternal with needed and free bytes when there is no room.
+  // used again. kInternal with needed and free bytes when there is no room, but for what
+  // is left to others.
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes,
                                             InForkedChild in_child = InForkedChild::kCopy);
 

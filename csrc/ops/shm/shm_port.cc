@@ -24,7 +24,10 @@ std::optional<std::vector<int>> ShmPort::IndicesOf(const std::vector<int>& ranks
 std::string ShmPort::Description() const {
   const std::string& no_heap = arena_->heap_refusal();
   const std::string& no_attach = arena_->attach_refusal();
-  return "fusion buffers " + (no_heap.empty() ? "lie in it" : "are private (" + no_heap + ")") +
+  return "fusion buffers " +
+         (no_heap.empty() ? "and gradients lie in it, up to " +
+                                std::to_string(heap()->zone_bytes()) + " bytes of each rank"
+                          : "are private (" + no_heap + ")") +
          ", private tensors " +
          (no_attach.empty() ? "are read where they lie (process_vm_readv)"
                             : "are copied through it (" + no_attach + ")");

@@ -11,10 +11,13 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 
 #include "ops/shm/mixed_places_suite.h"
 #include "ops/shm/shm_ranks.h"
@@ -328,9 +331,15 @@ TEST(SmallFileSystem, OfOneMegabyteHasNoArena) {
   EXPECT_EQ(code, kPassed);
 }
 
-// The arena fits, tensors in the heap do not: an error and no signal, and private memory serves.
-TEST(SmallFileSystem, OfFourMegabytesHasAHeapThatIsSoonFull) {
-  const int code = OnTmpfs("size=4m", [](const ShmDirectory& directory) {
+int64_t FreeBytes(const ShmDirectory& directory) {
+  return static_cast<int64_t>(std::filesystem::space(directory.path()).available);
+}
+
+// The arena fits, not all tensors in the heap do: an error and no signal, and private memory
+// serves.
+TEST(SmallFileSystem, OfSixteenMegabytesIsSharedOutButForAQuarter) {
+  const int code = OnTmpfs("size=16m", [](const ShmDirectory& directory) {
+    std::array<std::shared_ptr<uint8_t>, 2> kept;
     InMemoryRendezvous rendezvous(2);
     RunAsRanks(2, [&](int rank) {
       ArenaOptions options = OptionsOf(rank, 2, directory);
@@ -338,10 +347,36 @@ TEST(SmallFileSystem, OfFourMegabytesHasAHeapThatIsSoonFull) {
       const auto port = OpenPort(options, rendezvous.ForRank(rank));
       ASSERT_TRUE(port != nullptr && port->heap() != nullptr);
       EXPECT_EQ(port->heap()->zone_bytes(), int64_t{4} << 20);
-      const auto refused = port->heap()->Allocate(int64_t{4} << 20);
-      EXPECT_THAT(refused.status().message(), HasSubstr("needed 4194304 bytes, free "));
+      EXPECT_THAT(port->heap()->Allocate(int64_t{9} << 20).status().message(),
+                  HasSubstr("on each of 2 ranks: needed 18874368 bytes, free 1"));
+      const auto all = port->heap()->Allocate(int64_t{4} << 20);
+      ASSERT_TRUE(all.ok()) << all.status().ToString();
+      kept[static_cast<size_t>(rank)] = *all;
+      EXPECT_FALSE(port->heap()->Allocate(1).ok());
       RunMixedPlaces(*port, rank, 2, 20);
     });
+    EXPECT_GE(FreeBytes(directory), int64_t{4} << 20);
+  });
+  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
+  EXPECT_EQ(code, kPassed);
+}
+
+// Others have filled it since the start.
+TEST(SmallFileSystem, LeavesToOthersWhatTheyMayNeed) {
+  const int code = OnTmpfs("size=16m", [](const ShmDirectory& directory) {
+    InMemoryRendezvous rendezvous(1);
+    ArenaOptions options = OptionsOf(0, 1, directory);
+    options.zone_bytes = ArenaOptions::kAutomaticZone;
+    const auto port = OpenPort(options, rendezvous.ForRank(0));
+    ASSERT_TRUE(port != nullptr && port->heap() != nullptr);
+    const std::string theirs = directory.path() + "/theirs";
+    std::ofstream(theirs) << std::string(size_t{8} << 20, 'x');
+    const auto refused = port->heap()->Allocate(int64_t{4} << 20);
+    EXPECT_THAT(refused.status().message(), HasSubstr(": needed 4194304 bytes, free "));
+    EXPECT_THAT(refused.status().message(), HasSubstr("of which 4194304 are left to other"));
+    EXPECT_GE(FreeBytes(directory), int64_t{7} << 20);
+    std::filesystem::remove(theirs);
+    EXPECT_TRUE(port->heap()->Allocate(int64_t{4} << 20).ok());
   });
   if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
   EXPECT_EQ(code, kPassed);
