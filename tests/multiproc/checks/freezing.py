@@ -19,7 +19,7 @@ from multiproc.registry import check
 SETTLING_STEPS = 300
 STEPS = 50
 SHORT = 10  # Steps, of which a machine that is busy otherwise disturbs few.
-WINDOWS = 500
+WINDOWS = 200
 
 
 def other_hosts() -> int:
