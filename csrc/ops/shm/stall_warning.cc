@@ -42,13 +42,14 @@ void StallWarning::Look(Wait& wait, std::span<const int> peers) const {
 }
 
 std::string StallWarning::Text(Duration waited, std::span<const int> peers) const {
-  std::string text = describe_ ? describe_() : "a collective";
-  text += " has begun and has waited for ";
+  // Looked at first: whoever describes the wait may end it.
+  std::string whom;
   for (size_t i = 0; i < peers.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += arena_->Name(peers[i]) + StateOf(peers[i]);
+    if (i > 0) whom += ", ";
+    whom += arena_->Name(peers[i]) + StateOf(peers[i]);
   }
-  return text + " for " + SecondsText(waited) +
+  const std::string what = describe_ ? describe_() : "a collective";
+  return what + " has begun and has waited for " + whom + " for " + SecondsText(waited) +
          ". It cannot be given up half-way: let that process go on (kill -CONT), or end it (kill "
          "-KILL), and the other ranks get an error.";
 }
