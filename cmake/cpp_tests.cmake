@@ -41,7 +41,12 @@ function(mydist_test name)
 endfunction()
 
 set(MYDIST_TEST_NAMES "")
-foreach(_folder base config world controller ops runtime timeline allocation)
+set(_test_folders base config world controller ops runtime timeline)
+# It replaces operator new, as the sanitizers do.
+if(NOT MYDIST_SANITIZE_FLAGS)
+  list(APPEND _test_folders allocation)
+endif()
+foreach(_folder IN LISTS _test_folders)
   mydist_sources(_files "*.cc" tests/cpp/${_folder} tests/cpp/${_folder}/shm)
   if(_files)
     mydist_test(test_${_folder} ${_files})

@@ -21,7 +21,7 @@ int64_t AllocationCount() { return allocation_count; }
 
 }  // namespace mydist
 
-// The forms for arrays end up in these, or, under a sanitizer, in its own.
+// The forms for arrays end up in these.
 void* operator new(std::size_t bytes) { return Count(std::malloc(bytes == 0 ? 1 : bytes)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);
