@@ -25,6 +25,7 @@ Status GlooControlPlane::Send(int peer, Bytes payload) {
                             "; submit fewer tensors at once");
   }
   if (!mesh_->states().IsOpen(peer)) {
+    MYDIST_RETURN_IF_ERROR(mesh_->states().loss());
     return PeerHasLeft(mesh_->Name(peer), mesh_->states().farewell(peer));
   }
   return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));

@@ -84,7 +84,7 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     } catch (const std::exception& error) {
       broken = error.what();
       if (broken.empty()) broken = "unknown error";
-      if (has_left) ReportLoss(posted.peer, broken.c_str());
+      if (has_left) static_cast<void>(ReportLoss(posted.peer, broken.c_str()));
     }
     states.EndWait();
     if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
@@ -93,22 +93,25 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
   }
 }
 
-void GlooTransport::ReportLoss(int peer, const char* what) {
+Status GlooTransport::ReportLoss(int peer, const char* what) {
   const std::string why = mesh_->states().farewell(peer);
-  const bool has_left = !why.empty() || !mesh_->states().IsOpen(peer);
-  mesh_->ReportLoss(
-      peer, has_left
-                ? PeerHasLeft(mesh_->Name(peer), why)
-                : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
-                                   " while moving a tensor: " + what + ". Its output says why."));
+  const bool has_left = !why.empty() || mesh_->states().HasDeparted(peer);
+  Status loss =
+      has_left ? PeerHasLeft(mesh_->Name(peer), why)
+               : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                  " while moving a tensor: " + what + ". Its output says why.");
+  mesh_->ReportLoss(peer, loss);
+  return loss;
 }
 
 Status GlooTransport::Verdict(int peer, const char* what) {
   PeerStates& states = mesh_->states();
   states.AwaitEnded(peer, Now() + kVerdictGrace);
   if (Status loss = states.loss(); !loss.ok()) return loss;
-  ReportLoss(peer, what);
-  return states.loss();
+  const Status own = ReportLoss(peer, what);
+  // Who is to blame, else this one: bytes are missing, whatever is known of it.
+  const Status first = states.loss();
+  return first.ok() ? own : first;
 }
 
 }  // namespace mydist

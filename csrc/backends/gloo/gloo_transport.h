@@ -36,8 +36,10 @@ class GlooTransport final : public Transport {
   void Post(int peer, void* data, int64_t bytes, bool is_receive);
   Status AwaitAll();
   Status AwaitPiece(Posted& posted);
-  void ReportLoss(int peer, const char* what);
-  // The connection to `peer` broke: waits for what its receiver thread knows about the cause.
+  // A transfer with `peer` failed: what is reported of it.
+  Status ReportLoss(int peer, const char* what);
+  // Never OK. The connection to `peer` broke: waits for what its receiver thread knows about the
+  // cause.
   Status Verdict(int peer, const char* what);
 
   const std::shared_ptr<Mesh> mesh_;

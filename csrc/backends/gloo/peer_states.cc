@@ -14,12 +14,14 @@ void PeerStates::MarkDeparted(int peer, const std::string& why) {
 bool PeerStates::MarkLost(int peer, const Status& reason) {
   MutexLock lock(mutex_);
   State& state = states_[static_cast<size_t>(peer)];
-  if (state == State::kLost) return false;
+  const bool is_news = state != State::kLost;
   state = State::kLost;
+  // Also when it is no news: it may have been taken for a consequence before.
   if (loss_.ok() && (!wait_is_bounded_ || peer == waited_for_peer_)) {
     loss_ = reason;
     cause_rank_ = peer;
   }
+  if (!is_news) return false;
   InterruptWait();
   changed_.NotifyAll();
   return true;
@@ -31,6 +33,11 @@ void PeerStates::InterruptWait() {
   // uses a buffer for one direction only.
   waited_for_->abortWaitRecv();
   waited_for_->abortWaitSend();
+}
+
+bool PeerStates::HasDeparted(int peer) const {
+  MutexLock lock(mutex_);
+  return states_[static_cast<size_t>(peer)] == State::kDeparted;
 }
 
 bool PeerStates::IsOpen(int peer) const {

@@ -33,6 +33,8 @@ class PeerStates {
   bool MarkLost(int peer, const Status& reason) MYDIST_EXCLUDES(mutex_);
 
   bool IsOpen(int peer) const MYDIST_EXCLUDES(mutex_);
+  // Whether it said goodbye and has not been lost since.
+  bool HasDeparted(int peer) const MYDIST_EXCLUDES(mutex_);
 
   // OK, or the first loss.
   Status loss() const MYDIST_EXCLUDES(mutex_);

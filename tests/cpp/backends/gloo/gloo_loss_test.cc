@@ -160,6 +160,23 @@ TEST(GlooLoss, WhatWasSentBeforeAGoodbyeArrives) {
   });
 }
 
+// While the end of what one rank sent is awaited, another is lost, which might be a consequence and
+// is set aside. A transfer that needs that one must fail all the same.
+TEST(PeerStates, ALossThatWasSetAsideCountsForWhoNeedsThatRank) {
+  PeerStates states(3);
+  states.MarkDeparted(1, "");
+  ASSERT_EQ(states.BeginWait(nullptr, 1), PeerStates::Patience::kBounded);
+  EXPECT_TRUE(states.MarkLost(2, Status::PeerLost("rank 2 (as its receiver says)")));
+  EXPECT_TRUE(states.loss().ok());
+  states.EndWait();
+  ASSERT_EQ(states.BeginWait(nullptr, 2), PeerStates::Patience::kBounded);
+  EXPECT_FALSE(states.MarkLost(2, Status::PeerLost("rank 2 (as the transfer says)")));
+  states.EndWait();
+  ExpectLossOf(2, states.loss());
+  EXPECT_EQ(states.cause_rank(), 2);
+  EXPECT_FALSE(states.HasDeparted(2));
+}
+
 TEST(GlooConnect, AMissingInterfaceNamesThoseThatExist) {
   Config config;
   config.network_interfaces = {"nope0", "nope1"};
