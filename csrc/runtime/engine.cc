@@ -93,7 +93,7 @@ Engine::Engine(EngineOptions options)
           [this](Transport* transport, const std::vector<int>& ranks) {
             return choice_.Make(transport, ranks);
           },
-          [this](int64_t bytes) { return AllocateScratch(bytes); }),
+          [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); }),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy) {
   if (shm_ != nullptr) {
@@ -111,7 +111,7 @@ Engine::Engine(EngineOptions options)
 Status Engine::MeasureCosts() {
   constexpr int64_t kSmallBytes = 8;
   // A full heap is no reason not to start: gradients will then lie elsewhere, too.
-  const auto memory = AllocateShared(kProbeBytes);
+  const auto memory = TakeFromHeap(kProbeBytes, InForkedChild::kNothing);
   const ProbedPath path{.small = executor_.ReducerOf(kSmallBytes),
                         .large = executor_.ReducerOf(kProbeBytes),
                         .memory = memory.ok() ? reinterpret_cast<float*>(memory->get()) : nullptr,

@@ -74,7 +74,9 @@ class MYDIST_EXPORT Engine {
   Result<ProcessSet> GetProcessSet(ProcessSetId id) const { return process_sets_.Find(id); }
 
   // See process::AllocateShared.
-  Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) const;
+  using InForkedChild = shm::ArenaHeap::InForkedChild;
+  std::shared_ptr<uint8_t> AllocateShared(int64_t bytes,
+                                          InForkedChild in_child = InForkedChild::kCopy) const;
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
   // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
@@ -117,8 +119,8 @@ class MYDIST_EXPORT Engine {
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
-  // Like AllocateShared, for what nobody but the engine looks at; null where there is none.
-  std::shared_ptr<uint8_t> AllocateScratch(int64_t bytes) const;
+  // OK and null when the ranks share no memory, an error when there is no room.
+  Result<std::shared_ptr<uint8_t>> TakeFromHeap(int64_t bytes, InForkedChild in_child) const;
   Status MeasureCosts();
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.

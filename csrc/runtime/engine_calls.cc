@@ -112,16 +112,20 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
   return handle;
 }
 
-Result<std::shared_ptr<uint8_t>> Engine::AllocateShared(int64_t bytes) const {
+Result<std::shared_ptr<uint8_t>> Engine::TakeFromHeap(int64_t bytes, InForkedChild in_child) const {
   if (shm_ == nullptr) return std::shared_ptr<uint8_t>();
   if (shm_->heap() == nullptr) return shm_->arena().NoHeap(bytes);
-  return shm_->heap()->Allocate(bytes);
+  return shm_->heap()->Allocate(bytes, in_child);
 }
 
-std::shared_ptr<uint8_t> Engine::AllocateScratch(int64_t bytes) const {
-  if (shm_ == nullptr || shm_->heap() == nullptr) return nullptr;
-  const auto memory = shm_->heap()->Allocate(bytes, shm::ArenaHeap::InForkedChild::kNothing);
-  return memory.ok() ? *memory : nullptr;
+std::shared_ptr<uint8_t> Engine::AllocateShared(int64_t bytes, InForkedChild in_child) const {
+  const auto memory = TakeFromHeap(bytes, in_child);
+  if (memory.ok()) return *memory;
+  if (shm_->arena().ClaimsWarning()) {
+    MYDIST_LOG(kWarning) << "some tensors lie in private memory, which takes longer to reduce; "
+                         << memory.status().message();
+  }
+  return nullptr;
 }
 
 bool Engine::Shutdown() {

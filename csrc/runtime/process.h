@@ -68,7 +68,8 @@ MYDIST_EXPORT Result<ProcessSet> GetProcessSet(ProcessSetId id);
 // At least `bytes` (more than 0) of memory that all ranks of this host can reach, so that tensors
 // in it are reduced where they lie; aligned to 128 bytes. Any thread; without a word to the other
 // ranks. It stays valid after shutdown, but only helps until then. OK and null when the ranks share
-// no memory; kInternal with needed and free bytes when it is full. Private memory does as well.
+// no memory or, of which one rank of the host warns once with needed and free bytes, it is full:
+// private memory does as well.
 MYDIST_EXPORT Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes);
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
 // Waits until complete and releases the handle, or gives nothing when `deadline` passes first (so

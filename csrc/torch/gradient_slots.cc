@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "base/log.h"
 #include "base/status.h"
 #include "runtime/process.h"
 #include "torch/error_translation.h"
@@ -55,11 +54,6 @@ bool HasObject(const Slot& slot) {
 std::shared_ptr<void> AllocateMemory(int64_t bytes) {
   const auto shared = process::AllocateShared(bytes);
   if (shared.ok() && *shared != nullptr) return *shared;
-  // For all ranks of the host: their shares of that memory are equal.
-  if (!shared.ok() && ValueOrThrow(process::GetTopology()).local_rank == 0) {
-    MYDIST_LOG(kWarning) << "gradients lie in private memory, which takes longer to reduce; "
-                         << shared.status().message();
-  }
   return AllocatePrivate(bytes);
 }
 

@@ -85,6 +85,10 @@ class MYDIST_EXPORT Arena {
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
   // What to say to who would have liked to allocate when there is none.
   Status NoHeap(int64_t bytes) const;
+  // Whether this rank is the one that is to say so: one of the host does, once.
+  bool ClaimsWarning() const {
+    return !At<HostLine>(ArenaLayout::HostLinePlace()).has_warned.exchange(true);
+  }
   // Why there is no heap; else empty.
   const std::string& heap_refusal() const { return heap_refusal_; }
   // Why the ranks cannot reach each other's private memory; else empty. Of the host alike.

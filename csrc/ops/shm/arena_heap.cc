@@ -63,7 +63,7 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
   const Extent extent{*offset, *offset + taken_bytes};
   const Status reserved = taken_bytes <= file_->RoomForTensors()
                               ? file_->Reserve(FileOffset(extent.begin), taken_bytes)
-                              : file_->NoRoomForTensors(taken_bytes, 1);
+                              : file_->NoRoomForTensors(taken_bytes, zones_.count);
   if (!reserved.ok()) {
     // Some of the pages may be there already.
     Release(extent, free_.Give(extent));

@@ -27,6 +27,11 @@ struct ArenaHeader {
   int64_t zone_bytes;  // Of each rank's part of the heap; 0: no heap.
 };
 
+// What the ranks of the host write together.
+struct alignas(kLineBytes) HostLine {
+  std::atomic<bool> has_warned;  // That tensors find no room.
+};
+
 enum class Presence : uint32_t { kAbsent = 0, kHere, kLeft };
 
 // Written by its rank.
@@ -94,6 +99,7 @@ class ArenaLayout {
   int64_t ring_bytes() const { return ring_bytes_; }
 
   // Offsets from the start, in bytes.
+  static constexpr int64_t HostLinePlace() { return kLineBytes; }  // After the header.
   int64_t RankLineOf(int rank) const { return kPageBytes + rank * kLineBytes; }
   int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
   int64_t VoteLineOf(int rank) const { return BellOf(ranks_) + rank * kLineBytes; }
