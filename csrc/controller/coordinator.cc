@@ -260,7 +260,6 @@ bool Coordinator::Impl::MayRest() const {
 Status Coordinator::Impl::FollowFrozen(TimePoint now) {
   if (!frozen_.active()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(const FrozenMode::Outcome outcome, frozen_.Follow(now));
-  for (const FrozenMode::HostVote& vote : outcome.told) MYDIST_RETURN_IF_ERROR(SendVote(vote));
   for (const Bucket& bucket : outcome.executed) {
     std::vector<Response>& batch = batches_.emplace_back();
     for (const auto& agreement : bucket.tensors) {
@@ -269,6 +268,7 @@ Status Coordinator::Impl::FollowFrozen(TimePoint now) {
       response.process_set = bucket.process_set;
     }
   }
+  for (const FrozenMode::HostVote& vote : outcome.told) MYDIST_RETURN_IF_ERROR(SendVote(vote));
   if (frozen_.HasUndecidedVote()) return Status::Ok();
   AnnounceThawed(outcome.thawed, now);
   for (std::vector<Response>& batch : std::exchange(behind_vote_, {})) Return(std::move(batch));
