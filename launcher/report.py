@@ -16,7 +16,7 @@ MAX_OTHERS_LISTED = 8
 _CONSEQUENCE = re.compile(
     r"\b(PeerLostError|AbortedError|CollectiveTimeoutError)\b|Connection closed by peer"
 )
-_ACCUSED = re.compile(r"\brank (\d+)(?: (?:on|\()[^,;:()]*\)?)? has left\b")
+_ACCUSED = re.compile(r"\brank (\d+)(?: on [^,;:()]*| \([^()]*\))? has left\b")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,23 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "AbortedError: rank 1 (host h1) has left the job: shut down; 'x' waited for it",
+        "PeerLostError: 'x': rank 1 (host h1, pid 101) has left the job while it is needed",
+        "PeerLostError: rank 1 has left the job: the disk is full",
+        "PeerLostError: rank 1 on host h1 has left",
+    ],
+)
+def test_who_is_said_to_have_left_is_listed(words: str) -> None:
+    ends = [end(0, 1)]
+    assert format_failure(ends[0], ends, 3, {0: [words]}).splitlines()[3:] == [
+        "  that is a consequence: the first cause printed nothing",
+        "  rank 1 had ended before, say the others; look at how it ends",
+    ]
+
+
 def test_a_stopped_rank_that_raised_is_blamed_before_victims() -> None:
     tails = {
         0: ["PeerLostError: rank 1 is gone"],

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "backends/local/local_control_plane.h"
@@ -23,6 +24,7 @@ class OneHostControlPlane final : public ControlPlane {
   void Wake() override { local_->Wake(); }
   void Attend(bool attended) override { local_->Attend(attended); }
   void Nudge(int peer) override { local_->Nudge(peer); }
+  void SetFarewell(const std::string& why) override { connection_->SetFarewell(why); }
   Status Close(TimePoint deadline) override {
     const Status local = local_->Close(deadline);
     const Status connection = connection_->Close(deadline);
