@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "backends/gloo/process_jobs.h"
+#include "conformance/sanitizers.h"
 
 namespace mydist {
 namespace {
@@ -21,6 +22,7 @@ TEST(GlooProcesses, PassTheConformanceSuites) {
 
 // Else those that have it would wait for the one that has not.
 TEST(GlooStart, WhereOneRankHasNoneAllHearOfIt) {
+  if (kIsSanitized) GTEST_SKIP() << "the sanitizers need descriptors while a rank has none";
   ProcessJob job("start_without_gloo", 3);
   for (int round = 0; round < 2; ++round) job.ServeRound();  // Hellos, and who has Gloo.
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
