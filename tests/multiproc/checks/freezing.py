@@ -111,7 +111,7 @@ def a_synchronous_step_wakes_nobody() -> None:
     is over (WaitPolicy::linger). A rank that gets no core keeps the others waiting for longer than
     they look themselves, so some of the windows may see a machine that is busy otherwise.
     """
-    if not has_a_core_each() or mydist.cross_size() > 1:
+    if mydist.local_size() < mydist.size() or not has_a_core_each():
         return  # Then waiting ranks give way, or news comes through a thread of its own.
     step = synchronous_step()
     for _ in range(SETTLING_STEPS):
