@@ -2,6 +2,7 @@
 #include <latch>
 
 #include "backends/gloo/gloo_jobs.h"
+#include "backends/gloo/peer_states.h"
 #include "conformance/control_plane_suite.h"
 
 namespace mydist {
