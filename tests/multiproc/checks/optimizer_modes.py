@@ -162,7 +162,7 @@ def step_after_synchronize_warns_once_and_reduces_once() -> None:
     assert len(texts) == 1, texts
 
 
-@check(cases=BY_PATH)
+@check(min_size=2, cases=BY_PATH)
 def a_backward_after_synchronize_is_reduced_too(path: str) -> None:
     model = tiny_model()
     optimizer = wrapped(model, compression=COMPRESSIONS[path])
