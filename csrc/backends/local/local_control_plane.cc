@@ -146,17 +146,16 @@ void LocalControlPlane::Attend(bool attended) {
   if (HasNews()) RingOwn(before);
 }
 
+// Counted before the look at who sleeps: Await looks the other way round, so that either it sees
+// the count, as the futex does, or it is seen to sleep.
 void LocalControlPlane::Nudge(int peer) {
   const int index = *port_->arena().IndexOf(peer);
+  const std::atomic<uint32_t>& waiting = memory_.line(index).waiting;
+  shm::Bell& bell = memory_.news_bell(index);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint32_t waiting = memory_.line(index).waiting.load();
-  if ((waiting & kAttended) != 0) return;
-  // Counted also for one that is not asleep yet, but has looked.
-  if ((waiting & kSleeps) != 0) {
-    shm::RingBell(memory_.news_bell(index));
-  } else {
-    memory_.news_bell(index).rings.fetch_add(1);
-  }
+  if ((waiting.load() & kAttended) != 0) return;
+  bell.rings.fetch_add(1);
+  if ((waiting.load() & kSleeps) != 0) shm::WakeSleepers(bell);
 }
 
 void LocalControlPlane::RingOwn(uint32_t waiting) {

@@ -12,6 +12,10 @@ namespace mydist::shm {
 
 void RingBell(Bell& bell) {
   bell.rings.fetch_add(1);
+  WakeSleepers(bell);
+}
+
+void WakeSleepers(Bell& bell) {
   syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
