@@ -26,6 +26,10 @@ class ShmPort;
 // or MPI itself.
 using BootstrapExchange = std::function<Result<std::vector<Bytes>>(const Bytes& mine)>;
 
+// One round of it. kInternal when not all of `size` ranks have answered.
+MYDIST_EXPORT Result<std::vector<Bytes>> BootstrapRound(const BootstrapExchange& exchange, int size,
+                                                        const Bytes& mine);
+
 struct BackendOptions {
   int rank = 0;  // In the job. MPI compares it with what it knows and refuses a difference.
   int size = 1;

@@ -51,13 +51,8 @@ Result<Meeting> Meet(const Seat& seat, const Config& config) {
                          config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
   mine.wants_timeline = !config.timeline_path.empty();
   mine.cores = UsableCores::OfThisThread();
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs, seat.exchange(EncodeHello(mine)));
-  if (blobs.size() != static_cast<size_t>(seat.size)) {
-    return Status::Internal("the exchange at the start answered for " +
-                            std::to_string(blobs.size()) + " ranks, expected " +
-                            std::to_string(seat.size) +
-                            "; is a rendezvous of another job still running?");
-  }
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,
+                          BootstrapRound(seat.exchange, seat.size, EncodeHello(mine)));
   std::vector<Hello> hellos;
   std::vector<std::string> hosts;
   for (const Bytes& blob : blobs) {
@@ -185,14 +180,9 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
 Result<std::string> AgreeOnNoGlooReason(const Seat& seat, const std::vector<std::string>& hosts) {
   const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
   const std::string mine = gloo.ok() ? "" : gloo.status().message();
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,
-                          seat.exchange(Bytes(mine.begin(), mine.end())));
-  if (blobs.size() != hosts.size()) {
-    return Status::Internal("the exchange before the choice of a backend answered for " +
-                            std::to_string(blobs.size()) + " ranks, expected " +
-                            std::to_string(hosts.size()) +
-                            "; is a rendezvous of another job still running?");
-  }
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::vector<Bytes> blobs,
+      BootstrapRound(seat.exchange, seat.size, Bytes(mine.begin(), mine.end())));
   std::vector<std::string> reasons;
   for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
   return NoGlooReason(reasons, hosts);

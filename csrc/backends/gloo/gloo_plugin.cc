@@ -42,21 +42,11 @@ Place Decode(const Bytes& bytes) {
   return {text.substr(colon + 1), text.substr(0, colon)};
 }
 
-// One round through the rendezvous; checks that every rank answered.
-Result<std::vector<Bytes>> Gather(const BackendOptions& options, const Bytes& mine) {
-  MYDIST_ASSIGN_OR_RETURN(std::vector<Bytes> all, options.exchange(mine));
-  if (all.size() != static_cast<size_t>(options.size)) {
-    return Status::Internal("the rendezvous answered for " + std::to_string(all.size()) +
-                            " ranks, expected " + std::to_string(options.size) +
-                            "; is a rendezvous of another job still running?");
-  }
-  return all;
-}
-
 Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
   const Config& config = *options.config;
   const Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid())};
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all, Gather(options, Encode(mine)));
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
+                          BootstrapRound(options.exchange, options.size, Encode(mine)));
   std::vector<Place> places;
   for (const Bytes& each : all) places.push_back(Decode(each));
   return places;
@@ -99,7 +89,7 @@ Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
   MYDIST_LOG(kInfo) << "Gloo listens on " << own.address << " (" << own.name
                     << "), one port for each of " << options.size - 1 << " peer(s)";
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
-                          Gather(options, context->Addresses()));
+                          BootstrapRound(options.exchange, options.size, context->Addresses()));
   MYDIST_RETURN_IF_ERROR(context->Connect(addresses));
   std::vector<std::string> names;
   for (const Place& place : places) names.push_back("host " + place.host_id + ", pid " + place.pid);
