@@ -39,23 +39,11 @@ void RunMixedPlaces(ShmPort& port, int rank, int size, int rounds) {
   MixedPlacesSuite(&port, {rank, size, &collectives}, 42).Run(rounds);
 }
 
-class MixedPlaces : public ::testing::TestWithParam<std::tuple<int, CrossMemoryAttach>> {
- protected:
-  int size() const { return std::get<0>(GetParam()); }
-  CrossMemoryAttach attach() const { return std::get<1>(GetParam()); }
-};
-std::string NameOf(const ::testing::TestParamInfo<MixedPlaces::ParamType>& instance) {
-  constexpr std::array kNames = {"Auto", "On", "Off"};
-  const auto& [size, attach] = instance.param;
-  return std::to_string(size) + "ranksAttach" + kNames[static_cast<size_t>(attach)];
-}
-
+using MixedPlaces = RanksAndAttach;
 INSTANTIATE_TEST_SUITE_P(RanksAndAttach, MixedPlaces,
                          ::testing::Combine(::testing::Values(2, 3, 4, 8),
-                                            ::testing::Values(CrossMemoryAttach::kAuto,
-                                                              CrossMemoryAttach::kOn,
-                                                              CrossMemoryAttach::kOff)),
-                         NameOf);
+                                            MixedPlaces::EveryAttach()),
+                         MixedPlaces::NameOf);
 
 TEST_P(MixedPlaces, GiveTheSameBitsAsThreads) {
   OnThreadsWithPort(
@@ -64,17 +52,14 @@ TEST_P(MixedPlaces, GiveTheSameBitsAsThreads) {
 }
 
 TEST_P(MixedPlaces, GiveTheSameBitsAsProcesses) {
-  const ShmDirectory directory;
-  ForkedRanks ranks(size(), [&](const ForkedRanks::Seat& seat) {
-    ArenaOptions options = OptionsOf(seat.rank, size(), directory);
-    options.cross_memory_attach = attach();
-    const auto port = OpenPort(options, seat.exchange);
-    ASSERT_NE(port, nullptr);
-    const bool is_off = attach() == CrossMemoryAttach::kOff;
-    EXPECT_EQ(port->peer_memory().CanAttach(), !is_off) << port->Description();
-    RunMixedPlaces(*port, seat.rank, size(), 60);
-  });
-  for (int rank = 0; rank < size(); ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  OnProcessesWithPort(
+      size(),
+      [&](ShmPort& port, int rank) {
+        const bool is_off = attach() == CrossMemoryAttach::kOff;
+        EXPECT_EQ(port.peer_memory().CanAttach(), !is_off) << port.Description();
+        RunMixedPlaces(port, rank, size(), 60);
+      },
+      attach());
 }
 
 // Whoever is still at it may write to the tensors of one that has given up.

@@ -14,6 +14,7 @@
 
 #include "conformance/collectives_suite.h"
 #include "ops/rank_ordered_collectives.h"
+#include "ops/shm/random_draws.h"
 #include "ops/shm/shm_collectives.h"
 #include "ops/slices.h"
 
@@ -31,9 +32,7 @@ class MixedPlacesSuite {
   void Run(int rounds) {
     for (int round = 0; round < rounds; ++round) {
       count_ = 1 + Draw(shared_random_, round % 3 == 0 ? 30000 : 700);
-      constexpr std::array kTypes = {DataType::kFloat32, DataType::kBfloat16, DataType::kInt64,
-                                     DataType::kUint8};
-      dtype_ = kTypes[static_cast<size_t>(Draw(shared_random_, kTypes.size()))];
+      dtype_ = DrawType(shared_random_);
       root_ = static_cast<int>(Draw(shared_random_, me_.size));
       RunOne(Draw(shared_random_, 9));
       if (::testing::Test::HasFailure()) return;
@@ -44,10 +43,6 @@ class MixedPlacesSuite {
  private:
   static constexpr uint8_t kGarbage = 0xAB;
   using Bytes = std::vector<uint8_t>;
-
-  static int64_t Draw(std::mt19937& random, int64_t below) {
-    return static_cast<int64_t>(random() % static_cast<uint32_t>(below));
-  }
 
   int64_t element_bytes() const { return SizeOf(dtype_); }
   Reduction reduction() const { return {.dtype = dtype_, .op = ReduceOp::kSum}; }

@@ -17,6 +17,7 @@
 
 #include "conformance/collectives_suite.h"
 #include "ops/half.h"
+#include "ops/shm/random_draws.h"
 #include "ops/shm/shm_collectives.h"
 #include "ops/slices.h"
 
@@ -46,9 +47,7 @@ class RewritesSuite {
   void Run(int rounds) {
     for (round_ = 0; round_ < rounds; ++round_) {
       count_ = 1 + Draw(shared_random_, round_ % 3 == 0 ? kMostElements : 700);
-      constexpr std::array kTypes = {DataType::kFloat32, DataType::kBfloat16, DataType::kInt64,
-                                     DataType::kUint8};
-      dtype_ = kTypes[static_cast<size_t>(Draw(shared_random_, kTypes.size()))];
+      dtype_ = DrawType(shared_random_);
       RunAmong(DrawMembers());
       RewriteSome();
       if (::testing::Test::HasFailure()) return;
@@ -80,9 +79,6 @@ class RewritesSuite {
     bool spoils_input = false;  // In place: what is not output may hold anything.
   };
 
-  static int64_t Draw(std::mt19937& random, int64_t below) {
-    return static_cast<int64_t>(random() % static_cast<uint32_t>(below));
-  }
   bool Toss() { return Draw(own_random_, 2) == 0; }
   int64_t element_bytes() const { return SizeOf(dtype_); }
   bool is_root() const { return rank_ == root_; }

@@ -54,17 +54,11 @@ TEST_P(ShmRanks, MoveAsTheyShould) {
 }
 
 TEST_P(ShmRanks, ConformAsProcesses) {
-  const ShmDirectory directory;
   const int size = GetParam();
-  ForkedRanks ranks(size, [&](const ForkedRanks::Seat& seat) {
-    const auto port = OpenPort(OptionsOf(seat.rank, size, directory), seat.exchange);
-    ASSERT_NE(port, nullptr);
-    EXPECT_TRUE(directory.IsEmpty());
-    ShmCollectives collectives(port.get(), AllOf(size));
-    CheckEverything({seat.rank, size, &collectives});
+  OnProcessesWithPort(size, [&](ShmPort& port, int rank) {
+    ShmCollectives collectives(&port, AllOf(size));
+    CheckEverything({rank, size, &collectives});
   });
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-  EXPECT_TRUE(directory.IsEmpty());
 }
 
 TEST_P(ShmRanks, BarrierHoldsBackUntilAllHaveCome) {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "backends/rank_threads.h"
@@ -177,6 +178,40 @@ class ForkedRanks {
   Board* const board_;
   std::array<int, 2> reports_{};
   std::vector<pid_t> pids_;
+};
+
+// As OnThreadsWithPort, in processes.
+inline void OnProcessesWithPort(int size, const PortBody& body,
+                                CrossMemoryAttach attach = CrossMemoryAttach::kAuto) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(size, [&](const ForkedRanks::Seat& seat) {
+    ArenaOptions options = OptionsOf(seat.rank, size, directory);
+    options.cross_memory_attach = attach;
+    const auto port = OpenPort(options, seat.exchange);
+    ASSERT_NE(port, nullptr);
+    EXPECT_TRUE(directory.IsEmpty());
+    body(*port, seat.rank);
+  });
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+// Tests for so many ranks and each way to private memory.
+class RanksAndAttach : public ::testing::TestWithParam<std::tuple<int, CrossMemoryAttach>> {
+ public:
+  static std::string NameOf(const ::testing::TestParamInfo<ParamType>& instance) {
+    constexpr std::array kNames = {"Auto", "On", "Off"};
+    const auto& [size, attach] = instance.param;
+    return std::to_string(size) + "ranksAttach" + kNames[static_cast<size_t>(attach)];
+  }
+  static auto EveryAttach() {
+    return ::testing::Values(CrossMemoryAttach::kAuto, CrossMemoryAttach::kOn,
+                             CrossMemoryAttach::kOff);
+  }
+
+ protected:
+  int size() const { return std::get<0>(GetParam()); }
+  CrossMemoryAttach attach() const { return std::get<1>(GetParam()); }
 };
 
 }  // namespace mydist::shm

@@ -1,0 +1,23 @@
+// What the suites of random calls draw.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+
+#include "ops/element.h"
+
+namespace mydist::shm {
+
+inline int64_t Draw(std::mt19937& random, int64_t below) {
+  return static_cast<int64_t>(random() % static_cast<uint32_t>(below));
+}
+
+inline DataType DrawType(std::mt19937& random) {
+  constexpr std::array kTypes = {DataType::kFloat32, DataType::kBfloat16, DataType::kInt64,
+                                 DataType::kUint8};
+  return kTypes[static_cast<size_t>(Draw(random, kTypes.size()))];
+}
+
+}  // namespace mydist::shm
