@@ -189,7 +189,11 @@ void Arena::AppendHeap(const ArenaOptions& options) {
 }
 
 Status Arena::NoHeap(int64_t bytes) const {
-  if (header().zone_bytes <= 0) return file_->NoRoomForTensors(bytes, size());
+  if (header().zone_bytes <= 0) {
+    // A rank's part of the heap would have been of whole grains.
+    const int64_t grains = (bytes + kHeapGrainBytes - 1) / kHeapGrainBytes;
+    return file_->NoRoomForTensors(grains * kHeapGrainBytes, size());
+  }
   return Status::Internal("no tensors lie in the memory that the ranks share: " + heap_refusal_);
 }
 
