@@ -43,7 +43,18 @@ SUITES = {
     ),
     "state": ("consistency", "checkpoints"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
-    # What moves data, once more through the memory that ranks of one host share.
+    # What moves data, and no more.
+    "collectives": (
+        "allreduce",
+        "gathering",
+        "moving",
+        "mismatch",
+        "process_sets",
+        "rooted",
+        "point_to_point",
+        "joining",
+    ),
+    # The same and training, once more through the memory that ranks of one host share.
     "shared": (
         "allreduce",
         "gathering",
@@ -91,7 +102,8 @@ SUITES = {
     # With the settings as they come: what costs nothing once steps repeat themselves.
     "steady": ("freezing", "waiting"),
     "steady_hosts": ("freezing",),
-    # More ranks than there are cores, on most machines.
+    # A rank that is late; with fewer cores than ranks, and with fewer than training threads.
+    "late": ("lateness",),
     "crowded": ("lateness",),
     # One rank on each of several hosts: nobody to share memory with.
     "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),

@@ -30,6 +30,7 @@ JOBS = [
     *[(2, backend, "steady") for backend in ("local", "gloo", "mpi")],
     (4, "gloo", "steady_hosts"),
     (3, "gloo", "frozen_lone"),
+    (2, "local", "late"),
     (5, "local", "crowded"),
     (3, "mpi", "crowded"),
     (4, "gloo", "hosts"),

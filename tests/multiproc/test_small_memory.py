@@ -8,15 +8,21 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multiproc.conftest import missing_backends
-from multiproc.job import WORKERS, launcher_command, run
+from multiproc.job import WORKERS, CheckResults, launcher_command, run
+from multiproc.registry import checks_of
 
 WORKER = str(WORKERS / "small_memory.py")
 GRADIENTS = 4096  # KiB on each rank.
+WARNINGS = {
+    "1m": "has no room for shared memory: needed",
+    "12m": "some tensors lie in private memory",
+}
 MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs /dev/shm && shift && exec "$@"'
 
 
@@ -48,11 +54,17 @@ def train(np: int, size: str) -> tuple[dict[str, Any], list[str]]:
     command = with_memory_of(size, *launcher_command(np, "local", WORKER, str(GRADIENTS)))
     output = run(command, timeout=100).expect_success().output
     (report,) = re.findall(r"TRAINED (\{.*\})", output)
-    warnings = [
-        line for line in output.splitlines() if "shared memory" in line or "/dev/shm" in line
-    ]
     found: dict[str, Any] = json.loads(report)
-    return found, warnings
+    return found, warnings_of(output)
+
+
+def warnings_of(output: str) -> list[str]:
+    """Those of the product about memory."""
+    return [
+        line
+        for line in output.splitlines()
+        if "mydist WARNING" in line and ("shared memory" in line or "/dev/shm" in line)
+    ]
 
 
 @pytest.mark.parametrize("np", [2, 3])
@@ -84,3 +96,21 @@ def test_without_room_for_an_arena_the_job_runs_over_gloo(backend: str) -> None:
     assert re.search(r"has no room for shared memory: needed \d+ bytes, free 10\d+", warnings[0])
     assert none["losses"] == plenty["losses"]
     assert none["backend"] == backend
+
+
+@pytest.mark.parametrize(("backend", "size"), [("gloo", "1m"), ("mpi", "1m"), ("local", "12m")])
+def test_every_collective_is_right(backend: str, size: str, tmp_path: Path) -> None:
+    np, suite = 3, "collectives"
+    worker = str(WORKERS / "check_worker.py")
+    # Gloo comes by itself where there is no room.
+    asked = "mpi" if backend == "mpi" else "local"
+    command = launcher_command(np, asked, worker, suite, str(tmp_path))
+    outcome = run(with_memory_of(size, *command), timeout=200)
+    results = CheckResults(np, tmp_path, outcome)
+    for check in checks_of(suite):
+        if check.min_size <= np:
+            results.expect_passed(check.name)
+    results.expect_clean_end()
+    warnings = warnings_of(outcome.output)
+    assert len(warnings) == 1, warnings
+    assert WARNINGS[size] in warnings[0]

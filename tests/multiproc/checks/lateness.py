@@ -25,16 +25,31 @@ def be_late() -> None:
     os.close(writer)
 
 
-def expect_idle_wait(collective: Callable[[], object]) -> None:
+def be_busy() -> None:
+    """Computes on all training threads."""
+    matrix = torch.ones(512, 512)
+    end = time.monotonic() + LATE_SECONDS
+    while time.monotonic() < end:
+        torch.mm(matrix, matrix)
+
+
+def expect_idle_wait(collective: Callable[[], object], delay: Callable[[], None] = be_late) -> None:
     """The last rank comes late to the collective. Nothing else is exchanged before."""
     started, used = time.monotonic(), time.process_time()
     if md.rank() == md.size() - 1:
-        be_late()
+        delay()
     collective()
     used, waited = time.process_time() - used, time.monotonic() - started
     everyone = md.allgather_object((used, waited))
     assert all(seconds > 0.9 * LATE_SECONDS for _, seconds in everyone), everyone
-    assert all(cpu < MOST_BUSY * seconds for cpu, seconds in everyone), everyone
+    idle = everyone if delay is be_late else everyone[:-1]
+    assert all(cpu < MOST_BUSY * seconds for cpu, seconds in idle), everyone
+
+
+@check(min_size=2)
+def without_a_core_each_nobody_looks_for_long() -> None:
+    if md.local_size() > len(os.sched_getaffinity(0)):
+        assert md.explain().facts["waiting"].choice == "gives up the core at once"
 
 
 @check(min_size=2)
@@ -57,3 +72,15 @@ def nor_does_it_when_nobody_negotiates() -> None:
     assert before["frozen_steps"] > 0, before
     # The exchange of what was measured ends the freeze; being late did not.
     assert after["frozen_steps"] - before["frozen_steps"] >= 2, (before, after)
+
+
+@check(min_size=2)
+def training_threads_that_outnumber_the_cores_have_them() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2 * len(os.sched_getaffinity(0)))
+    try:
+        torch.mm(torch.ones(512, 512), torch.ones(512, 512))  # Starts them.
+        md.barrier()
+        expect_idle_wait(lambda: md.allreduce(torch.ones(1000), name="computing"), be_busy)
+    finally:
+        torch.set_num_threads(threads)

@@ -6,6 +6,7 @@ Started by mydistrun: check_worker.py SUITE RESULT_DIR
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -20,6 +21,8 @@ import mydist as md
 def main() -> None:
     suite, folder = sys.argv[1], Path(sys.argv[2])
     pretend_hosts()
+    if cores := os.environ.get("TEST_CORES"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
     md.init()
     with open(folder / f"rank{md.rank()}.jsonl", "w", encoding="utf-8") as results:
         for check in checks_of(suite):
