@@ -68,12 +68,21 @@ void MpiControlPlane::Await(TimePoint deadline) {
   woken_ = false;
 }
 
+bool MpiControlPlane::IsAttended() {
+  MutexLock lock(mutex_);
+  return attended_;
+}
+
 bool MpiControlPlane::HasNews() {
-  {
-    MutexLock lock(mutex_);
-    if (attended_) return false;
-  }
+  const bool is_attended = IsAttended();
   MutexLock lock(mpi_mutex_);
+  if (is_attended) {
+    // Who attends may be in a collective without MPI, for which a peer comes only when it has got
+    // what is on its way, and long messages move only while somebody calls MPI.
+    const Status status = ReapOutgoing();
+    if (!status.ok()) failure_ = status;
+    return false;
+  }
   if (found_.has_value() || !failure_.ok()) return true;
   Result<std::optional<IncomingMessage>> looked = Poll();
   if (looked.ok()) {

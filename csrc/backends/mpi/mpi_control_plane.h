@@ -1,7 +1,7 @@
 // MpiControlPlane: ControlPlane over MPI point-to-point messages. Sends are non-blocking with kept
 // buffers. MPI has no receive that Wake could interrupt, so Await looks again and again, with
 // pauses that grow to kLongestPause while nothing comes; a pause ends at once on Wake. It leaves
-// the looking to others while attended. What it finds Receive returns.
+// the looking for messages to others while attended. What it finds Receive returns.
 #pragma once
 
 #include <mpi.h>
@@ -55,7 +55,9 @@ class MpiControlPlane final : public ControlPlane {
   // Lets MPI work, and returns a message that is complete. Never blocks.
   Result<std::optional<IncomingMessage>> Poll() MYDIST_REQUIRES(mpi_mutex_);
   Status MatchNext() MYDIST_REQUIRES(mpi_mutex_);
-  // Whether Receive has something to return. Looks for it, unless attended.
+  bool IsAttended() MYDIST_EXCLUDES(mutex_);
+  // Whether Receive has something to return. Looks for it, unless attended; then it only lets MPI
+  // go on with what is being sent.
   bool HasNews() MYDIST_EXCLUDES(mpi_mutex_, mutex_);
   // Pauses after a look that found nothing. False when Await is to return.
   bool Pause(TimePoint deadline) MYDIST_EXCLUDES(mutex_);

@@ -18,6 +18,7 @@
 
 #include "backends/factory.h"
 #include "conformance/receive_by.h"
+#include "conformance/whistle.h"
 
 namespace mydist::conformance {
 
@@ -388,6 +389,31 @@ inline void AwaitBesideTheTakerDisturbsNothing(Correspondent& me) {
   me.SynchronizeSilently();
 }
 
+// Whoever attends may wait for a peer in another way: what was sent before goes on its way by
+// itself.
+inline void SendsWhileAttended(Correspondent& me) {
+  constexpr int64_t kLong = 4 << 20;
+  me.SynchronizeSilently();
+  if (me.rank() == 0) {
+    for (int peer = 1; peer < me.size(); ++peer) {
+      const Whistle whistle;
+      me.Send(peer, Bytes(whistle.path().begin(), whistle.path().end()));
+      me.plane().Attend(true);
+      std::thread sleeper([&] { me.plane().Await(kNever); });
+      me.Send(peer, Pattern(0, peer, 0, kLong));
+      EXPECT_TRUE(whistle.IsHeard()) << "rank " << peer << " did not get what was sent to it";
+      me.plane().Attend(false);
+      me.plane().Wake();
+      sleeper.join();
+    }
+  } else {
+    const Bytes path = me.ReceiveFrom(0);
+    EXPECT_TRUE(me.ReceiveFrom(0) == Pattern(0, me.rank(), 0, kLong));
+    Whistle::Blow(std::string(path.begin(), path.end()));
+  }
+  me.SynchronizeSilently();
+}
+
 inline void RunControlPlaneConformance(Connection& connection) {
   Correspondent me(connection);
   DeliversInOrder(me);
@@ -403,6 +429,7 @@ inline void RunControlPlaneConformance(Connection& connection) {
   AttendedNewsDoesNotEndAwait(me);
   EndOfAttentionEndsAwait(me);
   AwaitBesideTheTakerDisturbsNothing(me);
+  SendsWhileAttended(me);
 }
 
 // Ends the connection. What was sent before Close arrives, and Close is not a loss to the others.
