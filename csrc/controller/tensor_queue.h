@@ -14,8 +14,8 @@
 namespace mydist {
 
 enum class Pushed {
-  kFirst,   // The queue was empty: wake the engine.
-  kBehind,  // Others wait before it: the engine has been woken for them.
+  kFirst,   // The first that is due: wake the engine.
+  kBehind,  // Not due, or another one is: the engine has been woken for that.
   kClosed,  // Refused; the items are dropped.
 };
 
@@ -23,25 +23,26 @@ template <typename T>
 class TensorQueue {
  public:
   [[nodiscard]] Pushed Push(T item) {
-    MutexLock lock(mutex_);
-    if (closed_) return Pushed::kClosed;
-    items_.push_back(std::move(item));
-    return items_.size() == 1 ? Pushed::kFirst : Pushed::kBehind;
+    std::vector<T> items;
+    items.push_back(std::move(item));
+    return Push(std::move(items));
   }
 
-  // All or none: a group enters in one piece. An empty vector changes nothing.
-  [[nodiscard]] Pushed Push(std::vector<T> items) {
+  // All or none: a group enters in one piece. An empty vector changes nothing. What is not due
+  // waits until something is, or the engine looks anyway.
+  [[nodiscard]] Pushed Push(std::vector<T> items, bool is_due = true) {
     MutexLock lock(mutex_);
     if (closed_) return Pushed::kClosed;
-    const bool was_empty = items_.empty();
+    if (items.empty()) return Pushed::kBehind;
     items_.insert(items_.end(), std::make_move_iterator(items.begin()),
                   std::make_move_iterator(items.end()));
-    return was_empty && !items_.empty() ? Pushed::kFirst : Pushed::kBehind;
+    return is_due && !std::exchange(has_due_, true) ? Pushed::kFirst : Pushed::kBehind;
   }
 
   // Takes out everything, oldest first. Never blocks.
   [[nodiscard]] std::vector<T> Drain() {
     MutexLock lock(mutex_);
+    has_due_ = false;
     return std::exchange(items_, {});
   }
 
@@ -60,6 +61,7 @@ class TensorQueue {
  private:
   Mutex mutex_;
   std::vector<T> items_ MYDIST_GUARDED_BY(mutex_);
+  bool has_due_ MYDIST_GUARDED_BY(mutex_) = false;  // Since the last Drain.
   bool closed_ MYDIST_GUARDED_BY(mutex_) = false;
 };
 

@@ -16,14 +16,15 @@ constexpr int64_t kBucketBytes = int64_t{1} << 20;
 }  // namespace
 
 Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
-  const Pushed pushed = queue_.Push(std::move(mail));
+  const bool is_due = unhurried_bytes == 0;
+  const Pushed pushed = queue_.Push(std::move(mail), is_due);
   if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
-  if (unhurried_bytes > 0) {
-    const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
-    if (waiting_bytes >= kBucketBytes) Hurry();
-  } else if (pushed == Pushed::kFirst || unhurried_bytes_.exchange(0) > 0) {
-    coordinator_.Wake();
+  if (is_due) {
+    if (pushed == Pushed::kFirst) coordinator_.Wake();
+    return Status::Ok();
   }
+  const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
+  if (waiting_bytes >= kBucketBytes) Hurry();
   return Status::Ok();
 }
 

@@ -18,6 +18,20 @@ TEST(TensorQueueTest, OnlyTheFirstHasToWakeTheEngine) {
   EXPECT_EQ(queue.Push(std::vector<int>{5, 6}), Pushed::kFirst);
 }
 
+// Behind what is not due it is still the first that is.
+TEST(TensorQueueTest, WhatIsNotDueWakesNobodyAndHidesNothing) {
+  TensorQueue<int> queue;
+  EXPECT_EQ(queue.Push({1}, false), Pushed::kBehind);
+  EXPECT_EQ(queue.Push({2}, true), Pushed::kFirst);
+  EXPECT_EQ(queue.Push({3}, true), Pushed::kBehind);
+  EXPECT_EQ(queue.Push({4}, false), Pushed::kBehind);
+  EXPECT_EQ(queue.Drain(), (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(queue.Push({5}, false), Pushed::kBehind);
+  EXPECT_FALSE(queue.empty());
+  EXPECT_EQ(queue.Push(std::vector<int>{}), Pushed::kBehind);
+  EXPECT_EQ(queue.Push({6}), Pushed::kFirst);
+}
+
 TEST(TensorQueueTest, ClosedItRefusesAndHandsBackTheRest) {
   TensorQueue<std::unique_ptr<int>> queue;
   EXPECT_EQ(queue.Push(std::make_unique<int>(1)), Pushed::kFirst);
