@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ class MYDIST_EXPORT Engine {
   void Hurry();
   // See process::Wait. Drives the engine, unless somebody else does, while that leads anywhere.
   Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
+  Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                          const std::function<bool()>& is_wanted);
   // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
   // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
   // timeline per job, decided by rank 0.
@@ -138,6 +141,7 @@ class MYDIST_EXPORT Engine {
   Result<bool> RunSteps();
   void Finish() MYDIST_REQUIRES(role_);
   // On a caller's thread: cycles until the handle is complete or it is better to sleep.
+  void DriveOrHandOver(Handle handle, TimePoint deadline);
   void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
   // The caller is going to sleep; the engine's thread goes on.
   void HandOver();

@@ -169,8 +169,12 @@ Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
   return TheInstance().handles->Wait(handle, deadline);
 }
 
-Result<std::optional<Status>> Sleep(Handle handle, TimePoint deadline) {
-  return TheInstance().handles->Wait(handle, deadline);
+Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                        const std::function<bool()>& is_wanted) {
+  if (const auto engine = CurrentEngine(); engine.ok()) {
+    return (*engine)->WaitWhile(handle, interval, is_wanted);
+  }
+  return TheInstance().handles->WaitWhile(handle, interval, is_wanted);
 }
 
 void Release(Handle handle) {

@@ -72,13 +72,14 @@ MYDIST_EXPORT Result<ProcessSet> GetProcessSet(ProcessSetId id);
 // private memory does as well.
 MYDIST_EXPORT Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes);
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
-// Waits until complete and releases the handle, or gives nothing when `deadline` passes first (so
-// that the binding can look for Ctrl-C). Works for handles of before a shutdown as well. May drive
-// the engine on the calling thread, which must not hold the GIL; a batch that has begun is ended
-// whatever the deadline.
+// Waits until complete and releases the handle, or gives nothing when `deadline` passes first.
+// Works for handles of before a shutdown as well. May drive the engine on the calling thread, which
+// must not hold the GIL; a batch that has begun is ended whatever the deadline.
 MYDIST_EXPORT Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
-// The same for one who has waited before in vain: sleeps only.
-MYDIST_EXPORT Result<std::optional<Status>> Sleep(Handle handle, TimePoint deadline);
+// The same without a deadline, as long as `is_wanted`, asked once in each `interval` and without a
+// lock, says so. It must not throw.
+MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                                      const std::function<bool()>& is_wanted);
 MYDIST_EXPORT void Release(Handle handle);
 // What was submitted at another pace than kNow is due now.
 MYDIST_EXPORT void Hurry();

@@ -32,15 +32,17 @@ std::string UnknownHandle(Handle handle) {
 // Waits without the GIL, taking it only to look for Ctrl-C. Nothing when the engine does not know
 // the handle: another thread has waited for it in the meantime, or this is a forked child.
 std::optional<Status> Await(Handle handle) {
-  auto outcome = process::Wait(handle, Now() + kSignalCheckInterval);
-  while (outcome.ok() && !outcome->has_value()) {
-    {
-      const py::gil_scoped_acquire gil;
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    }
-    outcome = process::Sleep(handle, Now() + kSignalCheckInterval);
+  bool is_interrupted = false;
+  const auto outcome = process::WaitWhile(handle, kSignalCheckInterval, [&is_interrupted] {
+    const py::gil_scoped_acquire gil;
+    is_interrupted = PyErr_CheckSignals() != 0;
+    return !is_interrupted;
+  });
+  if (is_interrupted) {
+    const py::gil_scoped_acquire gil;
+    throw py::error_already_set();
   }
-  return outcome.ok() ? *std::move(outcome) : std::nullopt;
+  return outcome.ok() ? *outcome : std::nullopt;
 }
 
 Status NotOurs(Handle handle) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <array>
+#include <atomic>
 #include <csignal>
 #include <random>
 
@@ -104,6 +106,45 @@ TEST_P(EngineFrozen, AnotherOrderWithWaitsDoesNotHang) {
       AllreduceStep(rank, 7, kNames);
     }
     EXPECT_GE(rank.engine->stats().thaws, 1);
+  });
+}
+
+// What the others have is given up soon when somebody waits for it, however often that one is asked
+// whether to go on.
+TEST(EngineFrozenWait, CountsUntilItsEnd) {
+  EngineJob job(2, Freezing());
+  std::atomic<bool> is_asked = false;
+  std::atomic<bool> is_over = false;
+  job.OnEveryRank([&](EngineRank& rank) {
+    for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, {"a", "b", "c"});
+    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
+    if (rank.rank() == 1) {
+      while (!is_asked.load()) std::this_thread::yield();
+    }
+    std::array<std::vector<float>, 2> data;
+    data.fill(std::vector<float>(5, 1.0F));
+    const auto submit = [&](const std::string& name, std::vector<float>* values) {
+      std::vector<Submission> tensors;
+      tensors.push_back(Allreduce(name, values));
+      return rank.engine->Submit(std::move(tensors));
+    };
+    const Result<Handle> first = submit("a", &data[0]);
+    const Result<Handle> last = submit("c", &data[1]);
+    ASSERT_TRUE(first.ok() && last.ok());
+    if (rank.rank() == 0) {
+      const TimePoint limit = Now() + std::chrono::seconds(60);
+      const auto outcome = rank.engine->WaitWhile(*last, std::chrono::milliseconds(1), [&] {
+        is_asked.store(true);
+        return Now() < limit;
+      });
+      EXPECT_TRUE(outcome.ok() && outcome->has_value() && (*outcome)->ok());
+      is_over.store(true);
+    } else {
+      while (!is_over.load()) std::this_thread::yield();
+      EXPECT_TRUE(rank.Wait(last).ok());
+    }
+    EXPECT_TRUE(rank.Wait(first).ok());
+    EXPECT_THAT(data, Each(Each(2.0F)));
   });
 }
 
