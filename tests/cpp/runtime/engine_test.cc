@@ -211,23 +211,31 @@ TEST(EngineErrors, MismatchReachesEveryRankAndTheNextCollectiveWorks) {
 TEST(EngineErrors, ALateRankMissesTheStepTheOthersGaveUp) {
   for (const std::string group : {"", "g"}) {
     JobOptions options;
-    options.config.stall_shutdown = std::chrono::milliseconds(50);
+    options.config.stall_shutdown = std::chrono::milliseconds(500);
     EngineJob job(2, options);
+    const auto submit = [&](int r, std::vector<float>* data) {
+      std::vector<Submission> one;
+      one.push_back(Allreduce("w", data));
+      one.back().request.group = group;
+      one.back().request.group_size = group.empty() ? 0 : 1;
+      return job.rank(r).engine->Submit(std::move(one));
+    };
     const auto run = [&](int r, float value) {
       std::vector<float> data(4, value);
-      Submission submission = Allreduce("w", &data);
-      submission.request.group = group;
-      submission.request.group_size = group.empty() ? 0 : 1;
-      const Status status = job.rank(r).Run(std::move(submission));
-      return std::pair(status.code(), data[0]);
+      return job.rank(r).Wait(submit(r, &data)).code();
     };
-    EXPECT_EQ(run(0, 1.0F).first, StatusCode::kTimeout);
-    EXPECT_EQ(run(0, 2.0F).first, StatusCode::kTimeout);
-    EXPECT_EQ(run(1, 1.0F).first, StatusCode::kTimeout);
-    EXPECT_EQ(run(1, 2.0F).first, StatusCode::kTimeout);
-    job.OnEveryRank([&](EngineRank& rank) {
-      EXPECT_EQ(run(rank.rank(), 3.0F), std::pair(StatusCode::kOk, 6.0F));
-    });
+    EXPECT_EQ(run(0, 1.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(0, 2.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 1.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 2.0F), StatusCode::kTimeout);
+    // Both at once, for this one must not be given up.
+    std::vector<std::vector<float>> data(2, std::vector<float>(4, 3.0F));
+    const std::vector<Result<Handle>> handles = {submit(0, &data[0]), submit(1, &data[1])};
+    for (const int r : {0, 1}) {
+      const Status status = job.rank(r).Wait(handles[static_cast<size_t>(r)]);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_THAT(data[static_cast<size_t>(r)], Each(6.0F));
+    }
   }
 }
 
