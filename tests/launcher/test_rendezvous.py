@@ -24,10 +24,10 @@ HELLO_NONCE = b"n" * 32
 class Service:
     """A running server, its address, and what it logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, handshake_seconds: float = 10.0) -> None:
         self.logged = threading.Condition()
         self.log: list[str] = []
-        self.server = RendezvousServer(JOB, KEY, SIZE, self._log, handshake_seconds=0.3)
+        self.server = RendezvousServer(JOB, KEY, SIZE, self._log, handshake_seconds)
         self.port = self.server.start(["127.0.0.1"])["127.0.0.1"]
         self.address = f"127.0.0.1:{self.port}"
 
@@ -41,8 +41,14 @@ class Service:
             assert self.logged.wait_for(lambda: any(wanted in text for text in self.log), 10)
         return next(text for text in self.log if wanted in text)
 
-    def client(self, timeout: float = 10.0) -> RendezvousClient:
-        return RendezvousClient(self.address, JOB, KEY, timeout)
+    def client(self) -> RendezvousClient:
+        return RendezvousClient(self.address, JOB, KEY, 10.0)
+
+    def impatient_client(self, seconds: float) -> RendezvousClient:
+        """One that gives an exchange so long, and connecting as long as any other."""
+        client = self.client()
+        client._timeout = seconds
+        return client
 
     def stranger(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
@@ -111,7 +117,7 @@ def test_the_largest_blob(service: Service) -> None:
 
 
 def test_timeout_names_the_missing_ranks(service: Service) -> None:
-    with service.client(timeout=0.2) as client:
+    with service.impatient_client(0.2) as client:
         text = r"round 'late': ranks 0, 2, 3 \(3 of 4\) did not arrive within 0.2 s"
         with pytest.raises(RendezvousError, match=text):
             client.exchange("late", 1, SIZE, b"")
@@ -156,7 +162,7 @@ def test_a_client_that_leaves_is_withdrawn(service: Service) -> None:
     gone.sendall(wire.pack_request(wire.ExchangeRequest(4, 0, 2, 60000, 3), b"left") + b"old")
     gone.close()
     for _ in range(1000):  # as long as the server has not noticed
-        with service.client(timeout=0.05) as client, pytest.raises(RendezvousError) as caught:
+        with service.impatient_client(0.05) as client, pytest.raises(RendezvousError) as caught:
             client.exchange("left", 0, 2, b"new")
         if "already arrived" not in str(caught.value):
             break
@@ -229,12 +235,14 @@ def test_random_bytes_never_harm(service: Service) -> None:
     assert service.server.refused_count > 0
 
 
-def test_half_open_and_slow_ones_are_dropped(service: Service) -> None:
+def test_half_open_and_slow_ones_are_dropped() -> None:
+    service = Service(handshake_seconds=0.3)
     with service.stranger() as silent, service.stranger() as slow:
         slow.sendall(b"MYDR\x01")
         assert received_to_end(silent) == b""
         assert received_to_end(slow) == b""
     service.wait_log("no proof in time")
+    service.server.stop()
 
 
 def test_a_flood_of_half_open_connections_does_not_lock_out_ranks() -> None:
@@ -304,7 +312,7 @@ def test_client_against_nobody_and_against_something_else() -> None:
 def test_stopped_server_is_named(service: Service) -> None:
     with service.client() as client, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.exchange, "r", 0, 2, b"")
-        with service.client(timeout=0.05) as probe, pytest.raises(RendezvousError):
+        with service.impatient_client(0.05) as probe, pytest.raises(RendezvousError):
             probe.exchange("probe", 0, 2, b"")  # by now the first request was read or will be
         service.server.stop()
         with pytest.raises(RendezvousError, match="lost the launcher at 127.0.0.1"):
