@@ -41,7 +41,8 @@ def expect_idle_wait(collective: Callable[[], object], delay: Callable[[], None]
     collective()
     used, waited = time.process_time() - used, time.monotonic() - started
     everyone = md.allgather_object((used, waited))
-    assert all(seconds > 0.9 * LATE_SECONDS for _, seconds in everyone), everyone
+    # Half of it, as a rank may leave what came before later than the last one does.
+    assert all(seconds > 0.5 * LATE_SECONDS for _, seconds in everyone), everyone
     idle = everyone if delay is be_late else everyone[:-1]
     assert all(cpu < MOST_BUSY * seconds for cpu, seconds in idle), everyone
 
