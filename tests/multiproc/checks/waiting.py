@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import time
+from pathlib import Path
 
 import torch
 
@@ -54,11 +57,27 @@ def the_callers_inference_mode_does_not_mark_outputs() -> None:
     assert not rows.is_inference()
 
 
+def _meet(directory: Path, place: str) -> None:
+    """A barrier that mydist has no part in: every rank leaves a file named after the place."""
+    (directory / f"{place}.{md.rank()}").touch()
+    deadline = time.monotonic() + 30
+    while len(list(directory.glob(f"{place}.*"))) < md.size():
+        assert time.monotonic() < deadline, f"not all ranks came to {place}"
+        threading.Event().wait(0.01)
+
+
 def _idle_wakeups(seconds: float) -> int:
     """Of this rank's engine, while this thread does nothing."""
     before = md.stats()["wakeups"]
     threading.Event().wait(seconds)
     return md.stats()["wakeups"] - before
+
+
+def _await_quiet() -> None:
+    """Returns when what this rank's engine did before is over: nothing has woken it for a while."""
+    deadline = time.monotonic() + 10
+    while _idle_wakeups(0.3) > 0:
+        assert time.monotonic() < deadline, "the engine never rests"
 
 
 @check(min_size=2)
@@ -67,10 +86,11 @@ def an_idle_second_wakes_nobody() -> None:
     is_one_host = md.local_size() == md.size()
     if _C.backend_name() == "mpi" and not (shares_memory and is_one_host):
         return  # MPI can only be polled.
-    for measured in (0, 1):
-        md.barrier()
-        threading.Event().wait(0.1)  # The next wait is expected within a millisecond.
-        # The others idle longer: what they do next must not fall into the second.
-        mine = (md.rank() == 0) == (measured == 0)
-        wakeups = _idle_wakeups(1.0 if mine else 2.0)
-        assert not mine or wakeups == 0, wakeups
+    with tempfile.TemporaryDirectory() as own:
+        directory = Path(md.broadcast_object(own, root_rank=0))
+        _await_quiet()
+        _meet(directory, "quiet")
+        wakeups = _idle_wakeups(1.0)
+        _meet(directory, "measured")
+        md.barrier()  # All have seen the files.
+    assert wakeups == 0, wakeups
