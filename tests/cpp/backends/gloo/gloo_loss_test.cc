@@ -10,7 +10,9 @@ namespace {
 
 using conformance::Correspondent;
 
-constexpr std::chrono::seconds kBound{1};
+// The product's bound is a second. Here it begins before the rank goes, whose thread may be held up
+// on a busy machine; who is not told waits for half a minute (AwaitLoss) or for ever (Exchange).
+constexpr std::chrono::seconds kBound{5};
 
 void ExpectLossOf(int rank, const Status& status) {
   EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
@@ -73,7 +75,7 @@ TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
     const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, memory.data(), 1 << 20};
     const TimePoint start = Now();
     const Status status = me.transport().Exchange({}, {&receive, 1});
-    EXPECT_LT(Now() - start, 2 * kBound);
+    EXPECT_LT(Now() - start, kBound);
     ExpectLossOf(2, status);
     // It stays failed, at once.
     ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
@@ -111,7 +113,7 @@ TEST(GlooLoss, ARankThatClosedEndsTransfersThatWaitForItThoughItsProcessLives) {
     const ReceiveTransfer receive{2, memory.data(), 1 << 20};
     const TimePoint start = Now();
     const Status status = me.transport().Exchange({}, {&receive, 1});
-    EXPECT_LT(Now() - start, 3 * kBound);
+    EXPECT_LT(Now() - start, kBound);
     others_are_done.count_down();
     ExpectLossOf(2, status);
   });

@@ -30,7 +30,9 @@ TEST(GlooStart, WhereOneRankHasNoneAllHearOfIt) {
 
 class GlooKilledRank : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(GlooKilledRank, IsReportedByEverySurvivorWithinASecond) {
+// The product's bound is a second. Here the way to this process counts as well, on a machine that
+// may be busy; who is not told waits for half a minute (idle_loss) or for ever.
+TEST_P(GlooKilledRank, IsReportedByEverySurvivorWithinSeconds) {
   constexpr int kSize = 4;
   ProcessJob job(GetParam(), kSize);
   Bootstrap(job);
@@ -38,7 +40,7 @@ TEST_P(GlooKilledRank, IsReportedByEverySurvivorWithinASecond) {
   const TimePoint killed = Now();
   job.Kill(kSize - 1, SIGKILL);
   for (int rank = 0; rank < kSize - 1; ++rank) job.ReadFrom(rank);
-  EXPECT_LT(Now() - killed, std::chrono::seconds(1));
+  EXPECT_LT(Now() - killed, std::chrono::seconds(5));
   EXPECT_EQ(job.Wait(kSize - 1), -SIGKILL);
   for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
 }

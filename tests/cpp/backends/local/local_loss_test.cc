@@ -24,13 +24,17 @@ using ::testing::StartsWith;
 
 constexpr int kSize = 4;
 
+// The product's bound is a second. Here the ends of the processes count as well, on a machine that
+// may be busy; who is not told waits for half a minute (Soon) or for ever.
+constexpr std::chrono::seconds kBound{5};
+
 void ExpectDeathOf(int rank, const Status& status) {
   EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
   EXPECT_THAT(status.message(), AllOf(StartsWith("rank " + std::to_string(rank) + " (host h, pid "),
                                       HasSubstr("has died")));
 }
 
-// The last rank is killed when all have reported; survivors hear of it within a second.
+// The last rank is killed when all have reported; survivors hear of it soon.
 void KillTheLast(const std::function<void(Correspondent& me, LocalRank& rank)>& as_survivor,
                  const std::function<void(Correspondent& me)>& as_victim) {
   const shm::ShmDirectory directory;
@@ -50,7 +54,7 @@ void KillTheLast(const std::function<void(Correspondent& me, LocalRank& rank)>& 
   const TimePoint killed = Now();
   ranks.Kill(kSize - 1);
   for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-  EXPECT_LT(Now() - killed, std::chrono::seconds(1));
+  EXPECT_LT(Now() - killed, kBound);
   EXPECT_TRUE(directory.IsEmpty());
 }
 
@@ -189,7 +193,7 @@ TEST_P(PeerWatcherWhere, TellsThatAProcessHasEnded) {
     ASSERT_TRUE(seat.exchange({}).ok());
     const TimePoint start = Now();
     has_ended.wait();
-    EXPECT_LT(Now() - start, std::chrono::seconds(1));
+    EXPECT_LT(Now() - start, kBound);
   });
   EXPECT_EQ(ranks.Wait(1), 7);
   EXPECT_EQ(ranks.Wait(0), 0);

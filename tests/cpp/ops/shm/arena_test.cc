@@ -217,8 +217,10 @@ TEST(Arena, OpensNothingButFilesOfPeers) {
 
 class KilledShmRank : public ::testing::TestWithParam<bool> {};
 
-// The last rank is killed while it reduces, or while the others wait for it.
-TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinASecond) {
+// The last rank is killed while it reduces, or while the others wait for it. The product's bound is
+// a second. Here the ends of the processes count as well, on a machine that may be busy; who is not
+// told waits for ever.
+TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinSeconds) {
   constexpr int kSize = 4;
   const bool victim_reduces = GetParam();
   const ShmDirectory directory;
@@ -241,7 +243,7 @@ TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinASecond) {
   const TimePoint killed = Now();
   ranks.Kill(kSize - 1);
   for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-  EXPECT_LT(Now() - killed, std::chrono::seconds(1));
+  EXPECT_LT(Now() - killed, std::chrono::seconds(5));
   EXPECT_TRUE(directory.IsEmpty());
 }
 INSTANTIATE_TEST_SUITE_P(While, KilledShmRank, ::testing::Bool(), [](const auto& instance) {
