@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -257,6 +258,7 @@ TEST(EngineErrors, ANameInFlightIsRefusedAtTheCall) {
 
 TEST(EngineErrors, ARankThatLeavesIsNamedToThoseWhoWait) {
   EngineJob job(3);
+  std::latch others_know(2);
   job.OnEveryRank([&](EngineRank& rank) {
     if (rank.rank() == 2) {
       EXPECT_TRUE(rank.engine->Shutdown());
@@ -267,6 +269,7 @@ TEST(EngineErrors, ARankThatLeavesIsNamedToThoseWhoWait) {
     EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("rank 2"));
     EXPECT_THAT(status.message(), HasSubstr("has left the job"));
+    others_know.arrive_and_wait();  // Or the other one may be told of this one.
     rank.engine->Shutdown();
   });
 }
