@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <random>
 
 #include "engine_job.h"
@@ -97,9 +98,11 @@ TEST_P(EngineFrozenHosts, RandomProgramsGiveTheSameAsWithoutFreezing) {
 
 TEST_P(EngineFrozenHosts, ARankThatLeavesEndsTheWaitOfAll) {
   JobOptions options = FreezingOn(GetParam());
-  options.config.shutdown_drain = std::chrono::milliseconds(100);
+  // Time for the others to submit: to who has closed before, they cannot. Over when all leave.
+  options.config.shutdown_drain = std::chrono::seconds(2);
   EngineJob job(size(), options);
-  job.OnEveryRank([](EngineRank& rank) {
+  std::latch others_know(size() - 1);
+  job.OnEveryRank([&](EngineRank& rank) {
     for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
     EXPECT_GT(rank.engine->stats().frozen_steps, 0);
     if (rank.rank() == rank.size() - 1) {
@@ -108,8 +111,10 @@ TEST_P(EngineFrozenHosts, ARankThatLeavesEndsTheWaitOfAll) {
     }
     std::vector<float> data(5);
     const Status status = rank.Run(Allreduce("a", &data));
-    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank.size() - 1)));
+    others_know.arrive_and_wait();  // Or they would be told of this one.
+    rank.engine->Shutdown();
   });
 }
 

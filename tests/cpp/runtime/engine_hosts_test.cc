@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <latch>
 #include <numeric>
 
 #include "runtime/engine_job.h"
@@ -144,9 +145,11 @@ TEST(EngineHostsTest, ARankThatFailsTellsAllWhy) {
 
 TEST(EngineHostsTest, ARankThatLeavesEndsTheWaitOfAll) {
   Config config = ConfigWith(true);
-  config.shutdown_drain = std::chrono::milliseconds(100);
+  // Time for the others to submit: to who has closed before, they cannot. Over when all leave.
+  config.shutdown_drain = std::chrono::seconds(2);
   EngineJob job(4, {.config = config, .hosts = kTwoByTwo, .shares_memory = true});
-  job.OnEveryRank([](EngineRank& rank) {
+  std::latch others_know(3);
+  job.OnEveryRank([&](EngineRank& rank) {
     AllreduceOnce(rank, 1000);
     if (rank.rank() == 3) {
       rank.engine->Shutdown();
@@ -154,8 +157,10 @@ TEST(EngineHostsTest, ARankThatLeavesEndsTheWaitOfAll) {
     }
     std::vector<float> data(1000);
     const Status status = rank.Run(Allreduce("y", &data));
-    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("rank 3"));
+    others_know.arrive_and_wait();  // Or they would be told of this one.
+    rank.engine->Shutdown();
   });
 }
 
