@@ -261,30 +261,50 @@ std::map<std::string, int64_t> SleepCounts() {
   return counts;
 }
 
+// One Await during which nothing should happen.
+struct IdleTime {
+  int64_t sleeps = 0;  // Of all threads.
+  bool is_whole = false;
+};
+
+IdleTime IdleFor(ControlPlane& plane, Duration duration) {
+  std::map<std::string, int64_t> before = SleepCounts();
+  const TimePoint deadline = Now() + duration;
+  plane.Await(deadline);
+  IdleTime idle{.is_whole = Now() >= deadline};
+  for (const auto& [thread, count] : SleepCounts()) idle.sleeps += count - before[thread];
+  return idle;
+}
+
+// Returns when only Await has slept for a while: what went before is over.
+void AwaitRest(ControlPlane& plane) {
+  const TimePoint limit = Soon();
+  for (IdleTime idle; !idle.is_whole || idle.sleeps > 1;) {
+    ASSERT_LT(Now(), limit) << "never at rest";
+    idle = IdleFor(plane, std::chrono::milliseconds(200));
+  }
+}
+
+void ExpectNoWakeUps(LocalRank& rank, const shm::ForkedRanks::Seat& seat, int size) {
+  const int previous = (seat.rank + size - 1) % size;
+  ExpectOk(rank.plane().Send((seat.rank + 1) % size, Numbered(1, 1 << 20)));
+  ExpectMessage(rank, {previous, Numbered(1, 1 << 20)});
+  ASSERT_TRUE(seat.exchange({}).ok());  // All are through, and couriers fall asleep.
+  AwaitRest(rank.plane());
+  EXPECT_EQ(SleepCounts().size(), 3U) << "threads";
+  const IdleTime idle = IdleFor(rank.plane(), std::chrono::seconds(1));
+  EXPECT_TRUE(idle.is_whole) << "Await returned for no reason";
+  EXPECT_LE(idle.sleeps, 1) << "only the sleep in Await";
+  ASSERT_TRUE(seat.exchange({}).ok());
+  ExpectOk(rank.plane().Close(Soon()));
+}
+
 // Each rank is a process: its main thread, the watcher and, after a long message, the courier.
 TEST(LocalControlPlane, DoesNotWakeUpWhileIdle) {
   constexpr int kSize = 3;
   const shm::ShmDirectory directory;
   shm::ForkedRanks ranks(kSize, AsRank(kSize, directory, [](LocalRank& rank, const auto& seat) {
-                           const int next = (seat.rank + 1) % kSize;
-                           const int previous = (seat.rank + kSize - 1) % kSize;
-                           ExpectOk(rank.plane().Send(next, Numbered(1, 1 << 20)));
-                           ExpectMessage(rank, {previous, Numbered(1, 1 << 20)});
-                           // All are through, and couriers asleep.
-                           rank.plane().Await(Now() + std::chrono::milliseconds(200));
-                           ASSERT_TRUE(seat.exchange({}).ok());
-                           rank.plane().Await(Now() + std::chrono::milliseconds(200));
-                           const auto before = SleepCounts();
-                           EXPECT_EQ(before.size(), 3U) << "threads";
-                           const TimePoint deadline = Now() + std::chrono::seconds(1);
-                           rank.plane().Await(deadline);
-                           EXPECT_GE(Now(), deadline) << "Await returned for no reason";
-                           int64_t sleeps = 0;
-                           for (const auto& [thread, count] : SleepCounts())
-                             sleeps += count - before.at(thread);
-                           EXPECT_LE(sleeps, 1) << "only the sleep in Await";
-                           ASSERT_TRUE(seat.exchange({}).ok());
-                           ExpectOk(rank.plane().Close(Soon()));
+                           ExpectNoWakeUps(rank, seat, kSize);
                          }));
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
