@@ -70,8 +70,11 @@ std::string ChoiceOf(const std::string& topic) {
 
 // As mpirun binds them; and with a rank that could use both, or with one core for two.
 TEST(LocalJobStart, KnowsWhetherPinnedRanksHaveACoreEach) {
-  const std::vector<int> cores = UsableCores::OfThisThread().cores;
+  const auto [cores, quota] = UsableCores::OfThisThread();
   if (cores.size() < 2) GTEST_SKIP() << "needs two cores, has " << cores.size();
+  if (quota && quota->cores < 2) {
+    GTEST_SKIP() << "needs the time of two cores, may use that of " << quota->cores;
+  }
   struct Case {
     std::vector<int> pins;  // -1: none.
     const char* expected;
