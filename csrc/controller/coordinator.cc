@@ -58,7 +58,7 @@ class Coordinator::Impl {
   }
   Result<std::vector<Response>> Negotiate(TimePoint now);
   void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
-  void Leave();
+  void Leave(const Status& why);
   TimePoint NextDeadline() const;
   ControlPort& port() { return port_; }
   Status SendTimeline(Bytes block);
@@ -293,9 +293,11 @@ Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {
 }
 
 // Who cannot be told any more notices that this rank is gone.
-void Coordinator::Impl::Leave() {
-  const Status sent = SendVote(frozen_.Leave());
-  if (!sent.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << sent.message();
+void Coordinator::Impl::Leave(const Status& why) {
+  for (const FrozenMode::HostVote& vote : frozen_.Leave(why)) {
+    const Status sent = SendVote(vote);
+    if (!sent.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << sent.message();
+  }
 }
 
 // One at a time: what cannot be announced any more fails alone.
@@ -438,7 +440,7 @@ void Coordinator::Wake() { impl_->port().Wake(); }
 
 void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
 
-void Coordinator::Leave() { impl_->Leave(); }
+void Coordinator::Leave(const Status& why) { impl_->Leave(why); }
 
 Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
 std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }

@@ -104,8 +104,8 @@ class MYDIST_EXPORT Coordinator {
   void Wake();
   void Attend(bool attended);
 
-  // The last call: nobody is to wait for this rank's votes.
-  void Leave();
+  // The last call but for the timeline's: nobody is to wait for this rank's votes. OK: all leave.
+  void Leave(const Status& why);
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
   Status SendTimeline(Bytes block);

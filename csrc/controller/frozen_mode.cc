@@ -20,6 +20,9 @@ std::vector<int32_t> BoardsOf(const std::vector<std::string>& hosts) {
   return boards;
 }
 
+// What is sent to other hosts by one that has left; no freeze has this number.
+constexpr VoteWord kGone{.freeze = 0, .ready_count = 0, .is_broken = true};
+
 }  // namespace
 
 FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
@@ -27,6 +30,7 @@ FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
       is_root_(options.rank == 0),
       board_(board),
       far_words_(static_cast<size_t>(options.size)),
+      far_gone_(static_cast<size_t>(options.size)),
       schedule_(options.rank, BoardsOf(options.hosts),
                 PatienceFor(options.stall_warning > Duration::zero() ? options.stall_warning
                                                                      : options.stall_shutdown),
@@ -34,6 +38,12 @@ FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
       most_freezes_(options.vote_limits.freezes) {
   const size_t freeze_after = board == nullptr ? 0 : static_cast<size_t>(options.freeze_after);
   if (is_root_) policy_.emplace(options.size, freeze_after, most_freezes_);
+  const std::vector<int32_t> boards = BoardsOf(options.hosts);
+  for (int32_t rank = 0; rank < options.size; ++rank) {
+    const bool is_here =
+        boards.empty() || boards[static_cast<size_t>(rank)] == boards[static_cast<size_t>(rank_)];
+    (is_here ? here_ : elsewhere_).push_back(rank);
+  }
 }
 
 Status FrozenMode::Submit(std::vector<Request> requests, TimePoint now) {
@@ -59,10 +69,18 @@ void FrozenMode::Break() {
 
 void FrozenMode::SetWaiting(bool waiting, TimePoint now) { schedule_.SetWaiting(waiting, now); }
 
-FrozenMode::HostVote FrozenMode::Leave() {
-  if (!schedule_.active()) return {};
-  schedule_.Abandon();
-  return ShowBroken();
+// A freeze may be on its way to this rank, and others in it already.
+std::vector<FrozenMode::HostVote> FrozenMode::Leave(const Status& why) {
+  std::vector<HostVote> told;
+  has_left_ = true;
+  if (schedule_.active()) {
+    schedule_.Abandon();
+    told.push_back(ShowBroken());
+  }
+  if (why.ok() || board_ == nullptr) return told;
+  board_->Leave(here_);
+  told.push_back({kGone, elsewhere_});
+  return told;
 }
 
 FrozenMode::HostVote FrozenMode::ShowBroken() {
@@ -73,6 +91,10 @@ FrozenMode::HostVote FrozenMode::ShowBroken() {
 }
 
 Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
+  if (word == kGone) {
+    far_gone_[static_cast<size_t>(source)] = true;
+    return Status::Ok();
+  }
   VoteWord& before = far_words_[static_cast<size_t>(source)];
   if (!word.Follows(before)) return Status::Internal("it takes back a vote on a frozen bucket");
   // The next freeze comes when this rank has thawed, and may reach others first.
@@ -86,8 +108,14 @@ Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
 
 FrozenSchedule::WordReader FrozenMode::Reader() const {
   return [this](Voice voice, int32_t rank) {
-    return voice == Voice::kHost ? far_words_[static_cast<size_t>(rank)]
-                                 : board_->Read(voice, rank);
+    const bool is_far = voice == Voice::kHost;
+    // Looked at first, so that no word that it has cast before is missed.
+    const bool is_gone =
+        is_far ? far_gone_[static_cast<size_t>(rank)] : rank != rank_ && board_->HasLeft(rank);
+    const VoteWord word =
+        is_far ? far_words_[static_cast<size_t>(rank)] : board_->Read(voice, rank);
+    if (!is_gone || word.freeze >= freeze_count_) return word;
+    return VoteWord{.freeze = freeze_count_, .ready_count = 0, .is_broken = true};
   };
 }
 
@@ -100,6 +128,7 @@ Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
   if (board_ == nullptr) {
     return Status::Internal("the root froze the schedule, but this rank has no memory to vote in");
   }
+  if (has_left_) return Status::Aborted("this rank has left the job");
   if (schedule_.active()) return Status::Internal("the root froze the schedule twice");
   if (freeze_count_ >= most_freezes_) {
     return Status::Internal("the root froze the schedule more often than " +

@@ -44,8 +44,9 @@ class FrozenMode {
   // Something this rank wants needs negotiation. Nothing while not active.
   void Break();
   void SetWaiting(bool waiting, TimePoint now);
-  // This rank is gone: nobody is to wait for its votes. What there is to send for that.
-  HostVote Leave();
+  // This rank is gone, in order when `why` is OK: nobody is to wait for its votes. What there is to
+  // send for that. It follows no later freeze.
+  std::vector<HostVote> Leave(const Status& why);
   // What a leader on another host says. kInternal when it takes a vote back.
   Status TakeVote(int32_t source, const VoteWord& word);
 
@@ -76,12 +77,16 @@ class FrozenMode {
   const int32_t rank_;
   const bool is_root_;
   VoteBoard* const board_;
+  std::vector<int32_t> here_;        // The ranks of this host.
+  std::vector<int32_t> elsewhere_;   // Those of others.
   std::vector<VoteWord> far_words_;  // By rank: of leaders on other hosts.
+  std::vector<bool> far_gone_;       // The same: those that have left.
   FrozenSchedule schedule_;
   const uint32_t most_freezes_;
   std::optional<FreezePolicy> policy_;
   std::vector<ThawNote> notes_;  // For the parent.
   bool is_due_ = false;          // Something happened since the last Follow.
+  bool has_left_ = false;
   uint32_t freeze_count_ = 0;
   uint64_t thaw_count_ = 0;
 };

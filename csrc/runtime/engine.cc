@@ -407,7 +407,7 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.
-  coordinator_.Leave();
+  coordinator_.Leave(status);
   const std::string farewell = status.ok() ? "" : status.cause();
   if (shm_ != nullptr) shm_->Leave(farewell);
   CollectTimeline();

@@ -29,26 +29,43 @@ class ShmVoteBoard final : public VoteBoard {
     MYDIST_CHECK(word.Follows(last));  // A vote is cast once.
     last = word;
     votes_.Cast(NumberOf(voice), word.Pack());
-    for (const int32_t member : members) {
-      if (member != rank_) plane_->Nudge(member);
-    }
+    Nudge(members);
   }
 
   VoteWord Read(Voice voice, int32_t rank) const override {
     return VoteWord::Unpack(votes_.Read(NumberOf(voice), *arena_.IndexOf(rank)));
   }
 
+  void Leave(std::span<const int32_t> members) override {
+    votes_.Cast(kLeft, 1);
+    Nudge(members);
+  }
+
+  bool HasLeft(int32_t rank) const override {
+    return votes_.Read(kLeft, *arena_.IndexOf(rank)) != 0;
+  }
+
  private:
+  static constexpr size_t kVoices = 2;
+  static constexpr size_t kLeft = kVoices;  // After those of the voices.
+  static_assert(kLeft < shm::Votes::kWords);
+
   static size_t NumberOf(Voice voice) {
     MYDIST_CHECK(voice != Voice::kHost);
     return voice == Voice::kRank ? 0 : 1;
+  }
+
+  void Nudge(std::span<const int32_t> members) {
+    for (const int32_t member : members) {
+      if (member != rank_) plane_->Nudge(member);
+    }
   }
 
   const shm::Arena& arena_;
   const int rank_;
   ControlPlane* const plane_;
   shm::Votes votes_;
-  std::array<VoteWord, shm::Votes::kWords> last_;
+  std::array<VoteWord, kVoices> last_;
 };
 
 }  // namespace mydist

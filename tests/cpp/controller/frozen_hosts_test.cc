@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <memory>
 
 #include "controller/frozen_schedule.h"
 #include "controller/message_codec.h"
@@ -273,9 +274,58 @@ TEST_F(FrozenHostsJobTest, ALostLeaderDoesNotKeepTheWordFromTheOthers) {
   Freeze();
   const uint64_t received = job_.coordinator(4).stats().votes_received;
   job_.plane(0).lost_peer = 2;
-  job_.coordinator(0).Leave();
+  job_.coordinator(0).Leave(Status::Ok());
   job_.RunUntilQuiet();
   EXPECT_EQ(job_.coordinator(4).stats().votes_received, received + 1);
+}
+
+// A rank that has failed before it has heard of a freeze, which the others are in.
+class NeverFrozen : public ::testing::TestWithParam<int> {
+ protected:
+  int failed() const { return GetParam(); }
+  void Announce(SimulatedJob& job, const std::string& name) {
+    for (int rank = 0; rank < job.size(); ++rank) {
+      if (rank != failed()) job.Announce(rank, MakeRequest(name));
+    }
+    job.RunUntilQuiet();
+  }
+  // A job that freezes in its last step, of which one rank does not hear; null when it does not.
+  // What is announced in a freeze takes no message of a rank that leads nobody.
+  std::unique_ptr<SimulatedJob> FrozenAfter(int steps) {
+    auto job = std::make_unique<SimulatedJob>(
+        SimulatedJob::Options{.size = 5, .radix = 4, .freeze_after = 3, .hosts = {0, 0, 1, 1, 2}});
+    for (int step = 0; step < steps; ++step) {
+      if (step == steps - 1) job->Hold(failed() == 3 ? 2 : 0, failed());  // From its parent.
+      job->AnnounceAll(MakeRequest("a"));
+      job->RunUntilQuiet();
+    }
+    const int follower = failed() == 1 ? 3 : 1;
+    const uint64_t messages = job->coordinator(follower).stats().messages_sent;
+    Announce(*job, "a");
+    return job->coordinator(follower).stats().messages_sent == messages ? std::move(job) : nullptr;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Rank, NeverFrozen, ::testing::Values(1, 3, 4));
+
+TEST_P(NeverFrozen, KeepsNobodyWaitingForItsVote) {
+  std::unique_ptr<SimulatedJob> job;
+  for (int steps = 1; job == nullptr && steps < 10; ++steps) job = FrozenAfter(steps);
+  ASSERT_NE(job, nullptr);
+  const std::vector<std::string> before = job->Log(0);
+  ASSERT_EQ(job->coordinator(0).stats().thaws, 0u);
+  job->coordinator(failed()).Leave(Status::Internal("broken"));
+  job->RunUntilQuiet();
+  EXPECT_EQ(job->Log(0), before) << "nothing was reduced without it";
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(job->coordinator(rank).stats().thaws, rank == failed() ? 0u : 1u) << rank;
+  }
+  // What comes too late for it does not make it vote.
+  job->Release();
+  while (job->DeliverOne()) {
+  }
+  Status last;
+  for (int cycle = 0; cycle < 5 && last.ok(); ++cycle) last = job->Step(failed());
+  EXPECT_EQ(last.code(), StatusCode::kAborted);
 }
 
 // Feeds the coordinator of rank 1 a message of rank 2.

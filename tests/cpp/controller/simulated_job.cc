@@ -17,6 +17,20 @@ void SimulatedBoard::Cast(Voice voice, const VoteWord& word, std::span<const int
   VoteWord& before = job_->words_[{voice, rank_}];
   EXPECT_TRUE(word.Follows(before)) << "rank " << rank_ << " takes back a vote";
   before = word;
+  Show(members);
+}
+
+void SimulatedBoard::Leave(std::span<const int32_t> members) {
+  job_->gone_.insert(rank_);
+  Show(members);
+}
+
+bool SimulatedBoard::HasLeft(int32_t rank) const {
+  EXPECT_TRUE(job_->ShareBoard(rank_, rank)) << rank_ << " asks for " << rank;
+  return job_->gone_.contains(rank);
+}
+
+void SimulatedBoard::Show(std::span<const int32_t> members) {
   for (const int32_t member : members) {
     EXPECT_TRUE(job_->ShareBoard(rank_, member)) << rank_ << " shows " << member << " its vote";
     if (member != rank_) job_->MarkDue(member);

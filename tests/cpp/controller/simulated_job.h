@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +45,12 @@ class SimulatedBoard : public VoteBoard {
   SimulatedBoard(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
   void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) override;
   VoteWord Read(Voice voice, int32_t rank) const override;
+  void Leave(std::span<const int32_t> members) override;
+  bool HasLeft(int32_t rank) const override;
 
  private:
+  void Show(std::span<const int32_t> members);
+
   SimulatedJob* job_;
   int rank_;
 };
@@ -134,6 +139,7 @@ class SimulatedJob {
   std::mt19937 random_;
   std::vector<Rank> ranks_;
   std::map<std::pair<Voice, int>, VoteWord> words_;  // By rank.
+  std::set<int> gone_;                               // By rank: those that vote no more.
   std::vector<int> due_;                             // Ranks that may have something to do.
   std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
   std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.
