@@ -9,17 +9,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "backends/rank_threads.h"
+#include "base/check.h"
 #include "base/usable_cores.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/shm_port.h"
@@ -86,7 +89,8 @@ inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body
 }
 
 // Ranks as processes forked from the test. `body` runs in each; a failed expectation there makes
-// the process's exit code 1.
+// the process's exit code 1, a failed assertion kGaveUp. Others may wait for a rank that gave up or
+// crashed, so the test ends them when it finds out.
 class ForkedRanks {
  public:
   struct Seat {
@@ -95,19 +99,20 @@ class ForkedRanks {
     std::function<void()> report;  // Tells the test that this rank has come so far.
   };
   using Body = std::function<void(const Seat& seat)>;
+  static constexpr int kGaveUp = 2;
 
   ForkedRanks(int size, const Body& body) : board_(MakeBoard(size)) {
     EXPECT_EQ(pipe(reports_.data()), 0);
     for (int rank = 0; rank < size; ++rank) {
       const pid_t pid = fork();
+      MYDIST_CHECK(pid >= 0);
       if (pid == 0) RunChild(rank, size, body);
       pids_.push_back(pid);
+      exits_.emplace_back();
     }
   }
   ~ForkedRanks() {
-    for (size_t rank = 0; rank < pids_.size(); ++rank) {
-      if (pids_[rank] > 0) Kill(static_cast<int>(rank));
-    }
+    for (size_t rank = 0; rank < pids_.size(); ++rank) Kill(static_cast<int>(rank));
     munmap(board_, sizeof(Board));
     close(reports_[0]);
     close(reports_[1]);
@@ -115,26 +120,32 @@ class ForkedRanks {
   ForkedRanks(const ForkedRanks&) = delete;
   ForkedRanks& operator=(const ForkedRanks&) = delete;
 
-  // Waits until so many ranks have reported.
+  // Waits until so many ranks have reported, or one has given up.
   void AwaitReports(int count) const {
-    char report = 0;
-    for (int i = 0; i < count; ++i) EXPECT_EQ(read(reports_[0], &report, 1), 1);
+    for (int i = 0; i < count; ++i) {
+      char report = 0;
+      ASSERT_EQ(read(reports_[0], &report, 1), 1);
+      ASSERT_EQ(report, kReport) << "a rank gave up";
+    }
   }
 
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
 
   void Kill(int rank) {
-    kill(pids_[static_cast<size_t>(rank)], SIGKILL);
+    EndNow(static_cast<size_t>(rank));
     Wait(rank);
   }
   // The exit code, or minus the signal.
   int Wait(int rank) {
-    int status = 0;
-    EXPECT_EQ(waitpid(std::exchange(pids_[static_cast<size_t>(rank)], -1), &status, 0) > 0, true);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    const std::optional<int>& exit = exits_[static_cast<size_t>(rank)];
+    while (!exit) TakeNextExit();
+    return *exit;
   }
 
  private:
+  static constexpr char kReport = 'r';
+  static constexpr char kNoReport = 'n';
+
   struct Board {
     pthread_barrier_t barrier;
     struct {
@@ -169,15 +180,34 @@ class ForkedRanks {
   }
 
   [[noreturn]] void RunChild(int rank, int size, const Body& body) {
+    const auto report = [&](char what) { EXPECT_EQ(write(reports_[1], &what, 1), 1); };
     body({rank, [&](const Bytes& mine) { return Exchange(rank, size, mine); },
-          [&] { EXPECT_EQ(write(reports_[1], "r", 1), 1); }});
+          [&] { report(kReport); }});
+    const bool gave_up = ::testing::Test::HasFatalFailure();
+    if (gave_up) report(kNoReport);
     fflush(nullptr);
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
+    _exit(gave_up ? kGaveUp : ::testing::Test::HasFailure() ? 1 : 0);
+  }
+
+  void EndNow(size_t rank) {
+    if (!exits_[rank]) kill(pids_[rank], SIGKILL);
+  }
+
+  void TakeNextExit() {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, 0);
+    const auto found = std::find(pids_.begin(), pids_.end(), pid);
+    MYDIST_CHECK(found != pids_.end());
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    exits_[static_cast<size_t>(found - pids_.begin())] = code;
+    if (code != kGaveUp && (code >= 0 || code == -SIGKILL)) return;
+    for (size_t rank = 0; rank < pids_.size(); ++rank) EndNow(rank);
   }
 
   Board* const board_;
   std::array<int, 2> reports_{};
   std::vector<pid_t> pids_;
+  std::vector<std::optional<int>> exits_;  // Of those that have ended.
 };
 
 // As OnThreadsWithPort, in processes.
