@@ -104,7 +104,7 @@ class MYDIST_EXPORT Coordinator {
   void Wake();
   void Attend(bool attended);
 
-  // The last call but for the timeline's: nobody is to wait for this rank's votes. OK: all leave.
+  // The last call but for the timeline's: nobody is to wait for this rank's votes. OK: in order.
   void Leave(const Status& why);
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.

@@ -106,15 +106,21 @@ Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
   return Status::Ok();
 }
 
+VoteWord FrozenMode::LastWord(Voice voice, int32_t rank) const {
+  return voice == Voice::kHost ? far_words_[static_cast<size_t>(rank)] : board_->Read(voice, rank);
+}
+
+bool FrozenMode::HasLeft(Voice voice, int32_t rank) const {
+  return voice == Voice::kHost ? far_gone_[static_cast<size_t>(rank)] : board_->HasLeft(rank);
+}
+
 FrozenSchedule::WordReader FrozenMode::Reader() const {
   return [this](Voice voice, int32_t rank) {
-    const bool is_far = voice == Voice::kHost;
-    // Looked at first, so that no word that it has cast before is missed.
-    const bool is_gone =
-        is_far ? far_gone_[static_cast<size_t>(rank)] : rank != rank_ && board_->HasLeft(rank);
-    const VoteWord word =
-        is_far ? far_words_[static_cast<size_t>(rank)] : board_->Read(voice, rank);
-    if (!is_gone || word.freeze >= freeze_count_) return word;
+    const VoteWord word = LastWord(voice, rank);
+    if (word.freeze >= freeze_count_ || !HasLeft(voice, rank)) return word;
+    // Again: what it had cast before it left counts.
+    const VoteWord last = LastWord(voice, rank);
+    if (last.freeze >= freeze_count_) return last;
     return VoteWord{.freeze = freeze_count_, .ready_count = 0, .is_broken = true};
   };
 }

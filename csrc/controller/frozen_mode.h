@@ -70,6 +70,8 @@ class FrozenMode {
   uint64_t thaw_count() const { return thaw_count_; }
 
  private:
+  VoteWord LastWord(Voice voice, int32_t rank) const;
+  bool HasLeft(Voice voice, int32_t rank) const;
   FrozenSchedule::WordReader Reader() const;
   HostVote ShowBroken();
   Status Note(bool is_done);
