@@ -20,7 +20,10 @@ Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
   const Pushed pushed = queue_.Push(std::move(mail), is_due);
   if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
   if (is_due) {
-    if (pushed == Pushed::kFirst) coordinator_.Wake();
+    if (pushed == Pushed::kFirst) {
+      unhurried_bytes_.store(0);  // The engine takes that along.
+      coordinator_.Wake();
+    }
     return Status::Ok();
   }
   const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
