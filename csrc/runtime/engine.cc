@@ -206,7 +206,7 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 Status Engine::Exchange() {
   const Status status = coordinator_.Exchange();
   const TimePoint now = Now();
-  coordinator_.SetWaiting(waiting_callers_.load() > 0, now);
+  coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
   if (now >= departure_deadline_ && !finished_) {
     MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,8 +64,9 @@ class MYDIST_EXPORT Engine {
   void Hurry();
   // See process::Wait. Drives the engine, unless somebody else does, while that leads anywhere.
   Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
-  Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
-                                          const std::function<bool()>& is_wanted);
+  // Of callers that wait again and again, for as long as they do: what they wait for is not held
+  // back for long. Outlives the engine.
+  std::shared_ptr<std::atomic<int>> patient_callers() const { return patient_callers_; }
   // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
   // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
   // timeline per job, decided by rank 0.
@@ -217,6 +217,7 @@ class MYDIST_EXPORT Engine {
   int64_t drained_count_ = 0;
   int64_t negotiated_count_ = 0;
   std::atomic<int> waiting_callers_{0};
+  const std::shared_ptr<std::atomic<int>> patient_callers_ = std::make_shared<std::atomic<int>>(0);
   std::atomic<int64_t> wakeups_{0};
   std::atomic<int64_t> hand_overs_{0};
 

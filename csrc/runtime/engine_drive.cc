@@ -89,17 +89,6 @@ Result<std::optional<Status>> Engine::Wait(Handle handle, TimePoint deadline) {
   return outcome;
 }
 
-// Counted until the end, however often it is asked whether to go on: what a caller waits for may be
-// held back for a while when none does.
-Result<std::optional<Status>> Engine::WaitWhile(Handle handle, Duration interval,
-                                                const std::function<bool()>& is_wanted) {
-  waiting_callers_.fetch_add(1);
-  DriveOrHandOver(handle, Now() + interval);
-  auto outcome = handles_->WaitWhile(handle, interval, is_wanted);
-  waiting_callers_.fetch_sub(1);
-  return outcome;
-}
-
 void Engine::DriveOrHandOver(Handle handle, TimePoint deadline) {
   SpinBudget budget(policy_.patience);
   while (!IsOver(handle)) {

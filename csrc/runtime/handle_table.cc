@@ -95,15 +95,6 @@ Result<std::optional<Status>> HandleTable::Wait(Handle handle, TimePoint deadlin
   }
 }
 
-Result<std::optional<Status>> HandleTable::WaitWhile(Handle handle, Duration interval,
-                                                     const std::function<bool()>& is_wanted) {
-  auto outcome = Wait(handle, Now() + interval);
-  while (outcome.ok() && !outcome->has_value() && is_wanted()) {
-    outcome = Wait(handle, Now() + interval);
-  }
-  return outcome;
-}
-
 void HandleTable::Release(Handle handle) {
   MutexLock lock(mutex_);
   entries_.erase(handle);

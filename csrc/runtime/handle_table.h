@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -54,12 +53,6 @@ class MYDIST_EXPORT HandleTable {
   // Blocks until complete, at most until `deadline`, and releases the handle: the outcome, or
   // nothing when the deadline passed first (the handle stays). kInvalidArgument as in Poll.
   Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
-
-  // The same without a deadline, as long as `is_wanted`, asked once in each `interval` and without
-  // a lock, says so.
-  Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
-                                          const std::function<bool()>& is_wanted)
-      MYDIST_EXCLUDES(mutex_);
 
   // Forgets the handle without waiting.
   void Release(Handle handle) MYDIST_EXCLUDES(mutex_);

@@ -65,6 +65,21 @@ Result<std::shared_ptr<Engine>> CurrentEngine() {
   return instance.engine;
 }
 
+// Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
+// may end it, or fork.
+class PatientCaller {
+ public:
+  explicit PatientCaller(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
+    count_->fetch_add(1);
+  }
+  ~PatientCaller() { count_->fetch_sub(1); }
+  PatientCaller(const PatientCaller&) = delete;
+  PatientCaller& operator=(const PatientCaller&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<int>> count_;
+};
+
 }  // namespace
 
 Status Init(const InitOptions& options) {
@@ -171,10 +186,19 @@ Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
 
 Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
                                         const std::function<bool()>& is_wanted) {
-  if (const auto engine = CurrentEngine(); engine.ok()) {
-    return (*engine)->WaitWhile(handle, interval, is_wanted);
+  std::optional<PatientCaller> caller;
+  Result<std::optional<Status>> outcome = std::optional<Status>();
+  {
+    const auto engine = CurrentEngine();
+    if (engine.ok()) caller.emplace((*engine)->patient_callers());
+    const TimePoint deadline = Now() + interval;
+    outcome = engine.ok() ? (*engine)->Wait(handle, deadline)
+                          : TheInstance().handles->Wait(handle, deadline);
   }
-  return TheInstance().handles->WaitWhile(handle, interval, is_wanted);
+  while (outcome.ok() && !outcome->has_value() && is_wanted()) {
+    outcome = TheInstance().handles->Wait(handle, Now() + interval);
+  }
+  return outcome;
 }
 
 void Release(Handle handle) {

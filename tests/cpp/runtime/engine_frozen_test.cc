@@ -109,17 +109,17 @@ TEST_P(EngineFrozen, AnotherOrderWithWaitsDoesNotHang) {
   });
 }
 
-// What the others have is given up soon when somebody waits for it, however often that one is asked
-// whether to go on.
+// What the others have is given up soon when somebody waits for it, also one that only sleeps by
+// now.
 TEST(EngineFrozenWait, CountsUntilItsEnd) {
   EngineJob job(2, Freezing());
-  std::atomic<bool> is_asked = false;
+  std::atomic<bool> is_asleep = false;
   std::atomic<bool> is_over = false;
   job.OnEveryRank([&](EngineRank& rank) {
     for (int step = 0; step < 100; ++step) AllreduceStep(rank, step, {"a", "b", "c"});
     EXPECT_GT(rank.engine->stats().frozen_steps, 0);
     if (rank.rank() == 1) {
-      while (!is_asked.load()) std::this_thread::yield();
+      while (!is_asleep.load()) std::this_thread::yield();
     }
     std::array<std::vector<float>, 2> data;
     data.fill(std::vector<float>(5, 1.0F));
@@ -132,12 +132,12 @@ TEST(EngineFrozenWait, CountsUntilItsEnd) {
     const Result<Handle> last = submit("c", &data[1]);
     ASSERT_TRUE(first.ok() && last.ok());
     if (rank.rank() == 0) {
-      const TimePoint limit = Now() + std::chrono::seconds(60);
-      const auto outcome = rank.engine->WaitWhile(*last, std::chrono::milliseconds(1), [&] {
-        is_asked.store(true);
-        return Now() < limit;
-      });
+      rank.engine->patient_callers()->fetch_add(1);
+      EXPECT_FALSE(rank.engine->Wait(*last, Now() + std::chrono::milliseconds(1))->has_value());
+      is_asleep.store(true);
+      const auto outcome = rank.handles->Wait(*last, Now() + std::chrono::seconds(60));
       EXPECT_TRUE(outcome.ok() && outcome->has_value() && (*outcome)->ok());
+      rank.engine->patient_callers()->fetch_sub(1);
       is_over.store(true);
     } else {
       while (!is_over.load()) std::this_thread::yield();

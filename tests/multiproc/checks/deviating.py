@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+import threading
+import time
+from pathlib import Path
+
 import torch
 
 import mydist
+from multiproc.meeting import meet
 from multiproc.registry import check
 
 NAMES = ("a", "b", "c", "extra")
@@ -64,3 +70,34 @@ def a_synchronous_step_with_deviations_is_right() -> None:
             rows = mydist.allgather(contribution(rank, step, "c"), name="sync.rows")
             everyone = [contribution(r, step, "c") for r in range(size)]
             assert torch.equal(rows, torch.cat(everyone)), (step, rows)
+
+
+@check(min_size=2)
+def who_has_waited_for_long_is_served_soon() -> None:
+    """A step lacks a tensor; the other ranks come late to it, and wait for nothing themselves."""
+
+    def reduce(name: str) -> int:
+        return mydist.allreduce_async(torch.ones(4), op=mydist.Sum, name=name)
+
+    with tempfile.TemporaryDirectory() as own:
+        directory = Path(mydist.broadcast_object(own, root_rank=0))
+        frozen = mydist.stats()["frozen_steps"]
+        for _ in range(100):
+            for handle in [reduce(name) for name in ("first", "second", "third")]:
+                mydist.synchronize(handle)
+        assert mydist.stats()["frozen_steps"] > frozen
+        started = time.monotonic()
+        if mydist.rank() != 0:
+            threading.Event().wait(0.5)
+        first, third = reduce("first"), reduce("third")
+        if mydist.rank() == 0:
+            assert torch.equal(mydist.synchronize(third), torch.full((4,), float(mydist.size())))
+        waited = time.monotonic() - started
+        meet(directory, "served")
+        if mydist.rank() != 0:
+            mydist.synchronize(third)
+        mydist.synchronize(first)
+        mydist.barrier()
+    assert waited < 30, (
+        waited
+    )  # As if nobody waited it would be a tenth of the stall warning: 60 s.

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import mydist as md
+from multiproc.meeting import meet
 from multiproc.reference import expect_equal
 from multiproc.registry import check
 from mydist import _C
@@ -57,15 +58,6 @@ def the_callers_inference_mode_does_not_mark_outputs() -> None:
     assert not rows.is_inference()
 
 
-def _meet(directory: Path, place: str) -> None:
-    """A barrier that mydist has no part in: every rank leaves a file named after the place."""
-    (directory / f"{place}.{md.rank()}").touch()
-    deadline = time.monotonic() + 30
-    while len(list(directory.glob(f"{place}.*"))) < md.size():
-        assert time.monotonic() < deadline, f"not all ranks came to {place}"
-        threading.Event().wait(0.01)
-
-
 def _idle_wakeups(seconds: float) -> int:
     """Of this rank's engine, while this thread does nothing."""
     before = md.stats()["wakeups"]
@@ -89,8 +81,8 @@ def an_idle_second_wakes_nobody() -> None:
     with tempfile.TemporaryDirectory() as own:
         directory = Path(md.broadcast_object(own, root_rank=0))
         _await_quiet()
-        _meet(directory, "quiet")
+        meet(directory, "quiet")
         wakeups = _idle_wakeups(1.0)
-        _meet(directory, "measured")
+        meet(directory, "measured")
         md.barrier()  # All have seen the files.
     assert wakeups == 0, wakeups
