@@ -170,7 +170,7 @@ def test_the_time_to_stop_can_be_set(mydistrun: Mydistrun) -> None:
         wait_gone(pids, SECONDS)
         seconds.append(time.monotonic() - started)
         assert job.finish()[0] == 143
-    assert seconds[0] < 4 <= seconds[1], seconds  # by default 2.5
+    assert seconds[0] < 2.4 and seconds[1] >= 4, seconds  # by default 2.5
 
 
 @pytest.mark.parametrize(

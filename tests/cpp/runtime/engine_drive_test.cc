@@ -55,7 +55,7 @@ TEST(EngineDrive, ARankAloneNeedsItsThreadForNothing) {
   const EngineStats before = job.rank(0).engine->stats();
   ReduceRepeatedly(job.rank(0), 1000, Pace::kDriven);
   const EngineStats after = job.rank(0).engine->stats();
-  EXPECT_LE(after.wakeups - before.wakeups, 1);
+  EXPECT_LE(after.wakeups - before.wakeups, 1);  // A deadline of its own may fall into them.
   EXPECT_EQ(after.hand_overs, before.hand_overs);
   EXPECT_EQ(after.tensors - before.tensors, 1000);
 }
