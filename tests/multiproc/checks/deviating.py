@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import mydist
+from multiproc.checks.freezing import SETTLING_STEPS
 from multiproc.meeting import meet
 from multiproc.registry import check
 
@@ -82,7 +83,7 @@ def who_has_waited_for_long_is_served_soon() -> None:
     with tempfile.TemporaryDirectory() as own:
         directory = Path(mydist.broadcast_object(own, root_rank=0))
         frozen = mydist.stats()["frozen_steps"]
-        for _ in range(100):
+        for _ in range(SETTLING_STEPS):
             for handle in [reduce(name) for name in ("first", "second", "third")]:
                 mydist.synchronize(handle)
         assert mydist.stats()["frozen_steps"] > frozen
