@@ -65,6 +65,13 @@ Result<std::shared_ptr<Engine>> CurrentEngine() {
   return instance.engine;
 }
 
+// Without an engine a handle of one that has gone can still be waited for.
+Result<std::optional<Status>> WaitWith(const Result<std::shared_ptr<Engine>>& engine, Handle handle,
+                                       TimePoint deadline) {
+  return engine.ok() ? (*engine)->Wait(handle, deadline)
+                     : TheInstance().handles->Wait(handle, deadline);
+}
+
 // Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
 // may end it, or fork.
 class PatientCaller {
@@ -180,8 +187,7 @@ Result<bool> Poll(Handle handle) {
 }
 
 Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
-  if (const auto engine = CurrentEngine(); engine.ok()) return (*engine)->Wait(handle, deadline);
-  return TheInstance().handles->Wait(handle, deadline);
+  return WaitWith(CurrentEngine(), handle, deadline);
 }
 
 Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
@@ -191,9 +197,7 @@ Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
   {
     const auto engine = CurrentEngine();
     if (engine.ok()) caller.emplace((*engine)->patient_callers());
-    const TimePoint deadline = Now() + interval;
-    outcome = engine.ok() ? (*engine)->Wait(handle, deadline)
-                          : TheInstance().handles->Wait(handle, deadline);
+    outcome = WaitWith(engine, handle, Now() + interval);
   }
   while (outcome.ok() && !outcome->has_value() && is_wanted()) {
     outcome = TheInstance().handles->Wait(handle, Now() + interval);
