@@ -2,7 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -88,8 +90,8 @@ std::string IdentityOf(const std::string& folder) {
 
 }  // namespace
 
-std::optional<CpuQuota> ReadCpuQuota(const std::string& root) {
-  std::optional<CpuQuota> tightest;
+std::vector<CpuQuota> ReadCpuQuotas(const std::string& root) {
+  std::vector<CpuQuota> quotas;
   for (const Mount& mount : Mounts(root)) {
     std::string path = PathUnder(mount, GroupIn(mount, root));
     for (bool is_top = false; !is_top; path.resize(is_top ? 0 : path.rfind('/'))) {
@@ -97,12 +99,13 @@ std::optional<CpuQuota> ReadCpuQuota(const std::string& root) {
       is_top = path.empty();
       const std::string folder = root + mount.place + path;
       const std::optional<double> cores = QuotaOf(folder, mount.is_v2);
-      // Of equal ones the outer, which more processes share.
-      if (!cores || (tightest && *cores > tightest->cores)) continue;
-      tightest = CpuQuota{*cores, IdentityOf(folder)};
+      if (!cores) continue;
+      const CpuQuota quota{*cores, IdentityOf(folder)};
+      // A hierarchy may be mounted in several places.
+      if (std::find(quotas.begin(), quotas.end(), quota) == quotas.end()) quotas.push_back(quota);
     }
   }
-  return tightest;
+  return quotas;
 }
 
 }  // namespace mydist

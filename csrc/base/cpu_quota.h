@@ -2,8 +2,8 @@
 // Linux only; reads a few small files. Thread-safe.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/export.h"
 
@@ -16,9 +16,9 @@ struct CpuQuota {
   bool operator==(const CpuQuota&) const = default;
 };
 
-// The tightest quota among the groups that this process is in and those around them (cpu.max of
-// cgroup v2, cpu.cfs_quota_us of v1); nothing when there is none, or none can be read. `root`
-// stands for "/", for tests.
-MYDIST_EXPORT std::optional<CpuQuota> ReadCpuQuota(const std::string& root = "");
+// The quotas of the groups that this process is in and of those around them (cpu.max of cgroup v2,
+// cpu.cfs_quota_us of v1), each group once, inner ones first: also a wide one counts, which more
+// processes share. Empty when there is none, or none can be read. `root` stands for "/", for tests.
+MYDIST_EXPORT std::vector<CpuQuota> ReadCpuQuotas(const std::string& root = "");
 
 }  // namespace mydist

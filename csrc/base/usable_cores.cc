@@ -91,13 +91,14 @@ class CoreMatching {
 bool FitIntoQuotas(std::span<const UsableCores> processes) {
   std::map<std::string, int> counts;
   return std::all_of(processes.begin(), processes.end(), [&](const UsableCores& process) {
-    return !process.quota || ++counts[process.quota->group] <= process.quota->cores;
+    return std::all_of(process.quotas.begin(), process.quotas.end(),
+                       [&](const CpuQuota& quota) { return ++counts[quota.group] <= quota.cores; });
   });
 }
 
 }  // namespace
 
-UsableCores UsableCores::OfThisThread() { return {CoresOfThisThread(), ReadCpuQuota()}; }
+UsableCores UsableCores::OfThisThread() { return {CoresOfThisThread(), ReadCpuQuotas()}; }
 
 std::string UsableCores::ToText() const {
   std::ostringstream text;
@@ -108,7 +109,7 @@ std::string UsableCores::ToText() const {
     if (last > i) text << "-" << cores[last];
     i = last + 1;
   }
-  if (quota) text << " " << quota->cores << " of " << quota->group;
+  for (const CpuQuota& quota : quotas) text << " " << quota.cores << " of " << quota.group;
   return text.str();
 }
 
@@ -118,12 +119,14 @@ std::optional<UsableCores> UsableCores::FromText(std::string_view text) {
   if (!cores) return std::nullopt;
   if (space == std::string_view::npos) return UsableCores{*cores};
   std::istringstream words{std::string(text.substr(space))};
-  CpuQuota quota;
-  std::string of;
-  std::string more;
-  const bool is_whole = words >> quota.cores >> of >> quota.group && !(words >> more);
-  if (!is_whole || of != "of" || !(quota.cores > 0)) return std::nullopt;
-  return UsableCores{*cores, quota};
+  UsableCores usable{*cores};
+  do {
+    CpuQuota& quota = usable.quotas.emplace_back();
+    std::string of;
+    words >> quota.cores >> of >> quota.group;
+    if (words.fail() || of != "of" || !(quota.cores > 0)) return std::nullopt;
+  } while (!words.eof());
+  return usable;
 }
 
 bool HaveACoreEach(std::span<const UsableCores> processes) {

@@ -15,14 +15,14 @@ namespace mydist {
 
 struct MYDIST_EXPORT UsableCores {
   std::vector<int> cores;  // By the kernel's numbers, ascending. Empty: not known.
-  std::optional<CpuQuota> quota{};
+  std::vector<CpuQuota> quotas{};
 
   bool operator==(const UsableCores&) const = default;
 
   // At the time it is asked.
   static UsableCores OfThisThread();
 
-  // One line, such as "0-3,8" or "0-3,8 1.5 of 27:4031" with a quota.
+  // One line, such as "0-3,8" or "0-3,8 1.5 of 27:4031 6 of 27:2" with quotas.
   std::string ToText() const;
   // Nothing when the text is none of ToText, or names cores beyond kMostCores.
   static std::optional<UsableCores> FromText(std::string_view text);

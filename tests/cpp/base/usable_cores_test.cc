@@ -15,7 +15,7 @@ using Ranks = std::vector<UsableCores>;
 
 UsableCores On(std::vector<int> cores) { return {std::move(cores)}; }
 UsableCores Under(double quota, const std::string& group) {
-  return {{0, 1, 2, 3}, CpuQuota{quota, group}};
+  return {{0, 1, 2, 3}, {CpuQuota{quota, group}}};
 }
 
 TEST(HaveACoreEach, CountsTheCoresOfAll) {
@@ -37,6 +37,16 @@ TEST(HaveACoreEach, ComparesWithQuotas) {
   EXPECT_TRUE(HaveACoreEach(Ranks{Under(1, "a"), Under(1, "b"), On({0, 1, 2, 3})}))
       << "containers with a core each";
   EXPECT_FALSE(HaveACoreEach(Ranks{Under(0.5, "a"), On({0, 1, 2, 3})}));
+}
+
+// Of four ranks two are in each of two groups, which have three cores together.
+TEST(HaveACoreEach, ComparesWithQuotasAroundTighterOnes) {
+  const auto in = [](const std::string& group, double around) {
+    return UsableCores{{0, 1, 2, 3}, {CpuQuota{2, group}, CpuQuota{around, "around"}}};
+  };
+  EXPECT_FALSE(HaveACoreEach(Ranks{in("a", 3), in("a", 3), in("b", 3), in("b", 3)}));
+  EXPECT_TRUE(HaveACoreEach(Ranks{in("a", 3), in("a", 3), in("b", 3)}));
+  EXPECT_TRUE(HaveACoreEach(Ranks{in("a", 4), in("a", 4), in("b", 4), in("b", 4)}));
 }
 
 TEST(HaveACoreEach, OneAloneHasWhatThereIs) {
@@ -81,16 +91,39 @@ TEST(HaveACoreEach, IsQuickForManyRanksOfABigMachine) {
 }
 
 TEST(UsableCores, SurviveAsText) {
-  const Ranks all = {On({}), On({0}), On({0, 1, 2, 5, 7, 8}), Under(1.5, "27:4031")};
+  const Ranks all = {On({}),
+                     On({0}),
+                     On({0, 1, 2, 5, 7, 8}),
+                     Under(1.5, "27:4031"),
+                     {{0, 1}, {CpuQuota{1, "27:4031"}, CpuQuota{2.5, "27:1"}}}};
   EXPECT_EQ(all[2].ToText(), "0-2,5,7-8");
   EXPECT_EQ(all[3].ToText(), "0-3 1.5 of 27:4031");
+  EXPECT_EQ(all[4].ToText(), "0-1 1 of 27:4031 2.5 of 27:1");
   for (const UsableCores& cores : all) EXPECT_EQ(UsableCores::FromText(cores.ToText()), cores);
 }
 
 TEST(UsableCores, OtherTextIsRefused) {
-  for (const char* text :
-       {"x", "1-", "-1", "3-1", "1,1", "2,1", "0-99999999", "65536", ",1", "1,", "1 ", "1 2 of",
-        "1 2 of a b", "1 -2 of a", "1 nan of a", "1;2", "4294967296"}) {
+  for (const char* text : {"x",
+                           "1-",
+                           "-1",
+                           "3-1",
+                           "1,1",
+                           "2,1",
+                           "0-99999999",
+                           "65536",
+                           ",1",
+                           "1,",
+                           "1 ",
+                           "1 2 of",
+                           "1 2 of a b",
+                           "1 2 of a 3",
+                           "1 2 of a 3 of",
+                           "1 2 of a 3 of ",
+                           "1 2 of a 0 of b",
+                           "1 -2 of a",
+                           "1 nan of a",
+                           "1;2",
+                           "4294967296"}) {
     EXPECT_EQ(UsableCores::FromText(text), std::nullopt) << text;
   }
 }
