@@ -1,8 +1,11 @@
 #include "backends/gloo/gloo_transport.h"
 
 #include <exception>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
+#include "backends/gloo/alarm.h"
 #include "backends/transfer_chunks.h"
 #include "base/departure.h"
 
@@ -76,11 +79,14 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     const PeerStates::Patience patience = states.BeginWait(posted.buffer.get(), posted.peer);
     if (patience == PeerStates::Patience::kNone) return states.loss();
     const bool has_left = patience == PeerStates::Patience::kBounded;
-    const auto limit = has_left ? kGoodbyeGrace : kGlooForever;
     bool done = false;
     std::string broken;
     try {
-      done = posted.is_receive ? posted.buffer->waitRecv(limit) : posted.buffer->waitSend(limit);
+      std::optional<Alarm> alarm;
+      if (has_left) alarm.emplace(kGoodbyeGrace, [&states] { states.Interrupt(); });
+      done = posted.is_receive ? posted.buffer->waitRecv(kGlooForever)
+                               : posted.buffer->waitSend(kGlooForever);
+      if (!done && alarm && alarm->has_rung()) throw std::runtime_error("it has left");
     } catch (const std::exception& error) {
       broken = error.what();
       if (broken.empty()) broken = "unknown error";

@@ -27,6 +27,11 @@ bool PeerStates::MarkLost(int peer, const Status& reason) {
   return true;
 }
 
+void PeerStates::Interrupt() {
+  MutexLock lock(mutex_);
+  InterruptWait();
+}
+
 void PeerStates::InterruptWait() {
   if (waited_for_ == nullptr) return;
   // Whichever of the two the engine is in; the flag of the other does no harm, since the transport

@@ -51,11 +51,13 @@ class PeerStates {
   // How long a transfer with a peer may be waited for: not at all after any loss, and after the
   // peer's goodbye only for what is already there.
   enum class Patience { kNone, kBounded, kUnbounded };
-  // The engine is about to wait for `buffer`, a transfer with `peer`. Until EndWait, MarkLost and
-  // MarkDeparted interrupt the wait. When a bounded wait fails, Gloo breaks every connection: until
-  // EndWait, losses of other peers are taken for its consequences and never become the cause.
+  // The engine is about to wait for `buffer`, a transfer with `peer`. Until EndWait, MarkLost,
+  // MarkDeparted and Interrupt end the wait. Other peers may give up the same one a little earlier:
+  // until EndWait, their losses are taken for consequences and never become the cause.
   Patience BeginWait(gloo::transport::UnboundBuffer* buffer, int peer) MYDIST_EXCLUDES(mutex_);
   void EndWait() MYDIST_EXCLUDES(mutex_);
+  // It has taken long enough. Nothing when there is no wait.
+  void Interrupt() MYDIST_EXCLUDES(mutex_);
 
  private:
   enum class State { kOpen, kDeparted, kLost };

@@ -83,7 +83,7 @@ void Receiver::HandleGoodbye(const Frame& frame, const Bytes& words) {
   const int cause = frame.cause_rank;
   const bool blames_other = cause >= 0 && cause < mesh_->size() && cause != mesh_->rank();
   if (blames_other && cause != peer_) {
-    mesh_->ReportLoss(cause, PeerHasLeft(mesh_->Name(peer_), why));
+    mesh_->ReportLoss(cause, PeerHasLeft(mesh_->Name(cause), why));
   } else if (cause == mesh_->rank()) {
     mesh_->ReportLoss(peer_, Status::PeerLost(mesh_->Name(peer_) +
                                               " left because it lost its connection to us. Look "

@@ -1,5 +1,6 @@
 // What a Gloo job's survivors see when a rank goes away, and what a wrong set-up says.
 #include <latch>
+#include <thread>
 
 #include "backends/gloo/gloo_jobs.h"
 #include "backends/gloo/peer_states.h"
@@ -82,19 +83,43 @@ TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
   });
 }
 
+// As who gives up waiting for the others: this cannot end in order, but the goodbye goes out.
+void CloseAlone(Correspondent& me) {
+  EXPECT_EQ(me.plane().Close(Now()).code(), StatusCode::kTimeout);
+}
+
+// Returns when this rank knows that the other has closed.
+void AwaitGoodbyeOf(int peer, Correspondent& me) {
+  const TimePoint deadline = conformance::Soon();
+  Status sent;
+  while ((sent = me.plane().Send(peer, {1})).ok() && Now() < deadline) std::this_thread::yield();
+  EXPECT_NE(sent.message().find("has left the job"), std::string::npos) << sent.ToString();
+}
+
 TEST(GlooLoss, ARankThatClosedIsNotALossUntilATransferNeedsIt) {
-  RunGlooJob(3, [](Connection& connection) {
+  std::latch others_do_without_it(2);
+  std::latch others_are_done(2);
+  RunGlooJob(3, [&](Connection& connection) {
     Correspondent me(connection);
     me.Synchronize();
     if (me.rank() == 2) {
-      // The others do not close yet, so this cannot end in order; but its goodbye is out.
-      EXPECT_EQ(me.plane().Close(Now() + std::chrono::milliseconds(100)).code(),
-                StatusCode::kTimeout);
+      CloseAlone(me);
+      others_are_done.wait();
       return;
     }
+    AwaitGoodbyeOf(2, me);
+    const int other = 1 - me.rank();
     uint8_t byte = 0;
+    const SendTransfer send{other, &byte, 1};
+    const ReceiveTransfer receive_other{other, &byte, 1};
+    const Status without_it = me.transport().Exchange({&send, 1}, {&receive_other, 1});
+    EXPECT_TRUE(without_it.ok()) << without_it.ToString();
+    me.Send(other, {9});
+    EXPECT_EQ(me.ReceiveFrom(other), Bytes{9});
+    others_do_without_it.arrive_and_wait();  // Who meets the loss first tells the other.
     const ReceiveTransfer receive{2, &byte, 1};
     ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
+    others_are_done.count_down();
   });
 }
 
@@ -105,7 +130,7 @@ TEST(GlooLoss, ARankThatClosedEndsTransfersThatWaitForItThoughItsProcessLives) {
     Correspondent me(connection);
     me.Synchronize();
     if (me.rank() == 2) {
-      EXPECT_FALSE(me.plane().Close(Now() + std::chrono::milliseconds(100)).ok());
+      CloseAlone(me);
       others_are_done.wait();
       return;
     }
@@ -119,28 +144,32 @@ TEST(GlooLoss, ARankThatClosedEndsTransfersThatWaitForItThoughItsProcessLives) {
   });
 }
 
-// Rank 0 waits for the one that leaves, rank 1 for rank 0: both learn why the first one left.
+// Rank 0 waits for the one that leaves, whose process lives on, rank 1 for rank 0: both learn which
+// rank left first, and why.
 TEST(GlooLoss, AFarewellReachesThoseWhoWaitForAnother) {
   std::latch others_are_through(2);
+  std::latch others_are_done(2);
   RunGlooJob(3, [&](Connection& connection) {
     Correspondent me(connection);
     me.Synchronize();
     if (me.rank() == 2) {
       others_are_through.wait();
       me.plane().SetFarewell("the disk is full" + std::string(2 * kMaxFarewellBytes, '!'));
-      EXPECT_FALSE(me.plane().Close(Now() + std::chrono::milliseconds(100)).ok());
+      CloseAlone(me);
+      others_are_done.wait();
       return;
     }
     others_are_through.count_down();
     uint8_t byte = 0;
     const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, &byte, 1};
     const Status status = me.transport().Exchange({}, {&receive, 1});
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    ExpectLossOf(2, status);
     EXPECT_NE(status.message().find("has left the job: the disk is full!"), std::string::npos)
         << status.message();
     EXPECT_EQ(status.cause().rfind("the disk is full!", 0), 0U) << status.cause();
     const Status sent = me.plane().Send(2, {1});
     EXPECT_NE(sent.message().find("the disk is full!"), std::string::npos) << sent.message();
+    others_are_done.count_down();
   });
 }
 

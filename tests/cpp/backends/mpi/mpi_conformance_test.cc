@@ -37,7 +37,7 @@ Result<Connection> ConnectMpi(int rank, int size) {
 }
 
 TEST(MpiReport, DoesNotInitialiseMpi) {
-  for (const BackendReport& row : ReportBackends()) {
+  for (const BackendReport& row : ReportBackends({})) {
     if (row.name != "mpi") continue;
     EXPECT_TRUE(row.available) << row.reason;
     EXPECT_THAT(row.description, HasSubstr("MPI"));
