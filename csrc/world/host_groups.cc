@@ -26,6 +26,19 @@ std::vector<int> HostGroups::Column(int at) const {
   return column;
 }
 
+std::vector<HostSeat> HostGroups::Seats() const {
+  size_t size = 0;
+  for (const std::vector<int>& group : members) size += group.size();
+  std::vector<HostSeat> seats(size);
+  for (int number = 0; number < host_count(); ++number) {
+    const std::vector<int>& group = members[static_cast<size_t>(number)];
+    for (size_t at = 0; at < group.size(); ++at) {
+      seats[static_cast<size_t>(group[at])] = {number, static_cast<int>(at)};
+    }
+  }
+  return seats;
+}
+
 HostGroups MakeHostGroups(const std::vector<std::string>& hosts, const std::vector<int>& ranks,
                           int rank) {
   HostGroups groups;

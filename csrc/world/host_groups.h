@@ -9,6 +9,12 @@
 
 namespace mydist {
 
+// Where a rank is: members[host][place].
+struct HostSeat {
+  int host = 0;
+  int place = 0;
+};
+
 struct MYDIST_EXPORT HostGroups {
   // The ranks of each host, ascending; hosts in the order of their lowest rank.
   std::vector<std::vector<int>> members;
@@ -23,6 +29,7 @@ struct MYDIST_EXPORT HostGroups {
   const std::vector<int>& own_members() const { return members[static_cast<size_t>(host)]; }
   // The ranks with place `at`, host by host; it is below smallest().
   std::vector<int> Column(int at) const;
+  std::vector<HostSeat> Seats() const;  // Of each rank.
 };
 
 // `hosts[r]`: the host of rank r of the job. `ranks`: those of the job in the set, ascending,

@@ -1,12 +1,12 @@
 #include "ops/shm/arena.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/departure.h"
+#include "ops/shm/arena_handshake.h"
 #include "ops/shm/bell.h"
 #include "ops/shm/cross_memory.h"
 #include "ops/shm/waking.h"
@@ -14,52 +14,9 @@
 namespace mydist::shm {
 namespace {
 
-using Blob = std::vector<uint8_t>;
-
-// First byte of what a rank says in the handshake; the rest is an offer or a reason.
-constexpr uint8_t kAgrees = 'y';
-constexpr uint8_t kRefuses = 'n';
-// Could not open what has no name.
-constexpr uint8_t kWantsName = 'w';
-
-Nonce RandomNonce() {
-  Nonce nonce{};
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    // Unlikely enough to be told apart by the pid alone.
-    const int64_t pid = getpid();
-    std::memcpy(nonce.data(), &pid, sizeof pid);
-  }
-  return nonce;
-}
-
 const Nonce& ThisProcess() {
   static const Nonce kNonce = RandomNonce();
   return kNonce;
-}
-
-Blob Say(uint8_t word, const std::string& text) {
-  Blob blob(text.size() + 1, word);
-  std::copy(text.begin(), text.end(), blob.begin() + 1);
-  return blob;
-}
-
-// What a rank said in agreement.
-Result<std::string> Agreed(const std::vector<Blob>& blobs, int rank) {
-  if (static_cast<size_t>(rank) >= blobs.size() || blobs[static_cast<size_t>(rank)].empty()) {
-    return Status::Internal("rank " + std::to_string(rank) + " did not answer");
-  }
-  const Blob& blob = blobs[static_cast<size_t>(rank)];
-  std::string text(blob.begin() + 1, blob.end());
-  if (blob.front() == kAgrees) return text;
-  return Status::Internal("rank " + std::to_string(rank) + ": " + text);
-}
-
-int64_t RingBytes(const ArenaOptions& options) {
-  constexpr int64_t kSmallest = 4 << 10;
-  constexpr int64_t kLargest = 64 << 10;
-  constexpr int64_t kPerRank = 1 << 20;
-  if (options.ring_bytes > 0) return options.ring_bytes;
-  return std::clamp(kPerRank / static_cast<int64_t>(options.ranks.size()), kSmallest, kLargest);
 }
 
 // Equal shares of what there is, so that ranks that need the same find it alike; together not more
@@ -71,114 +28,14 @@ int64_t ZoneBytes(const ArenaOptions& options) {
     bytes = std::min(ArenaFile::RoomOf(options.directory).tensor_bytes(), kMostBytes) /
             static_cast<int64_t>(options.ranks.size());
   }
-  return bytes / kHeapGrainBytes * kHeapGrainBytes;
-}
-
-// The file's address and its cookie.
-std::string OfferOf(const std::string& address, const Nonce& cookie) {
-  return address + '\n' + std::string(cookie.begin(), cookie.end());
-}
-
-std::string AddressIn(const std::string& offer) { return offer.substr(0, offer.find('\n')); }
-
-bool AnyWantsName(const std::vector<Blob>& answers) {
-  return std::any_of(answers.begin(), answers.end(), [](const Blob& answer) {
-    return !answer.empty() && answer.front() == kWantsName;
-  });
+  return RoundDown(bytes, kHeapGrainBytes);
 }
 
 }  // namespace
 
-Result<std::vector<Blob>> Arena::Offer(const ArenaOptions& options, const ArenaLayout& layout,
-                                       const ArenaExchange& exchange,
-                                       Result<std::unique_ptr<Arena>>& own) {
-  Blob word;
-  if (options.index == 0) {
-    word = own.ok() ? Say(kAgrees, (*own)->Address()) : Say(kRefuses, own.status().message());
-  }
-  const Result<std::vector<Blob>> offers = exchange(word);
-  if (!offers.ok()) {
-    if (own.ok()) ArenaFile::Unlink(options.directory, (*own)->file_->address());
-    return offers.status();
-  }
-  const Result<std::string> offer = Agreed(*offers, options.ranks.front());
-  if (options.index != 0) {
-    // Given up before it is opened again: with a descriptor of it, all locks on a file are dropped.
-    own = offer.ok() ? Status::Internal("not attached") : offer.status();
-    if (offer.ok()) own = Attach(options, layout, *offer);
-  }
-  const bool is_nameless = offer.ok() && !ArenaFile::IsName(AddressIn(*offer));
-  const uint8_t refusal = is_nameless ? kWantsName : kRefuses;
-  auto answers = exchange(own.ok() ? Say(kAgrees, (*own)->heap_refusal_)
-                                   : Say(refusal, own.status().message()));
-  // By everybody: should the maker have died, nothing is left behind.
-  if (offer.ok()) ArenaFile::Unlink(options.directory, AddressIn(*offer));
-  return answers;
-}
-
 Result<Arena::Establishment> Arena::Establish(const ArenaOptions& options,
                                               const ArenaExchange& exchange) {
-  const ArenaLayout layout(static_cast<int>(options.ranks.size()), options.slot_bytes,
-                           RingBytes(options), options.control_bytes);
-  Result<std::unique_ptr<Arena>> own = Status::Internal("not attached");
-  if (options.index == 0) own = Make(options, layout);
-  Result<std::vector<Blob>> answers = Offer(options, layout, exchange, own);
-  if (answers.ok() && AnyWantsName(*answers)) {
-    if (options.index == 0 && own.ok()) {
-      if (Status named = (*own)->file_->GiveName(); !named.ok()) own = named;
-    }
-    answers = Offer(options, layout, exchange, own);
-  }
-  if (!answers.ok()) return answers.status();
-  for (const int rank : options.ranks) {
-    const Result<std::string> answer = Agreed(*answers, rank);
-    if (answer.ok()) continue;
-    // The ranks of other hosts go on to the third round.
-    if (auto probes = exchange(Blob{}); !probes.ok()) return probes.status();
-    return Establishment{nullptr, answer.status().message()};
-  }
-  std::unique_ptr<Arena> arena = *std::move(own);
-  arena->heap_refusal_ = arena->FirstRefusal(*answers);
-  if (!arena->heap_refusal_.empty()) arena->heap_.reset();
-  // Not before everybody is known to be there.
-  const Result<std::vector<Blob>> probes = exchange(Say(kAgrees, arena->ProbePeers(options)));
-  if (!probes.ok()) return probes.status();
-  arena->attach_refusal_ = arena->FirstRefusal(*probes);
-  arena->prefers_attach_ = arena->AnyPrefersAttach();
-  const bool is_everywhere =
-      std::none_of(probes->begin(), probes->end(), [](const Blob& probe) { return probe.empty(); });
-  return Establishment{std::move(arena), "", is_everywhere};
-}
-
-Result<std::unique_ptr<Arena>> Arena::Make(const ArenaOptions& options, const ArenaLayout& layout) {
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                          ArenaFile::Create(options.directory, layout.bytes()));
-  std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
-  arena->header() = {kArenaMagic, RandomNonce(), 0};
-  arena->AppendHeap(options);
-  if (Status entered = arena->Enter(options); !entered.ok()) {
-    ArenaFile::Unlink(options.directory, arena->file_->address());
-    return entered;
-  }
-  return arena;
-}
-
-Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaOptions& options, const ArenaLayout& layout,
-                                             const std::string& offer) {
-  if (!options.sees_processes && !ArenaFile::IsName(AddressIn(offer))) {
-    return Status::Internal("the ranks of this host do not see each other's processes");
-  }
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                          ArenaFile::Open(options.directory, AddressIn(offer), layout.bytes()));
-  std::unique_ptr<Arena> arena(new Arena(options, layout, std::move(file)));
-  const ArenaHeader& header = arena->header();
-  if (header.magic != kArenaMagic || offer != OfferOf(AddressIn(offer), header.cookie)) {
-    return Status::Internal("the shared memory in " + options.directory +
-                            " is not the one that rank " + std::to_string(options.ranks.front()) +
-                            " has made (containers that do not share it?)");
-  }
-  MYDIST_RETURN_IF_ERROR(arena->Enter(options));
-  return arena;
+  return Handshake(options, exchange).Run();
 }
 
 void Arena::AppendHeap(const ArenaOptions& options) {
@@ -191,8 +48,7 @@ void Arena::AppendHeap(const ArenaOptions& options) {
 Status Arena::NoHeap(int64_t bytes) const {
   if (header().zone_bytes <= 0) {
     // A rank's part of the heap would have been of whole grains.
-    const int64_t grains = (bytes + kHeapGrainBytes - 1) / kHeapGrainBytes;
-    return file_->NoRoomForTensors(grains * kHeapGrainBytes, size());
+    return file_->NoRoomForTensors(RoundUp(bytes, kHeapGrainBytes), size());
   }
   return Status::Internal("no tensors lie in the memory that the ranks share: " + heap_refusal_);
 }
@@ -227,15 +83,6 @@ std::string Arena::ProbePeers(const ArenaOptions& options) const {
   return "";
 }
 
-std::string Arena::FirstRefusal(const std::vector<Blob>& answers) const {
-  for (const int rank : ranks_) {
-    const Result<std::string> refusal = Agreed(answers, rank);
-    if (!refusal.ok()) return refusal.status().message();
-    if (!refusal->empty()) return "rank " + std::to_string(rank) + ": " + *refusal;
-  }
-  return "";
-}
-
 std::optional<int> Arena::IndexOf(int rank) const {
   const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
   if (found == ranks_.end() || *found != rank) return std::nullopt;
@@ -257,8 +104,6 @@ bool Arena::SleepersOrder() const {
 }
 
 Arena::~Arena() { Leave(""); }
-
-std::string Arena::Address() const { return OfferOf(file_->address(), header().cookie); }
 
 Status Arena::Enter(const ArenaOptions& options) {
   MYDIST_RETURN_IF_ERROR(file_->Lock(index_));

@@ -65,8 +65,9 @@ class MYDIST_EXPORT Arena {
   };
 
   // Three rounds of `exchange`, which all ranks of the job take part in; five when some rank can
-  // only find the file by a name. That is gone when this returns. The errors are those of the
-  // exchange.
+  // only find the file by a name. That is gone when this returns, and also when a rank is killed
+  // meanwhile (decision 0006).
+  // The errors are those of the exchange.
   static Result<Establishment> Establish(const ArenaOptions& options,
                                          const ArenaExchange& exchange);
   ~Arena();
@@ -127,6 +128,8 @@ class MYDIST_EXPORT Arena {
   std::string WhyLeft(int peer) const;
 
  private:
+  class Handshake;
+
   Arena(const ArenaOptions& options, const ArenaLayout& layout, std::shared_ptr<ArenaFile> file)
       : index_(options.index),
         ranks_(options.ranks),
@@ -134,15 +137,6 @@ class MYDIST_EXPORT Arena {
         is_crowded_(options.is_crowded),
         layout_(layout),
         file_(std::move(file)) {}
-  // Two rounds of the exchange: the maker's offer, and what everybody says to it.
-  static Result<std::vector<std::vector<uint8_t>>> Offer(const ArenaOptions& options,
-                                                         const ArenaLayout& layout,
-                                                         const ArenaExchange& exchange,
-                                                         Result<std::unique_ptr<Arena>>& own);
-  static Result<std::unique_ptr<Arena>> Make(const ArenaOptions& options,
-                                             const ArenaLayout& layout);
-  static Result<std::unique_ptr<Arena>> Attach(const ArenaOptions& options,
-                                               const ArenaLayout& layout, const std::string& offer);
   Status Enter(const ArenaOptions& options);
   bool AnyPrefersAttach() const;
   // Zones for the heap, when the file system has room for any.
@@ -150,9 +144,6 @@ class MYDIST_EXPORT Arena {
   void MapHeap();
   // Why this rank cannot reach private memory of its peers, or does not want it.
   std::string ProbePeers(const ArenaOptions& options) const;
-  // The first refusal among what the ranks of the host said; none if nobody refuses.
-  std::string FirstRefusal(const std::vector<std::vector<uint8_t>>& answers) const;
-  std::string Address() const;  // For those who are to attach.
   ArenaHeader& header() const { return At<ArenaHeader>(0); }
   bool IsDead(int peer) const;
 

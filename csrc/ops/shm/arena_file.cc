@@ -25,22 +25,10 @@ namespace {
 
 constexpr std::string_view kPrefix = "mydist-";
 constexpr size_t kNameDigits = 32;
+constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
 
 Status SystemError(const std::string& what, int error) {
   return Status::Internal(what + ": " + std::generic_category().message(error));
-}
-
-Result<std::string> RandomName() {
-  std::array<uint8_t, kNameDigits / 2> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return SystemError("no random name for shared memory", errno);
-  }
-  std::string name(kPrefix);
-  for (const uint8_t byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
 }
 
 std::string DescriptorPath(const std::string& process, int descriptor) {
@@ -98,23 +86,42 @@ struct flock LockOf(int64_t byte) {
 
 }  // namespace
 
-Result<std::shared_ptr<ArenaFile>> ArenaFile::Create(const std::string& directory, int64_t bytes) {
-  constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
-  int descriptor = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kOwnerOnly);
-  std::string address = std::to_string(getpid()) + "/" + std::to_string(descriptor);
-  if (descriptor < 0) {
-    MYDIST_ASSIGN_OR_RETURN(address, RandomName());
-    const std::string path = directory + "/" + address;
-    descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly);
+Result<std::string> ArenaFile::DrawName() {
+  std::array<uint8_t, kNameDigits / 2> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return SystemError("no random name for shared memory", errno);
   }
+  std::string name(kPrefix);
+  for (const uint8_t byte : bytes) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNameless(const std::string& directory,
+                                                             int64_t bytes) {
+  const int descriptor = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kOwnerOnly);
+  // Systems differ in how they say that they do not know such files.
+  if (descriptor < 0) return std::shared_ptr<ArenaFile>();
+  return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
+}
+
+Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& directory,
+                                                          const std::string& name, int64_t bytes) {
+  const std::string path = directory + "/" + name;
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const int descriptor = open(path.c_str(), flags, kOwnerOnly);
   if (descriptor < 0) return SystemError("no shared memory in " + directory, errno);
-  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, std::move(address)));
+  return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
+}
+
+Result<std::shared_ptr<ArenaFile>> ArenaFile::Populate(std::shared_ptr<ArenaFile> file,
+                                                       int64_t bytes) {
   // Reserved at once: a page that is missing later would be a SIGBUS.
-  Status status = file->Reserve(0, bytes);
-  if (status.ok()) status = file->Map(bytes);
-  if (status.ok()) return file;
-  Unlink(directory, file->address());
-  return status;
+  MYDIST_RETURN_IF_ERROR(file->Reserve(0, bytes));
+  MYDIST_RETURN_IF_ERROR(file->Map(bytes));
+  return file;
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
@@ -131,7 +138,7 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
                            " here (containers that do not share it?)",
                        errno);
   }
-  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory, address));
+  std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory));
   struct stat info {};
   if (fstat(descriptor, &info) != 0) return SystemError("fstat of " + path, errno);
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size < bytes) {
@@ -150,20 +157,17 @@ bool ArenaFile::IsName(const std::string& address) {
          address.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
 }
 
-Status ArenaFile::GiveName() {
-  if (IsName(address_)) return Status::Ok();
-  MYDIST_ASSIGN_OR_RETURN(std::string name, RandomName());
+Status ArenaFile::GiveName(const std::string& name) const {
   const std::string here = DescriptorPath("self", descriptor_);
   const std::string path = directory_ + "/" + name;
-  if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-    return SystemError("shared memory in " + directory_ + " gets no name", errno);
+  if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+    return Status::Ok();
   }
-  address_ = std::move(name);
-  return Status::Ok();
+  return SystemError("shared memory in " + directory_ + " gets no name", errno);
 }
 
-void ArenaFile::Unlink(const std::string& directory, const std::string& address) {
-  if (IsName(address)) unlink((directory + "/" + address).c_str());
+std::string ArenaFile::ProcAddress() const {
+  return std::to_string(getpid()) + "/" + std::to_string(descriptor_);
 }
 
 ArenaFile::Room ArenaFile::RoomOf(const std::string& directory) {

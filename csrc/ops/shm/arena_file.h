@@ -18,17 +18,21 @@ namespace mydist::shm {
 
 class ArenaFile {
  public:
-  // A new file of `bytes` in `directory`, all its pages reserved, without a name where the file
-  // system can do that. kInternal saying why not; when there is no room, with the bytes needed and
+  // A new file of `bytes` in `directory`, all its pages reserved, that never had a name. Null where
+  // the file system cannot do that; kInternal when there is no room, with the bytes needed and
   // free.
-  static Result<std::shared_ptr<ArenaFile>> Create(const std::string& directory, int64_t bytes);
-  // One that another rank has made, by its address(); the first `bytes` are mapped. kInternal
-  // unless it is a regular file of our own user and not shorter.
+  static Result<std::shared_ptr<ArenaFile>> CreateNameless(const std::string& directory,
+                                                           int64_t bytes);
+  // The same with a name, which the caller removes, also when this fails. kInternal saying why not.
+  static Result<std::shared_ptr<ArenaFile>> CreateNamed(const std::string& directory,
+                                                        const std::string& name, int64_t bytes);
+  // One that another rank has made, by its ProcAddress() or its name; the first `bytes` are mapped.
+  // kInternal unless it is a regular file of our own user and not shorter.
   static Result<std::shared_ptr<ArenaFile>> Open(const std::string& directory,
                                                  const std::string& address, int64_t bytes);
-  // Removes the name at this address; OK when it is gone already, or when there is none.
-  static void Unlink(const std::string& directory, const std::string& address);
-  // Whether an address is a name in the directory.
+  // A random name, as no file has. kInternal when the kernel has no random numbers.
+  static Result<std::string> DrawName();
+  // Whether it is one that DrawName may have drawn.
   static bool IsName(const std::string& address);
 
   // Of a file system; without a limit all of them are the most there could be.
@@ -49,10 +53,10 @@ class ArenaFile {
   ArenaFile(const ArenaFile&) = delete;
   ArenaFile& operator=(const ArenaFile&) = delete;
 
-  // How another process opens it: a name in the directory, or process and descriptor.
-  const std::string& address() const { return address_; }
-  // Gives a file without a name a random one. kInternal where that is not possible.
-  Status GiveName();
+  // How a process that sees this one opens it: "pid/descriptor".
+  std::string ProcAddress() const;
+  // Gives a file without a name this one. kInternal where that is not possible.
+  Status GiveName(const std::string& name) const;
   uint8_t* memory() const { return memory_; }
 
   // Makes the file this long. The new part has no pages until they are reserved.
@@ -77,13 +81,14 @@ class ArenaFile {
   std::optional<pid_t> LockHolder(int64_t byte) const;
 
  private:
-  ArenaFile(int descriptor, std::string directory, std::string address)
-      : descriptor_(descriptor), directory_(std::move(directory)), address_(std::move(address)) {}
+  ArenaFile(int descriptor, std::string directory)
+      : descriptor_(descriptor), directory_(std::move(directory)) {}
+  static Result<std::shared_ptr<ArenaFile>> Populate(std::shared_ptr<ArenaFile> file,
+                                                     int64_t bytes);
   Status Map(int64_t bytes);
 
   const int descriptor_;
   const std::string directory_;
-  std::string address_;
   uint8_t* memory_ = nullptr;
   int64_t bytes_ = 0;
 };

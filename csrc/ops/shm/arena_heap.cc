@@ -11,12 +11,6 @@
 #include "ops/shm/forked_heaps.h"
 
 namespace mydist::shm {
-namespace {
-
-int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
-int64_t RoundDown(int64_t bytes, int64_t unit) { return bytes / unit * unit; }
-
-}  // namespace
 
 Result<std::shared_ptr<ArenaHeap>> ArenaHeap::Map(std::shared_ptr<ArenaFile> file,
                                                   const Zones& zones, int index) {
@@ -72,6 +66,12 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
   if (in_child == InForkedChild::kCopy) copied_[extent.begin] = extent.end;
   return std::shared_ptr<uint8_t>(own_zone() + extent.begin, [heap = shared_from_this(), extent](
                                                                  uint8_t*) { heap->Free(extent); });
+}
+
+Status ArenaHeap::CheckRoom(int64_t bytes) const {
+  // Not its share of the room: others may have taken theirs.
+  if (bytes <= std::min(zones_.zone_bytes, file_->RoomForTensors())) return Status::Ok();
+  return file_->NoRoomForTensors(bytes, zones_.count);
 }
 
 void ArenaHeap::Free(const Extent& extent) {

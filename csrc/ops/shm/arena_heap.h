@@ -49,6 +49,9 @@ class MYDIST_EXPORT ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes,
                                             InForkedChild in_child = InForkedChild::kCopy);
 
+  // OK, or what Allocate is going to say if all ranks need so much.
+  Status CheckRoom(int64_t bytes) const;
+
   // Where these bytes lie in the own zone; nothing when they are not (all) in it.
   std::optional<int64_t> OffsetOf(const void* memory, int64_t bytes) const;
   // What `rank` calls `offset`; null unless all of `bytes` are in its zone.

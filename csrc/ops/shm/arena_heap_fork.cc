@@ -30,8 +30,7 @@ constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 std::vector<Extent> ArenaHeap::CopiedPages() const {
   std::vector<Extent> pages;
   for (const auto& [begin, end] : copied_) {
-    const Extent whole{begin / kPageBytes * kPageBytes,
-                       (end + kPageBytes - 1) / kPageBytes * kPageBytes};
+    const Extent whole{RoundDown(begin, kPageBytes), RoundUp(end, kPageBytes)};
     if (!pages.empty() && whole.begin <= pages.back().end) {
       pages.back().end = std::max(pages.back().end, whole.end);
     } else {

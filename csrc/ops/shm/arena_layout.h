@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "ops/shm/nonce.h"
+
 namespace mydist::shm {
 
 // Two cache lines: processors fetch them in pairs.
@@ -18,8 +20,6 @@ inline constexpr uint64_t kArenaMagic = 0x6d79646973743031;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
-
-using Nonce = std::array<uint8_t, 16>;
 
 struct ArenaHeader {
   uint64_t magic;
@@ -85,14 +85,18 @@ struct alignas(kLineBytes) PairLine {
   std::atomic<uint64_t> consumed;  // Bytes taken out of the ring from reader to writer.
 };
 
+// To whole units, of what is not negative.
+constexpr int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr int64_t RoundDown(int64_t bytes, int64_t unit) { return bytes / unit * unit; }
+
 class ArenaLayout {
  public:
   // `slot_bytes`: of one half of a slot. All are rounded up to whole lines.
   ArenaLayout(int ranks, int64_t slot_bytes, int64_t ring_bytes, int64_t control_bytes)
       : ranks_(ranks),
-        slot_bytes_(RoundUp(slot_bytes)),
-        ring_bytes_(RoundUp(ring_bytes)),
-        control_bytes_(RoundUp(control_bytes)) {}
+        slot_bytes_(RoundUp(slot_bytes, kLineBytes)),
+        ring_bytes_(RoundUp(ring_bytes, kLineBytes)),
+        control_bytes_(RoundUp(control_bytes, kLineBytes)) {}
 
   int ranks() const { return ranks_; }
   int64_t slot_bytes() const { return slot_bytes_; }
@@ -117,14 +121,9 @@ class ArenaLayout {
   int64_t ControlMemory() const { return RingOf(ranks_, 0); }
   int64_t bytes() const { return ControlMemory() + control_bytes_; }
   // Where the zones of the heap begin, one after the other.
-  int64_t HeapBase() const {
-    return (bytes() + kHeapGrainBytes - 1) / kHeapGrainBytes * kHeapGrainBytes;
-  }
+  int64_t HeapBase() const { return RoundUp(bytes(), kHeapGrainBytes); }
 
  private:
-  static int64_t RoundUp(int64_t bytes) {
-    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-  }
   int64_t PairIndex(int first, int second) const { return int64_t{first} * ranks_ + second; }
 
   int ranks_;

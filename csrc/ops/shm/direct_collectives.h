@@ -48,7 +48,8 @@ class DirectCollectives {
   Result<bool> Receive(uint8_t* data, int64_t bytes, int peer);
 
   // After one of the above has failed, before its tensors may be freed: until then those of `peers`
-  // (of the arena) who are still at it may read and write them. This rank leaves. Gives `error`.
+  // (of the arena) who are still at it may read and write them; afterwards only late writers do
+  // (base/late_writes.h). This rank leaves. Gives `error`.
   Status Settle(const Status& error, std::span<const int> peers);
 
  private:

@@ -1,5 +1,8 @@
 #include "ops/shm/slot_steps.h"
 
+#include "base/late_writes.h"
+#include "base/log.h"
+
 namespace mydist::shm {
 
 SlotSteps::SlotSteps(Arena* arena, Waiter* waiter)
@@ -42,13 +45,19 @@ Status SlotSteps::AwaitPosts(std::span<const int> peers) {
 }
 
 void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps) {
+  const TimePoint deadline = Now() + kQuietLimit;
   for (const int peer : peers) {
     const uint64_t step = posted_[static_cast<size_t>(peer)] + more_steps;
     const PostLine& post = arena_->pair(peer, index_).posts[step % 2];
+    const auto is_quiet = [&] { return post.step.load(std::memory_order_acquire) >= step; };
+    const Status waited =
+        waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return is_quiet() || Now() >= deadline; });
     // One that is gone is as quiet as one that has come so far.
-    [[maybe_unused]] const Status quiet = waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] {
-      return post.step.load(std::memory_order_acquire) >= step;
-    });
+    if (!waited.ok() || is_quiet()) continue;
+    ExpectLateWrites();
+    MYDIST_LOG(kWarning) << "a collective has failed, and " << arena_->Name(peer)
+                         << ", busy or stopped, may still write to its tensors: their memory is "
+                            "not used again before this process ends";
   }
 }
 

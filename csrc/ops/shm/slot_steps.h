@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -58,13 +59,15 @@ class SlotSteps {
   // is read is also written, until the next Publish.
   uint8_t* SlotOf(int rank) const { return arena_->slot(rank, halves_[static_cast<size_t>(rank)]); }
   // After an error, when this rank has left: waits until each of `peers` has posted `more_steps`
-  // beyond the last step posted to it, or is gone. Also for one that is stopped: once it goes on it
-  // would write to memory that is somebody else's by then.
+  // beyond the last step posted to it, or is gone; kQuietLimit at most, since it may be stopped:
+  // then late writes are to be expected (base/late_writes.h).
   void AwaitQuiet(std::span<const int> peers, uint64_t more_steps);
   // The slots of `peers` have been read.
   void Finish(std::span<const int> peers);
 
  private:
+  static constexpr std::chrono::seconds kQuietLimit{2};
+
   Status AwaitPosts(std::span<const int> peers);
   bool IsRead(int peer) const;
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <future>
 #include <latch>
 #include <numeric>
 #include <thread>
@@ -117,6 +119,38 @@ TEST(EngineShmTest, ARankThatStopsInACollectiveIsNamedWithIt) {
   });
   reader.join();
   EXPECT_THAT(warning, HasSubstr("allgather 'rows' has begun and has waited for rank 1 (host "));
+}
+
+// One rank fails, and one is held up in the same collective: the third gets its error all the same,
+// and what it gave to the collective is not freed before the process ends.
+TEST(EngineShmTest, OneThatIsHeldUpKeepsNobodyFromItsError) {
+  EngineJob job(3, {.shares_memory = true});
+  std::promise<void> survivor_knows;
+  std::weak_ptr<std::vector<int32_t>> given;
+  job.OnEveryRank([&](EngineRank& rank) {
+    const auto input = std::make_shared<std::vector<int32_t>>(1 << 20);
+    std::vector<int32_t> output;
+    Submission gather = WithOutput(OpKind::kAllgather, "rows", Shape({1 << 20}), *input, &output);
+    if (rank.rank() == 0) {
+      given = input;
+      gather.keep_alive = input;
+    }
+    if (rank.rank() == 1) {
+      gather.allocate = [](const Shape&) { return Status::Internal("no memory"); };
+    }
+    if (rank.rank() == 2) {
+      gather.allocate = [&, allocate = gather.allocate](const Shape& shape) {
+        const auto known = survivor_knows.get_future().wait_for(std::chrono::seconds(30));
+        EXPECT_EQ(known, std::future_status::ready);
+        return allocate(shape);
+      };
+    }
+    const Status status = rank.Run(std::move(gather));
+    if (rank.rank() == 0) survivor_knows.set_value();
+    EXPECT_THAT(status.message(), HasSubstr("no memory")) << "rank " << rank.rank();
+  });
+  job.Shutdown();
+  EXPECT_FALSE(given.expired());
 }
 
 // Without shared memory the job of these tests would indeed fail.

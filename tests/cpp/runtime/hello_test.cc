@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 TEST(Hello, SurvivesTheWire) {
   Hello hello = MakeHello("host-a", "MYDIST_X=1\nMYDIST_Y=2\n");
   hello.wants_timeline = true;
-  hello.cores = {{0, 1, 4}, CpuQuota{1.5, "27:4031"}};
+  hello.cores = {{0, 1, 4}, {{1.5, "27:4031"}, {6.0, "27:2"}}};
   const Result<Hello> decoded = DecodeHello(EncodeHello(hello));
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(*decoded, hello);

@@ -8,6 +8,7 @@
 
 #include "base/usable_cores.h"
 #include "ops/shm/shm_ranks.h"
+#include "runtime/outcome_of.h"
 #include "runtime/process.h"
 
 namespace mydist {
@@ -28,8 +29,7 @@ Status SumOfRanks(int size, float* sum) {
   tensors[0].output = sum;
   EXPECT_EQ(process::GetTopology()->size, size);
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, process::Submit(std::move(tensors)));
-  MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, process::Wait(handle, kNever));
-  return outcome.value_or(Status::Timeout("never"));
+  return OutcomeOf(handle);
 }
 
 class LocalJob : public ::testing::TestWithParam<const char*> {};
@@ -70,10 +70,11 @@ std::string ChoiceOf(const std::string& topic) {
 
 // As mpirun binds them; and with a rank that could use both, or with one core for two.
 TEST(LocalJobStart, KnowsWhetherPinnedRanksHaveACoreEach) {
-  const auto [cores, quota] = UsableCores::OfThisThread();
+  const auto [cores, quotas] = UsableCores::OfThisThread();
   if (cores.size() < 2) GTEST_SKIP() << "needs two cores, has " << cores.size();
-  if (quota && quota->cores < 2) {
-    GTEST_SKIP() << "needs the time of two cores, may use that of " << quota->cores;
+  for (const CpuQuota& quota : quotas) {
+    if (quota.cores >= 2) continue;
+    GTEST_SKIP() << "needs the time of two cores, may use that of " << quota.cores;
   }
   struct Case {
     std::vector<int> pins;  // -1: none.

@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <string>
 #include <thread>
 
 #include "base/clock.h"
@@ -21,6 +23,7 @@
 namespace mydist::shm {
 namespace {
 
+using std::string_literals::operator""s;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -71,6 +74,35 @@ int NamesSeen(const ShmDirectory& directory, bool sees_processes) {
 TEST(Arena, HasNoNameAtAnyTime) { EXPECT_EQ(NamesSeen(ShmDirectory(), true), 0); }
 
 TEST(Arena, HasANameWhileThatIsTheOnlyWay) { EXPECT_GE(NamesSeen(ShmDirectory(), false), 1); }
+
+// Where all see each other there is none, whatever another host needs.
+TEST(Arena, HasANameOnlyOnTheHostThatAsksForIt) {
+  const ShmDirectory asks;
+  const ShmDirectory does_not;
+  std::array<std::atomic<int>, 2> seen{};
+  const auto outcomes = EstablishAll(
+      4,
+      [&](int rank) {
+        ArenaOptions options = OptionsOf(rank % 2, 2, rank < 2 ? does_not : asks);
+        if (rank >= 2) options.ranks = {2, 3};
+        options.sees_processes = rank != 3;
+        return options;
+      },
+      [&](int rank, ArenaExchange exchange) -> ArenaExchange {
+        return [&, rank, exchange](const Bytes& mine) {
+          if (rank == 2 && !asks.IsEmpty()) ++seen[0];
+          if (rank == 0 && !does_not.IsEmpty()) ++seen[1];
+          return exchange(mine);
+        };
+      });
+  for (const auto& outcome : outcomes) {
+    EXPECT_NE(outcome.arena, nullptr) << outcome.reason;
+    EXPECT_TRUE(outcome.is_everywhere);
+  }
+  EXPECT_EQ(seen[0], 2);
+  EXPECT_EQ(seen[1], 0);
+  EXPECT_TRUE(asks.IsEmpty() && does_not.IsEmpty());
+}
 
 TEST(Arena, WithoutRoomSaysWhatIsNeededAndFree) {
   const ShmDirectory directory;
@@ -172,8 +204,28 @@ TEST(Arena, WithAnotherCookieIsRefused) {
 
 TEST(Arena, OffersThatAreNoNamesAreRefused) {
   const ShmDirectory directory;
-  for (const std::string offer : {"", "y", "y../../etc/passwd\nabc", "ymydist-12\n", "z", "y1/",
-                                  "y/1", "y1/2/3\n", "y1/-1", "y-1/1", "y99999999999/1"}) {
+  const std::string name = "mydist-" + std::string(32, 'a');
+  for (const std::string address :
+       {"", "/etc/passwd", "../../etc/passwd", "mydist-12", name.c_str(), "1/", "/1", "1/2/3",
+        "1/-1", "-1/1", "99999999999/1", "1\n1", "1\n\n"}) {
+    const auto outcomes = EstablishWithChangedOffer(directory, [&](Bytes& bytes) {
+      const auto end = std::find(bytes.begin(), bytes.end(), '\n');
+      bytes.insert(bytes.erase(bytes.begin() + 1, end), address.begin(), address.end());
+    });
+    for (const auto& outcome : outcomes) {
+      EXPECT_EQ(outcome.arena, nullptr) << address;
+      EXPECT_THAT(outcome.reason, StartsWith("rank 1: ")) << address;
+    }
+    EXPECT_TRUE(directory.IsEmpty());
+  }
+}
+
+TEST(Arena, WhatIsNoOfferIsRefused) {
+  const ShmDirectory directory;
+  const std::string cookie(16, 'c');
+  for (const std::string& offer : {std::string(), "y"s, "z"s, "y\n"s, "y1/1\nname\n" + cookie,
+                                   "y1/1\n../../etc/passwd\n" + cookie,
+                                   "y1/1\nmydist-" + std::string(32, 'a') + "\n" + cookie + "c"}) {
     const auto outcomes = EstablishWithChangedOffer(
         directory, [&](Bytes& bytes) { bytes.assign(offer.begin(), offer.end()); });
     for (const auto& outcome : outcomes) {
@@ -373,9 +425,9 @@ TEST(ShmTransport, CountersThatCannotBeAreRefused) {
 // The kernel has no answer any more: the descriptor means another file.
 TEST(ArenaFile, OnlyTheKernelSaysThatNobodyHoldsALock) {
   const ShmDirectory directory;
-  const auto made = ArenaFile::Create(directory.path(), kPageBytes);
+  const auto made = ArenaFile::CreateNameless(directory.path(), kPageBytes);
   ASSERT_TRUE(made.ok()) << made.status().ToString();
-  const std::string& address = (*made)->address();
+  const std::string address = (*made)->ProcAddress();
   EXPECT_EQ((*made)->LockHolder(0), std::nullopt);
   const int root = open("/", O_PATH | O_CLOEXEC);
   ASSERT_GE(dup2(root, std::stoi(address.substr(address.find('/') + 1))), 0);

@@ -2,29 +2,21 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "backends/rank_threads.h"
-#include "base/check.h"
 #include "base/usable_cores.h"
 #include "ops/shm/arena.h"
+#include "ops/shm/forked_ranks.h"
 #include "ops/shm/shm_port.h"
 
 namespace mydist::shm {
@@ -87,128 +79,6 @@ inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body
   });
   EXPECT_TRUE(directory.IsEmpty());
 }
-
-// Ranks as processes forked from the test. `body` runs in each; a failed expectation there makes
-// the process's exit code 1, a failed assertion kGaveUp. Others may wait for a rank that gave up or
-// crashed, so the test ends them when it finds out.
-class ForkedRanks {
- public:
-  struct Seat {
-    int rank;
-    ArenaExchange exchange;
-    std::function<void()> report;  // Tells the test that this rank has come so far.
-  };
-  using Body = std::function<void(const Seat& seat)>;
-  static constexpr int kGaveUp = 2;
-
-  ForkedRanks(int size, const Body& body) : board_(MakeBoard(size)) {
-    EXPECT_EQ(pipe(reports_.data()), 0);
-    for (int rank = 0; rank < size; ++rank) {
-      const pid_t pid = fork();
-      MYDIST_CHECK(pid >= 0);
-      if (pid == 0) RunChild(rank, size, body);
-      pids_.push_back(pid);
-      exits_.emplace_back();
-    }
-  }
-  ~ForkedRanks() {
-    for (size_t rank = 0; rank < pids_.size(); ++rank) Kill(static_cast<int>(rank));
-    munmap(board_, sizeof(Board));
-    close(reports_[0]);
-    close(reports_[1]);
-  }
-  ForkedRanks(const ForkedRanks&) = delete;
-  ForkedRanks& operator=(const ForkedRanks&) = delete;
-
-  // Waits until so many ranks have reported, or one has given up.
-  void AwaitReports(int count) const {
-    for (int i = 0; i < count; ++i) {
-      char report = 0;
-      ASSERT_EQ(read(reports_[0], &report, 1), 1);
-      ASSERT_EQ(report, kReport) << "a rank gave up";
-    }
-  }
-
-  pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
-
-  void Kill(int rank) {
-    EndNow(static_cast<size_t>(rank));
-    Wait(rank);
-  }
-  // The exit code, or minus the signal.
-  int Wait(int rank) {
-    const std::optional<int>& exit = exits_[static_cast<size_t>(rank)];
-    while (!exit) TakeNextExit();
-    return *exit;
-  }
-
- private:
-  static constexpr char kReport = 'r';
-  static constexpr char kNoReport = 'n';
-
-  struct Board {
-    pthread_barrier_t barrier;
-    struct {
-      size_t bytes;
-      std::array<uint8_t, 1024> data;
-    } blobs[8];
-  };
-
-  static Board* MakeBoard(int size) {
-    void* memory =
-        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    auto* board = static_cast<Board*>(memory);
-    pthread_barrierattr_t shared;
-    pthread_barrierattr_init(&shared);
-    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&board->barrier, &shared, static_cast<unsigned>(size));
-    return board;
-  }
-
-  Result<std::vector<Bytes>> Exchange(int rank, int size, const Bytes& mine) {
-    auto& own = board_->blobs[rank];
-    own.bytes = mine.size();
-    std::copy(mine.begin(), mine.end(), own.data.begin());
-    pthread_barrier_wait(&board_->barrier);
-    std::vector<Bytes> all;
-    for (int peer = 0; peer < size; ++peer) {
-      const auto& blob = board_->blobs[peer];
-      all.emplace_back(blob.data.begin(), blob.data.begin() + static_cast<int64_t>(blob.bytes));
-    }
-    pthread_barrier_wait(&board_->barrier);
-    return all;
-  }
-
-  [[noreturn]] void RunChild(int rank, int size, const Body& body) {
-    const auto report = [&](char what) { EXPECT_EQ(write(reports_[1], &what, 1), 1); };
-    body({rank, [&](const Bytes& mine) { return Exchange(rank, size, mine); },
-          [&] { report(kReport); }});
-    const bool gave_up = ::testing::Test::HasFatalFailure();
-    if (gave_up) report(kNoReport);
-    fflush(nullptr);
-    _exit(gave_up ? kGaveUp : ::testing::Test::HasFailure() ? 1 : 0);
-  }
-
-  void EndNow(size_t rank) {
-    if (!exits_[rank]) kill(pids_[rank], SIGKILL);
-  }
-
-  void TakeNextExit() {
-    int status = 0;
-    const pid_t pid = waitpid(-1, &status, 0);
-    const auto found = std::find(pids_.begin(), pids_.end(), pid);
-    MYDIST_CHECK(found != pids_.end());
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    exits_[static_cast<size_t>(found - pids_.begin())] = code;
-    if (code != kGaveUp && (code >= 0 || code == -SIGKILL)) return;
-    for (size_t rank = 0; rank < pids_.size(); ++rank) EndNow(rank);
-  }
-
-  Board* const board_;
-  std::array<int, 2> reports_{};
-  std::vector<pid_t> pids_;
-  std::vector<std::optional<int>> exits_;  // Of those that have ended.
-};
 
 // As OnThreadsWithPort, in processes.
 inline void OnProcessesWithPort(int size, const PortBody& body,
