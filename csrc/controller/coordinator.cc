@@ -348,7 +348,7 @@ Status Coordinator::Impl::Emit(StreamItem item, TimePoint now) {
 
 // A batch of its own.
 Status Coordinator::Impl::DecideFreeze(TimePoint now) {
-  if (membership_.IsSomebodyAway()) return Status::Ok();
+  if (membership_.IsSomebodyAway() || frozen_.has_left()) return Status::Ok();
   const std::optional<size_t> length = frozen_.policy()->TakeFreeze(sets_.history(), now);
   if (!length) return Status::Ok();
   const size_t repeats = frozen_.policy()->freeze_after();

@@ -71,6 +71,7 @@ void FrozenMode::SetWaiting(bool waiting, TimePoint now) { schedule_.SetWaiting(
 
 // A freeze may be on its way to this rank, and others in it already.
 std::vector<FrozenMode::HostVote> FrozenMode::Leave(const Status& why) {
+  is_due_ = false;  // There is nothing that it follows any more.
   std::vector<HostVote> told;
   has_left_ = true;
   if (schedule_.active()) {

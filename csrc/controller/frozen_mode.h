@@ -31,6 +31,7 @@ class FrozenMode {
   // Whether Follow has something to do, or a note is to be sent.
   bool HasNews() const;
   bool HasHeld() const { return schedule_.HasHeld(); }
+  bool has_left() const { return has_left_; }
   TimePoint NextDeadline() const { return schedule_.NextDeadline(); }
 
   // A word to leaders on other hosts.

@@ -28,15 +28,18 @@ class TensorQueue {
     return Push(std::move(items));
   }
 
-  // All or none: a group enters in one piece. An empty vector changes nothing. What is not due
-  // waits until something is, or the engine looks anyway.
-  [[nodiscard]] Pushed Push(std::vector<T> items, bool is_due = true) {
+  // All or none: a group enters in one piece. An empty vector changes nothing.
+  [[nodiscard]] Pushed Push(std::vector<T> items) {
     MutexLock lock(mutex_);
-    if (closed_) return Pushed::kClosed;
-    if (items.empty()) return Pushed::kBehind;
-    items_.insert(items_.end(), std::make_move_iterator(items.begin()),
-                  std::make_move_iterator(items.end()));
-    return is_due && !std::exchange(has_due_, true) ? Pushed::kFirst : Pushed::kBehind;
+    const bool changes = !items.empty();
+    if (!Append(std::move(items))) return Pushed::kClosed;
+    return changes && !std::exchange(has_due_, true) ? Pushed::kFirst : Pushed::kBehind;
+  }
+
+  // The same of what is not due: it waits until something is, or the engine looks anyway.
+  [[nodiscard]] Pushed PushUnhurried(std::vector<T> items) {
+    MutexLock lock(mutex_);
+    return Append(std::move(items)) ? Pushed::kBehind : Pushed::kClosed;
   }
 
   // Takes out everything, oldest first. Never blocks.
@@ -59,6 +62,14 @@ class TensorQueue {
   }
 
  private:
+  // False when it is closed.
+  bool Append(std::vector<T> items) MYDIST_REQUIRES(mutex_) {
+    if (closed_) return false;
+    items_.insert(items_.end(), std::make_move_iterator(items.begin()),
+                  std::make_move_iterator(items.end()));
+    return true;
+  }
+
   Mutex mutex_;
   std::vector<T> items_ MYDIST_GUARDED_BY(mutex_);
   bool has_due_ MYDIST_GUARDED_BY(mutex_) = false;  // Since the last Drain.

@@ -130,6 +130,25 @@ TEST_F(FrozenJobTest, ShutdownEndsIt) {
   }
 }
 
+// It would not vote; and what is left of a timeline must still reach it.
+TEST(LeftRootTest, FreezesNothingAndGoesOnTakingBlocks) {
+  for (int steps = 0; steps < 8; ++steps) {
+    SimulatedJob job({.size = 3, .freeze_after = 3});
+    const auto announce = [&] {
+      for (const char* name : {"a", "b"}) job.AnnounceAll(MakeRequest(name));
+    };
+    for (int step = 0; step < steps; ++step) {
+      announce();
+      job.RunUntilQuiet();
+    }
+    announce();
+    job.coordinator(0).Leave(Status::PeerLost("the connection to another rank"));
+    ASSERT_TRUE(job.coordinator(2).SendTimeline({1, 2}).ok());
+    job.RunUntilQuiet();  // No rank sees an error.
+    EXPECT_EQ(job.coordinator(0).TakeTimeline().size(), 1U) << "after " << steps << " steps";
+  }
+}
+
 TEST_F(FrozenJobTest, AFreezeOfWhatDidNotHappenIsAnError) {
   SimulatedPlane plane(&job_, 1);
   Coordinator coordinator({.rank = 1, .size = 2, .freeze_after = 3}, &plane);

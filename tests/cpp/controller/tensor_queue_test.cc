@@ -21,12 +21,12 @@ TEST(TensorQueueTest, OnlyTheFirstHasToWakeTheEngine) {
 // Behind what is not due it is still the first that is.
 TEST(TensorQueueTest, WhatIsNotDueWakesNobodyAndHidesNothing) {
   TensorQueue<int> queue;
-  EXPECT_EQ(queue.Push({1}, false), Pushed::kBehind);
-  EXPECT_EQ(queue.Push({2}, true), Pushed::kFirst);
-  EXPECT_EQ(queue.Push({3}, true), Pushed::kBehind);
-  EXPECT_EQ(queue.Push({4}, false), Pushed::kBehind);
+  EXPECT_EQ(queue.PushUnhurried({1}), Pushed::kBehind);
+  EXPECT_EQ(queue.Push(2), Pushed::kFirst);
+  EXPECT_EQ(queue.Push(3), Pushed::kBehind);
+  EXPECT_EQ(queue.PushUnhurried({4}), Pushed::kBehind);
   EXPECT_EQ(queue.Drain(), (std::vector<int>{1, 2, 3, 4}));
-  EXPECT_EQ(queue.Push({5}, false), Pushed::kBehind);
+  EXPECT_EQ(queue.PushUnhurried({5}), Pushed::kBehind);
   EXPECT_FALSE(queue.empty());
   EXPECT_EQ(queue.Push(std::vector<int>{}), Pushed::kBehind);
   EXPECT_EQ(queue.Push({6}), Pushed::kFirst);
@@ -38,6 +38,7 @@ TEST(TensorQueueTest, ClosedItRefusesAndHandsBackTheRest) {
   EXPECT_EQ(queue.Close().size(), 1u);
   EXPECT_EQ(queue.Push(std::make_unique<int>(2)), Pushed::kClosed);
   EXPECT_EQ(queue.Push(std::vector<std::unique_ptr<int>>()), Pushed::kClosed);
+  EXPECT_EQ(queue.PushUnhurried({}), Pushed::kClosed);
   EXPECT_TRUE(queue.Drain().empty());
   EXPECT_TRUE(queue.Close().empty());
 }
