@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/element.h"
 #include "ops/fusion_layout.h"
 #include "ops/slices.h"
 
@@ -28,20 +27,20 @@ Status AllreduceOne(const BatchTensor& tensor, const Reduction& reduction,
                     const BatchContext& context) {
   if (tensor.input != tensor.output) {
     context.Begin(kCopyActivity);
-    CopyBytes(tensor.output, tensor.input, tensor.element_count * SizeOf(reduction.dtype));
+    MYDIST_RETURN_IF_ERROR(context.Copy(CopyToOutputs({&tensor, 1}, SizeOf(reduction.dtype))));
   }
   context.Begin(kReduceActivity);
   return AllreduceInPlace({&tensor, 1}, tensor.output, reduction, context);
 }
 
-Status BroadcastOne(const BatchTensor& tensor, int64_t bytes, int root,
+Status BroadcastOne(const BatchTensor& tensor, int64_t element_bytes, int root,
                     const BatchContext& context) {
   if (context.rank == root && tensor.input != tensor.output) {
     context.Begin(kCopyActivity);
-    CopyBytes(tensor.output, tensor.input, bytes);
+    MYDIST_RETURN_IF_ERROR(context.Copy(CopyToOutputs({&tensor, 1}, element_bytes)));
   }
   context.Begin(kMoveActivity);
-  return context.collectives->Broadcast(tensor.output, bytes, root);
+  return context.collectives->Broadcast(tensor.output, tensor.element_count * element_bytes, root);
 }
 
 // Numbers from peers: neither negative nor, all together, more bytes than 64-bit sizes can count.
@@ -74,15 +73,14 @@ Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& r
     return AllreduceInPlace(tensors, packed, resolved, context);
   }
   const int64_t bytes = PackedBytes(tensors, element_bytes);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));
   context.Begin(kPackActivity);
-  Pack(tensors, element_bytes, fused);
+  MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, element_bytes, fused)));
   if (context.pack_bytes != nullptr) *context.pack_bytes += bytes;
   context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(AllreduceInPlace(tensors, fused, resolved, context));
   context.Begin(kUnpackActivity);
-  Unpack(fused, element_bytes, tensors);
-  return Status::Ok();
+  return context.Copy(Unpack(fused, element_bytes, tensors));
 }
 
 Status ExecuteAllgather(std::span<const GatherTensor> tensors, const BatchContext& context) {
@@ -92,37 +90,30 @@ Status ExecuteAllgather(std::span<const GatherTensor> tensors, const BatchContex
     return context.collectives->Allgather(tensor.input, tensor.output, tensor.byte_counts);
   }
   const std::vector<int64_t> byte_counts = FusedCounts(tensors, context.size);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(Total(byte_counts)));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(Total(byte_counts)));
   context.Begin(kPackActivity);
   uint8_t* own = fused == nullptr ? nullptr : fused + OffsetOf(byte_counts, context.rank);
-  PackContribution(tensors, context.rank, own);
+  MYDIST_RETURN_IF_ERROR(context.Copy(PackContribution(tensors, context.rank, own)));
   context.Begin(kMoveActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Allgather(own, fused, byte_counts));
   context.Begin(kUnpackActivity);
-  UnpackGathered(fused, tensors, context.size);
-  return Status::Ok();
+  return context.Copy(UnpackGathered(fused, tensors, context.size));
 }
 
 Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_bytes, int root,
                         const BatchContext& context) {
-  if (tensors.size() == 1) {
-    return BroadcastOne(tensors[0], tensors[0].element_count * element_bytes, root, context);
-  }
+  if (tensors.size() == 1) return BroadcastOne(tensors[0], element_bytes, root, context);
   const int64_t bytes = PackedBytes(tensors, element_bytes);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));
   if (context.rank == root) {
     context.Begin(kPackActivity);
-    Pack(tensors, element_bytes, fused);
+    MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, element_bytes, fused)));
   }
   context.Begin(kMoveActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Broadcast(fused, bytes, root));
   context.Begin(kUnpackActivity);
-  if (context.rank == root) {
-    CopyToOutputs(tensors, element_bytes);
-  } else {
-    Unpack(fused, element_bytes, tensors);
-  }
-  return Status::Ok();
+  return context.Copy(context.rank == root ? CopyToOutputs(tensors, element_bytes)
+                                           : Unpack(fused, element_bytes, tensors));
 }
 
 Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduction& reduction,
@@ -139,15 +130,14 @@ Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduct
   const std::vector<int64_t> counts = FusedCounts(tensors, context.size);
   const int64_t input_bytes = AlignedBytes(Total(counts) * element_bytes);
   const int64_t own_bytes = counts[static_cast<size_t>(context.rank)] * element_bytes;
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.fusion_buffer->Reserve(input_bytes + own_bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(input_bytes + own_bytes));
   uint8_t* reduced = fused == nullptr ? nullptr : fused + input_bytes;
   context.Begin(kPackActivity);
-  PackRankMajor(tensors, element_bytes, context.size, fused);
+  MYDIST_RETURN_IF_ERROR(context.Copy(PackRankMajor(tensors, element_bytes, context.size, fused)));
   context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Reducescatter(fused, reduced, counts, resolved));
   context.Begin(kUnpackActivity);
-  UnpackScattered(reduced, element_bytes, context.rank, tensors);
-  return Status::Ok();
+  return context.Copy(UnpackScattered(reduced, element_bytes, context.rank, tensors));
 }
 
 // Nobody knows what it will receive, so the sizes travel first.
@@ -156,8 +146,8 @@ Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context
   std::vector<int64_t> receive_rows(size);
   const std::vector<int64_t> one_number(size, int64_t{sizeof(int64_t)});
   context.Begin(kSplitsActivity);
-  MYDIST_RETURN_IF_ERROR(context.collectives->Alltoall(tensor.send_rows.data(), one_number,
-                                                       receive_rows.data(), one_number));
+  MYDIST_RETURN_IF_ERROR(context.numbers->Alltoall(tensor.send_rows.data(), one_number,
+                                                   receive_rows.data(), one_number));
   MYDIST_RETURN_IF_ERROR(CheckAnnounced(receive_rows, tensor.row_bytes));
   MYDIST_ASSIGN_OR_RETURN(void* output, tensor.allocate(receive_rows));
   const auto bytes_of = [&](std::vector<int64_t> rows) {

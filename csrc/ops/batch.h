@@ -1,8 +1,9 @@
 // Batch: executes one fused batch (fuse → reduce → hand back) through a Collectives.
 // Called by the engine, by whoever drives it, one call at a time; blocks until the results are in
-// the tensors' own memory. All ranks execute the same batches in the same order with agreeing
-// arguments. A batch of one tensor works on the tensor's memory, and so does an allreduce of
-// tensors that lie as they would be packed; more are packed into the fusion buffer.
+// the tensors' own memory, or, on a GPU, are sure to be there for what follows on its stream. All
+// ranks execute the same batches in the same order with agreeing arguments. A batch of one tensor
+// works on the tensor's memory, and so does an allreduce of tensors that lie as they would be
+// packed; more are packed into the fusion buffer.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 #include "base/export.h"
 #include "base/result.h"
+#include "ops/batch_memory.h"
 #include "ops/collectives.h"
-#include "ops/fusion_buffer.h"
 #include "ops/reduction.h"
 
 namespace mydist {
@@ -33,14 +34,20 @@ inline constexpr const char* kSplitsActivity = "EXCHANGE_SPLITS";  // Alltoall a
 struct BatchContext {
   int rank = 0;
   int size = 1;
-  Collectives* collectives = nullptr;     // Not null.
-  FusionBuffer* fusion_buffer = nullptr;  // Not null.
-  ActivitySink activity;                  // May be empty.
-  int64_t* pack_bytes =
-      nullptr;  // Counts what allreduces copy into the fusion buffer; may be null.
+  // None of them null. `numbers` spans the same ranks and takes host memory: it is `collectives`,
+  // unless the tensors are on a GPU.
+  Collectives* collectives = nullptr;
+  Collectives* numbers = nullptr;
+  BatchMemory* memory = nullptr;
+  ActivitySink activity;  // May be empty.
+  // Counts what allreduces copy into the fusion buffer; may be null.
+  int64_t* pack_bytes = nullptr;
 
   void Begin(const char* name) const {
     if (activity) activity(name);
+  }
+  Status Copy(const ConvertSegments& segments) const {
+    return segments.empty() ? Status::Ok() : memory->Convert(segments, kCopyOfBytes);
   }
 };
 

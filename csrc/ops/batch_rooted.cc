@@ -40,7 +40,7 @@ Status ExecuteScatter(const DealTensor& tensor, int root, const BatchContext& co
   int64_t own_rows = 0;
   context.Begin(kSplitsActivity);
   MYDIST_RETURN_IF_ERROR(
-      context.collectives->Scatter(tensor.send_rows.data(), one_number, &own_rows, root));
+      context.numbers->Scatter(tensor.send_rows.data(), one_number, &own_rows, root));
   MYDIST_RETURN_IF_ERROR(CheckAnnounced(own_rows, tensor.row_bytes, root));
   MYDIST_ASSIGN_OR_RETURN(void* output, tensor.allocate(own_rows));
   std::vector<int64_t> byte_counts(size, 0);

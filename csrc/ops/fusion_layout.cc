@@ -5,7 +5,7 @@
 namespace mydist {
 namespace {
 
-// Copies blocks of changing size from or to consecutive places of a buffer.
+// Gives out blocks of changing size from consecutive places of a buffer.
 template <typename Byte>
 class Cursor {
  public:
@@ -21,6 +21,10 @@ class Cursor {
  private:
   Byte* place_;
 };
+
+void Add(ConvertSegments& segments, void* target, const void* source, int64_t bytes) {
+  if (bytes > 0 && target != source) segments.push_back({source, target, bytes});
+}
 
 const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
 const std::vector<int64_t>& CountsOf(const ScatterTensor& tensor) { return tensor.element_counts; }
@@ -65,26 +69,35 @@ void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes)
   return start;
 }
 
-void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
+ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
+  ConvertSegments segments;
+  segments.reserve(tensors.size());
   Cursor target(fused);
   for (const BatchTensor& tensor : tensors) {
     const int64_t bytes = tensor.element_count * element_bytes;
-    CopyBytes(target.Take(bytes), tensor.input, bytes);
+    Add(segments, target.Take(bytes), tensor.input, bytes);
   }
+  return segments;
 }
 
-void Unpack(const uint8_t* fused, int64_t element_bytes, std::span<const BatchTensor> tensors) {
+ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
+                       std::span<const BatchTensor> tensors) {
+  ConvertSegments segments;
+  segments.reserve(tensors.size());
   Cursor source(fused);
   for (const BatchTensor& tensor : tensors) {
     const int64_t bytes = tensor.element_count * element_bytes;
-    CopyBytes(tensor.output, source.Take(bytes), bytes);
+    Add(segments, tensor.output, source.Take(bytes), bytes);
   }
+  return segments;
 }
 
-void CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+ConvertSegments CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  ConvertSegments segments;
   for (const BatchTensor& tensor : tensors) {
-    CopyBytes(tensor.output, tensor.input, tensor.element_count * element_bytes);
+    Add(segments, tensor.output, tensor.input, tensor.element_count * element_bytes);
   }
+  return segments;
 }
 
 std::vector<int64_t> FusedCounts(std::span<const GatherTensor> tensors, int size) {
@@ -95,43 +108,52 @@ std::vector<int64_t> FusedCounts(std::span<const ScatterTensor> tensors, int siz
   return SumCounts(tensors, size);
 }
 
-void PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own) {
+ConvertSegments PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own) {
+  ConvertSegments segments;
   Cursor target(own);
   for (const GatherTensor& tensor : tensors) {
     const int64_t bytes = tensor.byte_counts[static_cast<size_t>(rank)];
-    CopyBytes(target.Take(bytes), tensor.input, bytes);
+    Add(segments, target.Take(bytes), tensor.input, bytes);
   }
+  return segments;
 }
 
-void UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors, int size) {
+ConvertSegments UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors,
+                               int size) {
+  ConvertSegments segments;
   std::vector<Cursor<uint8_t>> outputs;
   for (const GatherTensor& tensor : tensors) outputs.emplace_back(AsBytes(tensor.output));
   Cursor source(fused);
-  const auto copy = [&](size_t t, int64_t bytes) {
-    CopyBytes(outputs[t].Take(bytes), source.Take(bytes), bytes);
+  const auto add = [&](size_t t, int64_t bytes) {
+    Add(segments, outputs[t].Take(bytes), source.Take(bytes), bytes);
   };
-  VisitRankMajor(tensors, size, copy);
+  VisitRankMajor(tensors, size, add);
+  return segments;
 }
 
-void PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes, int size,
-                   uint8_t* fused) {
+ConvertSegments PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes,
+                              int size, uint8_t* fused) {
+  ConvertSegments segments;
   std::vector<Cursor<const uint8_t>> inputs;
   for (const ScatterTensor& tensor : tensors) inputs.emplace_back(AsBytes(tensor.input));
   Cursor target(fused);
-  const auto copy = [&](size_t t, int64_t elements) {
+  const auto add = [&](size_t t, int64_t elements) {
     const int64_t bytes = elements * element_bytes;
-    CopyBytes(target.Take(bytes), inputs[t].Take(bytes), bytes);
+    Add(segments, target.Take(bytes), inputs[t].Take(bytes), bytes);
   };
-  VisitRankMajor(tensors, size, copy);
+  VisitRankMajor(tensors, size, add);
+  return segments;
 }
 
-void UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
-                     std::span<const ScatterTensor> tensors) {
+ConvertSegments UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
+                                std::span<const ScatterTensor> tensors) {
+  ConvertSegments segments;
   Cursor source(reduced);
   for (const ScatterTensor& tensor : tensors) {
     const int64_t bytes = tensor.element_counts[static_cast<size_t>(rank)] * element_bytes;
-    CopyBytes(tensor.output, source.Take(bytes), bytes);
+    Add(segments, tensor.output, source.Take(bytes), bytes);
   }
+  return segments;
 }
 
 int64_t AlignedBytes(int64_t bytes) {

@@ -1,8 +1,8 @@
-// FusionLayout: where each tensor of a fused batch lies in the fusion buffer (fuse). Pure but for
-// the copying. Tensors of one dtype lie one after the other without gaps: offsets stay multiples of
-// the element, and a batch moves exactly the bytes of its tensors. What goes to or comes from
-// several ranks lies rank by rank, and within a rank tensor by tensor. Pointers may be null when
-// there is nothing to copy.
+// FusionLayout: where each tensor of a fused batch lies in the fusion buffer (fuse). Pure. Tensors
+// of one dtype lie one after the other without gaps: offsets stay multiples of the element, and a
+// batch moves exactly the bytes of its tensors. What goes to or comes from several ranks lies rank
+// by rank, and within a rank tensor by tensor. Pointers may be null when there is nothing to copy.
+// What has to be copied is returned as segments that count bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/batch.h"
+#include "ops/conversion.h"
 
 namespace mydist {
 
@@ -18,11 +19,12 @@ int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes)
 // Where all tensors lie when they are in place and one after the other, as packed: nothing has to
 // be copied then. Null when they do not, or are all empty.
 void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes);
-// Copies all inputs into `fused`, and `fused` into all outputs.
-void Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
-void Unpack(const uint8_t* fused, int64_t element_bytes, std::span<const BatchTensor> tensors);
+// All inputs into `fused`, and `fused` into all outputs.
+ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
+ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
+                       std::span<const BatchTensor> tensors);
 // Input to output of each tensor that is not in place.
-void CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
+ConvertSegments CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
 
 // What each rank contributes (bytes) or gets (elements) of all tensors together.
 std::vector<int64_t> FusedCounts(std::span<const GatherTensor> tensors, int size);
@@ -30,14 +32,15 @@ std::vector<int64_t> FusedCounts(std::span<const ScatterTensor> tensors, int siz
 
 // Allgather: the inputs of `rank` into its part `own` of the buffer; the whole buffer to the
 // outputs.
-void PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own);
-void UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors, int size);
+ConvertSegments PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own);
+ConvertSegments UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors,
+                               int size);
 
 // Reducescatter: the inputs, cut by rank; the reduced part of `rank` to the outputs.
-void PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes, int size,
-                   uint8_t* fused);
-void UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
-                     std::span<const ScatterTensor> tensors);
+ConvertSegments PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes,
+                              int size, uint8_t* fused);
+ConvertSegments UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
+                                std::span<const ScatterTensor> tensors);
 
 // `bytes` rounded up to the buffer's alignment.
 int64_t AlignedBytes(int64_t bytes);

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
+
 // For code that is also compiled for CPUs with more instructions: leaves no function behind that
 // the linker could take for other files.
-#define MYDIST_ALWAYS_INLINE inline __attribute__((always_inline))
+#define MYDIST_ALWAYS_INLINE MYDIST_HOST_DEVICE inline __attribute__((always_inline))
 
 namespace mydist {
 

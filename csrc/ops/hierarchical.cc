@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "ops/element.h"
+#include "ops/slices.h"
+#include "ops/widening.h"
 
 namespace mydist {
 namespace {
@@ -18,36 +21,66 @@ int64_t CeilOf(int64_t amount, int64_t unit) { return (amount + unit - 1) / unit
 
 Hierarchical::Hierarchical(HostGroups groups, Transport* transport,
                            std::unique_ptr<Collectives> local, const HierarchicalLimits& limits)
-    : groups_(std::move(groups)),
-      limits_(limits),
-      rank_(transport->rank()),
-      flat_(transport),
-      transfers_(transport),
-      local_(std::move(local)),
-      seats_(static_cast<size_t>(transport->size())) {
+    : Hierarchical(std::move(groups),
+                   {.local = std::move(local),
+                    .cross = nullptr,
+                    .new_memory = [] { return std::make_unique<HostMemory>(); }},
+                   limits) {
+  flat_.emplace(transport);
   if (local_ == nullptr) {
     host_transport_.emplace(transport, groups_.own_members());
     local_ = std::make_unique<RankOrderedCollectives>(&*host_transport_);
   }
   if (groups_.place < groups_.smallest()) {
     column_transport_.emplace(transport, groups_.Column(groups_.place));
-    cross_.emplace(&*column_transport_);
+    cross_ = std::make_unique<RankOrderedCollectives>(&*column_transport_);
   }
-  FindRoutes();
+  routes_.emplace(groups_, transport, local_.get(), limits_);
 }
 
-void Hierarchical::FindRoutes() {
-  const auto places = static_cast<int>(groups_.own_members().size());
-  for (const int member : groups_.own_members()) routes_.push_back({member});
-  for (int host = 0; host < groups_.host_count(); ++host) {
-    const std::vector<int>& members = groups_.members[static_cast<size_t>(host)];
-    for (int place = 0; place < static_cast<int>(members.size()); ++place) {
-      const int member = members[static_cast<size_t>(place)];
-      seats_[static_cast<size_t>(member)] = {host, place};
-      if (host != groups_.host) routes_[static_cast<size_t>(place % places)].push_back(member);
-    }
-    partners_.push_back(members[static_cast<size_t>(groups_.place) % members.size()]);
-  }
+Hierarchical::Hierarchical(HostGroups groups, HierarchicalParts parts,
+                           const HierarchicalLimits& limits)
+    : groups_(std::move(groups)),
+      limits_(limits),
+      seats_(groups_.Seats()),
+      local_(std::move(parts.local)),
+      cross_(std::move(parts.cross)),
+      wide_(parts.new_memory()),
+      partial_(parts.new_memory()),
+      folded_(parts.new_memory()),
+      narrow_(parts.new_memory()) {}
+
+bool Hierarchical::Supports(const BatchTraits& traits) const {
+  if (flat_) return flat_->Supports(traits);
+  const bool is_ours = traits.op == OpKind::kAllreduce || traits.op == OpKind::kReduce ||
+                       traits.op == OpKind::kBroadcast || traits.op == OpKind::kBarrier;
+  if (!is_ours || traits.reduce_op == ReduceOp::kAdasum) return false;
+  // What they do for it, in the type that partial sums may have.
+  const auto does = [&](const Collectives& part, OpKind op) {
+    BatchTraits step = traits;
+    step.op = op;
+    if (!part.Supports(step)) return false;
+    if (IsHalfWidth(traits.dtype)) step.dtype = DataType::kFloat32;
+    return part.Supports(step);
+  };
+  const bool moves = does(*local_, OpKind::kAllgather) && does(*local_, OpKind::kBroadcast) &&
+                     does(*local_, OpKind::kGather) && does(*local_, OpKind::kReducescatter);
+  return moves && (cross_ == nullptr || does(*cross_, traits.op));
+}
+
+RankOrderedCollectives& Hierarchical::Flat() {
+  MYDIST_CHECK(flat_.has_value());  // Supports has said no.
+  return *flat_;
+}
+
+HierarchicalRoutes& Hierarchical::Routes() {
+  MYDIST_CHECK(routes_.has_value());
+  return *routes_;
+}
+
+int64_t Hierarchical::scratch_capacity_bytes() const {
+  return wide_->capacity_bytes() + partial_->capacity_bytes() + folded_->capacity_bytes() +
+         narrow_->capacity_bytes() + (routes_ ? routes_->scratch_capacity_bytes() : 0);
 }
 
 // The slices of `count` elements: how many each rank of this host has (counts_).
@@ -98,13 +131,15 @@ Result<uint8_t*> Hierarchical::FoldOnHost(const uint8_t* input, uint8_t* own_par
                                           const TwoLevelReduction& reduction) {
   if (reduction.is_wide) {
     const int64_t count = Total(counts_);
-    MYDIST_ASSIGN_OR_RETURN(uint8_t * wide, wide_.Reserve(count * reduction.partial_bytes()));
-    WidenElements(reduction.dtype, input, wide, count);
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * wide, wide_->Reserve(count * reduction.partial_bytes()));
+    const ConvertSegment whole{input, wide, count};
+    MYDIST_RETURN_IF_ERROR(
+        wide_->Convert({&whole, 1}, {.from = reduction.dtype, .to = DataType::kFloat32}));
     input = wide;
   }
   uint8_t* partial = own_part;
   if (partial == nullptr) {
-    MYDIST_ASSIGN_OR_RETURN(partial, partial_.Reserve(OwnCount() * reduction.partial_bytes()));
+    MYDIST_ASSIGN_OR_RETURN(partial, partial_->Reserve(OwnCount() * reduction.partial_bytes()));
   }
   MYDIST_RETURN_IF_ERROR(local_->Reducescatter(input, partial, counts_, reduction.on_host));
   return partial;
@@ -135,19 +170,23 @@ Result<const uint8_t*> Hierarchical::ReduceAcrossWide(uint8_t* partial,
     byte_counts.push_back(counts.back() * element_bytes);
   }
   const int64_t count = counts[static_cast<size_t>(groups_.host)];
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_.Reserve(count * reduction.partial_bytes()));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_->Reserve(count * reduction.partial_bytes()));
   MYDIST_RETURN_IF_ERROR(cross_->Reducescatter(partial, folded, counts, reduction.across));
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * slice, narrow_.Reserve(OwnCount() * element_bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * slice, narrow_->Reserve(OwnCount() * element_bytes));
   uint8_t* own = slice + OffsetOf(byte_counts, groups_.host);
-  NarrowElements(reduction.dtype, folded, own, count);
+  const ConvertSegment rounded{folded, own, count};
+  MYDIST_RETURN_IF_ERROR(
+      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
   MYDIST_RETURN_IF_ERROR(cross_->Allgather(own, slice, byte_counts));
   return static_cast<const uint8_t*>(slice);
 }
 
 Result<const uint8_t*> Hierarchical::Narrowed(const uint8_t* wide,
                                               const TwoLevelReduction& reduction) {
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * narrow, narrow_.Reserve(OwnCount() * SizeOf(reduction.dtype)));
-  NarrowElements(reduction.dtype, wide, narrow, OwnCount());
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * narrow, narrow_->Reserve(OwnCount() * SizeOf(reduction.dtype)));
+  const ConvertSegment rounded{wide, narrow, OwnCount()};
+  MYDIST_RETURN_IF_ERROR(
+      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
   return static_cast<const uint8_t*>(narrow);
 }
 
@@ -166,7 +205,7 @@ Status Hierarchical::Reduce(const void* input, void* output, int64_t count, cons
 }
 
 Status Hierarchical::ReduceChunk(const uint8_t* input, uint8_t* output, int64_t count,
-                                 const TwoLevelReduction& reduction, const Seat& root) {
+                                 const TwoLevelReduction& reduction, const HostSeat& root) {
   Split(count, SizeOf(reduction.dtype));
   MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, FoldOnHost(input, nullptr, reduction));
   if (OwnCount() > 0) {
@@ -182,7 +221,7 @@ Status Hierarchical::ReduceChunk(const uint8_t* input, uint8_t* output, int64_t 
 }
 
 Status Hierarchical::Broadcast(void* data, int64_t bytes, int root) {
-  const Seat seat = seats_[static_cast<size_t>(root)];
+  const HostSeat seat = seats_[static_cast<size_t>(root)];
   if (bytes == 0) return Status::Ok();
   Split(bytes, 1);
   uint8_t* slice = AsBytes(data) + OffsetOf(counts_, groups_.place);

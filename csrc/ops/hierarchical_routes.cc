@@ -1,10 +1,8 @@
-// Allgather and Reducescatter of Hierarchical. Every rank has one partner on each other host, to
-// which it gives its own part (allgather) or from which it gets what that host has folded for it
-// (reducescatter). A rank with fewer peers than another host has ranks is partner of several.
+#include "ops/hierarchical_routes.h"
+
 #include <algorithm>
 
 #include "ops/element.h"
-#include "ops/hierarchical.h"
 #include "ops/reduce_kernels.h"
 
 namespace mydist {
@@ -15,7 +13,27 @@ constexpr int64_t kLeastRoundBytes = int64_t{64} << 10;
 
 }  // namespace
 
-void Hierarchical::SplitByCounts(std::span<const int64_t> counts) {
+HierarchicalRoutes::HierarchicalRoutes(const HostGroups& groups, Transport* transport,
+                                       Collectives* local, const HierarchicalLimits& limits)
+    : rank_(transport->rank()),
+      size_(static_cast<size_t>(transport->size())),
+      place_(static_cast<size_t>(groups.place)),
+      limits_(limits),
+      local_(local),
+      transfers_(transport) {
+  const size_t places = groups.own_members().size();
+  for (const int member : groups.own_members()) routes_.push_back({member});
+  for (int host = 0; host < groups.host_count(); ++host) {
+    const std::vector<int>& members = groups.members[static_cast<size_t>(host)];
+    partners_.push_back(members[place_ % members.size()]);
+    if (host == groups.host) continue;
+    for (size_t place = 0; place < members.size(); ++place) {
+      routes_[place % places].push_back(members[place]);
+    }
+  }
+}
+
+void HierarchicalRoutes::SplitByCounts(std::span<const int64_t> counts) {
   slices_.clear();
   int64_t offset = 0;
   for (const int64_t count : counts) {
@@ -24,14 +42,14 @@ void Hierarchical::SplitByCounts(std::span<const int64_t> counts) {
   }
 }
 
-int64_t Hierarchical::RoundLimit(int64_t element_bytes) const {
-  const int64_t bytes = limits_.chunk_bytes / static_cast<int64_t>(seats_.size());
+int64_t HierarchicalRoutes::RoundLimit(int64_t element_bytes) const {
+  const int64_t bytes = limits_.chunk_bytes / static_cast<int64_t>(size_);
   const int64_t limit_bytes = std::max(bytes, std::min(kLeastRoundBytes, limits_.chunk_bytes));
   return std::max<int64_t>(1, limit_bytes / element_bytes);
 }
 
 // What each rank of this host stands for in this round (counts_); returns the sum.
-int64_t Hierarchical::CountRoutes(const Round& round) {
+int64_t HierarchicalRoutes::CountRoutes(const Round& round) {
   counts_.clear();
   for (const std::vector<int>& route : routes_) {
     int64_t count = 0;
@@ -43,7 +61,7 @@ int64_t Hierarchical::CountRoutes(const Round& round) {
 
 // visitor(part of a rank of the set, its place when parts are ordered by route).
 template <typename Visitor>
-void Hierarchical::VisitRoutes(const Round& round, Visitor visitor) const {
+void HierarchicalRoutes::VisitRoutes(const Round& round, Visitor visitor) const {
   int64_t packed_offset = 0;
   for (const std::vector<int>& route : routes_) {
     for (const int rank : route) {
@@ -54,8 +72,8 @@ void Hierarchical::VisitRoutes(const Round& round, Visitor visitor) const {
   }
 }
 
-Status Hierarchical::Allgather(const void* input, void* output,
-                               std::span<const int64_t> byte_counts) {
+Status HierarchicalRoutes::Allgather(const void* input, void* output,
+                                     std::span<const int64_t> byte_counts) {
   SplitByCounts(byte_counts);
   const int64_t limit = RoundLimit(1);
   const int64_t rounds = RoundCount(slices_, limit);
@@ -65,9 +83,9 @@ Status Hierarchical::Allgather(const void* input, void* output,
   return Status::Ok();
 }
 
-Status Hierarchical::GatherRound(const uint8_t* input, uint8_t* output, const Round& round) {
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * packed, wide_.Reserve(CountRoutes(round)));
-  uint8_t* const block = Advance(packed, OffsetOf(counts_, groups_.place));
+Status HierarchicalRoutes::GatherRound(const uint8_t* input, uint8_t* output, const Round& round) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * packed, packed_.Reserve(CountRoutes(round)));
+  uint8_t* const block = Advance(packed, OffsetOf(counts_, static_cast<int>(place_)));
   const Slice own = PartOf(rank_, round);
   const uint8_t* contribution =
       Advance(input, own.offset - slices_[static_cast<size_t>(rank_)].offset);
@@ -76,7 +94,7 @@ Status Hierarchical::GatherRound(const uint8_t* input, uint8_t* output, const Ro
   }
   CopyBytes(block, contribution, own.count);
   uint8_t* room = block;
-  for (const int rank : routes_[static_cast<size_t>(groups_.place)]) {
+  for (const int rank : routes_[place_]) {
     const int64_t bytes = PartOf(rank, round).count;
     if (rank != rank_) transfers_.Receive(rank, room, bytes);
     room = Advance(room, bytes);
@@ -89,8 +107,8 @@ Status Hierarchical::GatherRound(const uint8_t* input, uint8_t* output, const Ro
   return Status::Ok();
 }
 
-Status Hierarchical::Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                                   const Reduction& whole) {
+Status HierarchicalRoutes::Reducescatter(const void* input, void* output,
+                                         std::span<const int64_t> counts, const Reduction& whole) {
   const TwoLevelReduction reduction(whole);
   SplitByCounts(counts);
   const int64_t limit = RoundLimit(reduction.partial_bytes());
@@ -102,8 +120,8 @@ Status Hierarchical::Reducescatter(const void* input, void* output, std::span<co
   return Status::Ok();
 }
 
-Status Hierarchical::ScatterRound(const uint8_t* input, uint8_t* output, const Round& round,
-                                  const TwoLevelReduction& reduction) {
+Status HierarchicalRoutes::ScatterRound(const uint8_t* input, uint8_t* output, const Round& round,
+                                        const TwoLevelReduction& reduction) {
   MYDIST_ASSIGN_OR_RETURN(uint8_t * block, FoldRoutes(input, round, reduction));
   MYDIST_RETURN_IF_ERROR(SwapPartials(block, round, reduction.partial_bytes()));
   const Slice own = PartOf(rank_, round);
@@ -114,18 +132,18 @@ Status Hierarchical::ScatterRound(const uint8_t* input, uint8_t* output, const R
     ReduceInRankOrder(sources_, target, own.count, reduction.across);
     return Status::Ok();
   }
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, narrow_.Reserve(own.count * reduction.partial_bytes()));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_.Reserve(own.count * reduction.partial_bytes()));
   ReduceInRankOrder(sources_, folded, own.count, reduction.across);
   NarrowElements(reduction.dtype, folded, target, own.count);
   return Status::Ok();
 }
 
 // What this host has folded for this rank and for those that it is the partner of.
-Result<uint8_t*> Hierarchical::FoldRoutes(const uint8_t* input, const Round& round,
-                                          const TwoLevelReduction& reduction) {
+Result<uint8_t*> HierarchicalRoutes::FoldRoutes(const uint8_t* input, const Round& round,
+                                                const TwoLevelReduction& reduction) {
   const int64_t element_bytes = SizeOf(reduction.dtype);
   const int64_t partial_bytes = reduction.partial_bytes();
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * packed, wide_.Reserve(CountRoutes(round) * partial_bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * packed, packed_.Reserve(CountRoutes(round) * partial_bytes));
   VisitRoutes(round, [&](const Slice& part, int64_t packed_offset) {
     const uint8_t* source = Advance(input, part.offset * element_bytes);
     uint8_t* target = Advance(packed, packed_offset * partial_bytes);
@@ -135,17 +153,18 @@ Result<uint8_t*> Hierarchical::FoldRoutes(const uint8_t* input, const Round& rou
       CopyBytes(target, source, part.count * element_bytes);
     }
   });
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * block, partial_.Reserve(OwnCount() * partial_bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * block, partial_.Reserve(counts_[place_] * partial_bytes));
   MYDIST_RETURN_IF_ERROR(local_->Reducescatter(packed, block, counts_, reduction.on_host));
   return block;
 }
 
 // Afterwards sources_ has what each host has folded for this rank, in the order of hosts.
-Status Hierarchical::SwapPartials(uint8_t* block, const Round& round, int64_t element_bytes) {
+Status HierarchicalRoutes::SwapPartials(uint8_t* block, const Round& round, int64_t element_bytes) {
   const int64_t own_bytes = PartOf(rank_, round).count * element_bytes;
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * room, folded_.Reserve(own_bytes * (groups_.host_count() - 1)));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * room,
+                          others_.Reserve(own_bytes * static_cast<int64_t>(partners_.size() - 1)));
   const uint8_t* partial = block;
-  for (const int rank : routes_[static_cast<size_t>(groups_.place)]) {
+  for (const int rank : routes_[place_]) {
     const int64_t bytes = PartOf(rank, round).count * element_bytes;
     if (rank != rank_) transfers_.Send(rank, partial, bytes);
     partial = Advance(partial, bytes);

@@ -18,6 +18,9 @@ struct Rank {
   int rank = 0;
   int size = 1;
   Collectives* collectives = nullptr;
+  // What the collectives reduce, and how well; less only where something else does the reducing.
+  bool (*reduces)(ReduceOp, DataType) = HasMeaning;
+  Rounding rounding = Rounding::kOnce;
 };
 
 inline constexpr uint8_t kPoison = 0xA5;
@@ -36,13 +39,13 @@ inline void ExpectOurShareReduced(const Rank& me, const Elements& got,
                                   const std::vector<Elements>& inputs, const Reduction& reduction) {
   const int64_t begin = got.count() * me.rank / me.size;
   const int64_t end = got.count() * (me.rank + 1) / me.size;
-  ExpectReduced(SliceOf(got, begin, end - begin), inputs, reduction, begin);
+  ExpectReduced(SliceOf(got, begin, end - begin), inputs, reduction, begin, me.rounding);
 }
 
 inline void CheckAllreduce(const Rank& me, DataType dtype, int64_t count) {
   const std::vector<Elements> inputs = ContributionsOf(dtype, me.size, count);
   for (const ReduceOp op : kAllReduceOps) {
-    if (!HasMeaning(op, dtype)) continue;
+    if (!me.reduces(op, dtype)) continue;
     const Reduction reduction{.dtype = dtype, .op = op};
     Elements data = inputs[static_cast<size_t>(me.rank)];
     ExpectOk(me.collectives->Allreduce(data.data(), count, reduction.Resolved(me.size)));
@@ -57,13 +60,13 @@ inline void CheckReducescatter(const Rank& me, DataType dtype, const std::vector
   const auto own = counts.begin() + me.rank;
   const int64_t offset = std::accumulate(counts.begin(), own, int64_t{0});
   for (const ReduceOp op : kAllReduceOps) {
-    if (!HasMeaning(op, dtype)) continue;
+    if (!me.reduces(op, dtype)) continue;
     const Reduction reduction{.dtype = dtype, .op = op};
     const Elements input = inputs[static_cast<size_t>(me.rank)];
     Elements output(dtype, *own, kPoison);
     ExpectOk(me.collectives->Reducescatter(input.data(), output.data(), counts,
                                            reduction.Resolved(me.size)));
-    ExpectReduced(output, inputs, reduction, offset);
+    ExpectReduced(output, inputs, reduction, offset, me.rounding);
     EXPECT_TRUE(input.bytes == inputs[static_cast<size_t>(me.rank)].bytes) << "input was changed";
     Elements in_place = input;
     void* part = in_place.bytes.data() + offset * SizeOf(dtype);

@@ -226,13 +226,19 @@ inline bool ExpectedBool(const std::vector<Elements>& inputs, int64_t index, Red
              : std::all_of(inputs.begin(), inputs.end(), is_set);
 }
 
+// How often a floating-point result is rounded to its own type.
+enum class Rounding {
+  kOnce,
+  kEveryStep,  // Each factor, product and sum, in any order.
+};
+
 struct ExpectedNumber {
   std::complex<double> value;
   double error;  // Largest |got - value| that is right.
 };
 
 inline ExpectedNumber ExpectedFloat(const std::vector<Elements>& inputs, int64_t index,
-                                    const Reduction& reduction) {
+                                    const Reduction& reduction, Rounding rounding) {
   const bool multiplies = reduction.op == ReduceOp::kProduct;
   std::complex<double> folded = multiplies ? 1.0 : 0.0;
   double magnitude = multiplies ? 1.0 : 0.0;  // What rounding errors are relative to.
@@ -255,7 +261,8 @@ inline ExpectedNumber ExpectedFloat(const std::vector<Elements>& inputs, int64_t
   const bool exact =
       (reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kMax || inputs.size() == 1) &&
       reduction.prescale == 1.0 && scale == 1.0;
-  const Precision precision = PrecisionOf(reduction.dtype);
+  Precision precision = PrecisionOf(reduction.dtype);
+  if (rounding == Rounding::kEveryStep) precision.fold = std::max(precision.fold, precision.store);
   const double fold_error =
       exact ? 0 : 2 * (size + 2) * precision.fold * magnitude * std::abs(scale);
   const double store_error = exact ? 0 : precision.store * std::abs(folded * scale);
@@ -265,7 +272,8 @@ inline ExpectedNumber ExpectedFloat(const std::vector<Elements>& inputs, int64_t
 // Checks element by element that `got` is the reduction of `inputs` (one per rank). `first` is the
 // index in `inputs` of got's first element. Reports the first few wrong elements.
 inline void ExpectReduced(const Elements& got, const std::vector<Elements>& inputs,
-                          const Reduction& reduction, int64_t first = 0) {
+                          const Reduction& reduction, int64_t first = 0,
+                          Rounding rounding = Rounding::kOnce) {
   const std::string what = std::string(ReduceOpName(reduction.op)) + " of " +
                            std::string(DataTypeName(reduction.dtype)) + " over " +
                            std::to_string(inputs.size()) + " ranks, " +
@@ -279,7 +287,7 @@ inline void ExpectReduced(const Elements& got, const std::vector<Elements>& inpu
     } else if (IsInteger(reduction.dtype)) {
       right = IntegerAt(got, i) == ExpectedInteger(inputs, at, reduction);
     } else {
-      const ExpectedNumber expected = ExpectedFloat(inputs, at, reduction);
+      const ExpectedNumber expected = ExpectedFloat(inputs, at, reduction, rounding);
       right = std::abs(NumberAt(got, i) - expected.value) <= expected.error;
     }
     if (right) continue;

@@ -12,7 +12,7 @@ inline void CheckReduce(const Rank& me, DataType dtype, int64_t count) {
   const Elements& own = inputs[static_cast<size_t>(me.rank)];
   int root = 0;
   for (const ReduceOp op : kAllReduceOps) {
-    if (!HasMeaning(op, dtype)) continue;
+    if (!me.reduces(op, dtype)) continue;
     root = (root + 1) % me.size;
     const Reduction reduction{.dtype = dtype, .op = op};
     Elements everywhere = own;

@@ -16,11 +16,12 @@ struct BatchEngine {
         context{.rank = connection.rank,
                 .size = connection.size,
                 .collectives = &collectives,
-                .fusion_buffer = &fusion_buffer,
+                .numbers = &collectives,
+                .memory = &memory,
                 .activity = [this](const char* activity) { activities.emplace_back(activity); }} {}
 
   RankOrderedCollectives collectives;
-  FusionBuffer fusion_buffer;
+  HostMemory memory;
   std::vector<std::string> activities;
   BatchContext context;
 };

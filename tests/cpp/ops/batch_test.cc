@@ -196,7 +196,7 @@ TEST_P(Batch, NeighboursAreReducedWhereTheyLie) {
                   gap == 0 ? Names({kReduceActivity})
                            : Names({kPackActivity, kReduceActivity, kUnpackActivity}));
         EXPECT_EQ(pack_bytes, gap == 0 ? 0 : Total(kCounts) * 4);
-        EXPECT_EQ(engine.fusion_buffer.capacity_bytes() > 0, gap > 0);
+        EXPECT_EQ(engine.memory.capacity_bytes() > 0, gap > 0);
       }
     }
   });
@@ -304,8 +304,8 @@ TEST_P(Batch, FusionBufferStopsGrowing) {
     for (int step = 0; step < 4; ++step) {
       Tensors tensors(DataType::kFloat32, connection.rank);
       ExpectOk(ExecuteAllreduce(tensors.batch, {}, engine.context));
-      if (step == 0) warm_capacity_bytes = engine.fusion_buffer.capacity_bytes();
-      EXPECT_EQ(engine.fusion_buffer.capacity_bytes(), warm_capacity_bytes);
+      if (step == 0) warm_capacity_bytes = engine.memory.capacity_bytes();
+      EXPECT_EQ(engine.memory.capacity_bytes(), warm_capacity_bytes);
     }
     EXPECT_GE(warm_capacity_bytes, 4 * Total(kCounts));
   });
@@ -326,7 +326,7 @@ TEST(BatchOfOne, ReportsItsPhasesAndUsesNoFusionBuffer) {
     engine.activities.clear();
     const BatchTensor both[] = {in_place, out_of_place};
     ExpectOk(ExecuteAllreduce({both, 1}, {}, engine.context));
-    EXPECT_EQ(engine.fusion_buffer.capacity_bytes(), 0);
+    EXPECT_EQ(engine.memory.capacity_bytes(), 0);
   });
 }
 
@@ -435,11 +435,12 @@ class LyingCollectives final : public Collectives {
 TEST(BatchErrors, ImpossibleSplitsOfAPeerAreRefused) {
   for (const int64_t announced : {int64_t{-5}, int64_t{1} << 60}) {
     LyingCollectives collectives(announced);
-    FusionBuffer fusion_buffer;
+    HostMemory memory;
     const BatchContext context{.rank = 0,
                                .size = 2,
                                .collectives = &collectives,
-                               .fusion_buffer = &fusion_buffer,
+                               .numbers = &collectives,
+                               .memory = &memory,
                                .activity = {}};
     const AlltoallTensor tensor{nullptr, 8, {0, 0}, [](std::span<const int64_t>) -> Result<void*> {
                                   ADD_FAILURE() << "allocated for nonsense";
