@@ -41,7 +41,7 @@ function(mydist_test name)
 endfunction()
 
 set(MYDIST_TEST_NAMES "")
-set(_test_folders base config world controller ops runtime timeline)
+set(_test_folders base config world controller ops device runtime timeline)
 # It replaces operator new, as the sanitizers do.
 if(NOT MYDIST_SANITIZE_FLAGS)
   list(APPEND _test_folders allocation)
@@ -53,6 +53,12 @@ foreach(_folder IN LISTS _test_folders)
     list(APPEND MYDIST_TEST_NAMES ${_folder})
   endif()
 endforeach()
+# What of the NCCL plugin needs no CUDA is tested over stand-ins.
+if(TARGET test_device)
+  target_sources(test_device PRIVATE
+    csrc/backends/nccl/nccl_collectives.cc csrc/backends/nccl/nccl_communicator.cc
+    csrc/backends/nccl/nccl_reduction.cc)
+endif()
 mydist_sources(_files "*_test.cc" tests/cpp/backends/local tests/cpp/backends/loopback)
 if(_files)
   mydist_test(test_backends ${_files})
@@ -61,6 +67,10 @@ endif()
 if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/backends/CMakeLists.txt")
   add_subdirectory(tests/cpp/backends)
   list(APPEND MYDIST_TEST_NAMES plugins)
+endif()
+if(MYDIST_CUDA_BUILT AND EXISTS "${PROJECT_SOURCE_DIR}/tests/gpu/CMakeLists.txt")
+  add_subdirectory(tests/gpu)
+  list(APPEND MYDIST_TEST_NAMES gpu)
 endif()
 # Code for newer CPUs that the linker took for the rest of the library would crash on others.
 find_program(MYDIST_TEST_PYTHON python3)

@@ -1,0 +1,44 @@
+// DeviceMemory: memory of a GPU for what one stream needs on the way, and packing into it (fuse).
+// Grows, never shrinks. Used on that stream only, so that its next use comes behind the last. Owned
+// by whoever puts the work there and used by the same thread; destroyed when the stream has passed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/export.h"
+#include "ops/batch_memory.h"
+#include "ops/device/device.h"
+#include "ops/device/stream_collectives.h"
+
+namespace mydist {
+
+class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
+ public:
+  explicit DeviceMemory(const StreamSeat& seat) : seat_(seat) {}
+
+  // At least `bytes` for work that is put on the stream before the next call; arbitrary content.
+  // Never waits. Errors: those of Device.
+  Result<uint8_t*> Reserve(int64_t bytes) override;
+  Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion) override {
+    return segments.empty() ? Status::Ok()
+                            : seat_.device->Convert(segments, conversion, seat_.stream);
+  }
+  int64_t capacity_bytes() const override { return capacity_bytes_; }
+
+ private:
+  // Too small by now, but the stream may not be through with it.
+  struct Outgrown {
+    std::shared_ptr<uint8_t> memory;
+    EventPointer last_use;
+  };
+
+  StreamSeat seat_;
+  std::shared_ptr<uint8_t> memory_;
+  int64_t capacity_bytes_ = 0;
+  std::vector<Outgrown> outgrown_;
+};
+
+}  // namespace mydist
