@@ -50,7 +50,9 @@ endif()
 
 function(mydist_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE ${MYDIST_WARNINGS} ${MYDIST_SANITIZE_FLAGS})
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_WARNINGS};${MYDIST_SANITIZE_FLAGS}>"
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc"
                                                "${PROJECT_BINARY_DIR}/generated")

@@ -1,7 +1,8 @@
 # libmydist.so and the object library behind it. No Python, torch, MPI, Gloo or CUDA in here.
 set(MYDIST_CORE_FOLDERS
-    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/shm csrc/ops/simd
-    csrc/runtime csrc/timeline csrc/backends csrc/backends/local csrc/backends/loopback)
+    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/device csrc/ops/shm
+    csrc/ops/simd csrc/runtime csrc/timeline csrc/backends csrc/backends/local
+    csrc/backends/loopback)
 mydist_sources(MYDIST_CORE_SOURCES "*.cc" ${MYDIST_CORE_FOLDERS})
 
 # One source, compiled for more than one kind of CPU; which is used is decided at run time. A fused

@@ -26,3 +26,12 @@ if(MYDIST_CORE_BUILT AND MYDIST_GLOO_BUILT)
   mydist_plugin(mydist_gloo ${MYDIST_GLOO_SOURCES})
   target_link_libraries(mydist_gloo PRIVATE mydist_gloo_library)
 endif()
+
+# CUDA's runtime is linked statically and stays inside; NCCL is opened at run time.
+if(MYDIST_CORE_BUILT AND MYDIST_CUDA_BUILT)
+  mydist_plugin(mydist_nccl ${MYDIST_NCCL_SOURCES} ${MYDIST_KERNEL_SOURCES})
+  target_link_libraries(mydist_nccl PRIVATE CUDA::cudart_static)
+  target_link_options(mydist_nccl PRIVATE -Wl,--exclude-libs,ALL)
+  # The runtime is named above: what CMake would add is not found in every layout of a toolkit.
+  set_target_properties(mydist_nccl PROPERTIES LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
+endif()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ class Backend:
     built: bool
     available: bool
     reason: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,13 @@ def library_path() -> Path:
     return package / "lib" / "libmydist.so"
 
 
+def nccl_folders() -> list[str]:
+    """Where pip puts the NCCL of the nvidia-nccl packages, in the order of sys.path; those that
+    exist."""
+    folders = (os.path.join(path, "nvidia", "nccl", "lib") for path in sys.path)
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
 def read_build_report(path: Path) -> BuildReport:
     """Asks the core library. Raises OSError when it is missing or does not load, ValueError when
     its answer is not understood."""
@@ -46,7 +56,8 @@ def read_build_report(path: Path) -> BuildReport:
     except AttributeError:
         raise ValueError(f"{path} has no build report; it is of another version") from None
     function.restype = ctypes.c_char_p
-    return parse_build_report(function() or b"")
+    function.argtypes = [ctypes.c_char_p]
+    return parse_build_report(function(os.fsencode(":".join(nccl_folders()))) or b"")
 
 
 def parse_build_report(raw: bytes) -> BuildReport:
@@ -54,7 +65,13 @@ def parse_build_report(raw: bytes) -> BuildReport:
     try:
         report = json.loads(raw)
         backends = tuple(
-            Backend(str(b["name"]), bool(b["built"]), bool(b["available"]), str(b["reason"]))
+            Backend(
+                str(b["name"]),
+                bool(b["built"]),
+                bool(b["available"]),
+                str(b["reason"]),
+                str(b["description"]),
+            )
             for b in report["backends"]
         )
         return BuildReport(str(report["version"]), backends)
@@ -63,13 +80,15 @@ def parse_build_report(raw: bytes) -> BuildReport:
 
 
 def format_build_report(report: BuildReport) -> str:
-    """The table: [x] usable, [ ] not, with the reason."""
+    """The table: [x] usable, with what it is; [ ] not, with the reason."""
     width = max((len(backend.name) for backend in report.backends), default=0)
     lines = [f"mydist {report.version}", "", "Backends:"]
     for backend in report.backends:
-        mark = "x" if backend.built and backend.available else " "
-        reason = backend.reason or ("" if backend.built else "not built")
-        lines.append(f"  [{mark}] {backend.name:<{width}}  {reason}".rstrip())
+        usable = backend.built and backend.available
+        detail = backend.description if usable else backend.reason
+        if not backend.built:
+            detail = f"not built: {backend.reason}" if backend.reason else "not built"
+        lines.append(f"  [{'x' if usable else ' '}] {backend.name:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
 

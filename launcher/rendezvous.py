@@ -27,12 +27,22 @@ class RendezvousClient:
     """An authenticated connection to the launcher at `address` (`host:port` or `[v6]:port`).
 
     `job_id` is MYDIST_JOB_ID, `key` the 32-byte job key, `timeout` in seconds bounds connecting and
-    each exchange. Raises RendezvousError, also when the server does not know the key.
+    each exchange, unless that has an `exchange_timeout` of its own. Raises RendezvousError, also
+    when the server does not know the key.
     """
 
-    def __init__(self, address: str, job_id: str, key: bytes, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        job_id: str,
+        key: bytes,
+        timeout: float = 30.0,
+        *,
+        exchange_timeout: float | None = None,
+    ) -> None:
         self._address = address
         self._timeout = timeout
+        self._exchange_timeout = timeout if exchange_timeout is None else exchange_timeout
         if len(key) != wire.KEY_BYTES:
             raise RendezvousError(f"job key of {len(key)} bytes, expected {wire.KEY_BYTES}")
         try:
@@ -82,17 +92,18 @@ class RendezvousClient:
             raise RendezvousError(
                 f"blob of {len(blob)} bytes, at most {wire.MAX_BLOB_BYTES} are allowed"
             )
-        timeout_ms = min(max(1, round(self._timeout * 1000)), 0xFFFFFFFF)
+        timeout = self._exchange_timeout
+        timeout_ms = min(max(1, round(timeout * 1000)), 0xFFFFFFFF)
         request = wire.ExchangeRequest(len(name), rank, size, timeout_ms, len(blob))
-        deadline = time.monotonic() + self._timeout + _SERVER_GRACE_SECONDS
+        deadline = time.monotonic() + timeout + _SERVER_GRACE_SECONDS
         try:
-            self._socket.settimeout(self._timeout + _SERVER_GRACE_SECONDS)
+            self._socket.settimeout(timeout + _SERVER_GRACE_SECONDS)
             self._socket.sendall(wire.pack_request(request, name) + blob)
             return self._read_answer(size, deadline)
         except TimeoutError:
             self.close()
             raise RendezvousError(
-                f"round {round_name!r}: no answer from {self._address} within {self._timeout:g} s"
+                f"round {round_name!r}: no answer from {self._address} within {timeout:g} s"
             ) from None
         except OSError as error:
             self.close()

@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,21 +13,36 @@
 namespace mydist {
 namespace {
 
-BackendReport ReportPlugin(const std::string& name, bool built, const std::string& reason) {
+using Folders = std::vector<std::string>;
+
+Result<NcclPlaces> PlacesOf(const Folders& folders) {
+  MYDIST_ASSIGN_OR_RETURN(const Config config, Config::FromEnv());
+  return NcclPlaces{config.nccl_library, folders};
+}
+
+Result<std::string> DescribePlugin(const std::string& name) {
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin* const plugin, LoadPlugin(name));
+  return plugin->Description();
+}
+
+Result<std::string> DescribeNccl(const Folders& folders) {
+  MYDIST_ASSIGN_OR_RETURN(const NcclPlaces places, PlacesOf(folders));
+  MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+  return plugin->Description(places);
+}
+
+// `describe` is asked for a backend that was built only.
+BackendReport Report(const std::string& name, bool built, const std::string& why_not,
+                     const std::function<Result<std::string>()>& describe) {
   BackendReport report;
   report.name = name;
   report.built = built;
-  if (!built) {
-    report.reason = reason;
-    return report;
-  }
-  Result<BackendPlugin*> plugin = LoadPlugin(name);
-  if (!plugin.ok()) {
-    report.reason = plugin.status().message();
-    return report;
-  }
-  report.available = true;
-  report.description = plugin.value()->Description();
+  report.reason = why_not;
+  if (!built) return report;
+  const Result<std::string> description = describe();
+  report.available = description.ok();
+  report.reason = description.ok() ? "" : description.status().message();
+  report.description = description.ok() ? *description : "";
   return report;
 }
 
@@ -68,24 +85,48 @@ std::string Row(const BackendReport& report) {
 
 }  // namespace
 
-std::vector<BackendReport> ReportBackends() {
-  return {
-      ReportLocal(),
-      ReportPlugin("mpi", build_config::kMpiBuilt, build_config::kMpiReason),
-      ReportPlugin("gloo", build_config::kGlooBuilt, build_config::kGlooReason),
-      // A reason from the build (CUDA switched off, not found) would suggest that a rebuild helps.
-      ReportPlugin("nccl", false, "the NCCL backend is not part of this version"),
-  };
+BackendReport ReportBackend(const std::string& name, const Folders& nccl_folders) {
+  const auto describe = [&] { return DescribePlugin(name); };
+  if (name == "local") return ReportLocal();
+  if (name == "mpi")
+    return Report(name, build_config::kMpiBuilt, build_config::kMpiReason, describe);
+  if (name == "gloo") {
+    return Report(name, build_config::kGlooBuilt, build_config::kGlooReason, describe);
+  }
+  if (name == "nccl") {
+    return Report(name, build_config::kCudaBuilt, build_config::kCudaReason,
+                  [&] { return DescribeNccl(nccl_folders); });
+  }
+  return Report(name, false, "there is no such backend, expected local, mpi, gloo or nccl", {});
+}
+
+std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {
+  std::vector<BackendReport> reports;
+  for (const char* name : {"local", "mpi", "gloo", "nccl"}) {
+    reports.push_back(ReportBackend(name, nccl_folders));
+  }
+  return reports;
+}
+
+Result<int> FindNcclVersion(const Folders& nccl_folders) {
+  MYDIST_ASSIGN_OR_RETURN(const NcclPlaces places, PlacesOf(nccl_folders));
+  MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+  return plugin->NcclVersion(places);
 }
 
 }  // namespace mydist
 
-const char* mydist_build_report(void) {
+const char* mydist_build_report(const char* nccl_folders) {
+  std::vector<std::string> folders;
+  std::istringstream list(nccl_folders != nullptr ? nccl_folders : "");
+  for (std::string folder; std::getline(list, folder, ':');) {
+    if (!folder.empty()) folders.push_back(folder);
+  }
   // Per thread, so that two threads asking at once do not free each other's text.
   thread_local std::string text;
   text = "{\"version\": " + mydist::Quoted(mydist::build_config::kVersion) + ", \"backends\": [";
   bool first = true;
-  for (const mydist::BackendReport& report : mydist::ReportBackends()) {
+  for (const mydist::BackendReport& report : mydist::ReportBackends(folders)) {
     if (!first) text += ", ";
     first = false;
     text += mydist::Row(report);

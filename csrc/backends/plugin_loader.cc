@@ -12,8 +12,6 @@
 namespace mydist {
 namespace {
 
-using PluginEntry = BackendPlugin* (*)();
-
 // The folder libmydist.so itself lies in: plugins are installed beside it, wherever that is.
 std::string LibraryFolder() {
   Dl_info info{};
@@ -29,11 +27,17 @@ std::string LibraryFolder() {
 std::string WhyNotBuilt(const std::string& name) {
   if (name == "mpi") return build_config::kMpiBuilt ? "" : build_config::kMpiReason;
   if (name == "gloo") return build_config::kGlooBuilt ? "" : build_config::kGlooReason;
-  if (name == "nccl") return "the NCCL backend is not part of this version";
+  if (name == "nccl") return build_config::kCudaBuilt ? "" : build_config::kCudaReason;
   return "there is no such backend, expected 'mpi' or 'gloo'";
 }
 
-Result<BackendPlugin*> Open(const std::string& name) {
+std::string TextOf(BackendPlugin* plugin) { return plugin->Description(); }
+// Describing it any closer would start the driver.
+std::string TextOf(DevicePlugin*) { return "GPUs"; }
+
+// `Plugin` is what the library's function `symbol` gives.
+template <typename Plugin>
+Result<Plugin*> Open(const std::string& name, const char* symbol) {
   if (const std::string reason = WhyNotBuilt(name); !reason.empty()) {
     return Status::Internal("backend '" + name + "' was not built: " + reason);
   }
@@ -47,16 +51,14 @@ Result<BackendPlugin*> Open(const std::string& name) {
     return Status::Internal("backend '" + name + "' cannot be loaded: " +
                             (error != nullptr ? error : "unknown dlopen error in " + path));
   }
-  auto entry = reinterpret_cast<PluginEntry>(dlsym(library, kPluginSymbol));
+  auto entry = reinterpret_cast<Plugin* (*)()>(dlsym(library, symbol));
   if (entry == nullptr) {
     return Status::VersionMismatch("backend '" + name + "': " + path + " does not export " +
-                                   kPluginSymbol +
-                                   ". It belongs to another version of mydist (this is " +
+                                   symbol + ". It belongs to another version of mydist (this is " +
                                    build_config::kVersion + "); install mydist again.");
   }
-  BackendPlugin* plugin = entry();
-  MYDIST_LOG(kDebug) << "loaded backend " << name << " (" << plugin->Description() << ") from "
-                     << path;
+  Plugin* plugin = entry();
+  MYDIST_LOG(kDebug) << "loaded backend " << name << " (" << TextOf(plugin) << ") from " << path;
   return plugin;
 }
 
@@ -73,11 +75,23 @@ PluginTable& Table() {
 
 }  // namespace
 
+Result<DevicePlugin*> LoadDevicePlugin() {
+  // Never destroyed, as above.
+  static const auto* plugin = new Result(Open<DevicePlugin>("nccl", kDevicePluginSymbol));
+  return *plugin;
+}
+
 Result<BackendPlugin*> LoadPlugin(const std::string& name) {
+  if (name == "nccl") {
+    return Status::Internal(
+        "backend 'nccl' moves tensors between GPUs and connects no ranks, expected 'mpi' or "
+        "'gloo'");
+  }
   PluginTable& table = Table();
   MutexLock lock(table.mutex);
   auto found = table.opened.find(name);
-  if (found == table.opened.end()) found = table.opened.emplace(name, Open(name)).first;
+  if (found == table.opened.end())
+    found = table.opened.emplace(name, Open<BackendPlugin>(name, kPluginSymbol)).first;
   return found->second;
 }
 

@@ -154,6 +154,10 @@ constexpr std::array kRows = {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
                        config.check_consistency_steps);
         }},
+    Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "",
+        [](const std::string& text, Config& config) {
+          return ParseText(text, 4095, config.nccl_library);
+        }},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
         [](const std::string& text, Config& config) {

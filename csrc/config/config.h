@@ -60,6 +60,9 @@ struct MYDIST_EXPORT Config {
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;
+  // MYDIST_NCCL_LIBRARY: the file of the NCCL to use; empty = that of this process, of an installed
+  // package or of the system.
+  std::string nccl_library;
   // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.

@@ -83,23 +83,25 @@ void Shutdown() {
   ThrowIfError(status);
 }
 
-std::vector<py::dict> Reports() {
-  std::vector<BackendReport> reports;
+py::dict Report(const std::string& name, const std::vector<std::string>& nccl_folders) {
+  BackendReport report;
   {
     py::gil_scoped_release released;
-    reports = ReportBackends();
+    report = ReportBackend(name, nccl_folders);
   }
-  std::vector<py::dict> rows;
-  for (const BackendReport& report : reports) {
-    py::dict row;
-    row["name"] = report.name;
-    row["built"] = report.built;
-    row["available"] = report.available;
-    row["reason"] = report.reason;
-    row["description"] = report.description;
-    rows.push_back(row);
-  }
-  return rows;
+  py::dict row;
+  row["name"] = report.name;
+  row["built"] = report.built;
+  row["available"] = report.available;
+  row["reason"] = report.reason;
+  row["description"] = report.description;
+  return row;
+}
+
+int NcclVersion(const std::vector<std::string>& nccl_folders) {
+  py::gil_scoped_release released;
+  const Result<int> version = FindNcclVersion(nccl_folders);
+  return version.ok() ? *version : 0;
 }
 
 py::dict Stats() {
@@ -170,10 +172,16 @@ void BindLifecycle(py::module_& module) {
   module.def("is_initialized", &process::IsInitialized);
   module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });
   module.def("backend_name", [] { return ValueOrThrow(process::BackendName()); });
-  module.def("backend_reports", &Reports);
+  module.def("backend_report", &Report, py::arg("name"),
+             py::arg("nccl_folders") = std::vector<std::string>());
+  module.def("cuda_built", [] { return build_config::kCudaBuilt; });
+  module.def("nccl_version", &NcclVersion, py::arg("nccl_folders"));
   module.def("version", [] { return std::string(build_config::kVersion); });
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"));
   module.def("stop_timeline", &StopTimeline);
+  module.def(
+      "foresee_shared", [](int64_t bytes) { ThrowIfError(process::ForeseeShared(bytes)); },
+      py::arg("bytes"));
   module.def("stats", &Stats);
   module.def("explain", &Explain);
 }

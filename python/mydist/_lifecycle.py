@@ -142,12 +142,10 @@ def _require_backend(context: Any) -> None:
 
     What "auto" comes to, and what "local" lacks, is known when the ranks have met.
     """
-    reports = _reports()
-    if context.backend in ("auto", "local") or reports[context.backend]["available"]:
+    if context.backend in ("auto", "local") or _is(context.backend, "available"):
         return
-    reasons = "; ".join(
-        f"{name}: {row['reason']}" for name, row in reports.items() if row["reason"]
-    )
+    why_not = {name: _report(name)["reason"] for name in ("local", "mpi", "gloo")}
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in why_not.items() if reason)
     raise _C.MydistError(
         f"a job of {context.size or 'several'} ranks started this way needs the {context.backend} "
         f"backend, which is not available ({reasons}). `mydistrun --check-build` shows what is"
@@ -275,25 +273,25 @@ def stats() -> dict[str, int]:
 
     Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
     cache_misses, frozen_steps (whole steps without negotiation, see MYDIST_FREEZE_AFTER), thaws
-    (returns to negotiation), host_votes_sent and host_votes_received (of the control messages, what
-    hosts said of buckets meanwhile), wakeups (of the engine's thread), hand_overs (callers that
-    stopped driving the engine while they waited), batches, tensors, tensor_bytes;
-    inter_host_messages_sent and inter_host_bytes_sent: what collectives made this rank send to
-    ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that do not lie one
-    after the other.
+    (returns to negotiation), host_votes_sent and host_votes_received (of the control messages those
+    between hosts in steps without negotiation: one word per bucket, to and from each other host, on
+    the lowest rank of a host; 0 elsewhere and in a job of one host), wakeups (of the engine's
+    thread), hand_overs (callers that stopped driving the engine while they waited), batches,
+    tensors, tensor_bytes; inter_host_messages_sent and inter_host_bytes_sent: what collectives made
+    this rank send to ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that
+    do not lie one after the other.
     ValueError before init().
     """
     return _C.stats()
 
 
 @functools.cache
-def _reports() -> dict[str, dict[str, str | bool]]:
-    return {str(report["name"]): report for report in _C.backend_reports()}
+def _report(backend: str) -> dict[str, str | bool]:
+    return _C.backend_report(backend)
 
 
 def _is(backend: str, property_name: str) -> bool:
-    report = _reports().get(backend)
-    return report is not None and bool(report[property_name])
+    return bool(_report(backend)[property_name])
 
 
 def mpi_built() -> bool:
@@ -324,14 +322,22 @@ def gloo_enabled() -> bool:
     return _is("gloo", "available")
 
 
+@functools.cache
 def nccl_built() -> int:
-    """The version of NCCL this build uses; 0: none, as in this version of mydist."""
-    return 0
+    """The version of the NCCL that is found here, such as 23203 for 2.32.3; 0: none.
+
+    Looked for at the first call, in this process, in the nvidia-nccl package and in the system's
+    places, or where MYDIST_NCCL_LIBRARY says. No GPU is asked for. Tensors on GPUs are not taken in
+    this version, whatever is found.
+    """
+    from mydist.launcher.check_build import nccl_folders
+
+    return _C.nccl_version(nccl_folders())
 
 
 def cuda_built() -> bool:
-    """Whether this build contains CUDA code; not in this version of mydist."""
-    return False
+    """Whether this build contains CUDA code; no GPU is asked for."""
+    return _C.cuda_built()
 
 
 def rocm_built() -> bool:

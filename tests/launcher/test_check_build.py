@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from running_job import Mydistrun
 
-from mydist.launcher.check_build import check_build, parse_build_report
+from mydist.launcher.check_build import (
+    check_build,
+    nccl_folders,
+    parse_build_report,
+    read_build_report,
+)
 
 REPORT = (
     '{"version": "1.2.3", "backends": ['
-    '{"name": "mpi", "built": true, "available": true, "reason": ""},'
-    '{"name": "gloo", "built": true, "available": false, "reason": "libgloo.so.0 is missing"},'
-    '{"name": "nccl", "built": false, "available": false, "reason": ""}]}'
+    '{"name": "mpi", "built": true, "available": true, "reason": "", "description": "MPI 5"},'
+    '{"name": "gloo", "built": true, "available": false, "reason": "libgloo.so.0 is missing",'
+    ' "description": ""},'
+    '{"name": "nccl", "built": false, "available": false, "reason": "no nvcc was found",'
+    ' "description": ""}]}'
 )
 
 
@@ -39,10 +47,29 @@ def test_table(tmp_path: Path) -> None:
     assert check_build(written.append, library) == 0
     assert written == [
         "mydist 1.2.3\n\nBackends:\n"
-        "  [x] mpi\n"
+        "  [x] mpi   MPI 5\n"
         "  [ ] gloo  libgloo.so.0 is missing\n"
-        "  [ ] nccl  not built"
+        "  [ ] nccl  not built: no nvcc was found"
     ]
+
+
+def test_the_library_is_told_where_packages_have_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site" / "nvidia" / "nccl" / "lib"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path / "site")])
+    assert nccl_folders() == [str(folder)]
+    library = build_library(
+        tmp_path,
+        "#include <stdio.h>\n"
+        "const char* mydist_build_report(const char* folders) {\n"
+        "  static char text[4096];\n"
+        '  sprintf(text, "{\\"version\\": \\"%s\\", \\"backends\\": []}", folders);\n'
+        "  return text;\n"
+        "}\n",
+    )
+    assert read_build_report(library).version == str(folder)
 
 
 def test_without_library(tmp_path: Path) -> None:

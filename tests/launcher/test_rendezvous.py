@@ -46,9 +46,7 @@ class Service:
 
     def impatient_client(self, seconds: float) -> RendezvousClient:
         """One that gives an exchange so long, and connecting as long as any other."""
-        client = self.client()
-        client._timeout = seconds
-        return client
+        return RendezvousClient(self.address, JOB, KEY, 10.0, exchange_timeout=seconds)
 
     def stranger(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)

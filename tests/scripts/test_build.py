@@ -15,7 +15,18 @@ ROOT = Path(__file__).resolve().parents[2]
 BAD_OPTIONS = [
     (["-DMYDIST_WITH_MPI=perhaps"], ["MYDIST_WITH_MPI is 'perhaps'", "AUTO, ON or OFF"]),
     (["-DMYDIST_SANITIZE=memory"], ["MYDIST_SANITIZE is 'memory'", "'thread', 'address'"]),
-    (["-DMYDIST_WITH_CUDA=ON"], ["MYDIST_WITH_CUDA=ON", "not part of mydist", "AUTO or OFF"]),
+    (
+        ["-DMYDIST_WITH_CUDA=ON", "-DMYDIST_SANITIZE=thread"],
+        ["MYDIST_WITH_CUDA=ON", "MYDIST_SANITIZE leaves CUDA out", "AUTO or OFF"],
+    ),
+    (
+        ["-DMYDIST_WITH_CUDA=ON", "-DMYDIST_NVCC=/nowhere/nvcc"],
+        ["MYDIST_WITH_CUDA=ON", "no nvcc was found on PATH, in CUDA_HOME"],
+    ),
+    (
+        ["-DMYDIST_WITH_CUDA=ON", "-DMYDIST_NVCC=/bin/false"],
+        ["MYDIST_WITH_CUDA=ON", "/bin/false was found but cannot compile", "CUDAHOSTCXX"],
+    ),
     (
         ["-DMYDIST_WITH_MPI=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON"],
         ["MYDIST_WITH_MPI=ON", "no MPI was found", "libopenmpi-dev"],

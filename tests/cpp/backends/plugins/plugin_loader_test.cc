@@ -35,8 +35,18 @@ TEST(PluginLoader, AnUnknownNameSaysWhatExists) {
   EXPECT_THAT(plugin.status().message(), HasSubstr("expected 'mpi' or 'gloo'"));
 }
 
+TEST(PluginLoader, NcclConnectsNoRanks) {
+  EXPECT_THAT(LoadPlugin("nccl").status().message(), HasSubstr("expected 'mpi' or 'gloo'"));
+}
+
+TEST(PluginLoader, GpusThatWereNotBuiltAreAReason) {
+  if (build_config::kCudaBuilt) GTEST_SKIP() << "they were";
+  EXPECT_THAT(LoadDevicePlugin().status().message(), HasSubstr(build_config::kCudaReason));
+  EXPECT_THAT(FindNcclVersion({}).status().message(), HasSubstr(build_config::kCudaReason));
+}
+
 TEST(BuildReport, HasARowPerBackend) {
-  const std::vector<BackendReport> rows = ReportBackends();
+  const std::vector<BackendReport> rows = ReportBackends({});
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_EQ(rows[0].name, "local");
   EXPECT_TRUE(rows[0].available);
@@ -45,7 +55,7 @@ TEST(BuildReport, HasARowPerBackend) {
   EXPECT_EQ(rows[2].name, "gloo");
   EXPECT_EQ(rows[2].built, build_config::kGlooBuilt);
   EXPECT_EQ(rows[3].name, "nccl");
-  EXPECT_FALSE(rows[3].built);
+  EXPECT_EQ(rows[3].built, build_config::kCudaBuilt);
   for (const BackendReport& row : rows) {
     EXPECT_EQ(row.reason.empty(), row.available) << row.name;
     EXPECT_EQ(row.description.empty(), !row.available) << row.name;
@@ -53,10 +63,11 @@ TEST(BuildReport, HasARowPerBackend) {
 }
 
 TEST(BuildReport, JsonNamesVersionAndBackends) {
-  const std::string json = mydist_build_report();
+  const std::string json = mydist_build_report(nullptr);
   EXPECT_THAT(json, HasSubstr(std::string("\"version\": \"") + build_config::kVersion + "\""));
   EXPECT_THAT(json, HasSubstr("{\"name\": \"local\", \"built\": true, \"available\": true"));
-  EXPECT_THAT(json, HasSubstr("\"name\": \"nccl\", \"built\": false, \"available\": false"));
+  const std::string built = build_config::kCudaBuilt ? "true" : "false";
+  EXPECT_THAT(json, HasSubstr("\"name\": \"nccl\", \"built\": " + built + ", \"available\": "));
 }
 
 // torch brings a Gloo of its own; the plugin must only ever see the system's.

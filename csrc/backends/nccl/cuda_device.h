@@ -1,0 +1,50 @@
+// CudaDevice: a Device on CUDA's runtime. Made by the plugin, owned by whoever opened it. Calls are
+// one push and pop of the device's context around one or two of CUDA's. Thread-safe. See Device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "backends/nccl/cuda_context.h"
+#include "backends/nccl/event_pool.h"
+#include "backends/nccl/spare_memory.h"
+#include "base/mutex.h"
+#include "ops/cuda/convert.h"
+#include "ops/device/device.h"
+
+namespace mydist::cuda {
+
+class CudaDevice final : public Device {
+ public:
+  static Result<std::unique_ptr<CudaDevice>> Open(int index);
+  ~CudaDevice() override;
+
+  int index() const override { return context_->index(); }
+  Status CallWithCurrent(const std::function<Status()>& work) override;
+  Result<StreamHandle> CreateStream() override;
+  Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;
+  Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) override;
+  Result<EventPointer> Record(StreamHandle stream) override;
+  Status Wait(StreamHandle stream, const DeviceEvent& event) override;
+  Result<bool> IsOver(const DeviceEvent& event) override;
+  Status Block(const DeviceEvent& event) override;
+  Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
+  Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
+                 StreamHandle stream) override;
+
+ private:
+  explicit CudaDevice(std::unique_ptr<CudaContext> context);
+
+  // All that is below belongs to the context.
+  const std::unique_ptr<CudaContext> context_;
+  std::unique_ptr<ConvertScratch> scratch_;
+  EventPool events_;
+  nccl::SpareMemory device_memory_;
+  nccl::SpareMemory pinned_memory_;
+  Mutex mutex_;
+  std::vector<cudaStream_t> streams_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist::cuda

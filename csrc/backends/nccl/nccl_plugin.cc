@@ -1,0 +1,75 @@
+// The plugin for GPUs: CUDA's runtime, linked statically, and an NCCL opened at run time. What it
+// needs from the machine is asked for call by call, so that it loads on any.
+#include <cuda_runtime_api.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "backends/factory.h"
+#include "backends/nccl/cuda_device.h"
+#include "backends/nccl/cuda_driver.h"
+#include "backends/nccl/nccl_library.h"
+#include "backends/nccl/nccl_symbols.h"
+#include "base/log.h"
+#include "base/mutex.h"
+
+namespace mydist {
+namespace {
+
+class NcclPlugin final : public DevicePlugin {
+ public:
+  std::string name() const override { return "nccl"; }
+
+  Result<int> DeviceCount() override { return cuda::CountDevices(); }
+
+  Result<std::unique_ptr<Device>> OpenDevice(int index) override {
+    MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> device,
+                            cuda::CudaDevice::Open(index));
+    return std::unique_ptr<Device>(std::move(device));
+  }
+
+  Result<int> NcclVersion(const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(const nccl::NcclLibrary* const library, Library(places));
+    return library->api.version;
+  }
+
+  Result<std::string> Description(const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(const int count, DeviceCount());
+    int driver_version = 0;
+    MYDIST_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaDriverGetVersion(&driver_version), "cudaDriverGetVersion"));
+    MYDIST_ASSIGN_OR_RETURN(const nccl::NcclLibrary* const library, Library(places));
+    return "NCCL " + nccl::VersionText(library->api.version) + " from " + library->path +
+           ", CUDA runtime " + cuda::VersionText(CUDART_VERSION) + ", driver " +
+           cuda::VersionText(driver_version) + ", " + std::to_string(count) +
+           (count == 1 ? " GPU" : " GPUs");
+  }
+
+ private:
+  // A failure is not kept: torch may bring an NCCL later.
+  Result<const nccl::NcclLibrary*> Library(const NcclPlaces& places) {
+    MutexLock lock(mutex_);
+    if (!library_) {
+      MYDIST_ASSIGN_OR_RETURN(library_, nccl::NcclLibrary::Open(places));
+      MYDIST_LOG(kDebug) << "NCCL " << nccl::VersionText(library_->api.version) << " from "
+                         << library_->path;
+    }
+    return &*library_;
+  }
+
+  Mutex mutex_;
+  std::optional<nccl::NcclLibrary> library_ MYDIST_GUARDED_BY(mutex_);  // Set once.
+};
+
+}  // namespace
+}  // namespace mydist
+
+extern "C" {
+
+MYDIST_EXPORT mydist::DevicePlugin* mydist_device_plugin_v1() {
+  static auto* plugin = new mydist::NcclPlugin;
+  return plugin;
+}
+
+}  // extern "C"

@@ -1,0 +1,122 @@
+// SpareMemory gives blocks out again, none twice at a time, and all of them back in the end.
+#include "backends/nccl/spare_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <thread>
+#include <vector>
+
+namespace mydist::nccl {
+namespace {
+
+// The heap, of which only so much may be used.
+class Heap {
+ public:
+  SpareMemory::Source Source() {
+    return {[this](int64_t bytes) -> Result<uint8_t*> {
+              MutexLock lock(mutex_);
+              if (used_bytes_ + bytes > limit_bytes) return Status::Internal("the heap is full");
+              ++get_count_;
+              used_bytes_ += bytes;
+              auto* data = static_cast<uint8_t*>(std::malloc(static_cast<size_t>(bytes)));
+              blocks_[data] = bytes;
+              return data;
+            },
+            [this](uint8_t* data) {
+              MutexLock lock(mutex_);
+              used_bytes_ -= blocks_.at(data);
+              blocks_.erase(data);
+              std::free(data);
+            }};
+  }
+  int get_count() {
+    MutexLock lock(mutex_);
+    return get_count_;
+  }
+  int64_t used_bytes() {
+    MutexLock lock(mutex_);
+    return used_bytes_;
+  }
+
+  int64_t limit_bytes = int64_t{1} << 30;
+
+ private:
+  Mutex mutex_;
+  int get_count_ MYDIST_GUARDED_BY(mutex_) = 0;
+  int64_t used_bytes_ MYDIST_GUARDED_BY(mutex_) = 0;
+  std::map<uint8_t*, int64_t> blocks_ MYDIST_GUARDED_BY(mutex_);
+};
+
+TEST(SpareMemory, GivesABlockOutAgain) {
+  Heap heap;
+  {
+    SpareMemory memory(heap.Source());
+    uint8_t* const first = memory.Take(100000).value().get();
+    EXPECT_EQ(memory.Take(100000).value().get(), first);
+    EXPECT_EQ(memory.Take(99000).value().get(), first);
+    EXPECT_EQ(heap.get_count(), 1);
+  }
+  EXPECT_EQ(heap.used_bytes(), 0);
+}
+
+TEST(SpareMemory, NoBlockIsOutTwice) {
+  Heap heap;
+  SpareMemory memory(heap.Source());
+  const auto one = memory.Take(5000).value();
+  const auto other = memory.Take(5000).value();
+  EXPECT_NE(one.get(), other.get());
+}
+
+TEST(SpareMemory, ALargeBlockIsNotWastedOnASmallOne) {
+  Heap heap;
+  SpareMemory memory(heap.Source());
+  { const auto large = memory.Take(1 << 20).value(); }
+  const auto small = memory.Take(4096).value();
+  EXPECT_EQ(heap.get_count(), 2);
+  const auto half = memory.Take(1 << 19).value();
+  EXPECT_EQ(heap.get_count(), 2);
+}
+
+TEST(SpareMemory, NothingIsNoBlock) {
+  Heap heap;
+  SpareMemory memory(heap.Source());
+  EXPECT_EQ(memory.Take(0).value(), nullptr);
+  EXPECT_EQ(memory.Take(-1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(heap.get_count(), 0);
+}
+
+TEST(SpareMemory, SparesGoBackWhenMemoryIsShort) {
+  Heap heap;
+  heap.limit_bytes = 1 << 20;
+  SpareMemory memory(heap.Source());
+  { const auto small = memory.Take(1 << 19).value(); }
+  const auto all = memory.Take(1 << 20);
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  const auto more = memory.Take(1);
+  EXPECT_EQ(more.status().message(), "the heap is full");
+}
+
+TEST(SpareMemory, ThreadsShareIt) {
+  Heap heap;
+  {
+    SpareMemory memory(heap.Source());
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 200; ++i) {
+          const auto block = memory.Take(4096 * (1 + i % 3)).value();
+          *block = static_cast<uint8_t>(t);
+          EXPECT_EQ(*block, t);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(heap.used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace mydist::nccl

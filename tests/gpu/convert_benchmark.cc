@@ -1,0 +1,246 @@
+// G1: how fast the gradients of ResNet-50 (161 tensors, 102 MB) are packed, unpacked, scaled and
+// cast, against a copy from device to device by the driver. Interleaved; medians; rates count bytes
+// read and written. Usage: bench_convert [--sweep] (other cuts of a launch too).
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "ops/cuda/convert.h"
+
+namespace mydist {
+namespace {
+
+constexpr int kRounds = 9;
+constexpr int kLaunches = 12;  // Of a round, one behind the other.
+constexpr int kBuffers = 3;    // Taken by turns, so that nothing is in a cache from before.
+
+void Require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+void Require(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+// Of the weights, in the order of the network: 25,557,032 numbers.
+std::vector<int64_t> ResnetCounts() {
+  std::vector<int64_t> counts = {3 * 64 * 49, 64, 64};
+  const auto convolution = [&](int64_t in, int64_t out, int64_t window) {
+    counts.insert(counts.end(), {in * out * window, out, out});
+  };
+  int64_t in = 64;
+  const int blocks[] = {3, 4, 6, 3};
+  for (int stage = 0; stage < 4; ++stage) {
+    const int64_t width = int64_t{64} << stage;
+    for (int block = 0; block < blocks[stage]; ++block) {
+      convolution(in, width, 1);
+      convolution(width, width, 9);
+      convolution(width, 4 * width, 1);
+      if (block == 0) convolution(in, 4 * width, 1);
+      in = 4 * width;
+    }
+  }
+  counts.insert(counts.end(), {2048 * 1000, 1000});
+  return counts;
+}
+
+int64_t BytesTogether(const std::vector<int64_t>& counts, int64_t element_bytes,
+                      int64_t alignment) {
+  int64_t bytes = 0;
+  for (const int64_t count : counts) {
+    bytes += (count * element_bytes + alignment - 1) / alignment * alignment;
+  }
+  return bytes;
+}
+
+// Where tensors lie one behind the other, each aligned.
+std::vector<uint8_t*> PlacesIn(uint8_t* memory, const std::vector<int64_t>& counts,
+                               int64_t element_bytes, int64_t alignment) {
+  std::vector<uint8_t*> places;
+  for (const int64_t count : counts) {
+    places.push_back(memory);
+    memory += (count * element_bytes + alignment - 1) / alignment * alignment;
+  }
+  return places;
+}
+
+struct Case {
+  const char* name;
+  Conversion conversion;
+  int64_t source_alignment;  // 512: tensors of their own; an element: close together.
+  int64_t target_alignment;
+};
+
+class Benchmark {
+ public:
+  Benchmark() : counts_(ResnetCounts()) {
+    auto scratch = cuda::ConvertScratch::Create();
+    Require(scratch.status());
+    scratch_ = std::move(scratch).value();
+    Require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    Require(cudaEventCreate(&begin_), "cudaEventCreate");
+    Require(cudaEventCreate(&end_), "cudaEventCreate");
+    bytes_ = BytesTogether(counts_, 4, 512) + 512;
+    std::vector<uint32_t> numbers(static_cast<size_t>(bytes_ / 4));
+    std::mt19937 random(1);
+    for (uint32_t& number : numbers) number = (random() & 0x807fffffu) | 0x3f000000u;
+    for (int i = 0; i < kBuffers; ++i) {
+      sources_[i] = DeviceCopyOf(numbers);
+      targets_[i] = DeviceCopyOf(numbers);
+    }
+    Require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  void Run(const Case& one, const cuda::ConvertTuning& tuning) {
+    std::vector<ConvertSegment> segments[kBuffers];
+    for (int i = 0; i < kBuffers; ++i) segments[i] = SegmentsOf(one, i);
+    const int64_t elements = BytesTogether(counts_, 1, 1);
+    const int64_t moved = elements * (SizeOf(one.conversion.from) + SizeOf(one.conversion.to));
+    std::vector<double> copy_us;
+    std::vector<double> convert_us;
+    std::vector<double> host_us;
+    for (int round = 0; round <= kRounds; ++round) {
+      const double copied = TimeUs([&](int i) {
+        Require(cudaMemcpyAsync(targets_[i], sources_[i], static_cast<size_t>(moved / 2),
+                                cudaMemcpyDeviceToDevice, stream_),
+                "cudaMemcpyAsync");
+      });
+      const auto start = std::chrono::steady_clock::now();
+      double submitted = 0;
+      int launch = 0;
+      const double converted = TimeUs([&](int i) {
+        Require(cuda::LaunchConvert(segments[i], one.conversion, *scratch_, stream_, tuning));
+        if (++launch == kLaunches) {
+          submitted =
+              std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+                  .count();
+        }
+      });
+      if (round == 0) continue;  // To warm up.
+      copy_us.push_back(copied);
+      convert_us.push_back(converted);
+      host_us.push_back(submitted / kLaunches);
+    }
+    Print(one, tuning, moved, copy_us, convert_us, host_us);
+  }
+
+ private:
+  static uint8_t* DeviceCopyOf(const std::vector<uint32_t>& numbers) {
+    const size_t bytes = 4 * numbers.size();
+    void* memory = nullptr;
+    Require(cudaMalloc(&memory, bytes), "cudaMalloc");
+    Require(cudaMemcpy(memory, numbers.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return static_cast<uint8_t*>(memory);
+  }
+
+  std::vector<ConvertSegment> SegmentsOf(const Case& one, int buffer) const {
+    const auto from =
+        PlacesIn(sources_[buffer], counts_, SizeOf(one.conversion.from), one.source_alignment);
+    const auto to =
+        PlacesIn(targets_[buffer], counts_, SizeOf(one.conversion.to), one.target_alignment);
+    std::vector<ConvertSegment> segments;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      // A little behind, where tensors lie close together, so that nothing is aligned by chance.
+      const int64_t from_gap = one.source_alignment < 16 ? SizeOf(one.conversion.from) : 0;
+      const int64_t to_gap = one.target_alignment < 16 ? SizeOf(one.conversion.to) : 0;
+      segments.push_back({from[i] + from_gap, to[i] + to_gap, counts_[i]});
+    }
+    return segments;
+  }
+
+  // Of one of kLaunches launches.
+  double TimeUs(const std::function<void(int)>& launch) {
+    Require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    Require(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+    for (int i = 0; i < kLaunches; ++i) launch(i % kBuffers);
+    Require(cudaEventRecord(end_, stream_), "cudaEventRecord");
+    Require(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    float ms = 0;
+    Require(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+    return 1000.0 * static_cast<double>(ms) / kLaunches;
+  }
+
+  static double Median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  }
+
+  static void Print(const Case& one, const cuda::ConvertTuning& tuning, int64_t moved,
+                    const std::vector<double>& copy_us, const std::vector<double>& convert_us,
+                    const std::vector<double>& host_us) {
+    const double copy = Median(copy_us);
+    const double convert = Median(convert_us);
+    std::printf("%-34s %5lld %4lld %9.1f %9.1f %8.0f %8.0f %7.2f %8.2f\n", one.name,
+                static_cast<long long>(tuning.chunk_units),
+                static_cast<long long>(tuning.blocks_per_processor), copy, convert,
+                1e-3 * static_cast<double>(moved) / copy,
+                1e-3 * static_cast<double>(moved) / convert, copy / convert, Median(host_us));
+  }
+
+  const std::vector<int64_t> counts_;
+  std::unique_ptr<cuda::ConvertScratch> scratch_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+  int64_t bytes_ = 0;
+  uint8_t* sources_[kBuffers] = {};
+  uint8_t* targets_[kBuffers] = {};
+};
+
+int Main(bool sweeps) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    std::printf("bench_convert: skipped: no GPU (%s)\n", cudaGetErrorString(error));
+    return 0;
+  }
+  constexpr DataType kFloat = DataType::kFloat32;
+  constexpr DataType kHalf = DataType::kFloat16;
+  constexpr DataType kBrain = DataType::kBfloat16;
+  const Case cases[] = {
+      {"pack", {kFloat, kFloat}, 512, 64},
+      {"pack, close together", {kFloat, kFloat}, 512, 4},
+      {"unpack, close together", {kFloat, kFloat}, 4, 512},
+      {"pack, × 1/8", {kFloat, kFloat, {.multiplier = 0.125}}, 512, 64},
+      {"pack, ÷ 3", {kFloat, kFloat, {.divisor = 3}}, 512, 64},
+      {"pack to float16, × 1/8", {kFloat, kHalf, {.multiplier = 0.125}}, 512, 64},
+      {"pack to bfloat16, ÷ 3", {kFloat, kBrain, {.divisor = 3}}, 512, 64},
+      {"unpack from float16, × 8", {kHalf, kFloat, {.multiplier = 8.0}}, 64, 512},
+      {"unpack from bfloat16", {kBrain, kFloat}, 64, 512},
+      {"pack bfloat16, close together", {kBrain, kBrain}, 512, 2},
+  };
+  std::vector<cuda::ConvertTuning> tunings = {{}};
+  if (sweeps) {
+    for (const int64_t units : {256, 512, 1024, 2048, 4096}) {
+      for (const int64_t blocks : {0, 4, 8, 16}) {
+        tunings.push_back({.chunk_units = units, .blocks_per_processor = blocks});
+      }
+    }
+  }
+  std::printf("161 tensors, 25,557,032 numbers; chunk and blocks: 0 is what the library takes\n");
+  std::printf("%-34s %5s %4s %9s %9s %8s %8s %7s %8s\n", "", "chunk", "blk", "copy µs", "ours µs",
+              "GB/s", "GB/s", "ratio", "host µs");
+  Benchmark benchmark;
+  for (const Case& one : cases) {
+    for (const cuda::ConvertTuning& tuning : tunings) benchmark.Run(one, tuning);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mydist
+
+int main(int argument_count, char** arguments) {
+  return mydist::Main(argument_count > 1 && std::string_view(arguments[1]) == "--sweep");
+}
