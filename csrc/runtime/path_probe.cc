@@ -15,8 +15,6 @@ namespace {
 constexpr int kSmallRounds = 5;
 constexpr int kLargeRounds = 2;
 constexpr int64_t kLargeCount = kProbeBytes / sizeof(float);
-// Waking the engine for a request and the caller for the result.
-constexpr double kHandOverSeconds = 80e-6;
 // Faster than any memory: keeps the measured time above zero.
 constexpr double kLeastSecondsPerByte = 1e-12;
 
@@ -50,7 +48,7 @@ Result<PathCosts> MeasurePath(const ProbedPath& path) {
   }
   MYDIST_ASSIGN_OR_RETURN(const double large, FastestSeconds(*path.large, many, kLargeRounds));
   const double per_byte = (large - small) / static_cast<double>(kLargeCount * sizeof(float));
-  std::array<double, 2> slowest = {small + round_trip + kHandOverSeconds,
+  std::array<double, 2> slowest = {small + round_trip + ToSeconds(kWakeUps),
                                    std::max(per_byte, kLeastSecondsPerByte)};
   const Reduction max{.dtype = DataType::kFloat64, .op = ReduceOp::kMax};
   MYDIST_RETURN_IF_ERROR(path.small->Allreduce(slowest.data(), slowest.size(), max));

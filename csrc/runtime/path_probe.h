@@ -4,6 +4,8 @@
 // Blocking and collective over all ranks of the job; takes some milliseconds.
 #pragma once
 
+#include <chrono>
+
 #include "base/result.h"
 #include "ops/collectives.h"
 #include "ops/path_costs.h"
@@ -13,6 +15,9 @@ namespace mydist {
 
 // How much "large" is.
 inline constexpr int64_t kProbeBytes = int64_t{1} << 20;
+// Of the latency, what is not measured: waking the engine for a request and the caller for the
+// result takes as long as two wake-ups of an idle core.
+inline constexpr std::chrono::microseconds kWakeUps{80};
 
 struct ProbedPath {
   Collectives* small = nullptr;  // Reduces a few bytes. Not null.

@@ -65,13 +65,6 @@ Result<std::shared_ptr<Engine>> CurrentEngine() {
   return instance.engine;
 }
 
-// Without an engine a handle of one that has gone can still be waited for.
-Result<std::optional<Status>> WaitWith(const Result<std::shared_ptr<Engine>>& engine, Handle handle,
-                                       TimePoint deadline) {
-  return engine.ok() ? (*engine)->Wait(handle, deadline)
-                     : TheInstance().handles->Wait(handle, deadline);
-}
-
 // Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
 // may end it, or fork.
 class PatientCaller {
@@ -176,6 +169,12 @@ Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
   return engine->AllocateShared(bytes);
 }
 
+Status ForeseeShared(int64_t bytes) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  engine->ForeseeShared(bytes);
+  return Status::Ok();
+}
+
 void Hurry() {
   if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
 }
@@ -186,21 +185,21 @@ Result<bool> Poll(Handle handle) {
   return TheInstance().handles->Poll(handle);
 }
 
-Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline) {
-  return WaitWith(CurrentEngine(), handle, deadline);
-}
-
 Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
                                         const std::function<bool()>& is_wanted) {
+  const auto wait = [handle, interval] {
+    return TheInstance().handles->Wait(handle, Now() + interval);
+  };
   std::optional<PatientCaller> caller;
   Result<std::optional<Status>> outcome = std::optional<Status>();
-  {
-    const auto engine = CurrentEngine();
-    if (engine.ok()) caller.emplace((*engine)->patient_callers());
-    outcome = WaitWith(engine, handle, Now() + interval);
+  if (const auto engine = CurrentEngine(); engine.ok()) {
+    caller.emplace((*engine)->patient_callers());
+    outcome = (*engine)->Wait(handle, Now() + interval);
+  } else {  // A handle of an engine that has gone can still be waited for.
+    outcome = wait();
   }
   while (outcome.ok() && !outcome->has_value() && is_wanted()) {
-    outcome = TheInstance().handles->Wait(handle, Now() + interval);
+    outcome = wait();
   }
   return outcome;
 }

@@ -71,13 +71,13 @@ MYDIST_EXPORT Result<ProcessSet> GetProcessSet(ProcessSetId id);
 // no memory or, of which one rank of the host warns once with needed and free bytes, it is full:
 // private memory does as well.
 MYDIST_EXPORT Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes);
+// This rank is going to ask for so many bytes (0 or more): warns already now if there is no room.
+MYDIST_EXPORT Status ForeseeShared(int64_t bytes);
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
-// Waits until complete and releases the handle, or gives nothing when `deadline` passes first.
-// Works for handles of before a shutdown as well. May drive the engine on the calling thread, which
-// must not hold the GIL; a batch that has begun is ended whatever the deadline.
-MYDIST_EXPORT Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
-// The same without a deadline, as long as `is_wanted`, asked once in each `interval` and without a
-// lock, says so. It must not throw.
+// Waits until complete and releases the handle, or gives nothing when `is_wanted`, asked once in
+// each `interval` and without a lock, says that nobody wants it any more. It must not throw. Works
+// for handles of before a shutdown as well. May drive the engine on the calling thread, which must
+// not hold the GIL; a batch that has begun is ended before it is asked.
 MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
                                                       const std::function<bool()>& is_wanted);
 MYDIST_EXPORT void Release(Handle handle);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/late_writes.h"
 #include "runtime/process.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
@@ -48,6 +49,11 @@ std::optional<Status> Await(Handle handle) {
 Status NotOurs(Handle handle) {
   const Status job = process::GetTopology().status();
   return job.ok() ? Status::InvalidArgument(UnknownHandle(handle)) : job;
+}
+
+bool AnyFailed(const std::vector<Status>& outcomes) {
+  return std::any_of(outcomes.begin(), outcomes.end(),
+                     [](const Status& outcome) { return !outcome.ok(); });
 }
 
 at::Tensor ToTensor(const std::vector<int64_t>& values) {
@@ -117,6 +123,7 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   }
   if (!status) throw StatusError(NotOurs(handle));
   InFlightCall call = Take(handle);
+  if (!status->ok()) KeepFromLateWrites(std::make_shared<InFlightCall>(call));
   ThrowIfError(*status);
   const at::NoGradGuard no_grad;
   for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);
@@ -145,22 +152,23 @@ void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& out
       outcomes.push_back(status ? std::move(*status) : NotOurs(handle));
     }
   } catch (...) {
-    Drop(handles.first(outcomes.size()));
+    Drop(handles.first(outcomes.size()), AnyFailed(outcomes));
     throw;
   }
-  Drop(handles);
+  Drop(handles, AnyFailed(outcomes));
 }
 
-void InFlight::Drop(std::span<const Handle> handles) {
-  std::vector<InFlightCall>
-      dropped;  // Released after the lock: a tensor may call back into Python.
+void InFlight::Drop(std::span<const Handle> handles, bool has_failed) {
+  // Released after the lock: a tensor may call back into Python.
+  const auto dropped = std::make_shared<std::vector<InFlightCall>>();
   MutexLock lock(mutex_);
   for (const Handle handle : handles) {
     const auto found = calls_.find(handle);
     if (found == calls_.end()) continue;
-    dropped.push_back(std::move(found->second));
+    dropped->push_back(std::move(found->second));
     calls_.erase(found);
   }
+  if (has_failed) KeepFromLateWrites(dropped);
 }
 
 std::shared_ptr<void> InFlight::Hold() {
@@ -192,7 +200,7 @@ void InFlight::ForgetAbandoned() {
       return true;
     });
   }
-  if (!complete.empty()) Drop(complete);
+  if (!complete.empty()) Drop(complete, true);
 }
 
 }  // namespace mydist

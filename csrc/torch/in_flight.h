@@ -83,7 +83,8 @@ class InFlight {
   InFlight() = default;
   void Require(Handle handle) MYDIST_EXCLUDES(mutex_);
   InFlightCall Take(Handle handle) MYDIST_EXCLUDES(mutex_);
-  void Drop(std::span<const Handle> handles) MYDIST_EXCLUDES(mutex_);
+  // `has_failed`: some of them may have.
+  void Drop(std::span<const Handle> handles, bool has_failed) MYDIST_EXCLUDES(mutex_);
   void ForgetAbandoned() MYDIST_EXCLUDES(mutex_);
 
   Mutex mutex_;

@@ -69,7 +69,7 @@ class GradientPath(Protocol):
         """Unregisters all hooks."""
 
 
-def make_gradient_path(options: ReductionOptions) -> GradientPath:
+def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> GradientPath:
     """The path for this process set and compression. ValueError before mydist.init()."""
     if options.process_set.size() == 1:
         return SoloPath(options)
@@ -87,7 +87,30 @@ def make_gradient_path(options: ReductionOptions) -> GradientPath:
     reducer.set_sparse_as_dense(options.sparse_as_dense)
     reducer.set_buffer_views(options.gradient_as_buffer_view)
     live_reducers.add(reducer)
+    if options.gradient_as_buffer_view:
+        _foresee_memory(options, optimizer)
     return reducer
+
+
+def _foresee_memory(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> None:
+    """Warns if the gradients have no room in the memory that the ranks of this host share.
+
+    That memory is reserved in the first step, when it is known which gradients are sparse and so
+    need none of it; a warning is wanted before. Here all are taken for dense.
+    """
+    needed = sum(
+        parameter.numel() * _wire_bytes(parameter.dtype, options.compression)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and parameter.device.type == "cpu"
+    )
+    _C.foresee_shared(needed)
+
+
+def _wire_bytes(dtype: torch.dtype, compression: type[Compressor] | Compressor) -> int:
+    """Of one element of a gradient as it travels."""
+    is_compressed = compression is not Compression.none and dtype in (torch.float32, torch.float64)
+    return 2 if is_compressed else dtype.itemsize
 
 
 class SoloPath:

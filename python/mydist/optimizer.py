@@ -111,7 +111,7 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     names = GradientNames(optimizer, named_parameters)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
     adasum = reduce_op == ReduceOp.ADASUM
-    path = AdasumPath(options) if adasum else make_gradient_path(options)
+    path = AdasumPath(options) if adasum else make_gradient_path(options, optimizer)
     steps = AdasumSteps if adasum else DistributedSteps
     consistency = ConsistencyCheck(check_interval(), options.process_set)
     return _wrap(optimizer, steps, Distribution(path, names, consistency), members)

@@ -1,57 +1,42 @@
-"""Whole jobs whose /dev/shm is small, as in a container: they train as any other, and say so once.
-
-/dev/shm is a file system of its own, in a mount namespace that a user namespace makes allowed.
-"""
+"""Whole jobs whose /dev/shm is small, as in a container: they train as any other, and warn once."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multiproc.conftest import missing_backends
+from multiproc.containers import need_namespaces, with_shm
 from multiproc.job import WORKERS, CheckResults, launcher_command, run
 from multiproc.registry import checks_of
 
 WORKER = str(WORKERS / "small_memory.py")
+EVERY_PATH = str(WORKERS / "every_path.py")
 GRADIENTS = 4096  # KiB on each rank.
 WARNINGS = {
     "1m": "has no room for shared memory: needed",
     "12m": "some tensors lie in private memory",
 }
-MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs /dev/shm && shift && exec "$@"'
 
 
 def with_memory_of(size: str, *command: str) -> list[str]:
     """The command, with a /dev/shm of this size."""
-    return [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "sh",
-        "-c",
-        MOUNT,
-        "sh",
-        size,
-        *command,
-    ]
+    return with_shm(f"size={size}", *command)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def needs_mounts() -> None:
-    tried = subprocess.run(with_memory_of("1m", "true"), capture_output=True, check=False)
-    if tried.returncode != 0:
-        pytest.skip(f"no mount namespaces here: {tried.stderr.decode().strip()}")
+def needs_namespaces() -> None:
+    need_namespaces()
 
 
-def train(np: int, size: str) -> tuple[dict[str, Any], list[str]]:
+def train(np: int, size: str, steps: int = 6) -> tuple[dict[str, Any], list[str]]:
     """What rank 0 reports, and the warnings about memory."""
-    command = with_memory_of(size, *launcher_command(np, "local", WORKER, str(GRADIENTS)))
+    arguments = (WORKER, str(GRADIENTS), str(steps))
+    command = with_memory_of(size, *launcher_command(np, "local", *arguments))
     output = run(command, timeout=100).expect_success().output
     (report,) = re.findall(r"TRAINED (\{.*\})", output)
     found: dict[str, Any] = json.loads(report)
@@ -67,6 +52,24 @@ def warnings_of(output: str) -> list[str]:
     ]
 
 
+def expect_sizes(warning: str, np: int, most_free: int) -> None:
+    """What the gradients of all ranks need, and what there is."""
+    found = re.search(
+        r"tensors of (\d+) bytes on each of \d ranks: needed (\d+) bytes, free (\d+)", warning
+    )
+    assert found is not None, warning
+    mine, needed, free = (int(number) for number in found.groups())
+    assert mine * np == needed > GRADIENTS * 1024 * np
+    assert 0 < free < most_free
+
+
+def test_wrapping_an_optimizer_warns_before_the_first_step() -> None:
+    _, warnings = train(2, "12m", steps=0)
+    assert len(warnings) == 1, warnings
+    assert "some tensors may have to lie in private memory" in warnings[0]
+    expect_sizes(warnings[0], 2, 12 << 20)
+
+
 @pytest.mark.parametrize("np", [2, 3])
 def test_losses_do_not_depend_on_the_size(np: int) -> None:
     plenty, warnings = train(np, "256m")
@@ -76,12 +79,7 @@ def test_losses_do_not_depend_on_the_size(np: int) -> None:
     # The arena fits, the gradients do not.
     little, warnings = train(np, "12m")
     assert len(warnings) == 1, warnings
-    needed = re.search(
-        r"tensors of (\d+) bytes on each of \d ranks: needed (\d+) bytes, free (\d+)", warnings[0]
-    )
-    assert needed is not None, warnings
-    assert int(needed[1]) * np == int(needed[2]) > GRADIENTS * 1024 * np
-    assert 0 < int(needed[3]) < 12 << 20
+    expect_sizes(warnings[0], np, 12 << 20)
     assert little["losses"] == plenty["losses"]
     assert little["backend"] == "local"
     assert little["free"] >= 3 << 20  # A quarter is left to other programs.
@@ -96,6 +94,19 @@ def test_without_room_for_an_arena_the_job_runs_over_gloo(backend: str) -> None:
     assert re.search(r"has no room for shared memory: needed \d+ bytes, free 10\d+", warnings[0])
     assert none["losses"] == plenty["losses"]
     assert none["backend"] == backend
+
+
+# Each collective by itself is checked against float64.
+@pytest.mark.parametrize("backend", ["gloo"])
+@pytest.mark.parametrize("np", [2, 4, 5, 8])
+def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_path: Path) -> None:
+    command = launcher_command(np, "local", EVERY_PATH, str(tmp_path), json.dumps({"none": {}}))
+    outcome = run(with_memory_of("1m", *command), timeout=150).expect_success()
+    (warning,) = warnings_of(outcome.output)
+    assert WARNINGS["1m"] in warning
+    for rank in range(np):
+        report = json.loads((tmp_path / f"rank{rank}.json").read_text())["none"]
+        assert "there is no memory to share" in report["path"]
 
 
 @pytest.mark.parametrize(("backend", "size"), [("gloo", "1m"), ("mpi", "1m"), ("local", "12m")])

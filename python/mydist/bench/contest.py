@@ -17,12 +17,15 @@ from dataclasses import dataclass
 import torch
 
 import mydist as md
-from mydist.bench.implementations import Implementation
+from mydist.bench.implementations import Implementation, Mydist
 from mydist.bench.peers import SeparatePeer
 from mydist.bench.problem import Problem, Shape
 from mydist.bench.results import Measured, Row, Subject, make_row, median
 
 _WARM_UPS = 2
+# Of an implementation that has not settled: no more of them, and no more bytes.
+_MOST_WARM_UPS = 1000
+_MOST_WARM_UP_BYTES = 64 << 20
 # Below this the time of a call without any work would be most of T_rw.
 _LEAST_BOUND_BYTES = 64 << 10
 
@@ -40,6 +43,10 @@ class Plan:
     def iterations_at(self, size_bytes: int) -> int:
         """As given, else as many as take well below a second."""
         return self.iterations or max(3, min(200, (16 << 20) // max(size_bytes, 1)))
+
+    def warm_ups_at(self, size_bytes: int) -> int:
+        """At most. A call of megabytes costs much the same before and after."""
+        return max(_WARM_UPS, min(_MOST_WARM_UPS, _MOST_WARM_UP_BYTES // max(size_bytes, 1)))
 
     def shape(self, size_bytes: int) -> Shape:
         """Of this rank's problem."""
@@ -77,32 +84,39 @@ def share(mine: Measured) -> Measured:
 
 
 def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Measured:
-    """One round at one size; two more iterations before it warm up. Collective.
+    """One round at one size, once it has warmed up and the implementation settled. Collective.
 
     Raises:
         WrongResult: a result was wrong on this rank.
     """
     problem = Problem(plan.shape(size_bytes))
-    call, watch = implementation.prepare(problem), Stopwatch()
-    for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
-        if iteration == _WARM_UPS:
-            watch = Stopwatch()
+    call = implementation.prepare(problem)
+
+    def iterate(watch: Stopwatch, iteration: int) -> None:
         problem.fill(iteration)
         implementation.barrier()
         output = watch.time(call)
         problem.check(output, iteration, implementation.name)
+
+    warm_ups, most = 0, plan.warm_ups_at(size_bytes)
+    while warm_ups < _WARM_UPS or (warm_ups < most and not implementation.is_settled()):
+        iterate(Stopwatch(), warm_ups)
+        warm_ups += 1
+    watch = Stopwatch()
+    for iteration in range(plan.iterations_at(size_bytes)):
+        iterate(watch, warm_ups + iteration)
     return share(watch.measured)
 
 
 def memory_pass(plan: Plan, size_bytes: int) -> Measured:
     """T_rw of one round: an in-place pass that loads and stores as many bytes. Collective."""
     count = plan.shape(size_bytes).touched_bytes // 2 // torch.float32.itemsize
-    data, watch = torch.ones(max(1, count)), Stopwatch()
+    data, watch, ranks = torch.ones(max(1, count)), Stopwatch(), Mydist()
     for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
         if iteration == _WARM_UPS:
             watch = Stopwatch()
         data.fill_(iteration)
-        md.barrier()
+        ranks.barrier()
         watch.time(lambda: data.mul_(1.5))
     return share(watch.measured)
 

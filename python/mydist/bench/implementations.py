@@ -15,6 +15,9 @@ import mydist as md
 from mydist import _C
 from mydist.bench.problem import ROOT, Problem, Shape
 
+# Barriers after which a schedule that has not frozen is not expected to; see MYDIST_FREEZE_AFTER.
+_NEVER_SETTLES = 60
+
 # Runs the collective once, blocking; returns what the rank gets.
 Call = Callable[[], torch.Tensor]
 
@@ -30,12 +33,19 @@ class Implementation(Protocol):
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
+    def is_settled(self) -> bool:
+        """Whether calls cost by now what they are going to cost; the same on all ranks."""
+
 
 class Mydist:
     """The engine of this job."""
 
     def __init__(self) -> None:
         self.name = f"mydist-{_C.backend_name()}"
+        self._unsettled = torch.zeros(1)
+        self._frozen_steps = 0
+        self._barriers = 0
+        self._has_settled = False
 
     def prepare(self, problem: Problem) -> Call:
         """See Implementation."""
@@ -52,8 +62,25 @@ class Mydist:
         return calls[op]
 
     def barrier(self) -> None:
-        """See Implementation."""
-        md.barrier()
+        """See Implementation; counts the ranks that negotiate as well.
+
+        A sum of one number, whose name is always the same: unlike `md.barrier()` it leaves the
+        schedule as it is, so that calls after it may freeze as those of a training loop do.
+        """
+        frozen_steps = md.stats()["frozen_steps"]
+        self._unsettled.fill_(frozen_steps == self._frozen_steps)
+        self._frozen_steps = frozen_steps
+        md.allreduce_(self._unsettled, op=md.Sum, name="bench.barrier")
+        self._barriers += 1
+        self._has_settled |= self._unsettled.item() == 0
+
+    def is_settled(self) -> bool:
+        """See Implementation: no rank negotiated from the barrier before to the last one.
+
+        Or none ever stops: one that can does so the first time after few calls.
+        """
+        never = not self._has_settled and self._barriers >= _NEVER_SETTLES
+        return never or self._unsettled.item() == 0
 
 
 def _tensor(result: object) -> torch.Tensor:
@@ -110,6 +137,10 @@ class TorchGloo:
         """See Implementation."""
         torch.distributed.barrier()
 
+    def is_settled(self) -> bool:
+        """See Implementation."""
+        return True
+
 
 def _output_elements(shape: Shape) -> int:
     if shape.op == "allgather":
@@ -139,6 +170,10 @@ class Falsified:
     def barrier(self) -> None:
         """See Implementation."""
         self._right.barrier()
+
+    def is_settled(self) -> bool:
+        """See Implementation."""
+        return self._right.is_settled()
 
 
 def close_torch_gloo() -> None:

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "conformance/sanitizers.h"
+#include "runtime/outcome_of.h"
 
 namespace mydist {
 namespace {
@@ -52,7 +53,7 @@ TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
   std::vector<float> data(4, 2.5F);
   const Result<Handle> handle = process::Submit(OneTensor("x", &data));
   ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-  EXPECT_TRUE((*process::Wait(*handle, kNever))->ok());
+  EXPECT_TRUE(OutcomeOf(*handle).ok());
   EXPECT_THAT(data, ::testing::Each(2.5F));
 }
 
@@ -76,9 +77,9 @@ TEST_F(ProcessTest, HandlesOutliveShutdown) {
   std::vector<float> data(4, 1.0F);
   const Handle handle = *process::Submit(OneTensor("x", &data));
   ASSERT_TRUE(process::Shutdown().ok());
-  const auto outcome = process::Wait(handle, Now() + std::chrono::seconds(30));
-  ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
-  ASSERT_TRUE(outcome->has_value()) << "a handle is never left hanging";
+  const Status outcome = OutcomeOf(handle);
+  // It was in time or it was not; but a handle is never left hanging.
+  EXPECT_TRUE(outcome.ok() || outcome.code() == StatusCode::kAborted) << outcome.ToString();
 }
 
 TEST_F(ProcessTest, AThousandCycles) {
@@ -86,7 +87,7 @@ TEST_F(ProcessTest, AThousandCycles) {
     ASSERT_TRUE(process::Init({}).ok());
     std::vector<float> data(4, 1.0F);
     const Handle handle = *process::Submit(OneTensor("x", &data));
-    ASSERT_TRUE((*process::Wait(handle, kNever))->ok());
+    ASSERT_TRUE(OutcomeOf(handle).ok());
     ASSERT_TRUE(process::Shutdown().ok());
   }
 }
@@ -112,7 +113,7 @@ TEST_F(ProcessTest, AForkedChildIsToldSo) {
             0);
   std::vector<float> data(4, 1.0F);
   const Handle handle = *process::Submit(OneTensor("x", &data));
-  EXPECT_TRUE((*process::Wait(handle, kNever))->ok()) << "the parent goes on";
+  EXPECT_TRUE(OutcomeOf(handle).ok()) << "the parent goes on";
 }
 
 TEST_F(ProcessTest, AChildForkedOutsideInitMayInitialize) {
