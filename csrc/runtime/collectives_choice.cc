@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ops/device/staged_collectives.h"
 #include "ops/hierarchical.h"
 #include "ops/rank_ordered_collectives.h"
 #include "ops/shm/shm_collectives.h"
@@ -15,6 +16,17 @@ std::vector<std::unique_ptr<Collectives>> CollectivesChoice::Make(
   if (auto sharing = SharingMemory(ranks)) choices.push_back(std::move(sharing));
   if (auto hosts_first = HostsFirst(transport, ranks)) choices.push_back(std::move(hosts_first));
   choices.push_back(std::make_unique<RankOrderedCollectives>(transport));
+  return choices;
+}
+
+std::vector<std::unique_ptr<Collectives>> CollectivesChoice::MakeOnDevice(
+    const DeviceSeat& seat, Transport* transport, const std::vector<int>& ranks) const {
+  std::vector<std::unique_ptr<Collectives>> choices;
+  // All that Make gives support the same, whatever the size: the first does.
+  auto on_host = Make(transport, ranks);
+  const int rank = transport == nullptr ? 0 : transport->rank();
+  choices.push_back(
+      std::make_unique<StagedCollectives>(rank, std::move(on_host.front()), seat.staging));
   return choices;
 }
 

@@ -11,6 +11,7 @@
 #include "ops/collectives.h"
 #include "ops/shm/shm_port.h"
 #include "ops/transport.h"
+#include "runtime/device_seats.h"
 #include "world/topology.h"
 
 namespace mydist {
@@ -24,6 +25,10 @@ class CollectivesChoice {
   // See CollectivesFactory (runtime/executor.h).
   std::vector<std::unique_ptr<Collectives>> Make(Transport* transport,
                                                  const std::vector<int>& ranks) const;
+  // See DeviceCollectivesFactory.
+  std::vector<std::unique_ptr<Collectives>> MakeOnDevice(const DeviceSeat& seat,
+                                                         Transport* transport,
+                                                         const std::vector<int>& ranks) const;
 
  private:
   // Null when the ranks do not all share memory with us.

@@ -90,10 +90,17 @@ Engine::Engine(EngineOptions options)
       choice_(&config_, &topology_, shm_.get()),
       executor_(
           topology_, meter_,
-          [this](Transport* transport, const std::vector<int>& ranks) {
-            return choice_.Make(transport, ranks);
-          },
-          [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); }),
+          {.collectives =
+               [this](Transport* transport, const std::vector<int>& ranks) {
+                 return choice_.Make(transport, ranks);
+               },
+           .device_collectives =
+               [this](const DeviceSeat& seat, Transport* transport, const std::vector<int>& ranks) {
+                 return choice_.MakeOnDevice(seat, transport, ranks);
+               },
+           .fusion_memory =
+               [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
+           .devices = std::move(options.devices)}),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy) {
   if (shm_ != nullptr) {

@@ -48,6 +48,7 @@ struct EngineOptions {
   std::shared_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
   bool shares_everywhere = false;        // On every host of the job, or it has one rank.
   bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
+  DeviceSource devices{};                // Null: no tensors on GPUs.
   WaitPolicy wait_policy{};
   bool measures_costs = false;  // Start then waits for all ranks; see runtime/path_probe.h.
 };
@@ -62,7 +63,9 @@ class MYDIST_EXPORT Engine {
   Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
   // What was submitted with another pace than kNow is due. Cheap when there is nothing.
   void Hurry();
-  // See process::Wait. Drives the engine, unless somebody else does, while that leads anywhere.
+  // Waits until complete and releases the handle, or gives nothing when `deadline` passes first; a
+  // batch that has begun is ended whatever the deadline. Drives the engine, unless somebody else
+  // does, while that leads anywhere.
   Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
   // Of callers that wait again and again, for as long as they do: what they wait for is not held
   // back for long. Outlives the engine.
@@ -80,6 +83,8 @@ class MYDIST_EXPORT Engine {
   using InForkedChild = shm::ArenaHeap::InForkedChild;
   std::shared_ptr<uint8_t> AllocateShared(int64_t bytes,
                                           InForkedChild in_child = InForkedChild::kCopy) const;
+  // See process::ForeseeShared.
+  void ForeseeShared(int64_t bytes) const;
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
   // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
@@ -124,6 +129,8 @@ class MYDIST_EXPORT Engine {
   explicit Engine(EngineOptions options);
   // OK and null when the ranks share no memory, an error when there is no room.
   Result<std::shared_ptr<uint8_t>> TakeFromHeap(int64_t bytes, InForkedChild in_child) const;
+  // One rank of the host, once.
+  void WarnOfPrivateMemory(const char* what, const Status& why) const;
   Status MeasureCosts();
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.

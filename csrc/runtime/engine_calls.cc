@@ -16,16 +16,14 @@ constexpr int64_t kBucketBytes = int64_t{1} << 20;
 }  // namespace
 
 Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
-  const bool is_due = unhurried_bytes == 0;
-  const Pushed pushed = queue_.Push(std::move(mail), is_due);
+  const Pushed pushed =
+      unhurried_bytes == 0 ? queue_.Push(std::move(mail)) : queue_.PushUnhurried(std::move(mail));
   if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
-  if (is_due) {
-    if (pushed == Pushed::kFirst) {
-      unhurried_bytes_.store(0);  // The engine takes that along.
-      coordinator_.Wake();
-    }
-    return Status::Ok();
+  if (pushed == Pushed::kFirst) {
+    unhurried_bytes_.store(0);  // The engine takes that along.
+    coordinator_.Wake();
   }
+  if (unhurried_bytes == 0) return Status::Ok();
   const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
   if (waiting_bytes >= kBucketBytes) Hurry();
   return Status::Ok();
@@ -125,11 +123,21 @@ Result<std::shared_ptr<uint8_t>> Engine::TakeFromHeap(int64_t bytes, InForkedChi
 std::shared_ptr<uint8_t> Engine::AllocateShared(int64_t bytes, InForkedChild in_child) const {
   const auto memory = TakeFromHeap(bytes, in_child);
   if (memory.ok()) return *memory;
-  if (shm_->arena().ClaimsWarning()) {
-    MYDIST_LOG(kWarning) << "some tensors lie in private memory, which takes longer to reduce; "
-                         << memory.status().message();
-  }
+  WarnOfPrivateMemory("some tensors lie", memory.status());
   return nullptr;
+}
+
+void Engine::ForeseeShared(int64_t bytes) const {
+  if (shm_ == nullptr || bytes == 0) return;
+  const Status room =
+      shm_->heap() == nullptr ? shm_->arena().NoHeap(bytes) : shm_->heap()->CheckRoom(bytes);
+  if (!room.ok()) WarnOfPrivateMemory("some tensors may have to lie", room);
+}
+
+void Engine::WarnOfPrivateMemory(const char* what, const Status& why) const {
+  if (!shm_->arena().ClaimsWarning()) return;
+  MYDIST_LOG(kWarning) << what << " in private memory, which takes longer to reduce; "
+                       << why.message();
 }
 
 bool Engine::Shutdown() {

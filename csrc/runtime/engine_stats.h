@@ -13,7 +13,8 @@ struct EngineStats {
   int64_t cache_misses = 0;
   int64_t frozen_steps = 0;  // Whole steps of a frozen schedule, without negotiation.
   int64_t thaws = 0;         // Times the schedule went back to negotiation.
-  // Of the control messages: what hosts said of buckets of a frozen schedule, one word each.
+  // Of the control messages: the words for buckets of a frozen schedule, one per bucket and other
+  // host. Only the lowest rank of a host sends and takes them.
   int64_t host_votes_sent = 0;
   int64_t host_votes_received = 0;
   int64_t wakeups = 0;       // Times the engine's thread slept and was woken.

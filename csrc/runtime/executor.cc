@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/late_writes.h"
 #include "ops/slices.h"
 #include "ops/subset_transport.h"
 
@@ -45,28 +46,69 @@ int IndexIn(const ProcessSet& set, int rank) {
   return *index;
 }
 
+// The device as this rank has it: the agreement only says that it is a GPU.
+int32_t DeviceOf(const AgreedTensor& tensor) { return tensor.pending->submission.request.device; }
+
+BatchTraits TraitsOf(std::span<const AgreedTensor> group) {
+  const Request& request = group.front().agreement->request;
+  BatchTraits traits{.op = request.op,
+                     .dtype = request.dtype,
+                     .reduce_op = request.reduce_op,
+                     .device = DeviceOf(group.front()),
+                     .bytes = 0};
+  for (const AgreedTensor& tensor : group) {
+    traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
+  }
+  return traits;
+}
+
+Status CheckOneDevice(std::span<const AgreedTensor> group) {
+  for (const AgreedTensor& tensor : group) {
+    if (DeviceOf(tensor) == DeviceOf(group.front())) continue;
+    return Status::Internal(
+        "tensors of one batch lie on GPUs " + std::to_string(DeviceOf(group.front())) + " and " +
+        std::to_string(DeviceOf(tensor)) + " of this rank; use one GPU per process");
+  }
+  return Status::Ok();
+}
+
+// The first that supports it; null: none does.
+Collectives* Choose(const std::vector<std::unique_ptr<Collectives>>& choices,
+                    const BatchTraits& traits) {
+  for (const auto& collectives : choices) {
+    if (collectives->Supports(traits)) return collectives.get();
+  }
+  return nullptr;
+}
+
+Status Unsupported(const BatchTraits& traits) {
+  return Status::Internal("no backend of this job can run " + std::string(OpKindName(traits.op)) +
+                          " of " + std::string(DataTypeName(traits.dtype)) + " on device " +
+                          std::to_string(traits.device));
+}
+
 }  // namespace
 
-Executor::Executor(const Topology& topology, Transport* transport, CollectivesFactory factory,
-                   MemorySource fusion_memory)
+Executor::Executor(const Topology& topology, Transport* transport, ExecutorSources sources)
     : rank_(topology.rank),
       transport_(transport),
-      factory_(std::move(factory)),
-      fusion_buffer_(std::move(fusion_memory)) {
+      sources_(std::move(sources)),
+      devices_(sources_.devices),
+      host_memory_(sources_.fusion_memory) {
   Team& global = teams_[kGlobalProcessSet];
   global.set = GlobalProcessSet(topology.size);
   global.index = rank_;
-  global.collectives = factory_(transport_, global.set.ranks);
+  global.collectives = sources_.collectives(transport_, global.set.ranks);
 }
 
 void Executor::AddProcessSet(const ProcessSet& set) {
   const std::optional<int> index = set.IndexOf(rank_);
   if (!index) return;
-  Team team{.set = set, .index = *index, .transport = nullptr, .collectives = {}};
+  Team team{.set = set, .index = *index, .transport = nullptr, .collectives = {}, .on_device = {}};
   if (transport_ != nullptr) {
     team.transport = std::make_unique<SubsetTransport>(transport_, set.ranks);
   }
-  team.collectives = factory_(team.transport.get(), set.ranks);
+  team.collectives = sources_.collectives(team.transport.get(), set.ranks);
   teams_.insert_or_assign(set.id, std::move(team));
 }
 
@@ -74,8 +116,72 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   const auto found = teams_.find(group.front().agreement->request.process_set);
   // The engine only executes what this rank takes part in.
   MYDIST_CHECK(found != teams_.end());
-  const Team& team = found->second;
-  MYDIST_ASSIGN_OR_RETURN(const BatchContext context, ContextFor(team, group, activity));
+  const bool is_on_host = DeviceOf(group.front()) == kCpuDevice;
+  Status status = is_on_host ? ExecuteOnHost(found->second, group, activity)
+                             : ExecuteOnDevice(found->second, group, activity);
+  if (status.ok()) return status;
+  for (const AgreedTensor& tensor : group) {
+    KeepFromLateWrites(tensor.pending->submission.keep_alive);
+  }
+  host_memory_.KeepFromLateWrites();
+  return status;
+}
+
+Status Executor::ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity) {
+  const BatchTraits traits = TraitsOf(group);
+  Collectives* const chosen = Choose(team.collectives, traits);
+  if (chosen == nullptr) return Unsupported(traits);
+  return Run(team, group,
+             {.rank = team.index,
+              .size = team.set.size(),
+              .collectives = chosen,
+              .numbers = chosen,
+              .memory = &host_memory_,
+              .activity = activity,
+              .pack_bytes = &pack_bytes_});
+}
+
+Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
+  const BatchTraits traits = TraitsOf(group);
+  MYDIST_RETURN_IF_ERROR(CheckOneDevice(group));
+  MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
+  auto& choices = team.on_device[traits.device];
+  if (choices.empty()) {
+    choices = sources_.device_collectives(*seat, TransportOf(team), team.set.ranks);
+  }
+  Collectives* const chosen = Choose(choices, traits);
+  if (chosen == nullptr) return Unsupported(traits);
+  for (const AgreedTensor& tensor : group) {
+    const DeviceOrder& order = *tensor.pending->submission.order;
+    if (order.ready == nullptr) continue;
+    MYDIST_RETURN_IF_ERROR(seat->device->Wait(seat->stream, *order.ready));
+  }
+  seat_ = seat;
+  Status status = Run(team, group,
+                      {.rank = team.index,
+                       .size = team.set.size(),
+                       .collectives = chosen,
+                       .numbers = team.collectives.front().get(),
+                       .memory = &seat->fusion_memory,
+                       .activity = activity,
+                       .pack_bytes = &pack_bytes_});
+  seat_ = nullptr;
+  // Also of what has failed: the stream may still use the memory.
+  const Result<EventPointer> done = seat->device->Record(seat->stream);
+  if (!done.ok()) return status.ok() ? done.status() : status;
+  for (const AgreedTensor& tensor : group) tensor.pending->submission.order->done = done.value();
+  return status;
+}
+
+Result<void*> Executor::Allocate(const Submission& submission, const Shape& shape) {
+  MYDIST_ASSIGN_OR_RETURN(void* const memory, submission.allocate(shape));
+  if (seat_ != nullptr && submission.order->allocated != nullptr) {
+    MYDIST_RETURN_IF_ERROR(seat_->device->Wait(seat_->stream, *submission.order->allocated));
+  }
+  return memory;
+}
+
+Status Executor::Run(const Team& team, Group group, const BatchContext& context) {
   switch (group.front().agreement->request.op) {
     case OpKind::kAllreduce:
       return Allreduce(group, context);
@@ -104,39 +210,12 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   return Status::Internal("unknown collective");
 }
 
-Collectives* Executor::Choose(const Team& team, const BatchTraits& traits) {
-  for (const auto& collectives : team.collectives) {
-    if (collectives->Supports(traits)) return collectives.get();
-  }
-  return nullptr;
-}
-
 Collectives* Executor::ReducerOf(int64_t bytes) const {
-  return Choose(teams_.at(kGlobalProcessSet), {.op = OpKind::kAllreduce,
-                                               .dtype = DataType::kFloat32,
-                                               .reduce_op = ReduceOp::kSum,
-                                               .device = kCpuDevice,
-                                               .bytes = bytes});
-}
-
-Result<BatchContext> Executor::ContextFor(const Team& team, Group group,
-                                          const ActivitySink& activity) {
-  const Request& request = group.front().agreement->request;
-  BatchTraits traits{.op = request.op,
-                     .dtype = request.dtype,
-                     .reduce_op = request.reduce_op,
-                     .device = request.device,
-                     .bytes = 0};
-  for (const AgreedTensor& tensor : group) {
-    traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
-  }
-  if (Collectives* const chosen = Choose(team, traits)) {
-    return BatchContext{team.index,      team.set.size(), chosen,
-                        &fusion_buffer_, activity,        &pack_bytes_};
-  }
-  return Status::Internal("no backend of this job can run " + std::string(OpKindName(request.op)) +
-                          " of " + std::string(DataTypeName(request.dtype)) + " on device " +
-                          std::to_string(request.device));
+  return Choose(teams_.at(kGlobalProcessSet).collectives, {.op = OpKind::kAllreduce,
+                                                           .dtype = DataType::kFloat32,
+                                                           .reduce_op = ReduceOp::kSum,
+                                                           .device = kCpuDevice,
+                                                           .bytes = bytes});
 }
 
 Status Executor::Allreduce(Group group, const BatchContext& context) {
@@ -153,7 +232,7 @@ Status Executor::Allgather(Group group, const BatchContext& context) {
     const Submission& submission = tensor.pending->submission;
     const std::vector<int64_t>& rows = tensor.agreement->first_dims;
     MYDIST_ASSIGN_OR_RETURN(
-        void* output, submission.allocate(submission.request.shape.WithFirstDim(Total(rows))));
+        void* output, Allocate(submission, submission.request.shape.WithFirstDim(Total(rows))));
     tensors.push_back({submission.input, output, Times(rows, RowBytes(submission.request))});
   }
   return ExecuteAllgather(tensors, context);
@@ -178,7 +257,7 @@ Status Executor::Alltoall(const AgreedTensor& tensor, const BatchContext& contex
     if (submission.on_numbers) {
       submission.on_numbers({receive_rows.begin(), receive_rows.end()});
     }
-    return submission.allocate(submission.request.shape.WithFirstDim(Total(receive_rows)));
+    return Allocate(submission, submission.request.shape.WithFirstDim(Total(receive_rows)));
   };
   return ExecuteAlltoall(alltoall, context);
 }
@@ -192,7 +271,7 @@ Status Executor::Reducescatter(Group group, const BatchContext& context) {
     const std::vector<int64_t> rows = ScatterRowCounts(shape.dim(0), context.size);
     MYDIST_ASSIGN_OR_RETURN(
         void* output,
-        submission.allocate(shape.WithFirstDim(rows[static_cast<size_t>(context.rank)])));
+        Allocate(submission, shape.WithFirstDim(rows[static_cast<size_t>(context.rank)])));
     tensors.push_back({submission.input, output, Times(rows, shape.RowElementCount())});
   }
   return ExecuteReducescatter(tensors, ReductionOf(group.front().agreement->request), context);
@@ -211,7 +290,7 @@ Status Executor::Gather(const Team& team, const AgreedTensor& tensor, const Batc
   void* output = nullptr;
   if (context.rank == root) {
     MYDIST_ASSIGN_OR_RETURN(
-        output, submission.allocate(submission.request.shape.WithFirstDim(Total(rows))));
+        output, Allocate(submission, submission.request.shape.WithFirstDim(Total(rows))));
   }
   return ExecuteGather({submission.input, output, Times(rows, RowBytes(submission.request))}, root,
                        context);
@@ -225,7 +304,7 @@ Status Executor::Scatter(const Team& team, const AgreedTensor& tensor,
   deal.row_bytes = RowBytes(submission.request);
   deal.send_rows = submission.splits;
   deal.allocate = [&](int64_t own_rows) {
-    return submission.allocate(submission.request.shape.WithFirstDim(own_rows));
+    return Allocate(submission, submission.request.shape.WithFirstDim(own_rows));
   };
   return ExecuteScatter(deal, IndexIn(team.set, submission.request.root_rank), context);
 }

@@ -1,6 +1,7 @@
 // Executor: the reduce step. Turns one fused group of agreed tensors into one call of ops/batch, on
 // the ranks of their process set.
-// Owned by the engine, called by whoever drives it; blocks until the results are in the outputs.
+// Owned by the engine, called by whoever drives it; blocks until the results are in the outputs,
+// or, on a GPU, until they are ordered: every tensor's DeviceOrder::done is set then.
 #pragma once
 
 #include <functional>
@@ -11,9 +12,10 @@
 
 #include "controller/response.h"
 #include "ops/batch.h"
+#include "ops/batch_memory.h"
 #include "ops/collectives.h"
-#include "ops/fusion_buffer.h"
 #include "ops/transport.h"
+#include "runtime/device_seats.h"
 #include "runtime/pending_table.h"
 #include "world/process_set.h"
 #include "world/topology.h"
@@ -31,12 +33,23 @@ struct AgreedTensor {
 using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(
     Transport*, const std::vector<int>& ranks)>;
 
+// The same for tensors on a GPU: they put their work on the stream of the seat.
+using DeviceCollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(
+    const DeviceSeat&, Transport*, const std::vector<int>& ranks)>;
+
+// What an executor makes its parts with.
+struct ExecutorSources {
+  CollectivesFactory collectives;
+  DeviceCollectivesFactory device_collectives;
+  // Where batches in host memory are packed, if it has room; may be null.
+  MemorySource fusion_memory;
+  DeviceSource devices;  // May be null.
+};
+
 class Executor {
  public:
   // `transport`: of the whole job; outlives this object; null for a job of one rank.
-  // `fusion_memory`: where batches are packed, if it has room; may be null.
-  Executor(const Topology& topology, Transport* transport, CollectivesFactory factory,
-           MemorySource fusion_memory);
+  Executor(const Topology& topology, Transport* transport, ExecutorSources sources);
 
   // From now on groups of this set can be executed, if this rank is a member.
   void AddProcessSet(const ProcessSet& set);
@@ -60,12 +73,17 @@ class Executor {
     int index = 0;                         // Of this rank in the set.
     std::unique_ptr<Transport> transport;  // Null for the global set, which uses the job's.
     std::vector<std::unique_ptr<Collectives>> collectives;
+    std::map<int, std::vector<std::unique_ptr<Collectives>>> on_device;  // Made at the first need.
   };
   using Group = std::span<const AgreedTensor>;
 
-  // The first that supports it; null: none does.
-  static Collectives* Choose(const Team& team, const BatchTraits& traits);
-  Result<BatchContext> ContextFor(const Team& team, Group group, const ActivitySink& activity);
+  Transport* TransportOf(const Team& team) const {
+    return team.transport == nullptr ? transport_ : team.transport.get();
+  }
+  Status ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity);
+  Status ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity);
+  Result<void*> Allocate(const Submission& submission, const Shape& shape);
+  Status Run(const Team& team, Group group, const BatchContext& context);
   Status Allreduce(Group group, const BatchContext& context);
   Status Allgather(Group group, const BatchContext& context);
   Status Broadcast(const Team& team, Group group, const BatchContext& context);
@@ -78,9 +96,11 @@ class Executor {
 
   const int rank_;
   Transport* const transport_;
-  const CollectivesFactory factory_;
+  const ExecutorSources sources_;
+  const DeviceSeat* seat_ = nullptr;  // Of the batch in progress; null in host memory.
+  DeviceSeats devices_;               // Outlives what teams have on them.
   std::map<ProcessSetId, Team> teams_;
-  FusionBuffer fusion_buffer_;
+  HostMemory host_memory_;
   int64_t pack_bytes_ = 0;
 };
 

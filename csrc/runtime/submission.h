@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/shape.h"
 #include "controller/request.h"
+#include "ops/device/device.h"
 
 namespace mydist {
 
@@ -34,7 +35,20 @@ enum class Pace {
   kDriven,
 };
 
+// Of a tensor on a GPU: its place among what the caller's streams do. Shared with the caller, who
+// reads `done` when the handle is complete.
+struct DeviceOrder {
+  // The input is there, and the output may be written, from here on.
+  EventPointer ready;
+  // Set by `allocate`: what it gave may be written from here on. Null: as `ready`.
+  EventPointer allocated;
+  // Set by the engine: from here on the result is there and the memory not used any more. After an
+  // error null when nothing of it was begun.
+  EventPointer done;
+};
+
 struct Submission {
+  // With the GPU as this process counts it, whatever the other ranks' are.
   Request request;
   // Contiguous row-major elements; may be null when the tensor is empty.
   const void* input = nullptr;
@@ -47,6 +61,8 @@ struct Submission {
   std::vector<int64_t> splits;
   // Alltoall: the rows received from each rank; adding a process set: its number. May be empty.
   NumbersCallback on_numbers;
+  // Null in host memory, else not null.
+  std::shared_ptr<DeviceOrder> order;
   // Keeps the memory above alive; released before the handle completes.
   std::shared_ptr<void> keep_alive;
 };

@@ -66,11 +66,14 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EngineDriveSizes, ::testing::Values(2, 3, 4));
 TEST_P(EngineDriveSizes, ASeriesOfSynchronousCallsWakesNobody) {
   EngineJob job(GetParam(), With(kTireless));
   job.OnEveryRank([](EngineRank& rank) {
+    // Before it is known to be a series, news may wake the thread, on a busy machine often.
+    ReduceRepeatedly(rank, 20, Pace::kDriven);
+    AwaitQuiet(rank);
+    const EngineStats before = rank.engine->stats();
     ReduceRepeatedly(rank, 1000, Pace::kDriven);
-    const EngineStats stats = rank.engine->stats();
-    // Those of the start, before it is known to be a series.
-    EXPECT_LE(stats.wakeups, 10);
-    EXPECT_LE(stats.hand_overs, 10);
+    const EngineStats after = rank.engine->stats();
+    EXPECT_LE(after.wakeups - before.wakeups, 10);
+    EXPECT_LE(after.hand_overs - before.hand_overs, 10);
   });
 }
 

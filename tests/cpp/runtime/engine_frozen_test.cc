@@ -11,6 +11,7 @@
 
 #include "engine_job.h"
 #include "ops/shm/shm_ranks.h"
+#include "runtime/outcome_of.h"
 #include "runtime/process.h"
 
 namespace mydist {
@@ -178,8 +179,7 @@ Status ReduceOnce(const std::string& name) {
   tensors[0].input = &value;
   tensors[0].output = &sum;
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, process::Submit(std::move(tensors)));
-  MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome, process::Wait(handle, kNever));
-  MYDIST_RETURN_IF_ERROR(outcome.value_or(Status::Timeout("never")));
+  MYDIST_RETURN_IF_ERROR(OutcomeOf(handle));
   if (sum == static_cast<float>(process::GetTopology()->size)) return Status::Ok();
   return Status::Internal("the sum is " + std::to_string(sum));
 }

@@ -52,6 +52,7 @@ struct JobOptions {
   std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
   // What passes between hosts fails for this rank with kInternal.
   std::optional<int> cut_off{};
+  std::function<DeviceSource(int rank)> devices{};  // Default: none.
 };
 
 // Refuses tensors between ranks of one host.
@@ -124,6 +125,7 @@ class EngineJob {
            .shm = std::move(ports[static_cast<size_t>(r)]),
            .shares_everywhere = options.shares_memory,
            .wants_timeline = !options.timeline_path.empty(),
+           .devices = options.devices ? options.devices(r) : nullptr,
            .wait_policy = options.wait_policy.value_or(WaitPolicy::For(IsCrowded(hosts.size())))});
     }
   }
