@@ -37,7 +37,7 @@ format: setup-check ## reformat the sources
 tidy: setup-check build ## clang-tidy on the core (slow)
 	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
 
-bench: build ## measure every target: target, measured, verdict (some minutes; keep the machine idle)
+bench: build ## measure every target: target, measured, verdict (10 to 20 minutes; keep the machine idle)
 	@scripts/bench.sh
 
 tsan: setup-check ## C++ tests under ThreadSanitizer

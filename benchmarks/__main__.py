@@ -1,13 +1,15 @@
 """python -m benchmarks: measures every target and says which are met.
 
 Writes everything to build/bench/targets.json; `--markdown` turns that file into the table of
-docs/performance.md. The machine should have nothing else to do meanwhile.
+docs/performance.md. The machine should have nothing else to do meanwhile. The last line names what
+was not measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -19,14 +21,14 @@ from pathlib import Path
 
 from mydist.bench.results import format_table
 
-from .results import Results
+from .results import Results, format_figures
 from .suites import ROOT, SUITES, Setting, SuiteFailed
 from .targets import TARGETS, Target
-from .verdicts import format_markdown, format_text, from_json, judge, to_json
+from .verdicts import format_markdown, format_text, from_json, judge, not_measured, to_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 when a suite failed, but not when a target is missed."""
+    """Returns the exit code: 1 when something was not measured, but not when a target is missed."""
     options = _parser().parse_args(arguments)
     if options.markdown:
         print(_markdown(options.json))
@@ -34,10 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [target for target in TARGETS if not options.only or target.row in options.only]
     setting = Setting(options.core, options.json.parent.resolve(), options.smoke)
     setting.folder.mkdir(parents=True, exist_ok=True)
-    results, failed = _measure(chosen, setting, options.minutes * 60)
+    results, failed = _measure(chosen, setting, options.minutes)
     verdicts = judge(chosen, results)
     for name, rows in results.rows.items():
         print(f"{name}:\n{format_table(rows)}\n")
+    for name, figures in results.figures.items():
+        print(f"{name}:\n{format_figures(figures)}\n")
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(),
@@ -50,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"all figures: {options.json}")
-    return 1 if failed else 0
+    missing = [] if options.smoke else not_measured(verdicts)
+    if missing:
+        print(f"NOT MEASURED, {len(missing)} of {len(verdicts)}: {'; '.join(missing)}")
+    return 1 if failed or missing else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--smoke", action="store_true", help="run everything as small as can be; measures nothing"
     )
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="what is not measured by then is left out"
+        "--minutes", type=float, help="what is not measured by then is left out [no limit]"
     )
     parser.add_argument("--json", type=Path, default=ROOT / "build/bench/targets.json")
     parser.add_argument(
@@ -78,16 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(chosen: Sequence[Target], setting: Setting, budget_s: float) -> tuple[Results, bool]:
+def _measure(
+    chosen: Sequence[Target], setting: Setting, minutes: float | None
+) -> tuple[Results, bool]:
     """What the suites of the chosen targets found, and whether one failed."""
     results, failed = Results(), False
-    end = time.monotonic() + budget_s
+    end = math.inf if minutes is None else time.monotonic() + minutes * 60
     needed = {target.suite for target in chosen}
     for name in [name for name in SUITES if name in needed]:
         started = time.monotonic()
         left = end - started
         if left <= 0:
-            results.reasons[name] = f"the {budget_s / 60:g} minutes were over, see --minutes"
+            results.reasons[name] = f"the {minutes:g} minutes were over, see --minutes"
             continue
         try:
             SUITES[name](replace(setting, timeout_s=min(setting.timeout_s, left)), results)

@@ -9,11 +9,16 @@ from .results import Results
 from .targets import Target
 
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
+# The target lies within what the figure may really be: the run cannot tell.
+UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table; `reason` says why a figure was not measured."""
+    """One line of the table.
+
+    `reason` says why a figure was not measured; `interval` is what it may really be, if known.
+    """
 
     row: str
     what: str
@@ -23,11 +28,15 @@ class Verdict:
     measured: float | None
     verdict: str
     reason: str = ""
+    interval: Sequence[float] | None = None
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """Row, what, target, measured, verdict."""
         sign = {"<=": "≤", ">=": "≥", "==": "="}[self.relation]
         measured = "-" if self.measured is None else _number(self.measured, self.unit)
+        if self.interval is not None:
+            low, high = self.interval
+            measured += f" ({low:.2f} to {high:.2f})"
         return (
             self.row,
             self.what,
@@ -49,8 +58,11 @@ def _judge(target: Target, results: Results) -> Verdict:
         reason = results.reasons.get(target.suite) or target.missing
     else:
         verdict = MET if target.is_met(value) else MISSED
+    interval = target.interval(results)
+    if interval is not None and target.is_met(interval[0]) != target.is_met(interval[1]):
+        verdict = UNDECIDED
     facts = (target.row, target.what, target.relation, target.target, target.unit)
-    return Verdict(*facts, value, verdict, reason)
+    return Verdict(*facts, value, verdict, reason, interval)
 
 
 def _number(value: float, unit: str) -> str:
@@ -84,10 +96,16 @@ def format_markdown(verdicts: Sequence[Verdict]) -> str:
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """How many there are of each verdict."""
-    counts = {
-        word: sum(v.verdict == word for v in verdicts) for word in (MET, MISSED, NOT_MEASURED)
-    }
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
+    words = (MET, MISSED, UNDECIDED, NOT_MEASURED)
+    counts = {word: sum(v.verdict == word for v in verdicts) for word in words}
+    return ", ".join(
+        f"{count} {word}" for word, count in counts.items() if count or word != UNDECIDED
+    )
+
+
+def not_measured(verdicts: Sequence[Verdict]) -> list[str]:
+    """Row, subject and reason of each that has no figure."""
+    return [f"{v.row} {v.what} ({v.reason})" for v in verdicts if v.verdict == NOT_MEASURED]
 
 
 def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, object]]:

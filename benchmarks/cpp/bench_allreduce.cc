@@ -1,10 +1,12 @@
-// bench_allreduce: allreduce of float32 tensors as the core does it, next to Open MPI, Gloo and the
-// memory's own speed, in one run on the same pinned cores. Prints JSON rows as mydist.bench does.
+// bench_allreduce: allreduce of float32 tensors as the core does it, alone and through the engine,
+// next to Open MPI, Gloo and the memory's own speed, in one run on the same pinned cores. Prints
+// JSON rows as mydist.bench does.
 //   bench_allreduce --ranks 2 --sizes 8,65536,4194304
 //   mpirun -np 2 --bind-to none bench_allreduce --sizes …      (with Open MPI)
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -121,6 +123,7 @@ std::vector<Entry> MakeEntries(Ranks* ranks, int64_t bytes) {
   entries.push_back(MakeMemoryPass(ranks, bytes, false));
   entries.push_back(MakeMydist(ranks, bytes, true));
   entries.push_back(MakeMydist(ranks, bytes, false));
+  entries.push_back(MakeEngine(ranks, bytes));
   entries.push_back(MakeOpenMpi(ranks, bytes));
   entries.push_back(MakeGloo(ranks, bytes));
   return entries;
@@ -146,6 +149,7 @@ Status Compare(Ranks* ranks, const Options& options) {
   if (!status.ok()) std::fprintf(stderr, "bench_allreduce: %s\n", status.message().c_str());
   MYDIST_RETURN_IF_ERROR(status);
   if (ranks->rank() == 0) PrintRows(contest, ranks->size());
+  for (Contender* const contender : contenders) MYDIST_RETURN_IF_ERROR(contender->Leave());
   return Status::Ok();
 }
 
@@ -166,7 +170,10 @@ int Main(int argc, char** argv) {
   }
   const bool success = Compare(ranks.get(), options).ok();
   std::fflush(stdout);
-  return ranks->Finish(success);
+  const int code = ranks->Finish(success);
+  // After a failure threads of a contender may still run.
+  if (!success) std::_Exit(code);
+  return code;
 }
 
 }  // namespace

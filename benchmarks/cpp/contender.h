@@ -34,6 +34,10 @@ class Contender {
   }
   // Calls take at least tens of microseconds.
   virtual bool IsSlow() const { return false; }
+  // Whether calls cost by now what they are going to cost; the same on all ranks.
+  virtual bool IsSettled() const { return true; }
+  // The last call, unless something failed.
+  virtual Status Leave() { return Status::Ok(); }
 };
 
 // Null with a reason when it cannot run here; the same on all ranks.
@@ -43,8 +47,11 @@ struct Entry {
   std::string reason;
 };
 
-// In tensors that only their own rank maps, and in tensors that all ranks of the host map.
+// The collectives of the core alone: in tensors that only their own rank maps, and in tensors that
+// all ranks of the host map.
 Entry MakeMydist(Ranks* ranks, int64_t bytes, bool in_arena);
+// The same in tensors that all ranks map, through the engine: submitted and waited for.
+Entry MakeEngine(Ranks* ranks, int64_t bytes);
 Entry MakeOpenMpi(Ranks* ranks, int64_t bytes);
 // The ring algorithm over TCP on the loopback interface.
 Entry MakeGloo(Ranks* ranks, int64_t bytes);

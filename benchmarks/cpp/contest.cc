@@ -16,6 +16,9 @@ constexpr int64_t kLineFloats = 32;  // 128 bytes.
 constexpr int kPatternPeriod = 7;
 constexpr int64_t kRowFloats = kPatternPeriod * kLineFloats * 4;
 constexpr int kWarmUpCount = 2;
+// Of a contender that has not settled: no more of them, and no more bytes.
+constexpr int64_t kMaxWarmUpCount = 1000;
+constexpr int64_t kMaxWarmUpBytes = int64_t{64} << 20;
 // Tensors of the calls that are timed together stay in the L2 cache.
 constexpr int64_t kTogetherBytes = int64_t{128} << 10;
 constexpr int kMaxTogether = 32;
@@ -95,11 +98,17 @@ Status Contest::Run() {
 }
 
 Status Contest::TakeTurn(const Turn& turn, Outcome* outcome) {
+  const int64_t bytes = turn.samples.calls * turn.count * int64_t{sizeof(float)};
+  const int64_t most = std::min(kMaxWarmUpCount, kMaxWarmUpBytes / bytes) * plan_.effort / 100;
+  int index = 0;
+  while (index < kWarmUpCount || (index < most && !turn.contender->IsSettled())) {
+    MYDIST_RETURN_IF_ERROR(TakeSample(turn, index++).status());
+  }
+  spent_ = {};
   std::vector<double> mine_us;
-  for (int i = 0; i < kWarmUpCount + turn.samples.count; ++i) {
-    if (i == kWarmUpCount) spent_ = {};
-    MYDIST_ASSIGN_OR_RETURN(const double elapsed_us, TakeSample(turn, i));
-    if (i >= kWarmUpCount) mine_us.push_back(elapsed_us / turn.samples.calls);
+  for (int i = 0; i < turn.samples.count; ++i) {
+    MYDIST_ASSIGN_OR_RETURN(const double elapsed_us, TakeSample(turn, index++));
+    mine_us.push_back(elapsed_us / turn.samples.calls);
   }
   spent_.calls = static_cast<int64_t>(turn.samples.calls) * turn.samples.count;
   return Share(mine_us, spent_, outcome);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mydist as md
+from mydist.bench.results import Measured, quantile
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,16 @@ class JobArguments:
 def parse_arguments() -> JobArguments:
     """From the command line."""
     return JobArguments(Path(sys.argv[1]), "--smoke" in sys.argv[2:])
+
+
+def times(name: str, measured: Measured) -> dict[str, float]:
+    """NAME_us, the median, NAME_min_us and NAME_p99_us."""
+    ordered = sorted(measured.times_us)
+    return {
+        f"{name}_us": quantile(ordered, 0.5),
+        f"{name}_min_us": ordered[0],
+        f"{name}_p99_us": quantile(ordered, 0.99),
+    }
 
 
 def write_figures(arguments: JobArguments, figures: dict[str, float]) -> None:

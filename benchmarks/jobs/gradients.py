@@ -4,27 +4,36 @@
 
 There is no network: a backward pass gives every parameter a gradient that was made before, so what
 a pass takes beyond the same without any exchange is the time of communication. Both average; every
-gradient is checked after every pass. Rounds take turns between `zero_grad(set_to_none=True)`, where
-backward hands its gradients over, and `False` ("kept"), where it adds them to what lies there.
+gradient is checked after every pass. Two races: with `zero_grad(set_to_none=True)`, where backward
+hands its gradients over and each is copied to its slot, and with `False` ("kept"), where it adds
+them to what lies there. Counted apart: bytes copied to the slots, and bytes packed to fuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
 from benchmarks.jobs.resnet50 import parameter_shapes
 from mydist.bench.contest import Stopwatch, share
-from mydist.bench.implementations import TorchGloo, close_torch_gloo
+from mydist.bench.implementations import Mydist, TorchGloo, close_torch_gloo
 from mydist.bench.problem import WrongResult, offset
-from mydist.bench.results import Measured, median
+from mydist.bench.results import Measured
 
 _WARM_UPS = 3
+
+
+class Moved(NamedTuple):
+    """Bytes of gradients: copied to the slots or back, and packed to be reduced together."""
+
+    copied: int
+    packed: int
 
 
 class Parameters(nn.Module):
@@ -48,9 +57,16 @@ class Contestant:
         forward: nn.Module,
         complete: Callable[[], object],
         zero: Callable[..., object],
+        copied_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.parameters, self.forward = parameters, forward
         self.complete, self.zero = complete, zero
+        self.copied_bytes = copied_bytes
+        self._ranks = Mydist()
+
+    def moved_bytes(self) -> Moved:
+        """What mydist has copied so far."""
+        return Moved(self.copied_bytes(), md.stats().get("pack_bytes", 0))
 
     def lay_zeros(self) -> None:
         """Gives every parameter a gradient of its own."""
@@ -67,7 +83,7 @@ class Contestant:
             self.complete()
             return gradients[0]
 
-        md.barrier()
+        self._ranks.barrier()
         watch.time(backward)
 
     def check(self, expected: float, name: str) -> None:
@@ -91,7 +107,13 @@ def contestants(shapes: Sequence[tuple[int, ...]]) -> dict[str, Contestant]:
 
     return {
         "alone": Contestant(alone, alone, nothing, alone.zero_grad),
-        "mydist": Contestant(ours, ours, optimizer.synchronize, optimizer.zero_grad),
+        "mydist": Contestant(
+            ours,
+            ours,
+            optimizer.synchronize,
+            optimizer.zero_grad,
+            optimizer._distribution.path.copied_bytes,
+        ),
         "ddp": Contestant(theirs, parallel, nothing, parallel.zero_grad),
     }
 
@@ -105,39 +127,44 @@ class Race:
         self.gradients = [torch.empty(shape) for shape in shapes]
 
     def run(self, kept: bool) -> dict[str, float]:
-        """Milliseconds of each, times beyond "alone", their ratio, and bytes packed per pass."""
+        """Microseconds of each, medians beyond "alone", their ratio, bytes copied per pass."""
         found = {name: Measured() for name in self.field}
-        packed = 0
+        copied = packed = 0
         for _ in range(self.rounds):
             for name in self.field:
-                measured, bytes_packed = self._round(name, kept)
+                measured, moved = self._round(name, kept)
                 found[name].add(measured)
-                packed += bytes_packed if name == "mydist" else 0
-        times = {f"{name}_us": median(measured.times_us) for name, measured in found.items()}
-        ours, theirs = (times[f"{name}_us"] - times["alone_us"] for name in ("mydist", "ddp"))
-        figures = {**times, "mydist_beyond_us": ours, "ddp_beyond_us": theirs}
+                if name == "mydist":
+                    copied, packed = copied + moved.copied, packed + moved.packed
+        figures: dict[str, float] = {}
+        for name, measured in found.items():
+            figures |= times(name, measured)
+        ours, theirs = (figures[f"{name}_us"] - figures["alone_us"] for name in ("mydist", "ddp"))
+        figures |= {"mydist_beyond_us": ours, "ddp_beyond_us": theirs}
         figures["ratio"] = theirs / max(ours, 1.0)
+        figures["copied_bytes"] = copied / (self.rounds * self.passes)
         if "pack_bytes" in md.stats():
             figures["pack_bytes"] = packed / (self.rounds * self.passes)
         return figures
 
-    def _round(self, name: str, kept: bool) -> tuple[Measured, int]:
-        """The times, and how many bytes mydist has packed meanwhile."""
+    def _round(self, name: str, kept: bool) -> tuple[Measured, Moved]:
+        """The times, and what mydist has copied meanwhile."""
         contestant = self.field[name]
         if kept:
             contestant.lay_zeros()
-        watch, before = Stopwatch(), 0
+        watch, before = Stopwatch(), Moved(0, 0)
         for index in range(_WARM_UPS + self.passes):
             if index == _WARM_UPS:
-                watch, before = Stopwatch(), md.stats().get("pack_bytes", 0)
+                watch, before = Stopwatch(), contestant.moved_bytes()
             for gradient in self.gradients:
                 gradient.fill_(offset(md.rank(), index))
             contestant.run_pass(self.gradients, kept, watch)
             offsets = [offset(rank, index) for rank in range(md.size())]
             average = sum(offsets) / md.size()
             contestant.check(offsets[md.rank()] if name == "alone" else average, name)
-        packed = md.stats().get("pack_bytes", 0) - before
-        return share(watch.measured), packed
+        after = contestant.moved_bytes()
+        moved = Moved(after.copied - before.copied, after.packed - before.packed)
+        return share(watch.measured), moved
 
 
 def measure(arguments: JobArguments) -> dict[str, float]:

@@ -13,10 +13,10 @@ import os
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
 from mydist.bench.contest import Stopwatch, pin_to_core, share
 from mydist.bench.problem import WrongResult
-from mydist.bench.results import Measured, quantile
+from mydist.bench.results import Measured
 
 _WARM_UPS = 100
 
@@ -39,7 +39,7 @@ def poll_for(data: torch.Tensor) -> torch.Tensor:
 def measure(arguments: JobArguments) -> dict[str, float]:
     """Medians and 99th percentiles in microseconds."""
     data = torch.zeros(1)
-    figures = {}
+    figures: dict[str, float] = {}
     found = {"caller": Measured(), "thread": Measured()}
     for name, call in (("caller", wait_for), ("thread", poll_for)):
         watch = Stopwatch()
@@ -52,11 +52,8 @@ def measure(arguments: JobArguments) -> dict[str, float]:
                 raise WrongResult(f"{name}: got {data.item()}, expected {index * md.size()}")
         found[name].add(share(watch.measured))
     for name, measured in found.items():
-        ordered = sorted(measured.times_us)
-        figures[f"{name}_us"] = quantile(ordered, 0.5)
-        figures[f"{name}_min_us"] = ordered[0]
-        figures[f"{name}_p99_us"] = quantile(ordered, 0.99)
-        figures[f"{name}_switches"] = measured.context_switches / len(ordered)
+        figures |= times(name, measured)
+        figures[f"{name}_switches"] = measured.context_switches / len(measured.times_us)
     return figures
 
 

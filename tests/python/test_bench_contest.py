@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from mydist.bench.contest import Plan, Stopwatch, measure
+from mydist.bench.contest import Plan, Stopwatch, measure, run_size
 from mydist.bench.implementations import Call, Falsified
 from mydist.bench.problem import Problem, WrongResult
 from mydist.bench.results import Measured
@@ -20,8 +20,11 @@ LARGE = 128 << 10
 class Recorded:
     """Right on one rank, where allreduce changes nothing."""
 
-    def __init__(self, name: str, log: list[str], wrong_at: int | None = None) -> None:
+    def __init__(
+        self, name: str, log: list[str], wrong_at: int | None = None, settles_after: int = 0
+    ) -> None:
         self.name, self._log, self._wrong_at, self._calls = name, log, wrong_at, 0
+        self._settles_after = settles_after
 
     def prepare(self, problem: Problem) -> Call:
         self._log.append(f"{self.name}:{problem.shape.size_bytes}")
@@ -36,6 +39,13 @@ class Recorded:
 
     def barrier(self) -> None:
         pass
+
+    def is_settled(self) -> bool:
+        return self.calls >= self._settles_after
+
+    @property
+    def calls(self) -> int:
+        return self._calls
 
 
 class Separate:
@@ -74,6 +84,20 @@ def test_rows_have_costs_and_the_bound_of_the_same_run() -> None:
     assert large.efficiency == pytest.approx(large.bound_us / 5.0)
     assert large.context_switches == pytest.approx(8.0 / 6)
     assert large.cpu_seconds_per_gb == pytest.approx(4.0 / (6 * LARGE / 1e9))
+
+
+@pytest.mark.parametrize(
+    ("size", "settles_after", "warm_ups"),
+    # At least two; until it has settled; at most as many as take little time.
+    [(8, 0, 2), (8, 50, 50), (8, 5000, 1000), (8 << 20, 50, 8), (64 << 20, 50, 2), (0, 5000, 1000)],
+)
+def test_times_are_taken_once_calls_have_settled(
+    size: int, settles_after: int, warm_ups: int
+) -> None:
+    contender = Recorded("a", [], settles_after=settles_after)
+    measured = run_size(Plan("allreduce", [size], torch.float32, 1, 3), contender, size)
+    assert len(measured.times_us) == 3
+    assert contender.calls == warm_ups + 3
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1, 4])

@@ -78,6 +78,47 @@ def test_figures_at_their_limits() -> None:
     assert verdicts(0.01, 1) == ["missed", "missed"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [((-0.5, 0.75), "met"), ((-0.5, 1.25), "undecided"), ((1.25, 3.0), "missed")],
+)
+def test_a_figure_that_may_be_on_either_side_is_not_decided(
+    ends: tuple[float, float], verdict: str
+) -> None:
+    from benchmarks.results import Results
+    from benchmarks.targets import RECORDING, TARGETS
+    from benchmarks.verdicts import judge, summary
+
+    low, high = ends
+    figures = {"timeline_percent": (low + high) / 2}
+    figures |= {"timeline_low_percent": low, "timeline_high_percent": high}
+    verdicts = judge(TARGETS, Results(figures={RECORDING: figures}))
+    (found,) = [v for v in verdicts if v.what == "timeline on, slower by"]
+    assert found.verdict == verdict
+    assert found.cells()[3] == f"{(low + high) / 2:.2f} % ({low:.2f} to {high:.2f})"
+    assert f"1 {verdict}" in summary(verdicts)
+
+
+def test_the_interval_of_a_median_is_that_of_the_binomial_distribution() -> None:
+    from benchmarks.jobs.recording_cost import interval
+
+    # Of 100 values the true median lies between the 40th and the 61st with a probability of 96 %.
+    assert interval([float(n) for n in range(100, 0, -1)]) == (40.0, 61.0)
+    assert interval([2.0, 1.0]) == (1.0, 2.0)
+
+
+def test_medians_have_their_spread_beside_them() -> None:
+    from benchmarks.jobs.figures import times
+    from benchmarks.results import format_figures
+
+    figures = {**times("step", Measured([float(n) for n in range(1, 102)])), "ratio": 2.5}
+    assert figures == {"step_us": 51.0, "step_min_us": 1.0, "step_p99_us": 100.0, "ratio": 2.5}
+    assert format_figures(figures).splitlines() == [
+        "  step_us     51.00 (min 1.00, p99 100.00)",
+        "  ratio       2.50",
+    ]
+
+
 def test_the_json_file_becomes_the_table_of_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,9 +145,37 @@ def test_what_there_is_no_time_for_is_named(
     from benchmarks.__main__ import main
 
     path = tmp_path / "targets.json"
-    assert main(["--only", "A9", "--minutes", "0", "--json", str(path)]) == 0
-    assert "not measured: the 0 minutes were over, see --minutes" in capsys.readouterr().out
+    assert main(["--only", "A9", "--minutes", "0", "--json", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    reason = "the 0 minutes were over, see --minutes"
+    assert lines[-1] == (
+        f"NOT MEASURED, 2 of 2: A9 control messages per step ({reason}); "
+        f"A9 idle wake-ups per second ({reason})"
+    )
     assert json.loads(path.read_text())["rows"] == {}
+
+
+def test_without_a_limit_every_suite_is_given_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import suites
+    from benchmarks.__main__ import main
+    from benchmarks.results import Results
+
+    given: list[float] = []
+
+    def steady(setting: suites.Setting, results: Results) -> None:
+        given.append(setting.timeout_s)
+        results.figures["steady"] = {"messages_per_step": 0.0, "idle_wakeups": 0.0}
+
+    monkeypatch.setitem(suites.SUITES, "steady", steady)
+    arguments = ["--only", "A9", "--json", str(tmp_path / "targets.json")]
+    assert main(arguments) == 0
+    assert main([*arguments, "--minutes", "2"]) == 0
+    usual, limited = given
+    assert usual == suites.Setting.timeout_s
+    assert 60 < limited <= 120
+    assert "NOT MEASURED" not in capsys.readouterr().out
 
 
 def test_resnet50_has_its_161_parameters() -> None:
