@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import torch
 
+# What /proc calls a file that never had a name, or has it no more.
+_ARENA = re.compile(r"/dev/shm/(#\d+|mydist-[0-9a-f]{32}) \(deleted\)")
+
 
 def is_arena(path: str) -> bool:
-    """Whether a name that /proc gives a file is an arena's: in /dev/shm, and no name any more."""
-    return path.startswith("/dev/shm/") and path.endswith(" (deleted)")
+    """Whether a name that /proc gives a file is an arena's; Open MPI has files there as well."""
+    return _ARENA.fullmatch(path) is not None
 
 
 def mapped_arenas(pid: str) -> dict[range, str]:

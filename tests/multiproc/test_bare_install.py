@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from multiproc.job import WORKERS, job_environment, launcher_command, run
 from multiproc.test_starts import expect_ranks
 
 HELLO = str(WORKERS / "hello.py")
+TRAIN = str(WORKERS / "small_memory.py")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,42 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_four_ranks_need_nothing_else(bare: dict[str, str]) -> None:
     outcome = run(launcher_command(4, "local", HELLO), timeout=90, env=bare).expect_success()
     expect_ranks(outcome.output, 4, "local")
+
+
+def test_ranks_train_as_with_all_plugins(bare: dict[str, str]) -> None:
+    def losses(env: dict[str, str]) -> list[float]:
+        outcome = run(launcher_command(2, "local", TRAIN, "64", "6"), timeout=90, env=env)
+        (report,) = re.findall(r"TRAINED (\{.*\})", outcome.expect_success().output)
+        trained = json.loads(report)
+        assert trained["backend"] == "local"
+        found: list[float] = trained["losses"]
+        return found
+
+    trained = losses(bare)
+    assert len(set(trained)) == 6  # They change with the parameters.
+    assert trained == losses({})
+
+
+def needed_libraries(path: Path) -> list[str]:
+    """What the dynamic linker loads with this file."""
+    done = subprocess.run(
+        ["readelf", "--dynamic", "--wide", str(path)], capture_output=True, text=True, check=True
+    )
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", done.stdout)
+
+
+def test_only_the_plugins_need_other_libraries() -> None:
+    package = Path(mydist.__file__).parent
+    (extension,) = package.glob("_C*.so")
+    core = package / "lib" / "libmydist.so"
+    for file in (extension, core):
+        needed = needed_libraries(file)
+        assert any(name.startswith("libc.so") for name in needed), needed  # They are read at all.
+        foreign = ("mpi", "gloo", "open-pal", "open-rte")
+        assert not [name for name in needed if any(word in name for word in foreign)], needed
+    assert "libmydist.so" in needed_libraries(extension)
+    for plugin in package.glob("lib/libmydist_mpi*.so"):
+        assert any("libmpi" in name for name in needed_libraries(plugin))
 
 
 def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:

@@ -59,3 +59,12 @@ def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> Non
     for rank in range(NP - 1):
         path = tmp_path / f"rank{rank}.txt"
         assert not path.exists() or path.read_text() != "no error"
+
+
+def test_a_stopped_rank_keeps_nobody_from_its_error(tmp_path: Path) -> None:
+    """Nor does what it writes when it goes on reach memory that is in use again."""
+    worker = str(WORKERS / "stopped_and_killed.py")
+    launch(NP, "local", worker, str(tmp_path), timeout=120).expect_success()
+    learned = (tmp_path / "learned").read_text()
+    assert learned.startswith("PeerLostError") and "rank 1 " in learned, learned
+    assert (tmp_path / "memory").read_text() == "intact"

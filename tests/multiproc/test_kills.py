@@ -9,6 +9,7 @@ import random
 import re
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,8 +114,20 @@ def expect_killed(outcome: Outcome, victim: int) -> None:
 @pytest.mark.parametrize("number", range(len(ROUNDS)))
 @pytest.mark.usefixtures("nothing_is_left")
 def test_a_rank_is_killed(number: int, tmp_path: Path) -> None:
-    chance = random.Random(number)
-    phase, victim = ROUNDS[number], chance.randrange(3)
+    expect_survived(ROUNDS[number], random.Random(number), tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_rank_is_killed_at_a_moment_not_tried_before(tmp_path: Path) -> None:
+    seed = time.time_ns()
+    print(f"random.Random({seed})")  # With which a failure can be repeated.
+    chance = random.Random(seed)
+    expect_survived(chance.choice(list(MOMENTS)), chance, tmp_path)
+
+
+def expect_survived(phase: str, chance: random.Random, tmp_path: Path) -> None:
+    """One rank of three is killed in this phase."""
+    victim = chance.randrange(3)
     moment = (phase, chance.randint(1, MOMENTS[phase]), chance.randrange(200_000))
     outcome, reports = run_doomed(3, "local", tmp_path, victim, moment)
     expect_killed(outcome, victim)
@@ -139,6 +152,21 @@ def test_a_rank_is_killed_on_one_host_of_gloo(victim: int, tmp_path: Path) -> No
     assert set(reports) == {0, 1, 2} - {victim}, outcome.output
     for text in reports.values():
         assert "PeerLostError" in text and f"rank {victim} " in text, text
+
+
+# mpirun takes the others down, perhaps before they can report.
+@pytest.mark.parametrize("backend", ["mpi"])
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_rank_is_killed_on_one_host_of_mpi(victim: int, backend: str, tmp_path: Path) -> None:
+    moment = ("work", 20 + victim, 10_000 * victim)
+    outcome, reports = run_doomed(3, backend, tmp_path, victim, moment, MYDIST_SHARED_MEMORY="1")
+    assert outcome.code != 0, outcome.output
+    assert f"rank {victim} " in outcome.output and "signal 9" in outcome.output, outcome.output
+    assert len(arenas_of(tmp_path)) == 1
+    assert victim not in reports
+    for text in reports.values():
+        assert "PeerLostError" in text, text
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])

@@ -23,16 +23,76 @@ SHARED: dict[str, dict[str, str]] = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     **{kernels: {"MYDIST_SIMD": kernels} for kernels in KERNELS},
 }
+# What is refused once stays so: they come last, in this order.
+REFUSED = {
+    f"refused {call}": {
+        "TEST_REFUSED_CALLS": f"process_vm_{call}",
+        "MYDIST_CROSS_MEMORY_ATTACH": "on",
+        "MYDIST_LOG_LEVEL": "info",
+    }
+    for call in ("writev", "readv")
+}
 SOCKETS = {"MYDIST_SHARED_MEMORY": "0", "MYDIST_CONTROLLER": "gloo"}
 # Sums over several hosts have another order (docs/decisions/0012), the same for all these.
 HOSTS = {"MYDIST_CONTROLLER": "gloo", "TEST_RANKS_PER_HOST": "2", "MYDIST_SHARED_MEMORY": "1"}
+NO_MEMORY = {"MYDIST_SHARED_MEMORY": "0", "MYDIST_HIERARCHICAL_ALLREDUCE": "1"}
+# Over MPI alone, and where it carries what shared memory does not.
+MPI = {"messages": {"MYDIST_SHARED_MEMORY": "0"}, "start": {"MYDIST_SHARED_MEMORY": "1"}}
+MPI_HOSTS = {
+    "messages": {"TEST_RANKS_PER_HOST": "2"} | NO_MEMORY,
+    "hosts": {"TEST_RANKS_PER_HOST": "2", "MYDIST_SHARED_MEMORY": "1"},
+}
 
 
-def by_path(np: int, folder: Path, paths: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """What each rank reports of each path."""
-    env = {"MYDIST_CONTROLLER": "auto"}
-    launch(np, "local", EVERY_PATH, str(folder), json.dumps(paths), timeout=200, env=env)
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(np)]
+def by_path(
+    np: int, folder: Path, paths: dict[str, dict[str, str]], backend: str = "local"
+) -> tuple[list[dict[str, Any]], str]:
+    """What each rank reports of each path, and the output."""
+    env = {"MYDIST_CONTROLLER": "auto"} if backend == "local" else {}
+    worker = (EVERY_PATH, str(folder), json.dumps(paths))
+    run = launch(np, backend, *worker, timeout=200, env=env)
+    run.expect_success()
+    ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(np)]
+    return ranks, run.output
+
+
+def expect_equal_bits_over_mpi(
+    ranks: list[dict[str, Any]], folder: Path, paths: dict[str, dict[str, str]]
+) -> None:
+    """MPI has a launcher of its own, hence a job of its own; `paths` lay out hosts as `ranks`."""
+    folder = folder / "mpi"
+    folder.mkdir()
+    for rank, report in enumerate(by_path(len(ranks), folder, paths, "mpi")[0]):
+        assert report.keys() == paths.keys()
+        for name, path in report.items():
+            for other in ranks[rank]:
+                wanted = ranks[rank][other]["results"]
+                assert path["results"].keys() == wanted.keys()
+                different = [call for call in wanted if path["results"][call] != wanted[call]]
+                assert not different, f"rank {rank}, {name} over MPI, {other}: {different}"
+
+
+def expect_only_sums_to_differ(
+    flat: dict[str, str], one_host: dict[str, str], by_host: dict[str, str]
+) -> None:
+    """What docs/backends.md says of the two orders."""
+    assert flat == one_host
+    different = {call for call in flat if flat[call] != by_host[call]}
+    assert "Sum 70000 torch.float32" in different
+    summing = (
+        "Sum",
+        "Average",
+        "Product",
+        "scaled",
+        "in place",
+        "grouped",
+        "flown",
+        "repeated",
+        "reduce",
+    )
+    integers = ("torch.int32", "torch.uint8")
+    unexpected = {c for c in different if not c.startswith(summing) or c.endswith(integers)}
+    assert not unexpected
 
 
 def expect_equal_bits(ranks: list[dict[str, Any]], paths: dict[str, dict[str, str]]) -> None:
@@ -61,16 +121,29 @@ def test_results_do_not_depend_on_the_path(np: int, tmp_path: Path) -> None:
     paths = dict(SHARED)
     if "gloo" not in missing_backends():
         paths["sockets"] = SOCKETS
-    ranks = by_path(np, tmp_path, paths)
+    paths |= REFUSED
+    ranks, output = by_path(np, tmp_path, paths)
     expect_equal_bits(ranks, paths)
+    if np == 3 and "mpi" not in missing_backends():
+        expect_equal_bits_over_mpi(ranks, tmp_path, MPI)
     if np > 1:  # The paths are what they are called.
         assert "process_vm_readv" in ranks[0]["attach"]["path"]
         assert "process_vm_readv" not in ranks[0]["slots"]["path"]
+        for call in ("writev", "readv"):
+            refusal = f"process_vm_{call} was refused: Operation not permitted"
+            assert refusal in ranks[0][f"refused {call}"]["path"]
+            assert output.count(refusal) == 1, output
 
 
 @pytest.mark.parametrize("backend", ["gloo"])
 def test_results_across_hosts_do_not_depend_on_the_path(backend: str, tmp_path: Path) -> None:
     paths = {name: HOSTS | path for name, path in SHARED.items()}
-    no_memory = {"MYDIST_SHARED_MEMORY": "0", "MYDIST_HIERARCHICAL_ALLREDUCE": "1"}
-    paths["sockets"] = HOSTS | no_memory
-    expect_equal_bits(by_path(4, tmp_path, paths), paths)
+    paths["sockets"] = HOSTS | NO_MEMORY
+    others = {"flat": HOSTS | {"MYDIST_HIERARCHICAL_ALLREDUCE": "0"}, "one host": SOCKETS}
+    ranks, _ = by_path(4, tmp_path, paths | others)
+    for report in ranks:
+        flat, one_host = (report.pop(name)["results"] for name in others)
+        expect_only_sums_to_differ(flat, one_host, report["auto"]["results"])
+    expect_equal_bits(ranks, paths)
+    if "mpi" not in missing_backends():
+        expect_equal_bits_over_mpi(ranks, tmp_path, MPI_HOSTS)

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 import mydist
 from multiproc.checks.models import expect_equal_parameters
+from multiproc.cores import has_a_core_each
 from multiproc.registry import check
 
 # More than enough for ten equal steps, also when earlier checks have made the job wait longer.
 SETTLING_STEPS = 300
 STEPS = 50
-SHORT = 10  # Steps, of which a machine that is busy otherwise disturbs few.
-WINDOWS = 200
+TIMED_STEPS = 1000
+MOST_STEPS = 40 * TIMED_STEPS
+ENOUGH = 400  # Steps that all ranks begin at once; nearly all do when the machine is free.
+AT_ONCE = 25e-6  # Seconds; a rank that waits looks for twice as long before it sleeps.
 
 
 def other_hosts() -> int:
@@ -96,33 +100,70 @@ def a_training_step_takes_no_control_messages() -> None:
     expect_equal_parameters(model)
 
 
-def has_a_core_each() -> bool:
-    """Whether the ranks of this host may each use a core of their own all the time."""
-    if mydist.local_size() > len(os.sched_getaffinity(0)):
-        return False
-    quotas = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-    limits = [path.read_text("ascii").split()[0] for path in quotas if path.exists()]
-    return all(limit in ("max", "-1") for limit in limits)
+@dataclass(frozen=True)
+class TimedStep:
+    """A step of one rank, and the time since the one before."""
+
+    begin: float  # All ranks of a host read the same clock.
+    seconds: float
+    hand_overs: int
+    wakeups: int
+
+
+def timed_steps(step: Callable[[], None], count: int) -> list[TimedStep]:
+    steps, before = [], mydist.stats()
+    for _ in range(count):
+        begin = time.monotonic()
+        step()
+        after = mydist.stats()
+        hand_overs, wakeups = (after[key] - before[key] for key in ("hand_overs", "wakeups"))
+        steps.append(TimedStep(begin, time.monotonic() - begin, hand_overs, wakeups))
+        before = after
+    return steps
+
+
+def is_punctual(steps: Sequence[TimedStep]) -> bool:
+    """Of all ranks, the same step: whether no other rank made one wait for long enough to sleep."""
+    begins = [step.begin for step in steps]
+    return max(begins) - min(begins) < AT_ONCE
+
+
+@contextmanager
+def on_a_core_of_its_own() -> Iterator[None]:
+    """Keeps this thread where no other rank's is: a busy machine lets two share one, by turns."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[mydist.local_rank()]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @check(min_size=2)
 def a_synchronous_step_wakes_nobody() -> None:
-    """Whoever waits drives the engine. Its thread only looks once a millisecond whether the series
-    is over (WaitPolicy::linger). A rank that gets no core keeps the others waiting for longer than
-    they look themselves, so some of the windows may see a machine that is busy otherwise.
+    """Whoever waits drives the engine, and leaves it to the engine's thread only when it has waited
+    for long, which is another rank's doing or the machine's. That thread looks once a millisecond
+    whether the series is over (WaitPolicy::linger).
     """
     if mydist.local_size() < mydist.size() or not has_a_core_each():
         return  # Then waiting ranks give way, or news comes through a thread of its own.
-    step = synchronous_step()
-    for _ in range(SETTLING_STEPS):
-        step()
-    windows = []
-    for _ in range(WINDOWS):
-        started, before = time.monotonic(), mydist.stats()
-        for _ in range(SHORT):
+    step, mine, punctual = synchronous_step(), [], []
+    with on_a_core_of_its_own():
+        for _ in range(SETTLING_STEPS):
             step()
-        after, milliseconds = mydist.stats(), 1000 * (time.monotonic() - started)
-        hand_overs, wakeups = (after[key] - before[key] for key in ("hand_overs", "wakeups"))
-        windows.append((hand_overs, wakeups, round(milliseconds, 1)))
-    quiet = [w for w in windows if w[0] == 0 and w[1] <= w[2] + 1 and w[1] < SHORT]
-    assert quiet, windows
+        while len(punctual) < ENOUGH and len(mine) < MOST_STEPS:  # Of all ranks alike.
+            everyone = mydist.allgather_object(timed_steps(step, TIMED_STEPS))
+            mine += everyone[mydist.rank()]
+            punctual += [
+                same[mydist.rank()] for same in zip(*everyone, strict=True) if is_punctual(same)
+            ]
+    left = sum(timed.hand_overs > 0 for timed in punctual)
+    woken = sum(timed.wakeups > 0 for timed in punctual)
+    hand_overs, wakeups = sum(t.hand_overs for t in mine), sum(t.wakeups for t in mine)
+    milliseconds = 1000 * sum(t.seconds for t in mine)
+    seen = f"{left=} {woken=} {len(punctual)=} {hand_overs=} {wakeups=} {milliseconds=:.0f}"
+    assert len(punctual) >= ENOUGH, seen
+    # The machine makes a rank late also where no other is.
+    assert left < 0.25 * len(punctual), seen
+    assert woken < 0.4 * len(punctual), seen
+    assert wakeups < milliseconds + 4 * hand_overs + 20, seen

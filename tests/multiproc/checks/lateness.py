@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 import mydist as md
+from multiproc.cores import has_a_core_each
 from multiproc.registry import check
 
 LATE_SECONDS = 1.5
@@ -48,9 +49,12 @@ def expect_idle_wait(collective: Callable[[], object], delay: Callable[[], None]
 
 
 @check(min_size=2)
-def without_a_core_each_nobody_looks_for_long() -> None:
-    if md.local_size() > len(os.sched_getaffinity(0)):
-        assert md.explain().facts["waiting"].choice == "gives up the core at once"
+def who_waits_looks_for_long_only_with_a_core_each() -> None:
+    choice = md.explain().facts["waiting"].choice
+    if has_a_core_each():
+        assert choice == "looks for a moment before it sleeps"
+    elif md.local_size() > len(os.sched_getaffinity(0)):
+        assert choice == "gives up the core at once"
 
 
 @check(min_size=2)

@@ -106,8 +106,13 @@ def work(tell: Tell, rounds: Iterable[int], trains: bool = False) -> None:
     md.barrier()
 
 
+def launched_rank() -> int:
+    """Before init()."""
+    return int(os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
+
+
 def live(folder: Path, victim: int, phase: str, moment: int, looks: int) -> None:
-    rank = int(os.environ["MYDIST_RANK"])
+    rank = launched_rank()
     pretend_hosts()
     if rank == victim and phase == "init":
         with killed_at_call(moment):
@@ -132,7 +137,7 @@ def live(folder: Path, victim: int, phase: str, moment: int, looks: int) -> None
 
 def main() -> None:
     folder, victim, phase, moment, looks = sys.argv[1:]
-    report = Path(folder) / f"rank{os.environ['MYDIST_RANK']}.txt"
+    report = Path(folder) / f"rank{launched_rank()}.txt"
     try:
         live(Path(folder), int(victim), phase, int(moment), int(looks))
     except Exception as error:

@@ -20,6 +20,7 @@ import torch
 from multiproc.checks.ops import REDUCE_OPS
 from multiproc.pretended_hosts import pretend_hosts
 from multiproc.reference import expect_close, expect_equal, make, raw, reduce
+from multiproc.refused_calls import refuse_calls
 
 import mydist as md
 
@@ -202,6 +203,7 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(launched | environment)
         pretend_hosts()
+        refuse_calls()  # For good: what comes later does without them as well.
         try:
             md.init()
         except ValueError as error:

@@ -1,0 +1,68 @@
+"""What containers do to a job, by namespaces: other file systems on /dev/shm, and other pids.
+
+Mount and pid namespaces are allowed to whoever may make a user namespace.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# Their arguments: the command to run.
+_SMALL = 'mount -t tmpfs -o "$1" tmpfs /dev/shm && shift && exec "$@"'
+_MISSING = """
+mount -t tmpfs tmpfs "$1" &&
+for name in null zero random urandom; do
+    touch "$1/$name" && mount --bind "/dev/$name" "$1/$name" || exit
+done &&
+mount --rbind "$1" /dev && shift && exec "$@"
+"""
+# The first process of a pid namespace is deaf to signals, so this is not the rank.
+_FIRST = '"$@"; exit $?'
+_LISTING = '"$@"; code=$?; echo "LEFT [$(ls -A /dev/shm)]"; exit $code'
+
+
+def with_shm(options: str, *command: str) -> list[str]:
+    """The command, with a tmpfs of its own and these mount options on /dev/shm."""
+    return _inside("--mount", _SMALL, options, *command)
+
+
+def without_shm(folder: Path, *command: str) -> list[str]:
+    """The command, in a /dev without /dev/shm; it is put together in the empty folder."""
+    return _inside("--mount", _MISSING, str(folder), *command)
+
+
+def with_own_pids(*command: str) -> list[str]:
+    """The command, which sees no processes but those that it starts."""
+    return _inside("--pid --fork --mount-proc", _FIRST, *command)
+
+
+def with_listing(*command: str) -> list[str]:
+    """The command, and `LEFT [NAMES]` after it: what lies in /dev/shm then."""
+    return ["sh", "-c", _LISTING, "sh", *command]
+
+
+def _inside(namespaces: str, script: str, *arguments: str) -> list[str]:
+    made = ["unshare", "--user", "--map-root-user", *namespaces.split()]
+    return [*made, "sh", "-c", script, "sh", *arguments]
+
+
+@functools.cache
+def _why_not() -> str:
+    command = with_shm("size=1m", *with_own_pids("true"))
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if tried.returncode == 0 else tried.stderr.strip() or f"code {tried.returncode}"
+
+
+def need_namespaces() -> None:
+    """Skips the test where they are denied; fails it where TEST_REQUIRED says they are not."""
+    if not _why_not():
+        return
+    text = f"no mount and pid namespaces here: {_why_not()}"
+    if "namespaces" in os.environ.get("TEST_REQUIRED", "").split(","):
+        pytest.fail(text)
+    pytest.skip(text)

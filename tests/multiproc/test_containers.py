@@ -1,0 +1,104 @@
+"""Whole jobs in containers: whatever is the matter with /dev/shm, they train as any other."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multiproc.conftest import missing_backends
+from multiproc.containers import (
+    need_namespaces,
+    with_listing,
+    with_own_pids,
+    with_shm,
+    without_shm,
+)
+from multiproc.job import WORKERS, Outcome, run
+from multiproc.test_small_memory import GRADIENTS, WORKER, train, warnings_of
+
+PLENTY = "size=256m"
+TRAIN = (sys.executable, WORKER, str(GRADIENTS), "6")
+KILLED = (sys.executable, str(WORKERS / "killed_in_round.py"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_namespaces() -> None:
+    need_namespaces()
+
+
+@pytest.fixture(scope="module")
+def plenty() -> dict[str, Any]:
+    """What a job reports that lacks nothing."""
+    report, warnings = train(2, "256m")
+    assert warnings == [], warnings
+    return report
+
+
+def job(rank_command: Sequence[str]) -> list[str]:
+    """The command of a job of two ranks."""
+    return [sys.executable, "-m", "mydist.launcher", "-np", "2", *rank_command]
+
+
+def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> list[str]:
+    """The warnings about memory of a job that has trained over this backend."""
+    output = outcome.expect_success().output
+    (text,) = re.findall(r"TRAINED (\{.*\})", output)
+    report = json.loads(text)
+    assert report["losses"] == plenty["losses"]
+    assert report["backend"] == backend
+    return warnings_of(output)
+
+
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_ranks_that_do_not_share_memory_run_over_gloo(backend: str, plenty: dict[str, Any]) -> None:
+    assert backend not in missing_backends()
+    rank = with_shm(PLENTY, *with_own_pids(*TRAIN))
+    (warning,) = expect_trained(run(job(rank), timeout=100), plenty, backend)
+    assert "rank 1: " in warning and "containers that do not share it?" in warning
+
+
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> None:
+    (warning,) = expect_trained(run(with_shm("ro", *job(TRAIN)), timeout=100), plenty, backend)
+    assert "no shared memory in /dev/shm: Read-only file system" in warning
+
+
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_without_its_folder(backend: str, plenty: dict[str, Any], tmp_path: Path) -> None:
+    outcome = run(without_shm(tmp_path, *job(TRAIN)), timeout=100)
+    (warning,) = expect_trained(outcome, plenty, backend)
+    assert "no shared memory in /dev/shm: No such file or directory" in warning
+
+
+def test_noexec_is_no_matter(plenty: dict[str, Any]) -> None:
+    options = f"{PLENTY},noexec,nosuid,nodev"
+    outcome = run(with_shm(options, *job(TRAIN)), timeout=100)
+    assert expect_trained(outcome, plenty, "local") == []
+
+
+def in_own_containers(*rank_command: str) -> Outcome:
+    """A job whose ranks do not see each other, but share /dev/shm; what is left there is shown."""
+    command = with_shm(PLENTY, *with_listing(*job(with_own_pids(*rank_command))))
+    return run(command, timeout=100)
+
+
+def test_ranks_that_do_not_see_each_other_share_memory(plenty: dict[str, Any]) -> None:
+    outcome = in_own_containers(*TRAIN)
+    assert expect_trained(outcome, plenty, "local") == []
+    assert "LEFT []" in outcome.output
+
+
+# The rounds in which there is a name. The other rank waits for the dead one until the launcher
+# ends it.
+@pytest.mark.parametrize("number", [4, 5])
+def test_the_name_goes_with_the_rank_that_is_killed(number: int) -> None:
+    outcome = in_own_containers(*KILLED, str(number))
+    assert outcome.code != 0
+    assert re.search(r"NAMES \['mydist-[0-9a-f]{32}'\]", outcome.output), outcome.output
+    assert "LEFT []" in outcome.output, outcome.output
