@@ -260,7 +260,8 @@ Status Engine::Execute(const Group& group) {
     counted_.tensor_bytes += pending->submission.request.shape.ElementCount().value_or(0) *
                              SizeOf(agreement->request.dtype);
   }
-  const std::string op_name = UpperCase(OpKindName(group.front()->request.op));
+  const std::string op_name =
+      timeline_.enabled() ? UpperCase(OpKindName(group.front()->request.op)) : "";
   RecordForGroup(group, EventPhase::kEnd, event_name::kFuse);
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
@@ -272,6 +273,7 @@ Status Engine::Execute(const Group& group) {
   ++counted_.batches;
   counted_.tensors += static_cast<int64_t>(group.size());
   const auto named = [&](const Request& request) {
+    if (status.ok()) return status;
     return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'");
   };
   PublishStats();  // Whoever learns that it is complete finds it counted.
