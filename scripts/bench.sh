@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures every target of benchmarks/targets.py and prints target, measured, verdict.
-# Arguments go to `python -m benchmarks`; without any, everything is measured (10 to 20 minutes).
+# Arguments go to `python -m benchmarks`; without any, everything is measured (4 to 20 minutes).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""Builds mydist from this tree, runs what needs a GPU, and prints a short table last.
+
+    scripts/gpu_check.py RESULTS [--files FOLDER] [--minutes 8]
+
+Needs no network. Full logs and results.json go to the folder RESULTS. Python with torch (the one
+that runs this), CMake, Ninja, a C++20 compiler and nvcc have to be there; what else is missing is
+taken from FOLDER, if it holds it:
+
+    *.deb   libgtest-dev, libgmock-dev, googletest: the C++ tests
+            libgloo-dev, libgloo0: the Gloo backend; openmpi-bin, libopenmpi-dev, libopenmpi3 and
+            what they depend on: the MPI backend
+    *.whl   nvidia-nccl-cu13: an NCCL other than torch's
+
+A file too large to be brought in one go may come in pieces, as `split -d` makes them
+(FILE.part00, FILE.part01, …). Exit code 1 when something failed or time ran out; where there is no
+GPU, everything is built, and what needs one is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TREE = ROOT / "build" / "gpu"
+PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "FAILED", "skipped", "NOT RUN"
+# Rows of docs/performance.md that need what is not there yet.
+UNMEASURED = {
+    "G2": "gradients as views of registered memory are not built yet",
+    "G4": "the staged hierarchy has no benchmark yet",
+    "G5": "the torch binding does not take CUDA tensors yet",
+    "G6": "the torch binding does not take CUDA tensors yet",
+    "G7": "NCCL is not behind the engine yet",
+}
+
+
+@dataclass
+class Step:
+    """One line of the table. `needs_gpu`: skipped without one. `reads` tells what came of it."""
+
+    name: str
+    command: Sequence[str]
+    needs_gpu: bool = True
+    reads: Callable[[str], str] = lambda output: ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What became of a step: one of the words above, seconds, and a few more words."""
+
+    name: str
+    verdict: str
+    seconds: float = 0.0
+    detail: str = ""
+
+
+def join_pieces(folder: Path) -> list[Path]:
+    """Puts files together that came in pieces; returns all files of the folder."""
+    for first in sorted(folder.glob("*.part00")):
+        whole = first.with_suffix("")
+        with whole.open("wb") as target:
+            for piece in sorted(folder.glob(f"{whole.name}.part*")):
+                target.write(piece.read_bytes())
+    return sorted(path for path in folder.iterdir() if not re.search(r"\.part\d+$", path.name))
+
+
+def unpack(files: Iterable[Path], root: Path, site: Path) -> list[str]:
+    """Debian packages below `root`, wheels into `site`; the names of both."""
+    names = []
+    for path in files:
+        if path.suffix == ".deb":
+            root.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["dpkg-deb", "-x", str(path), str(root)], check=True)
+        elif path.suffix == ".whl":
+            with zipfile.ZipFile(path) as wheel:
+                wheel.extractall(site)
+        else:
+            continue
+        names.append(path.name)
+    return names
+
+
+def find_gpu() -> tuple[str, str]:
+    """The GPU's name and driver, or "" and why there is none."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    if shutil.which(query[0]) is None:
+        return "", "no NVIDIA driver: nvidia-smi is not there"
+    asked = subprocess.run(query, capture_output=True, text=True, check=False)
+    answer = (asked.stdout or asked.stderr).strip().splitlines()
+    if asked.returncode != 0 or not answer:
+        return "", f"nvidia-smi: {answer[0] if answer else asked.returncode}"
+    return answer[0], ""
+
+
+def count_tests(report: Path) -> str:
+    """CTest's or GoogleTest's results in a few words."""
+    suite = ElementTree.parse(report).getroot()
+    total, failed, skipped = (
+        int(suite.get(name, "0")) for name in ("tests", "failures", "skipped")
+    )
+    return f"{total - failed - skipped} passed, {failed} failed, {skipped} skipped"
+
+
+def read_packing(output: str) -> str:
+    """Of bench_convert's table: how many times the driver's own copy rate a pack reaches."""
+    row = re.search(r"^pack {2,}(.*)$", output, re.MULTILINE)
+    if row is None:
+        return "no row 'pack'"
+    ratio = float(row[1].split()[-2])
+    return f"G1: {ratio:.2f} of the copy rate, target 0.90: {'met' if ratio >= 0.9 else 'missed'}"
+
+
+def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
+    """All steps, in order."""
+    junit = results / "gpu_tests.xml"
+    architectures = ["-DCMAKE_CUDA_ARCHITECTURES=native"] if has_gpu else []
+    gtest = [f"-DGTest_DIR={path.parent}" for path in root.rglob("GTestConfig.cmake")]
+    configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(TREE), "-DMYDIST_WITH_CUDA=ON"]
+    configure += ["-DMYDIST_BUILD_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    configure += [f"-DCMAKE_PREFIX_PATH={root / 'usr'}", *gtest, *architectures]
+    ctest = ["ctest", "--test-dir", str(TREE), "--no-tests=error", "--output-on-failure"]
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    memcheck = [sanitizer, "--error-exitcode=9", str(TREE / "tests" / "test_gpu")]
+    # Checked memory is slow: the one scene of gigabytes is left to the tests.
+    memcheck += ["--gtest_filter=-*Beyond32Bits*", "--gtest_brief=1"]
+    libraries = ":".join(str(path.parent) for path in root.rglob("*.so*"))
+    environment = {
+        "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}",
+        "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+    }
+    tests = [*ctest, "-L", "gpu", "--output-junit", str(junit)]
+    return [
+        Step("configure", configure, needs_gpu=False, environment=environment),
+        Step(
+            "build",
+            ["cmake", "--build", str(TREE), "--parallel", str(os.cpu_count() or 2)],
+            needs_gpu=False,
+            environment=environment,
+        ),
+        Step("tests on the GPU", tests, reads=lambda _: count_tests(junit)),
+        Step(
+            "plugin, device and NCCL tests",
+            [*ctest, "-R", "Nccl|Device|Staged", "--parallel", "4"],
+            needs_gpu=False,
+            reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
+        ),
+        Step(
+            "compute-sanitizer memcheck",
+            memcheck,
+            reads=lambda output: _line_of(output, r"ERROR SUMMARY: .*"),
+        ),
+        Step("pack, scale, cast", [str(TREE / "tests" / "bench_convert")], reads=read_packing),
+    ]
+
+
+def _line_of(output: str, pattern: str) -> str:
+    found = re.search(pattern, output)
+    return found[0] if found else ""
+
+
+def run_steps(steps: Iterable[Step], no_gpu: str, results: Path, deadline: float) -> list[Outcome]:
+    """One after the other until `deadline` (of time.monotonic()); after a failed build no more."""
+    outcomes: list[Outcome] = []
+    stopped = ""
+    for step in steps:
+        left = deadline - time.monotonic()
+        if stopped or left <= 0:
+            outcomes.append(Outcome(step.name, NOT_RUN, detail=stopped or "time ran out"))
+        elif step.needs_gpu and no_gpu:
+            outcomes.append(Outcome(step.name, SKIPPED, detail=no_gpu))
+        else:
+            outcomes.append(_run(step, results / f"{len(outcomes)}.log", left))
+            if outcomes[-1].verdict == FAILED and step.name in ("configure", "build"):
+                stopped = f"{step.name} failed"
+        print(f"{outcomes[-1].verdict:8} {step.name}", flush=True)
+    return outcomes
+
+
+def _run(step: Step, log: Path, seconds: float) -> Outcome:
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            step.command,
+            cwd=ROOT,
+            env={**os.environ, **step.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        return Outcome(step.name, NOT_RUN, detail=str(error))
+    except subprocess.TimeoutExpired as expired:
+        log.write_bytes(expired.stdout or b"")
+        return Outcome(step.name, FAILED, seconds, f"not over in time; see {log.name}")
+    took = time.monotonic() - start
+    log.write_bytes(done.stdout)
+    output = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        return Outcome(step.name, FAILED, took, f"exit code {done.returncode}; see {log.name}")
+    return Outcome(step.name, PASSED, took, step.reads(output))
+
+
+def show(facts: Mapping[str, str], outcomes: Sequence[Outcome]) -> bool:
+    """Prints the table; whether nothing failed or was left out for another reason than no GPU."""
+    for name, value in facts.items():
+        print(f"{name:8} {value}")
+    for outcome in outcomes:
+        took = f"{outcome.seconds:6.1f} s" if outcome.seconds else " " * 8
+        print(f"{outcome.verdict:8} {took}  {outcome.name:30} {outcome.detail}".rstrip())
+    for row, why in UNMEASURED.items():
+        print(f"{'-':8} {' ' * 8}  {row:30} not measured: {why}")
+    return all(outcome.verdict in (PASSED, SKIPPED) for outcome in outcomes)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, metavar="RESULTS")
+    parser.add_argument("--files", type=Path, metavar="FOLDER")
+    parser.add_argument("--minutes", type=float, default=8)
+    options = parser.parse_args(arguments)
+    deadline = time.monotonic() + 60 * options.minutes
+    options.results.mkdir(parents=True, exist_ok=True)
+    root, site = TREE / "root", TREE / "site"
+    brought = unpack(join_pieces(options.files), root, site) if options.files else []
+    gpu, no_gpu = find_gpu()
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    facts = {
+        "GPU": gpu or f"none ({no_gpu})",
+        "commit": commit.stdout.strip() or "unknown",
+        "Python": sys.version.split()[0],
+        "brought": ", ".join(brought) or "nothing",
+    }
+    steps = plan(options.results.resolve(), bool(gpu), root, site)
+    outcomes = run_steps(steps, no_gpu, options.results, deadline)
+    report = {"facts": facts, "steps": [asdict(outcome) for outcome in outcomes]}
+    report["not_measured"] = UNMEASURED
+    (options.results / "results.json").write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if show(facts, outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The GPU check without a GPU: pieces and packages, words for results, what is run and what not."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu_check.py"
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_check"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def run(check: Any, results: Path, steps: list[Any], no_gpu: str = "", seconds: float = 60) -> Any:
+    return check.run_steps(steps, no_gpu, results, time.monotonic() + seconds)
+
+
+def test_pieces_become_the_file_they_were(check: Any, tmp_path: Path) -> None:
+    whole = bytes(range(256)) * 41
+    (tmp_path / "whole").write_bytes(whole)
+    subprocess.run(
+        ["split", "-b", "900", "-d", "whole", "a.whl.part"], cwd=tmp_path, check=True, timeout=60
+    )
+    (tmp_path / "whole").unlink()
+    (tmp_path / "b.deb").write_bytes(b"")
+    assert len(list(tmp_path.glob("a.whl.part*"))) > 10
+    assert check.join_pieces(tmp_path) == [tmp_path / "a.whl", tmp_path / "b.deb"]
+    assert (tmp_path / "a.whl").read_bytes() == whole
+
+
+def test_wheels_and_packages_are_unpacked(check: Any, tmp_path: Path) -> None:
+    wheel = tmp_path / "one-1.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nvidia/nccl/lib/libnccl.so.2", "library")
+    folder = tmp_path / "package" / "usr" / "include"
+    folder.mkdir(parents=True)
+    (folder / "one.h").write_text("header")
+    control = tmp_path / "package" / "DEBIAN"
+    control.mkdir()
+    (control / "control").write_text(
+        "Package: one\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: none\n"
+    )
+    deb = tmp_path / "one.deb"
+    subprocess.run(["dpkg-deb", "-b", str(control.parent), str(deb)], check=True, timeout=60)
+    other = tmp_path / "notes.txt"
+    other.write_text("no package")
+    names = check.unpack([deb, wheel, other], tmp_path / "root", tmp_path / "site")
+    assert names == ["one.deb", "one-1.whl"]
+    assert (tmp_path / "root/usr/include/one.h").read_text() == "header"
+    assert (tmp_path / "site/nvidia/nccl/lib/libnccl.so.2").read_text() == "library"
+
+
+def test_what_needs_a_gpu_is_skipped_with_the_reason(check: Any, tmp_path: Path) -> None:
+    steps = [
+        check.Step("build", python("print('built')"), needs_gpu=False),
+        check.Step("tests", python("raise SystemExit('must not run')")),
+    ]
+    built, skipped = run(check, tmp_path, steps, no_gpu="no NVIDIA driver")
+    assert (built.verdict, skipped.verdict) == (check.PASSED, check.SKIPPED)
+    assert skipped.detail == "no NVIDIA driver"
+    assert check.show({}, [built, skipped])
+
+
+def test_a_failure_is_told_and_the_rest_goes_on(check: Any, tmp_path: Path) -> None:
+    steps = [
+        check.Step("tests", python("print('lost'); raise SystemExit(3)")),
+        check.Step("more", python("print('42 things')"), reads=lambda output: output.strip()),
+        check.Step("gone", ["/nowhere/compute-sanitizer"]),
+    ]
+    failed, passed, gone = run(check, tmp_path, steps)
+    assert (failed.verdict, failed.detail) == (check.FAILED, "exit code 3; see 0.log")
+    assert (tmp_path / "0.log").read_text() == "lost\n"
+    assert (passed.verdict, passed.detail) == (check.PASSED, "42 things")
+    assert gone.verdict == check.NOT_RUN and "compute-sanitizer" in gone.detail
+    assert check.show({}, [passed])
+    assert not check.show({}, [passed, failed])
+    assert not check.show({}, [passed, gone])
+
+
+def test_without_a_build_there_is_nothing_to_run(check: Any, tmp_path: Path) -> None:
+    steps = [
+        check.Step("build", python("raise SystemExit(1)"), needs_gpu=False),
+        check.Step("tests", python("")),
+    ]
+    _, tests = run(check, tmp_path, steps)
+    assert (tests.verdict, tests.detail) == (check.NOT_RUN, "build failed")
+
+
+def test_time_that_runs_out(check: Any, tmp_path: Path) -> None:
+    endless = "import sys, threading; print('begun', flush=True); threading.Event().wait()"
+    steps = [check.Step("endless", python(endless)), check.Step("late", python(""))]
+    ended, late = run(check, tmp_path, steps, seconds=2)
+    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in time; see 0.log")
+    assert (tmp_path / "0.log").read_text() == "begun\n"
+    assert (late.verdict, late.detail) == (check.NOT_RUN, "time ran out")
+
+
+def test_tests_are_counted(check: Any, tmp_path: Path) -> None:
+    report = tmp_path / "tests.xml"
+    report.write_text('<testsuite tests="37" failures="1" disabled="0" skipped="6"></testsuite>')
+    assert check.count_tests(report) == "30 passed, 1 failed, 6 skipped"
+
+
+TABLE = """161 tensors, 25,557,032 numbers
+                               chunk  blk   copy µs   ours µs     GB/s     GB/s   ratio  host µs
+pack                               0    0      70.1      72.0     2900     2800    {ratio}     4.20
+pack, close together               0    0      70.1      99.0     2900     2000    0.70     4.20
+"""
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [("0.97", "met"), ("0.90", "met"), ("0.71", "missed")]
+)
+def test_the_rate_of_packing_is_judged(check: Any, ratio: str, verdict: str) -> None:
+    said = check.read_packing(TABLE.format(ratio=ratio))
+    assert said == f"G1: {ratio} of the copy rate, target 0.90: {verdict}"
+    assert check.read_packing("bench_convert: skipped") == "no row 'pack'"
+
+
+def test_the_help_names_what_has_to_be_brought() -> None:
+    command = [sys.executable, str(SCRIPT), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    for name in ("libgtest-dev", "libgloo-dev", "openmpi-bin", "nvidia-nccl-cu13", "--minutes"):
+        assert name in told
