@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+
 from multiproc.job import launch
 
 # Nine gradients of 256 KiB.

@@ -195,7 +195,9 @@ Status FakeDevice::Convert(std::span<const ConvertSegment> segments, const Conve
     return Violate(launch.name + " " + *mistake);
   }
   ++counts_.launches;
-  launch.work = [segments = std::move(filled), conversion] { ConvertElements(segments, conversion); };
+  launch.work = [segments = std::move(filled), conversion] {
+    ConvertElements(segments, conversion);
+  };
   return Put(*stream, std::move(launch));
 }
 
