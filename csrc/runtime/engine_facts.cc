@@ -11,6 +11,7 @@
 namespace mydist {
 namespace {
 
+// At most 63 characters.
 std::string Decimal(const char* format, double value) {
   std::string text(64, '\0');
   const int length = std::snprintf(text.data(), text.size(), format, value);
@@ -63,11 +64,11 @@ std::vector<Fact> Engine::Explain() const {
   if (costs_.measured()) {
     const double latency_us = costs_.latency.count() * 1e6;
     const double assumed_us = static_cast<double>(kWakeUps.count());
-    facts.push_back({"latency", Decimal("%.2f us", latency_us),
-                     Decimal("%.2f us measured by init(): an allreduce of 8 bytes and the messages "
-                             "before it; ",
-                             latency_us - assumed_us) +
-                         Decimal("%.0f us assumed for wake-ups", assumed_us)});
+    facts.push_back(
+        {"latency", Decimal("%.2f us", latency_us),
+         Decimal("%.2f us", latency_us - assumed_us) +
+             " measured by init(): an allreduce of 8 bytes and the messages before it; " +
+             Decimal("%.0f us", assumed_us) + " assumed for wake-ups"});
     facts.push_back({"throughput", Decimal("%.2f GB/s", 1e-9 / costs_.seconds_per_byte),
                      "allreduces of 1 MiB, measured by init()"});
   } else {
