@@ -27,10 +27,15 @@ void ControlPort::Attend(bool attended) {
   if (plane_ != nullptr) plane_->Attend(attended);
 }
 
-Status ControlPort::Send(int peer, Bytes payload) {
+Status ControlPort::Post(int peer, Bytes payload) {
   ++stats_.messages_sent;
   stats_.bytes_sent += payload.size();
-  return Judge(plane_->Send(peer, std::move(payload)));
+  return plane_->Send(peer, std::move(payload));
+}
+
+Status ControlPort::SendIfThere(int peer, Bytes payload) {
+  Status sent = Post(peer, std::move(payload));
+  return sent.code() == StatusCode::kPeerLost ? Status::Ok() : sent;
 }
 
 void ControlPort::Wake() {

@@ -31,7 +31,9 @@ class ControlPort {
   bool HasMessages() const { return !inbox_.empty(); }
   std::vector<IncomingMessage> TakeMessages() { return std::exchange(inbox_, {}); }
 
-  Status Send(int peer, Bytes payload);
+  Status Send(int peer, Bytes payload) { return Judge(Post(peer, std::move(payload))); }
+  // To one that may be gone, which is no loss to anybody.
+  Status SendIfThere(int peer, Bytes payload);
   void Wake();
 
   // Ranks are leaving: from now on a lost peer is an error only if the job does not finish soon.
@@ -43,6 +45,7 @@ class ControlPort {
   const CoordinatorStats& stats() const { return stats_; }
 
  private:
+  Status Post(int peer, Bytes payload);
   Status Judge(Status status);  // Of an error of the plane.
   Status CheckGrace();
   TimePoint GraceEnd() const;

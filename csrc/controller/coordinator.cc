@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "controller/control_port.h"
+#include "controller/farewell.h"
 #include "controller/frozen_mode.h"
 #include "controller/membership.h"
 #include "controller/message_codec.h"
@@ -43,7 +44,8 @@ class Coordinator::Impl {
         port_(plane),
         membership_(options_.size),
         sets_(vertex_, OptionsOf(options_)),
-        frozen_(options_, board) {
+        farewells_(vertex_.parent, options_.size, options_.hosts),
+        frozen_(options_, board, &farewells_) {
     // Where nobody can vote nothing freezes: the history would fill up for nothing.
     if (options_.freeze_after > 0 && board != nullptr) sets_.history().Enable();
     MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
@@ -68,10 +70,13 @@ class Coordinator::Impl {
  private:
   bool HasOwnInFlight() const { return sets_.HasOwnInFlight() || frozen_.HasHeld(); }
   bool HasWork() const;
+  const Status& Loss() const;
+  Status Send(int32_t peer, Bytes message);
   Status TakeIn(TimePoint now);
   Status TakeSegment(const IncomingMessage& message, TimePoint now);
   Status TakeReport(const IncomingMessage& message, TimePoint now);
   Status TakeVote(const IncomingMessage& message);
+  Status TakeFarewell(const IncomingMessage& message);
   Status TakeTimelineBlock(IncomingMessage message);
   Status ApplyWholeBatches(TimePoint now);
   void FinishBatch();
@@ -93,6 +98,7 @@ class Coordinator::Impl {
   ControlPort port_;
   Membership membership_;
   ProcessSetTable sets_;
+  Farewells farewells_;
   FrozenMode frozen_;
   Joining joining_ = Joining::kNo;
   bool is_leaving_ = false;
@@ -140,7 +146,17 @@ Status Coordinator::Impl::Depart(std::string reason) {
 
 bool Coordinator::Impl::HasWork() const {
   return !batches_.empty() || port_.HasMessages() || membership_.HasNews() || sets_.HasNews() ||
-         frozen_.HasNews() || (joining_ == Joining::kWanted && !HasOwnInFlight());
+         frozen_.HasNews() || (joining_ == Joining::kWanted && !HasOwnInFlight()) || !Loss().ok();
+}
+
+// What ends this rank: it waits for something of one that has left with an error. A vote once cast
+// is only given up with whoever was to tell its outcome, and where nothing becomes ready any more
+// a rank waits for nothing, until it leaves and waits for the others to do so.
+const Status& Coordinator::Impl::Loss() const {
+  static const Status kNone;
+  if (frozen_.HasUndecidedVote()) return frozen_.LossOfOutcome();
+  const bool waits = !sets_.departed() || is_leaving_;
+  return waits && !frozen_.has_left() ? farewells_.loss() : kNone;
 }
 
 TimePoint Coordinator::Impl::NextDeadline() const {
@@ -154,7 +170,10 @@ Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
   MYDIST_RETURN_IF_ERROR(FollowJoin());
   MYDIST_RETURN_IF_ERROR(vertex_.is_root() ? Decide(now) : ReportUp(now));
   MYDIST_RETURN_IF_ERROR(SendDown());
-  if (batches_.empty()) return std::vector<Response>();
+  if (batches_.empty()) {
+    MYDIST_RETURN_IF_ERROR(Loss());
+    return std::vector<Response>();
+  }
   std::vector<Response> batch = std::move(batches_.front());
   batches_.pop_front();
   return batch;
@@ -173,6 +192,7 @@ Status Coordinator::Impl::TakeIn(TimePoint now) {
     if (kind.ok() && *kind == MessageKind::kSegment) status = TakeSegment(message, now);
     if (kind.ok() && *kind == MessageKind::kReport) status = TakeReport(message, now);
     if (kind.ok() && *kind == MessageKind::kVote) status = TakeVote(message);
+    if (kind.ok() && *kind == MessageKind::kFarewell) status = TakeFarewell(message);
     if (kind.ok() && *kind == MessageKind::kTimeline) {
       status = TakeTimelineBlock(std::move(message));
     }
@@ -275,15 +295,20 @@ Status Coordinator::Impl::FollowFrozen(TimePoint now) {
   return Status::Ok();
 }
 
-// One that is lost must not keep it from the others. The first error.
+// To one that has left it goes nowhere; one that has departed may do so at any time.
+Status Coordinator::Impl::Send(int32_t peer, Bytes message) {
+  if (farewells_.HasLeft(peer)) return Status::Ok();
+  if (membership_.HasDeparted(peer)) return port_.SendIfThere(peer, std::move(message));
+  return port_.Send(peer, std::move(message));
+}
+
+// One that has gone must not keep it from the others, and its farewell or its loss is under way.
 Status Coordinator::Impl::SendVote(const FrozenMode::HostVote& vote) {
-  Status first;
   for (const int32_t leader : vote.leaders) {
-    Status sent = port_.Send(leader, EncodeVote(vote.word));
-    if (sent.ok()) ++port_.stats().votes_sent;
-    if (first.ok()) first = std::move(sent);
+    MYDIST_RETURN_IF_ERROR(port_.SendIfThere(leader, EncodeVote(vote.word)));
+    ++port_.stats().votes_sent;
   }
-  return first;
+  return Status::Ok();
 }
 
 Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {
@@ -292,11 +317,27 @@ Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {
   return frozen_.TakeVote(message.source, word);
 }
 
-// Who cannot be told any more notices that this rank is gone.
+Status Coordinator::Impl::TakeFarewell(const IncomingMessage& message) {
+  MYDIST_ASSIGN_OR_RETURN(const Farewell farewell, DecodeFarewell(message.payload));
+  if (frozen_.has_left()) return Status::Ok();
+  farewells_.Take(message.source, farewell);
+  if (!farewell.is_told || !vertex_.is_root()) return Status::Ok();
+  return membership_.Depart({message.source, farewell.why});
+}
+
+// Whom the stream does not reach any more, or never told of a loss, has to hear of it from this
+// rank. Who cannot be told any more notices that it is gone.
 void Coordinator::Impl::Leave(const Status& why) {
-  for (const FrozenMode::HostVote& vote : frozen_.Leave(why)) {
-    const Status sent = SendVote(vote);
-    if (!sent.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << sent.message();
+  std::vector<Status> sent;
+  if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
+  const bool is_told = why.code() != StatusCode::kPeerLost || is_leaving_ || sets_.departed() ||
+                       farewells_.is_loss_told();
+  const Bytes farewell = EncodeFarewell({is_told, why.ok() ? "" : why.cause()});
+  for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
+    if (peer != options_.rank) sent.push_back(Send(peer, farewell));
+  }
+  for (const Status& status : sent) {
+    if (!status.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << status.message();
   }
 }
 
@@ -363,7 +404,7 @@ Status Coordinator::Impl::ReportUp(TimePoint now) {
   frozen_.FillReport(report);
   if (report.empty()) return Status::Ok();
   for (Bytes& message : EncodeReport(report)) {
-    MYDIST_RETURN_IF_ERROR(port_.Send(vertex_.parent, std::move(message)));
+    MYDIST_RETURN_IF_ERROR(Send(vertex_.parent, std::move(message)));
   }
   return Status::Ok();
 }
@@ -373,7 +414,7 @@ Status Coordinator::Impl::SendDown() {
   if (segment.items.empty() || vertex_.lanes.size() < 2) return Status::Ok();
   for (const Bytes& message : EncodeSegment(segment)) {
     for (size_t lane = 1; lane < vertex_.lanes.size(); ++lane) {
-      MYDIST_RETURN_IF_ERROR(port_.Send(vertex_.lanes[lane].peer, message));
+      MYDIST_RETURN_IF_ERROR(Send(vertex_.lanes[lane].peer, message));
     }
   }
   return Status::Ok();
@@ -386,7 +427,7 @@ Status Coordinator::Impl::SendTimeline(Bytes block) {
   }
   Writer writer(MessageKind::kTimeline);
   writer.Raw(block);
-  return port_.Send(0, std::move(writer).Take());
+  return port_.Send(0, std::move(writer).Take());  // Which may have left, and still collects them.
 }
 
 Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {

@@ -88,7 +88,8 @@ class MYDIST_EXPORT Coordinator {
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.
   // The caller hands the members of exactly one batch to the fusion planner. Never blocks.
-  // kInternal or kVersionMismatch, naming the rank, for a malformed message; kPeerLost.
+  // kInternal or kVersionMismatch, naming the rank, for a malformed message; kPeerLost, also when
+  // this rank waits for something of one that has left with an error.
   Result<std::vector<Response>> Negotiate(TimePoint now);
 
   // When Exchange and Negotiate are due even without a message: in the past while there is
@@ -104,7 +105,8 @@ class MYDIST_EXPORT Coordinator {
   void Wake();
   void Attend(bool attended);
 
-  // The last call but for the timeline's: nobody is to wait for this rank's votes. OK: in order.
+  // The last call but for the timeline's: nobody is to wait for this rank's votes. `why` is OK when
+  // it leaves in order; else it is what all others are told.
   void Leave(const Status& why);
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.

@@ -20,17 +20,15 @@ std::vector<int32_t> BoardsOf(const std::vector<std::string>& hosts) {
   return boards;
 }
 
-// What is sent to other hosts by one that has left; no freeze has this number.
-constexpr VoteWord kGone{.freeze = 0, .ready_count = 0, .is_broken = true};
-
 }  // namespace
 
-FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
+FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board,
+                       const Farewells* farewells)
     : rank_(options.rank),
       is_root_(options.rank == 0),
       board_(board),
+      farewells_(farewells),
       far_words_(static_cast<size_t>(options.size)),
-      far_gone_(static_cast<size_t>(options.size)),
       schedule_(options.rank, BoardsOf(options.hosts),
                 PatienceFor(options.stall_warning > Duration::zero() ? options.stall_warning
                                                                      : options.stall_shutdown),
@@ -38,12 +36,6 @@ FrozenMode::FrozenMode(const CoordinatorOptions& options, VoteBoard* board)
       most_freezes_(options.vote_limits.freezes) {
   const size_t freeze_after = board == nullptr ? 0 : static_cast<size_t>(options.freeze_after);
   if (is_root_) policy_.emplace(options.size, freeze_after, most_freezes_);
-  const std::vector<int32_t> boards = BoardsOf(options.hosts);
-  for (int32_t rank = 0; rank < options.size; ++rank) {
-    const bool is_here =
-        boards.empty() || boards[static_cast<size_t>(rank)] == boards[static_cast<size_t>(rank_)];
-    (is_here ? here_ : elsewhere_).push_back(rank);
-  }
 }
 
 Status FrozenMode::Submit(std::vector<Request> requests, TimePoint now) {
@@ -69,19 +61,18 @@ void FrozenMode::Break() {
 
 void FrozenMode::SetWaiting(bool waiting, TimePoint now) { schedule_.SetWaiting(waiting, now); }
 
-// A freeze may be on its way to this rank, and others in it already.
-std::vector<FrozenMode::HostVote> FrozenMode::Leave(const Status& why) {
+std::optional<FrozenMode::HostVote> FrozenMode::Leave() {
   is_due_ = false;  // There is nothing that it follows any more.
-  std::vector<HostVote> told;
   has_left_ = true;
-  if (schedule_.active()) {
-    schedule_.Abandon();
-    told.push_back(ShowBroken());
-  }
-  if (why.ok() || board_ == nullptr) return told;
-  board_->Leave(here_);
-  told.push_back({kGone, elsewhere_});
-  return told;
+  if (!schedule_.active()) return std::nullopt;
+  schedule_.Abandon();
+  return ShowBroken();
+}
+
+const Status& FrozenMode::LossOfOutcome() const {
+  static const Status kNone;
+  const int32_t teller = schedule_.teller();
+  return teller < 0 ? kNone : farewells_->LossOf(teller);
 }
 
 FrozenMode::HostVote FrozenMode::ShowBroken() {
@@ -92,10 +83,6 @@ FrozenMode::HostVote FrozenMode::ShowBroken() {
 }
 
 Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
-  if (word == kGone) {
-    far_gone_[static_cast<size_t>(source)] = true;
-    return Status::Ok();
-  }
   VoteWord& before = far_words_[static_cast<size_t>(source)];
   if (!word.Follows(before)) return Status::Internal("it takes back a vote on a frozen bucket");
   // The next freeze comes when this rank has thawed, and may reach others first.
@@ -111,17 +98,11 @@ VoteWord FrozenMode::LastWord(Voice voice, int32_t rank) const {
   return voice == Voice::kHost ? far_words_[static_cast<size_t>(rank)] : board_->Read(voice, rank);
 }
 
-bool FrozenMode::HasLeft(Voice voice, int32_t rank) const {
-  return voice == Voice::kHost ? far_gone_[static_cast<size_t>(rank)] : board_->HasLeft(rank);
-}
-
 FrozenSchedule::WordReader FrozenMode::Reader() const {
   return [this](Voice voice, int32_t rank) {
     const VoteWord word = LastWord(voice, rank);
-    if (word.freeze >= freeze_count_ || !HasLeft(voice, rank)) return word;
-    // Again: what it had cast before it left counts.
-    const VoteWord last = LastWord(voice, rank);
-    if (last.freeze >= freeze_count_) return last;
+    // One that left before it had heard of this freeze says nothing in it.
+    if (word.freeze >= freeze_count_ || !farewells_->HasLeft(rank)) return word;
     return VoteWord{.freeze = freeze_count_, .ready_count = 0, .is_broken = true};
   };
 }

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "controller/coordinator.h"
+#include "controller/farewell.h"
 #include "controller/freeze_policy.h"
 #include "controller/frozen_schedule.h"
 #include "controller/process_set_table.h"
@@ -22,8 +23,8 @@ namespace mydist {
 
 class FrozenMode {
  public:
-  // `board` outlives this object; null: the job never freezes.
-  FrozenMode(const CoordinatorOptions& options, VoteBoard* board);
+  // `board` and `farewells` outlive this object. `board` null: the job never freezes.
+  FrozenMode(const CoordinatorOptions& options, VoteBoard* board, const Farewells* farewells);
 
   bool active() const { return schedule_.active(); }
   // Whether the stream's batches have to wait for a bucket that is not decided yet.
@@ -45,9 +46,11 @@ class FrozenMode {
   // Something this rank wants needs negotiation. Nothing while not active.
   void Break();
   void SetWaiting(bool waiting, TimePoint now);
-  // This rank is gone, in order when `why` is OK: nobody is to wait for its votes. What there is to
-  // send for that. It follows no later freeze.
-  std::vector<HostVote> Leave(const Status& why);
+  // This rank is gone: nobody is to wait for its votes. What there is to send for that, if it is in
+  // a freeze. It follows no later one.
+  std::optional<HostVote> Leave();
+  // OK, or the loss of who alone could tell this rank the outcome of its vote.
+  const Status& LossOfOutcome() const;
   // What a leader on another host says. kInternal when it takes a vote back.
   Status TakeVote(int32_t source, const VoteWord& word);
 
@@ -72,7 +75,6 @@ class FrozenMode {
 
  private:
   VoteWord LastWord(Voice voice, int32_t rank) const;
-  bool HasLeft(Voice voice, int32_t rank) const;
   FrozenSchedule::WordReader Reader() const;
   HostVote ShowBroken();
   Status Note(bool is_done);
@@ -80,10 +82,8 @@ class FrozenMode {
   const int32_t rank_;
   const bool is_root_;
   VoteBoard* const board_;
-  std::vector<int32_t> here_;        // The ranks of this host.
-  std::vector<int32_t> elsewhere_;   // Those of others.
+  const Farewells* const farewells_;
   std::vector<VoteWord> far_words_;  // By rank: of leaders on other hosts.
-  std::vector<bool> far_gone_;       // The same: those that have left.
   FrozenSchedule schedule_;
   const uint32_t most_freezes_;
   std::optional<FreezePolicy> policy_;

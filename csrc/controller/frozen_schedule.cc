@@ -209,6 +209,12 @@ void FrozenSchedule::Abandon() {
   if (may_be_decided) words_[static_cast<size_t>(Voice::kOutcome)].is_broken = false;
 }
 
+int32_t FrozenSchedule::teller() const {
+  if (!has_voted_) return -1;
+  const Entry& entry = cycle_[Head()];
+  return entry.far.empty() || Leads(entry) ? -1 : entry.near[0];
+}
+
 std::span<const int32_t> FrozenSchedule::judges() const {
   const std::span<const int32_t> all = current_->near;
   return current_->far.empty() ? all : all.first(1);

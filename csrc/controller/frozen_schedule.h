@@ -91,6 +91,8 @@ class FrozenSchedule {
 
   // This rank is READY for a bucket, and not all others have voted.
   bool HasUndecidedVote() const { return has_voted_; }
+  // Who alone can tell this rank the outcome of its vote; -1: it sees for itself, or has none.
+  int32_t teller() const;
   // While there is one: whether Advance has something to do about it.
   bool IsDecided(const WordReader& read) const { return Judge(read) != Verdict::kUndecided; }
   // The others should be asked to thaw. Says so once per freeze.

@@ -30,6 +30,7 @@ class Membership {
   // What a child reports.
   Status TakeReport(const Report& report);
 
+  bool HasDeparted(int32_t rank) const { return departed_[static_cast<size_t>(rank)]; }
   // Whether somebody of the subtree has left, or joined and is not back.
   bool IsSomebodyAway() const { return departed_count_ > 0 || joined_count_ > 0; }
   bool HasNews() const { return !departures_.empty() || !controls_.empty() || !joins_.empty(); }

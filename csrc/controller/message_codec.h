@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "controller/control_plane.h"
+#include "controller/farewell.h"
 #include "controller/report.h"
 #include "controller/stream.h"
 #include "controller/vote_board.h"
@@ -28,10 +29,12 @@ std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
                                  size_t target_bytes = kMessageTargetBytes);
 
 Bytes EncodeVote(const VoteWord& word);
+Bytes EncodeFarewell(const Farewell& farewell);  // Cut to kMaxFarewellBytes.
 
 // kInternal or kVersionMismatch, saying what is wrong.
 Result<Report> DecodeReport(std::span<const uint8_t> message);
 Result<StreamSegment> DecodeSegment(std::span<const uint8_t> message);
 Result<VoteWord> DecodeVote(std::span<const uint8_t> message);
+Result<Farewell> DecodeFarewell(std::span<const uint8_t> message);
 
 }  // namespace mydist

@@ -41,6 +41,8 @@ class ProcessSetTable {
   bool HasNews() const;
   TimePoint NextDeadline() const;
   bool HasOwnInFlight() const;
+  // The stream has told that a rank leaves: nothing becomes ready any more.
+  bool departed() const { return departed_; }
   // What the freeze that was applied last found; once.
   struct Frozen {
     std::vector<FrozenBucket> buckets;

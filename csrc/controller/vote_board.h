@@ -65,12 +65,6 @@ class VoteBoard {
 
   // What `rank` (of the job, on this host) has shown last. Never blocks.
   virtual VoteWord Read(Voice voice, int32_t rank) const = 0;
-
-  // Shows that this rank casts nothing any more; what it has cast stays. Otherwise as Cast.
-  virtual void Leave(std::span<const int32_t> members) = 0;
-
-  // Whether `rank` has shown that. What it had cast before is in what is read afterwards.
-  virtual bool HasLeft(int32_t rank) const = 0;
 };
 
 }  // namespace mydist

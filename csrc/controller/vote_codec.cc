@@ -28,4 +28,20 @@ Result<VoteWord> DecodeVote(std::span<const uint8_t> message) {
   return word;
 }
 
+Bytes EncodeFarewell(const Farewell& farewell) {
+  Writer writer(MessageKind::kFarewell);
+  writer.U8(farewell.is_told ? 1 : 0);
+  writer.String(farewell.why, kMaxFarewellBytes);
+  return std::move(writer).Take();
+}
+
+Result<Farewell> DecodeFarewell(std::span<const uint8_t> message) {
+  MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kFarewell));
+  Farewell farewell;
+  farewell.is_told = reader.Bool();
+  farewell.why = reader.String(kMaxFarewellBytes);
+  MYDIST_RETURN_IF_ERROR(reader.Finish());
+  return farewell;
+}
+
 }  // namespace mydist

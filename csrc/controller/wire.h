@@ -21,6 +21,7 @@ enum class MessageKind : uint8_t {
   kSegment = 2,   // Parent to child.
   kTimeline = 3,  // Any rank to rank 0; opaque.
   kVote = 4,      // Between leaders of hosts: what a host says of a frozen bucket.
+  kFarewell = 5,  // Any rank to all others: it has stopped with an error.
 };
 
 inline constexpr size_t kMaxNameBytes = 4096;

@@ -19,13 +19,6 @@ class LoneVoteBoard final : public VoteBoard {
     MYDIST_CHECK(false);
     return {};
   }
-
-  void Leave(std::span<const int32_t> /*members*/) override {}
-
-  bool HasLeft(int32_t /*rank*/) const override {
-    MYDIST_CHECK(false);
-    return false;
-  }
 };
 
 }  // namespace mydist

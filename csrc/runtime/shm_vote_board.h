@@ -36,19 +36,9 @@ class ShmVoteBoard final : public VoteBoard {
     return VoteWord::Unpack(votes_.Read(NumberOf(voice), *arena_.IndexOf(rank)));
   }
 
-  void Leave(std::span<const int32_t> members) override {
-    votes_.Cast(kLeft, 1);
-    Nudge(members);
-  }
-
-  bool HasLeft(int32_t rank) const override {
-    return votes_.Read(kLeft, *arena_.IndexOf(rank)) != 0;
-  }
-
  private:
   static constexpr size_t kVoices = 2;
-  static constexpr size_t kLeft = kVoices;  // After those of the voices.
-  static_assert(kLeft < shm::Votes::kWords);
+  static_assert(kVoices <= shm::Votes::kWords);
 
   static size_t NumberOf(Voice voice) {
     MYDIST_CHECK(voice != Voice::kHost);

@@ -273,7 +273,7 @@ TEST_F(SlowVoteTest, WhoDiesInsteadOfVotingIsNotForgotten) {
 TEST_F(FrozenHostsJobTest, ALostLeaderDoesNotKeepTheWordFromTheOthers) {
   Freeze();
   const uint64_t received = job_.coordinator(4).stats().votes_received;
-  job_.plane(0).lost_peer = 2;
+  job_.plane(0).lost_peers = {2};
   job_.coordinator(0).Leave(Status::Ok());
   job_.RunUntilQuiet();
   EXPECT_EQ(job_.coordinator(4).stats().votes_received, received + 1);
@@ -313,9 +313,13 @@ TEST_P(NeverFrozen, KeepsNobodyWaitingForItsVote) {
   ASSERT_NE(job, nullptr);
   const std::vector<std::string> before = job->Log(0);
   ASSERT_EQ(job->coordinator(0).stats().thaws, 0u);
-  job->coordinator(failed()).Leave(Status::Internal("broken"));
+  job->Depart(failed(), "broken");
+  ASSERT_TRUE(job->Step(failed()).ok());
+  job->Leave(failed(), Status::Internal("broken"));
   job->RunUntilQuiet();
-  EXPECT_EQ(job->Log(0), before) << "nothing was reduced without it";
+  const std::vector<std::string> after = job->Log(0);
+  ASSERT_EQ(after.size(), before.size() + 2) << "nothing is reduced without it";
+  EXPECT_THAT(after[before.size()], HasSubstr("departed " + std::to_string(failed())));
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(job->coordinator(rank).stats().thaws, rank == failed() ? 0u : 1u) << rank;
   }

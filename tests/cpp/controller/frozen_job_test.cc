@@ -142,9 +142,9 @@ TEST(LeftRootTest, FreezesNothingAndGoesOnTakingBlocks) {
       job.RunUntilQuiet();
     }
     announce();
-    job.coordinator(0).Leave(Status::PeerLost("the connection to another rank"));
+    job.Leave(0, Status::PeerLost("the connection to another rank"));
     ASSERT_TRUE(job.coordinator(2).SendTimeline({1, 2}).ok());
-    job.RunUntilQuiet();  // No rank sees an error.
+    job.RunUntilQuiet();  // The others learn that they have lost it, nothing worse.
     EXPECT_EQ(job.coordinator(0).TakeTimeline().size(), 1U) << "after " << steps << " steps";
   }
 }

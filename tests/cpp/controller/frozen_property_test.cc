@@ -38,8 +38,16 @@ enum class Deviation {
   kJoin,           // One rank runs out of data early.
   kLeave,          // One rank leaves early.
   kCrash,
+  kFail,          // The engine of one rank stops with an error, at any time; its process lives on.
+  kFailSilently,  // The same, and the stream does not tell.
 };
-constexpr int kDeviationCount = 14;
+constexpr int kDeviationCount = 16;
+
+// Whether a rank stops without waiting for the others.
+bool StopsShort(Deviation deviation) {
+  return deviation == Deviation::kCrash || deviation == Deviation::kFail ||
+         deviation == Deviation::kFailSilently;
+}
 
 constexpr const char* kNames[] = {"t0", "t1", "t2", "t3", "t4", "t5", "extra", "set"};
 constexpr int kExtra = 6;
@@ -189,7 +197,7 @@ class Runner {
     TakeAnswers();
     const std::vector<Call>& calls = program_.calls[static_cast<size_t>(rank_)];
     if (job_.HasCrashed(rank_) || has_left_) return;
-    if (IsCrashDue()) return job_.Crash(rank_);
+    if (IsStopDue()) return Stop();
     const bool must_wait = waits_for_all_
                                ? in_flight_count_ > 0
                                : next_ < calls.size() && in_flight_[Tensor(calls[next_])];
@@ -221,9 +229,16 @@ class Runner {
  private:
   static size_t Tensor(const Call& call) { return static_cast<size_t>(call.tensor); }
   bool Leaves() const { return program_.deviation == Deviation::kLeave; }
-  bool IsCrashDue() const {
-    return program_.deviation == Deviation::kCrash && rank_ == program_.deviating_rank &&
-           next_ >= program_.calls[static_cast<size_t>(rank_)].size() / 2;
+  // Whatever it waits for by then.
+  bool IsStopDue() {
+    return StopsShort(program_.deviation) && rank_ == program_.deviating_rank &&
+           next_ >= program_.calls[static_cast<size_t>(rank_)].size() / 2 &&
+           job_.random()() % 4 == 0;
+  }
+  void Stop() {
+    if (program_.deviation == Deviation::kCrash) return job_.Crash(rank_);
+    const bool is_silent = program_.deviation == Deviation::kFailSilently;
+    job_.Fail(rank_, is_silent ? Status::PeerLost("a cable") : Status::Internal("a disk"));
   }
   bool IsStalled() {
     if (program_.stall_at[static_cast<size_t>(rank_)] != next_) return false;
@@ -390,8 +405,7 @@ void ExpectSameBeginning(const std::vector<Event>& a, const std::vector<Event>& 
 }
 
 void Verify(const Program& program, std::vector<Runner>& runners) {
-  const bool ends_early =
-      program.deviation == Deviation::kCrash || program.deviation == Deviation::kLeave;
+  const bool ends_early = StopsShort(program.deviation) || program.deviation == Deviation::kLeave;
   for (int a = 0; a < program.size; ++a) {
     Runner& runner = runners[static_cast<size_t>(a)];
     runner.TakeAnswers();
@@ -434,7 +448,7 @@ void RunJob(uint32_t seed, Totals& totals) {
     steps += job.coordinator(rank).stats().frozen_steps;
     thaws += job.coordinator(rank).stats().thaws;
   }
-  for (int rank = 0; rank < program.size && program.deviation != Deviation::kCrash; ++rank) {
+  for (int rank = 0; rank < program.size && !StopsShort(program.deviation); ++rank) {
     EXPECT_EQ(job.coordinator(rank).stats().thaws, job.coordinator(0).stats().thaws)
         << "rank " << rank << " has not thawed with the others";
   }
@@ -459,8 +473,8 @@ TEST_P(FrozenPropertyTest, EveryTensorIsReducedOnceAndAlike) {
   for (size_t kind = 0; kind < kDeviationCount && kSeedsPerShard > 1000; ++kind) {
     EXPECT_GT(10 * totals.frozen[kind], totals.jobs[kind]) << "deviation " << kind;
     const auto deviation = static_cast<Deviation>(kind);
-    // Who sees a crash does not thaw any more.
-    if (deviation == Deviation::kNone || deviation == Deviation::kCrash) continue;
+    // Who loses another rank does not thaw any more.
+    if (deviation == Deviation::kNone || StopsShort(deviation)) continue;
     EXPECT_GT(10 * totals.thawed[kind], totals.jobs[kind]) << "deviation " << kind;
   }
 }

@@ -159,6 +159,25 @@ TEST(MessageCodecTest, VotesSurvive) {
   EXPECT_FALSE(DecodeVote(message).ok());
 }
 
+TEST(MessageCodecTest, FarewellsSurvive) {
+  const std::string longest(kMaxFarewellBytes, 'x');
+  for (const Farewell& farewell :
+       {Farewell{}, Farewell{true, "the disk is full"}, Farewell{false, longest}}) {
+    const Bytes message = EncodeFarewell(farewell);
+    const auto decoded = DecodeFarewell(message);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ(decoded->is_told, farewell.is_told);
+    EXPECT_EQ(decoded->why, farewell.why);
+    for (size_t size = 0; size < message.size(); ++size) {
+      EXPECT_FALSE(DecodeFarewell(std::span(message).first(size)).ok());
+    }
+  }
+  EXPECT_EQ(DecodeFarewell(EncodeFarewell({true, longest + "y"}))->why, longest);
+  Bytes message = EncodeFarewell({});
+  message[kMessageHeaderBytes] = 2;
+  EXPECT_FALSE(DecodeFarewell(message).ok());
+}
+
 TEST(MessageCodecTest, OneReadySlotTakesOneBit) {
   Report one;
   one.sets[0].ready_slots = {0};

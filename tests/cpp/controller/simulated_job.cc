@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "base/departure.h"
+
 namespace mydist {
 
 Status SimulatedPlane::Send(int peer, Bytes payload) {
-  if (peer == lost_peer) return Status::PeerLost("rank " + std::to_string(peer));
+  if (lost_peers.contains(peer)) {
+    return PeerHasLeft("rank " + std::to_string(peer), job_->outcome(peer).cause());
+  }
   const std::pair<int, int> key{rank_, peer};
   auto& wire = job_->wires_[key];
   if (wire.empty() && key != job_->held_) job_->busy_wires_.push_back(key);
@@ -17,20 +21,6 @@ void SimulatedBoard::Cast(Voice voice, const VoteWord& word, std::span<const int
   VoteWord& before = job_->words_[{voice, rank_}];
   EXPECT_TRUE(word.Follows(before)) << "rank " << rank_ << " takes back a vote";
   before = word;
-  Show(members);
-}
-
-void SimulatedBoard::Leave(std::span<const int32_t> members) {
-  job_->gone_.insert(rank_);
-  Show(members);
-}
-
-bool SimulatedBoard::HasLeft(int32_t rank) const {
-  EXPECT_TRUE(job_->ShareBoard(rank_, rank)) << rank_ << " asks for " << rank;
-  return job_->gone_.contains(rank);
-}
-
-void SimulatedBoard::Show(std::span<const int32_t> members) {
   for (const int32_t member : members) {
     EXPECT_TRUE(job_->ShareBoard(rank_, member)) << rank_ << " shows " << member << " its vote";
     if (member != rank_) job_->MarkDue(member);
@@ -133,10 +123,11 @@ bool SimulatedJob::Progress() {
   ranks_[static_cast<size_t>(rank)].is_due = false;
   if (HasCrashed(rank)) return true;
   const Status status = Step(rank);
-  const bool follows = std::any_of(ranks_.begin(), ranks_.end(),
-                                   [](const Rank& entry) { return entry.has_crashed; });
+  const bool follows = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& entry) {
+    return entry.has_left || entry.has_crashed;
+  });
   if (follows && status.code() == StatusCode::kPeerLost) {
-    Crash(rank);
+    Fail(rank, status);
     return true;
   }
   EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.ToString();
@@ -149,6 +140,24 @@ void SimulatedJob::Crash(int rank) {
     if (peer != rank) plane(peer).loss = Status::PeerLost("rank " + std::to_string(rank));
   }
   MarkAllDue();
+}
+
+void SimulatedJob::Leave(int rank, const Status& why) {
+  coordinator(rank).Leave(why);
+  ranks_[static_cast<size_t>(rank)].has_left = true;
+}
+
+// As Engine::Stop.
+void SimulatedJob::Fail(int rank, const Status& why) {
+  Rank& entry = ranks_[static_cast<size_t>(rank)];
+  Coordinator& coordinator = *entry.coordinator;
+  [[maybe_unused]] const bool told = why.code() != StatusCode::kPeerLost &&
+                                     coordinator.Depart(why.ToString(), now).ok() &&
+                                     coordinator.Negotiate(now).ok();
+  Leave(rank, why);
+  entry.outcome = why;
+  entry.has_crashed = true;
+  for (int peer = 0; peer < size(); ++peer) plane(peer).lost_peers.insert(rank);
 }
 
 void SimulatedJob::Release() {

@@ -31,8 +31,8 @@ class SimulatedPlane : public ControlPlane {
   Status Close(TimePoint) override { return Status::Ok(); }
 
   std::deque<IncomingMessage> inbox;
-  Status loss;         // Returned once, when the inbox is empty.
-  int lost_peer = -1;  // Nothing can be sent to it.
+  Status loss;               // Returned once, when the inbox is empty.
+  std::set<int> lost_peers;  // Nothing can be sent to them.
 
  private:
   SimulatedJob* job_;
@@ -45,12 +45,8 @@ class SimulatedBoard : public VoteBoard {
   SimulatedBoard(SimulatedJob* job, int rank) : job_(job), rank_(rank) {}
   void Cast(Voice voice, const VoteWord& word, std::span<const int32_t> members) override;
   VoteWord Read(Voice voice, int32_t rank) const override;
-  void Leave(std::span<const int32_t> members) override;
-  bool HasLeft(int32_t rank) const override;
 
  private:
-  void Show(std::span<const int32_t> members);
-
   SimulatedJob* job_;
   int rank_;
 };
@@ -88,7 +84,15 @@ class SimulatedJob {
   void Join(int rank);
   // It does and hears nothing any more, and those connected to it notice.
   void Crash(int rank);
+  // It stops with this error, and is still driven.
+  void Leave(int rank, const Status& why);
+  // Its engine stops with this error, while its process lives on: what it has said before arrives,
+  // it does and hears nothing any more, and only who has something to send to it notices.
+  void Fail(int rank, const Status& why);
+  // Either of the two.
   bool HasCrashed(int rank) const { return ranks_[static_cast<size_t>(rank)].has_crashed; }
+  // Why a rank's engine has stopped; OK while it has not, and of one that crashed.
+  const Status& outcome(int rank) const { return ranks_[static_cast<size_t>(rank)].outcome; }
   // What this pair has to say to each other stays under way until Release.
   void Hold(int source, int target) { held_ = {source, target}; }
   void Release();
@@ -131,6 +135,8 @@ class SimulatedJob {
     std::unique_ptr<SimulatedBoard> board;
     std::unique_ptr<Coordinator> coordinator;
     std::vector<Batch> batches;
+    Status outcome;
+    bool has_left = false;
     bool has_crashed = false;
     bool is_due = false;  // Listed in due_.
   };
@@ -139,7 +145,6 @@ class SimulatedJob {
   std::mt19937 random_;
   std::vector<Rank> ranks_;
   std::map<std::pair<Voice, int>, VoteWord> words_;  // By rank.
-  std::set<int> gone_;                               // By rank: those that vote no more.
   std::vector<int> due_;                             // Ranks that may have something to do.
   std::map<std::pair<int, int>, std::deque<Bytes>> wires_;
   std::vector<std::pair<int, int>> busy_wires_;  // Keys of wires_ that hold something.

@@ -53,6 +53,8 @@ struct JobOptions {
   // What passes between hosts fails for this rank with kInternal.
   std::optional<int> cut_off{};
   std::function<DeviceSource(int rank)> devices{};  // Default: none.
+  // What the rank's engine gets in place of its own; default: that.
+  std::function<std::unique_ptr<ControlPlane>(int rank, std::unique_ptr<ControlPlane>)> control{};
 };
 
 // Refuses tensors between ranks of one host.
@@ -112,6 +114,10 @@ class EngineJob {
       std::unique_ptr<Transport>& transport =
           connections[static_cast<size_t>(*options.cut_off)].transport;
       transport = std::make_unique<CutOffTransport>(std::move(transport));
+    }
+    for (Connection& connection : connections) {
+      if (!options.control) break;
+      connection.control = options.control(connection.rank, std::move(connection.control));
     }
     for (int r = 0; r < size; ++r) {
       EngineRank& rank = ranks_.emplace_back();

@@ -1,0 +1,108 @@
+// Engines that stop with an error while their process lives on: nobody waits for them any more.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "engine_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A control plane whose Receive fails once it is told to.
+class BreakablePlane final : public ControlPlane {
+ public:
+  explicit BreakablePlane(std::unique_ptr<ControlPlane> inner) : inner_(std::move(inner)) {}
+
+  // From any thread.
+  void Break() {
+    is_broken_.store(true);
+    inner_->Wake();
+  }
+
+  Status Send(int peer, Bytes payload) override { return inner_->Send(peer, std::move(payload)); }
+  Result<std::optional<IncomingMessage>> Receive() override {
+    if (is_broken_.load()) return Status::Internal("the plane is broken");
+    return inner_->Receive();
+  }
+  void Await(TimePoint deadline) override { inner_->Await(deadline); }
+  void Wake() override { inner_->Wake(); }
+  void Attend(bool attended) override { inner_->Attend(attended); }
+  void Nudge(int peer) override { inner_->Nudge(peer); }
+  void SetFarewell(const std::string& why) override { inner_->SetFarewell(why); }
+  Status Close(TimePoint deadline) override { return inner_->Close(deadline); }
+
+ private:
+  const std::unique_ptr<ControlPlane> inner_;
+  std::atomic<bool> is_broken_{false};
+};
+
+class EngineFarewell : public ::testing::Test {
+ protected:
+  // Of three ranks.
+  void Start(JobOptions options) {
+    options.control = [this](int rank, std::unique_ptr<ControlPlane> inner) {
+      auto plane = std::make_unique<BreakablePlane>(std::move(inner));
+      planes_[static_cast<size_t>(rank)] = plane.get();
+      return plane;
+    };
+    job_ = std::make_unique<EngineJob>(3, options);
+  }
+  Result<Handle> Submit(int rank, const std::string& name) {
+    std::vector<Submission> tensors;
+    tensors.push_back(Allreduce(name, &data_[static_cast<size_t>(rank)]));
+    return job_->rank(rank).engine->Submit(std::move(tensors));
+  }
+  EngineStats Stats(int rank) { return job_->rank(rank).engine->stats(); }
+
+  std::vector<std::vector<float>> data_{3, std::vector<float>(5, 1.0F)};
+  std::vector<BreakablePlane*> planes_{3};
+  std::unique_ptr<EngineJob> job_;
+};
+
+TEST_F(EngineFarewell, AFollowerIsNotKeptWaitingByItsLeader) {
+  JobOptions options{.hosts = {"a", "a", "b"}, .shares_memory = true};
+  options.config.freeze_after = 3;
+  options.config.stall_warning = std::chrono::hours(1);  // No thaw because the machine is slow.
+  Start(options);
+  job_->OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 60; ++step) AllreduceStep(rank, step, {"a"});
+    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
+  });
+  const int64_t votes = Stats(2).host_votes_received;
+  const Result<Handle> of_leader = Submit(0, "a");
+  const Result<Handle> of_follower = Submit(1, "a");
+  // Both have voted READY, and the leader for its host; what comes of it depends on rank 2.
+  while (Stats(2).host_votes_received == votes) std::this_thread::yield();
+  planes_[0]->Break();
+  EXPECT_EQ(job_->rank(0).Wait(of_leader).code(), StatusCode::kInternal);
+  const Status status = job_->rank(1).Wait(of_follower);
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_THAT(status.message(), HasSubstr("rank 0 (host a) has left the job: the plane is broken"));
+  const Status later = job_->rank(2).Wait(Submit(2, "a"));
+  EXPECT_THAT(later.message(), HasSubstr("the plane is broken"));
+}
+
+// Rank 2 has the stream from rank 1, rank 1 from rank 0.
+TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
+  JobOptions options;
+  options.config.coordinator_radix = 1;
+  Start(options);
+  const Result<Handle> of_root = Submit(0, "x");
+  const Result<Handle> of_child = Submit(2, "x");
+  while (Stats(1).control_messages_received == 0) std::this_thread::yield();
+  planes_[1]->Break();
+  const Status child = job_->rank(2).Wait(of_child);
+  EXPECT_EQ(child.code(), StatusCode::kPeerLost);
+  EXPECT_THAT(child.message(), HasSubstr("rank 1 (host host-a) has left the job: the plane"));
+  const Status root = job_->rank(0).Wait(of_root);
+  EXPECT_EQ(root.code(), StatusCode::kAborted);
+  EXPECT_THAT(root.message(), HasSubstr("'x' waited for it"));
+}
+
+}  // namespace
+}  // namespace mydist
