@@ -218,6 +218,8 @@ Status Engine::Exchange() {
   if (now >= departure_deadline_ && !finished_) {
     MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
     finished_ = true;
+    overdue_ = Status::Timeout(
+        "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others");
   }
   return status;
 }
@@ -406,7 +408,11 @@ void Engine::Stop(const Status& status) {
   const Status reason =
       status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
   if (!status.ok()) {
-    MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+    if (departure_deadline_ != kNever && status.code() == StatusCode::kPeerLost) {
+      MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();
+    } else {
+      MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+    }
     relay_.Stop();
     relay_.Finish();
     // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
@@ -416,8 +422,9 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.
-  coordinator_.Leave(status);
-  const std::string farewell = status.ok() ? "" : status.cause();
+  const Status& why = status.ok() ? overdue_ : status;
+  coordinator_.Leave(why);
+  const std::string farewell = why.ok() ? "" : why.cause();
   if (shm_ != nullptr) shm_->Leave(farewell);
   CollectTimeline();
   handles_->Fail(term_, reason);

@@ -211,6 +211,7 @@ class MYDIST_EXPORT Engine {
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
   bool finished_ = false;
+  Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
   TimePoint departure_deadline_ = kNever;
 
   Mutex role_;

@@ -104,5 +104,18 @@ TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
   EXPECT_THAT(root.message(), HasSubstr("'x' waited for it"));
 }
 
+// It would wait for the root to say that all have left.
+TEST_F(EngineFarewell, NobodyWaitsForALeaveThatTheRootDidNotWaitFor) {
+  JobOptions options;
+  options.config.shutdown_drain = std::chrono::seconds(2);
+  Start(options);
+  job_->OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"x"}); });
+  job_->rank(0).engine->Shutdown();
+  EXPECT_EQ(job_->rank(1).Wait(Submit(1, "x")).code(), StatusCode::kAborted);
+  const TimePoint begin = Now();
+  job_->Shutdown();
+  EXPECT_LT(Now() - begin, options.config.shutdown_drain);
+}
+
 }  // namespace
 }  // namespace mydist
