@@ -2,10 +2,10 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <string>
 #include <thread>
 
+#include "backends/mpi/goodbye_grace.h"
 #include "backends/transfer_chunks.h"
 
 namespace mydist {
@@ -68,7 +68,7 @@ Status MpiTransport::AwaitAll() {
   completed_.resize(requests_.size());
   PollBackoff backoff(kEager, kLongestPause);
   backoff.Reset(Now());
-  TimePoint give_up = kNever;
+  GoodbyeGrace grace(kGoodbyeGrace);
   for (size_t left = requests_.size(); left > 0;) {
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
@@ -85,10 +85,7 @@ Status MpiTransport::AwaitAll() {
       backoff.Reset(now);
     } else if (const Duration pause = backoff.Next(now); pause > Duration::zero()) {
       MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
-      give_up = departed < 0 ? kNever : std::min(give_up, now + kGoodbyeGrace);
-      if (now >= give_up) {
-        return world_->HasLeft(departed);
-      }
+      if (grace.IsOver(departed, now)) return world_->HasLeft(departed);
       std::this_thread::sleep_for(pause);
     } else {
       sched_yield();
