@@ -87,6 +87,8 @@ void PeerWatcher::Run() {
   for (;;) {
     bool has_unpollable = false;
     for (size_t i = 1; i < polled_.size();) {
+      // No process any more but something else, which says nothing; whoever put it there closes it.
+      if ((polled_[i].revents & (POLLNVAL | POLLERR)) != 0) polled_[i].fd = -1;
       if (!HasEnded(i)) {
         has_unpollable = has_unpollable || polled_[i].fd < 0;
         ++i;

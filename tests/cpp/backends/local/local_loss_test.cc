@@ -1,4 +1,5 @@
 // What the survivors on a host hear of a rank that is gone.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -6,7 +7,10 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
+#include <fstream>
 #include <latch>
 
 #include "backends/local/control_memory.h"
@@ -196,6 +200,57 @@ TEST_P(PeerWatcherWhere, TellsThatAProcessHasEnded) {
     EXPECT_LT(Now() - start, kBound);
   });
   EXPECT_EQ(ranks.Wait(1), 7);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+// This process's descriptor for that one.
+int PidfdOf(pid_t pid) {
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::ifstream info("/proc/self/fdinfo/" + std::to_string(fd));
+    for (std::string line; std::getline(info, line);) {
+      if (line == "Pid:\t" + std::to_string(pid)) return fd;
+    }
+  }
+  return -1;
+}
+
+// As by a program that closes all descriptors it does not know: of rank 1 nothing can be told.
+void LoseThePidfdOf(pid_t pid) {
+  const int other = open("/", O_PATH | O_CLOEXEC);
+  const int pidfd = PidfdOf(pid);
+  ASSERT_GE(pidfd, 0);
+  ASSERT_EQ(dup2(other, pidfd), pidfd);
+  close(other);
+}
+
+// The watcher looks at it when ranks 3 and 2 have ended, and goes on to tell of rank 1.
+TEST(PeerWatcherTest, ADescriptorThatIsLostIsNoDeath) {
+  constexpr int kRanks = 4;
+  const shm::ShmDirectory directory;
+  shm::ForkedRanks ranks(kRanks, [&](const shm::ForkedRanks::Seat& seat) {
+    const auto port = shm::OpenPort(shm::OptionsOf(seat.rank, kRanks, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    ASSERT_TRUE(seat.exchange({}).ok());
+    if (seat.rank != 0) pause();
+    std::array<std::latch, kRanks> has_ended{std::latch(1), std::latch(1), std::latch(1),
+                                             std::latch(1)};
+    std::atomic<int> next = kRanks - 1;
+    const auto watcher = PeerWatcher::Start(&port->arena(), [&](int peer) {
+      EXPECT_EQ(peer, next.load()) << "nobody else has been killed";
+      has_ended[static_cast<size_t>(peer)].count_down();
+    });
+    ASSERT_TRUE(watcher.ok()) << watcher.status().ToString();
+    LoseThePidfdOf(*port->arena().LockHolder(1));
+    for (int peer = kRanks - 1; peer > 0; --peer) {
+      next.store(peer);
+      seat.report();
+      has_ended[static_cast<size_t>(peer)].wait();
+    }
+  });
+  for (int peer = kRanks - 1; peer > 0; --peer) {
+    ranks.AwaitReports(1);
+    ranks.Kill(peer);
+  }
   EXPECT_EQ(ranks.Wait(0), 0);
 }
 
