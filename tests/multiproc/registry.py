@@ -101,7 +101,7 @@ SUITES = {
     ),
     # With the settings as they come: what costs nothing once steps repeat themselves.
     "steady": ("freezing", "waiting"),
-    "steady_hosts": ("freezing",),
+    "steady_hosts": ("freezing", "waiting"),
     # A rank that is late; with fewer cores than ranks, and with fewer than training threads.
     "late": ("lateness",),
     "crowded": ("lateness",),

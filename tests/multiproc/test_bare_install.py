@@ -84,6 +84,7 @@ def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:
     [
         ("local", {"MYDIST_SHARED_MEMORY": "0"}, "Mend the one or install the other"),
         ("gloo", {}, "needs the gloo backend, which is not available"),
+        ("mpi", {}, "needs the mpi backend, which is not available"),
     ],
 )
 def test_what_is_missing_is_said(

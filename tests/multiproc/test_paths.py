@@ -116,7 +116,7 @@ def expect_equal_bits(ranks: list[dict[str, Any]], paths: dict[str, dict[str, st
         assert len({report["auto"]["results"][call] for report in ranks}) == 1, call
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("np", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_results_do_not_depend_on_the_path(np: int, tmp_path: Path) -> None:
     paths = dict(SHARED)
     if "gloo" not in missing_backends():

@@ -96,9 +96,20 @@ def test_without_room_for_an_arena_the_job_runs_over_gloo(backend: str) -> None:
     assert none["backend"] == backend
 
 
+def test_room_for_no_file_is_said_with_figures() -> None:
+    assert "gloo" not in missing_backends()
+    report, (warning,) = train(2, "8m,nr_inodes=1")
+    assert re.search(
+        r"no shared memory in /dev/shm: cannot make a file of \d{5,} bytes, free 8388608 but for "
+        r"the number of files \(inodes\): No space left on device",
+        warning,
+    ), warning
+    assert report["backend"] == "gloo"
+
+
 # Each collective by itself is checked against float64.
 @pytest.mark.parametrize("backend", ["gloo"])
-@pytest.mark.parametrize("np", [2, 4, 5, 8])
+@pytest.mark.parametrize("np", [2, 3, 4, 5, 6, 7, 8])
 def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_path: Path) -> None:
     command = launcher_command(np, "local", EVERY_PATH, str(tmp_path), json.dumps({"none": {}}))
     outcome = run(with_memory_of("1m", *command), timeout=150).expect_success()

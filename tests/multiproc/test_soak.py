@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
-from multiproc.job import WORKERS, launch
+from multiproc.job import WORKERS, launcher_command, run
 
 SOAK = str(WORKERS / "soak.py")
 
@@ -18,6 +19,7 @@ BOUNDS = {
     "malloc_bytes": 72_000,
     "private_bytes": 144_000,
     "shared_bytes": 0,
+    "arena_bytes": 0,
     "python_blocks": 1_000,
     "descriptors": 0,
     "threads": 0,
@@ -25,20 +27,30 @@ BOUNDS = {
 }
 
 
-def growth(backend: str, *arguments: str) -> list[dict[str, int]]:
-    output = launch(2, backend, SOAK, *arguments, timeout=150).expect_success().output
+def growth(command: list[str], env: Mapping[str, str]) -> list[dict[str, int]]:
+    env = {"MYDIST_BUCKET_SIZE_MB": "0.25", **env}
+    output = run(command, timeout=300, env=env).expect_success().output
     (line,) = [line for line in output.splitlines() if "GROWTH " in line]
     ranks: list[dict[str, int]] = json.loads(line.partition("GROWTH ")[2])
-    assert len(ranks) == 2
     return ranks
 
 
-@pytest.mark.parametrize("backend", ["local", "gloo"])
-def test_nothing_grows(backend: str) -> None:
-    for rank in growth(backend):
+# Through shared memory, over sockets, and through memory inside two hosts and sockets between them.
+@pytest.mark.parametrize(
+    ("np", "backend", "env"),
+    [
+        (2, "local", {}),
+        (2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}),
+        (3, "gloo", {"TEST_RANKS_PER_HOST": "2"}),
+    ],
+)
+def test_nothing_grows(np: int, backend: str, env: dict[str, str]) -> None:
+    ranks = growth(launcher_command(np, backend, SOAK), env)
+    assert len(ranks) == np
+    for rank in ranks:
         assert all(rank[name] <= bound for name, bound in BOUNDS.items()), rank
 
 
 def test_sixteen_bytes_a_step_would_be_noticed() -> None:
-    for rank in growth("local", "16"):
+    for rank in growth(launcher_command(2, "local", SOAK, "16"), {}):
         assert rank["malloc_bytes"] > 2 * BOUNDS["malloc_bytes"], rank

@@ -50,11 +50,14 @@ def test_mydistrun_chooses_and_says_why(shared_memory: str, backend: str, why: s
     assert outcome.output.count(f"uses the {backend} backend: {why}") == 1, outcome.output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_what_is_asked_for_is_taken_although_memory_is_shared(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "why"), [("gloo", "it was asked for"), ("mpi", "the job was started by it")]
+)
+def test_what_is_asked_for_is_taken_although_memory_is_shared(backend: str, why: str) -> None:
     env = {"MYDIST_LOG_LEVEL": "info"}
     outcome = run(launcher_command(2, backend, HELLO), timeout=60, env=env).expect_success()
     expect_ranks(outcome.output, 2, backend)
+    assert outcome.output.count(f"uses the {backend} backend: {why}") == 1, outcome.output
     assert "reduce through shared memory" in outcome.output
 
 

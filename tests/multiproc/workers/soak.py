@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import torch
+from multiproc.arena_memory import arena_bytes
+from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
 
@@ -49,6 +51,7 @@ def held() -> dict[str, int]:
     return {
         "private_bytes": int(status["RssAnon"].split()[0]) << 10,
         "shared_bytes": int(status["RssShmem"].split()[0]) << 10,
+        "arena_bytes": arena_bytes(),  # Of all ranks, touched by this one or not.
         "malloc_bytes": malloc.uordblks + malloc.hblkhd,
         "python_blocks": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -59,21 +62,26 @@ def held() -> dict[str, int]:
 
 def main() -> None:
     leaked_bytes = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    pretend_hosts()
     md.init()
     torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
+    # Three buckets of the least size.
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256, bias=False) for _ in range(3)))
     optimizer = md.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.01),
+        torch.optim.SGD(model.parameters(), lr=1e-6),
         named_parameters=model.named_parameters(),
         gradient_as_buffer_view=True,
     )
-    inputs = torch.full((1, 3), float(md.rank() + 1))
+    inputs = torch.full((1, 256), float(md.rank() + 1))
+    kept: list[torch.Tensor | None] = []
 
     def steps(count: int) -> None:
         for number in range(count):
             optimizer.zero_grad(set_to_none=number % 2 == 0)
             model(inputs).pow(2).mean().backward()
             optimizer.step()
+            # A program that keeps gradients: those of one step stay while the next are made.
+            kept[:] = [parameter.grad for parameter in model.parameters()] if number % 3 else []
             if leaked_bytes:
                 _libc.malloc(leaked_bytes)
 
