@@ -27,6 +27,11 @@ endif()
 
 function(mydist_test name)
   add_executable(${name} ${ARGN})
+  if(MYDIST_SANITIZE STREQUAL "thread")  # Ranks that are threads share addresses; see the file.
+    target_sources(${name} PRIVATE
+      "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping.cc")
+    target_link_options(${name} PRIVATE -Wl,--wrap=mmap,--wrap=munmap)
+  endif()
   mydist_compile_options(${name})
   # GoogleTest's assertions are if-else statements; below an unbraced if they are harmless.
   target_compile_options(${name} PRIVATE -Wno-dangling-else)
@@ -45,6 +50,9 @@ set(_test_folders base config world controller ops device runtime timeline)
 # It replaces operator new, as the sanitizers do.
 if(NOT MYDIST_SANITIZE_FLAGS)
   list(APPEND _test_folders allocation)
+endif()
+if(MYDIST_SANITIZE STREQUAL "thread")
+  mydist_test(test_sanitizer "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping_test.cc")
 endif()
 foreach(_folder IN LISTS _test_folders)
   mydist_sources(_files "*.cc" tests/cpp/${_folder} tests/cpp/${_folder}/shm)

@@ -1,0 +1,25 @@
+// That ThreadSanitizer sees a race between two ranks of one process in the memory they share.
+#include <gtest/gtest.h>
+
+#include "ops/shm/shm_ranks.h"
+
+namespace mydist::shm {
+namespace {
+
+constexpr int kExitCodeOfTheSanitizer = 66;
+
+void WriteToTheSameBytes() {
+  OnThreadsWithPort(2, kSmallSlot, [](ShmPort& port, int) {
+    auto* shared = static_cast<volatile uint8_t*>(port.arena().slot(0, 0));
+    for (int i = 0; i < 100000; ++i) shared[0] = 1;
+  });
+}
+
+TEST(OneMapping, ARaceOfTwoRanksIsSeen) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(WriteToTheSameBytes(), ::testing::ExitedWithCode(kExitCodeOfTheSanitizer),
+              "data race");
+}
+
+}  // namespace
+}  // namespace mydist::shm
