@@ -67,7 +67,7 @@ Status PeerMemory::Outcome(int peer, const Transfer& transfer, int error) const 
                             ". Was it freed or resized during the collective?");
   }
   const bool is_gone = error == ESRCH;
-  const TimePoint end = is_gone ? kNever : Now() + kDeathGrace;
+  const TimePoint end = Now() + (is_gone ? kLockGrace : kDeathGrace);
   if (is_gone || !arena_->IsThisProcess(peer)) {
     MYDIST_RETURN_IF_ERROR(waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return Now() >= end; }));
   }

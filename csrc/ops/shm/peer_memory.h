@@ -43,6 +43,9 @@ class PeerMemory {
  private:
   // Until the end of a process is known for sure.
   static constexpr std::chrono::milliseconds kDeathGrace{250};
+  // The same where the kernel says that the process is gone: its lock is, soon, unless the kernel
+  // does not tell of locks.
+  static constexpr std::chrono::seconds kLockGrace{10};
 
   struct Transfer {
     const Place& place;  // The peer's.
