@@ -49,14 +49,14 @@ asan: setup-check ## C++ tests under AddressSanitizer and UndefinedBehaviorSanit
 thread-safety: setup-check ## compile with clang's lock analysis
 	@scripts/sanitize.sh lock-analysis
 
-model: setup-check ## check the model of the frozen schedule with spin (minutes)
+model: setup-check ## check the whole model of the frozen schedule with spin (5 minutes; ci checks a part)
 	@scripts/setup.sh model
 	@scripts/model.sh
 
 gpu-check: ## build, run what needs a GPU, table last; needs no network (scripts/gpu_check.py --help)
 	@"$${MYDIST_PYTHON:-python3}" scripts/gpu_check.py "$${RESULTS:-build/gpu_results}"
 
-ci: ## what a change has to pass: lint, sanitizers, tests
+ci: ## what a change has to pass: lint, a part of the model, sanitizers, tests
 	@.ci/run
 
 clean: ## remove build trees and compiled parts; .venv stays

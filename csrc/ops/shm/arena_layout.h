@@ -52,7 +52,7 @@ struct alignas(kLineBytes) Bell {
 
 // Written by its rank; see votes.h.
 struct alignas(kLineBytes) VoteLine {
-  static constexpr size_t kWords = 3;
+  static constexpr size_t kWords = 2;
   std::atomic<uint64_t> words[kWords];
 };
 
