@@ -108,6 +108,13 @@ std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {
   return reports;
 }
 
+std::string NcclVersionText(int version) {
+  // Before 2.9 it was 2804 for 2.8.4.
+  const int major_unit = version < 10000 ? 1000 : 10000;
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
+         "." + std::to_string(version % 100);
+}
+
 Result<int> FindNcclVersion(const Folders& nccl_folders) {
   MYDIST_ASSIGN_OR_RETURN(const NcclPlaces places, PlacesOf(nccl_folders));
   MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());

@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "controller/control_plane.h"
 #include "ops/device/device.h"
+#include "ops/device/device_link.h"
 #include "ops/transport.h"
 
 namespace mydist {
@@ -81,13 +82,20 @@ class DevicePlugin {
   // made by fork.
   virtual Result<int> DeviceCount() = 0;
   // 0 <= index < DeviceCount(). kInvalidArgument for another, kInternal with the driver's words.
-  virtual Result<std::unique_ptr<Device>> OpenDevice(int index) = 0;
+  // The same object for all who have it at a time.
+  virtual Result<std::shared_ptr<Device>> OpenDevice(int index) = 0;
   // E.g. 23203 for 2.32.3. Opens NCCL the first time, which asks for no GPU; only that call's
   // places count. kInternal with the places that were looked at.
   virtual Result<int> NcclVersion(const NcclPlaces& places) = 0;
+  // Links peers over NCCL. All of them call it, and have the same version; it waits for nobody:
+  // that is for the first collective. Fails as NcclVersion does.
+  virtual Result<DeviceConnection> Connect(const DevicePeers& peers, const NcclPlaces& places) = 0;
   // "NCCL 2.32.3 from <path>, CUDA runtime 13.0, driver 13.0, 2 GPUs"; fails as the two above do.
   virtual Result<std::string> Description(const NcclPlaces& places) = 0;
 };
+
+// "2.32.3" for 23203.
+MYDIST_EXPORT std::string NcclVersionText(int version);
 
 // A device plugin's library exports `extern "C" mydist::DevicePlugin* mydist_device_plugin_v1()`.
 inline constexpr const char* kDevicePluginSymbol = "mydist_device_plugin_v1";

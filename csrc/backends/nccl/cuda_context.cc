@@ -1,5 +1,6 @@
 #include "backends/nccl/cuda_context.h"
 
+#include <array>
 #include <string>
 
 namespace mydist::cuda {
@@ -20,6 +21,11 @@ Result<std::unique_ptr<CudaContext>> CudaContext::Retain(int index) {
   MYDIST_RETURN_IF_ERROR(
       driver->StatusOf(driver->PrimaryContextRetain(&context->context_, context->device_),
                        "cuDevicePrimaryCtxRetain", index));
+  std::array<char, 32> bus_id{};
+  MYDIST_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), index),
+                 "cudaDeviceGetPCIBusId", index));
+  context->bus_id_ = bus_id.data();
   return context;
 }
 

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 
 #include "backends/nccl/cuda_driver.h"
 #include "base/result.h"
@@ -22,6 +23,7 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
   int index() const { return index_; }
+  const std::string& bus_id() const { return bus_id_; }  // "0000:3b:00.0"
 
  private:
   friend class CudaScope;
@@ -29,6 +31,7 @@ class CudaContext {
 
   const int index_;
   const CudaDriver* const driver_;
+  std::string bus_id_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;  // The one that the runtime, and so torch, uses for this GPU.
 };

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/nccl/cuda_context.h"
@@ -22,6 +23,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   int index() const override { return context_->index(); }
+  std::string identity() const override { return context_->bus_id(); }
   Status CallWithCurrent(const std::function<Status()>& work) override;
   Result<StreamHandle> CreateStream() override;
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;

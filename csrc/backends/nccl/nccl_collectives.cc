@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "ops/element.h"
 
@@ -286,7 +287,7 @@ Status NcclCollectives::Barrier() {
                            comm, stream());
   }));
   MYDIST_ASSIGN_OR_RETURN(const EventPointer over, seat_.device->Record(seat_.stream));
-  MYDIST_RETURN_IF_ERROR(seat_.device->Block(*over));
+  MYDIST_RETURN_IF_ERROR(WaitWatched(*seat_.device, *over, seat_.watch));
   // The stream goes on after an abort as well.
   return communicator_->Check();
 }
@@ -332,6 +333,21 @@ Status NcclCollectives::ScaleSegments(DataType dtype, Factor factor) {
 Status NcclCollectives::CopyOwn(const void* source, void* target, int64_t bytes) {
   if (bytes == 0 || source == target) return Status::Ok();
   return seat_.device->Copy(target, source, bytes, seat_.stream);
+}
+
+DeviceConnection ConnectNccl(const nccl::NcclApi* api, const DevicePeers& peers) {
+  auto communicator = std::make_shared<NcclCommunicator>(
+      NcclSeat{.api = api,
+               .device = peers.seat.device,
+               .set_name = peers.name,
+               .rank = peers.rank,
+               .size = peers.size,
+               .watch = peers.seat.watch},
+      [exchange = peers.exchange](nccl::UniqueId* id) {
+        return exchange->Broadcast(id->internal, sizeof(id->internal), 0);
+      });
+  auto collectives = std::make_unique<NcclCollectives>(peers.seat, communicator.get());
+  return {std::move(communicator), std::move(collectives)};
 }
 
 }  // namespace mydist

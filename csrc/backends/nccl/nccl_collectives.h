@@ -14,6 +14,7 @@
 #include "backends/nccl/nccl_reduction.h"
 #include "ops/batch.h"
 #include "ops/collectives.h"
+#include "ops/device/device_link.h"
 #include "ops/device/device_memory.h"
 #include "ops/device/stream_collectives.h"
 
@@ -76,5 +77,8 @@ class NcclCollectives final : public Collectives {
   std::shared_ptr<uint8_t> barrier_byte_;
   std::vector<ConvertSegment> segments_;  // Kept between calls for its memory only.
 };
+
+// What DevicePlugin::Connect gives; waits for nobody. `api` outlives it.
+DeviceConnection ConnectNccl(const nccl::NcclApi* api, const DevicePeers& peers);
 
 }  // namespace mydist

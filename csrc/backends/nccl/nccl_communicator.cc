@@ -84,14 +84,17 @@ Status NcclCommunicator::Initialize(const nccl::UniqueId& id) {
     comm_.store(comm);
     return Status::Ok();
   }));
-  return Await("making the communicator", outcome, Now() + patience_.call);
+  return Await("making the communicator", outcome, CallLimits());
 }
 
-Status NcclCommunicator::Await(const char* what, Outcome outcome, TimePoint deadline) {
+Status NcclCommunicator::Await(const char* what, Outcome outcome, const Limits& limits) {
   Patience patience;
   while (outcome == Outcome::kInProgress) {
     MYDIST_RETURN_IF_ERROR(Ended());
-    if (Now() >= deadline) {
+    if (limits.watch) {
+      if (Status news = limits.watch(); !news.ok()) return Fail(std::move(news));
+    }
+    if (Now() >= limits.deadline) {
       return Fail(Status::Timeout("NCCL has not finished " + std::string(what) + Where() +
                                   " in time; expected every rank of the set to take part. Check "
                                   "that they all run and that NCCL can reach them "
@@ -161,7 +164,8 @@ Status NcclCommunicator::Close(TimePoint deadline) {
       const Comm comm = comm_.load();
       if (comm != nullptr) outcome = api().CommFinalize(comm);
     }
-    status = Await("closing the communicator", outcome, deadline);
+    // Others that have closed already are no news.
+    status = Await("closing the communicator", outcome, {deadline, nullptr});
   }
   if (!status.ok()) {
     Abort(status);

@@ -1,8 +1,9 @@
 // NcclCommunicator: one communicator of a process set over NCCL, made when it is first needed.
 // Owned by the process set. Open, Group and Close: whoever drives the engine, one at a time; Check
 // and Abort: any thread at any time. The communicator is non-blocking, so NCCL keeps no thread:
-// what it has not finished is waited for here alone, in steps that see a deadline and an Abort. The
-// first failure is final: every later call returns it, and the communicator ends by being aborted.
+// what it has not finished is waited for here alone, in steps that see a deadline, an Abort and the
+// seat's watch. The first failure is final: every later call returns it, and the communicator ends
+// by being aborted.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "ops/device/device.h"
+#include "ops/device/device_link.h"
+#include "ops/device/watched_wait.h"
 
 namespace mydist {
 
@@ -30,6 +32,7 @@ struct NcclSeat {
   std::string set_name;  // For messages, e.g. "process set 2".
   int rank = 0;          // In the set.
   int size = 1;
+  WaitWatch watch{};  // Asked while others are waited for, but not in Close.
 };
 
 // How long is waited for others. Long, as they may still load a model; an Abort ends it at once.
@@ -44,11 +47,11 @@ struct NcclPatience {
 // Broadcast of the set's collectives on host memory.
 using NcclIdBroadcast = std::function<Status(nccl::UniqueId* id)>;
 
-class NcclCommunicator {
+class NcclCommunicator final : public DeviceLink {
  public:
   NcclCommunicator(NcclSeat seat, NcclIdBroadcast broadcast_id, const NcclPatience& patience = {});
   // Close with the farewell's patience, where nobody has closed or aborted.
-  ~NcclCommunicator();
+  ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
@@ -58,8 +61,8 @@ class NcclCommunicator {
   bool is_open() const { return is_open_; }  // For the driving thread.
 
   // Makes the communicator, once; blocks until every rank of the set has called it. kTimeout;
-  // kPeerLost when NCCL says that a peer is gone; kInternal with NCCL's words; what broadcast_id
-  // returned; what Abort was told.
+  // kPeerLost when NCCL says that a peer is gone; kInternal with NCCL's words; what broadcast_id or
+  // the watch returned; what Abort was told.
   Status Open();
 
   // Calls `calls(comm)`, an Outcome, between NCCL's GroupStart and GroupEnd, after Open. When this
@@ -67,22 +70,19 @@ class NcclCommunicator {
   template <typename Calls>
   Status Group(const char* what, const Calls& calls);
 
-  // Whether NCCL has seen a failure since: also of work that is on a stream already. Never waits.
-  Status Check();
-
-  // Ends what is under way here, on the streams too, and makes all calls, present and future,
-  // return `why`, not OK. Only the first failure counts. Blocks until NCCL has let go of the
-  // device, but not on other ranks: they abort as well, or they wait in vain.
-  void Abort(const Status& why) MYDIST_NO_THREAD_SAFETY_ANALYSIS;  // A lock it may do without.
-
-  // Waits for what is on the streams and for the other ranks, which close as well, and ends the
-  // communicator; aborts it when that fails. Later calls return kAborted. kTimeout after
-  // `deadline`.
-  Status Close(TimePoint deadline);
+  Status Check() override;
+  // Takes a lock that it may do without.
+  void Abort(const Status& why) override MYDIST_NO_THREAD_SAFETY_ANALYSIS;
+  Status Close(TimePoint deadline) override;
 
  private:
+  struct Limits {
+    TimePoint deadline;
+    const WaitWatch& watch;
+  };
+  Limits CallLimits() const { return {Now() + patience_.call, seat_.watch}; }
   // Until `outcome`, just returned by NCCL, is final. Not OK: Fail has been called.
-  Status Await(const char* what, nccl::Outcome outcome, TimePoint deadline);
+  Status Await(const char* what, nccl::Outcome outcome, const Limits& limits);
   Status Begin(nccl::UniqueId* id);
   Status Initialize(const nccl::UniqueId& id);
   nccl::Outcome AskProgress();
@@ -119,7 +119,7 @@ Status NcclCommunicator::Group(const char* what, const Calls& calls) {
     outcome = api().GroupStart();
     if (outcome == nccl::Outcome::kSuccess) outcome = EndGroup(calls(comm));
   }
-  return Await(what, outcome, Now() + patience_.call);
+  return Await(what, outcome, CallLimits());
 }
 
 }  // namespace mydist

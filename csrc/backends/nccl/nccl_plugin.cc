@@ -2,6 +2,8 @@
 // needs from the machine is asked for call by call, so that it loads on any.
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,8 +11,8 @@
 #include "backends/factory.h"
 #include "backends/nccl/cuda_device.h"
 #include "backends/nccl/cuda_driver.h"
+#include "backends/nccl/nccl_collectives.h"
 #include "backends/nccl/nccl_library.h"
-#include "backends/nccl/nccl_symbols.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
@@ -23,15 +25,26 @@ class NcclPlugin final : public DevicePlugin {
 
   Result<int> DeviceCount() override { return cuda::CountDevices(); }
 
-  Result<std::unique_ptr<Device>> OpenDevice(int index) override {
-    MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> device,
+  Result<std::shared_ptr<Device>> OpenDevice(int index) override {
+    // Also while it is opened: nobody opens it twice.
+    MutexLock lock(devices_mutex_);
+    std::weak_ptr<Device>& known = devices_[index];
+    if (std::shared_ptr<Device> device = known.lock()) return device;
+    MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> opened,
                             cuda::CudaDevice::Open(index));
-    return std::unique_ptr<Device>(std::move(device));
+    std::shared_ptr<Device> device = std::move(opened);
+    known = device;
+    return device;
   }
 
   Result<int> NcclVersion(const NcclPlaces& places) override {
     MYDIST_ASSIGN_OR_RETURN(const nccl::NcclLibrary* const library, Library(places));
     return library->api.version;
+  }
+
+  Result<DeviceConnection> Connect(const DevicePeers& peers, const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(const nccl::NcclLibrary* const library, Library(places));
+    return ConnectNccl(&library->api, peers);
   }
 
   Result<std::string> Description(const NcclPlaces& places) override {
@@ -40,7 +53,7 @@ class NcclPlugin final : public DevicePlugin {
     MYDIST_RETURN_IF_ERROR(
         cuda::CudaStatus(cudaDriverGetVersion(&driver_version), "cudaDriverGetVersion"));
     MYDIST_ASSIGN_OR_RETURN(const nccl::NcclLibrary* const library, Library(places));
-    return "NCCL " + nccl::VersionText(library->api.version) + " from " + library->path +
+    return "NCCL " + NcclVersionText(library->api.version) + " from " + library->path +
            ", CUDA runtime " + cuda::VersionText(CUDART_VERSION) + ", driver " +
            cuda::VersionText(driver_version) + ", " + std::to_string(count) +
            (count == 1 ? " GPU" : " GPUs");
@@ -52,12 +65,14 @@ class NcclPlugin final : public DevicePlugin {
     MutexLock lock(mutex_);
     if (!library_) {
       MYDIST_ASSIGN_OR_RETURN(library_, nccl::NcclLibrary::Open(places));
-      MYDIST_LOG(kDebug) << "NCCL " << nccl::VersionText(library_->api.version) << " from "
+      MYDIST_LOG(kDebug) << "NCCL " << NcclVersionText(library_->api.version) << " from "
                          << library_->path;
     }
     return &*library_;
   }
 
+  Mutex devices_mutex_;
+  std::map<int, std::weak_ptr<Device>> devices_ MYDIST_GUARDED_BY(devices_mutex_);
   Mutex mutex_;
   std::optional<nccl::NcclLibrary> library_ MYDIST_GUARDED_BY(mutex_);  // Set once.
 };

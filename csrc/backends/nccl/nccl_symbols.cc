@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "backends/factory.h"
+
 namespace mydist::nccl {
 namespace {
 
@@ -74,8 +76,8 @@ Result<int> ReadVersion(const SymbolLookup& lookup) {
                             std::to_string(static_cast<int>(outcome)));
   }
   if (version < kOldestVersion) {
-    return Status::Internal("it is NCCL " + VersionText(version) + ", expected " +
-                            VersionText(kOldestVersion) + " or newer");
+    return Status::Internal("it is NCCL " + NcclVersionText(version) + ", expected " +
+                            NcclVersionText(kOldestVersion) + " or newer");
   }
   return version;
 }
@@ -88,21 +90,14 @@ std::string Joined(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::string VersionText(int version) {
-  // Before 2.9 it was 2804 for 2.8.4.
-  const int major_unit = version < 10000 ? 1000 : 10000;
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
-         "." + std::to_string(version % 100);
-}
-
 Result<NcclApi> ReadNcclApi(const SymbolLookup& lookup) {
   NcclApi api;
   MYDIST_ASSIGN_OR_RETURN(api.version, ReadVersion(lookup));
   Taker taker(lookup);
   TakeRequired(taker, api);
   if (!taker.missing().empty()) {
-    return Status::Internal("it is NCCL " + VersionText(api.version) + ", but has no function " +
-                            Joined(taker.missing()));
+    return Status::Internal("it is NCCL " + NcclVersionText(api.version) +
+                            ", but has no function " + Joined(taker.missing()));
   }
   TakeNewer(taker, api);
   return api;

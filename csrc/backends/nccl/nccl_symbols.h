@@ -16,7 +16,4 @@ using SymbolLookup = std::function<void*(const char* name)>;
 // that is not marked "newer"; those become null.
 Result<NcclApi> ReadNcclApi(const SymbolLookup& lookup);
 
-// "2.32.3" for 23203.
-std::string VersionText(int version);
-
 }  // namespace mydist::nccl

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "ops/conversion.h"
@@ -35,6 +36,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual int index() const = 0;  // As the driver counts for this process.
+  // What tells the GPU from all others of its host, in every process: its bus id.
+  virtual std::string identity() const = 0;
 
   // `work` with this device current on this thread, as the driver understands it: for libraries
   // that take the current one. Returns what `work` returns. A device in host memory has nothing to

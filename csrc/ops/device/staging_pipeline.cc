@@ -27,8 +27,9 @@ Result<std::shared_ptr<StagingPipeline>> StagingPipeline::Open(const StreamSeat&
 
 // Where that fails the device is lost, and copies nothing any more.
 StagingPipeline::~StagingPipeline() {
-  static_cast<void>(BlockFor(last_fetched_));
-  static_cast<void>(BlockFor(last_delivered_));
+  for (const EventPointer& copies : {last_fetched_, last_delivered_}) {
+    if (copies != nullptr) static_cast<void>(seat_.device->Block(*copies));
+  }
 }
 
 Status StagingPipeline::Run(const StagedWork& work) {
@@ -150,7 +151,7 @@ Status StagingPipeline::Reserve(int64_t bytes) {
 }
 
 Status StagingPipeline::BlockFor(const EventPointer& copies) {
-  return copies == nullptr ? Status::Ok() : seat_.device->Block(*copies);
+  return copies == nullptr ? Status::Ok() : WaitWatched(*seat_.device, *copies, seat_.watch);
 }
 
 uint8_t* StagingPipeline::StagedOf(int chunk) const {

@@ -65,7 +65,7 @@ class MYDIST_EXPORT StagingPipeline {
   // kInternal when the device has no more streams.
   static Result<std::shared_ptr<StagingPipeline>> Open(const StreamSeat& seat,
                                                        const StagingLimits& limits = {});
-  ~StagingPipeline();  // Waits for copies that are under way.
+  ~StagingPipeline();  // Waits for copies that are under way, whatever the watch says.
   StagingPipeline(const StagingPipeline&) = delete;
   StagingPipeline& operator=(const StagingPipeline&) = delete;
 
@@ -75,7 +75,8 @@ class MYDIST_EXPORT StagingPipeline {
 
   // Returns when the last chunk has been exchanged; what comes next on the seat's stream is behind
   // all copies, also after an error. The host waits for the copies to it, and for those from it
-  // only where it has to write over what has no input. Errors: those of the device and of exchange.
+  // only where it has to write over what has no input. Errors: those of the device, of exchange and
+  // of the seat's watch.
   Status Run(const StagedWork& work);
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/device/device.h"
+#include "ops/device/watched_wait.h"
 
 namespace mydist {
 
@@ -11,6 +12,7 @@ namespace mydist {
 struct StreamSeat {
   Device* device = nullptr;  // Not null; outlives whoever has this.
   StreamHandle stream;
+  WaitWatch watch{};  // Asked while the host waits for the stream, or for peers to use it.
 };
 
 }  // namespace mydist

@@ -44,6 +44,7 @@ enum class HostOrder {
 
 struct FakeDeviceOptions {
   int index = 0;
+  std::string identity = "0000:01:00.0";
   Pace pace = Pace::kRandom;
   uint64_t seed = 1;
   HostOrder host_order = HostOrder::kPerThread;
@@ -73,6 +74,7 @@ class FakeDevice final : public Device {
   FakeDevice& operator=(const FakeDevice&) = delete;
 
   int index() const override { return options_.index; }
+  std::string identity() const override { return options_.identity; }
   Result<StreamHandle> CreateStream() override;
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;
   Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) override;

@@ -185,6 +185,11 @@ int FakeNccl::aborts() {
   return aborts_;
 }
 
+int FakeNccl::running() {
+  MutexLock lock(mutex_);
+  return running_;
+}
+
 std::vector<FakeNcclCall> FakeNccl::calls() {
   MutexLock lock(mutex_);
   return calls_;

@@ -48,6 +48,8 @@ class FakeNccl {
   int made_operators() MYDIST_EXCLUDES(mutex_);
   int groups() MYDIST_EXCLUDES(mutex_);  // That had calls, of all ranks.
   int aborts() MYDIST_EXCLUDES(mutex_);
+  // Ranks whose work is on a stream now.
+  int running() MYDIST_EXCLUDES(mutex_);
   // Of all ranks, in the order of their submission.
   std::vector<FakeNcclCall> calls() MYDIST_EXCLUDES(mutex_);
   // Blocks until `count` ranks' work is running on a stream: it waits there for the others'.

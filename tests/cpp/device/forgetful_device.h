@@ -2,6 +2,8 @@
 // With it in between, the device behind it has to find a violation, or nothing would.
 #pragma once
 
+#include <string>
+
 #include "ops/device/device.h"
 
 namespace mydist::testing {
@@ -21,6 +23,7 @@ class ForgetfulDevice final : public Device {
   int64_t block_count() const { return block_count_; }
 
   int index() const override { return device_->index(); }
+  std::string identity() const override { return device_->identity(); }
   Result<StreamHandle> CreateStream() override { return device_->CreateStream(); }
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override {
     return device_->Allocate(bytes);

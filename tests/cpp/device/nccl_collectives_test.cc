@@ -365,6 +365,49 @@ TEST(NcclAbort, EndsAHangingCollectiveOnTheStream) {
   });
 }
 
+// As a plugin makes them.
+TEST(NcclConnection, HasALinkThatOutlivesTheCalls) {
+  NcclRanks ranks(2);
+  ranks.Run([&](const NcclRank& rank) {
+    DeviceConnection connection =
+        ConnectNccl(&ranks.nccl().api(), {.seat = {&rank.device, rank.stream},
+                                          .rank = rank.rank,
+                                          .size = 2,
+                                          .name = "the ranks",
+                                          .exchange = &rank.host});
+    const auto memory = ValueOf(rank.device.Allocate(400));
+    ExpectFine(connection.collectives->Allreduce(memory.get(), 100, {}));
+    ExpectFine(connection.link->Check());
+    ExpectFine(connection.link->Close(kNever));
+    const Status late = connection.collectives->Allreduce(memory.get(), 100, {});
+    EXPECT_EQ(late.code(), StatusCode::kAborted);
+    EXPECT_THAT(late.message(), HasSubstr("the ranks"));
+    ExpectFine(rank.device.Block(*ValueOf(rank.device.Record(rank.stream))));
+  });
+}
+
+TEST(NcclConnection, ABarrierEndsWhenAPeerIsLost) {
+  NcclRanks ranks(2);
+  ranks.Run([&](const NcclRank& rank) {
+    const auto has_gone = [&] { return ranks.nccl().running() == 0 ? Status::Ok() : Why(); };
+    DeviceConnection connection =
+        ConnectNccl(&ranks.nccl().api(), {.seat = {&rank.device, rank.stream, has_gone},
+                                          .rank = rank.rank,
+                                          .size = 2,
+                                          .name = "the ranks",
+                                          .exchange = &rank.host});
+    const auto memory = ValueOf(rank.device.Allocate(4));
+    ExpectFine(connection.collectives->Broadcast(memory.get(), 0, 0));  // Both have opened.
+    if (rank.rank == 0) {
+      EXPECT_EQ(connection.collectives->Barrier().ToString(), Why().ToString());
+      connection.link->Abort(Why());
+    }
+    ExpectFine(rank.host.Barrier());
+    connection.link->Abort(Why());
+    ExpectFine(rank.device.Block(*ValueOf(rank.device.Record(rank.stream))));
+  });
+}
+
 TEST(NcclFailure, NamesWhatWasCalled) {
   NcclRanks ranks(2, Pace::kRandom, {.launch_polls = 1});
   ranks.Run([&](const NcclRank& rank) {

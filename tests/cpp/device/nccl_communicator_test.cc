@@ -30,6 +30,7 @@ class NumberedDevice final : public Device {
   explicit NumberedDevice(int index) : index_(index) {}
 
   int index() const override { return index_; }
+  std::string identity() const override { return "device " + std::to_string(index_); }
   Status CallWithCurrent(const std::function<Status()>& work) override {
     was_current_ = true;
     return work();
@@ -217,15 +218,21 @@ TEST(CommunicatorFailure, OfACallEndsItsGroup) {
 
 // A rank alone, whose peers never come.
 struct Deserted {
-  explicit Deserted(const NcclPatience& how_long = {}) : patience(how_long) {}
+  explicit Deserted(const NcclPatience& how_long = {}, WaitWatch watching = nullptr)
+      : patience(how_long), watch(std::move(watching)) {}
 
   NcclPatience patience;
+  WaitWatch watch;
   FakeNccl nccl{[](nccl::Stream, FakeNcclWork) {}, {}};
   NumberedDevice device{0};
-  NcclCommunicator communicator{
-      {.api = &nccl.api(), .device = &device, .set_name = "the world", .rank = 0, .size = 2},
-      [](nccl::UniqueId*) { return Status::Ok(); },
-      patience};
+  NcclCommunicator communicator{{.api = &nccl.api(),
+                                 .device = &device,
+                                 .set_name = "the world",
+                                 .rank = 0,
+                                 .size = 2,
+                                 .watch = watch},
+                                [](nccl::UniqueId*) { return Status::Ok(); },
+                                patience};
 };
 
 TEST(CommunicatorPatience, EndsWhenAPeerNeverComes) {
@@ -247,6 +254,33 @@ TEST(CommunicatorPatience, OfAFarewellIsLimited) {
     EXPECT_THAT(status.message(), HasSubstr("closing the communicator of process set 7"));
   });
   EXPECT_EQ(nccl.aborts(), 2);
+}
+
+TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
+  int asked = 0;
+  Deserted rank({}, [&] { return ++asked < 5 ? Status::Ok() : Why(); });
+  EXPECT_EQ(rank.communicator.Open().ToString(), Why().ToString());
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(rank.communicator.Check().ToString(), Why().ToString()) << "the first is final";
+}
+
+TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {
+  FakeNccl nccl(RunAtOnce, {});
+  OnEveryRank(2, [&](Connection& connection) {
+    RankOrderedCollectives host(connection.transport.get());
+    NumberedDevice device(connection.rank);
+    bool is_closing = false;
+    NcclCommunicator communicator({.api = &nccl.api(),
+                                   .device = &device,
+                                   .set_name = "the world",
+                                   .rank = connection.rank,
+                                   .size = 2,
+                                   .watch = [&] { return is_closing ? Why() : Status::Ok(); }},
+                                  BroadcastOver(host));
+    EXPECT_EQ(communicator.Open().ToString(), "OK");
+    is_closing = true;
+    EXPECT_EQ(communicator.Close(kNever).ToString(), "OK");
+  });
 }
 
 TEST(CommunicatorAbort, EndsAHangingStart) {

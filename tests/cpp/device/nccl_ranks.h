@@ -5,15 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <map>
-#include <mutex>
-#include <vector>
+#include <utility>
 
 #include "backends/nccl/nccl_collectives.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
 #include "device/device_bench.h"
-#include "device/fake_nccl.h"
+#include "device/nccl_streams.h"
 #include "device/through_device.h"
 #include "ops/rank_ordered_collectives.h"
 
@@ -28,33 +26,6 @@ struct NcclRank {
   NcclCollectives& collectives;  // On device memory.
   Collectives& host;             // Of the same ranks, without any device.
   Rank me;                       // The collectives for host memory.
-};
-
-// Puts what NCCL does on the stream of the device that has this stream.
-class NcclStreams {
- public:
-  void Add(StreamHandle stream, FakeDevice* device) {
-    const std::lock_guard lock(mutex_);
-    devices_[stream.native] = device;
-  }
-
-  void Launch(nccl::Stream stream, FakeNcclWork work) {
-    Operation operation{.name = "NCCL", .work = std::move(work.run)};
-    for (const FakeNcclWork::Range& range : work.ranges) {
-      const MemoryRange memory{range.begin, static_cast<int64_t>(range.bytes)};
-      (range.writes ? operation.writes : operation.reads).push_back(memory);
-    }
-    FakeDevice* device = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      device = devices_.at(stream);
-    }
-    ExpectFine(device->Enqueue({stream}, std::move(operation)));
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<void*, FakeDevice*> devices_;
 };
 
 class NcclRanks {

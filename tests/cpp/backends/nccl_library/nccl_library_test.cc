@@ -41,7 +41,7 @@ void Load(const std::string& file) {
     std::cerr << library.status().message() << "\n";
     std::exit(1);
   }
-  std::cerr << VersionText(library->api.version) << " from " << library->path << "\n";
+  std::cerr << NcclVersionText(library->api.version) << " from " << library->path << "\n";
   std::exit(0);
 }
 

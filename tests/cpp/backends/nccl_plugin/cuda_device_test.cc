@@ -25,7 +25,7 @@ class CudaDeviceTest : public ::testing::Test {
     const Result<int> count = plugin_->DeviceCount();
     if (!count.ok()) GTEST_SKIP() << count.status().message();
     device_count_ = *count;
-    Result<std::unique_ptr<Device>> device = plugin_->OpenDevice(0);
+    Result<std::shared_ptr<Device>> device = plugin_->OpenDevice(0);
     ASSERT_TRUE(device.ok()) << device.status().ToString();
     device_ = *std::move(device);
   }
@@ -46,7 +46,7 @@ class CudaDeviceTest : public ::testing::Test {
 
   DevicePlugin* plugin_ = nullptr;
   int device_count_ = 0;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
 };
 
 TEST_F(CudaDeviceTest, AnIndexOutOfRangeIsRefused) {
@@ -54,6 +54,17 @@ TEST_F(CudaDeviceTest, AnIndexOutOfRangeIsRefused) {
     const Status status = plugin_->OpenDevice(index).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("got GPU " + std::to_string(index)));
+  }
+}
+
+TEST_F(CudaDeviceTest, IsOneObjectForAllWhoHaveIt) {
+  EXPECT_EQ(plugin_->OpenDevice(0).value(), device_);
+}
+
+TEST_F(CudaDeviceTest, HasAnIdentityOfItsOwn) {
+  EXPECT_NE(device_->identity(), "");
+  for (int index = 1; index < device_count_; ++index) {
+    EXPECT_NE(plugin_->OpenDevice(index).value()->identity(), device_->identity());
   }
 }
 
