@@ -1,7 +1,7 @@
 // ControlPlane: moves control messages between the ranks of a job; implemented by the backends.
-// Owned by the engine. Whoever holds the engine role calls Send, Receive, Attend and Close, one
-// thread at a time. Waiting needs no role: the engine's own thread is in Await while another
-// thread may hold the role. Wake may be called from any thread at any time.
+// Owned by the engine. Whoever holds the engine role calls Send, CheckPeer, Receive, Attend and
+// Close, one thread at a time. Waiting needs no role: the engine's own thread is in Await while
+// another thread may hold the role. Wake may be called from any thread at any time.
 // News: a message or a loss that Receive has yet to return.
 #pragma once
 
@@ -36,6 +36,10 @@ class ControlPlane {
   // however busy it is; messages of one pair arrive complete, once and in order.
   // kPeerLost when the connection is known to be closed.
   virtual Status Send(int peer, Bytes payload) = 0;
+
+  // kPeerLost when the connection to rank `peer` (never self) is known to be closed, in order too:
+  // for one who needs the peer and has nothing to send. Never waits. OK where that is not known.
+  virtual Status CheckPeer(int /*peer*/) { return Status::Ok(); }
 
   // A message that is there, or nothing; never waits, and is cheap enough to be called in a spin
   // loop, which alone makes messages arrive. kPeerLost, naming the rank, when a connection broke:

@@ -16,18 +16,21 @@ GlooControlPlane::GlooControlPlane(std::shared_ptr<Mesh> mesh) : mesh_(std::move
   }
 }
 
-Status GlooControlPlane::Send(int peer, Bytes payload) {
+Status GlooControlPlane::CheckPeer(int peer) {
   MYDIST_CHECK(peer >= 0 && peer < mesh_->size() && peer != mesh_->rank());
+  if (mesh_->states().IsOpen(peer)) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(mesh_->states().loss());
+  return PeerHasLeft(mesh_->Name(peer), mesh_->states().farewell(peer));
+}
+
+Status GlooControlPlane::Send(int peer, Bytes payload) {
   if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
     return Status::Internal("a control message of " + std::to_string(payload.size()) +
                             " bytes is longer than the limit of " +
                             std::to_string(kMaxControlMessageBytes) +
                             "; submit fewer tensors at once");
   }
-  if (!mesh_->states().IsOpen(peer)) {
-    MYDIST_RETURN_IF_ERROR(mesh_->states().loss());
-    return PeerHasLeft(mesh_->Name(peer), mesh_->states().farewell(peer));
-  }
+  MYDIST_RETURN_IF_ERROR(CheckPeer(peer));
   return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
 }
 

@@ -16,6 +16,7 @@ class GlooControlPlane final : public ControlPlane {
   explicit GlooControlPlane(std::shared_ptr<Mesh> mesh);
 
   Status Send(int peer, Bytes payload) override;
+  Status CheckPeer(int peer) override;
   Result<std::optional<IncomingMessage>> Receive() override;
   void Await(TimePoint deadline) override;
   void Wake() override;

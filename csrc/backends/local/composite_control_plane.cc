@@ -81,6 +81,10 @@ Status CompositeControlPlane::Send(int peer, Bytes payload) {
                                : cross_->Send(peer, std::move(payload));
 }
 
+Status CompositeControlPlane::CheckPeer(int peer) {
+  return local_->Reaches(peer) ? local_->CheckPeer(peer) : cross_->CheckPeer(peer);
+}
+
 Result<std::optional<IncomingMessage>> CompositeControlPlane::Receive() {
   is_cross_next_ = !is_cross_next_;
   for (const bool is_cross : {is_cross_next_, !is_cross_next_}) {

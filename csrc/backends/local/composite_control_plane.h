@@ -23,6 +23,7 @@ class CompositeControlPlane final : public ControlPlane {
   ~CompositeControlPlane() override;
 
   Status Send(int peer, Bytes payload) override;
+  Status CheckPeer(int peer) override;
   Result<std::optional<IncomingMessage>> Receive() override;
   void Await(TimePoint deadline) override;
   void Wake() override { local_->Wake(); }

@@ -46,22 +46,25 @@ LocalControlPlane::~LocalControlPlane() {
 
 bool LocalControlPlane::Reaches(int rank) const { return port_->arena().IndexOf(rank).has_value(); }
 
-Status LocalControlPlane::Send(int peer, Bytes payload) {
+Status LocalControlPlane::CheckPeer(int peer) {
   MYDIST_CHECK(Reaches(peer));
   const int index = *port_->arena().IndexOf(peer);
   MYDIST_CHECK(index != index_);
+  if (IsLost(index)) return Lost(index);
+  if (memory_.line(index).state.load() == PlaneState::kOpen) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(FindCause());
+  return PeerHasLeft(Name(index), port_->arena().WhyLeft(index));
+}
+
+Status LocalControlPlane::Send(int peer, Bytes payload) {
   if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
     return Status::Internal("a control message of " + std::to_string(payload.size()) +
                             " bytes is longer than the limit of " +
                             std::to_string(kMaxControlMessageBytes) +
                             "; submit fewer tensors at once");
   }
-  if (IsLost(index)) return Lost(index);
-  if (memory_.line(index).state.load() != PlaneState::kOpen) {
-    MYDIST_RETURN_IF_ERROR(FindCause());
-    return PeerHasLeft(Name(index), port_->arena().WhyLeft(index));
-  }
-  return outbox_.Send(index, std::move(payload));
+  MYDIST_RETURN_IF_ERROR(CheckPeer(peer));
+  return outbox_.Send(*port_->arena().IndexOf(peer), std::move(payload));
 }
 
 Result<std::optional<IncomingMessage>> LocalControlPlane::Receive() {

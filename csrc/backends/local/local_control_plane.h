@@ -28,6 +28,7 @@ class LocalControlPlane final : public ControlPlane {
   // Whether `rank` of the job is on this host, ourselves included.
   bool Reaches(int rank) const;
   Status Send(int peer, Bytes payload) override;
+  Status CheckPeer(int peer) override;
   Result<std::optional<IncomingMessage>> Receive() override;
   void Await(TimePoint deadline) override;
   void Wake() override;

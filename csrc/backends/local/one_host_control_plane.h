@@ -19,6 +19,7 @@ class OneHostControlPlane final : public ControlPlane {
       : connection_(std::move(connection)), local_(std::move(local)) {}
 
   Status Send(int peer, Bytes payload) override { return local_->Send(peer, std::move(payload)); }
+  Status CheckPeer(int peer) override { return local_->CheckPeer(peer); }
   Result<std::optional<IncomingMessage>> Receive() override { return local_->Receive(); }
   void Await(TimePoint deadline) override { local_->Await(deadline); }
   void Wake() override { local_->Wake(); }

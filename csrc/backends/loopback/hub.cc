@@ -36,6 +36,11 @@ Status Hub::Send(int rank, int peer, Bytes payload) {
   return Status::Ok();
 }
 
+Status Hub::CheckPeer(int peer) {
+  MutexLock lock(mutex_);
+  return member(peer).presence == Presence::kHere ? Status::Ok() : PeerGone(peer);
+}
+
 Result<std::optional<IncomingMessage>> Hub::Receive(int rank) {
   MutexLock lock(mutex_);
   Member& me = member(rank);

@@ -29,6 +29,7 @@ class Hub {
 
   // Those of ControlPlane, for rank `rank`.
   Status Send(int rank, int peer, Bytes payload) MYDIST_EXCLUDES(mutex_);
+  Status CheckPeer(int peer) MYDIST_EXCLUDES(mutex_);
   Result<std::optional<IncomingMessage>> Receive(int rank) MYDIST_EXCLUDES(mutex_);
   void Await(int rank, TimePoint deadline) MYDIST_EXCLUDES(mutex_);
   void Wake(int rank) MYDIST_EXCLUDES(mutex_);

@@ -19,6 +19,7 @@ class LoopbackControlPlane final : public ControlPlane {
   Status Send(int peer, Bytes payload) override {
     return hub_->Send(rank_, peer, std::move(payload));
   }
+  Status CheckPeer(int peer) override { return hub_->CheckPeer(peer); }
   Result<std::optional<IncomingMessage>> Receive() override { return hub_->Receive(rank_); }
   void Await(TimePoint deadline) override { hub_->Await(rank_, deadline); }
   void Wake() override { hub_->Wake(rank_); }

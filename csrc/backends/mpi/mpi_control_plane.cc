@@ -22,6 +22,11 @@ MpiControlPlane::~MpiControlPlane() {
   static_cast<void>(arriving_.release());
 }
 
+Status MpiControlPlane::CheckPeer(int peer) {
+  MutexLock lock(mpi_mutex_);
+  return world_->HasDeparted(peer) ? world_->HasLeft(peer) : Status::Ok();
+}
+
 Status MpiControlPlane::Send(int peer, Bytes payload) {
   MYDIST_CHECK(peer >= 0 && peer < world_->size() && peer != world_->rank());
   if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {

@@ -27,6 +27,7 @@ class MpiControlPlane final : public ControlPlane {
   MpiControlPlane& operator=(const MpiControlPlane&) = delete;
 
   Status Send(int peer, Bytes payload) override;
+  Status CheckPeer(int peer) override;
   Result<std::optional<IncomingMessage>> Receive() override;
   void Await(TimePoint deadline) override;
   void Wake() override;

@@ -34,6 +34,8 @@ TEST(GlooLoss, AnIdleRankIsToldOnceWhoVanished) {
     EXPECT_LT(Now() - start, kBound);
     ExpectLossOf(2, lost);
     EXPECT_EQ(me.plane().Send(2, {1}).code(), StatusCode::kPeerLost);
+    EXPECT_EQ(me.plane().CheckPeer(2).code(), StatusCode::kPeerLost);
+    EXPECT_TRUE(me.plane().CheckPeer(1 - me.rank()).ok());
     // The survivors can still talk, and nothing is reported twice.
     const int other = 1 - me.rank();
     me.Send(other, {9});
@@ -169,6 +171,7 @@ TEST(GlooLoss, AFarewellReachesThoseWhoWaitForAnother) {
     EXPECT_EQ(status.cause().rfind("the disk is full!", 0), 0U) << status.cause();
     const Status sent = me.plane().Send(2, {1});
     EXPECT_NE(sent.message().find("the disk is full!"), std::string::npos) << sent.message();
+    EXPECT_EQ(me.plane().CheckPeer(2).ToString(), sent.ToString());
     others_are_done.count_down();
   });
 }

@@ -128,6 +128,7 @@ TEST(LocalControlPlane, SaysThatARankHasLeft) {
   std::atomic<bool> has_left = false;
   OnThreads(2, [&](LocalRank& rank) {
     if (rank.connection.rank == 1) {
+      ExpectOk(rank.plane().CheckPeer(0));
       ExpectOk(rank.plane().Send(0, {1}));
       ExpectOk(rank.plane().Close(Soon()));
       has_left = true;
@@ -139,6 +140,7 @@ TEST(LocalControlPlane, SaysThatARankHasLeft) {
     const Status sent = rank.plane().Send(1, {1});
     EXPECT_EQ(sent.code(), StatusCode::kPeerLost);
     EXPECT_THAT(sent.message(), AllOf(HasSubstr("rank 1 (host h, pid "), HasSubstr("has left")));
+    EXPECT_EQ(rank.plane().CheckPeer(1).ToString(), sent.ToString());
     ExpectOk(rank.plane().Close(Soon()));
   });
 }

@@ -67,6 +67,7 @@ TEST(LocalLoss, AKilledRankIsReportedOnceByEverySurvivorThatIsIdle) {
       [](Correspondent& me, LocalRank&) {
         ExpectDeathOf(kSize - 1, me.AwaitLoss());
         ExpectDeathOf(kSize - 1, me.plane().Send(kSize - 1, {1}));
+        ExpectDeathOf(kSize - 1, me.plane().CheckPeer(kSize - 1));
         // The survivors can still talk, and nothing is reported twice.
         if (me.rank() < 2) {
           me.Send(1 - me.rank(), {9});

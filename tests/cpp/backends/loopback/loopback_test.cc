@@ -107,6 +107,8 @@ TEST(Loopback, MessagesComeBeforeTheLossAndTheLossOnce) {
   EXPECT_FALSE(ranks[0].control->Receive().value().has_value());
   EXPECT_EQ(ranks[2].control->Receive().status().code(), StatusCode::kPeerLost);
   EXPECT_EQ(ranks[0].control->Send(1, {1}).code(), StatusCode::kPeerLost);
+  EXPECT_EQ(ranks[0].control->CheckPeer(1).code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(ranks[0].control->CheckPeer(2).ok());
 }
 
 TEST(Loopback, OrderlyCloseIsNoticedOnlyByUsingThePeer) {
@@ -119,6 +121,7 @@ TEST(Loopback, OrderlyCloseIsNoticedOnlyByUsingThePeer) {
   const Status status = ranks[0].control->Send(1, {1});
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_NE(status.message().find("rank 1 has left"), std::string::npos);
+  EXPECT_EQ(ranks[0].control->CheckPeer(1).ToString(), status.ToString());
 }
 
 TEST(Loopback, LosingARankEndsAnExchangeThatNeedsIt) {

@@ -145,6 +145,7 @@ TEST(MpiConformance, ASendToARankThatHasClosedIsALoss) {
     }
     EXPECT_EQ(sent.code(), StatusCode::kPeerLost);
     EXPECT_THAT(sent.message(), HasSubstr("rank 1"));
+    EXPECT_EQ(me.plane().CheckPeer(1).ToString(), sent.ToString());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
 }
