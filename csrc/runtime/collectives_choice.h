@@ -5,16 +5,22 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/result.h"
 #include "config/config.h"
 #include "ops/collectives.h"
 #include "ops/shm/shm_port.h"
 #include "ops/transport.h"
-#include "runtime/device_seats.h"
+#include "world/host_groups.h"
 #include "world/topology.h"
 
 namespace mydist {
+
+// The first that supports it. kInternal when none does.
+Result<Collectives*> ChooseFor(const BatchTraits& traits,
+                               const std::vector<std::unique_ptr<Collectives>>& choices);
 
 class CollectivesChoice {
  public:
@@ -25,15 +31,14 @@ class CollectivesChoice {
   // See CollectivesFactory (runtime/executor.h).
   std::vector<std::unique_ptr<Collectives>> Make(Transport* transport,
                                                  const std::vector<int>& ranks) const;
-  // See DeviceCollectivesFactory.
-  std::vector<std::unique_ptr<Collectives>> MakeOnDevice(const DeviceSeat& seat,
-                                                         Transport* transport,
-                                                         const std::vector<int>& ranks) const;
+  // The hosts of these ranks, where they are to be gone through first; the same on all ranks.
+  // Nothing when there are no two levels, or only one is wanted.
+  std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
 
  private:
   // Null when the ranks do not all share memory with us.
   std::unique_ptr<Collectives> SharingMemory(const std::vector<int>& ranks) const;
-  // Null when there are no two levels, or only one is wanted.
+  // Null without TwoLevels.
   std::unique_ptr<Collectives> HostsFirst(Transport* transport,
                                           const std::vector<int>& ranks) const;
 

@@ -9,8 +9,12 @@ namespace mydist {
 namespace {
 
 Status WaitFor(const DeviceSeat& seat) {
-  MYDIST_ASSIGN_OR_RETURN(const EventPointer last, seat.device->Record(seat.stream));
+  MYDIST_ASSIGN_OR_RETURN(const EventPointer last, seat.device->Record(seat.on_stream.stream));
   return seat.device->Block(*last);
+}
+
+Status NoGpus(const std::string& what) {
+  return Status::Internal(what + " has come to a job that has no GPUs");
 }
 
 }  // namespace
@@ -26,16 +30,27 @@ DeviceSeats::~DeviceSeats() {
 Result<DeviceSeat*> DeviceSeats::At(int index) {
   const auto found = seats_.find(index);
   if (found != seats_.end()) return &found->second;
-  if (!source_) {
-    return Status::Internal("a tensor on GPU " + std::to_string(index) +
-                            " has come to a job that has no GPUs");
-  }
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, source_(index));
+  if (plugin_ == nullptr) return NoGpus("a tensor on GPU " + std::to_string(index));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, plugin_->OpenDevice(index));
   MYDIST_ASSIGN_OR_RETURN(const StreamHandle stream, device->CreateStream());
-  const StreamSeat on_stream{device.get(), stream};
+  const StreamSeat on_stream{device.get(), stream, watch_};
   MYDIST_ASSIGN_OR_RETURN(auto staging, StagingPipeline::Open(on_stream));
-  DeviceSeat seat{std::move(device), stream, DeviceMemory(on_stream), std::move(staging)};
+  DeviceSeat seat{.device = std::move(device),
+                  .on_stream = on_stream,
+                  .fusion_memory = DeviceMemory(on_stream),
+                  .staging = std::move(staging)};
   return &seats_.emplace(index, std::move(seat)).first->second;
+}
+
+Result<bool> DeviceSeats::AreIdle() {
+  bool are_idle = true;
+  for (auto& [index, seat] : seats_) {
+    if (seat.last_batch == nullptr) continue;
+    MYDIST_ASSIGN_OR_RETURN(const bool is_over, seat.device->IsOver(*seat.last_batch));
+    if (is_over) seat.last_batch = nullptr;
+    are_idle = are_idle && is_over;
+  }
+  return are_idle;
 }
 
 }  // namespace mydist

@@ -2,10 +2,10 @@
 // Owned by the executor, used by whoever drives the engine.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 
+#include "backends/factory.h"
 #include "base/result.h"
 #include "ops/device/device.h"
 #include "ops/device/device_memory.h"
@@ -13,21 +13,19 @@
 
 namespace mydist {
 
-// Opens the GPU that the driver counts so; errors are those of DevicePlugin::OpenDevice. Null in a
-// build or on a machine without GPUs.
-using DeviceSource = std::function<Result<std::shared_ptr<Device>>(int index)>;
-
 // What batches on one GPU are executed with: all of them on one stream.
 struct DeviceSeat {
   std::shared_ptr<Device> device;
-  StreamHandle stream;
+  StreamSeat on_stream;
   DeviceMemory fusion_memory;
   std::shared_ptr<StagingPipeline> staging;  // Through the host, for whatever needs it.
+  EventPointer last_batch{};  // Its end; null: it is known to be over.
 };
 
 class DeviceSeats {
  public:
-  explicit DeviceSeats(DeviceSource source) : source_(std::move(source)) {}
+  // `plugin`, where GPUs come from, may be null: there are none. `watch`: see StreamSeat.
+  DeviceSeats(DevicePlugin* plugin, WaitWatch watch) : plugin_(plugin), watch_(std::move(watch)) {}
   // Waits for what is on the streams: their memory goes now.
   ~DeviceSeats();
   DeviceSeats(const DeviceSeats&) = delete;
@@ -35,9 +33,12 @@ class DeviceSeats {
 
   // Valid as long as this object.
   Result<DeviceSeat*> At(int index);
+  // Whether the work of all batches is known to be over. Never waits. Errors: those of Device.
+  Result<bool> AreIdle();
 
  private:
-  const DeviceSource source_;
+  DevicePlugin* const plugin_;
+  const WaitWatch watch_;
   std::map<int, DeviceSeat> seats_;
 };
 

@@ -88,19 +88,22 @@ Engine::Engine(EngineOptions options)
       coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
+      device_choice_({.config = &config_,
+                      .topology = &topology_,
+                      .on_host = &choice_,
+                      .plugin = options.devices,
+                      .nccl_folders = std::move(options.nccl_folders)}),
       executor_(
           topology_, meter_,
           {.collectives =
                [this](Transport* transport, const std::vector<int>& ranks) {
                  return choice_.Make(transport, ranks);
                },
-           .device_collectives =
-               [this](const DeviceSeat& seat, Transport* transport, const std::vector<int>& ranks) {
-                 return choice_.MakeOnDevice(seat, transport, ranks);
-               },
            .fusion_memory =
                [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
-           .devices = std::move(options.devices)}),
+           .on_devices = &device_choice_,
+           .news = [this] { return coordinator_.Exchange(); },
+           .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy) {
   if (shm_ != nullptr) {
@@ -133,8 +136,8 @@ Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 
 TimePoint Engine::NextDeadline() {
   const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
-  return std::min(
-      {coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end});
+  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end,
+                   executor_.NextCheck()});
 }
 
 void Engine::Drain() {
@@ -221,7 +224,7 @@ Status Engine::Exchange() {
     overdue_ = Status::Timeout(
         "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others");
   }
-  return status;
+  return status.ok() ? executor_.CheckDevices(now) : status;
 }
 
 Result<std::vector<Response>> Engine::Negotiate() {
@@ -426,6 +429,9 @@ void Engine::Stop(const Status& status) {
   coordinator_.Leave(why);
   const std::string farewell = why.ok() ? "" : why.cause();
   if (shm_ != nullptr) shm_->Leave(farewell);
+  // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
+  const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
+  executor_.EndDevices(all_are_leaving ? Status::Ok() : reason, departure_deadline_);
   CollectTimeline();
   handles_->Fail(term_, reason);
   // Dropped with what is pending: their handles have just failed.
@@ -435,7 +441,6 @@ void Engine::Stop(const Status& status) {
     connection_.control->SetFarewell(farewell);
     // A peer that is only slow, on a loaded host or with a large timeline to write, still gets its
     // orderly end; one that is gone or never came is not waited for again.
-    const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
     const Duration patience = all_are_leaving ? Duration(config_.shutdown_drain) : kExitGrace;
     if (Status closed = connection_.control->Close(Now() + patience); !closed.ok()) {
       MYDIST_LOG(kDebug) << "closing: " << closed.message();

@@ -2,9 +2,10 @@
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
 // Submit, Wait and the timeline calls may come from any thread, Shutdown from one; everything else
 // is done by whoever holds the engine role: the engine's own thread, or a caller in Wait (decision
-// 0007). It shares four objects with callers: the queue, the HandleTable, the ProcessSetRegistry
-// and the Timeline. The role holder has not the GIL, and no lock but the role across a socket,
-// collective or callback; whoever may have the GIL never waits for the role.
+// 0007). It shares with callers: the queue, the HandleTable, the ProcessSetRegistry, the Timeline
+// and, inside the executor, DeviceLinks and FactBoard. The role holder has not the GIL, and no lock
+// but the role across a socket, collective or callback; whoever may have the GIL never waits for
+// the role.
 #pragma once
 
 #include <atomic>
@@ -44,11 +45,12 @@ struct EngineOptions {
   Config config;
   Topology topology;
   Connection connection;
-  std::shared_ptr<HandleTable> handles;  // Reset for this engine; outlives it.
-  std::shared_ptr<shm::ShmPort> shm;     // Null: the ranks of this host share no memory.
-  bool shares_everywhere = false;        // On every host of the job, or it has one rank.
-  bool wants_timeline = false;           // From the start, on all ranks; rank 0 has the path.
-  DeviceSource devices{};                // Null: no tensors on GPUs.
+  std::shared_ptr<HandleTable> handles;     // Reset for this engine; outlives it.
+  std::shared_ptr<shm::ShmPort> shm;        // Null: the ranks of this host share no memory.
+  bool shares_everywhere = false;           // On every host of the job, or it has one rank.
+  bool wants_timeline = false;              // From the start, on all ranks; rank 0 has the path.
+  DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
+  std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
   bool measures_costs = false;  // Start then waits for all ranks; see runtime/path_probe.h.
 };
@@ -87,8 +89,8 @@ class MYDIST_EXPORT Engine {
   void ForeseeShared(int64_t bytes) const;
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
-  // it be stuck with a peer that is gone, after twice the drain time and two seconds. One caller at
-  // a time; a second call does nothing. False when the thread was left behind: the memory of
+  // it be stuck with a peer that is gone, after twice the drain time and three seconds. One caller
+  // at a time; a second call does nothing. False when the thread was left behind: the memory of
   // tensors in flight must then never be freed.
   bool Shutdown();
 
@@ -188,6 +190,8 @@ class MYDIST_EXPORT Engine {
   void CollectTimeline();
   void Stop(const Status& status);
   void PublishStats();
+  // Of the engine's thread. False when `deadline` passed.
+  bool AwaitExit(TimePoint deadline);
 
   const Config config_;
   const Topology topology_;
@@ -203,6 +207,7 @@ class MYDIST_EXPORT Engine {
   Coordinator coordinator_;
   HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
   const CollectivesChoice choice_;
+  const DeviceChoice device_choice_;
   Executor executor_;
   const Group* executing_ = nullptr;  // By whoever drives.
   PathCosts costs_;                   // Written before the thread starts.

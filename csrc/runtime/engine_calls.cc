@@ -140,6 +140,13 @@ void Engine::WarnOfPrivateMemory(const char* what, const Status& why) const {
                        << why.message();
 }
 
+bool Engine::AwaitExit(TimePoint deadline) {
+  MutexLock lock(exit_mutex_);
+  while (!has_exited_ && exited_.WaitUntil(exit_mutex_, deadline)) {
+  }
+  return has_exited_;
+}
+
 bool Engine::Shutdown() {
   if (!thread_.joinable()) return true;
   std::vector<Mail> mail;
@@ -147,12 +154,11 @@ bool Engine::Shutdown() {
   // Already closed: the thread has ended, or is about to, by itself.
   [[maybe_unused]] const bool posted = Post(std::move(mail), 0).ok();
   const TimePoint deadline = Now() + 2 * config_.shutdown_drain + kTimelineGrace + kExitGrace;
-  bool has_exited = false;
-  {
-    MutexLock lock(exit_mutex_);
-    while (!has_exited_ && exited_.WaitUntil(exit_mutex_, deadline)) {
-    }
-    has_exited = has_exited_;
+  bool has_exited = AwaitExit(deadline);
+  if (!has_exited) {
+    // It may be stuck in a call of the driver, behind work that waits for a peer.
+    executor_.AbortDevices(Status::Aborted("mydist was shut down while a collective was stuck"));
+    has_exited = AwaitExit(Now() + kExitGrace);
   }
   if (has_exited) {
     thread_.join();

@@ -1,6 +1,7 @@
 // What the engine tells about itself; see mydist.explain().
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "ops/simd/simd_path.h"
 #include "runtime/engine.h"
@@ -75,6 +76,7 @@ std::vector<Fact> Engine::Explain() const {
     facts.push_back({"latency", "not measured",
                      config_.bucket_size_bytes ? "MYDIST_BUCKET_SIZE_MB is set" : "one rank"});
   }
+  for (Fact& fact : executor_.DeviceFacts()) facts.push_back(std::move(fact));
   return facts;
 }
 

@@ -46,15 +46,14 @@ int IndexIn(const ProcessSet& set, int rank) {
   return *index;
 }
 
-// The device as this rank has it: the agreement only says that it is a GPU.
-int32_t DeviceOf(const AgreedTensor& tensor) { return tensor.pending->submission.request.device; }
+}  // namespace
 
-BatchTraits TraitsOf(std::span<const AgreedTensor> group) {
+BatchTraits Executor::TraitsOf(Group group) {
   const Request& request = group.front().agreement->request;
   BatchTraits traits{.op = request.op,
                      .dtype = request.dtype,
                      .reduce_op = request.reduce_op,
-                     .device = DeviceOf(group.front()),
+                     .device = group.front().device(),
                      .bytes = 0};
   for (const AgreedTensor& tensor : group) {
     traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
@@ -62,38 +61,11 @@ BatchTraits TraitsOf(std::span<const AgreedTensor> group) {
   return traits;
 }
 
-Status CheckOneDevice(std::span<const AgreedTensor> group) {
-  for (const AgreedTensor& tensor : group) {
-    if (DeviceOf(tensor) == DeviceOf(group.front())) continue;
-    return Status::Internal(
-        "tensors of one batch lie on GPUs " + std::to_string(DeviceOf(group.front())) + " and " +
-        std::to_string(DeviceOf(tensor)) + " of this rank; use one GPU per process");
-  }
-  return Status::Ok();
-}
-
-// The first that supports it; null: none does.
-Collectives* Choose(const std::vector<std::unique_ptr<Collectives>>& choices,
-                    const BatchTraits& traits) {
-  for (const auto& collectives : choices) {
-    if (collectives->Supports(traits)) return collectives.get();
-  }
-  return nullptr;
-}
-
-Status Unsupported(const BatchTraits& traits) {
-  return Status::Internal("no backend of this job can run " + std::string(OpKindName(traits.op)) +
-                          " of " + std::string(DataTypeName(traits.dtype)) + " on device " +
-                          std::to_string(traits.device));
-}
-
-}  // namespace
-
 Executor::Executor(const Topology& topology, Transport* transport, ExecutorSources sources)
     : rank_(topology.rank),
       transport_(transport),
       sources_(std::move(sources)),
-      devices_(sources_.devices),
+      devices_(sources_.on_devices->plugin(), [this] { return News(); }),
       host_memory_(sources_.fusion_memory) {
   Team& global = teams_[kGlobalProcessSet];
   global.set = GlobalProcessSet(topology.size);
@@ -116,7 +88,7 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   const auto found = teams_.find(group.front().agreement->request.process_set);
   // The engine only executes what this rank takes part in.
   MYDIST_CHECK(found != teams_.end());
-  const bool is_on_host = DeviceOf(group.front()) == kCpuDevice;
+  const bool is_on_host = group.front().device() == kCpuDevice;
   Status status = is_on_host ? ExecuteOnHost(found->second, group, activity)
                              : ExecuteOnDevice(found->second, group, activity);
   if (status.ok()) return status;
@@ -129,8 +101,7 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
 
 Status Executor::ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity) {
   const BatchTraits traits = TraitsOf(group);
-  Collectives* const chosen = Choose(team.collectives, traits);
-  if (chosen == nullptr) return Unsupported(traits);
+  MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, ChooseFor(traits, team.collectives));
   return Run(team, group,
              {.rank = team.index,
               .size = team.set.size(),
@@ -139,46 +110,6 @@ Status Executor::ExecuteOnHost(const Team& team, Group group, const ActivitySink
               .memory = &host_memory_,
               .activity = activity,
               .pack_bytes = &pack_bytes_});
-}
-
-Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
-  const BatchTraits traits = TraitsOf(group);
-  MYDIST_RETURN_IF_ERROR(CheckOneDevice(group));
-  MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
-  auto& choices = team.on_device[traits.device];
-  if (choices.empty()) {
-    choices = sources_.device_collectives(*seat, TransportOf(team), team.set.ranks);
-  }
-  Collectives* const chosen = Choose(choices, traits);
-  if (chosen == nullptr) return Unsupported(traits);
-  for (const AgreedTensor& tensor : group) {
-    const DeviceOrder& order = *tensor.pending->submission.order;
-    if (order.ready == nullptr) continue;
-    MYDIST_RETURN_IF_ERROR(seat->device->Wait(seat->stream, *order.ready));
-  }
-  seat_ = seat;
-  Status status = Run(team, group,
-                      {.rank = team.index,
-                       .size = team.set.size(),
-                       .collectives = chosen,
-                       .numbers = team.collectives.front().get(),
-                       .memory = &seat->fusion_memory,
-                       .activity = activity,
-                       .pack_bytes = &pack_bytes_});
-  seat_ = nullptr;
-  // Also of what has failed: the stream may still use the memory.
-  const Result<EventPointer> done = seat->device->Record(seat->stream);
-  if (!done.ok()) return status.ok() ? done.status() : status;
-  for (const AgreedTensor& tensor : group) tensor.pending->submission.order->done = done.value();
-  return status;
-}
-
-Result<void*> Executor::Allocate(const Submission& submission, const Shape& shape) {
-  MYDIST_ASSIGN_OR_RETURN(void* const memory, submission.allocate(shape));
-  if (seat_ != nullptr && submission.order->allocated != nullptr) {
-    MYDIST_RETURN_IF_ERROR(seat_->device->Wait(seat_->stream, *submission.order->allocated));
-  }
-  return memory;
 }
 
 Status Executor::Run(const Team& team, Group group, const BatchContext& context) {
@@ -211,11 +142,13 @@ Status Executor::Run(const Team& team, Group group, const BatchContext& context)
 }
 
 Collectives* Executor::ReducerOf(int64_t bytes) const {
-  return Choose(teams_.at(kGlobalProcessSet).collectives, {.op = OpKind::kAllreduce,
-                                                           .dtype = DataType::kFloat32,
-                                                           .reduce_op = ReduceOp::kSum,
-                                                           .device = kCpuDevice,
-                                                           .bytes = bytes});
+  const Result<Collectives*> chosen = ChooseFor({.op = OpKind::kAllreduce,
+                                                 .dtype = DataType::kFloat32,
+                                                 .reduce_op = ReduceOp::kSum,
+                                                 .device = kCpuDevice,
+                                                 .bytes = bytes},
+                                                teams_.at(kGlobalProcessSet).collectives);
+  return chosen.ok() ? *chosen : nullptr;
 }
 
 Status Executor::Allreduce(Group group, const BatchContext& context) {

@@ -46,7 +46,7 @@ NcclCommunicator::NcclCommunicator(NcclSeat seat, NcclIdBroadcast broadcast_id,
 
 NcclCommunicator::~NcclCommunicator() {
   // Who wants to know what went wrong calls Close.
-  if (comm_.load() != nullptr) (void)Close(Now() + patience_.farewell).ok();
+  if (comm_.load() != nullptr) (void)Close(Now() + patience_.farewell, nullptr).ok();
 }
 
 Status NcclCommunicator::Open() {
@@ -155,7 +155,7 @@ bool NcclCommunicator::LockWithin(Duration grace) {
   return true;
 }
 
-Status NcclCommunicator::Close(TimePoint deadline) {
+Status NcclCommunicator::Close(TimePoint deadline, const WaitWatch& watch) {
   Status status = Ended();
   if (status.ok() && comm_.load() != nullptr) {
     Outcome outcome = Outcome::kSuccess;
@@ -164,8 +164,7 @@ Status NcclCommunicator::Close(TimePoint deadline) {
       const Comm comm = comm_.load();
       if (comm != nullptr) outcome = api().CommFinalize(comm);
     }
-    // Others that have closed already are no news.
-    status = Await("closing the communicator", outcome, {deadline, nullptr});
+    status = Await("closing the communicator", outcome, {deadline, watch});
   }
   if (!status.ok()) {
     Abort(status);

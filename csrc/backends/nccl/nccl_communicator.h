@@ -32,7 +32,7 @@ struct NcclSeat {
   std::string set_name;  // For messages, e.g. "process set 2".
   int rank = 0;          // In the set.
   int size = 1;
-  WaitWatch watch{};  // Asked while others are waited for, but not in Close.
+  WaitWatch watch{};  // Asked while Open and Group wait for others.
 };
 
 // How long is waited for others. Long, as they may still load a model; an Abort ends it at once.
@@ -73,7 +73,7 @@ class NcclCommunicator final : public DeviceLink {
   Status Check() override;
   // Takes a lock that it may do without.
   void Abort(const Status& why) override MYDIST_NO_THREAD_SAFETY_ANALYSIS;
-  Status Close(TimePoint deadline) override;
+  Status Close(TimePoint deadline, const WaitWatch& watch) override;
 
  private:
   struct Limits {

@@ -28,8 +28,9 @@ class DeviceLink {
   virtual void Abort(const Status& why) = 0;
 
   // Waits for what is on the streams and for the other ranks, which close as well, and ends the
-  // link; aborts it when that fails. Later calls return kAborted. kTimeout after `deadline`.
-  virtual Status Close(TimePoint deadline) = 0;
+  // link; aborts it when that fails. Later calls return kAborted. kTimeout after `deadline`, and
+  // what `watch` says, which is asked meanwhile.
+  virtual Status Close(TimePoint deadline, const WaitWatch& watch) = 0;
 };
 
 // Ranks that are to be linked, each on one device.

@@ -318,6 +318,14 @@ TEST(ConfigTest, TheMeetingHostComesFromTheLauncher) {
   EXPECT_EQ(ConfigOf(both)->meeting_host, "host2");
 }
 
+TEST(ConfigTest, SomeOfNcclsOwnVariablesAreRead) {
+  EXPECT_FALSE(ConfigOf({})->nccl_shares_gpus);
+  EXPECT_TRUE(With("NCCL_MULTI_RANK_GPU_ENABLE", "1").nccl_shares_gpus);
+  EXPECT_FALSE(With("NCCL_MULTI_RANK_GPU_ENABLE", "0").nccl_shares_gpus);
+  EXPECT_EQ(ConfigOf({})->nccl_host_id, "");
+  EXPECT_EQ(With("NCCL_HOSTID", "rank3").nccl_host_id, "rank3");
+}
+
 TEST(ConfigTest, MisspeltVariablesAreReported) {
   EXPECT_THAT(UnknownVariables({"MYDIST_CACHE_CAPACTIY"}),
               ElementsAre("MYDIST_CACHE_CAPACTIY is set but means nothing to mydist; did you mean "

@@ -165,6 +165,16 @@ void FakeNccl::FailAsync(int rank, Outcome outcome, std::string words) {
   words_.push_back(std::move(words));
 }
 
+void FakeNccl::Break(int rank, Fault fault) {
+  MutexLock lock(mutex_);
+  faults_[rank] = fault;
+}
+
+bool FakeNccl::Has(Fault fault, int rank) {
+  const auto found = faults_.find(rank);
+  return found != faults_.end() && found->second == fault;
+}
+
 void FakeNccl::FailId() {
   MutexLock lock(mutex_);
   id_fails_ = true;
@@ -220,6 +230,7 @@ Outcome FakeNccl::Initialise(Comm* comm, int size, const nccl::UniqueId& id, int
   EXPECT_EQ(config.blocking, 0);
   EXPECT_EQ(config.magic, 0xcafebeefu);
   EXPECT_EQ(group.depth, 0) << "made within a group";
+  if (Has(Fault::kInitFails, rank)) return Outcome::kSystemError;
   std::unique_ptr<FakeClique>& clique =
       cliques_[std::string(id.internal, strnlen(id.internal, sizeof(id.internal)))];
   if (clique == nullptr) clique = std::make_unique<FakeClique>(size);
@@ -303,6 +314,8 @@ Outcome FakeNccl::Submit(Comm comm, const FakeNcclCall& call) {
   {
     MutexLock lock(mutex_);
     if (!IsUsable(comm, "a collective")) return Outcome::kInvalidArgument;
+    while (Has(Fault::kCallsHang, comm->rank) && !comm->is_aborted) changed_.Wait(mutex_);
+    if (Has(Fault::kCallsFail, comm->rank) || comm->is_aborted) return Outcome::kSystemError;
     const int size = comm->clique->size();
     EXPECT_TRUE(call.IsLegal(comm->rank, size)) << "memory of rank " << comm->rank;
     EXPECT_TRUE(call.peer >= 0 && call.peer < size) << "peer or root " << call.peer;

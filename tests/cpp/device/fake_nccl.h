@@ -41,6 +41,13 @@ class FakeNccl {
 
   // From now on. What is asked about a communicator of `rank` is answered by `outcome`.
   void FailAsync(int rank, nccl::Outcome outcome, std::string words);
+  // How a rank's NCCL is broken, from now on and in all its communicators.
+  enum class Fault {
+    kInitFails,  // A communicator cannot be made.
+    kCallsFail,  // Collectives are refused.
+    kCallsHang,  // They do not return before an abort.
+  };
+  void Break(int rank, Fault fault) MYDIST_EXCLUDES(mutex_);
   // GetUniqueId does not work.
   void FailId() MYDIST_EXCLUDES(mutex_);
 
@@ -81,6 +88,7 @@ class FakeNccl {
   void PutOnStream(Comm comm) MYDIST_EXCLUDES(mutex_);
   void Run(Comm comm, std::vector<FakeNcclCall>& calls) MYDIST_EXCLUDES(mutex_);
   Outcome ProgressOf(Comm comm) MYDIST_REQUIRES(mutex_);
+  bool Has(Fault fault, int rank) MYDIST_REQUIRES(mutex_);
   bool IsUsable(Comm comm, const char* what) MYDIST_REQUIRES(mutex_);
 
   const Launch launch_;
@@ -92,6 +100,7 @@ class FakeNccl {
   // Kept to the end, so that using one after it has ended is seen.
   std::vector<std::unique_ptr<nccl::ncclComm>> comms_ MYDIST_GUARDED_BY(mutex_);
   std::map<int, Outcome> async_failures_ MYDIST_GUARDED_BY(mutex_);  // By rank.
+  std::map<int, Fault> faults_ MYDIST_GUARDED_BY(mutex_);            // By rank.
   std::deque<std::string> words_ MYDIST_GUARDED_BY(mutex_);  // All, as somebody may be reading.
   std::vector<FakeNcclCall> calls_ MYDIST_GUARDED_BY(mutex_);
   bool id_fails_ MYDIST_GUARDED_BY(mutex_) = false;

@@ -378,7 +378,7 @@ TEST(NcclConnection, HasALinkThatOutlivesTheCalls) {
     const auto memory = ValueOf(rank.device.Allocate(400));
     ExpectFine(connection.collectives->Allreduce(memory.get(), 100, {}));
     ExpectFine(connection.link->Check());
-    ExpectFine(connection.link->Close(kNever));
+    ExpectFine(connection.link->Close(kNever, nullptr));
     const Status late = connection.collectives->Allreduce(memory.get(), 100, {});
     EXPECT_EQ(late.code(), StatusCode::kAborted);
     EXPECT_THAT(late.message(), HasSubstr("the ranks"));

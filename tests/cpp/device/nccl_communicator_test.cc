@@ -133,7 +133,7 @@ TEST_P(Communicator, ThatNobodyUsedIsNeverMade) {
   FakeNccl nccl(RunAtOnce, {});
   OnEveryMember(GetParam(), nccl, [](const Member& me) {
     EXPECT_EQ(me.communicator.Check().ToString(), "OK");
-    EXPECT_EQ(me.communicator.Close(kNever).ToString(), "OK");
+    EXPECT_EQ(me.communicator.Close(kNever, nullptr).ToString(), "OK");
     EXPECT_FALSE(me.device.was_current());
     EXPECT_EQ(me.communicator.Open().code(), StatusCode::kAborted);
   });
@@ -143,7 +143,7 @@ TEST_P(Communicator, SaysThatItWasClosed) {
   FakeNccl nccl(RunAtOnce, {});
   OnEveryMember(GetParam(), nccl, [](const Member& me) {
     EXPECT_EQ(me.communicator.Open().ToString(), "OK");
-    EXPECT_EQ(me.communicator.Close(kNever).ToString(), "OK");
+    EXPECT_EQ(me.communicator.Close(kNever, nullptr).ToString(), "OK");
     float number = 0;
     const Status late = SumOne(me, &number);
     EXPECT_EQ(late.code(), StatusCode::kAborted);
@@ -240,7 +240,7 @@ TEST(CommunicatorPatience, EndsWhenAPeerNeverComes) {
   const Status status = rank.communicator.Open();
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), HasSubstr("making the communicator of the world"));
-  EXPECT_EQ(rank.communicator.Close(kNever).ToString(), status.ToString());
+  EXPECT_EQ(rank.communicator.Close(kNever, nullptr).ToString(), status.ToString());
   EXPECT_EQ(rank.nccl.aborts(), 1);
 }
 
@@ -249,7 +249,7 @@ TEST(CommunicatorPatience, OfAFarewellIsLimited) {
   OnEveryMember(2, nccl, [](const Member& me) {
     EXPECT_EQ(me.communicator.Open().ToString(), "OK");
     if (me.rank == 1) return me.communicator.Abort(Why());
-    const Status status = me.communicator.Close(Now() + std::chrono::milliseconds(5));
+    const Status status = me.communicator.Close(Now() + std::chrono::milliseconds(5), nullptr);
     EXPECT_EQ(status.code(), StatusCode::kTimeout);
     EXPECT_THAT(status.message(), HasSubstr("closing the communicator of process set 7"));
   });
@@ -262,6 +262,16 @@ TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
   EXPECT_EQ(rank.communicator.Open().ToString(), Why().ToString());
   EXPECT_EQ(asked, 5);
   EXPECT_EQ(rank.communicator.Check().ToString(), Why().ToString()) << "the first is final";
+}
+
+TEST(CommunicatorWatch, IsAskedInCloseIfGiven) {
+  FakeNccl nccl(RunAtOnce, {});
+  OnEveryMember(2, nccl, [](const Member& me) {
+    EXPECT_EQ(me.communicator.Open().ToString(), "OK");
+    if (me.rank == 1) return me.communicator.Abort(Why());
+    EXPECT_EQ(me.communicator.Close(kNever, [] { return Why(); }).ToString(), Why().ToString());
+  });
+  EXPECT_EQ(nccl.aborts(), 2);
 }
 
 TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {
@@ -279,7 +289,7 @@ TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {
                                   BroadcastOver(host));
     EXPECT_EQ(communicator.Open().ToString(), "OK");
     is_closing = true;
-    EXPECT_EQ(communicator.Close(kNever).ToString(), "OK");
+    EXPECT_EQ(communicator.Close(kNever, nullptr).ToString(), "OK");
   });
 }
 

@@ -52,7 +52,7 @@ struct JobOptions {
   std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
   // What passes between hosts fails for this rank with kInternal.
   std::optional<int> cut_off{};
-  std::function<DeviceSource(int rank)> devices{};  // Default: none.
+  std::function<DevicePlugin*(int rank)> devices{};  // Default: none.
   // What the rank's engine gets in place of its own; default: that.
   std::function<std::unique_ptr<ControlPlane>(int rank, std::unique_ptr<ControlPlane>)> control{};
 };

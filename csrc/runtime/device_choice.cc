@@ -1,0 +1,125 @@
+#include "runtime/device_choice.h"
+
+#include <optional>
+#include <utility>
+
+#include "ops/device/staged_collectives.h"
+#include "ops/hierarchical.h"
+#include "ops/rank_ordered_collectives.h"
+#include "ops/subset_transport.h"
+
+namespace mydist {
+namespace {
+
+std::string NameOf(const DeviceMembers& members) {
+  return "process set " + std::to_string(members.set->id);
+}
+
+}  // namespace
+
+DeviceChoice::DeviceChoice(Sources sources)
+    : sources_(std::move(sources)), places_{sources_.config->nccl_library, sources_.nccl_folders} {}
+
+DeviceRecord DeviceChoice::OwnRecord(const DeviceSeat& seat) const {
+  const Config& config = *sources_.config;
+  const Topology& topology = *sources_.topology;
+  const Result<int> version = sources_.plugin->NcclVersion(places_);
+  return MakeDeviceRecord({.nccl_version = version.ok() ? *version : 0,
+                           .is_asked_to_share = config.nccl_shares_gpus,
+                           .gpu = seat.device->identity(),
+                           .host = config.nccl_host_id.empty()
+                                       ? topology.hosts[static_cast<size_t>(topology.rank)]
+                                       : config.nccl_host_id,
+                           .why_not = version.ok() ? "" : version.status().message()});
+}
+
+Result<NcclChoice> DeviceChoice::Agree(const DeviceMembers& members) const {
+  const std::vector<int>& ranks = members.set->ranks;
+  if (ranks.size() == 1) return NcclChoice{0, "one rank has nobody to exchange with"};
+  const DeviceRecord own = OwnRecord(*members.seat);
+  std::vector<DeviceRecord> records(ranks.size());
+  const std::vector<int64_t> byte_counts(ranks.size(), sizeof(DeviceRecord));
+  MYDIST_RETURN_IF_ERROR(members.on_host->Allgather(&own, records.data(), byte_counts));
+  return ChooseNccl(records, ranks);
+}
+
+DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {
+  DeviceParts parts;
+  // All that Make gives support the same, whatever the size: the first does.
+  auto on_host = sources_.on_host->Make(members.transport, members.set->ranks);
+  parts.choices.push_back(std::make_unique<StagedCollectives>(
+      members.index, std::move(on_host.front()), members.seat->staging));
+  return parts;
+}
+
+Result<std::unique_ptr<Collectives>> DeviceChoice::Link(const DevicePeers& peers,
+                                                        DeviceParts& parts) const {
+  MYDIST_ASSIGN_OR_RETURN(DeviceConnection connection, sources_.plugin->Connect(peers, places_));
+  parts.links.push_back(std::move(connection.link));
+  return std::move(connection.collectives);
+}
+
+Result<DeviceParts> DeviceChoice::MakeOverNccl(const DeviceMembers& members) const {
+  DeviceParts parts;
+  std::unique_ptr<Collectives> over_nccl;
+  if (auto groups = sources_.on_host->TwoLevels(members.set->ranks)) {
+    MYDIST_ASSIGN_OR_RETURN(over_nccl, HostsFirst(members, *std::move(groups), parts));
+  } else {
+    MYDIST_ASSIGN_OR_RETURN(over_nccl, Link({.seat = members.seat->on_stream,
+                                             .rank = members.index,
+                                             .size = members.set->size(),
+                                             .name = NameOf(members),
+                                             .exchange = members.on_host},
+                                            parts));
+  }
+  parts.choices.push_back(std::move(over_nccl));
+  parts.choices.push_back(std::move(MakeStaged(members).choices.front()));
+  return parts;
+}
+
+Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMembers& members,
+                                                              HostGroups groups,
+                                                              DeviceParts& parts) const {
+  const auto& set_ranks = members.set->ranks;
+  const auto among = [&](const std::vector<int>& indices) -> Transport* {
+    return parts.transports
+        .emplace_back(std::make_unique<SubsetTransport>(members.transport, indices))
+        .get();
+  };
+  std::vector<int> here;
+  for (const int index : groups.own_members()) {
+    here.push_back(set_ranks[static_cast<size_t>(index)]);
+  }
+  // The first, as above; nothing of it reaches another host.
+  auto within = sources_.on_host->Make(among(groups.own_members()), here);
+  parts.exchanges.push_back(std::move(within.front()));
+  HierarchicalParts levels;
+  MYDIST_ASSIGN_OR_RETURN(levels.local,
+                          Link({.seat = members.seat->on_stream,
+                                .rank = groups.place,
+                                .size = static_cast<int>(here.size()),
+                                .name = NameOf(members) + " on host " +
+                                        sources_.topology->hosts[static_cast<size_t>(here.front())],
+                                .exchange = parts.exchanges.back().get()},
+                               parts));
+  if (groups.place < groups.smallest()) {
+    levels.cross = std::make_unique<StagedCollectives>(
+        groups.host, std::make_unique<RankOrderedCollectives>(among(groups.Column(groups.place))),
+        members.seat->staging);
+  }
+  levels.new_memory = [seat = members.seat->on_stream] {
+    return std::make_unique<DeviceMemory>(seat);
+  };
+  return std::unique_ptr<Collectives>(
+      std::make_unique<Hierarchical>(std::move(groups), std::move(levels)));
+}
+
+std::string DeviceChoice::Describe(const ProcessSet& set, int nccl_version) const {
+  if (nccl_version == 0) return "through host memory";
+  const std::string name = "NCCL " + NcclVersionText(nccl_version);
+  return sources_.on_host->TwoLevels(set.ranks)
+             ? name + " inside each host, through host memory between hosts"
+             : name;
+}
+
+}  // namespace mydist

@@ -1,0 +1,149 @@
+// What the Executor does for tensors on GPUs.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/executor.h"
+
+namespace mydist {
+namespace {
+
+// How often is asked whether work that nobody waits for has failed.
+constexpr std::chrono::milliseconds kCheckPeriod{100};
+// There may be thousands.
+constexpr std::chrono::milliseconds kPeerCheckPeriod{10};
+
+Status CheckOneDevice(std::span<const AgreedTensor> group) {
+  for (const AgreedTensor& tensor : group) {
+    if (tensor.device() == group.front().device()) continue;
+    return Status::Internal("tensors of one batch lie on several GPUs of this rank: '" +
+                            group.front().agreement->request.name + "' on GPU " +
+                            std::to_string(group.front().device()) + ", '" +
+                            tensor.agreement->request.name + "' on GPU " +
+                            std::to_string(tensor.device()) + "; use one GPU per process");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+// Without a link no device waits for another rank.
+Status Executor::News() {
+  if (links_.empty()) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(sources_.news());
+  MYDIST_RETURN_IF_ERROR(links_.Check());
+  const TimePoint now = Now();
+  if (now < next_peer_check_) return Status::Ok();
+  next_peer_check_ = now + kPeerCheckPeriod;
+  return CheckPeers();
+}
+
+// Who ends in order is no news to a control plane, nor is who ends with an error: others learn it
+// when they need that rank. Here they do.
+Status Executor::CheckPeers() {
+  for (const auto& [id, team] : teams_) {
+    if (team.on_device.empty()) continue;
+    for (const int rank : team.set.ranks) {
+      if (rank != rank_) MYDIST_RETURN_IF_ERROR(sources_.check_peer(rank));
+    }
+  }
+  return Status::Ok();
+}
+
+void Executor::RemoveProcessSet(ProcessSetId id) {
+  const auto found = teams_.find(id);
+  if (found == teams_.end()) return;
+  for (const auto& [index, on_device] : found->second.on_device) {
+    if (removal_.ok()) removal_ = on_device->Close();
+  }
+  if (!removal_.ok()) {
+    next_check_ = TimePoint::min();  // The engine ends, and aborts the links, before the team goes.
+    return;
+  }
+  teams_.erase(found);
+  facts_.Remove(id);
+}
+
+DeviceTeam& Executor::TeamOn(Team& team, DeviceSeat* seat) {
+  std::unique_ptr<DeviceTeam>& on_device = team.on_device[seat->device->index()];
+  if (on_device == nullptr) {
+    on_device = std::make_unique<DeviceTeam>(
+        DeviceTeam::Surroundings{.choice = sources_.on_devices, .links = &links_, .facts = &facts_},
+        seat,
+        DeviceMembers{.seat = seat,
+                      .set = &team.set,
+                      .index = team.index,
+                      .transport = TransportOf(team),
+                      .on_host = team.collectives.front().get()});
+  }
+  return *on_device;
+}
+
+Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
+  MYDIST_RETURN_IF_ERROR(CheckOneDevice(group));
+  const BatchTraits traits = TraitsOf(group);
+  MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
+  MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, TeamOn(team, seat).For(traits));
+  MYDIST_RETURN_IF_ERROR(WaitForInputs(*seat, group));
+  seat_ = seat;
+  const Status status = Run(team, group,
+                            {.rank = team.index,
+                             .size = team.set.size(),
+                             .collectives = chosen,
+                             .numbers = team.collectives.front().get(),
+                             .memory = &seat->fusion_memory,
+                             .activity = activity,
+                             .pack_bytes = &pack_bytes_});
+  seat_ = nullptr;
+  // Also of what has failed: the stream may still use the memory.
+  const Status marked = MarkEnd(*seat, group);
+  return status.ok() ? marked : status;
+}
+
+Status Executor::WaitForInputs(const DeviceSeat& seat, Group group) const {
+  for (const AgreedTensor& tensor : group) {
+    const DeviceOrder& order = *tensor.pending->submission.order;
+    if (order.ready == nullptr) continue;
+    MYDIST_RETURN_IF_ERROR(seat.device->Wait(seat.on_stream.stream, *order.ready));
+  }
+  return Status::Ok();
+}
+
+Status Executor::MarkEnd(DeviceSeat& seat, Group group) {
+  MYDIST_ASSIGN_OR_RETURN(seat.last_batch, seat.device->Record(seat.on_stream.stream));
+  for (const AgreedTensor& tensor : group) tensor.pending->submission.order->done = seat.last_batch;
+  // What only goes through the host cannot fail any more.
+  if (!links_.empty()) next_check_ = std::min(next_check_, Now() + kCheckPeriod);
+  return Status::Ok();
+}
+
+Result<void*> Executor::Allocate(const Submission& submission, const Shape& shape) {
+  MYDIST_ASSIGN_OR_RETURN(void* const memory, submission.allocate(shape));
+  if (seat_ != nullptr && submission.order->allocated != nullptr) {
+    MYDIST_RETURN_IF_ERROR(
+        seat_->device->Wait(seat_->on_stream.stream, *submission.order->allocated));
+  }
+  return memory;
+}
+
+Status Executor::CheckDevices(TimePoint now) {
+  MYDIST_RETURN_IF_ERROR(removal_);
+  if (now < next_check_) return Status::Ok();
+  next_check_ = kNever;
+  MYDIST_ASSIGN_OR_RETURN(const bool are_idle, devices_.AreIdle());
+  if (are_idle) return Status::Ok();
+  next_check_ = now + kCheckPeriod;
+  MYDIST_RETURN_IF_ERROR(links_.Check());
+  return CheckPeers();
+}
+
+void Executor::EndDevices(const Status& why, TimePoint deadline) {
+  next_check_ = kNever;
+  if (why.ok()) {
+    links_.Close(deadline);
+  } else {
+    links_.Abort(why);
+  }
+}
+
+}  // namespace mydist

@@ -1,0 +1,147 @@
+// Ranks that are lost, or whose NCCL fails, while others wait for them on their GPUs: nothing hangs
+// and everybody learns why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "device/gpu_job.h"
+
+namespace mydist {
+namespace {
+
+using testing::FakeNccl;
+using testing::GpuCaller;
+using testing::GpuJob;
+using testing::GpuJobOptions;
+using ::testing::HasSubstr;
+using testing::Numbers;
+using testing::SumOfNumbers;
+using testing::WithNccl;
+
+void ExpectLossOf(int rank, const Status& status) {
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank)));
+}
+
+void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name) {
+  const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+  const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, name, tensor));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(1000, rank.size()));
+}
+
+TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
+  GpuJob job(3, WithNccl());
+  job.nccl().Break(1, FakeNccl::Fault::kInitFails);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    caller.Settle(tensor);
+    if (rank.rank() != 1) return ExpectLossOf(1, status);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_THAT(status.message(), HasSubstr("making the communicator of process set 0"));
+  });
+}
+
+// Its work is on the stream already, and the handle complete.
+TEST(EngineNcclLoss, LetsGoOfAStreamThatWaitsForALostRank) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    ASSERT_NE(tensor.order->done, nullptr);
+    caller.Settle(tensor);
+    if (rank.rank() == 1) {
+      EXPECT_EQ(status.code(), StatusCode::kInternal);
+      return;
+    }
+    // The loss may be known before the call has returned.
+    if (!status.ok()) ExpectLossOf(1, status);
+    ExpectLossOf(1, rank.Run(caller.InPlace(OpKind::kAllreduce, "next", tensor)));
+  });
+  EXPECT_EQ(job.nccl().aborts(), 2);
+}
+
+// Nobody submits, waits or sends a message: the engine looks by itself as long as work goes on.
+TEST(EngineNcclLoss, IsNoticedByAnIdleEngine) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  std::atomic<bool> is_let_go = false;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() == 1) caller.Hold(is_let_go);
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    if (rank.rank() == 0) {
+      job.nccl().AwaitRunning(1);
+      job.nccl().FailAsync(0, nccl::Outcome::kRemoteError, "the cable is cut");
+      caller.Settle(tensor);
+      is_let_go = true;
+      const Status late = rank.Run(caller.InPlace(OpKind::kAllreduce, "next", tensor));
+      EXPECT_EQ(late.code(), StatusCode::kPeerLost);
+      EXPECT_THAT(late.message(), HasSubstr("the cable is cut"));
+    }
+    caller.Settle(tensor);
+  });
+}
+
+// The host of rank 0 waits for what NCCL sums on its own host before it can send it to the other.
+TEST(EngineNcclLoss, EndsAStagingThatWaitsForALostRank) {
+  JobOptions hosts{.hosts = {"a", "a", "b"}};
+  GpuJob job(3, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_FALSE(status.ok());
+    if (rank.rank() == 0) ExpectLossOf(1, status);
+    caller.Settle(tensor);
+  });
+}
+
+TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
+  GpuJobOptions options = WithNccl();
+  options.job.config.shutdown_drain = std::chrono::milliseconds(50);
+  GpuJob job(2, options);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.nccl().Break(0, FakeNccl::Fault::kCallsHang);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    std::vector<Submission> tensors;
+    tensors.push_back(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
+    ASSERT_TRUE(handle.ok());
+    // Rank 1 has done its part: both have agreed on it, and rank 0 cannot leave before it does its.
+    job.nccl().AwaitRunning(1);
+    EXPECT_TRUE(rank.engine->Shutdown()) << "the engine was left behind";
+    if (rank.rank() == 0) EXPECT_FALSE(rank.Wait(handle).ok());
+    caller.Settle(tensor);
+  });
+}
+
+TEST(EngineNcclRest, AnEngineWhoseGpuIsIdleDoesNotWakeUp) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x");
+    // Longer than the engine lets pass between two looks at work that goes on.
+    constexpr std::chrono::milliseconds kQuiet{250};
+    const TimePoint limit = Now() + std::chrono::seconds(30);
+    int64_t wakeups = rank.engine->stats().wakeups;
+    for (TimePoint since = Now(); Now() < since + kQuiet;) {
+      ASSERT_LT(Now(), limit) << "the engine's thread never rests";
+      std::this_thread::yield();
+      const int64_t seen = rank.engine->stats().wakeups;
+      if (seen != wakeups) since = Now();
+      wakeups = seen;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace mydist

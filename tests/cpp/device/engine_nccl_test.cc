@@ -1,0 +1,246 @@
+// NCCL behind whole engines: when it is taken, for what, and that all ranks take it or none does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "device/gpu_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::AllOf;
+using testing::FakeNcclCall;
+using testing::GpuCaller;
+using testing::GpuFactOf;
+using testing::GpuJob;
+using testing::GpuJobOptions;
+using ::testing::HasSubstr;
+using testing::kNcclVersion;
+using testing::Numbers;
+using testing::SumOfNumbers;
+using testing::WithNccl;
+using Kind = FakeNcclCall::Kind;
+
+void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name, int64_t count) {
+  const GpuCaller::Tensor tensor = caller.Make(Numbers(count, rank.rank()));
+  const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, name, tensor));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
+}
+
+int CallsOf(GpuJob& job, Kind kind) {
+  const std::vector<FakeNcclCall> calls = job.nccl().calls();
+  return static_cast<int>(std::count_if(
+      calls.begin(), calls.end(), [&](const FakeNcclCall& call) { return call.kind == kind; }));
+}
+
+// An allreduce works, without NCCL, and every rank gives this reason.
+void ExpectStaged(GpuJob& job, const ::testing::Matcher<std::string>& reason) {
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    EXPECT_EQ(GpuFactOf(rank), "");
+    ExpectSum(rank, caller, "x", 5000);
+    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("through host memory"), reason));
+  });
+  EXPECT_TRUE(job.nccl().calls().empty());
+}
+
+class EngineNccl : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, EngineNccl, ::testing::Values(2, 3));
+
+TEST_P(EngineNccl, FusedAllreducesGoOverIt) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (int step = 0; step < 3; ++step) {
+      std::vector<GpuCaller::Tensor> tensors;
+      std::vector<Submission> submissions;
+      for (const int64_t count : {5, 0, 1000, 70001}) {
+        tensors.push_back(caller.Make(Numbers(count, rank.rank())));
+        submissions.push_back(
+            caller.InPlace(OpKind::kAllreduce, "x" + std::to_string(count), tensors.back()));
+      }
+      const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      for (const GpuCaller::Tensor& tensor : tensors) {
+        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(tensor.count, rank.size()));
+      }
+    }
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("NCCL 2.32.3 (every rank has it"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 3 * GetParam());
+}
+
+TEST_P(EngineNccl, WhatItCannotDoIsStaged) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(100, 0));
+    Submission adasum = caller.InPlace(OpKind::kAllreduce, "adasum", tensor);
+    adasum.request.reduce_op = ReduceOp::kAdasum;
+    const Status status = rank.Run(std::move(adasum));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(caller.Read(tensor), Numbers(100, 0));  // Of equal tensors it is their average.
+    ExpectSum(rank, caller, "sum", 100);
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+TEST_P(EngineNccl, GathersAndBroadcastsToo) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
+    GpuCaller::Tensor gathered;
+    const Status status = rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    std::vector<float> expected;
+    for (int r = 0; r < rank.size(); ++r) {
+      const std::vector<float> part = Numbers(7, r);
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(caller.Read(gathered), expected);
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(3000, rank.rank()));
+    Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
+    broadcast.request.root_rank = 1;
+    EXPECT_TRUE(rank.Run(std::move(broadcast)).ok());
+    EXPECT_EQ(caller.Read(tensor), Numbers(3000, 1));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllGather), GetParam());
+  EXPECT_EQ(CallsOf(job, Kind::kBroadcast), GetParam());
+}
+
+TEST(EngineNcclChoice, ARankThatHasNoneKeepsAllFromIt) {
+  GpuJob job(3, {.nccl_version = [](int rank) -> Result<int> {
+               if (rank == 1) return Status::Internal("no libnccl.so.2");
+               return kNcclVersion;
+             }});
+  ExpectStaged(job, AllOf(HasSubstr("rank 1 has no NCCL"), HasSubstr("no libnccl.so.2")));
+}
+
+TEST(EngineNcclChoice, SoDoesOneThatHasAnother) {
+  GpuJob job(2, {.nccl_version = [](int rank) -> Result<int> { return 22803 + rank; }});
+  ExpectStaged(job, HasSubstr("rank 0 has NCCL 2.28.3, rank 1 has 2.28.4"));
+}
+
+TEST(EngineNcclChoice, AndTwoThatShareAGpu) {
+  GpuJobOptions options = WithNccl();
+  options.identity = [](int) { return std::string("0000:01:00.0"); };
+  GpuJob job(2, options);
+  ExpectStaged(job, HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"));
+}
+
+TEST(EngineNcclChoice, UnlessItIsToldThatTheyMay) {
+  GpuJobOptions options = WithNccl();
+  options.identity = [](int) { return std::string("0000:01:00.0"); };
+  options.job.config.nccl_shares_gpus = true;
+  GpuJob job(2, options);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
+}
+
+TEST(EngineNcclChoice, OneRankNeedsNoOther) {
+  GpuJob job(1, WithNccl());
+  ExpectStaged(job, HasSubstr("one rank"));
+}
+
+// Both levels, with another number of ranks on each host.
+TEST(EngineNcclHosts, HostsComeFirst) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b", "b"}};
+  GpuJob job(5, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "large", 70001);
+    ExpectSum(rank, caller, "small", 3);
+    EXPECT_THAT(GpuFactOf(rank),
+                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
+  EXPECT_GT(CallsOf(job, Kind::kBroadcast), 0);  // Uneven parts, see NcclCollectives.
+  EXPECT_GT(CallsOf(job, Kind::kReduce), 0);
+}
+
+TEST(EngineNcclHosts, WhatHasNoTwoLevelsIsStagedThen) {
+  JobOptions hosts{.hosts = {"a", "a", "b"}};
+  GpuJob job(3, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
+    GpuCaller::Tensor gathered;
+    EXPECT_TRUE(rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered)).ok());
+    EXPECT_EQ(caller.Read(gathered).size(), 21u);
+  });
+  EXPECT_TRUE(job.nccl().calls().empty());
+}
+
+TEST(EngineNcclHosts, AllAtOnceIfAskedFor) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
+  hosts.config.hierarchical_allreduce = false;
+  GpuJob job(4, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 5000);
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("GPU path: NCCL 2.32.3 ("));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 4);
+}
+
+TEST(EngineNcclHosts, OrWithOneRankOnEachHost) {
+  JobOptions hosts{.hosts = {"a", "b"}};
+  GpuJob job(2, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
+}
+
+Submission Transfer(GpuCaller& caller, const std::string& name, const GpuCaller::Tensor& tensor) {
+  Submission submission = caller.InPlace(OpKind::kSendReceive, name, tensor);
+  submission.request.ranks = {0, 1};
+  return submission;
+}
+
+// Two ranks cannot agree for all: they wait for a batch that needs everybody.
+TEST(EngineNcclTransfers, AreStagedUntilAllHaveAgreed) {
+  GpuJob job(3, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() < 2) {
+      const GpuCaller::Tensor tensor = caller.Make(Numbers(50, rank.rank()));
+      EXPECT_TRUE(rank.Run(Transfer(caller, "before", tensor)).ok());
+      EXPECT_EQ(caller.Read(tensor), Numbers(50, 0));
+      EXPECT_EQ(GpuFactOf(rank), "");
+    }
+    ExpectSum(rank, caller, "x", 10);
+    if (rank.rank() == 2) return;
+    const GpuCaller::Tensor again = caller.Make(Numbers(60, rank.rank()));
+    EXPECT_TRUE(rank.Run(Transfer(caller, "behind", again)).ok());
+    EXPECT_EQ(caller.Read(again), Numbers(60, 0));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kSend), 1);
+  EXPECT_EQ(CallsOf(job, Kind::kReceive), 1);
+}
+
+TEST(EngineNcclSets, HaveACommunicatorEachAndLeaveItInOrder) {
+  GpuJob job(3, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (int round = 0; round < 2; ++round) {
+      ProcessSetId set = 0;
+      ASSERT_TRUE(AddSet(rank, {0, 2}, &set).ok());
+      if (rank.rank() != 1) {
+        const GpuCaller::Tensor tensor = caller.Make(Numbers(20, rank.rank() / 2));
+        Submission submission = caller.InPlace(OpKind::kAllreduce, "x", tensor);
+        submission.request.process_set = set;
+        EXPECT_TRUE(rank.Run(std::move(submission)).ok());
+        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(20, 2));
+        EXPECT_THAT(GpuFactOf(rank), HasSubstr("set " + std::to_string(set) + ": NCCL 2.32.3"));
+      }
+      ExpectSum(rank, caller, "all", 20);
+      Submission removal;
+      removal.request.name = "remove";
+      removal.request.op = OpKind::kRemoveProcessSet;
+      removal.request.shape = Shape({0});
+      removal.request.process_set = set;
+      if (rank.rank() != 1) EXPECT_TRUE(rank.Run(std::move(removal)).ok());
+      EXPECT_EQ(GpuFactOf(rank).find("set "), std::string::npos);
+    }
+  });
+  job.Shutdown();
+  EXPECT_EQ(job.nccl().aborts(), 0) << "a communicator was not closed in order";
+}
+
+}  // namespace
+}  // namespace mydist

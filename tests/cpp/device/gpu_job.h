@@ -1,0 +1,96 @@
+// GpuJob: engines whose ranks have GPUs, and a NCCL if the test says so.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/fake_plugin.h"
+#include "device/gpu_caller.h"
+#include "runtime/engine_job.h"
+
+namespace mydist::testing {
+
+inline constexpr int kNcclVersion = 23203;
+
+struct GpuJobOptions {
+  JobOptions job{};
+  // Of a rank; default: none has NCCL.
+  std::function<Result<int>(int rank)> nccl_version{};
+  int gpus_per_rank = 1;
+  // Of a rank's first GPU; default: each has its own.
+  std::function<std::string(int rank)> identity{};
+};
+
+inline GpuJobOptions WithNccl(JobOptions job = {}) {
+  return {.job = std::move(job), .nccl_version = [](int) -> Result<int> { return kNcclVersion; }};
+}
+
+// The engine's devices are the caller's. Ranks count their GPUs as they like: an odd one has its
+// first at 1.
+class GpuJob {
+ public:
+  explicit GpuJob(int size, GpuJobOptions options = {})
+      : nccl_([this](nccl::Stream stream,
+                     FakeNcclWork work) { streams_.Launch(stream, std::move(work)); },
+              FakeNccl::Slowness{}) {
+    for (int rank = 0; rank < size; ++rank) AddPlugin(rank, options);
+    options.job.devices = [this](int rank) { return plugins_[static_cast<size_t>(rank)].get(); };
+    job_ = std::make_unique<EngineJob>(size, options.job);
+  }
+
+  void OnEveryRank(const std::function<void(EngineRank&, GpuCaller&)>& body) {
+    job_->OnEveryRank([&](EngineRank& rank) {
+      GpuCaller caller(shared_device(rank.rank()));
+      body(rank, caller);
+    });
+  }
+  // The rank's first, or another of its GPUs.
+  std::shared_ptr<FakeDevice> shared_device(int rank, int number = 0) {
+    const auto& devices = devices_[static_cast<size_t>(rank)];
+    return devices[(static_cast<size_t>(rank % 2) + static_cast<size_t>(number)) % devices.size()];
+  }
+  FakeDevice& device(int rank) { return *shared_device(rank); }
+  EngineRank& rank(int r) { return job_->rank(r); }
+  FakeNccl& nccl() { return nccl_; }
+  void Shutdown() { job_->Shutdown(); }
+
+ private:
+  void AddPlugin(int rank, const GpuJobOptions& options) {
+    auto& devices = devices_.emplace_back();
+    const int count = options.gpus_per_rank + rank % 2;
+    for (int index = 0; index < count; ++index) {
+      const std::string own = "0000:" + std::to_string(10 + rank) + ":0" + std::to_string(index);
+      const bool is_first = index == rank % 2;
+      devices.push_back(std::make_shared<FakeDevice>(
+          FakeDeviceOptions{.index = index,
+                            .identity = is_first && options.identity ? options.identity(rank) : own,
+                            .seed = static_cast<uint64_t>(rank * 10 + index) + 7,
+                            .host_order = HostOrder::kOneForAll}));
+    }
+    FakePluginParts parts{.devices = devices, .nccl = &nccl_, .streams = &streams_};
+    if (options.nccl_version) parts.nccl_version = options.nccl_version(rank);
+    plugins_.push_back(std::make_unique<FakePlugin>(std::move(parts)));
+  }
+
+  NcclStreams streams_;
+  FakeNccl nccl_;
+  std::vector<std::vector<std::shared_ptr<FakeDevice>>> devices_;  // Of each rank.
+  std::vector<std::unique_ptr<FakePlugin>> plugins_;
+  std::unique_ptr<EngineJob> job_;
+};
+
+// What `explain()` says about GPUs on this rank; empty: nothing.
+inline std::string GpuFactOf(const EngineRank& rank) {
+  std::string text;
+  for (const Fact& fact : rank.engine->Explain()) {
+    if (fact.topic.starts_with("GPU path")) {
+      text += fact.topic + ": " + fact.choice + " (" + fact.reason + ")";
+    }
+  }
+  return text;
+}
+
+}  // namespace mydist::testing
