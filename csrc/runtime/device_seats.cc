@@ -42,6 +42,13 @@ Result<DeviceSeat*> DeviceSeats::At(int index) {
   return &seats_.emplace(index, std::move(seat)).first->second;
 }
 
+Result<int> DeviceSeats::Home(int local_rank) const {
+  if (!seats_.empty()) return seats_.begin()->first;
+  if (plugin_ == nullptr) return NoGpus("a collective of tensors on GPUs");
+  MYDIST_ASSIGN_OR_RETURN(const int count, plugin_->DeviceCount());
+  return local_rank % count;
+}
+
 Result<bool> DeviceSeats::AreIdle() {
   bool are_idle = true;
   for (auto& [index, seat] : seats_) {

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "ops/device/device.h"
 #include "ops/device/device_memory.h"
+#include "ops/device/passing_memory.h"
 #include "ops/device/staging_pipeline.h"
 
 namespace mydist {
@@ -19,6 +20,7 @@ struct DeviceSeat {
   StreamSeat on_stream;
   DeviceMemory fusion_memory;
   std::shared_ptr<StagingPipeline> staging;  // Through the host, for whatever needs it.
+  PassingMemory passing{};
   EventPointer last_batch{};  // Its end; null: it is known to be over.
 };
 
@@ -33,6 +35,10 @@ class DeviceSeats {
 
   // Valid as long as this object.
   Result<DeviceSeat*> At(int index);
+  // The GPU of a rank that has had no tensor to say so: one that it uses already, else the one that
+  // goes with its number on the host.
+  Result<int> Home(int local_rank) const;
+
   // Whether the work of all batches is known to be over. Never waits. Errors: those of Device.
   Result<bool> AreIdle();
 

@@ -63,6 +63,7 @@ BatchTraits Executor::TraitsOf(Group group) {
 
 Executor::Executor(const Topology& topology, Transport* transport, ExecutorSources sources)
     : rank_(topology.rank),
+      local_rank_(topology.local_rank),
       transport_(transport),
       sources_(std::move(sources)),
       devices_(sources_.on_devices->plugin(), [this] { return News(); }),

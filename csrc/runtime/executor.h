@@ -105,6 +105,7 @@ class Executor {
   }
   static BatchTraits TraitsOf(Group group);
   Status ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity);
+  Status PlaceNeutral(const Team& team, Submission& submission);
   Status ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity);
   DeviceTeam& TeamOn(Team& team, DeviceSeat* seat);
   Status News();
@@ -124,6 +125,7 @@ class Executor {
   Status SendReceive(const Team& team, const AgreedTensor& tensor, const BatchContext& context);
 
   const int rank_;
+  const int local_rank_;
   Transport* const transport_;
   const ExecutorSources sources_;
   const DeviceSeat* seat_ = nullptr;  // Of the batch in progress; null in host memory.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/executor.h"
+#include "runtime/neutral_submission.h"
 
 namespace mydist {
 namespace {
@@ -79,10 +80,27 @@ DeviceTeam& Executor::TeamOn(Team& team, DeviceSeat* seat) {
   return *on_device;
 }
 
+// Without an order it was made for this rank, in host memory, as the rank has joined.
+Status Executor::PlaceNeutral(const Team& team, Submission& submission) {
+  if (submission.order != nullptr) return Status::Ok();
+  int index = 0;
+  if (!team.on_device.empty()) {
+    index = team.on_device.begin()->first;
+  } else {
+    MYDIST_ASSIGN_OR_RETURN(index, devices_.Home(local_rank_));
+  }
+  MYDIST_ASSIGN_OR_RETURN(DeviceSeat* const seat, devices_.At(index));
+  return MoveNeutralTo(seat->on_stream, &submission);
+}
+
 Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
+  for (const AgreedTensor& tensor : group) {
+    MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
+  }
   MYDIST_RETURN_IF_ERROR(CheckOneDevice(group));
   const BatchTraits traits = TraitsOf(group);
   MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
+  MYDIST_RETURN_IF_ERROR(seat->passing.FreePassed(*seat->device));
   MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, TeamOn(team, seat).For(traits));
   MYDIST_RETURN_IF_ERROR(WaitForInputs(*seat, group));
   seat_ = seat;
@@ -111,7 +129,14 @@ Status Executor::WaitForInputs(const DeviceSeat& seat, Group group) const {
 
 Status Executor::MarkEnd(DeviceSeat& seat, Group group) {
   MYDIST_ASSIGN_OR_RETURN(seat.last_batch, seat.device->Record(seat.on_stream.stream));
-  for (const AgreedTensor& tensor : group) tensor.pending->submission.order->done = seat.last_batch;
+  for (const AgreedTensor& tensor : group) {
+    Submission& submission = tensor.pending->submission;
+    submission.order->done = seat.last_batch;
+    // Nobody waits for the end of what this rank only takes part in.
+    if (submission.order->ready == nullptr) {
+      seat.passing.Keep(submission.keep_alive, seat.last_batch);
+    }
+  }
   // What only goes through the host cannot fail any more.
   if (!links_.empty()) next_check_ = std::min(next_check_, Now() + kCheckPeriod);
   return Status::Ok();

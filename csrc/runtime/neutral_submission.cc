@@ -1,6 +1,7 @@
 #include "runtime/neutral_submission.h"
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,6 +15,13 @@ namespace {
 struct Scratch {
   std::vector<uint8_t> input;
   std::vector<uint8_t> output;
+};
+
+struct Loan {
+  std::shared_ptr<void> scratch;  // The elements as they were made.
+  std::shared_ptr<uint8_t> pinned;
+  std::shared_ptr<uint8_t> input;
+  std::vector<std::shared_ptr<uint8_t>> outputs;
 };
 
 int64_t BytesOf(const Shape& shape, DataType dtype) {
@@ -50,6 +58,32 @@ Submission NeutralSubmission(const Agreement& agreement, const ProcessSet& set) 
   }
   submission.keep_alive = std::move(scratch);
   return submission;
+}
+
+Status MoveNeutralTo(const StreamSeat& seat, Submission* submission) {
+  Device* const device = seat.device;
+  const DataType dtype = submission->request.dtype;
+  auto loan = std::make_shared<Loan>();
+  if (submission->input != nullptr) {
+    const int64_t bytes = BytesOf(submission->request.shape, dtype);
+    MYDIST_ASSIGN_OR_RETURN(loan->pinned, device->AllocatePinned(bytes));
+    MYDIST_ASSIGN_OR_RETURN(loan->input, device->Allocate(bytes));
+    if (bytes > 0) {
+      std::memcpy(loan->pinned.get(), submission->input, static_cast<size_t>(bytes));
+    }
+    MYDIST_RETURN_IF_ERROR(device->Copy(loan->input.get(), loan->pinned.get(), bytes, seat.stream));
+    submission->input = submission->output = loan->input.get();
+  }
+  submission->allocate = [loan, device, dtype](const Shape& shape) -> Result<void*> {
+    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<uint8_t> output,
+                            device->Allocate(BytesOf(shape, dtype)));
+    return static_cast<void*>(loan->outputs.emplace_back(std::move(output)).get());
+  };
+  submission->request.device = device->index();
+  submission->order = std::make_shared<DeviceOrder>();
+  loan->scratch = std::exchange(submission->keep_alive, nullptr);
+  submission->keep_alive = std::move(loan);
+  return Status::Ok();
 }
 
 }  // namespace mydist

@@ -5,15 +5,11 @@
 namespace mydist {
 
 Result<uint8_t*> DeviceMemory::Reserve(int64_t bytes) {
-  while (!outgrown_.empty()) {
-    MYDIST_ASSIGN_OR_RETURN(const bool is_over, seat_.device->IsOver(*outgrown_.front().last_use));
-    if (!is_over) break;
-    outgrown_.erase(outgrown_.begin());
-  }
+  MYDIST_RETURN_IF_ERROR(outgrown_.FreePassed(*seat_.device));
   if (bytes <= capacity_bytes_) return memory_.get();
   if (memory_ != nullptr) {
     MYDIST_ASSIGN_OR_RETURN(EventPointer last_use, seat_.device->Record(seat_.stream));
-    outgrown_.push_back({std::move(memory_), std::move(last_use)});
+    outgrown_.Keep(std::move(memory_), std::move(last_use));
     memory_ = nullptr;
     capacity_bytes_ = 0;
   }

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "base/export.h"
 #include "ops/batch_memory.h"
 #include "ops/device/device.h"
+#include "ops/device/passing_memory.h"
 #include "ops/device/stream_collectives.h"
 
 namespace mydist {
@@ -29,16 +29,10 @@ class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
   int64_t capacity_bytes() const override { return capacity_bytes_; }
 
  private:
-  // Too small by now, but the stream may not be through with it.
-  struct Outgrown {
-    std::shared_ptr<uint8_t> memory;
-    EventPointer last_use;
-  };
-
   StreamSeat seat_;
   std::shared_ptr<uint8_t> memory_;
   int64_t capacity_bytes_ = 0;
-  std::vector<Outgrown> outgrown_;
+  PassingMemory outgrown_;  // Too small by now, but the stream may not be through with it.
 };
 
 }  // namespace mydist
