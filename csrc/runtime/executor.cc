@@ -91,7 +91,7 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   MYDIST_CHECK(found != teams_.end());
   const bool is_on_host = group.front().device() == kCpuDevice;
   Status status = is_on_host ? ExecuteOnHost(found->second, group, activity)
-                             : ExecuteOnDevice(found->second, group, activity);
+                             : ExecuteOnDevices(found->second, group, activity);
   if (status.ok()) return status;
   for (const AgreedTensor& tensor : group) {
     KeepFromLateWrites(tensor.pending->submission.keep_alive);

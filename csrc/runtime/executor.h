@@ -105,6 +105,8 @@ class Executor {
   }
   static BatchTraits TraitsOf(Group group);
   Status ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity);
+  Status ExecuteOnDevices(Team& team, Group group, const ActivitySink& activity);
+  static Status CheckOneGpu(const Team& team, Group group);
   Status PlaceNeutral(const Team& team, Submission& submission);
   Status ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity);
   DeviceTeam& TeamOn(Team& team, DeviceSeat* seat);

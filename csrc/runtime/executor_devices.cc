@@ -14,18 +14,6 @@ constexpr std::chrono::milliseconds kCheckPeriod{100};
 // There may be thousands.
 constexpr std::chrono::milliseconds kPeerCheckPeriod{10};
 
-Status CheckOneDevice(std::span<const AgreedTensor> group) {
-  for (const AgreedTensor& tensor : group) {
-    if (tensor.device() == group.front().device()) continue;
-    return Status::Internal("tensors of one batch lie on several GPUs of this rank: '" +
-                            group.front().agreement->request.name + "' on GPU " +
-                            std::to_string(group.front().device()) + ", '" +
-                            tensor.agreement->request.name + "' on GPU " +
-                            std::to_string(tensor.device()) + "; use one GPU per process");
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 // Without a link no device waits for another rank.
@@ -80,6 +68,40 @@ DeviceTeam& Executor::TeamOn(Team& team, DeviceSeat* seat) {
   return *on_device;
 }
 
+Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& activity) {
+  for (const AgreedTensor& tensor : group) {
+    MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
+  }
+  const auto is_elsewhere = [&](const AgreedTensor& tensor) {
+    return tensor.device() != group.front().device();
+  };
+  if (team.set.size() > 1) {
+    MYDIST_RETURN_IF_ERROR(CheckOneGpu(team, group));
+  } else if (std::any_of(group.begin(), group.end(), is_elsewhere)) {
+    // A rank alone has nobody who would have to split it in the same way.
+    for (const AgreedTensor& tensor : group) {
+      MYDIST_RETURN_IF_ERROR(ExecuteOnDevice(team, {&tensor, 1}, activity));
+    }
+    return Status::Ok();
+  }
+  return ExecuteOnDevice(team, group, activity);
+}
+
+// The other ranks count on one GPU of this one. Submit has seen to it, but for a rank that has
+// joined before it had a tensor to say which.
+Status Executor::CheckOneGpu(const Team& team, Group group) {
+  const int32_t own =
+      team.on_device.empty() ? group.front().device() : team.on_device.begin()->first;
+  for (const AgreedTensor& tensor : group) {
+    if (tensor.device() == own) continue;
+    return Status::Internal("tensor '" + tensor.agreement->request.name + "' lies on GPU " +
+                            std::to_string(tensor.device()) + ", but this rank takes part in " +
+                            "process set " + std::to_string(team.set.id) + " with GPU " +
+                            std::to_string(own) + "; use one GPU per process");
+  }
+  return Status::Ok();
+}
+
 // Without an order it was made for this rank, in host memory, as the rank has joined.
 Status Executor::PlaceNeutral(const Team& team, Submission& submission) {
   if (submission.order != nullptr) return Status::Ok();
@@ -94,10 +116,6 @@ Status Executor::PlaceNeutral(const Team& team, Submission& submission) {
 }
 
 Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
-  for (const AgreedTensor& tensor : group) {
-    MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
-  }
-  MYDIST_RETURN_IF_ERROR(CheckOneDevice(group));
   const BatchTraits traits = TraitsOf(group);
   MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
   MYDIST_RETURN_IF_ERROR(seat->passing.FreePassed(*seat->device));
