@@ -42,7 +42,7 @@ UNMEASURED = {
     "G4": "the staged hierarchy has no benchmark yet",
     "G5": "the torch binding does not take CUDA tensors yet",
     "G6": "the torch binding does not take CUDA tensors yet",
-    "G7": "NCCL is not behind the engine yet",
+    "G7": "the torch binding does not take CUDA tensors yet",
 }
 
 
