@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kChunkBytes = 16384;
 constexpr int64_t kChunkFloats = kChunkBytes / 4;
-constexpr FakeDeviceOptions kLazyDevice{.pace = Pace::kLazy};
+const FakeDeviceOptions kLazyDevice{.pace = Pace::kLazy};
 
 // Floats on a device, filled and read by operations on a stream: no host in between.
 class DeviceFloats {
