@@ -49,7 +49,7 @@ asan: setup-check ## C++ tests under AddressSanitizer and UndefinedBehaviorSanit
 thread-safety: setup-check ## compile with clang's lock analysis
 	@scripts/sanitize.sh lock-analysis
 
-model: setup-check ## check the whole model of the frozen schedule with spin (5 minutes; ci checks a part)
+model: setup-check ## check the whole model of the frozen schedule with spin (6 minutes; ci checks a part)
 	@scripts/setup.sh model
 	@scripts/model.sh
 
