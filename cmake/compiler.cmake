@@ -37,7 +37,7 @@ elseif(MYDIST_SANITIZE STREQUAL "address")
 endif()
 if(MYDIST_SANITIZE_FLAGS)
   list(APPEND MYDIST_SANITIZE_FLAGS -fno-omit-frame-pointer)
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g")
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")  # Functions and lines are all that reports show.
 endif()
 
 if(MYDIST_THREAD_SAFETY)
@@ -46,6 +46,7 @@ if(MYDIST_THREAD_SAFETY)
                         "Pass -DCMAKE_CXX_COMPILER=clang++-14 or switch it off.")
   endif()
   list(APPEND MYDIST_WARNINGS -Wthread-safety -Werror=thread-safety)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O0")  # Nothing of it is run.
 endif()
 
 function(mydist_compile_options target)
