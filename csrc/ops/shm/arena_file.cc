@@ -112,15 +112,17 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& dir
   const std::string path = directory + "/" + name;
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   const int descriptor = open(path.c_str(), flags, kOwnerOnly);
-  if (descriptor < 0) {
-    const int error = errno;
-    return SystemError("no shared memory in " + directory + ": cannot make a file of " +
-                           std::to_string(bytes) + " bytes, free " +
-                           std::to_string(RoomOf(directory).free_bytes) +
-                           (error == ENOSPC ? " but for the number of files (inodes)" : ""),
-                       error);
+  if (descriptor >= 0) {
+    return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
   }
-  return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
+  const int error = errno;
+  std::string problem = "no shared memory in " + directory;
+  if (error == ENOSPC) {  // Of bytes Populate would tell.
+    problem += ": cannot make a file of " + std::to_string(bytes) + " bytes, free " +
+               std::to_string(RoomOf(directory).free_bytes) +
+               " but for the number of files (inodes)";
+  }
+  return SystemError(problem, error);
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Populate(std::shared_ptr<ArenaFile> file,
