@@ -27,6 +27,8 @@ class Contender {
   // Blocks until the `count` elements at `data`, within memory(), are sums over all ranks.
   virtual Status Allreduce(float* data, int64_t count) = 0;
   virtual Status Barrier() = 0;
+  // A barrier behind the timed calls. One that counts in Barrier() does not count here.
+  virtual Status AwaitOthers() { return Barrier(); }
   // What an element of `own` becomes when `sum` is the sum of all ranks' elements.
   virtual float Expected(float own, float sum) const {
     (void)own;

@@ -35,6 +35,9 @@ class Engine final : public Contender {
     return Status::Ok();
   }
 
+  // Under a name of its own, or it would begin a step.
+  Status AwaitOthers() override { return Reduce("finish", &unused_, 1); }
+
   bool IsSettled() const override {
     return negotiating_count_ == 0 || (!has_settled_ && barrier_count_ > kPatience);
   }
@@ -58,6 +61,7 @@ class Engine final : public Contender {
   float negotiating_count_ = 0;
   int64_t frozen_steps_ = 0;
   int barrier_count_ = 0;
+  float unused_ = 0;
   bool has_settled_ = false;
 };
 

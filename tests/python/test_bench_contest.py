@@ -40,12 +40,24 @@ class Recorded:
     def barrier(self) -> None:
         pass
 
+    def await_others(self) -> None:
+        pass
+
     def is_settled(self) -> bool:
         return self.calls >= self._settles_after
 
     @property
     def calls(self) -> int:
         return self._calls
+
+
+class RightWhenAllAreDone(Recorded):
+    def prepare(self, problem: Problem) -> Call:
+        self._problem = problem
+        return lambda: problem.input.add_(1)
+
+    def await_others(self) -> None:
+        self._problem.input.sub_(1)
 
 
 class Separate:
@@ -104,6 +116,13 @@ def test_times_are_taken_once_calls_have_settled(
 def test_no_result_goes_unchecked(wrong_at: int) -> None:
     with pytest.raises(WrongResult, match="b: allreduce of 8 bytes gave a wrong result on rank 0"):
         measure(plan(1, 3), [Recorded("a", []), Recorded("b", [], wrong_at)], [])
+
+
+def test_results_are_checked_once_all_ranks_are_done() -> None:
+    measured = run_size(
+        Plan("allreduce", [8], torch.float32, 1, 3), RightWhenAllAreDone("a", []), 8
+    )
+    assert len(measured.times_us) == 3
 
 
 def test_falsified_results_are_noticed() -> None:

@@ -1,7 +1,8 @@
 """Contest: mydist and its peers take turns, size by size and round by round.
 
 One iteration: every rank rewrites its tensor, all meet at a barrier of the implementation under
-test, then the call is timed on every rank; the slowest rank counts. Every result is checked.
+test, then the call is timed on every rank; the slowest rank counts. Every result is checked, once
+all ranks are done: else the first would take the cores from those that are still timed.
 In each round all ranks at once also multiply a tensor by a constant, in place: T_rw, the time that
 the memory takes to give and take the bytes of the operation, which nothing can beat.
 """
@@ -96,6 +97,7 @@ def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Mea
         problem.fill(iteration)
         implementation.barrier()
         output = watch.time(call)
+        implementation.await_others()
         problem.check(output, iteration, implementation.name)
 
     warm_ups, most = 0, plan.warm_ups_at(size_bytes)
@@ -118,6 +120,7 @@ def memory_pass(plan: Plan, size_bytes: int) -> Measured:
         data.fill_(iteration)
         ranks.barrier()
         watch.time(lambda: data.mul_(1.5))
+        ranks.await_others()
     return share(watch.measured)
 
 

@@ -77,6 +77,7 @@ bool Measure(const Context& context, const PeerProblem& problem, int iterations)
     const PeerCost start = PeerStart();
     Call(context, problem, input.data(), output.data());
     const PeerCost cost = PeerStop(start);
+    Barrier(context);  // Or who is done first would check while others are still timed.
     const T* const got = PeerIsInPlace(&problem) ? input.data() : output.data();
     if (!PeerCheck(&problem, got, i)) return false;
     if (i < kPeerWarmUpCount) continue;

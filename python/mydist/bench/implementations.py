@@ -31,7 +31,10 @@ class Implementation(Protocol):
         """The call to be timed, on the problem's input."""
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it."""
+        """Returns when all ranks have called it, before a call that is timed."""
+
+    def await_others(self) -> None:
+        """Returns when all ranks have called it, after a call that was timed."""
 
     def is_settled(self) -> bool:
         """Whether calls cost by now what they are going to cost; the same on all ranks."""
@@ -42,7 +45,7 @@ class Mydist:
 
     def __init__(self) -> None:
         self.name = f"mydist-{_C.backend_name()}"
-        self._unsettled = torch.zeros(1)
+        self._unsettled, self._done = torch.zeros(1), torch.zeros(1)
         self._frozen_steps = 0
         self._barriers = 0
         self._has_settled = False
@@ -73,6 +76,10 @@ class Mydist:
         md.allreduce_(self._unsettled, op=md.Sum, name="bench.barrier")
         self._barriers += 1
         self._has_settled |= self._unsettled.item() == 0
+
+    def await_others(self) -> None:
+        """See Implementation. Under a name of its own, or it would begin a step."""
+        md.allreduce_(self._done, op=md.Sum, name="bench.done")
 
     def is_settled(self) -> bool:
         """See Implementation: no rank negotiated from the barrier before to the last one.
@@ -137,6 +144,10 @@ class TorchGloo:
         """See Implementation."""
         torch.distributed.barrier()
 
+    def await_others(self) -> None:
+        """See Implementation."""
+        self.barrier()
+
     def is_settled(self) -> bool:
         """See Implementation."""
         return True
@@ -170,6 +181,10 @@ class Falsified:
     def barrier(self) -> None:
         """See Implementation."""
         self._right.barrier()
+
+    def await_others(self) -> None:
+        """See Implementation."""
+        self._right.await_others()
 
     def is_settled(self) -> bool:
         """See Implementation."""

@@ -48,6 +48,7 @@ static int Measure(const PeerProblem* problem, int iterations, double* times_us,
     const PeerCost start = PeerStart();
     Call(problem, input, output);
     const PeerCost cost = PeerStop(start);
+    MPI_Barrier(MPI_COMM_WORLD);  // Or who is done first would check while others are still timed.
     right = PeerCheck(problem, PeerIsInPlace(problem) ? input : output, i);
     if (i < kPeerWarmUpCount) continue;
     times_us[i - kPeerWarmUpCount] = cost.time_us;
