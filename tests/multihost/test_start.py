@@ -38,7 +38,7 @@ def test_each_unreachable_host_is_named_with_its_cause(cluster: Cluster) -> None
     started = time.monotonic()
     hosts = ["-H", "hosta:1,hostb:1,hostc:1,hostx:1"]
     ended = cluster.start("hosta", "--start-timeout", "2", *hosts, "touch", "ran").finish()
-    assert time.monotonic() - started < 2 + 3
+    assert time.monotonic() - started < 15, "--start-timeout is 2 s, and 30 s by default"
     assert ended.code == 1
     assert not (cluster.folder / "ran").exists(), "a rank was started"
     lines = ended.output.splitlines()
