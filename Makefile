@@ -1,7 +1,7 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-check build build-tests demo test lint format tidy bench tsan asan \
-        thread-safety model gpu-check ci clean
+        asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
 .NOTPARALLEL:
@@ -45,6 +45,9 @@ tsan: setup-check ## C++ tests under ThreadSanitizer
 
 asan: setup-check ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/sanitize.sh address
+
+asan-binding: setup-check ## Python tests on one and two ranks, with all of ours under both of these
+	@scripts/sanitize_binding.sh
 
 thread-safety: setup-check ## compile with clang's lock analysis
 	@scripts/sanitize.sh lock-analysis
