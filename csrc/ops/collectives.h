@@ -34,7 +34,7 @@ class Collectives {
 
   virtual bool Supports(const BatchTraits& traits) const = 0;
 
-  // data[i] = reduction over ranks, in rank order, of data[i]; in place, bitwise equal on all
+  // data[i] = reduction over ranks, in its order, of data[i]; in place, bitwise equal on all
   // ranks.
   virtual Status Allreduce(void* data, int64_t count, const Reduction& reduction) = 0;
 
@@ -77,7 +77,7 @@ class Collectives {
   virtual Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
                           std::span<const int64_t> receive_bytes) = 0;
 
-  // `input` holds sum(counts) elements; rank r gets the reduction, in rank order, of its counts[r]
+  // `input` holds sum(counts) elements; rank r gets the reduction, in its order, of its counts[r]
   // elements in `output`, which may be our own part of `input`. Else they do not overlap, and
   // `input` is not changed.
   virtual Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,

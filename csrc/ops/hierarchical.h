@@ -3,8 +3,8 @@
 // Owned by the engine, one per process set; called like any Collectives. A tensor is cut into
 // slices, one for each rank that has a partner on every host; only partners talk across.
 // Elements are folded in rank order inside each host, then in the order of the hosts: the same bits
-// on all ranks, for every size, and whatever moves the bytes; not those of the flat order. Scratch
-// memory is bounded and kept between calls. See docs/decisions/0012-hierarchy.md.
+// on all ranks, for every size, and whatever moves the bytes; all ranks at once give them as well.
+// Scratch memory is bounded and kept between calls. See docs/decisions/0012-hierarchy.md.
 #pragma once
 
 #include <cstdint>

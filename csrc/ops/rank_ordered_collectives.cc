@@ -3,16 +3,17 @@
 #include <algorithm>
 
 #include "ops/element.h"
-#include "ops/reduce_kernels.h"
 
 namespace mydist {
 RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
-                                               const RankOrderedLimits& limits)
+                                               const RankOrderedLimits& limits,
+                                               const HostGroups& groups)
     : rank_(transport == nullptr ? 0 : transport->rank()),
       size_(transport == nullptr ? 1 : transport->size()),
       limits_(limits),
       transfers_(transport),
-      adasum_(transport) {}
+      adasum_(transport),
+      fold_(groups) {}
 
 bool RankOrderedCollectives::Supports(const BatchTraits& traits) const {
   const Reduction reduction{.dtype = traits.dtype, .op = traits.reduce_op};
@@ -100,8 +101,7 @@ Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, 
     room = Advance(room, own_bytes);
   }
   MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
-  ReduceInRankOrder(sources_, output, own.count, reduction);
-  return Status::Ok();
+  return fold_.Fold(sources_, output, own.count, reduction);
 }
 
 // Everybody hands out its slice (slices_) of `data`.
@@ -160,8 +160,7 @@ Status RankOrderedCollectives::FoldAll(const uint8_t* input, uint8_t* output, in
     room += bytes;
   }
   MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
-  ReduceInRankOrder(sources_, output, count, reduction);
-  return Status::Ok();
+  return fold_.Fold(sources_, output, count, reduction);
 }
 
 // `output` may be `input`: what arrives overwrites only what peers have got from us already.

@@ -1,8 +1,9 @@
 // RankOrderedCollectives: all collectives on host memory over any Transport (reduce).
 // Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
-// are folded in rank order by whoever owns a slice, so a result is bitwise the same on every rank,
-// over every backend, and whichever algorithm was chosen. Scratch memory is bounded (see Limits),
-// kept between calls, and never allocated again once the largest call has been seen.
+// are folded by whoever owns a slice, in rank order or, where it is told of several hosts, host by
+// host: a result is bitwise the same on every rank, over every backend, whichever algorithm was
+// chosen, and with a Hierarchical. Scratch memory is bounded (see Limits), kept between calls, and
+// never allocated again once the largest call has been seen.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,11 @@
 #include "ops/adasum.h"
 #include "ops/collectives.h"
 #include "ops/fusion_buffer.h"
+#include "ops/host_ordered_fold.h"
 #include "ops/slices.h"
 #include "ops/transfer_batch.h"
 #include "ops/transport.h"
+#include "world/host_groups.h"
 
 namespace mydist {
 
@@ -31,15 +34,18 @@ struct RankOrderedLimits {
   int64_t scatter_broadcast_bytes = int64_t{1} << 20;
   // Contributions of peers held at a time: scratch memory is at most this, or
   // minimum_round_bytes × (p - 1) where that is more, plus one page; a Reduce holds up to
-  // 1 / (p - 1) of that more. Adasum's is not bounded: it has to see whole vectors.
+  // 1 / (p - 1) of that more, several hosts a page for each host and rank. Adasum's is not
+  // bounded: it has to see whole vectors.
   int64_t scratch_bytes = int64_t{8} << 20;
   int64_t minimum_round_bytes = int64_t{64} << 10;
 };
 
 class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
  public:
-  // `transport` outlives this object; null for a job of one rank.
-  explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {});
+  // `transport` outlives this object; null for a job of one rank. `groups`: the hosts of its ranks;
+  // not needed unless there are several, one with several ranks.
+  explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {},
+                                  const HostGroups& groups = {});
 
   bool Supports(const BatchTraits& traits) const override;
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
@@ -62,7 +68,8 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   Status Barrier() override;
 
   int64_t scratch_capacity_bytes() const {
-    return scratch_.capacity_bytes() + folded_.capacity_bytes() + adasum_.scratch_capacity_bytes();
+    return scratch_.capacity_bytes() + folded_.capacity_bytes() + adasum_.scratch_capacity_bytes() +
+           fold_.scratch_capacity_bytes();
   }
 
  private:
@@ -96,6 +103,7 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   const RankOrderedLimits limits_;
   TransferBatch transfers_;
   Adasum adasum_;
+  HostOrderedFold fold_;
   FusionBuffer scratch_;  // What peers contribute.
   FusionBuffer folded_;   // What we have folded for the root of a Reduce.
   // Kept between calls for their memory only.

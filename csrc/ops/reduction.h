@@ -1,6 +1,6 @@
 // Reduction: how the contributions of all ranks become one result. Pure data.
-// result = op over ranks r = 0, 1, …, p-1, in this order, of (x_r × prescale), then × postscale ÷
-// divisor. Agreed on by all ranks before anything is reduced.
+// result = op over ranks r of (x_r × prescale), host by host, those of a host in rank order, then ×
+// postscale ÷ divisor. Agreed on by all ranks before anything is reduced.
 #pragma once
 
 #include <cstdint>

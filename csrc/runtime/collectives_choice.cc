@@ -24,14 +24,19 @@ std::vector<std::unique_ptr<Collectives>> CollectivesChoice::Make(
   std::vector<std::unique_ptr<Collectives>> choices;
   if (auto sharing = SharingMemory(ranks)) choices.push_back(std::move(sharing));
   if (auto hosts_first = HostsFirst(transport, ranks)) choices.push_back(std::move(hosts_first));
-  choices.push_back(std::make_unique<RankOrderedCollectives>(transport));
+  choices.push_back(
+      std::make_unique<RankOrderedCollectives>(transport, RankOrderedLimits{}, GroupsOf(ranks)));
   return choices;
+}
+
+HostGroups CollectivesChoice::GroupsOf(const std::vector<int>& ranks) const {
+  return MakeHostGroups(topology_->hosts, ranks, topology_->rank);
 }
 
 std::optional<HostGroups> CollectivesChoice::TwoLevels(const std::vector<int>& ranks) const {
   // What other ranks see depends on nothing but layout and settings, which are the same everywhere.
   if (!config_->hierarchical_allreduce.value_or(config_->shared_memory)) return std::nullopt;
-  HostGroups groups = MakeHostGroups(topology_->hosts, ranks, topology_->rank);
+  HostGroups groups = GroupsOf(ranks);
   if (!groups.HasTwoLevels()) return std::nullopt;
   return groups;
 }

@@ -36,6 +36,7 @@ class CollectivesChoice {
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
 
  private:
+  HostGroups GroupsOf(const std::vector<int>& ranks) const;
   // Null when the ranks do not all share memory with us.
   std::unique_ptr<Collectives> SharingMemory(const std::vector<int>& ranks) const;
   // Null without TwoLevels.

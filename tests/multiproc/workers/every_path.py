@@ -104,6 +104,18 @@ def many(results: Results) -> None:
         results[name] = digest(outputs)
 
 
+def subset(results: Results) -> None:
+    """In a set of all ranks but the first, which may share out hosts in another way."""
+    members = md.add_process_set(list(range(1, md.size())))
+    if md.rank() > 0:
+        for op, count in (("Sum", 28), ("Average", 5_000), ("Product", 70_000)):
+            tensor = mine(count)
+            result = md.allreduce(tensor, op=REDUCE_OPS[op], process_set=members)
+            spoil(tensor)
+            results[f"{op} {count} subset"] = digest([result])
+    md.remove_process_set(members)
+
+
 def moves(results: Results, rows: int) -> None:
     """What only moves data gives the inputs' own bits; a sum that is dealt out is a sum."""
     rank, size = md.rank(), md.size()
@@ -213,6 +225,8 @@ def main() -> None:
         results: Results = {}
         reductions(results)
         many(results)
+        if md.size() > 2:
+            subset(results)
         repeated(results)
         for rows in (28, 3_000, 60_000):
             moves(results, rows)
