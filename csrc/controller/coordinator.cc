@@ -47,7 +47,9 @@ class Coordinator::Impl {
         farewells_(vertex_.parent, options_.size, options_.hosts),
         frozen_(options_, board, &farewells_) {
     // Where nobody can vote nothing freezes: the history would fill up for nothing.
-    if (options_.freeze_after > 0 && board != nullptr) sets_.history().Enable();
+    if (options_.freeze_after > 0 && board != nullptr) {
+      sets_.history().Enable(static_cast<size_t>(options_.freeze_after));
+    }
     MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
   }
 

@@ -93,12 +93,15 @@ Status Negotiator::ApplyReadySlot(uint32_t slot) {
 
 Status Negotiator::ApplyAgreement(const std::shared_ptr<const Agreement>& agreement) {
   const bool cached = IsCacheable(agreement->request.op);
-  if (const auto slot = cached ? cache_.SlotFor(agreement->request.name) : std::nullopt) {
+  const auto slot = cached ? cache_.SlotFor(agreement->request.name) : std::nullopt;
+  if (slot) {
     if (cache_.At(*slot) != nullptr) LoseSlot(*slot);
     cache_.Assign(*slot, agreement, stream_->position);
   }
   if (agreement->request.op == OpKind::kRemoveProcessSet) closed_ = true;
-  return ApplyReady(agreement);
+  MYDIST_RETURN_IF_ERROR(ApplyReady(agreement));
+  if (!slot) stream_->history.Retire(agreement.get());
+  return Status::Ok();
 }
 
 Status Negotiator::ApplyInvalidate(uint32_t slot) {
@@ -180,6 +183,7 @@ void Negotiator::Forget() {
 
 void Negotiator::LoseSlot(uint32_t slot) {
   const std::shared_ptr<const Agreement> agreement = cache_.At(slot);
+  stream_->history.Retire(agreement.get());
   pending_.DropSlot(slot);
   own_.SlotLost(agreement->request.name, slot);
   gate_.DropMember(*agreement);

@@ -51,12 +51,22 @@ uint64_t HashOf(const std::vector<Bucket>& buckets) {
 }
 
 void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement) {
-  if (!is_enabled_) return;
+  if (least_repeats_ == 0) return;
   if (tensors_.size() == kMaxTensors) {
     tensors_.erase(tensors_.begin(), tensors_.begin() + std::ptrdiff_t{kMaxTensors / 2});
   }
   tensors_.push_back({agreement, std::exchange(batch_begins_, false)});
   ++tensor_count_;
+}
+
+// Every one of the repeats that has it would have it: with fewer than those it is in no step, and
+// nothing before it can be, as a step's repeats follow one another up to now.
+void StepHistory::Retire(const Agreement* agreement) {
+  const auto is_it = [agreement](const Entry& entry) { return entry.agreement.get() == agreement; };
+  const auto last = std::find_if(tensors_.rbegin(), tensors_.rend(), is_it);
+  if (last == tensors_.rend()) return;
+  const auto count = std::count_if(last, tensors_.rend(), is_it);
+  if (static_cast<size_t>(count) < least_repeats_) tensors_.erase(tensors_.begin(), last.base());
 }
 
 void StepHistory::Reset() {

@@ -4,6 +4,7 @@
 // that is, the same cache slot, not assigned again in between.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,10 +29,14 @@ class StepHistory {
   // Entries kept, at least half of it: a longer step is never found.
   static constexpr size_t kMaxTensors = size_t{1} << 16;
 
-  // Nothing is kept before.
-  void Enable() { is_enabled_ = true; }
+  // Nothing is kept before. Steps that came fewer than `least_repeats` (2 at least) times are not
+  // going to be looked for.
+  void Enable(size_t least_repeats) { least_repeats_ = std::max<size_t>(least_repeats, 2); }
 
   void Add(const std::shared_ptr<const Agreement>& agreement);
+  // The agreement never comes again: drops what cannot be a part of a step any more. Without this a
+  // job whose shapes change from step to step would fill the history with what nobody else keeps.
+  void Retire(const Agreement* agreement);
   void EndBatch() { batch_begins_ = true; }
   // Something else happened: what was before does not count.
   void Reset();
@@ -60,7 +65,7 @@ class StepHistory {
   }
   size_t FindPeriod(size_t repeats) const;  // 0: none.
 
-  bool is_enabled_ = false;
+  size_t least_repeats_ = 0;  // 0: not enabled.
   std::vector<Entry> tensors_;
   bool batch_begins_ = true;
   uint64_t tensor_count_ = 0;

@@ -37,20 +37,22 @@ def growth(command: list[str], env: Mapping[str, str]) -> list[dict[str, int]]:
 
 # Through shared memory, over sockets, and through memory inside two hosts and sockets between them.
 @pytest.mark.parametrize(
-    ("np", "backend", "env"),
+    ("np", "backend", "env", "options"),
     [
-        (2, "local", {}),
-        (2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}),
-        (3, "gloo", {"TEST_RANKS_PER_HOST": "2"}),
+        (2, "local", {}, ()),
+        (2, "local", {}, ("--varying",)),
+        (2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ()),
+        (2, "mpi", {"MYDIST_SHARED_MEMORY": "0"}, ("--varying",)),
+        (3, "gloo", {"TEST_RANKS_PER_HOST": "2"}, ()),
     ],
 )
-def test_nothing_grows(np: int, backend: str, env: dict[str, str]) -> None:
-    ranks = growth(launcher_command(np, backend, SOAK), env)
+def test_nothing_grows(np: int, backend: str, env: dict[str, str], options: tuple[str]) -> None:
+    ranks = growth(launcher_command(np, backend, SOAK, *options), env)
     assert len(ranks) == np
     for rank in ranks:
         assert {name: rank[name] for name, bound in BOUNDS.items() if rank[name] > bound} == {}
 
 
 def test_sixteen_bytes_a_step_would_be_noticed() -> None:
-    for rank in growth(launcher_command(2, "local", SOAK, "16"), {}):
+    for rank in growth(launcher_command(2, "local", SOAK, "--leak", "16"), {}):
         assert rank["malloc_bytes"] > 2 * BOUNDS["malloc_bytes"], rank

@@ -240,7 +240,7 @@ TEST(FrozenPatienceTest, IsShortBesideTheStallWarning) {
 
 class FreezePolicyTest : public ::testing::Test {
  protected:
-  FreezePolicyTest() { history_.Enable(); }
+  FreezePolicyTest() { history_.Enable(2); }
 
   void Step() {
     history_.Add(agreement_);

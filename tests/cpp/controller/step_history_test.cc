@@ -32,7 +32,7 @@ class Agreements {
 // "ab c": a batch of a and b, then one of c; upper case: of process set 1.
 class StepHistoryTest : public ::testing::Test {
  protected:
-  StepHistoryTest() { history_.Enable(); }
+  StepHistoryTest() { history_.Enable(2); }
 
   void Add(const std::string& batches) {
     for (const char c : batches) {
@@ -99,6 +99,58 @@ TEST_F(StepHistoryTest, ANewAgreementIsNotTheOldOne) {
   Add("ab");
   EXPECT_TRUE(history_.IsStep(2, 2));
   EXPECT_FALSE(history_.IsStep(2, 3));
+}
+
+// Agreements live as long as a step may be found with them.
+TEST_F(StepHistoryTest, WhatNeverComesAgainIsNotKept) {
+  std::vector<std::weak_ptr<const Agreement>> retired;
+  for (int step = 0; step < 100; ++step) {
+    Add("ab");
+    retired.push_back(agreements_.Of("b"));
+    history_.Retire(agreements_.Of("b").get());
+    agreements_.Forget("b");
+  }
+  for (const auto& agreement : retired) EXPECT_TRUE(agreement.expired());
+  Add("abab");
+  EXPECT_TRUE(history_.IsStep(2, 2));
+}
+
+// A step may still be found that ended just before.
+TEST_F(StepHistoryTest, WhatCameOftenEnoughIsKept) {
+  Add("abab");
+  history_.Retire(agreements_.Of("b").get());
+  EXPECT_TRUE(history_.IsStep(2, 2));
+  Add("a");
+  history_.Retire(agreements_.Of("x").get());
+  EXPECT_TRUE(history_.IsStep(2, 2));
+}
+
+// Steps that are found are those that would be found if everything were kept.
+TEST_F(StepHistoryTest, RetiringHidesNoStep) {
+  std::mt19937 random(11);
+  size_t found = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const size_t repeats = 2 + random() % 3;
+    StepHistory everything;
+    StepHistory trimmed;
+    everything.Enable(repeats);
+    trimmed.Enable(repeats);
+    for (size_t i = 0; i < 30; ++i) {
+      const std::string name(1, static_cast<char>('a' + random() % 2));
+      if (random() % 12 == 0) {
+        trimmed.Retire(agreements_.Of(name).get());
+        agreements_.Forget(name);
+      }
+      everything.Add(agreements_.Of(name));
+      trimmed.Add(agreements_.Of(name));
+      for (size_t length = 1; length * repeats <= 30; ++length) {
+        const bool is_step = everything.IsStep(length, repeats);
+        EXPECT_EQ(trimmed.IsStep(length, repeats), is_step) << "round " << round;
+        found += is_step ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(found, 1000u);
 }
 
 TEST_F(StepHistoryTest, NothingCountsBeforeAReset) {

@@ -1,11 +1,14 @@
-"""Trains for 10,000 tiny steps and reports what grew: soak.py [BYTES_LEAKED_PER_STEP]
+"""Trains for 10,000 tiny steps and reports what grew: soak.py [--leak BYTES] [--varying]
 
+--leak: so much more in every step. --varying: in every step rows are gathered as well, now more of
+them and now fewer, so that no step is as the one before and the schedule never freezes.
 Rank 0 prints one line, `GROWTH [{resource: amount}, …]`, by rank: what each of them held at the
 end less what it held after the first 1,000 steps.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import json
@@ -65,7 +68,10 @@ def held() -> dict[str, int]:
 
 
 def main() -> None:
-    leaked_bytes = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--leak", type=int, default=0)
+    parser.add_argument("--varying", action="store_true")
+    options = parser.parse_args()
     pretend_hosts()
     md.init()
     torch.manual_seed(0)
@@ -86,8 +92,10 @@ def main() -> None:
             optimizer.step()
             # A program that keeps gradients: those of one step stay while the next are made.
             kept[:] = [parameter.grad for parameter in model.parameters()] if number % 3 else []
-            if leaked_bytes:
-                _libc.malloc(leaked_bytes)
+            if options.varying:
+                md.allgather(torch.ones(1 + number * 7 % 50, 2), name="rows")
+            if options.leak:
+                _libc.malloc(options.leak)
 
     steps(WARM_STEPS)
     held()  # Which allocates, the first time.
