@@ -116,6 +116,19 @@ Result<StreamHandle> CudaDevice::CreateStream() {
   return StreamHandle{stream};
 }
 
+Result<bool> CudaDevice::IsCapturing(StreamHandle stream) {
+  const CudaScope scope(*context_);
+  MYDIST_RETURN_IF_ERROR(scope.status());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(Native(stream), &capture);
+  if (error == cudaErrorStreamCaptureImplicit) {
+    (void)cudaGetLastError();
+    return true;
+  }
+  MYDIST_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamIsCapturing", context_->index()));
+  return capture != cudaStreamCaptureStatusNone;
+}
+
 Result<std::shared_ptr<uint8_t>> CudaDevice::Allocate(int64_t bytes) {
   return device_memory_.Take(bytes);
 }

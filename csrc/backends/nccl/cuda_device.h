@@ -26,6 +26,7 @@ class CudaDevice final : public Device {
   std::string identity() const override { return context_->bus_id(); }
   Status CallWithCurrent(const std::function<Status()>& work) override;
   Result<StreamHandle> CreateStream() override;
+  Result<bool> IsCapturing(StreamHandle stream) override;
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;
   Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) override;
   Result<EventPointer> Record(StreamHandle stream) override;

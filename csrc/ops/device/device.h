@@ -47,6 +47,10 @@ class Device {
   // One of our own, which never waits for the default stream. Lives as long as the device.
   virtual Result<StreamHandle> CreateStream() = 0;
 
+  // Whether work put on `stream` now goes into a graph instead of being done. On the default stream
+  // also when such work would end the capture of another. A device without graphs has none.
+  virtual Result<bool> IsCapturing(StreamHandle /*stream*/) { return false; }
+
   // Device memory; freed, when nobody has it, without waiting: whoever lets go of it makes sure
   // that no stream uses it. Null when bytes is 0.
   virtual Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) = 0;

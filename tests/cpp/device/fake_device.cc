@@ -94,6 +94,7 @@ Result<StreamHandle> FakeDevice::CreateStream() {
 
 Result<FakeStream*> FakeDevice::StreamOf(StreamHandle handle) {
   MYDIST_RETURN_IF_ERROR(CheckAlive());
+  if (captured_ == handle) return Violate("work was put on a stream that is being captured");
   if (handle.native == nullptr) return streams_[0].get();
   for (const auto& stream : streams_) {
     if (stream.get() == handle.native) return stream.get();
@@ -158,6 +159,22 @@ Status FakeDevice::HostUses(const MemoryRange& range, Use use, std::string_view 
 }
 
 // Memory.
+
+void FakeDevice::BeginCapture(StreamHandle stream) {
+  MutexLock lock(state_.mutex);
+  captured_ = stream;
+}
+
+void FakeDevice::EndCapture() {
+  MutexLock lock(state_.mutex);
+  captured_.reset();
+}
+
+Result<bool> FakeDevice::IsCapturing(StreamHandle stream) {
+  MutexLock lock(state_.mutex);
+  MYDIST_RETURN_IF_ERROR(CheckAlive());
+  return captured_ == stream;
+}
 
 Result<std::shared_ptr<uint8_t>> FakeDevice::Allocate(int64_t bytes) {
   return Give(MemoryKind::kDevice, bytes);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -76,6 +77,7 @@ class FakeDevice final : public Device {
   int index() const override { return options_.index; }
   std::string identity() const override { return options_.identity; }
   Result<StreamHandle> CreateStream() override;
+  Result<bool> IsCapturing(StreamHandle stream) override;
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;
   Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) override;
   Result<EventPointer> Record(StreamHandle stream) override;
@@ -95,6 +97,10 @@ class FakeDevice final : public Device {
   // One thread of the host after another: what the one knew here, the other knows from there on.
   VectorClock HostClock();
   void HostLearns(const VectorClock& clock);
+
+  // Until it ends, whatever is put on the stream is a violation: a graph would hold it.
+  void BeginCapture(StreamHandle stream);
+  void EndCapture();
 
   // What went wrong first; empty when nothing has. Taken, it does not fail the test any more.
   std::string TakeViolation();
@@ -150,6 +156,7 @@ class FakeDevice final : public Device {
   std::map<int, VectorClock> host_clocks_ MYDIST_GUARDED_BY(state_.mutex);
   int64_t operation_count_ MYDIST_GUARDED_BY(state_.mutex) = 0;
   std::vector<Access> copies_in_flight_ MYDIST_GUARDED_BY(state_.mutex);
+  std::optional<StreamHandle> captured_ MYDIST_GUARDED_BY(state_.mutex);
   std::string loss_ MYDIST_GUARDED_BY(state_.mutex);
   std::string violation_ MYDIST_GUARDED_BY(state_.mutex);
   DeviceCounts counts_ MYDIST_GUARDED_BY(state_.mutex);
