@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "ops/device/lone_collectives.h"
 #include "ops/device/staged_collectives.h"
 #include "ops/hierarchical.h"
 #include "ops/rank_ordered_collectives.h"
@@ -45,6 +46,10 @@ Result<NcclChoice> DeviceChoice::Agree(const DeviceMembers& members) const {
 
 DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {
   DeviceParts parts;
+  if (members.set->size() == 1) {
+    parts.choices.push_back(std::make_unique<LoneCollectives>(members.seat->on_stream));
+    return parts;
+  }
   // All that Make gives support the same, whatever the size: the first does.
   auto on_host = sources_.on_host->Make(members.transport, members.set->ranks);
   parts.choices.push_back(std::make_unique<StagedCollectives>(
@@ -115,6 +120,7 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
 }
 
 std::string DeviceChoice::Describe(const ProcessSet& set, int nccl_version) const {
+  if (set.size() == 1) return "where they lie";
   if (nccl_version == 0) return "through host memory";
   const std::string name = "NCCL " + NcclVersionText(nccl_version);
   return sources_.on_host->TwoLevels(set.ranks)

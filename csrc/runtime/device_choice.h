@@ -54,7 +54,7 @@ class DeviceChoice {
   // Compares notes with all ranks of the set; blocks until they have called it. Errors of on_host.
   Result<NcclChoice> Agree(const DeviceMembers& members) const;
 
-  // Through host memory, which needs no agreement.
+  // Through host memory, which needs no agreement; where they lie for one rank alone.
   DeviceParts MakeStaged(const DeviceMembers& members) const;
   // Over NCCL, as all ranks have agreed. Errors of DevicePlugin::Connect.
   Result<DeviceParts> MakeOverNccl(const DeviceMembers& members) const;

@@ -72,19 +72,16 @@ Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& a
   for (const AgreedTensor& tensor : group) {
     MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
   }
-  const auto is_elsewhere = [&](const AgreedTensor& tensor) {
-    return tensor.device() != group.front().device();
-  };
   if (team.set.size() > 1) {
     MYDIST_RETURN_IF_ERROR(CheckOneGpu(team, group));
-  } else if (std::any_of(group.begin(), group.end(), is_elsewhere)) {
-    // A rank alone has nobody who would have to split it in the same way.
-    for (const AgreedTensor& tensor : group) {
-      MYDIST_RETURN_IF_ERROR(ExecuteOnDevice(team, {&tensor, 1}, activity));
-    }
-    return Status::Ok();
+    return ExecuteOnDevice(team, group, activity);
   }
-  return ExecuteOnDevice(team, group, activity);
+  // A rank alone has nobody who would have to split it in the same way, and nothing to gain from
+  // packing what stays where it lies.
+  for (const AgreedTensor& tensor : group) {
+    MYDIST_RETURN_IF_ERROR(ExecuteOnDevice(team, {&tensor, 1}, activity));
+  }
+  return Status::Ok();
 }
 
 // The other ranks count on one GPU of this one. Submit has seen to it, but for a rank that has

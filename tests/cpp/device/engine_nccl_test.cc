@@ -140,7 +140,10 @@ TEST(EngineNcclChoice, UnlessItIsToldThatTheyMay) {
 
 TEST(EngineNcclChoice, OneRankNeedsNoOther) {
   GpuJob job(1, WithNccl());
-  ExpectStaged(job, HasSubstr("one rank"));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 1000);
+    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("where they lie"), HasSubstr("one rank")));
+  });
 }
 
 // Both levels, with another number of ranks on each host.
