@@ -113,6 +113,8 @@ struct BackendReport {
 MYDIST_EXPORT Result<BackendPlugin*> LoadPlugin(const std::string& name);
 // libmydist_nccl.so, in the same way. Needs neither driver nor NCCL.
 MYDIST_EXPORT Result<DevicePlugin*> LoadDevicePlugin();
+// The same, loaded at the first call, which fails with its reason: never null, lives for ever.
+MYDIST_EXPORT DevicePlugin* DevicesOnDemand();
 
 // One backend: "local", "mpi", "gloo" or "nccl"; loads its plugin to find out. NCCL is looked for
 // in `nccl_folders` as well, and by MYDIST_NCCL_LIBRARY.

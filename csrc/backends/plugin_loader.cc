@@ -73,12 +73,43 @@ PluginTable& Table() {
   return *table;
 }
 
+// A job without tensors on GPUs never loads the plugin.
+class OnDemandPlugin final : public DevicePlugin {
+ public:
+  std::string name() const override { return "nccl"; }
+  Result<int> DeviceCount() override {
+    MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+    return plugin->DeviceCount();
+  }
+  Result<std::shared_ptr<Device>> OpenDevice(int index) override {
+    MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+    return plugin->OpenDevice(index);
+  }
+  Result<int> NcclVersion(const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+    return plugin->NcclVersion(places);
+  }
+  Result<DeviceConnection> Connect(const DevicePeers& peers, const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+    return plugin->Connect(peers, places);
+  }
+  Result<std::string> Description(const NcclPlaces& places) override {
+    MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
+    return plugin->Description(places);
+  }
+};
+
 }  // namespace
 
 Result<DevicePlugin*> LoadDevicePlugin() {
   // Never destroyed, as above.
   static const auto* plugin = new Result(Open<DevicePlugin>("nccl", kDevicePluginSymbol));
   return *plugin;
+}
+
+DevicePlugin* DevicesOnDemand() {
+  static auto* plugin = new OnDemandPlugin;
+  return plugin;
 }
 
 Result<BackendPlugin*> LoadPlugin(const std::string& name) {

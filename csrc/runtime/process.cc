@@ -21,6 +21,7 @@ struct Instance {
   std::shared_ptr<Engine> engine MYDIST_GUARDED_BY(mutex);
   std::string backend MYDIST_GUARDED_BY(mutex);
   std::string backend_reason MYDIST_GUARDED_BY(mutex);
+  DevicePlugin* devices MYDIST_GUARDED_BY(mutex) = nullptr;
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before anybody sees the instance.
 };
@@ -95,6 +96,7 @@ Status Init(const InitOptions& options) {
   MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
   // With the size of buckets chosen by hand the answer would go unused.
   const bool measures_costs = job.topology.size > 1 && !config.bucket_size_bytes;
+  DevicePlugin* const devices = options.devices != nullptr ? options.devices : DevicesOnDemand();
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                           Engine::Start({.config = std::move(config),
                                          .topology = std::move(job.topology),
@@ -103,12 +105,15 @@ Status Init(const InitOptions& options) {
                                          .shm = std::move(job.shm),
                                          .shares_everywhere = job.shares_everywhere,
                                          .wants_timeline = job.wants_timeline,
+                                         .devices = devices,
+                                         .nccl_folders = options.nccl_folders,
                                          .wait_policy = WaitPolicy::For(job.is_crowded),
                                          .measures_costs = measures_costs}));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
   MutexLock lock(instance.mutex);
   instance.engine = std::move(engine);
+  instance.devices = devices;
   instance.backend = std::move(job.backend);
   instance.backend_reason = std::move(job.backend_reason);
   g_is_initialized.store(true);
@@ -147,6 +152,17 @@ Result<std::string> BackendName() {
   MutexLock lock(instance.mutex);
   if (instance.engine == nullptr) return NotInitialized();
   return instance.backend;
+}
+
+Result<std::shared_ptr<Device>> OpenGpu(int index) {
+  Instance& instance = TheInstance();
+  DevicePlugin* devices = nullptr;
+  {
+    MutexLock lock(instance.mutex);
+    if (instance.engine == nullptr) return NotInitialized();
+    devices = instance.devices;
+  }
+  return devices->OpenDevice(index);
 }
 
 Result<Handle> Submit(std::vector<Submission> tensors, Pace pace) {

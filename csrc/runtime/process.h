@@ -31,6 +31,9 @@ struct MYDIST_EXPORT InitOptions {
   std::string backend = "auto";
   BootstrapExchange exchange;  // See backends/factory.h; needed unless by mpi, or size is 1.
   std::vector<int> members{};  // Of a job of some of the started ranks; see backends/factory.h.
+  std::vector<std::string> nccl_folders{};  // See NcclPlaces.
+  // Where GPUs come from; null: libmydist_nccl.so, loaded when a tensor on one comes.
+  DevicePlugin* devices = nullptr;
 };
 
 namespace process {
@@ -52,6 +55,10 @@ MYDIST_EXPORT bool IsInitialized();
 // outside init … shutdown.
 MYDIST_EXPORT Result<Topology> GetTopology();
 MYDIST_EXPORT Result<std::string> BackendName();
+
+// A GPU, as this process counts them, to give tensors on it their DeviceOrder. Any thread.
+// kInternal with the reason, as --check-build has it, where GPUs cannot be used.
+MYDIST_EXPORT Result<std::shared_ptr<Device>> OpenGpu(int index);
 
 // Enqueues tensors that complete together under one handle. Never waits for a peer.
 // kInvalidArgument at once for a name already in flight (naming it) and for a process set that is

@@ -38,6 +38,8 @@ enum class Pace {
 // Of a tensor on a GPU: its place among what the caller's streams do. Shared with the caller, who
 // reads `done` when the handle is complete.
 struct DeviceOrder {
+  // Keeps what the events below belong to; may be null.
+  std::shared_ptr<Device> device{};
   // The input is there, and the output may be written, from here on.
   EventPointer ready;
   // Set by `allocate`: what it gave may be written from here on. Null: as `ready`.
