@@ -67,6 +67,24 @@ if(TARGET test_device)
     csrc/backends/nccl/nccl_collectives.cc csrc/backends/nccl/nccl_communicator.cc
     csrc/backends/nccl/nccl_reduction.cc)
 endif()
+# The torch binding, with an interpreter of the tests' own and GPUs that torch takes for CUDA's.
+if(MYDIST_TORCH_BUILT)
+  find_package(Python 3.11 COMPONENTS Interpreter Development.Embed)
+  mydist_sources(_files "*.cc" tests/cpp/torch)
+  if(Python_Development.Embed_FOUND AND _files AND NOT MYDIST_SANITIZE_FLAGS)
+    mydist_sources(_devices "fake_*.cc" tests/cpp/device)
+    list(FILTER _devices EXCLUDE REGEX "_test\\.cc$")
+    mydist_test(test_torch ${_files} ${_devices} tests/cpp/device/access_order.cc
+      csrc/backends/nccl/nccl_collectives.cc csrc/backends/nccl/nccl_communicator.cc
+      csrc/backends/nccl/nccl_reduction.cc $<TARGET_OBJECTS:mydist_torch>)
+    mydist_use_torch(test_torch)
+    target_link_libraries(test_torch PRIVATE Python::Python)
+    # The interpreter finds its own library, but not the packages of a virtual environment.
+    get_filename_component(_packages "${MYDIST_TORCH_LIB}/../.." ABSOLUTE)
+    target_compile_definitions(test_torch PRIVATE "MYDIST_TORCH_PACKAGES=\"${_packages}\"")
+    list(APPEND MYDIST_TEST_NAMES torch)
+  endif()
+endif()
 mydist_sources(_files "*_test.cc" tests/cpp/backends/local tests/cpp/backends/loopback)
 if(_files)
   mydist_test(test_backends ${_files})

@@ -25,14 +25,21 @@ string(REPLACE "\n" ";" _facts "${_facts}")
 list(POP_FRONT _facts MYDIST_TORCH_VERSION _torch_abi _torch_lib)
 set(_torch_includes ${_facts})
 
+# For what includes torch.
+set(MYDIST_TORCH_LIB "${_torch_lib}")
+function(mydist_use_torch target)
+  target_include_directories(${target} SYSTEM PRIVATE ${_torch_includes})
+  target_compile_definitions(${target} PRIVATE
+    TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H
+    _GLIBCXX_USE_CXX11_ABI=${_torch_abi})
+  target_link_libraries(${target} PRIVATE
+    "${_torch_lib}/libtorch_python.so" "${_torch_lib}/libtorch_cpu.so" "${_torch_lib}/libc10.so")
+endfunction()
+
 python_add_library(mydist_torch MODULE WITH_SOABI ${MYDIST_TORCH_SOURCES})
 mydist_compile_options(mydist_torch)
-target_include_directories(mydist_torch SYSTEM PRIVATE ${_torch_includes})
-target_compile_definitions(mydist_torch PRIVATE
-  TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H
-  _GLIBCXX_USE_CXX11_ABI=${_torch_abi})
-target_link_libraries(mydist_torch PRIVATE mydist
-  "${_torch_lib}/libtorch_python.so" "${_torch_lib}/libtorch_cpu.so" "${_torch_lib}/libc10.so")
+mydist_use_torch(mydist_torch)
+target_link_libraries(mydist_torch PRIVATE mydist)
 set_target_properties(mydist_torch PROPERTIES
   OUTPUT_NAME _C
   LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}"

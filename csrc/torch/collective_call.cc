@@ -1,7 +1,5 @@
 #include "torch/collective_call.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -46,13 +44,16 @@ void CollectiveCall::RequireMember(const Place& place, const std::string& name) 
          std::to_string(set.size() - 1));
 }
 
-Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const Shape& shape) {
+Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const Shape& shape,
+                                const at::Device& device) {
   Submission submission;
+  submission.order = NewOrder(device);
   Request& request = submission.request;
   request.name = name;
   request.op = traits_.op;
   request.dtype = dtype;
   request.shape = shape;
+  request.device = DeviceNumber(device);
   request.reduce_op = traits_.reduce_op;
   request.root_rank = traits_.root_rank;
   request.prescale = traits_.prescale;
@@ -66,12 +67,12 @@ Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const S
 
 Submission& CollectiveCall::AddShape(const at::Tensor& tensor, const std::string& name) {
   const DataType dtype = ValueOrThrow(CheckReadable(tensor, What(name)));
-  return Add(name, dtype, ShapeOf(tensor));
+  return Add(name, dtype, ShapeOf(tensor), tensor.device());
 }
 
 Submission& CollectiveCall::AddSignal(const std::string& name) {
   What(name);
-  return Add(name, DataType::kFloat32, Shape({0}));
+  return Add(name, DataType::kFloat32, Shape({0}), at::kCPU);
 }
 
 Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string& name) {
@@ -97,7 +98,7 @@ Submission& CollectiveCall::AddInputAndOutput(const at::Tensor& input, const at:
                                               const std::string& name) {
   Submission& submission = AddInput(input, name);
   if (output == nullptr) {
-    call_.outputs.emplace_back(at::detail::empty_cpu(input.sizes(), input.scalar_type()));
+    call_.outputs.push_back(EmptyOn(input.device(), input.sizes(), input.scalar_type()));
     submission.output = call_.outputs.back().mutable_data_ptr();
     return submission;
   }
@@ -122,6 +123,10 @@ void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& outp
   const std::string what = What(name);
   if (!output.is_same(input)) {
     ThrowIfError(CheckReadable(output, what).status());
+    if (output.device() != input.device()) {
+      Refuse(what + ": the output is on " + output.device().str() + ", expected " +
+             input.device().str() + " as the input");
+    }
     if (output.sizes() != input.sizes() || output.scalar_type() != input.scalar_type()) {
       Refuse(what + ": the output is " + DtypeName(output.scalar_type()) + " of shape " +
              ShapeOf(output).ToString() + ", expected " + DtypeName(input.scalar_type()) +
@@ -131,12 +136,14 @@ void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& outp
   ThrowIfError(CheckWritable(output, what));
 }
 
-// Runs without the GIL on whatever thread drives, hence no dispatcher and no Python.
 void CollectiveCall::AllocateLate() {
   late_ = std::make_shared<LateOutputs>(submissions_.size());
   for (size_t i = 0; i < submissions_.size(); ++i) {
-    const at::ScalarType dtype = ToScalarType(submissions_[i].request.dtype);
-    submissions_[i].allocate = AllocatorOf(late_, i, dtype);
+    Submission& submission = submissions_[i];
+    submission.allocate = AllocatorOf(late_, i,
+                                      {.dtype = ToScalarType(submission.request.dtype),
+                                       .device = DeviceOf(submission),
+                                       .order = submission.order});
   }
 }
 

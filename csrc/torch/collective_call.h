@@ -73,7 +73,8 @@ class CollectiveCall {
   Handle Enqueue();
 
  private:
-  Submission& Add(const std::string& name, DataType dtype, const Shape& shape);
+  Submission& Add(const std::string& name, DataType dtype, const Shape& shape,
+                  const at::Device& device);
   void WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense);
   void CheckOutput(const at::Tensor& input, const at::Tensor& output, const std::string& name);
   void RefuseOverlappingOutputs() const;

@@ -77,6 +77,7 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
     for (const size_t index : bucket) {
       const at::Tensor& tensor = parameters_[index].tensor;
       extents.push_back({.index = index,
+                         .device = tensor.device(),
                          .dtype = WireDtype(tensor.scalar_type()),
                          .element_count = tensor.numel()});
     }
@@ -100,6 +101,7 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
     } else {
       MakeZeros(parameter, held);
     }
+    held.stream = StreamOf(parameter);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/process.h"
 #include "torch/error_translation.h"
+#include "torch/gpu_order.h"
 #include "torch/gradient_errors.h"
 #include "torch/gradient_hook.h"
 #include "torch/gradients_in_flight.h"
@@ -103,31 +104,46 @@ Submission GradientReducer::DenseSubmission(const Parameter& parameter,
   request.process_set = options_.process_set;
   request.group = parameter.group;
   request.group_size = parameter.group_size;
+  request.device = DeviceNumber(wire.device());
+  submission.order = NewOrder(wire.device());
   submission.output = wire.mutable_data_ptr();
   submission.input = submission.output;
   return submission;
 }
 
-Status GradientReducer::EnqueueTogether(std::vector<size_t> members, Pace pace) {
-  std::vector<Submission> submissions;
-  InFlightCall call;
-  for (const size_t index : members) {
-    const Parameter& parameter = parameters_[index];
-    const InFlightGradient& gradient = *parameter.in_flight;
-    if (!gradient.sparse) {
-      submissions.push_back(DenseSubmission(parameter, gradient.wire));
-      call.memory.push_back(gradient.wire);
-      continue;
-    }
-    Request request;
-    request.name = parameter.name;
-    request.process_set = options_.process_set;
-    for (Submission& part : gradient.sparse->Submissions(request)) {
-      submissions.push_back(std::move(part));
-    }
-    for (const at::Tensor& tensor : gradient.sparse->memory()) call.memory.push_back(tensor);
+void GradientReducer::AddSubmissions(const Parameter& parameter,
+                                     std::vector<Submission>& submissions,
+                                     InFlightCall& call) const {
+  const InFlightGradient& gradient = *parameter.in_flight;
+  if (!gradient.sparse) {
+    submissions.push_back(DenseSubmission(parameter, gradient.wire));
+    call.memory.push_back(gradient.wire);
+    return;
   }
+  Request request;
+  request.name = parameter.name;
+  request.process_set = options_.process_set;
+  for (Submission& part : gradient.sparse->Submissions(request)) {
+    submissions.push_back(std::move(part));
+  }
+  for (const at::Tensor& tensor : gradient.sparse->memory()) call.memory.push_back(tensor);
+  call.late = gradient.sparse->late();
+}
+
+Status GradientReducer::EnqueueTogether(std::vector<size_t> members, Pace pace) {
   try {
+    std::vector<Submission> submissions;
+    InFlightCall call;
+    ReadyEvents events;
+    for (const size_t index : members) {
+      const Parameter& parameter = parameters_[index];
+      const size_t first = submissions.size();
+      AddSubmissions(parameter, submissions, call);
+      for (size_t i = first; i < submissions.size(); ++i) {
+        ThrowIfError(events.Mark(submissions[i].order, parameter.in_flight->stream));
+      }
+    }
+    call.storages = slots_.gpu_memory();
     const Handle handle =
         InFlight::Instance().Submit(std::move(submissions), std::move(call), pace);
     for (const size_t index : members) parameters_[index].in_flight->handle = handle;
@@ -174,6 +190,7 @@ Status GradientReducer::Hold(Parameter& parameter, bool in_backward) {
   gradient.is_fresh =
       in_backward && tensor.defined() && (VersionOf(tensor) == 0 || !IsKnownToPython(tensor));
   MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
+  gradient.stream = StreamOf(parameter);
   parameter.in_flight = std::move(gradient);
   others.Add(parameter.tensor, parameter.name, options_.process_set);
   return Status::Ok();

@@ -100,6 +100,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;             // What the engine reduces: the gradient itself or a copy.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.
+    StreamHandle stream{};                 // On a GPU: what travels is there behind this one.
   };
   struct Parameter {
     at::Tensor tensor;
@@ -121,6 +122,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
 
   // In gradient_wire.cc: what travels for a gradient, and what becomes of it.
   Status MakeWire(Parameter& parameter, InFlightGradient& gradient);
+  static StreamHandle StreamOf(const Parameter& parameter);
   void MakeDenseWire(size_t index, InFlightGradient& gradient);
   void MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
   Status MakeSparse(Parameter& parameter, InFlightGradient& gradient) const;
@@ -141,6 +143,9 @@ class __attribute__((visibility("hidden"))) GradientReducer
   Status Enqueue(std::span<const size_t> members, Pace pace);
   Status EnqueueTogether(std::vector<size_t> members, Pace pace);
   Submission DenseSubmission(const Parameter& parameter, const at::Tensor& wire) const;
+  // What travels for it; `call` keeps the memory.
+  void AddSubmissions(const Parameter& parameter, std::vector<Submission>& submissions,
+                      InFlightCall& call) const;
   Status HoldMissing(bool alone);
   // All that is held; the first error does not stop the rest.
   Status EnqueueHeld();

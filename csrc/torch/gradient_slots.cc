@@ -1,6 +1,5 @@
 #include "torch/gradient_slots.h"
 
-#include <ATen/ops/empty.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/status.h"
 #include "runtime/process.h"
 #include "torch/error_translation.h"
+#include "torch/gpu_order.h"
 
 namespace mydist {
 namespace {
@@ -21,18 +21,20 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
+[[noreturn]] void RefuseMemory(int64_t bytes, const std::string& where, const std::string& why) {
+  throw StatusError(Status::Internal("out of memory" + why + ": " + std::to_string(bytes) +
+                                     " bytes are needed for gradients; free memory on " + where +
+                                     " or pass gradient_as_buffer_view=False to "
+                                     "DistributedOptimizer"));
+}
+
 // Pages are taken when they are first written.
 std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
   const auto wanted = static_cast<size_t>(bytes);
   const size_t unit = wanted >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   const size_t rounded = (wanted + unit - 1) / unit * unit;
   void* const memory = std::aligned_alloc(unit, rounded);
-  if (memory == nullptr) {
-    throw StatusError(Status::Internal(
-        "out of memory: " + std::to_string(bytes) +
-        " bytes are needed for gradients; free memory on this host, run fewer ranks on it, or pass "
-        "gradient_as_buffer_view=False to DistributedOptimizer"));
-  }
+  if (memory == nullptr) RefuseMemory(bytes, "this host, run fewer ranks on it,", "");
   // Only a hint: without it the gradients take more entries of the processor's page table.
   if (unit == kHugePageBytes) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
   return {memory, [](void* allocated) { std::free(allocated); }};
@@ -50,19 +52,27 @@ bool HasObject(const Slot& slot) {
   }
 }
 
+c10::Storage AllocateOnGpu(const at::Device& device, int64_t bytes) {
+  try {
+    return EmptyOn(device, {bytes}, at::kByte).storage();
+  } catch (const std::exception& error) {
+    RefuseMemory(bytes, device.str(), std::string(" (") + error.what() + ")");
+  }
+}
+
 // Where the other ranks of this host can reach it, if there is such a place.
-std::shared_ptr<void> AllocateMemory(int64_t bytes) {
+std::shared_ptr<void> AllocateOnHost(int64_t bytes) {
   const auto shared = process::AllocateShared(bytes);
   if (shared.ok() && *shared != nullptr) return *shared;
   return AllocatePrivate(bytes);
 }
 
 // The storage is one of many owners of the memory.
-c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64_t bytes) {
+c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64_t bytes,
+                         const at::Device& device) {
   using Owner = std::shared_ptr<void>;
   at::DataPtr data(
-      place, new Owner(memory), [](void* owner) { delete static_cast<Owner*>(owner); },
-      at::Device(at::kCPU));
+      place, new Owner(memory), [](void* owner) { delete static_cast<Owner*>(owner); }, device);
   return {c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), std::move(data), nullptr,
           false};
 }
@@ -70,29 +80,48 @@ c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64
 }  // namespace
 
 void GradientSlots::Add(std::span<const Extent> extents) {
-  std::map<at::ScalarType, int64_t> sizes;
+  using Kind = std::pair<int32_t, at::ScalarType>;  // Of elements that lie together.
+  struct Region {
+    at::Device device = at::kCPU;
+    int64_t bytes = 0;
+    std::shared_ptr<void> memory{};
+    int64_t used_bytes = 0;
+  };
+  std::map<Kind, Region> regions;
   size_t count = slots_.size();
+  const auto kind_of = [](const Extent& extent) {
+    return Kind{DeviceNumber(extent.device), extent.dtype};
+  };
   const auto bytes_of = [](const Extent& extent) {
     return extent.element_count * static_cast<int64_t>(c10::elementSize(extent.dtype));
   };
   for (const Extent& extent : extents) {
-    sizes[extent.dtype] += bytes_of(extent);
+    Region& region = regions[kind_of(extent)];
+    region.device = extent.device;
+    region.bytes += bytes_of(extent);
     count = std::max(count, extent.index + 1);
   }
-  std::map<at::ScalarType, std::shared_ptr<void>> memories;
-  for (const auto& [dtype, bytes] : sizes) {
-    if (bytes > 0) memories[dtype] = AllocateMemory(bytes);
+  std::vector<c10::Storage> on_gpus;
+  for (auto& [kind, region] : regions) {
+    if (region.bytes == 0) continue;
+    if (region.device.is_cpu()) {
+      region.memory = AllocateOnHost(region.bytes);
+      continue;
+    }
+    const auto storage = std::make_shared<c10::Storage>(AllocateOnGpu(region.device, region.bytes));
+    region.memory = std::shared_ptr<void>(storage, storage->mutable_data());
+    on_gpus.push_back(*storage);
   }
   slots_.resize(count);
-  std::map<at::ScalarType, int64_t> offsets;
+  gpu_memory_.insert(gpu_memory_.end(), on_gpus.begin(), on_gpus.end());
   for (const Extent& extent : extents) {
     const int64_t bytes = bytes_of(extent);
     if (bytes == 0) continue;
-    const std::shared_ptr<void>& memory = memories[extent.dtype];
-    int64_t& offset = offsets[extent.dtype];
-    void* const place = static_cast<uint8_t*>(memory.get()) + offset;
-    slots_[extent.index] = {StorageOver(memory, place, bytes), place, extent.dtype};
-    offset += bytes;
+    Region& region = regions[kind_of(extent)];
+    void* const place = static_cast<uint8_t*>(region.memory.get()) + region.used_bytes;
+    slots_[extent.index] = {StorageOver(region.memory, place, bytes, extent.device), place,
+                            extent.dtype};
+    region.used_bytes += bytes;
     bytes_ += bytes;
   }
 }
@@ -116,7 +145,7 @@ at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarTy
   if (slot == nullptr || slot->dtype != dtype || slot->storage.use_count() != 1) return {};
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   if (bytes != slot->storage.nbytes()) return {};
-  at::Tensor tensor = at::empty({0}, dtype);
+  at::Tensor tensor = EmptyOn(slot->storage.device(), {0}, dtype);
   tensor.set_(slot->storage, 0, sizes);
   return tensor;
 }

@@ -1,5 +1,5 @@
 // GradientSlots: the memory in which gradients lie side by side while they are reduced, so that a
-// batch of neighbours is reduced without packing.
+// batch of neighbours is reduced without packing. On a GPU it comes from torch.
 // Owned by the GradientReducer; called with the GIL held. Every slot is a storage of its own, which
 // keeps the memory alive; a tensor over it looks like any other. A slot that somebody else still
 // holds, a kept reference to an earlier gradient, say, is never given out.
@@ -19,12 +19,13 @@ class GradientSlots {
  public:
   struct Extent {
     size_t index;  // Of the parameter, once.
+    at::Device device;
     at::ScalarType dtype;
     int64_t element_count;
   };
 
-  // Gives slots to these, those of one dtype one after the other. Throws when there is no memory;
-  // nothing has changed then.
+  // Gives slots to these, those of one device and dtype one after the other. Throws when there is
+  // no memory; nothing has changed then.
   void Add(std::span<const Extent> extents);
 
   // Whether the tensor's elements lie in the slot of this parameter, as they would travel.
@@ -35,6 +36,8 @@ class GradientSlots {
   at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype) const;
 
   int64_t bytes() const { return bytes_; }
+  // What of it is on GPUs, as torch knows it.
+  const std::vector<c10::Storage>& gpu_memory() const { return gpu_memory_; }
 
  private:
   struct Slot {
@@ -44,6 +47,7 @@ class GradientSlots {
   };
   const Slot* Find(size_t index) const;
 
+  std::vector<c10::Storage> gpu_memory_;
   std::vector<Slot> slots_;  // By parameter; without storage where there is no slot.
   int64_t bytes_ = 0;
 };

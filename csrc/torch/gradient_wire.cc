@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/shm/stream_copy.h"
+#include "torch/gpu_order.h"
 #include "torch/gradient_errors.h"
 #include "torch/gradient_reducer.h"
 #include "torch/tensor_adapter.h"
@@ -24,7 +25,7 @@ void MoveTo(at::Tensor& tensor, const at::Tensor& place) {
 // A slot's lines are in the cache of a peer, which has written the last result there, or in none.
 void CopyToSlot(const at::Tensor& slot, const at::Tensor& tensor) {
   const bool is_plain = tensor.scalar_type() == slot.scalar_type() && tensor.is_contiguous() &&
-                        !tensor.is_conj() && !tensor.is_neg();
+                        !tensor.is_conj() && !tensor.is_neg() && tensor.is_cpu();
   // With several threads torch copies as fast as memory gives.
   if (!is_plain || at::get_num_threads() > 1) {
     slot.copy_(tensor);
@@ -45,13 +46,13 @@ at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
 void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
   const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
   if (parameter.sparse_dims > 0) {
-    gradient.sparse.emplace(parameter.tensor.sizes(), parameter.sparse_dims, dtype);
+    gradient.sparse.emplace(parameter.tensor, parameter.sparse_dims, dtype);
   } else {
     gradient.wire = slots_.Take(IndexOf(parameter), parameter.tensor.sizes(), dtype);
     if (gradient.wire.defined()) {
       gradient.wire.zero_();
     } else {
-      gradient.wire = at::zeros(parameter.tensor.sizes(), dtype);
+      gradient.wire = at::zeros(parameter.tensor.sizes(), parameter.tensor.options().dtype(dtype));
     }
   }
 }
@@ -112,6 +113,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   if (!slots_.Holds(index, tensor)) slot = slots_.Take(index, tensor.sizes(), dtype);
   if (slot.defined()) {
     CopyToSlot(slot, tensor);
+    NoteUse(tensor);  // It may go with MoveTo.
     copied_bytes_ += slot.nbytes();
     // The same object in another place: whoever refers to it sees what becomes of it.
     const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, gradient.is_fresh);
@@ -124,6 +126,12 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   gradient.version = std::nullopt;
   if (HasMemoryOfItsOwn(tensor)) gradient.version = VersionOf(tensor);
   gradient.data = tensor.const_data_ptr();
+}
+
+// Where the copies of MakeWire have just been put.
+StreamHandle GradientReducer::StreamOf(const Parameter& parameter) {
+  const at::Device device = parameter.tensor.device();
+  return device.is_cuda() ? CurrentStream(device) : StreamHandle{};
 }
 
 Status GradientReducer::CheckUntouched(const Parameter& parameter, const InFlightGradient& held) {

@@ -1,9 +1,7 @@
 #include "torch/in_flight.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -56,6 +54,19 @@ bool AnyFailed(const std::vector<Status>& outcomes) {
                      [](const Status& outcome) { return !outcome.ok(); });
 }
 
+// What the engine has done with a call that is complete comes before what its streams do next.
+Status Follow(const InFlightCall& call) {
+  if (call.orders.empty()) return Status::Ok();
+  std::vector<c10::Storage> memory = call.storages;
+  for (const at::Tensor& output : call.outputs) memory.push_back(output.storage());
+  if (call.late != nullptr) {
+    for (const at::Tensor& output : call.late->tensors) {
+      if (output.defined()) memory.push_back(output.storage());
+    }
+  }
+  return FollowResults(call.orders, memory);
+}
+
 at::Tensor ToTensor(const std::vector<int64_t>& values) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
@@ -64,16 +75,12 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype) {
-  return [late = std::move(late), index, dtype](const Shape& shape) -> Result<void*> {
-    try {
-      const c10::InferenceMode normal(false);
-      late->tensors[index] = at::Tensor(at::detail::empty_cpu(shape.dims(), dtype));
-      return late->tensors[index].mutable_data_ptr();
-    } catch (const std::exception& error) {
-      return Status::Internal("no memory for an output of shape " + shape.ToString() + ": " +
-                              error.what());
-    }
+OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, LateTraits traits) {
+  return [late = std::move(late), index,
+          traits = std::move(traits)](const Shape& shape) -> Result<void*> {
+    MYDIST_ASSIGN_OR_RETURN(late->tensors[index],
+                            EmptyForResult(traits.device, shape, traits.dtype, traits.order));
+    return late->tensors[index].mutable_data_ptr();
   };
 }
 
@@ -86,6 +93,10 @@ InFlight& InFlight::Instance() {
 Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace) {
   ForgetAbandoned();
   for (const at::Tensor& tensor : call.memory) call.storages.push_back(tensor.storage());
+  ThrowIfError(MarkReady(submissions));
+  for (const Submission& submission : submissions) {
+    if (submission.order != nullptr) call.orders.push_back(submission.order);
+  }
   return Keep(ValueOrThrow(process::Submit(std::move(submissions), pace)), std::move(call));
 }
 
@@ -98,6 +109,12 @@ Handle InFlight::Keep(Handle handle, InFlightCall call) {
 void InFlight::Require(Handle handle) {
   MutexLock lock(mutex_);
   if (!calls_.contains(handle)) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+}
+
+void InFlight::CheckMayFollow(Handle handle) {
+  MutexLock lock(mutex_);
+  const auto found = calls_.find(handle);
+  if (found != calls_.end()) ThrowIfError(CheckMayWait(found->second.orders));
 }
 
 InFlightCall InFlight::Take(Handle handle) {
@@ -116,6 +133,7 @@ bool InFlight::Poll(Handle handle) {
 
 std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   Require(handle);
+  CheckMayFollow(handle);
   std::optional<Status> status;
   {
     const py::gil_scoped_release released;
@@ -123,8 +141,10 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   }
   if (!status) throw StatusError(NotOurs(handle));
   InFlightCall call = Take(handle);
+  const Status followed = Follow(call);
   if (!status->ok()) KeepFromLateWrites(std::make_shared<InFlightCall>(call));
   ThrowIfError(*status);
+  ThrowIfError(followed);
   const at::NoGradGuard no_grad;
   for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);
   if (call.late != nullptr) {
@@ -145,6 +165,7 @@ std::vector<at::Tensor> InFlight::Fetch(Handle handle) {
 }
 
 void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes) {
+  for (const Handle handle : handles) CheckMayFollow(handle);
   try {
     const py::gil_scoped_release released;
     for (const Handle handle : handles) {
@@ -152,23 +173,34 @@ void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& out
       outcomes.push_back(status ? std::move(*status) : NotOurs(handle));
     }
   } catch (...) {
-    Drop(handles.first(outcomes.size()), AnyFailed(outcomes));
+    static_cast<void>(Drop(handles.first(outcomes.size()), AnyFailed(outcomes)));
     throw;
   }
-  Drop(handles, AnyFailed(outcomes));
+  const Status followed = Drop(handles, AnyFailed(outcomes));
+  if (followed.ok()) return;
+  for (Status& outcome : outcomes) {
+    if (outcome.ok()) outcome = followed;
+  }
 }
 
-void InFlight::Drop(std::span<const Handle> handles, bool has_failed) {
+Status InFlight::Drop(std::span<const Handle> handles, bool has_failed) {
   // Released after the lock: a tensor may call back into Python.
   const auto dropped = std::make_shared<std::vector<InFlightCall>>();
-  MutexLock lock(mutex_);
-  for (const Handle handle : handles) {
-    const auto found = calls_.find(handle);
-    if (found == calls_.end()) continue;
-    dropped->push_back(std::move(found->second));
-    calls_.erase(found);
+  {
+    MutexLock lock(mutex_);
+    for (const Handle handle : handles) {
+      const auto found = calls_.find(handle);
+      if (found == calls_.end()) continue;
+      dropped->push_back(std::move(found->second));
+      calls_.erase(found);
+    }
   }
   if (has_failed) KeepFromLateWrites(dropped);
+  Status first;
+  for (const InFlightCall& call : *dropped) {
+    if (const Status followed = Follow(call); first.ok()) first = followed;
+  }
+  return first;
 }
 
 std::shared_ptr<void> InFlight::Hold() {
@@ -200,7 +232,7 @@ void InFlight::ForgetAbandoned() {
       return true;
     });
   }
-  if (!complete.empty()) Drop(complete, true);
+  if (!complete.empty()) static_cast<void>(Drop(complete, true));
 }
 
 }  // namespace mydist

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "runtime/handle_table.h"
 #include "runtime/submission.h"
+#include "torch/gpu_order.h"
 
 namespace mydist {
 
@@ -26,9 +27,16 @@ struct LateOutputs {
   std::vector<int64_t> numbers;  // What the operation found out besides tensors.
 };
 
+// What a result looks like before its shape is known. `order`: of its submission.
+struct LateTraits {
+  at::ScalarType dtype;
+  at::Device device;
+  OrderPointer order;
+};
+
 // Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on
-// whatever thread drives the engine, hence no dispatcher, no Python and no mode of the caller's.
-OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, at::ScalarType dtype);
+// whatever thread drives the engine.
+OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, LateTraits traits);
 
 // An output the engine could not write directly: copied when the collective is complete.
 struct WriteBack {
@@ -40,6 +48,7 @@ struct InFlightCall {
   std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
   // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
   std::vector<c10::Storage> storages;
+  std::vector<OrderPointer> orders;  // Of the submissions on GPUs.
   std::vector<at::Tensor> outputs;
   std::vector<WriteBack> write_backs;
   std::shared_ptr<LateOutputs> late;  // Outputs after `outputs`; null when there are none.
@@ -58,10 +67,12 @@ class InFlight {
   // Keeps `call` until the handle, which process gave out otherwise, is waited for. Returns it.
   Handle Keep(Handle handle, InFlightCall call) MYDIST_EXCLUDES(mutex_);
 
-  // ValueError when the handle was never given out or has been waited for.
+  // Whether the result is there; on a GPU: in order there. ValueError when the handle was never
+  // given out or has been waited for.
   bool Poll(Handle handle) MYDIST_EXCLUDES(mutex_);
 
-  // Blocks until complete and gives the outputs; throws the collective's error. The handle is used
+  // Blocks until complete and gives the outputs, which the current streams of their GPUs then have
+  // in front of what follows; throws the collective's error. The handle is used
   // up by both. Ctrl-C raises KeyboardInterrupt and leaves the handle waiting.
   std::vector<at::Tensor> Wait(Handle handle) MYDIST_EXCLUDES(mutex_);
 
@@ -69,7 +80,8 @@ class InFlight {
   std::vector<at::Tensor> Fetch(Handle handle) MYDIST_EXCLUDES(mutex_);
 
   // Wait for many, giving up the GIL only once: appends the outcome of each handle in turn. The
-  // caller has the outputs and writes back. After Ctrl-C the handles without an outcome remain.
+  // caller has the outputs and writes back, or reads what is on a GPU. After Ctrl-C the handles
+  // without an outcome remain.
   void WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes)
       MYDIST_EXCLUDES(mutex_);
 
@@ -82,9 +94,11 @@ class InFlight {
  private:
   InFlight() = default;
   void Require(Handle handle) MYDIST_EXCLUDES(mutex_);
+  // Throws when a current stream cannot go on behind the result.
+  void CheckMayFollow(Handle handle) MYDIST_EXCLUDES(mutex_);
   InFlightCall Take(Handle handle) MYDIST_EXCLUDES(mutex_);
-  // `has_failed`: some of them may have.
-  void Drop(std::span<const Handle> handles, bool has_failed) MYDIST_EXCLUDES(mutex_);
+  // Of complete ones, which the current streams follow; `has_failed`: some of them may have.
+  Status Drop(std::span<const Handle> handles, bool has_failed) MYDIST_EXCLUDES(mutex_);
   void ForgetAbandoned() MYDIST_EXCLUDES(mutex_);
 
   Mutex mutex_;

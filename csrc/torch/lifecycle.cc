@@ -46,13 +46,14 @@ struct PythonExchange {
 };
 
 void Init(int rank, int size, const std::string& backend, const py::object& exchange,
-          std::vector<int> members) {
+          std::vector<int> members, std::vector<std::string> nccl_folders) {
   const auto python_exchange = std::make_shared<PythonExchange>();
   InitOptions options{.rank = rank,
                       .size = size,
                       .backend = backend,
                       .exchange = {},
-                      .members = std::move(members)};
+                      .members = std::move(members),
+                      .nccl_folders = std::move(nccl_folders)};
   if (!exchange.is_none()) {
     python_exchange->callable = exchange;
     options.exchange = [python_exchange](const Bytes& mine) { return python_exchange->Call(mine); };
@@ -167,7 +168,8 @@ void BindLifecycle(py::module_& module) {
       .def_readonly("hosts", &Topology::hosts);
 
   module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("backend"),
-             py::arg("exchange"), py::arg("members") = std::vector<int>());
+             py::arg("exchange"), py::arg("members") = std::vector<int>(),
+             py::arg("nccl_folders") = std::vector<std::string>());
   module.def("shutdown", &Shutdown);
   module.def("is_initialized", &process::IsInitialized);
   module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });

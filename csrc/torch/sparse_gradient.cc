@@ -1,7 +1,6 @@
 #include "torch/sparse_gradient.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <utility>
@@ -27,11 +26,13 @@ SparseGradient::SparseGradient(const at::Tensor& gradient, at::ScalarType wire)
   values_ = Dense(coalesced.values().to(wire));
 }
 
-SparseGradient::SparseGradient(at::IntArrayRef shape, int64_t sparse_dims, at::ScalarType wire)
-    : shape_(shape.vec()), positions_(at::empty({0, sparse_dims}, at::kLong)) {
+SparseGradient::SparseGradient(const at::Tensor& parameter, int64_t sparse_dims,
+                               at::ScalarType wire)
+    : shape_(parameter.sizes().vec()),
+      positions_(EmptyOn(parameter.device(), {0, sparse_dims}, at::kLong)) {
   std::vector<int64_t> value_shape{0};
   value_shape.insert(value_shape.end(), shape_.begin() + sparse_dims, shape_.end());
-  values_ = at::empty(value_shape, wire);
+  values_ = EmptyOn(parameter.device(), value_shape, wire);
 }
 
 std::vector<Submission> SparseGradient::Submissions(const Request& request) const {
@@ -47,7 +48,11 @@ std::vector<Submission> SparseGradient::Submissions(const Request& request) cons
     submission.request.dtype = *ToDataType(tensor.scalar_type());
     submission.request.shape = ShapeOf(tensor);
     submission.input = tensor.const_data_ptr();
-    submission.allocate = AllocatorOf(late_, i, tensor.scalar_type());
+    submission.request.device = DeviceNumber(tensor.device());
+    submission.order = NewOrder(tensor.device());
+    submission.allocate = AllocatorOf(
+        late_, i,
+        {.dtype = tensor.scalar_type(), .device = tensor.device(), .order = submission.order});
     submissions.push_back(std::move(submission));
   }
   // The values carry the parameter's name: a dense gradient elsewhere has to meet them.

@@ -19,8 +19,8 @@ class SparseGradient {
  public:
   // The rows of a COO tensor; its values travel as `wire`.
   SparseGradient(const at::Tensor& gradient, at::ScalarType wire);
-  // No row at all, of a gradient of this shape with this many sparse dimensions.
-  SparseGradient(at::IntArrayRef shape, int64_t sparse_dims, at::ScalarType wire);
+  // No row at all, of a gradient of this parameter with this many sparse dimensions.
+  SparseGradient(const at::Tensor& parameter, int64_t sparse_dims, at::ScalarType wire);
 
   // The two requests; `request` says what they are called and which ranks take part.
   std::vector<Submission> Submissions(const Request& request) const;
@@ -28,6 +28,9 @@ class SparseGradient {
   std::vector<at::Tensor> memory() const { return {positions_, values_}; }
   // The values as they travel.
   const at::Tensor& values() const { return values_; }
+
+  // What the gathered rows will be in.
+  const std::shared_ptr<LateOutputs>& late() const { return late_; }
 
   // Once complete: `factor` × the sum over the ranks, coalesced, in `dtype`.
   at::Tensor Sum(at::ScalarType dtype, double factor) const;

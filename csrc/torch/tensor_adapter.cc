@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "controller/wire.h"
+#include "torch/gpu_order.h"
 
 namespace mydist {
 namespace {
@@ -43,17 +44,11 @@ Status CheckLayout(const at::Tensor& tensor, const std::string& what) {
       "DistributedOptimizer(sparse_as_dense=True)).");
 }
 
-Status CheckDevice(const at::Tensor& tensor, const std::string& what) {
-  if (tensor.is_meta()) {
-    return Status::InvalidArgument(what +
-                                   ": it is on the meta device and has no data. Create it on "
-                                   "the CPU, e.g. module.to_empty(device='cpu').");
-  }
-  if (tensor.device().is_cpu()) return Status::Ok();
-  return Status::InvalidArgument(
-      what + ": it is on " + tensor.device().str() +
-      ", but this version of mydist has no CUDA or other device backend. "
-      "Pass tensor.cpu().");
+Status CheckPlace(const at::Tensor& tensor, const std::string& what) {
+  if (!tensor.is_meta()) return CheckDevice(tensor.device(), what);
+  return Status::InvalidArgument(what +
+                                 ": it is on the meta device and has no data. Create it on "
+                                 "the CPU, e.g. module.to_empty(device='cpu').");
 }
 
 // Under these keys the memory is not the tensor's value, or there is none.
@@ -120,7 +115,7 @@ Result<DataType> CheckReadable(const at::Tensor& tensor, const std::string& what
                              "tensor.int_repr().");
   }
   MYDIST_RETURN_IF_ERROR(CheckLayout(tensor, what));
-  MYDIST_RETURN_IF_ERROR(CheckDevice(tensor, what));
+  MYDIST_RETURN_IF_ERROR(CheckPlace(tensor, what));
   const std::optional<DataType> dtype = ToDataType(tensor.scalar_type());
   if (tensor.dim() > static_cast<int64_t>(kMaxDims)) {
     return Status::InvalidArgument(what + ": it has " + std::to_string(tensor.dim()) +

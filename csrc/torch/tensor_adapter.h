@@ -1,4 +1,4 @@
-// at::Tensor → what the engine takes: contiguous CPU memory of a dtype that travels.
+// at::Tensor → what the engine takes: contiguous memory of a dtype that travels.
 // Used on the calling Python thread, before anything is enqueued; every refusal names the tensor,
 // what it is and what to call instead. `what` is e.g. "allreduce of 'x'".
 #pragma once
@@ -25,10 +25,10 @@ Shape ShapeOf(const at::Tensor& tensor);
 // kInvalidArgument when the name is empty or longer than what travels. `call` is e.g. "allreduce".
 Status CheckName(const std::string& name, const std::string& call);
 
-// The dtype of a dense CPU tensor that can be read. kInvalidArgument for sparse, nested, meta or
-// non-CPU tensors and those without memory or with more than
-// 64 dimensions; kTypeError for subclasses that intercept operations,
-// quantized tensors and dtypes that do not travel.
+// The dtype of a dense tensor that can be read. kInvalidArgument for sparse, nested and meta
+// tensors, for what CheckDevice refuses, and for those without memory or with more than 64
+// dimensions; kTypeError for subclasses that intercept operations, quantized tensors and dtypes
+// that do not travel.
 Result<DataType> CheckReadable(const at::Tensor& tensor, const std::string& what);
 
 // kInvalidArgument when two elements of the tensor may share memory: nothing sensible can be

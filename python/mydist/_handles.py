@@ -25,6 +25,8 @@ def remember(handle: int, finish: Finish) -> int:
 def poll(handle: int) -> bool:
     """Whether synchronize(handle) would return without waiting. Never blocks.
 
+    On a GPU the result may still be on its way then.
+
     Args:
         handle: what an `_async` function returned.
 
@@ -40,13 +42,15 @@ def synchronize(handle: int) -> Any:
 
     A tensor; a list of tensors for the grouped forms; `(output, received_splits)` for alltoall with
     splits. Other threads run on while this one waits, and Ctrl-C interrupts the wait without using
-    up the handle.
+    up the handle. On a GPU the current stream goes on behind the result; the host does not wait for
+    the GPU.
 
     Args:
         handle: what an `_async` function returned. It can be synchronized once.
 
     Raises:
-        ValueError: the handle was never given out or has been synchronized already.
+        ValueError: the handle was never given out or has been synchronized already, or the current
+            stream is being captured into a CUDA graph.
         TypeError: it is no int.
         MismatchError: the ranks disagree about the tensor; nothing was written to it.
         MydistError: the job failed; see mydist.errors.

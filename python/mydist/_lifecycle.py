@@ -92,6 +92,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _connect(comm: Any) -> None:
     global _members
+    from mydist.launcher.check_build import nccl_folders
+
     from . import _bootstrap, _names
 
     launched = _bootstrap.launched_as()
@@ -102,7 +104,9 @@ def _connect(comm: Any) -> None:
     try:
         _require_backend(context)
         members = list(_members or ())
-        _C.init(context.rank, context.size, context.backend, context.exchange, members)
+        _C.init(
+            context.rank, context.size, context.backend, context.exchange, members, nccl_folders()
+        )
     finally:
         context.close()
     if launched is None:
@@ -327,8 +331,7 @@ def nccl_built() -> int:
     """The version of the NCCL that is found here, such as 23203 for 2.32.3; 0: none.
 
     Looked for at the first call, in this process, in the nvidia-nccl package and in the system's
-    places, or where MYDIST_NCCL_LIBRARY says. No GPU is asked for. Tensors on GPUs are not taken in
-    this version, whatever is found.
+    places, or where MYDIST_NCCL_LIBRARY says. No GPU is asked for.
     """
     from mydist.launcher.check_build import nccl_folders
 

@@ -1,0 +1,204 @@
+#include "torch/gpu_order.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "runtime/process.h"
+#include "torch/error_translation.h"
+
+namespace mydist {
+namespace {
+
+using Guard = c10::impl::VirtualGuardImpl;
+
+// Older versions of torch do not tell.
+template <typename AnyGuard>
+constexpr bool kTellsStreams = requires(const AnyGuard& guard, c10::Stream stream) {
+  guard.getStreamNativeHandle(stream);
+};
+
+template <typename AnyGuard>
+StreamHandle HandleOf(const AnyGuard& guard, const c10::Stream& stream) {
+  if constexpr (kTellsStreams<AnyGuard>) {
+    return {guard.getStreamNativeHandle(stream)};
+  } else {
+    return {};
+  }
+}
+
+at::Device PlaceOf(const DeviceOrder& order) {
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(order.device->index())};
+}
+
+Status NoGpus(const at::Device& device, const std::string& what, const std::string& why) {
+  return Status::InvalidArgument(what + ": it is on " + device.str() +
+                                 ", but mydist has no way to GPUs: " + why +
+                                 ". `mydistrun --check-build` shows what there is; else pass "
+                                 "tensor.cpu().");
+}
+
+Status RefuseCapture(const at::Device& device, const std::string& what) {
+  return Status::InvalidArgument(
+      what + ": the current stream of " + device.str() +
+      " is being captured into a CUDA graph, which cannot hold a collective, as the ranks agree on "
+      "each one anew. Capture forward and backward only (inside optimizer.no_sync(), if there is "
+      "a DistributedOptimizer), and call mydist between replays.");
+}
+
+// A stream that takes work: not one that is being captured.
+Result<c10::Stream> StreamForWork(const Guard& guard, Device& gpu, const at::Device& device) {
+  const c10::Stream current = guard.getStream(device);
+  MYDIST_ASSIGN_OR_RETURN(const bool is_captured, gpu.IsCapturing(HandleOf(guard, current)));
+  return is_captured ? guard.getDefaultStream(device) : current;
+}
+
+}  // namespace
+
+at::Device DeviceOf(const Submission& submission) {
+  const int32_t number = submission.request.device;
+  if (number == kCpuDevice) return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(number)};
+}
+
+int32_t DeviceNumber(const at::Device& device) {
+  return device.is_cuda() ? static_cast<int32_t>(device.index()) : kCpuDevice;
+}
+
+Status CheckDevice(const at::Device& device, const std::string& what) {
+  if (device.is_cpu()) return Status::Ok();
+  if (!device.is_cuda()) {
+    return Status::InvalidArgument(what + ": it is on " + device.str() +
+                                   ", expected a tensor on the CPU or on an NVIDIA GPU. Pass "
+                                   "tensor.cpu().");
+  }
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
+    return NoGpus(device, what, "this torch was built without CUDA");
+  }
+  if constexpr (!kTellsStreams<Guard>) {
+    return NoGpus(device, what, "the torch it was built with does not tell its streams");
+  }
+  MYDIST_RETURN_IF_ERROR(process::GetTopology().status());
+  const Result<std::shared_ptr<Device>> gpu = process::OpenGpu(device.index());
+  if (!gpu.ok()) return NoGpus(device, what, gpu.status().message());
+  MYDIST_ASSIGN_OR_RETURN(const bool is_captured, (*gpu)->IsCapturing(CurrentStream(device)));
+  return is_captured ? RefuseCapture(device, what) : Status::Ok();
+}
+
+OrderPointer NewOrder(const at::Device& device) {
+  if (!device.is_cuda()) return nullptr;
+  auto order = std::make_shared<DeviceOrder>();
+  order->device = ValueOrThrow(process::OpenGpu(device.index()));
+  return order;
+}
+
+StreamHandle CurrentStream(const at::Device& device) {
+  const Guard guard(device.type());
+  return HandleOf(guard, guard.getStream(device));
+}
+
+Status ReadyEvents::Mark(const OrderPointer& order, StreamHandle stream) {
+  if (order == nullptr || order->ready != nullptr) return Status::Ok();
+  const auto found = std::find_if(recorded_.begin(), recorded_.end(), [&](const Recorded& known) {
+    return known.gpu == order->device.get() && known.stream == stream;
+  });
+  if (found != recorded_.end()) {
+    order->ready = found->event;
+    return Status::Ok();
+  }
+  MYDIST_ASSIGN_OR_RETURN(order->ready, order->device->Record(stream));
+  recorded_.push_back({order->device.get(), stream, order->ready});
+  return Status::Ok();
+}
+
+Status MarkReady(std::span<Submission> submissions) {
+  ReadyEvents events;
+  for (const Submission& submission : submissions) {
+    const OrderPointer& order = submission.order;
+    if (order == nullptr || order->ready != nullptr) continue;
+    MYDIST_RETURN_IF_ERROR(events.Mark(order, CurrentStream(DeviceOf(submission))));
+  }
+  return Status::Ok();
+}
+
+Status FollowResults(std::span<const OrderPointer> orders, std::span<const c10::Storage> memory) {
+  if (orders.empty()) return Status::Ok();
+  const Guard guard(at::kCUDA);
+  std::map<const Device*, c10::Stream> streams;
+  const DeviceEvent* last = nullptr;  // Most of those on one GPU have one event.
+  for (const OrderPointer& order : orders) {
+    Device* const gpu = order->device.get();
+    auto found = streams.find(gpu);
+    if (found == streams.end()) {
+      MYDIST_ASSIGN_OR_RETURN(const c10::Stream stream,
+                              StreamForWork(guard, *gpu, PlaceOf(*order)));
+      found = streams.emplace(gpu, stream).first;
+    }
+    if (order->done == nullptr || order->done.get() == last) continue;
+    last = order->done.get();
+    MYDIST_RETURN_IF_ERROR(gpu->Wait(HandleOf(guard, found->second), *order->done));
+  }
+  for (const c10::Storage& storage : memory) {
+    for (const auto& [gpu, stream] : streams) {
+      if (storage && storage.device() == stream.device()) {
+        guard.recordDataPtrOnStream(storage.data_ptr(), stream);
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+void NoteUse(const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) return;
+  const Guard guard(at::kCUDA);
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
+}
+
+Status CheckMayWait(std::span<const OrderPointer> orders) {
+  const Device* last = nullptr;
+  for (const OrderPointer& order : orders) {
+    if (order->device.get() == last) continue;
+    last = order->device.get();
+    const at::Device device = PlaceOf(*order);
+    MYDIST_ASSIGN_OR_RETURN(const bool is_captured,
+                            order->device->IsCapturing(CurrentStream(device)));
+    if (is_captured) return RefuseCapture(device, "synchronize()");
+  }
+  return Status::Ok();
+}
+
+at::Tensor EmptyOn(const at::Device& device, at::IntArrayRef sizes, at::ScalarType dtype) {
+  if (device.is_cpu()) return at::Tensor(at::detail::empty_cpu(sizes, dtype));
+  const c10::DeviceGuard on_device(device);
+  const c10::DispatchKeySet keys(c10::DispatchKey::CUDA);
+  return at::Tensor(at::detail::empty_generic(sizes, c10::GetAllocator(device.type()), keys, dtype,
+                                              std::nullopt));
+}
+
+// From the memory of the default stream, whoever drives: it is never captured, and where most
+// programs compute. FollowResults tells torch of the streams that come to use it.
+Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
+                                  at::ScalarType dtype, const OrderPointer& order) {
+  try {
+    const c10::InferenceMode normal(false);
+    if (order == nullptr) return EmptyOn(device, shape.dims(), dtype);
+    const Guard guard(device.type());
+    const c10::Stream stream = guard.getDefaultStream(device);
+    const c10::StreamGuard on_stream(stream);
+    at::Tensor tensor = EmptyOn(device, shape.dims(), dtype);
+    MYDIST_ASSIGN_OR_RETURN(order->allocated, order->device->Record(HandleOf(guard, stream)));
+    return tensor;
+  } catch (const std::exception& error) {
+    return Status::Internal("no memory for an output of shape " + shape.ToString() + ": " +
+                            error.what());
+  }
+}
+
+}  // namespace mydist

@@ -1,0 +1,128 @@
+// Gradients on a GPU: reduced behind what the streams of backward have written, and in front of
+// what the stream that steps reads; side by side in torch's own memory, and without a host waiting.
+#include <gmock/gmock.h>
+
+#include <memory>
+
+#include "torch/gpu_test.h"
+#include "torch/gradient_reducer.h"
+
+namespace mydist::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Floats = std::vector<float>;
+
+const std::vector<Floats> kGradients = {{1, 2, 3}, {4, 5, 6, 7}, {8}};
+
+class GpuGradients : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    stepping_ = std::make_unique<OnStream>(cuda_.NewStream(0));
+    backward_ = {cuda_.NewStream(0), cuda_.NewStream(0)};
+  }
+  void TearDown() override {
+    reducer_->Remove();
+    parameters_.clear();
+    reducer_.reset();
+    stepping_.reset();
+    GpuTest::TearDown();
+  }
+
+  // Whose gradients become three times as large.
+  void Register(WireFormat wire_format = WireFormat::kAsIs) {
+    reducer_ = std::make_shared<GradientReducer>(GradientReducerOptions{
+        .reduction = {.op = ReduceOp::kSum, .prescale = 3.0}, .wire_format = wire_format});
+    for (const Floats& values : kGradients) {
+      parameters_.push_back(cuda_.Make(Floats(values.size())));
+      parameters_.back().set_requires_grad(true);
+      reducer_->AddParameter(parameters_.back(), "p" + std::to_string(parameters_.size()), "", 0);
+    }
+  }
+
+  // As autograd does: each hook on the stream of its node, and the caller's stream behind all.
+  void Backward() {
+    for (size_t i = parameters_.size(); i-- > 0;) {
+      const OnStream on(StreamOf(i));
+      parameters_[i].mutable_grad() = cuda_.Make(kGradients[i]);
+      reducer_->OnGradient(i);
+    }
+    FakeDevice& gpu = cuda_.gpu(0);
+    for (const c10::Stream& stream : backward_) {
+      const Result<EventPointer> last = gpu.Record(cuda_.NativeOf(stream));
+      ASSERT_TRUE(last.ok()) << last.status().ToString();
+      ASSERT_TRUE(gpu.Wait(cuda_.Current(0), **last).ok());
+    }
+  }
+  // The last to come has another one than those before.
+  const c10::Stream& StreamOf(size_t parameter) const { return backward_[parameter == 0 ? 0 : 1]; }
+
+  void ExpectTripled() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      Floats expected = kGradients[i];
+      for (float& value : expected) value *= 3;
+      EXPECT_EQ(cuda_.Read(parameters_[i].grad()), expected);
+    }
+  }
+
+  std::shared_ptr<GradientReducer> reducer_;
+  std::vector<at::Tensor> parameters_;
+  std::unique_ptr<OnStream> stepping_;
+  std::vector<c10::Stream> backward_;
+};
+INSTANTIATE_TEST_SUITE_P(Paces, GpuGradients, kEveryPace, NameOfPace);
+
+TEST_P(GpuGradients, AreReducedInOrderStepAfterStep) {
+  Register();
+  for (int step = 0; step < 3; ++step) {
+    Backward();
+    const int64_t blocks = cuda_.gpu(0).counts().blocks;
+    reducer_->Synchronize();
+    EXPECT_EQ(cuda_.gpu(0).counts().blocks, blocks);
+    ExpectTripled();
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+}
+
+TEST_P(GpuGradients, LieSideBySideAndStayThere) {
+  Register();
+  Backward();
+  reducer_->Synchronize();
+  EXPECT_EQ(reducer_->slot_bytes(), 8 * int64_t{sizeof(float)});
+  const std::vector<std::vector<std::string>> bucket = {{"p3", "p2", "p1"}};
+  EXPECT_EQ(reducer_->Buckets(), bucket);
+  const auto* const begin = parameters_[2].grad().const_data_ptr<float>();
+  EXPECT_EQ(parameters_[1].grad().const_data_ptr<float>(), begin + 1);
+  EXPECT_EQ(parameters_[0].grad().const_data_ptr<float>(), begin + 5);
+  EXPECT_EQ(parameters_[0].grad().device(), FakeCuda::DeviceAt(0));
+  ExpectTripled();
+}
+
+TEST_P(GpuGradients, MayBeReducedWhereAutogradLeftThem) {
+  Register();
+  reducer_->SetBufferViews(false);
+  Backward();
+  reducer_->Synchronize();
+  EXPECT_EQ(reducer_->slot_bytes(), 0);
+  EXPECT_EQ(reducer_->copied_bytes(), 0);
+  ExpectTripled();
+}
+
+TEST_P(GpuGradients, AreNotCaptured) {
+  Register();
+  cuda_.gpu(0).BeginCapture(cuda_.NativeOf(StreamOf(0)));
+  parameters_[0].mutable_grad() = cuda_.Make(kGradients[0]);
+  {
+    const OnStream on(StreamOf(0));
+    EXPECT_THAT(ErrorOf([&] { reducer_->OnGradient(0); }),
+                HasSubstr("gradient of 'p1': the current stream of cuda:0 is being captured"));
+    reducer_->SetEnabled(false);
+    EXPECT_EQ(ErrorOf([&] { reducer_->OnGradient(0); }), "") << "inside no_sync()";
+  }
+  cuda_.gpu(0).EndCapture();
+}
+
+}  // namespace
+}  // namespace mydist::testing
