@@ -141,3 +141,17 @@ def test_the_help_names_what_has_to_be_brought() -> None:
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     for name in ("libgtest-dev", "libgloo-dev", "openmpi-bin", "nvidia-nccl-cu13", "--minutes"):
         assert name in told
+
+
+def test_the_package_is_put_together_as_installed(check: Any, tmp_path: Path) -> None:
+    check.copy_package(SCRIPT.parents[1], tmp_path)
+    assert (tmp_path / "mydist" / "optimizer.py").exists()
+    assert (tmp_path / "mydist" / "launcher" / "check_build.py").exists()
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_results_of_pytest_are_counted(check: Any, tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    suite = '<testsuite tests="5" failures="1" errors="0" skipped="2"/>'
+    report.write_text(f"<testsuites>{suite}</testsuites>")
+    assert check.count_tests(report) == "2 passed, 1 failed, 2 skipped"

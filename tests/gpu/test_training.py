@@ -1,0 +1,81 @@
+"""Training on a GPU: one rank as plain torch, two ranks that share the GPU as one with all data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import mydist as md
+
+STEPS = 6
+
+
+def make_model(device: torch.device) -> torch.nn.Module:
+    torch.manual_seed(7)
+    layers = (torch.nn.Linear(20, 33), torch.nn.Tanh(), torch.nn.Linear(33, 5))
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def batch_of(step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(step)
+    inputs = torch.randn(16, 20, generator=random)
+    targets = torch.randn(16, 5, generator=random)
+    return inputs.to(device), targets.to(device)
+
+
+def losses_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, part: slice) -> list[float]:
+    """Of each step, on that part of each batch."""
+    device = next(model.parameters()).device
+    losses = []
+    for step in range(STEPS):
+        inputs, targets = batch_of(step, device)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs[part]), targets[part])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [float(loss) for loss in losses]
+
+
+def plain_losses(device: torch.device) -> list[float]:
+    model = make_model(device)
+    return losses_of(torch.optim.SGD(model.parameters(), lr=0.1), model, slice(None))
+
+
+def test_a_rank_alone_trains_as_plain_torch(job: torch.device) -> None:
+    model = make_model(job)
+    optimizer = md.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert losses_of(optimizer, model, slice(None)) == plain_losses(job)
+
+
+def train_on_two_ranks(device: str, buffer_views: bool) -> tuple[list[float], list[torch.Tensor]]:
+    """On the half of each batch that is this rank's; losses, and the parameters at the end."""
+    md.init()
+    model = make_model(torch.device(device))
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=model.named_parameters(),
+        gradient_as_buffer_view=buffer_views,
+    )
+    half = slice(8 * md.rank(), 8 * md.rank() + 8)
+    losses = losses_of(optimizer, model, half)
+    parameters = [parameter.detach().cpu() for parameter in model.parameters()]
+    md.shutdown()
+    return losses, parameters
+
+
+@pytest.mark.parametrize("buffer_views", [True, False])
+def test_two_ranks_train_as_one_with_all_data(
+    gpu: torch.device, buffer_views: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    results = md.run(train_on_two_ranks, [str(gpu), buffer_views], num_proc=2)
+    means = [sum(pair) / 2 for pair in zip(*(losses for losses, _ in results), strict=True)]
+    assert means == pytest.approx(plain_losses(gpu), rel=1e-5)
+    for one, other in zip(*(parameters for _, parameters in results), strict=True):
+        assert torch.equal(one, other)
