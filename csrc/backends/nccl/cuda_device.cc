@@ -73,6 +73,7 @@ Result<bool> Query(const DeviceEvent& event, int device) {
 
 CudaDevice::CudaDevice(std::unique_ptr<CudaContext> context)
     : context_(std::move(context)),
+      ipc_port_(context_.get()),
       events_(context_->index()),
       device_memory_(DeviceMemory(*context_)),
       pinned_memory_(PinnedMemory(*context_)) {}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/nccl/cuda_context.h"
+#include "backends/nccl/cuda_ipc_port.h"
 #include "backends/nccl/event_pool.h"
 #include "backends/nccl/spare_memory.h"
 #include "base/mutex.h"
@@ -36,12 +37,14 @@ class CudaDevice final : public Device {
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
+  IpcPort* ipc_port() override { return &ipc_port_; }
 
  private:
   explicit CudaDevice(std::unique_ptr<CudaContext> context);
 
   // All that is below belongs to the context.
   const std::unique_ptr<CudaContext> context_;
+  CudaIpcPort ipc_port_;
   std::unique_ptr<ConvertScratch> scratch_;
   EventPool events_;
   nccl::SpareMemory device_memory_;

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "ops/conversion.h"
+#include "ops/device/ipc_port.h"
 
 namespace mydist {
 
@@ -73,6 +74,9 @@ class Device {
   // only between types of one size. `segments` is read before this returns.
   virtual Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                          StreamHandle stream) = 0;
+
+  // Valid as long as the device. Null: other processes of the host cannot reach its memory.
+  virtual IpcPort* ipc_port() { return nullptr; }
 };
 
 }  // namespace mydist

@@ -87,6 +87,11 @@ class FakeDevice final : public Device {
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
+  IpcPort* ipc_port() override { return ipc_port_.get(); }
+
+  // From now on other devices of the host reach its memory so; before it is used. Null: they do
+  // not.
+  void UseIpcPort(std::unique_ptr<IpcPort> port) { ipc_port_ = std::move(port); }
 
   Status Enqueue(StreamHandle stream, Operation operation);
 
@@ -147,6 +152,7 @@ class FakeDevice final : public Device {
 
   const FakeDeviceOptions options_;
   const std::shared_ptr<Link> link_;
+  std::unique_ptr<IpcPort> ipc_port_;
   StreamState state_;
   std::vector<std::unique_ptr<FakeStream>> streams_
       MYDIST_GUARDED_BY(state_.mutex);  // [0] is null.
