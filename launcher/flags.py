@@ -228,6 +228,13 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_CROSS_MEMORY_ATTACH",
     ),
     Flag(
+        ("--gpu-ipc",),
+        "small allreduces from GPU to GPU inside a host: auto, on or off [auto]",
+        choice(("auto", "on", "off")),
+        "WHEN",
+        "MYDIST_GPU_IPC",
+    ),
+    Flag(
         ("--bucket-size-mb",),
         "enqueue gradients in buckets of this size; 0 = one by one [measured]",
         number(0, 1 << 20),

@@ -65,12 +65,22 @@ bool ParseController(const std::string& text, Config& config) {
   return false;
 }
 
-bool ParseAttach(const std::string& text, Config& config) {
+// The enumerators are in the order of the words.
+template <typename Choice>
+bool ParseAutoOnOff(const std::string& text, Choice& choice) {
   constexpr std::array<std::string_view, 3> kWords = {"auto", "on", "off"};
   const auto it = std::find(kWords.begin(), kWords.end(), text);
   if (it == kWords.end()) return false;
-  config.cross_memory_attach = static_cast<AttachChoice>(it - kWords.begin());
+  choice = static_cast<Choice>(it - kWords.begin());
   return true;
+}
+
+bool ParseAttach(const std::string& text, Config& config) {
+  return ParseAutoOnOff(text, config.cross_memory_attach);
+}
+
+bool ParseGpuIpc(const std::string& text, Config& config) {
+  return ParseAutoOnOff(text, config.gpu_ipc);
 }
 
 bool ParseLogLevel(const std::string& text, Config& config) {
@@ -93,6 +103,10 @@ bool ParseText(const std::string& text, size_t max_bytes, std::string& field) {
   if (text.size() > max_bytes) return false;
   field = text;
   return true;
+}
+
+bool ParseNcclLibrary(const std::string& text, Config& config) {
+  return ParseText(text, 4095, config.nccl_library);
 }
 
 constexpr std::array kRows = {
@@ -154,10 +168,8 @@ constexpr std::array kRows = {
           return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
                        config.check_consistency_steps);
         }},
-    Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "",
-        [](const std::string& text, Config& config) {
-          return ParseText(text, 4095, config.nccl_library);
-        }},
+    Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "", ParseNcclLibrary},
+    Row{"MYDIST_GPU_IPC", "auto, on or off", "auto", ParseGpuIpc},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
         [](const std::string& text, Config& config) {

@@ -17,6 +17,7 @@ namespace mydist {
 
 enum class ControllerChoice { kAuto, kMpi, kGloo, kLocal };
 enum class AttachChoice { kAuto, kOn, kOff };
+enum class GpuIpcChoice { kAuto, kOn, kOff };
 
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
@@ -63,6 +64,9 @@ struct MYDIST_EXPORT Config {
   // MYDIST_NCCL_LIBRARY: the file of the NCCL to use; empty = that of this process, of an installed
   // package or of the system.
   std::string nccl_library;
+  // MYDIST_GPU_IPC: small allreduces go from GPU to GPU inside a host, by a kernel of ours; auto =
+  // where that is measured to be faster.
+  GpuIpcChoice gpu_ipc = GpuIpcChoice::kAuto;
   // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.

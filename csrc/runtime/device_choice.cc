@@ -16,6 +16,14 @@ std::string NameOf(const DeviceMembers& members) {
   return "process set " + std::to_string(members.set->id);
 }
 
+DevicePeers PeersOf(const DeviceMembers& members) {
+  return {.seat = members.seat->on_stream,
+          .rank = members.index,
+          .size = members.set->size(),
+          .name = NameOf(members),
+          .exchange = members.on_host};
+}
+
 }  // namespace
 
 DeviceChoice::DeviceChoice(Sources sources)
@@ -27,6 +35,7 @@ DeviceRecord DeviceChoice::OwnRecord(const DeviceSeat& seat) const {
   const Result<int> version = sources_.plugin->NcclVersion(places_);
   return MakeDeviceRecord({.nccl_version = version.ok() ? *version : 0,
                            .is_asked_to_share = config.nccl_shares_gpus,
+                           .gpu_ipc = config.gpu_ipc,
                            .gpu = seat.device->identity(),
                            .host = config.nccl_host_id.empty()
                                        ? topology.hosts[static_cast<size_t>(topology.rank)]
@@ -34,14 +43,23 @@ DeviceRecord DeviceChoice::OwnRecord(const DeviceSeat& seat) const {
                            .why_not = version.ok() ? "" : version.status().message()});
 }
 
-Result<NcclChoice> DeviceChoice::Agree(const DeviceMembers& members) const {
+Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const {
   const std::vector<int>& ranks = members.set->ranks;
-  if (ranks.size() == 1) return NcclChoice{0, "one rank has nobody to exchange with"};
+  if (ranks.size() == 1) {
+    return DeviceAgreement{.nccl = {0, "one rank has nobody to exchange with"}, .ipc = {}};
+  }
   const DeviceRecord own = OwnRecord(*members.seat);
   std::vector<DeviceRecord> records(ranks.size());
   const std::vector<int64_t> byte_counts(ranks.size(), sizeof(DeviceRecord));
   MYDIST_RETURN_IF_ERROR(members.on_host->Allgather(&own, records.data(), byte_counts));
-  return ChooseNccl(records, ranks);
+  std::vector<std::string> hosts;
+  for (const int rank : ranks) hosts.push_back(sources_.topology->hosts[static_cast<size_t>(rank)]);
+  return DeviceAgreement{.nccl = ChooseNccl(records, ranks),
+                         .ipc = ChooseIpc(records, ranks, hosts)};
+}
+
+Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members) const {
+  return ConnectIpc(PeersOf(members));
 }
 
 DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {
@@ -70,12 +88,7 @@ Result<DeviceParts> DeviceChoice::MakeOverNccl(const DeviceMembers& members) con
   if (auto groups = sources_.on_host->TwoLevels(members.set->ranks)) {
     MYDIST_ASSIGN_OR_RETURN(over_nccl, HostsFirst(members, *std::move(groups), parts));
   } else {
-    MYDIST_ASSIGN_OR_RETURN(over_nccl, Link({.seat = members.seat->on_stream,
-                                             .rank = members.index,
-                                             .size = members.set->size(),
-                                             .name = NameOf(members),
-                                             .exchange = members.on_host},
-                                            parts));
+    MYDIST_ASSIGN_OR_RETURN(over_nccl, Link(PeersOf(members), parts));
   }
   parts.choices.push_back(std::move(over_nccl));
   parts.choices.push_back(std::move(MakeStaged(members).choices.front()));

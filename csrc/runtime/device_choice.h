@@ -1,5 +1,6 @@
 // DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
-// NCCL where all ranks can have it, else host memory on the way.
+// a kernel between GPUs of a host for what is small, NCCL where all ranks can have it, else host
+// memory on the way.
 // Owned by the engine, called by whoever drives it. All ranks of a set come to the same choice.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include "backends/factory.h"
 #include "config/config.h"
 #include "ops/collectives.h"
+#include "ops/device/ipc_connect.h"
 #include "ops/transport.h"
 #include "runtime/collectives_choice.h"
 #include "runtime/device_agreement.h"
@@ -37,6 +39,12 @@ struct DeviceParts {
   std::vector<std::unique_ptr<Collectives>> choices;  // Best first.
 };
 
+// What all ranks of a set make of what each has said.
+struct DeviceAgreement {
+  NcclChoice nccl;
+  IpcChoice ipc;
+};
+
 class DeviceChoice {
  public:
   struct Sources {
@@ -52,12 +60,15 @@ class DeviceChoice {
   DevicePlugin* plugin() const { return sources_.plugin; }
 
   // Compares notes with all ranks of the set; blocks until they have called it. Errors of on_host.
-  Result<NcclChoice> Agree(const DeviceMembers& members) const;
+  Result<DeviceAgreement> Agree(const DeviceMembers& members) const;
 
   // Through host memory, which needs no agreement; where they lie for one rank alone.
   DeviceParts MakeStaged(const DeviceMembers& members) const;
   // Over NCCL, as all ranks have agreed. Errors of DevicePlugin::Connect.
   Result<DeviceParts> MakeOverNccl(const DeviceMembers& members) const;
+
+  // From GPU to GPU, as all ranks have agreed to try. See ops/device/ipc_connect.h.
+  Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members) const;
 
   // What serves a set then, for people. `version`: 0 for host memory.
   std::string Describe(const ProcessSet& set, int nccl_version) const;

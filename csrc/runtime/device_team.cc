@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "ops/device/ipc_collectives.h"
+#include "runtime/ipc_probe.h"
 
 namespace mydist {
 
@@ -36,27 +38,74 @@ Result<Collectives*> DeviceTeam::For(const BatchTraits& traits) {
 }
 
 Status DeviceTeam::Agree() {
-  MYDIST_ASSIGN_OR_RETURN(const NcclChoice choice, surroundings_.choice->Agree(members_));
-  if (choice.version != 0) {
+  MYDIST_ASSIGN_OR_RETURN(const DeviceAgreement agreed, surroundings_.choice->Agree(members_));
+  if (agreed.nccl.version != 0) {
     MYDIST_ASSIGN_OR_RETURN(parts_, surroundings_.choice->MakeOverNccl(members_));
     for (const auto& link : parts_.links) surroundings_.links->Add(link);
   }
+  IpcPath ipc{.limit_bytes = 0, .why = agreed.ipc.why};
+  if (agreed.ipc.use != GpuIpcChoice::kOff) {
+    MYDIST_ASSIGN_OR_RETURN(ipc, TryIpc(agreed.ipc.use));
+  }
   has_agreed_ = true;
-  Announce(choice);
+  Announce(agreed.nccl, ipc);
   return Status::Ok();
 }
 
-void DeviceTeam::Announce(const NcclChoice& choice) const {
+// The link is among all others before anything waits for it: a lost rank ends it.
+Result<DeviceTeam::IpcPath> DeviceTeam::TryIpc(GpuIpcChoice use) {
+  MYDIST_ASSIGN_OR_RETURN(const IpcConnection connection,
+                          surroundings_.choice->ConnectWithinHost(members_));
+  if (connection.link == nullptr) return IpcPath{.limit_bytes = 0, .why = connection.why_not};
+  parts_.links.push_back(connection.link);
+  surroundings_.links->Add(connection.link);
+  IpcPath path{.limit_bytes = kIpcHalfBytes, .why = "MYDIST_GPU_IPC=on"};
+  if (use == GpuIpcChoice::kAuto) {
+    MYDIST_ASSIGN_OR_RETURN(path.limit_bytes, MeasureIpc(connection.link));
+    path.why = "as measured";
+  }
+  if (path.limit_bytes > 0) {
+    parts_.choices.insert(parts_.choices.begin(),
+                          std::make_unique<IpcCollectives>(connection.link, path.limit_bytes));
+    return path;
+  }
+  MYDIST_RETURN_IF_ERROR(connection.link->Close(kNever, seat_->on_stream.watch));
+  surroundings_.links->Remove(connection.link.get());
+  parts_.links.pop_back();
+  path.why = "it is not faster here, as measured";
+  return path;
+}
+
+Result<int64_t> DeviceTeam::MeasureIpc(const std::shared_ptr<IpcLink>& link) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const memory, seat_->fusion_memory.Reserve(kIpcHalfBytes));
+  IpcCollectives over_ipc(link, kIpcHalfBytes);
+  return MeasureIpcLimit({.seat = seat_->on_stream,
+                          .memory = memory,
+                          .over_ipc = &over_ipc,
+                          .otherwise = parts_.choices.front().get(),
+                          .exchange = members_.on_host,
+                          .size = members_.set->size()});
+}
+
+void DeviceTeam::Announce(const NcclChoice& choice, const IpcPath& ipc) const {
   const ProcessSet& set = *members_.set;
   const std::string path = surroundings_.choice->Describe(set, choice.version);
+  std::string small;
+  std::string why = choice.why;
+  if (ipc.limit_bytes > 0) {
+    small = "from GPU to GPU up to " + std::to_string(ipc.limit_bytes >> 10) + " KiB (" + ipc.why +
+            "), else ";
+  } else if (!ipc.why.empty()) {
+    why += "; nothing goes from GPU to GPU: " + ipc.why;
+  }
   const bool is_global = set.id == kGlobalProcessSet;
   surroundings_.facts->Put(
       set.id,
-      {is_global ? "GPU path" : "GPU path of set " + std::to_string(set.id), path, choice.why});
+      {is_global ? "GPU path" : "GPU path of set " + std::to_string(set.id), small + path, why});
   if (members_.index != 0) return;
   const std::string line = "tensors on GPUs of process set " + std::to_string(set.id) +
-                           " are reduced " + (choice.version != 0 ? "over " : "") + path + ": " +
-                           choice.why;
+                           " are reduced " + small + (choice.version != 0 ? "over " : "") + path +
+                           ": " + why;
   if (choice.version == 0 && set.size() > 1) {
     MYDIST_LOG(kWarning) << line;
   } else {

@@ -1,7 +1,12 @@
 // DeviceTeam: what serves one process set on one GPU of this rank: host memory on the way at first,
-// NCCL once all ranks of the set have agreed on it, at the first batch that needs them all.
+// NCCL, and the kernel between GPUs of a host, once all ranks of the set have agreed on it, at the
+// first batch that needs them all.
 // Owned by the executor, used by whoever drives the engine.
 #pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
 
 #include "base/result.h"
 #include "ops/collectives.h"
@@ -36,8 +41,16 @@ class DeviceTeam {
   Status Close();
 
  private:
+  // What of it goes from GPU to GPU.
+  struct IpcPath {
+    int64_t limit_bytes = 0;  // 0: nothing.
+    std::string why;
+  };
+
   Status Agree();
-  void Announce(const NcclChoice& choice) const;
+  Result<IpcPath> TryIpc(GpuIpcChoice use);
+  Result<int64_t> MeasureIpc(const std::shared_ptr<IpcLink>& link);
+  void Announce(const NcclChoice& choice, const IpcPath& ipc) const;
 
   const Surroundings surroundings_;
   DeviceSeat* const seat_;

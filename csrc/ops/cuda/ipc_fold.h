@@ -1,4 +1,4 @@
-// FoldElements: contributions of ranks become one result, a few elements in registers. Pure; run by
+// ElementFold: contributions of ranks become one result, a few elements in registers. Pure; run by
 // the GPU's threads, and by tests on the host: the bits are those of ReduceInRankOrder.
 #pragma once
 

@@ -39,7 +39,7 @@ auto VisitIpcElement(DataType dtype, Visitor&& visitor) {
     case DataType::kComplex128:
       return visitor(double{}, 2);
   }
-  MYDIST_CHECK(false);
+  CheckFailed(__FILE__, __LINE__, "the type exists");
 }
 
 inline IpcLaunch IpcLaunchOf(const IpcAllreduce& job, int parts) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/fake_ipc.h"
 #include "device/fake_plugin.h"
 #include "device/gpu_caller.h"
 #include "runtime/engine_job.h"
@@ -22,6 +23,8 @@ struct GpuJobOptions {
   int gpus_per_rank = 1;
   // Of a rank's first GPU; default: each has its own.
   std::function<std::string(int rank)> identity{};
+  // Where GPUs reach each other's memory, outlives the job; default: they do not.
+  FakeIpcHost* ipc = nullptr;
 };
 
 inline GpuJobOptions WithNccl(JobOptions job = {}) {
@@ -69,6 +72,8 @@ class GpuJob {
                             .identity = is_first && options.identity ? options.identity(rank) : own,
                             .seed = static_cast<uint64_t>(rank * 10 + index) + 7,
                             .host_order = HostOrder::kOneForAll}));
+      if (options.ipc == nullptr) continue;
+      devices.back()->UseIpcPort(std::make_unique<FakeIpcPort>(options.ipc, devices.back().get()));
     }
     FakePluginParts parts{.devices = devices, .nccl = &nccl_, .streams = &streams_};
     if (options.nccl_version) parts.nccl_version = options.nccl_version(rank);

@@ -48,8 +48,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(IpcConformance, Reduces) {
   Run([](const Rank& me, Collectives&) {
-    for (const DataType dtype : kAllDataTypes) {
-      for (const int64_t count : {0, 1, 63, 2050}) CheckAllreduce(me, dtype, count);
+    for (const DataType dtype : {DataType::kInt64, DataType::kBfloat16, DataType::kFloat32}) {
+      for (const int64_t count : {0, 1, 2050}) CheckAllreduce(me, dtype, count);
     }
   });
 }
