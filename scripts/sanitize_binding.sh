@@ -29,7 +29,7 @@ export ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1:${ASAN_OPTIO
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 export PYTHONMALLOC=malloc
 
-LOADED="$("$PYTHON" -c 'from mydist import _C; print(_C.__file__)')"
+LOADED="$("$PYTHON" -c 'import torch; from mydist import _C; print(_C.__file__)')"
 [[ "$LOADED" == "$TREE"/* ]] || die "Python loads $LOADED, not what was built here."
 if (($# == 0)); then
   # Freed memory stays resident for a while here, and a step takes another time.
