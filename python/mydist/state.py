@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -137,7 +137,7 @@ def broadcast_optimizer_state(
     plan = _strip(_snapshot(optimizer), tensors) if rank() == root_rank else None
     plan = broadcast_object(plan, root_rank, "broadcast_optimizer_state.plan", process_set)
     if rank() != root_rank:
-        _pair(plan, _snapshot(optimizer), tensors, set())
+        _pair(plan, _snapshot(optimizer), _Targets(tensors, _gpu_of(optimizer)))
     named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
     _broadcast_all(named, root_rank, process_set)
     if rank() != root_rank:
@@ -151,6 +151,7 @@ class _TensorPlace:
     shape: tuple[int, ...]
     dtype: torch.dtype
     stride: tuple[int, ...] | None  # Where elements lie; None is row by row.
+    on_gpu: bool  # Some state stays on the CPU, the step count of Adam, say.
 
     def fits(self, tensor: Any) -> bool:
         """Whether `tensor` can take what travels for this place."""
@@ -158,20 +159,22 @@ class _TensorPlace:
             isinstance(tensor, torch.Tensor)
             and tuple(tensor.shape) == self.shape
             and tensor.dtype == self.dtype
+            and tensor.is_cuda == self.on_gpu
             and (tensor.is_contiguous() or tensor.stride() == self.stride)
         )
 
-    def new(self) -> torch.Tensor:
-        """A tensor for it, laid out as on the root."""
+    def new(self, gpu: torch.device) -> torch.Tensor:
+        """A tensor for it, laid out as on the root; on `gpu` if the root has it on one."""
+        device = gpu if self.on_gpu else torch.device("cpu")
         if self.stride is None:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
 def _place_of(tensor: torch.Tensor) -> _TensorPlace:
     dense = torch.ops.aten.is_non_overlapping_and_dense(tensor)
     stride = tuple(tensor.stride()) if dense and not tensor.is_contiguous() else None
-    return _TensorPlace(tuple(tensor.shape), tensor.dtype, stride)
+    return _TensorPlace(tuple(tensor.shape), tensor.dtype, stride, tensor.is_cuda)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -229,23 +232,39 @@ def _rebuild(like: Any, items: list[Any]) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-def _pair(plan: Any, current: Any, tensors: list[torch.Tensor], used: set[int]) -> None:
-    """Appends, for every place in `plan`, the tensor now there if it fits, else a new one.
+def _gpu_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Where its first parameter on a GPU is; the CPU when it has none, which is a mismatch."""
+    devices = (p.device for p in _parameters(optimizer) if p.is_cuda)
+    return next(devices, torch.device("cpu"))
 
-    `used` holds the addresses given out: two places never share memory.
-    """
+
+@dataclass
+class _Targets:
+    """What is to be written, in the order of the plan; no two share memory."""
+
+    tensors: list[torch.Tensor]
+    gpu: torch.device  # Where new ones are made.
+    used: set[int] = field(default_factory=set)  # Addresses given out.
+
+    def add(self, place: _TensorPlace, current: Any) -> None:
+        """The tensor that is there now if it fits, else a new one."""
+        fits = place.fits(current) and current.data_ptr() not in self.used
+        self.tensors.append(current if fits else place.new(self.gpu))
+        self.used.add(self.tensors[-1].data_ptr())
+
+
+def _pair(plan: Any, current: Any, targets: _Targets) -> None:
+    """Adds a target for every place in `plan`."""
     if isinstance(plan, _TensorPlace):
-        fits = plan.fits(current) and current.data_ptr() not in used
-        tensors.append(current if fits else plan.new())
-        used.add(tensors[-1].data_ptr())
+        targets.add(plan, current)
     elif isinstance(plan, Mapping):
         known = current if isinstance(current, Mapping) else {}
         for key, item in plan.items():
-            _pair(item, known.get(key), tensors, used)
+            _pair(item, known.get(key), targets)
     elif isinstance(plan, (list, tuple)):
         same = isinstance(current, (list, tuple)) and len(current) == len(plan)
         for index, item in enumerate(plan):
-            _pair(item, current[index] if same else None, tensors, used)
+            _pair(item, current[index] if same else None, targets)
 
 
 def _fill(plan: Any, tensors: Iterator[torch.Tensor]) -> Any:

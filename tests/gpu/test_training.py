@@ -67,15 +67,47 @@ def train_on_two_ranks(device: str, buffer_views: bool) -> tuple[list[float], li
     return losses, parameters
 
 
-@pytest.mark.parametrize("buffer_views", [True, False])
-def test_two_ranks_train_as_one_with_all_data(
-    gpu: torch.device, buffer_views: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tests_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the ranks that md.run starts."""
     tests = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
+
+
+@pytest.mark.parametrize("buffer_views", [True, False])
+def test_two_ranks_train_as_one_with_all_data(
+    gpu: torch.device, buffer_views: bool, tests_on_path: None
+) -> None:
     results = md.run(train_on_two_ranks, [str(gpu), buffer_views], num_proc=2)
     means = [sum(pair) / 2 for pair in zip(*(losses for losses, _ in results), strict=True)]
     assert means == pytest.approx(plain_losses(gpu), rel=1e-5)
     for one, other in zip(*(parameters for _, parameters in results), strict=True):
         assert torch.equal(one, other)
+
+
+def state_after_resuming(device: str) -> list[tuple[str, torch.Tensor]]:
+    """Only rank 0 has trained before; the devices and values of every rank's state."""
+    md.init()
+    model = make_model(torch.device(device))
+    optimizer = torch.optim.Adam(model.parameters())
+    if md.rank() == 0:
+        losses_of(optimizer, model, slice(None))
+    md.broadcast_optimizer_state(optimizer, 0)
+    state = [
+        (value.device.type, value.cpu())
+        for parameter in model.parameters()
+        for value in optimizer.state[parameter].values()
+    ]
+    md.shutdown()
+    return state
+
+
+def test_a_rank_without_state_gets_that_of_the_root_on_its_gpu(
+    gpu: torch.device, tests_on_path: None
+) -> None:
+    of_root, of_other = md.run(state_after_resuming, [str(gpu)], num_proc=2)
+    assert {device for device, _ in of_root} == {"cpu", "cuda"}  # Adam counts on the CPU.
+    for (device, value), (other_device, other_value) in zip(of_root, of_other, strict=True):
+        assert device == other_device
+        assert torch.equal(value, other_value)
