@@ -85,9 +85,12 @@ Status CheckDevice(const at::Device& device, const std::string& what) {
   if constexpr (!kTellsStreams<Guard>) {
     return NoGpus(device, what, "the torch it was built with does not tell its streams");
   }
-  MYDIST_RETURN_IF_ERROR(process::GetTopology().status());
   const Result<std::shared_ptr<Device>> gpu = process::OpenGpu(device.index());
-  if (!gpu.ok()) return NoGpus(device, what, gpu.status().message());
+  if (!gpu.ok()) {
+    // Before init() there is more to say than that.
+    MYDIST_RETURN_IF_ERROR(process::GetTopology().status());
+    return NoGpus(device, what, gpu.status().message());
+  }
   MYDIST_ASSIGN_OR_RETURN(const bool is_captured, (*gpu)->IsCapturing(CurrentStream(device)));
   return is_captured ? RefuseCapture(device, what) : Status::Ok();
 }
@@ -107,14 +110,14 @@ StreamHandle CurrentStream(const at::Device& device) {
 Status ReadyEvents::Mark(const OrderPointer& order, StreamHandle stream) {
   if (order == nullptr || order->ready != nullptr) return Status::Ok();
   const auto found = std::find_if(recorded_.begin(), recorded_.end(), [&](const Recorded& known) {
-    return known.gpu == order->device.get() && known.stream == stream;
+    return known.gpu == order->device && known.stream == stream;
   });
   if (found != recorded_.end()) {
     order->ready = found->event;
     return Status::Ok();
   }
   MYDIST_ASSIGN_OR_RETURN(order->ready, order->device->Record(stream));
-  recorded_.push_back({order->device.get(), stream, order->ready});
+  recorded_.push_back({order->device, stream, order->ready});
   return Status::Ok();
 }
 

@@ -1,7 +1,8 @@
 // GpuOrder: tensors of torch on GPUs among what torch's streams do: behind what the current stream
 // has when they are enqueued, and in front of what it gets once they have been waited for.
-// Used by whoever enqueues or waits, on a Python thread. CUDA is reached through c10's interface
-// for any device and through our plugin, so that a build needs no CUDA build of torch.
+// Used by whoever enqueues or waits, on a Python thread; but for EmptyForResult. CUDA is reached
+// through c10's interface for any device and through our plugin, so that a build needs no CUDA
+// build of torch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +45,7 @@ class ReadyEvents {
 
  private:
   struct Recorded {
-    const Device* gpu;
+    std::shared_ptr<Device> gpu;  // The event must not outlive it.
     StreamHandle stream;
     EventPointer event;
   };
