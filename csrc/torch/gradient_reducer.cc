@@ -271,12 +271,22 @@ Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome
   return first;
 }
 
+// What Synchronize lays out and enqueues itself has been checked by no hook. A set has one GPU.
+void GradientReducer::CheckMayEnqueue() const {
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.tensor.is_cuda()) continue;
+    ThrowIfError(CheckDevice(parameter.tensor.device(), GradientOf(parameter.name)));
+    return;
+  }
+}
+
 void GradientReducer::Synchronize() {
   const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
   const bool alone = set_size == 1;
   const bool averages = options_.reduction.op == ReduceOp::kAverage;
   sparse_factor_ =
       options_.reduction.prescale * options_.reduction.postscale / (averages ? set_size : 1);
+  CheckMayEnqueue();
   Status first = HoldMissing(alone);
   LayOut();
   if (const Status rest = EnqueueHeld(); first.ok()) first = rest;

@@ -149,6 +149,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   Status HoldMissing(bool alone);
   // All that is held; the first error does not stop the rest.
   Status EnqueueHeld();
+  void CheckMayEnqueue() const;
   bool IsExpected(size_t index) const;
   size_t IndexOf(const Parameter& parameter) const {
     return static_cast<size_t>(&parameter - parameters_.data());

@@ -140,12 +140,15 @@ bool GradientSlots::Holds(size_t index, const at::Tensor& tensor) const {
          !tensor.is_neg() && static_cast<size_t>(tensor.nbytes()) == slot->storage.nbytes();
 }
 
-at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype) const {
+at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype,
+                               const at::Device& device) const {
   const Slot* const slot = Find(index);
   if (slot == nullptr || slot->dtype != dtype || slot->storage.use_count() != 1) return {};
+  // A model that has moved takes no gradient of where it was.
+  if (slot->storage.device() != device) return {};
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   if (bytes != slot->storage.nbytes()) return {};
-  at::Tensor tensor = EmptyOn(slot->storage.device(), {0}, dtype);
+  at::Tensor tensor = EmptyOn(device, {0}, dtype);
   tensor.set_(slot->storage, 0, sizes);
   return tensor;
 }

@@ -33,7 +33,8 @@ class GradientSlots {
 
   // A tensor of this shape over the slot, with whatever was in it last. Undefined when there is no
   // slot that fits, or when it is held.
-  at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype,
+                  const at::Device& device) const;
 
   int64_t bytes() const { return bytes_; }
   // What of it is on GPUs, as torch knows it.

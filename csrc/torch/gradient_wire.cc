@@ -48,7 +48,8 @@ void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gr
   if (parameter.sparse_dims > 0) {
     gradient.sparse.emplace(parameter.tensor, parameter.sparse_dims, dtype);
   } else {
-    gradient.wire = slots_.Take(IndexOf(parameter), parameter.tensor.sizes(), dtype);
+    gradient.wire =
+        slots_.Take(IndexOf(parameter), parameter.tensor.sizes(), dtype, parameter.tensor.device());
     if (gradient.wire.defined()) {
       gradient.wire.zero_();
     } else {
@@ -110,7 +111,8 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
   at::Tensor slot;
-  if (!slots_.Holds(index, tensor)) slot = slots_.Take(index, tensor.sizes(), dtype);
+  if (!slots_.Holds(index, tensor))
+    slot = slots_.Take(index, tensor.sizes(), dtype, tensor.device());
   if (slot.defined()) {
     CopyToSlot(slot, tensor);
     NoteUse(tensor);  // It may go with MoveTo.

@@ -110,6 +110,27 @@ TEST_P(GpuGradients, MayBeReducedWhereAutogradLeftThem) {
   ExpectTripled();
 }
 
+// In the first step nothing is enqueued before.
+TEST_P(GpuGradients, AreNotEnqueuedWhereTheStepIsCaptured) {
+  Register();
+  Backward();
+  cuda_.gpu(0).BeginCapture(cuda_.Current(0));
+  EXPECT_THAT(ErrorOf([&] { reducer_->Synchronize(); }), HasSubstr("is being captured"));
+  cuda_.gpu(0).EndCapture();
+  reducer_->Synchronize();
+  ExpectTripled();
+}
+
+TEST_P(GpuGradients, TakeNoSlotWhereTheModelHasBeen) {
+  const GradientSlots::Extent extent{
+      .index = 0, .device = FakeCuda::DeviceAt(0), .dtype = at::kFloat, .element_count = 4};
+  Register();
+  GradientSlots slots;
+  slots.Add({&extent, 1});
+  EXPECT_TRUE(slots.Take(0, {4}, at::kFloat, FakeCuda::DeviceAt(0)).defined());
+  EXPECT_FALSE(slots.Take(0, {4}, at::kFloat, at::kCPU).defined());
+}
+
 TEST_P(GpuGradients, AreNotCaptured) {
   Register();
   cuda_.gpu(0).BeginCapture(cuda_.NativeOf(StreamOf(0)));
