@@ -174,6 +174,7 @@ class _Gradient:
     version: int | None = None  # None: it shares its version with others, so that says nothing.
     context: Any = None
     hook: Any = None
+    written: torch.cuda.Event | None = None  # Behind it, on a GPU, `reduced` is there.
 
 
 @dataclass(eq=False)
@@ -265,7 +266,7 @@ class CompressorPath:
     def _land(self, gradient: _Gradient) -> None:
         if gradient.ready:
             self._in_flight.discard(id(gradient.parameter))
-        gradient.ready, gradient.reduced = False, None
+        gradient.ready, gradient.reduced, gradient.written = False, None, None
 
     def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
@@ -305,6 +306,8 @@ class CompressorPath:
         gradient.ready = True
         self._in_flight.add(id(parameter))
         gradient.reduced, gradient.version = parameter.grad, _own_version(parameter.grad)
+        if parameter.grad.is_cuda:
+            gradient.written = torch.cuda.current_stream(parameter.device).record_event()
         if not gradient.group:
             self._enqueue([gradient])
             return
@@ -318,6 +321,11 @@ class CompressorPath:
         compressed = []
         for gradient in gradients:
             assert gradient.reduced is not None
+            if gradient.written is not None:
+                # The hooks of a group may have run on other streams than the last of them.
+                stream = torch.cuda.current_stream(gradient.reduced.device)
+                stream.wait_event(gradient.written)
+                gradient.reduced.record_stream(stream)
             tensor, gradient.context = self._options.compression.compress(gradient.reduced.detach())
             compressed.append(tensor)
         options: dict[str, Any] = {
