@@ -65,8 +65,11 @@ void StepHistory::Retire(const Agreement* agreement) {
   const auto is_it = [agreement](const Entry& entry) { return entry.agreement.get() == agreement; };
   const auto last = std::find_if(tensors_.rbegin(), tensors_.rend(), is_it);
   if (last == tensors_.rend()) return;
-  const auto count = std::count_if(last, tensors_.rend(), is_it);
-  if (static_cast<size_t>(count) < least_repeats_) tensors_.erase(tensors_.begin(), last.base());
+  size_t count = 0;
+  for (auto it = last; it != tensors_.rend() && count < least_repeats_; ++it) {
+    if (is_it(*it)) ++count;
+  }
+  if (count < least_repeats_) tensors_.erase(tensors_.begin(), last.base());
 }
 
 void StepHistory::Reset() {

@@ -34,8 +34,9 @@ class StepHistory {
   void Enable(size_t least_repeats) { least_repeats_ = std::max<size_t>(least_repeats, 2); }
 
   void Add(const std::shared_ptr<const Agreement>& agreement);
-  // The agreement never comes again: drops what cannot be a part of a step any more. Without this a
-  // job whose shapes change from step to step would fill the history with what nobody else keeps.
+  // The agreement never comes again: if it came fewer than `least_repeats` times, drops it and what
+  // was before, which cannot be a part of a step any more. Without this a job whose shapes change
+  // from step to step would fill the history with what nobody else keeps.
   void Retire(const Agreement* agreement);
   void EndBatch() { batch_begins_ = true; }
   // Something else happened: what was before does not count.
