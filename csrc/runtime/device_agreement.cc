@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/factory.h"
+#include "base/fixed_text.h"
 #include "ops/device/ipc_board.h"
 
 namespace mydist {
@@ -15,17 +16,6 @@ constexpr int kFirstToShareGpus = 23003;
 
 using Records = std::span<const DeviceRecord>;
 using Ranks = std::span<const int>;
-
-template <size_t kSize>
-void Put(const std::string& text, std::array<char, kSize>& field) {
-  text.copy(field.data(), kSize - 1);
-}
-
-// What a peer has sent may lack its end.
-template <size_t kSize>
-std::string TextOf(const std::array<char, kSize>& field) {
-  return {field.begin(), std::find(field.begin(), field.end(), '\0')};
-}
 
 std::string Rank(Ranks ranks, size_t index) { return "rank " + std::to_string(ranks[index]); }
 
@@ -72,9 +62,9 @@ DeviceRecord MakeDeviceRecord(const DeviceTraits& traits) {
   record.may_share_gpu =
       traits.is_asked_to_share && traits.nccl_version >= kFirstToShareGpus ? 1 : 0;
   record.gpu_ipc = static_cast<int32_t>(traits.gpu_ipc);
-  Put(traits.gpu, record.gpu);
-  Put(traits.host, record.host);
-  Put(traits.why_not, record.why_not);
+  PutText(traits.gpu, record.gpu);
+  PutText(traits.host, record.host);
+  PutText(traits.why_not, record.why_not);
   return record;
 }
 

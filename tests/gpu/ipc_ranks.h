@@ -16,6 +16,7 @@
 
 #include "backends/nccl/cuda_device.h"
 #include "backends/nccl/cuda_driver.h"
+#include "base/fixed_text.h"
 #include "ops/device/ipc_connect.h"
 #include "ops/rank_ordered_collectives.h"
 #include "ops/shm/forked_ranks.h"
@@ -32,10 +33,7 @@ struct GpuAnswers {
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return new (memory) GpuAnswers;  // As long as the test's process.
   }
-  void Say(const std::string& why) {
-    why_not.fill('\0');
-    why.copy(why_not.data(), why_not.size() - 1);
-  }
+  void Say(const std::string& why) { PutText(why, why_not); }
 };
 
 // Allgathers of a few bytes, the same from every rank, and nothing else.

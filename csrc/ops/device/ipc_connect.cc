@@ -1,15 +1,16 @@
 #include "ops/device/ipc_connect.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "base/fixed_text.h"
+
 namespace mydist {
 namespace {
 
-// What a rank says of a step. Travels as it lies in memory; the text ends with a zero.
+// What a rank says of a step. Travels as it lies in memory.
 struct IpcRecord {
   IpcHandle handle{};
   int32_t has_failed = 0;
@@ -20,7 +21,7 @@ static_assert(sizeof(IpcRecord) == 256);
 IpcRecord RecordOf(const Status& status) {
   IpcRecord record;
   record.has_failed = status.ok() ? 0 : 1;
-  status.message().copy(record.why.data(), record.why.size() - 1);
+  PutText(status.message(), record.why);
   return record;
 }
 
@@ -28,8 +29,7 @@ std::string WhyNot(const std::vector<IpcRecord>& records) {
   for (size_t rank = 0; rank < records.size(); ++rank) {
     const auto& [handle, has_failed, why] = records[rank];
     if (has_failed == 0) continue;
-    return "its rank " + std::to_string(rank) + " cannot share memory of its GPU: " +
-           std::string(why.begin(), std::find(why.begin(), why.end(), '\0'));
+    return "its rank " + std::to_string(rank) + " cannot share memory of its GPU: " + TextOf(why);
   }
   return "";
 }
