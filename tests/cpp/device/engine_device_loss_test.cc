@@ -12,13 +12,13 @@
 namespace mydist {
 namespace {
 
+using testing::ExpectSum;
 using testing::FakeNccl;
 using testing::GpuCaller;
 using testing::GpuJob;
 using testing::GpuJobOptions;
 using ::testing::HasSubstr;
 using testing::Numbers;
-using testing::SumOfNumbers;
 using testing::WithNccl;
 
 void ExpectLossOf(int rank, const Status& status) {
@@ -33,13 +33,6 @@ void ExpectEndOf(int rank, const Status& status) {
       << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank)));
   EXPECT_THAT(status.message(), HasSubstr("has left the job: "));
-}
-
-void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name) {
-  const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
-  const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, name, tensor));
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(1000, rank.size()));
 }
 
 TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
@@ -58,7 +51,8 @@ TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
 // Its work is on the stream already, and the handle complete.
 TEST(EngineNcclLoss, LetsGoOfAStreamThatWaitsForALostRank) {
   GpuJob job(2, WithNccl());
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
   job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -79,7 +73,8 @@ TEST(EngineNcclLoss, LetsGoOfAStreamThatWaitsForALostRank) {
 // Nobody submits, waits or sends a message: the engine looks by itself as long as work goes on.
 TEST(EngineNcclLoss, IsNoticedByAnIdleEngine) {
   GpuJob job(2, WithNccl());
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
   std::atomic<bool> is_let_go = false;
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     if (rank.rank() == 1) caller.Hold(is_let_go);
@@ -105,7 +100,8 @@ TEST(EngineNcclLoss, IsNoticedByAnIdleEngine) {
 TEST(EngineNcclLoss, EndsAStagingThatWaitsForALostRank) {
   JobOptions hosts{.hosts = {"a", "a", "b"}};
   GpuJob job(3, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
   job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -120,7 +116,8 @@ TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
   GpuJobOptions options = WithNccl();
   options.job.config.shutdown_drain = std::chrono::milliseconds(50);
   GpuJob job(2, options);
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first"); });
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
   job.nccl().Break(0, FakeNccl::Fault::kCallsHang);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -139,7 +136,7 @@ TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
 TEST(EngineNcclRest, AnEngineWhoseGpuIsIdleDoesNotWakeUp) {
   GpuJob job(2, WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "x");
+    ExpectSum(rank, caller, "x", 1000);
     // Longer than the engine lets pass between two looks at work that goes on.
     constexpr std::chrono::milliseconds kQuiet{250};
     const TimePoint limit = Now() + std::chrono::seconds(30);

@@ -12,23 +12,13 @@ namespace mydist {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectSum;
 using testing::GpuCaller;
 using testing::GpuJob;
 using testing::GpuJobOptions;
 using ::testing::HasSubstr;
 using testing::Numbers;
-using testing::SumOfNumbers;
 using testing::WithNccl;
-
-void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name,
-               ProcessSetId set = kGlobalProcessSet) {
-  const GpuCaller::Tensor tensor = caller.Make(Numbers(50, rank.rank()));
-  Submission submission = caller.InPlace(OpKind::kAllreduce, name, tensor);
-  submission.request.process_set = set;
-  const Status status = rank.Run(std::move(submission));
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(50, rank.size()));
-}
 
 GpuJobOptions WithTwoGpus() {
   GpuJobOptions options = WithNccl();
@@ -39,7 +29,7 @@ GpuJobOptions WithTwoGpus() {
 TEST(EngineGpus, OfOneProcessSetAreOnePerProcess) {
   GpuJob job(2, WithTwoGpus());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "first");
+    ExpectSum(rank, caller, "first", 50);
     GpuCaller other(job.shared_device(rank.rank(), 1));
     const GpuCaller::Tensor tensor = other.Make(Numbers(50, 0));
     const Status status = rank.Run(other.InPlace(OpKind::kAllreduce, "elsewhere", tensor));
@@ -48,7 +38,7 @@ TEST(EngineGpus, OfOneProcessSetAreOnePerProcess) {
                 AllOf(HasSubstr("tensor 'elsewhere' is on GPU " + std::to_string(rank.rank() + 1)),
                       HasSubstr("uses GPU " + std::to_string(rank.rank()))));
     other.Settle();
-    ExpectSum(rank, caller, "second");
+    ExpectSum(rank, caller, "second", 50);
   });
 }
 
@@ -59,8 +49,8 @@ TEST(EngineGpus, AnotherProcessSetMayHaveAnother) {
     for (int round = 0; round < 2; ++round) {
       ProcessSetId set = 0;
       ASSERT_TRUE(AddSet(rank, {0, 1}, &set).ok());
-      ExpectSum(rank, caller, "here");
-      ExpectSum(rank, other, "there", set);
+      ExpectSum(rank, caller, "here", 50);
+      ExpectSum(rank, other, "there", 50, set);
       Submission removal;
       removal.request.name = "remove";
       removal.request.op = OpKind::kRemoveProcessSet;
@@ -102,7 +92,7 @@ TEST(EngineGpus, ATensorThatSomeRanksHaveOnTheCpuIsRefusedOnAll) {
     EXPECT_EQ(status.code(), StatusCode::kMismatch) << status.ToString();
     EXPECT_THAT(status.message(), AllOf(HasSubstr("'x'"), HasSubstr("CPU"), HasSubstr("GPU"),
                                         HasSubstr("1"), HasSubstr("0")));
-    ExpectSum(rank, caller, "y");
+    ExpectSum(rank, caller, "y", 50);
   });
 }
 

@@ -13,28 +13,21 @@ namespace mydist {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectSum;
 using testing::FakeIpcHost;
-using testing::FakeNcclCall;
 using testing::GpuCaller;
 using testing::GpuFactOf;
 using testing::GpuJob;
 using testing::GpuJobOptions;
 using ::testing::HasSubstr;
 using testing::Numbers;
-using testing::SumOfNumbers;
+using testing::ReduceInPassingSets;
 using testing::WithNccl;
 
 GpuJobOptions WithIpc(FakeIpcHost& host, GpuIpcChoice choice, GpuJobOptions options = {}) {
   options.ipc = &host;
   options.job.config.gpu_ipc = choice;
   return options;
-}
-
-void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name, int64_t count) {
-  const GpuCaller::Tensor tensor = caller.Make(Numbers(count, rank.rank()));
-  const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, name, tensor));
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
 }
 
 // The kernel is all that is put on a device as an operation, but for NCCL.
@@ -96,26 +89,7 @@ TEST(EngineIpc, IsMeasured) {
 TEST(EngineIpc, ProcessSetsHaveTheirOwnAndLeaveItInOrder) {
   FakeIpcHost host;
   GpuJob job(3, WithIpc(host, GpuIpcChoice::kOn));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    for (int round = 0; round < 3; ++round) {
-      ProcessSetId set = 0;
-      ASSERT_TRUE(AddSet(rank, {0, 2}, &set).ok());
-      if (rank.rank() != 1) {
-        const GpuCaller::Tensor tensor = caller.Make(Numbers(20, rank.rank() / 2));
-        Submission submission = caller.InPlace(OpKind::kAllreduce, "x", tensor);
-        submission.request.process_set = set;
-        EXPECT_TRUE(rank.Run(std::move(submission)).ok());
-        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(20, 2));
-      }
-      ExpectSum(rank, caller, "all", 20);
-      Submission removal;
-      removal.request.name = "remove";
-      removal.request.op = OpKind::kRemoveProcessSet;
-      removal.request.shape = Shape({0});
-      removal.request.process_set = set;
-      if (rank.rank() != 1) EXPECT_TRUE(rank.Run(std::move(removal)).ok());
-    }
-  });
+  ReduceInPassingSets(job, 3);
   job.Shutdown();
   EXPECT_EQ(host.board_count(), 5) << "a link was not closed in order";
 }

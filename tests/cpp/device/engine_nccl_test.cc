@@ -12,6 +12,7 @@ namespace mydist {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectSum;
 using testing::FakeNcclCall;
 using testing::GpuCaller;
 using testing::GpuFactOf;
@@ -20,16 +21,10 @@ using testing::GpuJobOptions;
 using ::testing::HasSubstr;
 using testing::kNcclVersion;
 using testing::Numbers;
+using testing::ReduceInPassingSets;
 using testing::SumOfNumbers;
 using testing::WithNccl;
 using Kind = FakeNcclCall::Kind;
-
-void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name, int64_t count) {
-  const GpuCaller::Tensor tensor = caller.Make(Numbers(count, rank.rank()));
-  const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, name, tensor));
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
-}
 
 int CallsOf(GpuJob& job, Kind kind) {
   const std::vector<FakeNcclCall> calls = job.nccl().calls();
@@ -219,27 +214,8 @@ TEST(EngineNcclTransfers, AreStagedUntilAllHaveAgreed) {
 
 TEST(EngineNcclSets, HaveACommunicatorEachAndLeaveItInOrder) {
   GpuJob job(3, WithNccl());
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    for (int round = 0; round < 2; ++round) {
-      ProcessSetId set = 0;
-      ASSERT_TRUE(AddSet(rank, {0, 2}, &set).ok());
-      if (rank.rank() != 1) {
-        const GpuCaller::Tensor tensor = caller.Make(Numbers(20, rank.rank() / 2));
-        Submission submission = caller.InPlace(OpKind::kAllreduce, "x", tensor);
-        submission.request.process_set = set;
-        EXPECT_TRUE(rank.Run(std::move(submission)).ok());
-        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(20, 2));
-        EXPECT_THAT(GpuFactOf(rank), HasSubstr("set " + std::to_string(set) + ": NCCL 2.32.3"));
-      }
-      ExpectSum(rank, caller, "all", 20);
-      Submission removal;
-      removal.request.name = "remove";
-      removal.request.op = OpKind::kRemoveProcessSet;
-      removal.request.shape = Shape({0});
-      removal.request.process_set = set;
-      if (rank.rank() != 1) EXPECT_TRUE(rank.Run(std::move(removal)).ok());
-      EXPECT_EQ(GpuFactOf(rank).find("set "), std::string::npos);
-    }
+  ReduceInPassingSets(job, 2, [](EngineRank& rank, ProcessSetId set) {
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("set " + std::to_string(set) + ": NCCL 2.32.3"));
   });
   job.Shutdown();
   EXPECT_EQ(job.nccl().aborts(), 0) << "a communicator was not closed in order";

@@ -87,6 +87,17 @@ class GpuJob {
   std::unique_ptr<EngineJob> job_;
 };
 
+// An allreduce of so many numbers by all ranks of the job, in a set of all of them.
+inline void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& name, int64_t count,
+                      ProcessSetId set = kGlobalProcessSet) {
+  const GpuCaller::Tensor tensor = caller.Make(Numbers(count, rank.rank()));
+  Submission submission = caller.InPlace(OpKind::kAllreduce, name, tensor);
+  submission.request.process_set = set;
+  const Status status = rank.Run(std::move(submission));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
+}
+
 // What `explain()` says about GPUs on this rank; empty: nothing.
 inline std::string GpuFactOf(const EngineRank& rank) {
   std::string text;
@@ -96,6 +107,35 @@ inline std::string GpuFactOf(const EngineRank& rank) {
     }
   }
   return text;
+}
+
+// Of three ranks, 0 and 2 make a set, reduce in it, all reduce together, and the set is removed:
+// again and again. `check` runs on the members while it is there.
+inline void ReduceInPassingSets(
+    GpuJob& job, int rounds,
+    const std::function<void(EngineRank&, ProcessSetId)>& check = nullptr) {
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (int round = 0; round < rounds; ++round) {
+      ProcessSetId set = 0;
+      ASSERT_TRUE(AddSet(rank, {0, 2}, &set).ok());
+      if (rank.rank() != 1) {
+        const GpuCaller::Tensor tensor = caller.Make(Numbers(20, rank.rank() / 2));
+        Submission submission = caller.InPlace(OpKind::kAllreduce, "x", tensor);
+        submission.request.process_set = set;
+        EXPECT_TRUE(rank.Run(std::move(submission)).ok());
+        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(20, 2));
+        if (check) check(rank, set);
+      }
+      ExpectSum(rank, caller, "all", 20);
+      Submission removal;
+      removal.request.name = "remove";
+      removal.request.op = OpKind::kRemoveProcessSet;
+      removal.request.shape = Shape({0});
+      removal.request.process_set = set;
+      if (rank.rank() != 1) EXPECT_TRUE(rank.Run(std::move(removal)).ok());
+      EXPECT_EQ(GpuFactOf(rank).find("set "), std::string::npos);
+    }
+  });
 }
 
 }  // namespace mydist::testing
