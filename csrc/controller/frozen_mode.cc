@@ -150,7 +150,7 @@ Result<FrozenMode::Outcome> FrozenMode::Follow(TimePoint now) {
         if (schedule_.leads()) {
           board_->Cast(Voice::kOutcome, schedule_.word(Voice::kOutcome), schedule_.near());
         }
-        outcome.executed.push_back(schedule_.executed());
+        outcome.executed.push_back(schedule_.TakeExecuted());
         break;
       case FrozenSchedule::Move::kThaw:
         outcome.told.push_back(ShowBroken());

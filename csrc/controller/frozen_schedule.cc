@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "controller/call_number.h"
 #include "controller/report_check.h"
 
 namespace mydist {
@@ -18,7 +19,7 @@ FrozenPatience PatienceFor(Duration stall_warning) {
 void FrozenSchedule::Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, TimePoint now) {
   MYDIST_CHECK(!active_ && !HasHeld() && !buckets.empty());
   cycle_.clear();
-  places_.clear();
+  turns_.clear();
   all_near_.clear();
   all_far_.clear();
   has_own_ = false;
@@ -48,9 +49,35 @@ void FrozenSchedule::AddEntry(FrozenBucket bucket) {
   if (Leads(entry)) all_far_.insert(all_far_.end(), entry.far.begin(), entry.far.end());
   entry.missing = entry.bucket.tensors.size();
   entry.held.resize(entry.missing);
-  for (size_t i = 0; i < entry.missing; ++i) {
-    const Key key{entry.bucket.process_set, entry.bucket.tensors[i]->request.name};
-    places_[key].push_back({cycle_.size() - 1, i});
+  for (size_t i = 0; i < entry.missing; ++i) AddPlace({cycle_.size() - 1, i});
+}
+
+void FrozenSchedule::AddPlace(Place place) {
+  const Bucket& bucket = cycle_[place.entry].bucket;
+  const auto& agreement = bucket.tensors[place.tensor];
+  const Key key{bucket.process_set, agreement->request.name};
+  Turns& turns = turns_.try_emplace(key, Turns{agreement, {}}).first->second;
+  turns.places.insert(std::upper_bound(turns.places.begin(), turns.places.end(), place), place);
+}
+
+void FrozenSchedule::RemovePlace(Place place) {
+  const Bucket& bucket = cycle_[place.entry].bucket;
+  const auto found =
+      turns_.find(Key{bucket.process_set, bucket.tensors[place.tensor]->request.name});
+  std::erase(found->second.places, place);
+  if (found->second.places.empty()) turns_.erase(found);
+}
+
+// The calls without a name that the entry's next turn is for.
+void FrozenSchedule::Renumber(size_t entry) {
+  Bucket& bucket = cycle_[entry].bucket;
+  for (size_t i = 0; i < bucket.growths.size(); ++i) {
+    if (bucket.growths[i] == 0) continue;
+    RemovePlace({entry, i});
+    const Agreement& done = *bucket.tensors[i];
+    bucket.tensors[i] = std::make_shared<const Agreement>(
+        WithCallNumber(done, CallNumber(done.request).value_or(0) + bucket.growths[i]));
+    AddPlace({entry, i});
   }
 }
 
@@ -73,9 +100,9 @@ void FrozenSchedule::SkipOthers() {
 
 // A tensor is in flight once at most, so its next turn is the one it is submitted for.
 const FrozenSchedule::Place* FrozenSchedule::FindPlace(const Request& request) const {
-  const auto found = places_.find(Key{request.process_set, request.name});
-  if (found == places_.end()) return nullptr;
-  const std::vector<Place>& places = found->second;
+  const auto found = turns_.find(Key{request.process_set, request.name});
+  if (found == turns_.end()) return nullptr;
+  const std::vector<Place>& places = found->second.places;
   const auto next = std::find_if(places.begin(), places.end(),
                                  [&](const Place& place) { return place.entry >= Head(); });
   return next == places.end() ? &places.front() : &*next;
@@ -188,6 +215,8 @@ FrozenSchedule::Move FrozenSchedule::Execute(TimePoint now) {
   held_count_ -= entry.held.size();
   for (std::optional<Held>& held : entry.held) held.reset();
   entry.missing = entry.held.size();
+  executed_ = entry.bucket;
+  Renumber(Head());
   has_voted_ = false;
   progress_time_ = now;
   if (++head_ % cycle_.size() == 0) ++step_count_;

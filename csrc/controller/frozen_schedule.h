@@ -8,9 +8,11 @@
 
 #include <array>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -71,14 +73,14 @@ class FrozenSchedule {
     // After all others: do what it says, and call again.
     kReady,    // Show word(kRank) to judges(): this rank is READY for one more bucket.
     kTell,     // Send word(kHost) to far(): so are all on this host, whose leader this rank is.
-    kExecute,  // Show word(kOutcome) to near() if leads(). Execute executed(): all are READY.
+    kExecute,  // Show word(kOutcome) to near() if leads(). Execute TakeExecuted(): all are READY.
     kThaw,     // Show all words to everybody. Announce TakeHeld(). No longer active.
   };
   Move Advance(const WordReader& read, TimePoint now);
 
   VoteWord word(Voice voice) const { return words_[static_cast<size_t>(voice)]; }
   // Of the bucket of the last move.
-  const Bucket& executed() const { return current_->bucket; }
+  Bucket TakeExecuted() { return std::move(executed_); }
   std::span<const int32_t> near() const { return current_->near; }  // The members on this host.
   std::span<const int32_t> judges() const;  // Those of them who read this rank's vote.
   std::span<const int32_t> far() const { return current_->far; }
@@ -117,16 +119,22 @@ class FrozenSchedule {
   struct Place {
     size_t entry = 0;
     size_t tensor = 0;
+    auto operator<=>(const Place&) const = default;
   };
   struct Key {
     ProcessSetId process_set;
-    std::string_view name;  // Lives in the agreement.
+    std::string_view name;  // Lives in the Turns' agreement.
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
     size_t operator()(const Key& key) const {
       return std::hash<std::string_view>()(key.name) ^ static_cast<size_t>(key.process_set) << 1;
     }
+  };
+  // When a tensor of this name is next.
+  struct Turns {
+    std::shared_ptr<const Agreement> agreement;
+    std::vector<Place> places;  // Ascending.
   };
   enum class Verdict { kUndecided, kReady, kBroken, kHostReady };
 
@@ -135,6 +143,9 @@ class FrozenSchedule {
   }
   bool Leads(const Entry& entry) const { return !entry.far.empty() && entry.near[0] == rank_; }
   void AddEntry(FrozenBucket bucket);
+  void AddPlace(Place place);
+  void RemovePlace(Place place);
+  void Renumber(size_t entry);
   void Seat(Entry& entry, const std::vector<int32_t>& ranks) const;
   size_t Head() const { return static_cast<size_t>(head_ % cycle_.size()); }
   bool IsStarved() const;  // Something is held, and the next bucket lacks a tensor.
@@ -155,13 +166,14 @@ class FrozenSchedule {
   bool has_voted_ = false;
   bool has_own_ = false;  // Some bucket is of this rank.
   std::vector<Entry> cycle_;
-  std::unordered_map<Key, std::vector<Place>, KeyHash> places_;  // Of this rank, ascending.
+  std::unordered_map<Key, Turns, KeyHash> turns_;  // Of this rank.
   std::vector<int32_t> all_near_;
   std::vector<int32_t> all_far_;
   std::vector<Held> strays_;       // Not of the schedule.
   std::array<VoteWord, 3> words_;  // By voice.
   uint64_t head_ = 0;              // The next bucket, counted from the freeze.
   const Entry* current_ = nullptr;
+  Bucket executed_;
   size_t held_count_ = 0;
   uint64_t submitted_count_ = 0;
   uint64_t step_count_ = 0;

@@ -100,7 +100,7 @@ Status Negotiator::ApplyAgreement(const std::shared_ptr<const Agreement>& agreem
   }
   if (agreement->request.op == OpKind::kRemoveProcessSet) closed_ = true;
   MYDIST_RETURN_IF_ERROR(ApplyReady(agreement));
-  if (!slot) stream_->history.Retire(agreement.get());
+  if (!slot) stream_->history.Reset();  // Never comes again, whatever its number.
   return Status::Ok();
 }
 

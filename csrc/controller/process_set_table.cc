@@ -186,7 +186,7 @@ StreamItem ProcessSetTable::FreezeItem(size_t length, size_t repeats) const {
 }
 
 Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {
-  if (!stream_.history.IsStep(step.length, step.repeats)) {
+  if (step.repeats < 2 || !stream_.history.IsStep(step.length, step.repeats)) {
     return Status::Internal("the root froze a step of " + std::to_string(step.length) +
                             " tensors that did not come " + std::to_string(step.repeats) +
                             " times");

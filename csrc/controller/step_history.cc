@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "controller/call_number.h"
 
 namespace mydist {
 namespace {
@@ -46,6 +47,7 @@ uint64_t HashOf(const std::vector<Bucket>& buckets) {
     hash.Add(static_cast<uint64_t>(bucket.process_set));
     hash.Add(bucket.tensors.size());
     for (const auto& agreement : bucket.tensors) AddAgreement(hash, *agreement);
+    for (const uint64_t growth : bucket.growths) hash.Add(growth);
   }
   return hash.value();
 }
@@ -55,8 +57,24 @@ void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement) {
   if (tensors_.size() == kMaxTensors) {
     tensors_.erase(tensors_.begin(), tensors_.begin() + std::ptrdiff_t{kMaxTensors / 2});
   }
-  tensors_.push_back({agreement, std::exchange(batch_begins_, false)});
+  const std::optional<uint64_t> number = CallNumber(agreement->request);
+  Entry entry{number ? Unnumbered(*agreement) : agreement, number.value_or(0)};
+  entry.begins_batch = std::exchange(batch_begins_, false);
+  tensors_.push_back(std::move(entry));
   ++tensor_count_;
+}
+
+std::shared_ptr<const Agreement> StepHistory::Unnumbered(const Agreement& agreement) {
+  Agreement common = WithCallNumber(agreement, 0);
+  const auto [begin, end] = unnumbered_.equal_range(common.request.name);
+  const auto known = std::find_if(begin, end, [&common](const auto& entry) {
+    return entry.second->request == common.request && entry.second->first_dims == common.first_dims;
+  });
+  if (known != end) return known->second;
+  if (unnumbered_.size() == kMaxUnnumbered) Reset();
+  const auto added = std::make_shared<const Agreement>(std::move(common));
+  unnumbered_.emplace(added->request.name, added);
+  return added;
 }
 
 // Every one of the repeats that has it would have it: with fewer than those it is in no step, and
@@ -74,6 +92,7 @@ void StepHistory::Retire(const Agreement* agreement) {
 
 void StepHistory::Reset() {
   tensors_.clear();
+  unnumbered_.clear();
   batch_begins_ = true;
   tensor_count_ = 0;
   next_look_ = 0;
@@ -97,14 +116,15 @@ size_t StepHistory::FindPeriod(size_t repeats) const {
   size_t right = 0;
   for (size_t i = 1; i * repeats <= count; ++i) {
     if (i < right) repeated[i] = std::min(right - i, repeated[i - left]);
-    while (i + repeated[i] < count && Latest(repeated[i]) == Latest(i + repeated[i])) {
+    while (i + repeated[i] < count &&
+           Latest(repeated[i]).agreement == Latest(i + repeated[i]).agreement) {
       ++repeated[i];
     }
     if (i + repeated[i] > right) {
       left = i;
       right = i + repeated[i];
     }
-    if (repeated[i] >= (repeats - 1) * i) return i;
+    if (repeated[i] >= (repeats - 1) * i && GrowEvenly(i, repeats)) return i;
   }
   return 0;
 }
@@ -112,13 +132,25 @@ size_t StepHistory::FindPeriod(size_t repeats) const {
 bool StepHistory::IsStep(size_t length, size_t repeats) const {
   if (length == 0 || repeats == 0 || length > tensors_.size() / repeats) return false;
   for (size_t i = 0; i < length * (repeats - 1); ++i) {
-    if (Latest(i) != Latest(i + length)) return false;
+    if (Latest(i).agreement != Latest(i + length).agreement) return false;
+  }
+  return GrowEvenly(length, repeats);
+}
+
+bool StepHistory::GrowEvenly(size_t length, size_t repeats) const {
+  for (size_t i = 0; i < length * (repeats - 1); ++i) {
+    if (Growth(i, length) != Growth(i % length, length)) return false;
   }
   return true;
 }
 
+std::shared_ptr<const Agreement> StepHistory::NextOf(const Entry& entry, uint64_t growth) {
+  if (!CallNumber(entry.agreement->request)) return entry.agreement;
+  return std::make_shared<const Agreement>(WithCallNumber(*entry.agreement, entry.number + growth));
+}
+
 std::vector<Bucket> StepHistory::Cut(size_t length, size_t repeats) const {
-  MYDIST_CHECK(IsStep(length, repeats));
+  MYDIST_CHECK(repeats >= 2 && IsStep(length, repeats));
   const auto batches_from = [&](size_t begin) {
     return std::count_if(tensors_.begin() + static_cast<std::ptrdiff_t>(begin),
                          tensors_.begin() + static_cast<std::ptrdiff_t>(begin + length),
@@ -139,7 +171,9 @@ std::vector<Bucket> StepHistory::Cut(size_t length, size_t repeats) const {
                      [&](const Bucket& bucket) { return bucket.process_set == set; });
     Bucket& bucket = found == buckets.end() ? buckets.emplace_back() : *found;
     bucket.process_set = set;
-    bucket.tensors.push_back(tensors_[i].agreement);
+    const size_t latest = best + length - 1 - i;  // The same tensor in the last of the repeats.
+    bucket.growths.push_back(Growth(latest, length));
+    bucket.tensors.push_back(NextOf(Latest(latest), bucket.growths.back()));
   }
   return buckets;
 }

@@ -1,7 +1,8 @@
 // StepHistory: what the stream has made ready lately, and whether it repeats itself. Pure.
 // Part of the StreamState, hence equal on all ranks at the same position. A step is the shortest
 // sequence of agreements that has come several times in a row; equal means the very same agreement,
-// that is, the same cache slot, not assigned again in between.
+// that is, the same cache slot, not assigned again in between. Or, of calls without a name, one
+// that differs in its number only, which grows by as much from each step to the next.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "controller/response.h"
@@ -19,6 +22,8 @@ namespace mydist {
 struct Bucket {
   ProcessSetId process_set = kGlobalProcessSet;
   std::vector<std::shared_ptr<const Agreement>> tensors;
+  // By tensor: what its call number grows by with each step. 0: it stays, or there is none.
+  std::vector<uint64_t> growths;
 };
 
 // Equal on ranks with equal buckets, whatever the order of their process's memory.
@@ -28,6 +33,8 @@ class StepHistory {
  public:
   // Entries kept, at least half of it: a longer step is never found.
   static constexpr size_t kMaxTensors = size_t{1} << 16;
+  // Calls without a name that differ in more than their number. With more the count begins anew.
+  static constexpr size_t kMaxUnnumbered = 1024;
 
   // Nothing is kept before. Steps that came fewer than `least_repeats` (2 at least) times are not
   // going to be looked for.
@@ -51,23 +58,32 @@ class StepHistory {
   // Whether the last `length` tensors have come `repeats` times.
   bool IsStep(size_t length, size_t repeats) const;
   // Of those `repeats` steps the one made of the fewest batches, as buckets in order: a bucket is
-  // what one batch has of one process set. IsStep(length, repeats) must hold.
+  // what one batch has of one process set. Numbers are those of the step to come. IsStep(length,
+  // repeats) must hold, and `repeats` be 2 at least.
   std::vector<Bucket> Cut(size_t length, size_t repeats) const;
 
  private:
   struct Entry {
-    std::shared_ptr<const Agreement> agreement;
+    std::shared_ptr<const Agreement> agreement;  // With a call number: as if it were 0.
+    uint64_t number = 0;
     bool begins_batch = false;
   };
 
-  // tensors_[tensors_.size() - 1 - i].
-  const Agreement* Latest(size_t i) const {
-    return tensors_[tensors_.size() - 1 - i].agreement.get();
+  const Entry& Latest(size_t i) const { return tensors_[tensors_.size() - 1 - i]; }
+  // By how much the number of Latest(i) is above that of Latest(i + length), modulo 2^64.
+  uint64_t Growth(size_t i, size_t length) const {
+    return Latest(i).number - Latest(i + length).number;
   }
+  // Of the last `length` tensors, which have come `repeats` times but for their numbers.
+  bool GrowEvenly(size_t length, size_t repeats) const;
+  std::shared_ptr<const Agreement> Unnumbered(const Agreement& agreement);
+  static std::shared_ptr<const Agreement> NextOf(const Entry& entry, uint64_t growth);
   size_t FindPeriod(size_t repeats) const;  // 0: none.
 
   size_t least_repeats_ = 0;  // 0: not enabled.
   std::vector<Entry> tensors_;
+  // What calls with a number have in common; keys live in the agreements.
+  std::unordered_multimap<std::string_view, std::shared_ptr<const Agreement>> unnumbered_;
   bool batch_begins_ = true;
   uint64_t tensor_count_ = 0;
   uint64_t next_look_ = 0;  // At this tensor_count_.

@@ -1,6 +1,9 @@
 // What a frozen schedule is for, seen from outside: no control messages; and what must not change.
 #include <gmock/gmock.h>
 
+#include <map>
+
+#include "controller/call_number.h"
 #include "controller/message_codec.h"
 #include "controller/simulated_job.h"
 
@@ -92,6 +95,81 @@ TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
   EXPECT_THAT(status.message(), HasSubstr("'a' is still in flight"));
   EXPECT_EQ(job_.coordinator(1).Announce({MakeRequest("x"), MakeRequest("x")}, job_.now).code(),
             StatusCode::kInvalidArgument);
+}
+
+// A name, and calls without one, of all ranks and of two of them.
+class FrozenCallsTest : public ::testing::Test {
+ protected:
+  FrozenCallsTest() : job_({.size = 3, .freeze_after = 3, .stall_warning = seconds(10)}) {
+    Request add = MakeRequest("add", {0});
+    add.op = OpKind::kAddProcessSet;
+    add.ranks = {0, 2};
+    job_.AnnounceAll(add);
+    job_.RunUntilQuiet();
+    pair_ = job_.batches(0).back().back().added_set;
+  }
+
+  Request Next(int rank, ProcessSetId set) {
+    Request request = MakeRequest("allreduce.noname." + std::to_string(++calls_[{rank, set}]));
+    request.process_set = set;
+    return request;
+  }
+  void AnnounceCall(ProcessSetId set) {
+    for (int rank = 0; rank < 3; ++rank) {
+      if (set == kGlobalProcessSet || rank != 1) job_.Announce(rank, Next(rank, set));
+    }
+  }
+  void Step() {
+    AnnounceCall(kGlobalProcessSet);
+    job_.AnnounceAll(MakeRequest("a"));
+    AnnounceCall(pair_);
+    AnnounceCall(kGlobalProcessSet);
+    job_.RunUntilQuiet();
+  }
+  uint64_t FrozenSteps() { return job_.coordinator(1).stats().frozen_steps; }
+  void ExpectAllReadyInOrder() {
+    const std::vector<ProcessSetId> sets = {kGlobalProcessSet, pair_};
+    for (int rank = 0; rank < 3; ++rank) {
+      std::map<ProcessSetId, uint64_t> last;
+      for (const Batch& batch : job_.batches(rank)) {
+        for (const Response& response : batch) {
+          ASSERT_EQ(response.kind, ResponseKind::kReady);
+          const auto number = CallNumber(response.agreement->request);
+          if (number) EXPECT_EQ(*number, ++last[response.process_set]);
+        }
+      }
+      for (const ProcessSetId set : sets) EXPECT_EQ(last[set], (calls_[{rank, set}]));
+    }
+    EXPECT_EQ(job_.Log(2), job_.Log(0));
+  }
+
+  SimulatedJob job_;
+  ProcessSetId pair_ = kGlobalProcessSet;
+  std::map<std::pair<int, ProcessSetId>, uint64_t> calls_;
+};
+
+TEST_F(FrozenCallsTest, WithoutANameTakeNoControlMessages) {
+  for (int step = 0; step < 5; ++step) Step();
+  const uint64_t messages = job_.MessagesSent();
+  const uint64_t steps = FrozenSteps();
+  for (int step = 0; step < 20; ++step) Step();
+  EXPECT_EQ(job_.MessagesSent(), messages);
+  EXPECT_EQ(FrozenSteps(), steps + 20);
+  ExpectAllReadyInOrder();
+}
+
+TEST_F(FrozenCallsTest, OneMoreThawsAndTheNumbersGoOn) {
+  for (int step = 0; step < 5; ++step) Step();
+  for (int round = 0; round < 3; ++round) {
+    const uint64_t thaws = job_.coordinator(0).stats().thaws;
+    AnnounceCall(pair_);
+    Step();
+    EXPECT_EQ(job_.coordinator(0).stats().thaws, thaws + 1);
+    const uint64_t steps = FrozenSteps();
+    for (int step = 0; step < 30; ++step) Step();
+    EXPECT_GT(FrozenSteps(), steps);
+  }
+  ExpectAllReadyInOrder();
 }
 
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.

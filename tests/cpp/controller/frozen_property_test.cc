@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "conformance/sanitizers.h"
+#include "controller/call_number.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {
@@ -82,7 +83,8 @@ struct Program {
   int deviating_step;
   int deviating_rank;
   int deviating_tensor;
-  std::vector<std::vector<int>> sets;  // By number; 0 is the job.
+  std::array<bool, 8> is_unnamed = {};  // Calls of it have a number, and it may be in flight twice.
+  std::vector<std::vector<int>> sets;   // By number; 0 is the job.
   std::array<int, 8> set_of = {0, 0, 0, 0, 0, 0, 0, 0};
   std::vector<int> order;                // Tensors of a step.
   std::vector<std::vector<Call>> calls;  // By rank.
@@ -113,6 +115,7 @@ Program::Program(uint32_t seed) : random(seed) {
   for (int tensor = 0; tensor < tensors; ++tensor) {
     order.push_back(tensor);
     set_of[static_cast<size_t>(tensor)] = Draw(static_cast<int>(sets.size()));
+    is_unnamed[static_cast<size_t>(tensor)] = Draw(3) == 0;
   }
   set_of[kExtra] = Draw(static_cast<int>(sets.size()));
   // Sometimes a tensor comes twice in a step.
@@ -178,7 +181,8 @@ void Program::AddStep(int rank, int step, Style style) {
 struct Event {
   int set = 0;
   int tensor = 0;
-  int place = 0;  // Among those of its set in the batch.
+  uint64_t number = 0;  // Of the call, if it has none for a name.
+  int place = 0;        // Among those of its set in the batch.
   bool is_ready = false;
 
   bool operator==(const Event&) const = default;
@@ -200,7 +204,7 @@ class Runner {
     if (IsStopDue()) return Stop();
     const bool must_wait = waits_for_all_
                                ? in_flight_count_ > 0
-                               : next_ < calls.size() && in_flight_[Tensor(calls[next_])];
+                               : next_ < calls.size() && MustWaitFor(Tensor(calls[next_]));
     const bool is_over = next_ == calls.size();
     const bool waits = must_wait || (is_over && in_flight_count_ > 0);
     job_.coordinator(rank_).SetWaiting(waits, job_.now);
@@ -228,6 +232,9 @@ class Runner {
 
  private:
   static size_t Tensor(const Call& call) { return static_cast<size_t>(call.tensor); }
+  bool MustWaitFor(size_t tensor) const {
+    return in_flight_[tensor] > 0 && !program_.is_unnamed[tensor];
+  }
   bool Leaves() const { return program_.deviation == Deviation::kLeave; }
   // Whatever it waits for by then.
   bool IsStopDue() {
@@ -251,6 +258,9 @@ class Runner {
     if (call.tensor != kAddSet) {
       request.process_set = ids_[static_cast<size_t>(program_.set_of[Tensor(call)])];
     }
+    if (program_.is_unnamed[Tensor(call)]) {
+      request.name += ".noname." + std::to_string(submitted_[Tensor(call)] + 1);
+    }
     if (program_.deviation == Deviation::kTimeline && rank_ == 0 &&
         next_ == program_.calls[0].size() / 2) {
       Check(job_.coordinator(0).RequestTimeline(true, false));
@@ -258,7 +268,7 @@ class Runner {
     Check(job_.coordinator(rank_).Announce({std::move(request)}, job_.now));
     job_.MarkDue(rank_);
     waits_for_all_ = call.waits;
-    in_flight_[Tensor(call)] = true;
+    ++in_flight_[Tensor(call)];
     ++in_flight_count_;
     ++submitted_[Tensor(call)];
   }
@@ -304,14 +314,17 @@ class Runner {
     const bool is_ready = response.kind == ResponseKind::kReady;
     if (is_ready && somebody_left_) error_ = "a tensor became ready after a rank had left";
     const std::string& name = is_ready ? response.agreement->request.name : response.name;
+    const uint64_t number = CallNumber(MakeRequest(name)).value_or(0);
     const int tensor = name == "extra" ? kExtra : name == "set" ? kAddSet : name[1] - '0';
     const int set = program_.set_of[static_cast<size_t>(tensor)];
-    events_.push_back({set, tensor, places[static_cast<size_t>(set)]++, is_ready});
+    events_.push_back({set, tensor, number, places[static_cast<size_t>(set)]++, is_ready});
     // Who has joined takes part in what it has not submitted.
-    if (!std::exchange(in_flight_[static_cast<size_t>(tensor)], false)) {
+    int& in_flight = in_flight_[static_cast<size_t>(tensor)];
+    if (in_flight == 0) {
       if (!has_left_ && error_.empty()) error_ = "answered though not submitted: " + name;
       return;
     }
+    --in_flight;
     --in_flight_count_;
     ++answered_;
   }
@@ -328,7 +341,7 @@ class Runner {
   bool has_finished_ = false;
   bool somebody_left_ = false;
   TimePoint stall_end_ = kNever;
-  std::array<bool, 8> in_flight_ = {};
+  std::array<int, 8> in_flight_ = {};
   int in_flight_count_ = 0;
   int answered_ = 0;
   std::array<int, 8> submitted_ = {};

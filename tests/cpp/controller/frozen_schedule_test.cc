@@ -76,6 +76,83 @@ TEST_F(FrozenScheduleTest, VotesReadyWhenAllTensorsOfTheBucketAreThere) {
   EXPECT_TRUE(schedule_.HasUndecidedVote());
 }
 
+// Rank 0 of two, alone with what it submits: the other one is always READY.
+class FrozenCallNumberTest : public ::testing::Test {
+ protected:
+  FrozenCallNumberTest() : schedule_(0, {}, {}) {
+    FrozenBucket first = MakeBucket({"a", "x.noname.9"}, {0, 1});
+    first.bucket.growths = {0, 2};
+    FrozenBucket second = MakeBucket({"x.noname.10"}, {0, 1});
+    second.bucket.growths = {2};
+    schedule_.Freeze(1, {first, second}, now_);
+  }
+
+  void Submit(const std::string& name) { schedule_.Submit(MakeRequest(name), now_); }
+  Move Advance() {
+    return schedule_.Advance([](Voice, int32_t) { return VoteWord{1, 1000, false}; }, now_);
+  }
+  std::string Execute() {
+    EXPECT_EQ(Advance(), Move::kReady);
+    EXPECT_EQ(Advance(), Move::kExecute);
+    std::string names;
+    for (const auto& agreement : schedule_.TakeExecuted().tensors) {
+      names += agreement->request.name + " ";
+    }
+    return names;
+  }
+
+  TimePoint now_ = TimePoint() + seconds(1000);
+  FrozenSchedule schedule_;
+};
+
+TEST_F(FrozenCallNumberTest, GrowsFromStepToStep) {
+  for (int step = 0; step < 60; ++step) {
+    const std::string first = "x.noname." + std::to_string(9 + 2 * step);
+    const std::string second = "x.noname." + std::to_string(10 + 2 * step);
+    Submit(first);
+    Submit(second);  // Ahead of its bucket.
+    Submit("a");
+    EXPECT_TRUE(schedule_.Holds(MakeRequest(second)));
+    EXPECT_EQ(Execute(), "a " + first + " ");
+    EXPECT_FALSE(schedule_.Holds(MakeRequest(first)));
+    EXPECT_EQ(Execute(), second + " ");
+  }
+  EXPECT_EQ(schedule_.step_count(), 60u);
+}
+
+TEST_F(FrozenCallNumberTest, OfTheNextStepIsNoneOfThisOne) {
+  Submit("x.noname.9");
+  Submit("x.noname.11");  // Before the ninth is executed.
+  EXPECT_EQ(Advance(), Move::kThaw);
+  std::string names;
+  for (const Request& request : schedule_.TakeHeld()) names += request.name + " ";
+  EXPECT_EQ(names, "x.noname.9 x.noname.11 ");
+}
+
+TEST_F(FrozenCallNumberTest, ThatHasBeenIsNotOfTheSchedule) {
+  Submit("a");
+  Submit("x.noname.9");
+  EXPECT_EQ(Execute(), "a x.noname.9 ");
+  Submit("x.noname.9");
+  EXPECT_EQ(Advance(), Move::kThaw);
+}
+
+// No program of ours makes such a step; a user's names may.
+TEST_F(FrozenCallNumberTest, MayBeThatOfAnotherTurn) {
+  FrozenSchedule schedule(0, {}, {});
+  FrozenBucket bucket = MakeBucket({"x.noname.5", "x.noname.6"}, {0, 1});
+  bucket.bucket.growths = {1, 1};
+  schedule.Freeze(1, {bucket}, now_);
+  const auto ready = [](Voice, int32_t) { return VoteWord{1, 1000, false}; };
+  for (int step = 0; step < 40; ++step) {
+    for (const int number : {5 + step, 6 + step}) {
+      schedule.Submit(MakeRequest("x.noname." + std::to_string(number)), now_);
+    }
+    ASSERT_EQ(schedule.Advance(ready, now_), Move::kReady);
+    ASSERT_EQ(schedule.Advance(ready, now_), Move::kExecute);
+  }
+}
+
 TEST_F(FrozenScheduleTest, ExecutesWhenAllMembersAreReadyAndPassesOverOthersBuckets) {
   Submit("a");
   Submit("b");
@@ -85,7 +162,7 @@ TEST_F(FrozenScheduleTest, ExecutesWhenAllMembersAreReadyAndPassesOverOthersBuck
   EXPECT_EQ(Advance(), Move::kNone);
   Say(2, 1);
   ASSERT_EQ(Advance(), Move::kExecute);
-  EXPECT_EQ(schedule_.executed().tensors.size(), 2u);
+  EXPECT_EQ(schedule_.TakeExecuted().tensors.size(), 2u);
   ASSERT_EQ(Advance(), Move::kReady);
   EXPECT_EQ(schedule_.word(Voice::kRank).ready_count, 3u);
 }

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "controller/call_number.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {
@@ -101,6 +102,147 @@ TEST_F(StepHistoryTest, ANewAgreementIsNotTheOldOne) {
   EXPECT_FALSE(history_.IsStep(2, 3));
 }
 
+// "ab1b2 ab3b4": named a, then calls 1, 2 and so on without a name; a batch each.
+class CallNumberTest : public ::testing::Test {
+ protected:
+  CallNumberTest() { history_.Enable(2); }
+
+  static Request At(const std::string& token) {
+    if (token.size() == 1) return MakeRequest(token);
+    return MakeRequest(token.substr(0, 1) + ".noname." + token.substr(1));
+  }
+  void AddRequest(const Request& request) {
+    auto& named = named_[request.name];  // As from a cache.
+    if (named == nullptr) named = std::make_shared<const Agreement>(Agreement{request, {}});
+    history_.Add(named);
+  }
+  void Add(const std::vector<std::string>& tokens) {
+    for (const std::string& token : tokens) AddRequest(At(token));
+    history_.EndBatch();
+  }
+  std::vector<std::string> CutNames(size_t length, size_t repeats) const {
+    std::vector<std::string> names;
+    for (const Bucket& bucket : history_.Cut(length, repeats)) {
+      for (const auto& agreement : bucket.tensors) names.push_back(agreement->request.name);
+    }
+    return names;
+  }
+
+  std::map<std::string, std::shared_ptr<const Agreement>> named_;
+  StepHistory history_;
+};
+
+TEST_F(CallNumberTest, OfEqualStepsGrowsByAsMuch) {
+  Add({"a", "x3", "x4", "y1"});
+  Add({"a", "x5", "x6", "y2"});
+  EXPECT_EQ(history_.FindStep(3), std::nullopt);
+  Add({"a", "x7", "x8", "y3"});
+  EXPECT_EQ(history_.FindStep(3), 4u);
+  EXPECT_EQ(CutNames(4, 3),
+            (std::vector<std::string>{"a", "x.noname.9", "x.noname.10", "y.noname.4"}));
+  EXPECT_EQ(history_.Cut(4, 3)[0].growths, (std::vector<uint64_t>{0, 2, 2, 1}));
+}
+
+TEST_F(CallNumberTest, ThatGrowsUnevenlyMakesNoStep) {
+  Add({"a", "x1"});
+  Add({"a", "x2"});
+  Add({"a", "x4"});
+  EXPECT_EQ(history_.FindStep(3), std::nullopt);
+  EXPECT_TRUE(history_.IsStep(2, 2));
+  EXPECT_EQ(CutNames(2, 2), (std::vector<std::string>{"a", "x.noname.6"}));
+}
+
+// SyncBatchNorm takes one when it is first called, and keeps it.
+TEST_F(CallNumberTest, MayStayTheSame) {
+  for (int step = 0; step < 3; ++step) Add({"a", "x7"});
+  EXPECT_EQ(history_.FindStep(3), 2u);
+  EXPECT_EQ(CutNames(2, 3), (std::vector<std::string>{"a", "x.noname.7"}));
+}
+
+TEST_F(CallNumberTest, IsAllThatMayDiffer) {
+  for (int step = 0; step < 4; ++step) {
+    Request request = At("x" + std::to_string(step));
+    request.shape = Shape({step % 2 + 1});
+    AddRequest(request);
+  }
+  EXPECT_FALSE(history_.IsStep(1, 2));
+  EXPECT_EQ(history_.FindStep(2), 2u);
+  EXPECT_EQ(history_.Cut(2, 2)[0].tensors[1]->request.shape, Shape({2}));
+}
+
+TEST_F(CallNumberTest, OfAGroupGrowsInBothNames) {
+  for (const char* number : {"8", "9", "10"}) {
+    for (const char* member : {".0", ".1"}) {
+      Request request = MakeRequest("g.noname." + std::string(number) + member);
+      request.group = "g.noname." + std::string(number);
+      request.group_size = 2;
+      AddRequest(request);
+    }
+  }
+  EXPECT_EQ(history_.FindStep(3), 2u);
+  const Request next = history_.Cut(2, 3)[0].tensors[1]->request;
+  EXPECT_EQ(next.name, "g.noname.11.1");
+  EXPECT_EQ(next.group, "g.noname.11");
+}
+
+TEST_F(CallNumberTest, OfNamesThatLookAlikeIsNone) {
+  for (const char* name : {"x", "x.noname", "x.noname.", "x.noname.a", "x.noname.01",
+                           "x.noname.1234567890123456789"}) {
+    EXPECT_EQ(CallNumber(MakeRequest(name)), std::nullopt) << name;
+    EXPECT_EQ(WithCallNumber({MakeRequest(name), {}}, 5).request.name, name);
+  }
+  Request request = MakeRequest("x.noname.3");
+  EXPECT_EQ(CallNumber(request), 3u);
+  request.group = "g.noname.4";
+  EXPECT_EQ(CallNumber(request), std::nullopt);
+  EXPECT_EQ(CallNumber(MakeRequest("x.noname.1.noname.20.b")), 20u);
+}
+
+// A number that falls, or has no room, comes to a name that nobody submits.
+TEST_F(CallNumberTest, MayGrowOutOfBounds) {
+  for (const char* token : {"x2", "x1", "x0"}) Add({token});
+  EXPECT_EQ(CutNames(1, 3), (std::vector<std::string>{"x.noname." + std::to_string(UINT64_MAX)}));
+  history_.Reset();
+  for (const char* token : {"x999999999999999998", "x999999999999999999"}) Add({token});
+  EXPECT_EQ(CutNames(1, 2), (std::vector<std::string>{"x.noname.1000000000000000000"}));
+}
+
+TEST_F(CallNumberTest, OfCallsThatAllDifferTakesBoundedMemory) {
+  for (size_t i = 0; i < 3 * StepHistory::kMaxUnnumbered; ++i) {
+    Request request = At("x" + std::to_string(i));
+    request.shape = Shape({static_cast<int64_t>(i)});
+    history_.Add(std::make_shared<const Agreement>(Agreement{request, {}}));
+    EXPECT_LE(history_.tensor_count(), StepHistory::kMaxUnnumbered);
+  }
+  Add({"a"});
+  Add({"a"});
+  EXPECT_TRUE(history_.IsStep(1, 2));
+}
+
+// Against the obvious search, as below; numbers grow by one or two, or not.
+TEST_F(CallNumberTest, AgreesWithTheObviousSearch) {
+  std::mt19937 random(5);
+  size_t found = 0;
+  for (int round = 0; round < 3000; ++round) {
+    history_.Reset();
+    const size_t count = 2 + random() % 20;
+    const size_t repeats = 2 + random() % 3;
+    uint64_t number = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (random() % 8 == 0) ++number;
+      if (random() % 3 != 0) ++number;
+      Add({random() % 4 == 0 ? std::string("a") : "x" + std::to_string(number)});
+    }
+    std::optional<size_t> expected;
+    for (size_t length = count / repeats; length > 0; --length) {
+      if (history_.IsStep(length, repeats)) expected = length;
+    }
+    EXPECT_EQ(history_.FindStep(repeats), expected) << "round " << round;
+    found += expected ? 1 : 0;
+  }
+  EXPECT_GT(found, 300u);
+}
+
 // Agreements live as long as a step may be found with them.
 TEST_F(StepHistoryTest, WhatNeverComesAgainIsNotKept) {
   std::vector<std::weak_ptr<const Agreement>> retired;
@@ -172,7 +314,8 @@ TEST_F(StepHistoryTest, CutsTheStepMadeOfTheFewestBatches) {
   Add("ab cd");
   Add("a bc d");
   EXPECT_EQ(CutText(4, 3), "ab cd");
-  EXPECT_EQ(CutText(4, 1), "a bc d");
+  Add("a bc d");
+  EXPECT_EQ(CutText(4, 2), "a bc d");
 }
 
 TEST_F(StepHistoryTest, ABucketIsOfOneProcessSet) {
@@ -190,7 +333,7 @@ TEST_F(StepHistoryTest, ABatchThatBeganInTheStepBeforeIsCutThere) {
 
 TEST_F(StepHistoryTest, TheHashTellsSchedulesApart) {
   Add("ab ab");
-  const auto buckets = history_.Cut(2, 1);
+  const auto buckets = history_.Cut(2, 2);
   auto other = buckets;
   EXPECT_EQ(HashOf(buckets), HashOf(other));
   std::swap(other[0].tensors[0], other[0].tensors[1]);

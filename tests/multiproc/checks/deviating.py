@@ -74,6 +74,23 @@ def a_synchronous_step_with_deviations_is_right() -> None:
 
 
 @check(min_size=2)
+def unnamed_collectives_in_flight_meet_those_of_the_same_number() -> None:
+    """Also when some ranks have submitted all of them and others one, and a step has one more."""
+    rank, size = mydist.rank(), mydist.size()
+    for step in range(400):
+        count = 3 + (step % 97 == 50)
+        mine = [torch.full((2,), float(rank + 10 * step + call)) for call in range(count)]
+        if (rank + step) % 3 == 0:
+            results = [mydist.allreduce(tensor, op=mydist.Sum) for tensor in mine]
+        else:
+            handles = [mydist.allreduce_async(tensor, op=mydist.Sum) for tensor in mine]
+            results = [mydist.synchronize(handle) for handle in handles]
+        for call, result in enumerate(results):
+            expected = float(size * (size - 1) // 2 + size * (10 * step + call))
+            assert result.tolist() == [expected] * 2, (step, call, result)
+
+
+@check(min_size=2)
 def who_has_waited_for_long_is_served_soon() -> None:
     """A step lacks a tensor; the other ranks come late to it, and wait for nothing themselves."""
 

@@ -82,6 +82,32 @@ def a_synchronous_step_takes_no_control_messages() -> None:
     expect_no_messages(synchronous_step(), buckets=2)
 
 
+def unnamed_step() -> Callable[[], None]:
+    """Makes steps of four collectives that all have another number in each, two of a kind."""
+    rank, size, number = mydist.rank(), mydist.size(), 0
+    ranks = size * (size + 1) // 2
+
+    def step() -> None:
+        nonlocal number
+        number += 1
+        loss = mydist.allreduce(torch.tensor(float(number * (rank + 1))), op=mydist.Sum)
+        assert loss.item() == number * ranks, (number, loss)
+        pair = [torch.full((3,), float(rank + number)), torch.full((2,), rank + 1.0)]
+        first, second = mydist.grouped_allreduce(pair, op=mydist.Sum)
+        assert first.tolist() == [float(ranks - size + size * number)] * 3, (number, first)
+        assert second.tolist() == [float(ranks)] * 2, (number, second)
+        mydist.barrier()
+        count = mydist.allreduce(torch.tensor(rank + number), op=mydist.Max)
+        assert count.item() == size - 1 + number, (number, count)
+
+    return step
+
+
+@check(min_size=2)
+def a_step_without_names_takes_no_control_messages() -> None:
+    expect_no_messages(unnamed_step(), buckets=4)
+
+
 @check(min_size=2)
 def a_training_step_takes_no_control_messages() -> None:
     torch.manual_seed(1)
