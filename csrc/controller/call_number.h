@@ -1,6 +1,5 @@
-// The numbers of calls without a name. Python names the seventh such allreduce
-// "allreduce.noname.7", and a member of such a group "grouped_allreduce.noname.7.2"; so calls of a
-// training loop have another name in each step, and are the same but for the number. Pure.
+// The numbers of calls without a name (base/call_name.h), in what ranks agree on: calls of a
+// training loop have another one in each step, and are the same but for it. Pure.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/call_name.h"
 #include "timeline/json_text.h"
 
 namespace mydist {
@@ -83,17 +84,35 @@ std::vector<std::string> TraceFormat::Header(const std::vector<std::string>& hos
 
 TraceFormat::Lane& TraceFormat::LaneOf(int rank, std::string_view name,
                                        std::vector<std::string>& records) {
-  auto& lanes = ranks_[static_cast<size_t>(rank)].lanes;
-  auto it = lanes.find(name);
-  if (it == lanes.end() && lanes.size() + 1 >= kMaxLaneCount) {
-    name = kSharedLane;
-    it = lanes.find(name);
+  Rank& state = ranks_[static_cast<size_t>(rank)];
+  const std::string kind = CallDigits(name).empty() ? "" : WithoutCallDigits(name);
+  if (const auto it = state.lanes.find(name); it != state.lanes.end()) {
+    if (!kind.empty()) state.idle[kind].erase(it->first);
+    return it->second;
   }
-  if (it != lanes.end()) return it->second;
+  if (Lane* idle = kind.empty() ? nullptr : TakeIdle(state, kind, name)) return *idle;
+  return NewLane(rank, name, records);
+}
+
+TraceFormat::Lane* TraceFormat::TakeIdle(Rank& rank, const std::string& kind,
+                                         std::string_view name) {
+  std::set<std::string>& idle = rank.idle[kind];
+  if (idle.empty()) return nullptr;
+  auto lane = rank.lanes.extract(*idle.begin());
+  idle.erase(idle.begin());
+  lane.key() = name;
+  return &rank.lanes.insert(std::move(lane)).position->second;
+}
+
+TraceFormat::Lane& TraceFormat::NewLane(int rank, std::string_view name,
+                                        std::vector<std::string>& records) {
+  auto& lanes = ranks_[static_cast<size_t>(rank)].lanes;
+  if (lanes.size() + 1 >= kMaxLaneCount) name = kSharedLane;
+  if (const auto it = lanes.find(name); it != lanes.end()) return it->second;
   Lane& lane = lanes[std::string(name)];
   lane.thread = static_cast<int>(lanes.size());  // From 1: viewers give thread 0 a special place.
-  records.push_back(
-      Metadata(rank, lane.thread, "thread_name", "\"name\":" + JsonText(name, kMaxLaneBytes)));
+  records.push_back(Metadata(rank, lane.thread, "thread_name",
+                             "\"name\":" + JsonText(WithoutCallDigits(name), kMaxLaneBytes)));
   // The engine's cycles on top, then the tensors in the order they were first seen.
   const int place = name == kCycleLane ? 0 : lane.thread;
   records.push_back(
@@ -113,7 +132,14 @@ void TraceFormat::Format(int rank, const TimelineEvent& event, int64_t clock_off
     if (lane.open_names.size() >= kMaxDepth) return;
     lane.open_names.push_back(event.name);
   }
-  records.push_back(Start(rank, lane.thread, time_ns, event));
+  const bool is_call = !CallDigits(event.lane).empty();
+  if (is_call && event.name == event_name::kComplete) {
+    const auto own = state.lanes.find(event.lane);  // None: it is on the shared one.
+    if (own != state.lanes.end()) state.idle[WithoutCallDigits(event.lane)].insert(event.lane);
+  }
+  TimelineEvent shown = event;  // Which call it is its lane does not say.
+  if (is_call && shown.args.empty() && event.name == event_name::kEnqueue) shown.args = event.lane;
+  records.push_back(Start(rank, lane.thread, time_ns, shown));
 }
 
 void TraceFormat::FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,

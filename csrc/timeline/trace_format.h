@@ -1,11 +1,13 @@
 // TraceFormat: timeline events of all ranks as records of the Chrome trace format. Pure.
 // Owned by the TraceWriter, used by its thread. Keeps each lane well formed whatever was dropped on
 // the way: an end without its begin is left out, a begin without its end is ended with what is
-// around it or when the trace ends.
+// around it or when the trace ends. Calls without a name take turns on a few lanes: each has
+// another name, and a lane of its own would be used once.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,12 +42,17 @@ class TraceFormat {
     std::vector<std::string> open_names;
   };
   struct Rank {
-    std::map<std::string, Lane, std::less<>> lanes;
+    std::map<std::string, Lane, std::less<>> lanes;  // By tensor.
+    // Of calls without a name that are complete, by what such names have in common.
+    std::map<std::string, std::set<std::string>> idle;
     int64_t last_ns = 0;  // Relative to the start.
     int64_t clock_offset_ns = 0;
   };
 
   Lane& LaneOf(int rank, std::string_view name, std::vector<std::string>& records);
+  Lane& NewLane(int rank, std::string_view name, std::vector<std::string>& records);
+  // A lane whose call is complete, for the next one of its kind; null: there is none.
+  static Lane* TakeIdle(Rank& rank, const std::string& kind, std::string_view name);
   void FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,
                  std::vector<std::string>& records);
 

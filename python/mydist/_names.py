@@ -77,7 +77,8 @@ def restart_names(process_set: int | None = None) -> None:
 def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     """`name`, or the next automatic one of this call, e.g. "allreduce.noname.1".
 
-    The core knows their form (csrc/controller/call_number.h): they may be part of a frozen step.
+    The core knows their form (csrc/base/call_name.h): they may be part of a frozen step, and
+    share lanes of the timeline.
 
     Automatic names match between ranks when all ranks of a process set make their unnamed calls
     with it in one order; each set has its own, in which names have to be unique.

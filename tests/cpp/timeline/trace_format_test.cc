@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 
 #include "timeline/json_value.h"
 #include "timeline/trace_file.h"
@@ -134,6 +135,69 @@ TEST(TraceFormatTest, DepthAndLanesAreBounded) {
   }
   ASSERT_EQ(records.size(), 1U);  // No lane of its own any more.
   EXPECT_EQ(Parse(records)[0]["tid"].number, TraceFormat::kMaxLaneCount);
+}
+
+// The thread of each call's ENQUEUE, with what is shown there.
+class CallLanesTest : public ::testing::Test {
+ protected:
+  std::vector<JsonValue> Put(const std::string& lane, EventPhase phase, std::string_view name) {
+    std::vector<std::string> records;
+    format_.Format(0, {++time_ns_, 0, phase, lane, std::string(name), ""}, 0, records);
+    return Parse(records);
+  }
+  double Begin(const std::string& lane) {
+    const auto records = Put(lane, EventPhase::kBegin, event_name::kEnqueue);
+    EXPECT_EQ(records.back()["args"]["detail"].text, lane);
+    Put(lane, EventPhase::kEnd, event_name::kEnqueue);
+    return records.back()["tid"].number;
+  }
+  void Complete(const std::string& lane) { Put(lane, EventPhase::kInstant, event_name::kComplete); }
+
+  int64_t time_ns_ = 0;
+  TraceFormat format_{1, 0};
+};
+
+TEST_F(CallLanesTest, AreAsManyAsAreInFlight) {
+  EXPECT_EQ(Begin("allreduce.noname.1"), 1);
+  EXPECT_EQ(Begin("allreduce.noname.2"), 2);
+  Complete("allreduce.noname.1");
+  EXPECT_EQ(Begin("allreduce.noname.3"), 1);
+  EXPECT_EQ(Begin("allreduce.noname.4"), 3);
+  EXPECT_EQ(Begin("barrier.noname.1"), 4) << "of another kind";
+  for (const int number : {2, 3, 4}) Complete("allreduce.noname." + std::to_string(number));
+  for (int number = 5; number < 2000; number += 3) {
+    std::set<double> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.insert(Begin("allreduce.noname." + std::to_string(number + i)));
+    }
+    EXPECT_EQ(threads, (std::set<double>{1, 2, 3}));
+    for (int i = 0; i < 3; ++i) Complete("allreduce.noname." + std::to_string(number + i));
+  }
+}
+
+TEST_F(CallLanesTest, AreNamedByWhatCallsHaveInCommon) {
+  const auto records = Put("grouped.noname.17.1", EventPhase::kBegin, event_name::kEnqueue);
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(records[0]["args"]["name"].text, "grouped.noname.1");
+}
+
+// As those of SyncBatchNorm do, which keeps its number.
+TEST_F(CallLanesTest, MayBeUsedAgainByTheSameCall) {
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(Begin("x.noname.7"), 1);
+    EXPECT_EQ(Begin("x.noname.8"), 2);
+    Complete("x.noname.7");
+    Complete("x.noname.8");
+  }
+}
+
+TEST_F(CallLanesTest, OfPhasesAreThatOfTheCall) {
+  Begin("x.noname.1");
+  Begin("x.noname.2");
+  EXPECT_EQ(Put("x.noname.1", EventPhase::kBegin, "NEGOTIATE").back()["tid"].number, 1);
+  EXPECT_EQ(Put("x.noname.2", EventPhase::kBegin, "NEGOTIATE").back()["tid"].number, 2);
+  Complete("x.noname.2");
+  EXPECT_EQ(Put("x.noname.1", EventPhase::kEnd, "NEGOTIATE").back()["tid"].number, 1);
 }
 
 TEST(TraceFormatTest, TheLongestTextsFitIntoARecord) {
