@@ -42,7 +42,8 @@ std::optional<size_t> FreezePolicy::TakeFreeze(StepHistory& history, TimePoint n
   wait_begin_ = std::min(wait_begin_, now);
   if (freeze_after_ == 0 || freezes_left_ == 0 || is_frozen_ || thawed_count_ < has_thawed_.size())
     return std::nullopt;
-  const std::optional<size_t> length = history.FindStep(freeze_after_);
+  const size_t clear_repeats = freeze_after_ * std::min(patience_, kMostClear);
+  const std::optional<size_t> length = history.FindStep(freeze_after_, clear_repeats);
   if (!length || history.tensor_count() < patience_ * freeze_after_ * *length) return std::nullopt;
   is_frozen_ = true;
   --freezes_left_;

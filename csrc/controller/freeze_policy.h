@@ -32,6 +32,9 @@ class FreezePolicy {
 
  private:
   static constexpr size_t kMostPatience = 64;
+  // A run of fewer than so many times freeze_after_ equal calls is taken for as many steps a few
+  // times at most. More would keep jobs from freezing that do something else now and then.
+  static constexpr size_t kMostClear = 8;
   static constexpr int kGoodLife = 16;
 
   const size_t freeze_after_;

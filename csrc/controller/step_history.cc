@@ -52,13 +52,15 @@ uint64_t HashOf(const std::vector<Bucket>& buckets) {
   return hash.value();
 }
 
-void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement) {
+void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement, bool is_new) {
   if (least_repeats_ == 0) return;
   if (tensors_.size() == kMaxTensors) {
     tensors_.erase(tensors_.begin(), tensors_.begin() + std::ptrdiff_t{kMaxTensors / 2});
   }
   const std::optional<uint64_t> number = CallNumber(agreement->request);
-  Entry entry{number ? Unnumbered(*agreement) : agreement, number.value_or(0)};
+  Entry entry{agreement};
+  if (number && !is_new) kept_.insert(agreement.get());
+  if (number && is_new) entry = {Unnumbered(*agreement), *number, true};
   entry.begins_batch = std::exchange(batch_begins_, false);
   tensors_.push_back(std::move(entry));
   ++tensor_count_;
@@ -80,6 +82,8 @@ std::shared_ptr<const Agreement> StepHistory::Unnumbered(const Agreement& agreem
 // Every one of the repeats that has it would have it: with fewer than those it is in no step, and
 // nothing before it can be, as a step's repeats follow one another up to now.
 void StepHistory::Retire(const Agreement* agreement) {
+  // Most calls without a name are not in here, and would be looked for in vain in all of it.
+  if (kept_.erase(agreement) == 0 && CallNumber(agreement->request)) return;
   const auto is_it = [agreement](const Entry& entry) { return entry.agreement.get() == agreement; };
   const auto last = std::find_if(tensors_.rbegin(), tensors_.rend(), is_it);
   if (last == tensors_.rend()) return;
@@ -93,28 +97,33 @@ void StepHistory::Retire(const Agreement* agreement) {
 void StepHistory::Reset() {
   tensors_.clear();
   unnumbered_.clear();
+  kept_.clear();
   batch_begins_ = true;
   tensor_count_ = 0;
   next_look_ = 0;
 }
 
-std::optional<size_t> StepHistory::FindStep(size_t repeats) {
+std::optional<size_t> StepHistory::FindStep(size_t repeats, size_t clear_repeats) {
   constexpr uint64_t kLeastPause = 1;
   constexpr uint64_t kPart = 8;
+  constexpr uint64_t kPartOfWhatMayCome = 64;
   if (tensor_count_ < next_look_) return std::nullopt;
-  next_look_ = tensor_count_ + std::max<uint64_t>(kLeastPause, tensors_.size() / kPart);
-  const size_t length = FindPeriod(repeats);
+  const auto [length, may_come] = FindPeriod(repeats, clear_repeats);
+  const uint64_t part = may_come ? kPartOfWhatMayCome : kPart;
+  next_look_ = tensor_count_ + std::max<uint64_t>(kLeastPause, tensors_.size() / part);
   return length == 0 ? std::nullopt : std::optional<size_t>(length);
 }
 
 // The Z function of the history read backwards: for each distance, how far back it repeats
 // (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3).
-size_t StepHistory::FindPeriod(size_t repeats) const {
+StepHistory::Period StepHistory::FindPeriod(size_t repeats, size_t clear_repeats) const {
+  constexpr int kMostCutApart = 64;  // Each takes a look at all of the history.
+  int cut_apart = 0;
   const size_t count = tensors_.size();
   std::vector<size_t> repeated(count, 0);
   size_t left = 0;
   size_t right = 0;
-  for (size_t i = 1; i * repeats <= count; ++i) {
+  for (size_t i = 1; i * repeats <= count && cut_apart < kMostCutApart; ++i) {
     if (i < right) repeated[i] = std::min(right - i, repeated[i - left]);
     while (i + repeated[i] < count &&
            Latest(repeated[i]).agreement == Latest(i + repeated[i]).agreement) {
@@ -124,9 +133,21 @@ size_t StepHistory::FindPeriod(size_t repeats) const {
       left = i;
       right = i + repeated[i];
     }
-    if (repeated[i] >= (repeats - 1) * i && GrowEvenly(i, repeats)) return i;
+    if (repeated[i] < (repeats - 1) * i || !GrowEvenly(i, repeats)) continue;
+    if (!IsAlone(i, clear_repeats * i)) continue;
+    if (Latest(i - 1).begins_batch) return {i, false};
+    ++cut_apart;
   }
-  return 0;
+  return {0, cut_apart > 0};
+}
+
+bool StepHistory::IsAlone(size_t length, size_t count) const {
+  std::unordered_set<const Agreement*> step;
+  for (size_t i = 0; i < length; ++i) step.insert(Latest(i).agreement.get());
+  for (size_t i = length; i < std::min(count, tensors_.size()); ++i) {
+    if (!step.contains(Latest(i).agreement.get())) return false;
+  }
+  return true;
 }
 
 bool StepHistory::IsStep(size_t length, size_t repeats) const {
@@ -138,14 +159,14 @@ bool StepHistory::IsStep(size_t length, size_t repeats) const {
 }
 
 bool StepHistory::GrowEvenly(size_t length, size_t repeats) const {
-  for (size_t i = 0; i < length * (repeats - 1); ++i) {
+  for (size_t i = length; i < length * (repeats - 1); ++i) {
     if (Growth(i, length) != Growth(i % length, length)) return false;
   }
   return true;
 }
 
 std::shared_ptr<const Agreement> StepHistory::NextOf(const Entry& entry, uint64_t growth) {
-  if (!CallNumber(entry.agreement->request)) return entry.agreement;
+  if (!entry.is_numbered) return entry.agreement;
   return std::make_shared<const Agreement>(WithCallNumber(*entry.agreement, entry.number + growth));
 }
 

@@ -46,7 +46,8 @@ std::string End(int rank, int thread, int64_t time_ns, std::string_view name) {
          ",\"name\":" + JsonText(name, kMaxNameBytes) + "}";
 }
 
-std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& event) {
+std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& event,
+                  const std::string& detail) {
   char phase = 'B';
   std::string extra;
   if (event.phase == EventPhase::kInstant) {
@@ -56,8 +57,8 @@ std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& ev
     phase = 'X';
     extra = ",\"dur\":" + Microseconds(std::max<int64_t>(event.duration_ns, 0));
   }
-  if (!event.args.empty()) {
-    extra += ",\"args\":{\"detail\":" + JsonText(event.args, kMaxArgsBytes) + "}";
+  if (!detail.empty()) {
+    extra += ",\"args\":{\"detail\":" + JsonText(detail, kMaxArgsBytes) + "}";
   }
   return Opening(phase, rank, thread) + ",\"ts\":" + Microseconds(time_ns) + extra +
          ",\"name\":" + JsonText(event.name, kMaxNameBytes) + "}";
@@ -137,9 +138,9 @@ void TraceFormat::Format(int rank, const TimelineEvent& event, int64_t clock_off
     const auto own = state.lanes.find(event.lane);  // None: it is on the shared one.
     if (own != state.lanes.end()) state.idle[WithoutCallDigits(event.lane)].insert(event.lane);
   }
-  TimelineEvent shown = event;  // Which call it is its lane does not say.
-  if (is_call && shown.args.empty() && event.name == event_name::kEnqueue) shown.args = event.lane;
-  records.push_back(Start(rank, lane.thread, time_ns, shown));
+  // Which call it is its lane does not say.
+  const bool tells_call = is_call && event.args.empty() && event.name == event_name::kEnqueue;
+  records.push_back(Start(rank, lane.thread, time_ns, event, tells_call ? event.lane : event.args));
 }
 
 void TraceFormat::FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,

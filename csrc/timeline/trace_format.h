@@ -2,7 +2,8 @@
 // Owned by the TraceWriter, used by its thread. Keeps each lane well formed whatever was dropped on
 // the way: an end without its begin is left out, a begin without its end is ended with what is
 // around it or when the trace ends. Calls without a name take turns on a few lanes: each has
-// another name, and a lane of its own would be used once.
+// another name, and a lane of its own would be used once. That of one whose COMPLETE was
+// dropped is lost.
 #pragma once
 
 #include <cstdint>

@@ -36,9 +36,10 @@ def test_four_ranks_need_nothing_else(bare: dict[str, str]) -> None:
     expect_ranks(outcome.output, 4, "local")
 
 
-def test_ranks_train_as_with_all_plugins(bare: dict[str, str]) -> None:
+@pytest.mark.parametrize("np", [2, 4])
+def test_ranks_train_as_with_all_plugins(bare: dict[str, str], np: int) -> None:
     def losses(env: dict[str, str]) -> list[float]:
-        outcome = run(launcher_command(2, "local", TRAIN, "64", "6"), timeout=90, env=env)
+        outcome = run(launcher_command(np, "local", TRAIN, "64", "6"), timeout=90, env=env)
         (report,) = re.findall(r"TRAINED (\{.*\})", outcome.expect_success().output)
         trained = json.loads(report)
         assert trained["backend"] == "local"

@@ -67,8 +67,8 @@ class Mydist:
     def barrier(self) -> None:
         """See Implementation; counts the ranks that negotiate as well.
 
-        A sum of one number, whose name is always the same: unlike `md.barrier()` it leaves the
-        schedule as it is, so that calls after it may freeze as those of a training loop do.
+        A sum of one number, which tells that as well. The calls after it freeze with it, as those
+        of a training loop do.
         """
         frozen_steps = md.stats()["frozen_steps"]
         self._unsettled.fill_(frozen_steps == self._frozen_steps)

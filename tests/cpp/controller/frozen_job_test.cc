@@ -172,6 +172,40 @@ TEST_F(FrozenCallsTest, OneMoreThawsAndTheNumbersGoOn) {
   ExpectAllReadyInOrder();
 }
 
+// More in a row than steps that have to be alike: each looks like a step of its own at first.
+TEST_F(FrozenCallsTest, ManyInARowAreFoundOut) {
+  const auto step = [this] {
+    job_.AnnounceAll(MakeRequest("a"));
+    job_.RunUntilQuiet();
+    for (int call = 0; call < 11; ++call) {
+      AnnounceCall(kGlobalProcessSet);
+      job_.RunUntilQuiet();
+    }
+  };
+  for (int i = 0; i < 60; ++i) step();
+  const uint64_t messages = job_.MessagesSent();
+  const uint64_t steps = FrozenSteps();
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_EQ(job_.MessagesSent(), messages);
+  EXPECT_EQ(FrozenSteps(), steps + 20);
+  ExpectAllReadyInOrder();
+}
+
+// Alike, and in flight together.
+TEST_F(FrozenCallsTest, ABurstOfThemIsAStep) {
+  const auto step = [this] {
+    for (int call = 0; call < 3; ++call) AnnounceCall(kGlobalProcessSet);
+    job_.RunUntilQuiet();
+  };
+  for (int i = 0; i < 20; ++i) step();
+  const uint64_t messages = job_.MessagesSent();
+  const uint64_t steps = FrozenSteps();
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_EQ(job_.MessagesSent(), messages);
+  EXPECT_EQ(FrozenSteps(), steps + 20);
+  ExpectAllReadyInOrder();
+}
+
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.
 class FrozenLimitsTest : public ::testing::Test {
  protected:

@@ -77,6 +77,7 @@ def a_synchronous_step_with_deviations_is_right() -> None:
 def unnamed_collectives_in_flight_meet_those_of_the_same_number() -> None:
     """Also when some ranks have submitted all of them and others one, and a step has one more."""
     rank, size = mydist.rank(), mydist.size()
+    frozen = mydist.stats()["frozen_steps"]
     for step in range(400):
         count = 3 + (step % 97 == 50)
         mine = [torch.full((2,), float(rank + 10 * step + call)) for call in range(count)]
@@ -88,6 +89,8 @@ def unnamed_collectives_in_flight_meet_those_of_the_same_number() -> None:
         for call, result in enumerate(results):
             expected = float(size * (size - 1) // 2 + size * (10 * step + call))
             assert result.tolist() == [expected] * 2, (step, call, result)
+    stats = mydist.stats()
+    assert stats["thaws"] > 0 and stats["frozen_steps"] > frozen, stats
 
 
 @check(min_size=2)

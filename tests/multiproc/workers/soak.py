@@ -88,8 +88,11 @@ def main() -> None:
     def steps(count: int) -> None:
         for number in range(count):
             optimizer.zero_grad(set_to_none=number % 2 == 0)
-            model(inputs).pow(2).mean().backward()
+            loss = model(inputs).pow(2).mean()
+            loss.backward()
             optimizer.step()
+            md.allreduce(loss.detach())  # Without a name: another one in every step.
+            md.barrier()
             # A program that keeps gradients: those of one step stay while the next are made.
             kept[:] = [parameter.grad for parameter in model.parameters()] if number % 3 else []
             if options.varying:
