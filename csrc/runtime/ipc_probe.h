@@ -13,7 +13,8 @@ namespace mydist {
 
 struct IpcRivals {
   StreamSeat seat;
-  uint8_t* memory = nullptr;  // Of the device, for what is on the stream: kIpcHalfBytes.
+  uint8_t* memory = nullptr;  // Of the device, for what is on the stream: kIpcHalfBytes of any
+                              // content, which is lost.
   Collectives* over_ipc = nullptr;
   Collectives* otherwise = nullptr;
   Collectives* exchange = nullptr;  // Of the same ranks, for host memory.
