@@ -40,19 +40,22 @@ class Connector {
 
   Result<IpcConnection> Run() {
     if (port_ == nullptr) return Refuse(Status::Internal("its device has no such memory"));
-    MYDIST_ASSIGN_OR_RETURN(std::string why, Tell(Prepare()));
-    if (why.empty()) {
-      MYDIST_ASSIGN_OR_RETURN(why, Tell(OpenOthers()));
-    }
-    if (!why.empty()) {
-      // Nobody has launched anything.
-      if (parts_.own.memory != nullptr) port_->Recycle(parts_.own);
-      return IpcConnection{.link = nullptr, .why_not = std::move(why)};
-    }
+    Result<std::string> why = Tell(Prepare());
+    if (!why.ok() || !why->empty()) return GiveUp(std::move(why));
+    // After an error of this one others may be linked, and write to our board: it is not recycled.
+    MYDIST_ASSIGN_OR_RETURN(std::string why_not, Tell(OpenOthers()));
+    if (!why_not.empty()) return GiveUp(std::move(why_not));
     return IpcConnection{.link = std::make_shared<IpcLink>(std::move(parts_)), .why_not = ""};
   }
 
  private:
+  // No rank has launched anything, and none will.
+  Result<IpcConnection> GiveUp(Result<std::string> why) {
+    if (parts_.own.memory != nullptr) port_->Recycle(parts_.own);
+    if (!why.ok()) return why.status();
+    return IpcConnection{.link = nullptr, .why_not = *std::move(why)};
+  }
+
   Result<IpcConnection> Refuse(const Status& why) {
     MYDIST_ASSIGN_OR_RETURN(std::string text, Tell(why));
     return IpcConnection{.link = nullptr, .why_not = std::move(text)};

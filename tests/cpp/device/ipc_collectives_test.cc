@@ -210,6 +210,23 @@ TEST(IpcConnect, NeedsAPortOnEveryRank) {
   });
 }
 
+// Another rank is gone before it has told anything; so no rank has used the board.
+TEST(IpcConnect, KeepsNoBoardWhenTheOthersAreLost) {
+  FakeIpcHost host;
+  OnEveryRank(2, [&](Connection& connection) {
+    if (connection.rank == 1) {
+      connection.control.reset();
+      return;
+    }
+    FakeDevice device;
+    device.UseIpcPort(std::make_unique<FakeIpcPort>(&host, &device));
+    RankOrderedCollectives on_host(connection.transport.get());
+    const IpcRank rank{0, 2, device, ValueOf(device.CreateStream()), on_host};
+    for (int round = 0; round < 2; ++round) EXPECT_FALSE(rank.Connect().ok());
+  });
+  EXPECT_EQ(host.board_count(), 1);
+}
+
 // What the fake device is for: the kernel's tensor is used without an order.
 TEST(IpcOrder, MistakesAreFound) {
   FakeIpcHost host;
