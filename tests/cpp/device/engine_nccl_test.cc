@@ -67,6 +67,44 @@ TEST_P(EngineNccl, FusedAllreducesGoOverIt) {
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 3 * GetParam());
 }
 
+// Pieces of one buffer, as gradients are: nothing is copied, nothing launched but NCCL, and no host
+// waits. Those of the last rank lie apart, which is its own business.
+TEST_P(EngineNccl, NeighboursAreReducedWhereTheyLie) {
+  constexpr int64_t kCount = 600;
+  const std::vector<int64_t> ends = {1, 200, kCount};
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const std::vector<float> numbers = Numbers(kCount, rank.rank());
+    const bool lies_apart = rank.rank() + 1 == rank.size();
+    const GpuCaller::Tensor buffer = caller.Make(numbers);
+    std::vector<GpuCaller::Tensor> pieces;
+    std::vector<Submission> submissions;
+    for (int64_t begin = 0; const int64_t end : ends) {
+      GpuCaller::Tensor piece{.memory = {buffer.memory, buffer.memory.get() + begin * 4},
+                              .count = end - begin};
+      if (lies_apart) piece = caller.Make({numbers.begin() + begin, numbers.begin() + end});
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(end), piece));
+      pieces.push_back(piece);
+      begin = end;
+    }
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, lies_apart ? 2 : 0);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, lies_apart ? kCount * 4 : 0);
+    const std::vector<float> sums = SumOfNumbers(kCount, rank.size());
+    for (int64_t begin = 0; const GpuCaller::Tensor& piece : pieces) {
+      const std::vector<float> expected(sums.begin() + begin, sums.begin() + begin + piece.count);
+      EXPECT_EQ(caller.Read(piece), expected);
+      begin += piece.count;
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
 TEST_P(EngineNccl, WhatItCannotDoIsStaged) {
   GpuJob job(GetParam(), WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
