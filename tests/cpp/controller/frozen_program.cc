@@ -29,7 +29,8 @@ bool AsksForTheSame(const Request& a, const Request& b) {
 }  // namespace
 
 int TensorNamed(const std::string& name) {
-  return static_cast<int>(std::find(kNames.begin(), kNames.end(), name) - kNames.begin());
+  const auto* const found = std::find(kNames.begin(), kNames.end(), name.substr(0, name.find('.')));
+  return static_cast<int>(found - kNames.begin());
 }
 
 FrozenProgram::FrozenProgram(uint32_t seed) : random(seed) {
@@ -91,6 +92,7 @@ void FrozenProgram::DrawTensors() {
   for (int tensor = 0; tensor < tensors; ++tensor) {
     order.push_back(tensor);
     set_of[static_cast<size_t>(tensor)] = Draw(static_cast<int>(sets.size()));
+    is_unnamed[static_cast<size_t>(tensor)] = Draw(3) == 0;
   }
   set_of[kExtra] = Draw(static_cast<int>(sets.size()));
   // Sometimes a tensor comes twice in a step. The second one waits for the first.
@@ -99,6 +101,11 @@ void FrozenProgram::DrawTensors() {
   if (may_wait && Draw(4) == 0) order.push_back(Draw(tensors));
   std::shuffle(order.begin(), order.end(), random);
   deviating_tensor = order[static_cast<size_t>(Draw(static_cast<int>(order.size())))];
+}
+
+bool FrozenProgram::HasCallsWithoutName() const {
+  return std::any_of(order.begin(), order.end(),
+                     [&](int tensor) { return is_unnamed[static_cast<size_t>(tensor)]; });
 }
 
 bool FrozenProgram::DoAllDeviate() const {
@@ -179,7 +186,13 @@ void FrozenProgram::AddStep(int rank, int step, Style style) {
   if (turns_round && deviation == Deviation::kWaitsInOrder) style = Style::kEach;
   for (const int tensor : tensors) {
     if (tensor != kAddSet && !Has(tensor, rank)) continue;
-    mine.push_back({tensor, At(tensor, rank, step), style == Style::kEach});
+    Request request = At(tensor, rank, step);
+    if (is_unnamed[static_cast<size_t>(tensor)]) {
+      const auto calls_before = std::count_if(
+          mine.begin(), mine.end(), [tensor](const Call& call) { return call.tensor == tensor; });
+      request.name += ".noname." + std::to_string(calls_before + 1);
+    }
+    mine.push_back({tensor, std::move(request), style == Style::kEach});
   }
   if (style == Style::kStep && !mine.empty()) mine.back().waits = true;
 }

@@ -52,6 +52,7 @@ inline constexpr int kAddSet = 7;
 inline constexpr int kNameCount = 8;
 inline constexpr std::array<const char*, kNameCount> kNames = {"t0", "t1", "t2",    "t3",
                                                                "t4", "t5", "extra", "set"};
+// Also of a call without a name: "t3.noname.7" is the seventh of t3 on its rank.
 int TensorNamed(const std::string& name);
 
 // How a rank waits.
@@ -72,6 +73,7 @@ struct FrozenProgram {
   // Whether all members of its set that come to the n-th submission of this tensor ask for the
   // same.
   bool Agrees(int tensor, int n) const;
+  bool HasCallsWithoutName() const;
 
   std::mt19937 random;
   Deviation deviation;
@@ -85,9 +87,10 @@ struct FrozenProgram {
   int deviating_rank;                  // The first that does.
   std::vector<std::vector<int>> sets;  // By number; 0 is the job.
   std::array<int, kNameCount> set_of = {};
-  std::vector<int> order;                // Tensors of a step.
-  std::vector<std::vector<Call>> calls;  // By rank.
-  std::vector<size_t> stall_at;          // By rank: before this call; or never.
+  std::array<bool, kNameCount> is_unnamed = {};  // A call of it does not wait for the one before.
+  std::vector<int> order;                        // Tensors of a step.
+  std::vector<std::vector<Call>> calls;          // By rank.
+  std::vector<size_t> stall_at;                  // By rank: before this call; or never.
 
  private:
   int Draw(int count) { return static_cast<int>(random() % static_cast<uint32_t>(count)); }

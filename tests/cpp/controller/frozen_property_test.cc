@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "conformance/sanitizers.h"
+#include "controller/call_number.h"
 #include "controller/frozen_program.h"
 #include "controller/simulated_job.h"
 
@@ -32,7 +34,8 @@ constexpr const char* kCable = "a cable";
 struct Event {
   int set = 0;
   int tensor = 0;
-  int place = 0;  // Among those of its set in the batch.
+  std::string name;  // With the number of a call that has no name of its own.
+  int place = 0;     // Among those of its set in the batch.
   bool is_ready = false;
 
   bool operator==(const Event&) const = default;
@@ -53,10 +56,10 @@ class Runner {
     if (job_.HasCrashed(rank_) || has_left_) return;
     if (IsStopDue()) return Stop();
     const bool must_wait = waits_for_all_
-                               ? in_flight_count_ > 0
-                               : next_ < calls.size() && in_flight_[Tensor(calls[next_])];
+                               ? !in_flight_.empty()
+                               : next_ < calls.size() && in_flight_.contains(NameOf(calls[next_]));
     const bool is_over = next_ == calls.size();
-    const bool waits = must_wait || (is_over && in_flight_count_ > 0);
+    const bool waits = must_wait || (is_over && !in_flight_.empty());
     job_.coordinator(rank_).SetWaiting(waits, job_.now);
     if (waits || IsStalled()) return;
     waits_for_all_ = false;
@@ -70,7 +73,7 @@ class Runner {
   const std::vector<Event>& events() const { return events_; }
   // With all results, whatever became of the others afterwards.
   bool IsComplete() const {
-    return next_ == program_.calls[static_cast<size_t>(rank_)].size() && in_flight_count_ == 0 &&
+    return next_ == program_.calls[static_cast<size_t>(rank_)].size() && in_flight_.empty() &&
            !somebody_left_;
   }
   // What its callers were told that are left without a result.
@@ -91,6 +94,7 @@ class Runner {
 
  private:
   static size_t Tensor(const Call& call) { return static_cast<size_t>(call.tensor); }
+  static const std::string& NameOf(const Call& call) { return call.request.name; }
   bool Leaves() const { return program_.deviation == Deviation::kLeave; }
   // Whatever it waits for by then.
   bool IsStopDue() {
@@ -121,8 +125,7 @@ class Runner {
     Check(job_.coordinator(rank_).Announce({std::move(request)}, job_.now));
     job_.MarkDue(rank_);
     waits_for_all_ = call.waits;
-    in_flight_[Tensor(call)] = true;
-    ++in_flight_count_;
+    in_flight_.insert(NameOf(call));
     ++submitted_[Tensor(call)];
   }
 
@@ -154,8 +157,7 @@ class Runner {
         return;
       case ResponseKind::kDeparted:
         if (!std::exchange(somebody_left_, true)) first_departure_ = response;
-        in_flight_ = {};
-        in_flight_count_ = 0;
+        in_flight_.clear();
         if (!has_left_) Depart();
         return;
       case ResponseKind::kReady:
@@ -169,13 +171,10 @@ class Runner {
     const std::string& name = is_ready ? response.agreement->request.name : response.name;
     const int tensor = TensorNamed(name);
     const int set = program_.set_of[static_cast<size_t>(tensor)];
-    events_.push_back({set, tensor, places[static_cast<size_t>(set)]++, is_ready});
+    events_.push_back({set, tensor, name, places[static_cast<size_t>(set)]++, is_ready});
     // Who has joined takes part in what it has not submitted.
-    if (!std::exchange(in_flight_[static_cast<size_t>(tensor)], false)) {
-      if (!has_left_ && error_.empty()) error_ = "answered though not submitted: " + name;
-      return;
-    }
-    --in_flight_count_;
+    const bool is_own = in_flight_.erase(name) > 0;
+    if (!is_own && !has_left_ && error_.empty()) error_ = "answered though not submitted: " + name;
   }
 
   const FrozenProgram& program_;
@@ -191,8 +190,7 @@ class Runner {
   bool somebody_left_ = false;
   Response first_departure_;
   TimePoint stall_end_ = kNever;
-  std::array<bool, kNameCount> in_flight_ = {};
-  int in_flight_count_ = 0;
+  std::set<std::string> in_flight_;  // Names.
   std::array<int, kNameCount> submitted_ = {};
   std::vector<Event> events_;
   std::string error_;
@@ -258,7 +256,8 @@ struct Totals {
   std::array<uint64_t, size_t{2}* kDeviationCount> jobs = {};
   std::array<uint64_t, size_t{2}* kDeviationCount> frozen = {};  // Jobs that had frozen steps.
   std::array<uint64_t, size_t{2}* kDeviationCount> thawed = {};
-  uint64_t voted_between_hosts = 0;  // Jobs.
+  uint64_t voted_between_hosts = 0;   // Jobs.
+  uint64_t frozen_without_names = 0;  // Jobs that had frozen steps with calls without a name.
 };
 
 // A rank that died or left knows only how it began.
@@ -298,7 +297,9 @@ void ExpectErrorsOfSurvivors(const FrozenProgram& program, const std::vector<Run
 void ExpectErrorsOfMismatches(const FrozenProgram& program, const Runner& runner) {
   std::array<int, kNameCount> seen = {};
   for (const Event& event : runner.events()) {
-    const int n = seen[static_cast<size_t>(event.tensor)]++;
+    const int place = seen[static_cast<size_t>(event.tensor)]++;
+    const auto number = CallNumber(MakeRequest(event.name));
+    const int n = number ? static_cast<int>(*number) - 1 : place;
     EXPECT_EQ(event.is_ready, program.Agrees(event.tensor, n))
         << kNames[static_cast<size_t>(event.tensor)] << ", submission " << n;
   }
@@ -357,6 +358,7 @@ void RunJob(uint32_t seed, Totals& totals) {
   const size_t kind =
       static_cast<size_t>(program.deviation) + (program.DeviatesAlone() ? kDeviationCount : 0);
   totals.voted_between_hosts += votes > 0 ? 1 : 0;
+  totals.frozen_without_names += steps > 0 && program.HasCallsWithoutName() ? 1 : 0;
   ++totals.jobs[kind];
   totals.frozen[kind] += steps > 0 ? 1 : 0;
   totals.thawed[kind] += thaws > 0 ? 1 : 0;
@@ -373,6 +375,7 @@ TEST_P(FrozenPropertyTest, EveryTensorIsReducedOnceAndAlike) {
   }
   // Else the test would not be about what it says. A hundred seeds are too few to tell.
   if (kSeedsPerShard > 1000) EXPECT_GT(4 * totals.voted_between_hosts, kSeedsPerShard);
+  if (kSeedsPerShard > 1000) EXPECT_GT(4 * totals.frozen_without_names, kSeedsPerShard);
   for (size_t kind = 0; kind < totals.jobs.size() && kSeedsPerShard > 1000; ++kind) {
     const auto deviation = static_cast<Deviation>(kind % kDeviationCount);
     if (kind < kDeviationCount && IsOfOne(deviation)) continue;
