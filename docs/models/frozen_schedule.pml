@@ -3,6 +3,7 @@
      SET0, SET1   who takes part in tensor 0 and tensor 1: bit r = rank r
      AWAY         which ranks are on a second host: bit r = rank r
      STEPS        how often each tensor is submitted
+     BEFORE       how many steps lie behind all ranks already: the first freeze may come at once
      BREAKS       how many ranks vote BREAK for no reason the model knows (any deviation)
      WANTS        how many impatient ranks ask for a thaw after they have voted READY
      CRASHES      how many ranks die
@@ -23,6 +24,9 @@
 #endif
 #ifndef STEPS
 #define STEPS 2
+#endif
+#ifndef BEFORE
+#define BEFORE 0
 #endif
 #ifndef BREAKS
 #define BREAKS 1
@@ -117,7 +121,7 @@ inline Tell(kind, tensor) {
 
 active proctype Root() {
   byte ready[2];   /* Who is ready, bit by bit. */
-  byte decided[2];
+  byte decided[2] = BEFORE;
   byte thawed = 7; /* Who has left the frozen schedule. */
   bit is_frozen = 0;
   bit is_over = 0; /* Somebody has left: nothing becomes ready any more, and nothing freezes. */
