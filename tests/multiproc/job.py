@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parent.parent
 WORKERS = TESTS / "multiproc" / "workers"
 
@@ -130,15 +132,20 @@ class CheckResults:
         self._outcome = outcome
         self._problem = problem
         self._rows: dict[str, dict[int, str]] = {}
+        self._skipped: dict[str, dict[int, str]] = {}  # Reasons, of those that could not be.
         for rank in range(np):
             path = folder / f"rank{rank}.jsonl"
             lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             for line in lines:
                 row = json.loads(line)
                 self._rows.setdefault(row["check"], {})[rank] = row["traceback"]
+                if row["skipped"]:
+                    self._skipped.setdefault(row["check"], {})[rank] = row["skipped"]
 
     def expect_passed(self, name: str) -> None:
-        """Fails with every rank's traceback, or with how the job ended when there is none."""
+        """Fails with every rank's traceback, or with how the job ended when there is none. Skips
+        the test with its reason where the check could not be.
+        """
         by_rank = self._rows.get(name, {})
         report = [
             f"--- rank {rank} of {self._np}\n{text}" for rank, text in by_rank.items() if text
@@ -152,7 +159,12 @@ class CheckResults:
                 else ""
             )
             report.append(f"--- no result from ranks {missing}; {ended}")
+        skipped = self._skipped.get(name, {})
+        if skipped and len(skipped) < self._np:
+            report.append(f"--- not checked on all ranks: {skipped}")
         assert not report, "\n".join(report)
+        if skipped:
+            pytest.skip(skipped[0])
 
     def expect_clean_end(self) -> None:
         assert self._outcome is not None, self._problem

@@ -125,6 +125,12 @@ SUITES = {
 }
 
 
+class NotHereError(Exception):
+    """Raised by a check, with the reason, where what it is about cannot be seen: on all ranks
+    alike, so that its item is skipped and says why.
+    """
+
+
 @dataclass(frozen=True)
 class Check:
     """One check: its name, the function, and the smallest job it makes sense in."""

@@ -16,7 +16,7 @@ import torch
 import mydist
 from multiproc.checks.models import expect_equal_parameters
 from multiproc.cores import has_a_core_each
-from multiproc.registry import check
+from multiproc.registry import NotHereError, check
 
 # More than enough for ten equal steps, also when earlier checks have made the job wait longer.
 SETTLING_STEPS = 300
@@ -171,8 +171,10 @@ def a_synchronous_step_wakes_nobody() -> None:
     for long, which is another rank's doing or the machine's. That thread looks once a millisecond
     whether the series is over (WaitPolicy::linger).
     """
-    if mydist.local_size() < mydist.size() or not has_a_core_each():
-        return  # Then waiting ranks give way, or news comes through a thread of its own.
+    if mydist.local_size() < mydist.size():
+        raise NotHereError("news of other hosts comes through a thread of its own")
+    if not has_a_core_each():
+        raise NotHereError("no core for each rank for certain: ranks that wait give way")
     step, mine, punctual = synchronous_step(), [], []
     with on_a_core_of_its_own():
         for _ in range(SETTLING_STEPS):

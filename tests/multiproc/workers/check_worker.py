@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from multiproc.pretended_hosts import pretend_hosts
-from multiproc.registry import checks_of
+from multiproc.registry import NotHereError, checks_of
 
 import mydist as md
 
@@ -28,12 +28,15 @@ def main() -> None:
         for check in checks_of(suite):
             if check.min_size > md.size():
                 continue
-            started, text = time.monotonic(), ""
+            started, text, skipped = time.monotonic(), "", ""
             try:
                 check.function()
+            except NotHereError as reason:
+                skipped = str(reason)
             except Exception:
                 text = traceback.format_exc()
-            row = {"check": check.name, "traceback": text, "seconds": time.monotonic() - started}
+            seconds = time.monotonic() - started
+            row = {"check": check.name, "traceback": text, "skipped": skipped, "seconds": seconds}
             results.write(json.dumps(row) + "\n")
             results.flush()
     md.shutdown()
