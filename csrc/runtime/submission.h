@@ -65,7 +65,9 @@ struct Submission {
   NumbersCallback on_numbers;
   // Null in host memory, else not null.
   std::shared_ptr<DeviceOrder> order;
-  // Keeps the memory above alive; released before the handle completes.
+  // Keeps the memory above alive; the engine lets go of it before the handle completes. Not where
+  // something may still come to write there: after an error (base/late_writes.h), on a stream that
+  // goes on, and in an engine that Shutdown left behind, whose handles fail while it is stuck.
   std::shared_ptr<void> keep_alive;
 };
 
