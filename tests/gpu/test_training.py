@@ -45,10 +45,31 @@ def plain_losses(device: torch.device) -> list[float]:
     return losses_of(torch.optim.SGD(model.parameters(), lr=0.1), model, slice(None))
 
 
-def test_a_rank_alone_trains_as_plain_torch(job: torch.device) -> None:
-    model = make_model(job)
-    optimizer = md.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert losses_of(optimizer, model, slice(None)) == plain_losses(job)
+class RowModel(torch.nn.Module):
+    """Looks rows up in a table, by the signs of its inputs."""
+
+    def __init__(self, is_sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.table = torch.nn.Embedding(16, 6, sparse=is_sparse)
+        self.last = torch.nn.Linear(6, 5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        powers = torch.tensor([1, 2, 4, 8], device=inputs.device)
+        rows = ((inputs[:, :4] > 0) * powers).sum(1)
+        result: torch.Tensor = self.last(self.table(rows))
+        return result
+
+
+def test_a_rank_alone_trains_sparse_gradients_as_plain_torch_dense_ones(job: torch.device) -> None:
+    """A rank alone reduces nothing, but Adam takes no sparse gradients."""
+    model, plain = RowModel(is_sparse=True).to(job), RowModel(is_sparse=False).to(job)
+    optimizer = md.DistributedOptimizer(
+        torch.optim.Adam(model.parameters(), lr=0.1), sparse_as_dense=True
+    )
+    expected = losses_of(torch.optim.Adam(plain.parameters(), lr=0.1), plain, slice(None))
+    assert losses_of(optimizer, model, slice(None)) == pytest.approx(expected, rel=1e-5)
+    assert model.table.weight.grad is not None and model.table.weight.grad.device == job
 
 
 def train_on_two_ranks(device: str, buffer_views: bool) -> tuple[list[float], list[torch.Tensor]]:
