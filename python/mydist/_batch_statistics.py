@@ -1,7 +1,8 @@
 """Mean and variance of a batch that is spread over ranks, and normalization by them.
 
 One allgather in forward, one allreduce in backward, both of a few numbers per channel. The numbers
-are float64, whatever the batch is made of, and travel through CPU memory.
+are float64, whatever the batch is made of. Those of a batch on an NVIDIA GPU stay there, and the
+host does not wait for it: what it has to know, the number of values, travels by itself.
 """
 
 from __future__ import annotations
@@ -47,6 +48,17 @@ def _per_channel(values: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
     return values.reshape(1, -1, *[1] * (batch.dim() - 2))
 
 
+def _place_of_numbers(batch: torch.Tensor) -> torch.device:
+    """Collectives take them where they are if that is an NVIDIA GPU, else from the CPU."""
+    return batch.device if batch.device.type == "cuda" else torch.device("cpu")
+
+
+def _count_on_all_ranks(count: int, name: str, process_set: ProcessSet) -> int:
+    """The sum of all ranks' counts, known to the host without asking a GPU."""
+    mine = torch.tensor([count])
+    return int(allgather(mine, name=f"{name}.counts", process_set=process_set).sum())
+
+
 @torch.no_grad()
 def gather_statistics(batch: torch.Tensor, name: str, process_set: ProcessSet) -> BatchStatistics:
     """Statistics of all ranks' batches, the same bits on every rank. Blocks until all have called.
@@ -60,19 +72,24 @@ def gather_statistics(batch: torch.Tensor, name: str, process_set: ProcessSet) -
     """
     channels = batch.shape[1]
     count = batch.numel() // channels
-    mine = torch.zeros(1 + 2 * channels, dtype=torch.float64)
+    place = _place_of_numbers(batch)
+    mine = torch.zeros(1 + 2 * channels, dtype=torch.float64, device=place)
     if count > 0:
         wide = batch.to(compute_dtype(batch.dtype))
         variance, mean = torch.var_mean(wide, _other_dims(batch), correction=0)
-        mine[0] = count
-        mine[1:] = torch.cat([mean.double(), variance.double() * count]).cpu()
+        own_count = torch.full((1,), count, dtype=torch.float64, device=batch.device)
+        mine = torch.cat([own_count, mean.double(), variance.double() * count]).to(place)
     table = allgather(mine.unsqueeze(0), name=f"{name}.statistics", process_set=process_set)
-    counts, means, squares = table[:, :1], table[:, 1 : channels + 1], table[:, channels + 1 :]
-    total = max(float(counts.sum()), 1.0)  # Nobody has any value: all zeros.
+    counts, means, squares = table.split([1, channels, channels], dim=1)
+    total = counts.sum().clamp(min=1.0)  # Nobody has any value: all zeros.
     mean = (counts * means).sum(0) / total
     variance = (squares + counts * (means - mean).square()).sum(0) / total
+    if place.type == "cpu":
+        whole_count = int(counts.sum())
+    else:
+        whole_count = _count_on_all_ranks(count, name, process_set)
     device = batch.device
-    return BatchStatistics(int(counts.sum()), mean.to(device), variance.to(device))
+    return BatchStatistics(whole_count, mean.to(device), variance.to(device))
 
 
 class _Normalize(torch.autograd.Function):
@@ -108,10 +125,9 @@ class _Normalize(torch.autograd.Function):
         normal = (batch - _per_channel(mean, batch)) * _per_channel(scale, batch)
         dims = _other_dims(batch)
         own = torch.stack([gradient.sum(dims), (gradient * normal).sum(dims)])
+        numbers = own.double().to(_place_of_numbers(own))
         # Always, even when only weight and bias want a gradient: the other ranks may wait for it.
-        sums = allreduce(
-            own.double().cpu(), op=Sum, name=f"{name}.gradient", process_set=process_set
-        )
+        sums = allreduce(numbers, op=Sum, name=f"{name}.gradient", process_set=process_set)
         shift, stretch = (sums / max(count, 1)).to(own.device, own.dtype).unbind(0)
         slope = scale if weight is None else scale * weight
         centered = gradient - _per_channel(shift, batch) - normal * _per_channel(stretch, batch)

@@ -132,9 +132,10 @@ class SyncBatchNorm(_BatchNorm):
             batches.add_(1)
         if statistics.count == 0:
             return
-        weight = self.momentum
+        weight: float | torch.Tensor | None = self.momentum
         if weight is None:
-            weight = 0.0 if batches is None else 1.0 / float(batches)
+            # Where the count is: the host would have to wait for a GPU.
+            weight = 0.0 if batches is None else batches.double().reciprocal()
         for running, new in (
             (self.running_mean, statistics.mean),
             (self.running_var, statistics.unbiased_variance()),

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import mydist as md
 from mydist import _batch_statistics
@@ -151,32 +153,56 @@ def test_wrong_arguments() -> None:
         md.convert_sync_batchnorm(untyped([torch.nn.BatchNorm1d(3)]))
 
 
+class StaysOnTheGpu(TorchDispatchMode):
+    """Refuses what would make the host wait for a GPU: copies from and to it, and its values."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default, "asks for a value"
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+        assert len({tensor.device.type for tensor in tensors}) <= 1, f"{func} mixes devices"
+        return result
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_on_a_gpu_only_the_sums_leave_it(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+def test_nothing_leaves_a_gpu_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, momentum: float | None
 ) -> None:
     """Fake CUDA tensors have no values, but refuse what mixes devices, without any GPU."""
     sent: list[torch.Tensor] = []
+    counts: list[int] = []
 
-    def allreduce(tensor: torch.Tensor, **_: object) -> torch.Tensor:
+    def collective(tensor: torch.Tensor, op: object = None, **_: object) -> torch.Tensor:
         sent.append(tensor)
-        return tensor
+        return torch.cat([tensor, tensor]) if op is None else tensor.clone()
 
-    monkeypatch.setattr(_batch_statistics, "allreduce", allreduce)
+    def count_on_all_ranks(count: int, *_: object) -> int:
+        counts.append(count)
+        return 2 * count
+
+    monkeypatch.setattr(_batch_statistics, "allgather", collective)
+    monkeypatch.setattr(_batch_statistics, "allreduce", collective)
+    monkeypatch.setattr(_batch_statistics, "_count_on_all_ranks", count_on_all_ranks)
+    function, ctx = _batch_statistics._Normalize, SimpleNamespace()
+    ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
     with FakeTensorMode():
+        layer = md.SyncBatchNorm(3, momentum=momentum, device="cuda")
+        layer.running_mean = layer.running_var = None  # copy_ to them wants a real GPU
         batch = torch.empty(4, 3, 5, dtype=dtype, device="cuda")
         weight, bias = torch.empty(3, device="cuda"), torch.empty(3, device="cuda")
-        mean, variance = (torch.empty(3, dtype=torch.float64, device="cuda") for _ in range(2))
-        statistics = _batch_statistics.BatchStatistics(20, mean, variance)
-        ctx = SimpleNamespace()
-        ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
-        function = _batch_statistics._Normalize
-        output = function.forward(
-            ctx, batch, weight, bias, statistics, 1e-5, "layer", md.global_process_set
-        )
-        assert output.device.type == "cuda" and output.dtype == dtype
-        gradients = function.backward(ctx, output)[:3]
+        with StaysOnTheGpu():
+            statistics = _batch_statistics.gather_statistics(batch, "layer", md.global_process_set)
+            layer._track(statistics)
+            output = function.forward(
+                ctx, batch, weight, bias, statistics, 1e-5, "layer", md.global_process_set
+            )
+            gradients = function.backward(ctx, output)[:3]
+    assert (output.device.type, output.dtype) == ("cuda", dtype)
     for gradient, of in zip(gradients, (batch, weight, bias), strict=True):
         assert gradient is not None
         assert (gradient.device, gradient.dtype, gradient.shape) == (of.device, of.dtype, of.shape)
-    assert [tensor.device.type for tensor in sent] == ["cpu"]
+    assert [tensor.device.type for tensor in sent] == ["cuda", "cuda"]
+    assert counts == [20] and statistics.count == 40

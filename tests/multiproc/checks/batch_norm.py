@@ -13,6 +13,7 @@ import mydist as md
 from multiproc.checks.process_sets import added
 from multiproc.reference import expect_near, make
 from multiproc.registry import check
+from mydist._batch_statistics import _count_on_all_ranks
 
 CHANNELS = 3
 LOCAL: dict[int, Callable[..., torch.nn.Module]] = {
@@ -251,6 +252,13 @@ def the_gradient_of_a_frozen_input() -> None:
     for name in ("weight", "bias"):
         total = md.allreduce(ours.get_parameter(name).grad, op=md.Sum)
         expect_near(total, local.get_parameter(name).grad, 1e-10, name)
+
+
+@check()
+def the_count_that_travels_by_itself() -> None:
+    # As it does for batches on GPUs.
+    count = _count_on_all_ranks(md.rank() + 1, "layer", md.global_process_set)
+    assert count == md.size() * (md.size() + 1) // 2
 
 
 def expect_error(kind: type[Exception], call: Callable[[], object], *parts: str) -> None:
