@@ -12,6 +12,13 @@
 namespace mydist {
 namespace {
 
+// A chunk keeps a rank's staging pipeline full: less, and what overlaps there ends at each of ours.
+HierarchicalLimits LimitsFor(const HostGroups& groups, const StagingLimits& staging) {
+  HierarchicalLimits limits;
+  limits.chunk_bytes = groups.smallest() * staging.chunks_in_flight * staging.most_chunk_bytes;
+  return limits;
+}
+
 std::string NameOf(const DeviceMembers& members) {
   return "process set " + std::to_string(members.set->id);
 }
@@ -128,8 +135,9 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
   levels.new_memory = [seat = members.seat->on_stream] {
     return std::make_unique<DeviceMemory>(seat);
   };
+  const HierarchicalLimits limits = LimitsFor(groups, members.seat->staging->limits());
   return std::unique_ptr<Collectives>(
-      std::make_unique<Hierarchical>(std::move(groups), std::move(levels)));
+      std::make_unique<Hierarchical>(std::move(groups), std::move(levels), limits));
 }
 
 std::string DeviceChoice::Describe(const ProcessSet& set, int nccl_version) const {

@@ -194,6 +194,20 @@ TEST(EngineNcclHosts, HostsComeFirst) {
   EXPECT_GT(CallsOf(job, Kind::kReduce), 0);
 }
 
+// Each rank's part is staged in as many chunks as overlap, however many ranks share a host's work.
+TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
+  JobOptions hosts{.hosts = {"a", "a", "a", "a", "b", "b", "b", "b"}};
+  constexpr int64_t kCount = int64_t{16} << 20;  // 64 MiB.
+  GpuJob job(8, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Empty(kCount);
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    caller.Settle(tensor);
+    EXPECT_GE(job.device(rank.rank()).counts().most_fetches_in_flight, 4);
+  });
+}
+
 TEST(EngineNcclHosts, WhatHasNoTwoLevelsIsStagedThen) {
   JobOptions hosts{.hosts = {"a", "a", "b"}};
   GpuJob job(3, WithNccl(hosts));

@@ -65,6 +65,7 @@ struct DeviceCounts {
   int64_t operations = 0;  // By Enqueue.
   // The most copies at a time that were under way as far as the host knew.
   int64_t most_copies_in_flight = 0;
+  int64_t most_fetches_in_flight = 0;  // Of those, to pinned memory.
 };
 
 class FakeDevice final : public Device {
@@ -145,7 +146,8 @@ class FakeDevice final : public Device {
   Status Put(FakeStream& stream, Operation operation) MYDIST_REQUIRES(state_.mutex);
   Status HostUses(const MemoryRange& range, Use use, std::string_view what);
   Status CheckCopy(const Operation& copy) MYDIST_REQUIRES(state_.mutex);
-  void CountCopyInFlight(FakeStream& stream) MYDIST_REQUIRES(state_.mutex);
+  void CountInFlight(FakeStream& stream, std::vector<Access>& in_flight, int64_t& most)
+      MYDIST_REQUIRES(state_.mutex);
 
   Result<std::shared_ptr<uint8_t>> Give(MemoryKind kind, int64_t bytes);
   void TakeBack(const std::shared_ptr<FakeAllocation>& allocation);
@@ -162,6 +164,7 @@ class FakeDevice final : public Device {
   std::map<int, VectorClock> host_clocks_ MYDIST_GUARDED_BY(state_.mutex);
   int64_t operation_count_ MYDIST_GUARDED_BY(state_.mutex) = 0;
   std::vector<Access> copies_in_flight_ MYDIST_GUARDED_BY(state_.mutex);
+  std::vector<Access> fetches_in_flight_ MYDIST_GUARDED_BY(state_.mutex);
   std::optional<StreamHandle> captured_ MYDIST_GUARDED_BY(state_.mutex);
   std::string loss_ MYDIST_GUARDED_BY(state_.mutex);
   std::string violation_ MYDIST_GUARDED_BY(state_.mutex);

@@ -279,6 +279,7 @@ TEST_P(FakeDeviceTest, Counts) {
   EXPECT_EQ(counts.pinned_allocations, 2);
   EXPECT_EQ(counts.copies, 4);
   EXPECT_EQ(counts.most_copies_in_flight, 3);
+  EXPECT_EQ(counts.most_fetches_in_flight, 1);
   EXPECT_EQ(counts.records, 1);
   EXPECT_EQ(counts.waits, 1);
   EXPECT_EQ(counts.blocks, 1);

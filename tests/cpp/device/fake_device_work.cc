@@ -150,7 +150,10 @@ Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamH
   MYDIST_RETURN_IF_ERROR(CheckCopy(copy));
   ++counts_.copies;
   MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy)));
-  CountCopyInFlight(*stream);
+  CountInFlight(*stream, copies_in_flight_, counts_.most_copies_in_flight);
+  MYDIST_ASSIGN_OR_RETURN(const auto to, memory_.Find({target, bytes}));
+  if (to->kind != MemoryKind::kPinned) return Status::Ok();
+  CountInFlight(*stream, fetches_in_flight_, counts_.most_fetches_in_flight);
   return Status::Ok();
 }
 
@@ -169,13 +172,12 @@ Status FakeDevice::CheckCopy(const Operation& copy) {
   return Status::Ok();
 }
 
-void FakeDevice::CountCopyInFlight(FakeStream& stream) {
+// One more, the last that was put on `stream`.
+void FakeDevice::CountInFlight(FakeStream& stream, std::vector<Access>& in_flight, int64_t& most) {
   const VectorClock& host = ClockOfHost();
-  std::erase_if(copies_in_flight_,
-                [&](const Access& copy) { return host.Knows(copy.actor, copy.time); });
-  copies_in_flight_.push_back({nullptr, stream.actor(), stream.clock().TimeOf(stream.actor())});
-  counts_.most_copies_in_flight =
-      std::max(counts_.most_copies_in_flight, static_cast<int64_t>(copies_in_flight_.size()));
+  std::erase_if(in_flight, [&](const Access& copy) { return host.Knows(copy.actor, copy.time); });
+  in_flight.push_back({nullptr, stream.actor(), stream.clock().TimeOf(stream.actor())});
+  most = std::max(most, static_cast<int64_t>(in_flight.size()));
 }
 
 Status FakeDevice::Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
