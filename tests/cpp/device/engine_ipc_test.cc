@@ -13,6 +13,7 @@ namespace mydist {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectFusedSum;
 using testing::ExpectSum;
 using testing::FakeIpcHost;
 using testing::GpuCaller;
@@ -52,6 +53,15 @@ TEST(EngineIpc, TakesWhatIsSmall) {
     EXPECT_THAT(GpuFactOf(rank),
                 HasSubstr("from GPU to GPU up to 2016 KiB (MYDIST_GPU_IPC=on), else through host"));
   });
+}
+
+TEST(EngineIpc, FusedAllreducesGoOverIt) {
+  FakeIpcHost host;
+  GpuJob job(3, WithIpc(host, GpuIpcChoice::kOn, WithNccl()));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (int step = 0; step < 3; ++step) ExpectFusedSum(job, rank, caller);
+  });
+  EXPECT_TRUE(job.nccl().calls().empty());
 }
 
 TEST(EngineIpc, LeavesTheRestToNccl) {

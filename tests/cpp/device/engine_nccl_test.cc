@@ -12,6 +12,7 @@ namespace mydist {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectFusedSum;
 using testing::ExpectSum;
 using testing::FakeNcclCall;
 using testing::GpuCaller;
@@ -48,20 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EngineNccl, ::testing::Values(2, 3));
 TEST_P(EngineNccl, FusedAllreducesGoOverIt) {
   GpuJob job(GetParam(), WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    for (int step = 0; step < 3; ++step) {
-      std::vector<GpuCaller::Tensor> tensors;
-      std::vector<Submission> submissions;
-      for (const int64_t count : {5, 0, 1000, 70001}) {
-        tensors.push_back(caller.Make(Numbers(count, rank.rank())));
-        submissions.push_back(
-            caller.InPlace(OpKind::kAllreduce, "x" + std::to_string(count), tensors.back()));
-      }
-      const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
-      EXPECT_TRUE(status.ok()) << status.ToString();
-      for (const GpuCaller::Tensor& tensor : tensors) {
-        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(tensor.count, rank.size()));
-      }
-    }
+    for (int step = 0; step < 3; ++step) ExpectFusedSum(job, rank, caller);
     EXPECT_THAT(GpuFactOf(rank), HasSubstr("NCCL 2.32.3 (every rank has it"));
   });
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 3 * GetParam());
