@@ -124,22 +124,51 @@ TABLE = """161 tensors, 25,557,032 numbers
                                chunk  blk   copy µs   ours µs     GB/s     GB/s   ratio  host µs
 pack                               0    0      70.1      72.0     2900     2800    {ratio}     4.20
 pack, close together               0    0      70.1      99.0     2900     2000    0.70     4.20
+pack, × 1/8                        0    0      70.1      71.0     2900     2850    0.99     4.20
+pack to float16, × 1/8             0    0      70.1      71.0     2900     2850    {scaled}     4.20
 """
 
 
 @pytest.mark.parametrize(
-    ("ratio", "verdict"), [("0.97", "met"), ("0.90", "met"), ("0.71", "missed")]
+    ("plain", "scaled", "said"),
+    [
+        ("0.97", "0.98", "0.97 of the copy rate (pack), target 0.90: met"),
+        ("0.97", "0.90", "0.90 of the copy rate (pack to float16, × 1/8), target 0.90: met"),
+        ("0.71", "0.90", "0.71 of the copy rate (pack), target 0.90: missed"),
+        ("0.97", "0.89", "0.89 of the copy rate (pack to float16, × 1/8), target 0.90: missed"),
+    ],
 )
-def test_the_rate_of_packing_is_judged(check: Any, ratio: str, verdict: str) -> None:
-    said = check.read_packing(TABLE.format(ratio=ratio))
-    assert said == f"G1: {ratio} of the copy rate, target 0.90: {verdict}"
+def test_the_slowest_of_packing_scaling_casting_is_judged(
+    check: Any, plain: str, scaled: str, said: str
+) -> None:
+    assert check.read_packing(TABLE.format(ratio=plain, scaled=scaled)) == f"G1: {said}"
     assert check.read_packing("bench_convert: skipped") == "no row 'pack'"
+
+
+def test_an_nccl_that_was_brought_is_the_one_that_is_used(check: Any, tmp_path: Path) -> None:
+    def nccl_of_python() -> str | None:
+        steps = check.plan(tmp_path, True, tmp_path / "root", tmp_path / "site")
+        (step,) = [step for step in steps if step.name == "Python API on the GPU"]
+        return step.environment.get("MYDIST_NCCL_LIBRARY")
+
+    assert nccl_of_python() is None
+    library = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_text("library")
+    assert nccl_of_python() == str(library)
 
 
 def test_the_help_names_what_has_to_be_brought() -> None:
     command = [sys.executable, str(SCRIPT), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    for name in ("libgtest-dev", "libgloo-dev", "openmpi-bin", "nvidia-nccl-cu13", "--minutes"):
+    for name in (
+        "python3-dev",
+        "libgtest-dev",
+        "libgloo-dev",
+        "openmpi-bin",
+        "nvidia-nccl-cu13",
+        "--minutes",
+    ):
         assert name in told
 
 
