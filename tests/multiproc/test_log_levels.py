@@ -38,9 +38,9 @@ LINE = re.compile(r"mydist ([A-Z]+) .*")
 
 def log_of(level: str, attach: str = "auto") -> list[str]:
     """All lines that mydist has written of a job of two ranks."""
-    env = {"MYDIST_SHARED_MEMORY": "1", "MYDIST_CROSS_MEMORY_ATTACH": attach}
-    env |= {"MYDIST_LOG_LEVEL": level, "MYDIST_CONTROLLER": "auto"}
-    output = launch(NP, "local", "-c", JOB, env=env).expect_success().output
+    env = {"MYDIST_SHARED_MEMORY": "1", "MYDIST_LOG_LEVEL": level, "MYDIST_CONTROLLER": "auto"}
+    flags = ("--cross-memory-attach", attach)
+    output = launch(NP, "local", "-c", JOB, env=env, flags=flags).expect_success().output
     return [found[0] for found in LINE.finditer(output)]
 
 
