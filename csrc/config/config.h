@@ -46,7 +46,8 @@ struct MYDIST_EXPORT Config {
   ControllerChoice controller = ControllerChoice::kAuto;
   // MYDIST_NETWORK_INTERFACES: comma-separated names, first usable wins; empty = by route.
   std::vector<std::string> network_interfaces;
-  // MYDIST_HIERARCHICAL_ALLREDUCE: hosts first, then between them; unset = as shared_memory.
+  // MYDIST_HIERARCHICAL_ALLREDUCE: hosts first, then between them; unset = as shared_memory, for
+  // tensors on GPUs where a host has several ranks.
   std::optional<bool> hierarchical_allreduce;
   // MYDIST_SHARED_MEMORY: ranks of one host talk and reduce through shared memory.
   bool shared_memory = true;

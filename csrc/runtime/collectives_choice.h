@@ -31,11 +31,11 @@ class CollectivesChoice {
   // See CollectivesFactory (runtime/executor.h).
   std::vector<std::unique_ptr<Collectives>> Make(Transport* transport,
                                                  const std::vector<int>& ranks) const;
+
+ private:
   // The hosts of these ranks, where they are to be gone through first; the same on all ranks.
   // Nothing when there are no two levels, or only one is wanted.
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
-
- private:
   HostGroups GroupsOf(const std::vector<int>& ranks) const;
   // Null when the ranks do not all share memory with us.
   std::unique_ptr<Collectives> SharingMemory(const std::vector<int>& ranks) const;

@@ -50,6 +50,25 @@ DeviceRecord DeviceChoice::OwnRecord(const DeviceSeat& seat) const {
                            .why_not = version.ok() ? "" : version.status().message()});
 }
 
+// Not as for host memory: NCCL shares none, and with one rank on each host there still is a choice.
+std::optional<HostGroups> DeviceChoice::TwoLevels(const std::vector<int>& ranks) const {
+  const std::optional<bool>& asked = sources_.config->hierarchical_allreduce;
+  if (!asked.value_or(true)) return std::nullopt;
+  HostGroups groups = MakeHostGroups(sources_.topology->hosts, ranks, sources_.topology->rank);
+  const bool has = asked.has_value() ? groups.host_count() > 1 : groups.HasTwoLevels();
+  return has ? std::optional(std::move(groups)) : std::nullopt;
+}
+
+// With one rank on each host the way between hosts is all there is of two levels.
+NcclChoice DeviceChoice::NcclFor(std::span<const DeviceRecord> records,
+                                 const std::vector<int>& ranks) const {
+  const std::optional<HostGroups> groups = TwoLevels(ranks);
+  if (groups && !groups->HasTwoLevels()) {
+    return {0, "MYDIST_HIERARCHICAL_ALLREDUCE=1, and each host has one rank"};
+  }
+  return ChooseNccl(records, ranks);
+}
+
 Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const {
   const std::vector<int>& ranks = members.set->ranks;
   if (ranks.size() == 1) {
@@ -61,8 +80,7 @@ Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const 
   MYDIST_RETURN_IF_ERROR(members.on_host->Allgather(&own, records.data(), byte_counts));
   std::vector<std::string> hosts;
   for (const int rank : ranks) hosts.push_back(sources_.topology->hosts[static_cast<size_t>(rank)]);
-  return DeviceAgreement{.nccl = ChooseNccl(records, ranks),
-                         .ipc = ChooseIpc(records, ranks, hosts)};
+  return DeviceAgreement{.nccl = NcclFor(records, ranks), .ipc = ChooseIpc(records, ranks, hosts)};
 }
 
 Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members) const {
@@ -92,7 +110,7 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::Link(const DevicePeers& peers
 Result<DeviceParts> DeviceChoice::MakeOverNccl(const DeviceMembers& members) const {
   DeviceParts parts;
   std::unique_ptr<Collectives> over_nccl;
-  if (auto groups = sources_.on_host->TwoLevels(members.set->ranks)) {
+  if (auto groups = TwoLevels(members.set->ranks)) {
     MYDIST_ASSIGN_OR_RETURN(over_nccl, HostsFirst(members, *std::move(groups), parts));
   } else {
     MYDIST_ASSIGN_OR_RETURN(over_nccl, Link(PeersOf(members), parts));
@@ -144,9 +162,8 @@ std::string DeviceChoice::Describe(const ProcessSet& set, int nccl_version) cons
   if (set.size() == 1) return "where they lie";
   if (nccl_version == 0) return "through host memory";
   const std::string name = "NCCL " + NcclVersionText(nccl_version);
-  return sources_.on_host->TwoLevels(set.ranks)
-             ? name + " inside each host, through host memory between hosts"
-             : name;
+  return TwoLevels(set.ranks) ? name + " inside each host, through host memory between hosts"
+                              : name;
 }
 
 }  // namespace mydist

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "runtime/collectives_choice.h"
 #include "runtime/device_agreement.h"
 #include "runtime/device_seats.h"
+#include "world/host_groups.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 
@@ -75,6 +78,9 @@ class DeviceChoice {
 
  private:
   DeviceRecord OwnRecord(const DeviceSeat& seat) const;
+  // The hosts of these ranks, where NCCL is not to leave them; the same on all ranks.
+  std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
+  NcclChoice NcclFor(std::span<const DeviceRecord> records, const std::vector<int>& ranks) const;
   Result<std::unique_ptr<Collectives>> Link(const DevicePeers& peers, DeviceParts& parts) const;
   Result<std::unique_ptr<Collectives>> HostsFirst(const DeviceMembers& members, HostGroups groups,
                                                   DeviceParts& parts) const;

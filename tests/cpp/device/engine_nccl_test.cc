@@ -226,6 +226,26 @@ TEST(EngineNcclHosts, OrWithOneRankOnEachHost) {
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
 }
 
+TEST(EngineNcclHosts, NotEvenThereIfTwoLevelsAreAskedFor) {
+  JobOptions hosts{.hosts = {"a", "b"}};
+  hosts.config.hierarchical_allreduce = true;
+  GpuJob job(2, WithNccl(hosts));
+  ExpectStaged(job, HasSubstr("MYDIST_HIERARCHICAL_ALLREDUCE=1, and each host has one rank"));
+}
+
+// It is not what NCCL shares inside a host.
+TEST(EngineNcclHosts, SharedMemoryHasNoSay) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
+  hosts.config.shared_memory = false;
+  GpuJob job(4, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 70001);
+    EXPECT_THAT(GpuFactOf(rank),
+                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
+}
+
 Submission Transfer(GpuCaller& caller, const std::string& name, const GpuCaller::Tensor& tensor) {
   Submission submission = caller.InPlace(OpKind::kSendReceive, name, tensor);
   submission.request.ranks = {0, 1};
