@@ -100,7 +100,7 @@ def test_room_for_no_file_is_said_with_figures() -> None:
     assert "gloo" not in missing_backends()
     report, (warning,) = train(2, "8m,nr_inodes=1")
     assert re.search(
-        r"no shared memory in /dev/shm: cannot make a file of \d{5,} bytes, free 8388608 but for "
+        r"no shared memory in /dev/shm: needed \d{5,} bytes, free 8388608 but for "
         r"the number of files \(inodes\): No space left on device",
         warning,
     ), warning

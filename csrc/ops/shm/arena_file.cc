@@ -61,9 +61,14 @@ int OpenPeersDescriptor(const std::string& path) {
   return descriptor;
 }
 
+std::string NeededAndFree(const std::string& directory, int64_t bytes) {
+  return "needed " + std::to_string(bytes) + " bytes, free " +
+         std::to_string(ArenaFile::RoomOf(directory).free_bytes);
+}
+
 Status NoRoom(const std::string& directory, int64_t bytes, int error) {
-  return SystemError(directory + " has no room for shared memory: needed " + std::to_string(bytes) +
-                         " bytes, free " + std::to_string(ArenaFile::RoomOf(directory).free_bytes) +
+  return SystemError(directory +
+                         " has no room for shared memory: " + NeededAndFree(directory, bytes) +
                          " (in a container, enlarge it with --shm-size)",
                      error);
 }
@@ -116,13 +121,10 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& dir
     return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
   }
   const int error = errno;
-  std::string problem = "no shared memory in " + directory;
-  if (error == ENOSPC) {  // Of bytes Populate would tell.
-    problem += ": cannot make a file of " + std::to_string(bytes) + " bytes, free " +
-               std::to_string(RoomOf(directory).free_bytes) +
-               " but for the number of files (inodes)";
-  }
-  return SystemError(problem, error);
+  // Of bytes Populate would tell.
+  const char* const but = error == ENOSPC ? " but for the number of files (inodes)" : "";
+  return SystemError(
+      "no shared memory in " + directory + ": " + NeededAndFree(directory, bytes) + but, error);
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Populate(std::shared_ptr<ArenaFile> file,
@@ -143,9 +145,11 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
   const int descriptor =
       in_proc ? OpenPeersDescriptor(path) : open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) {
-    return SystemError("the shared memory of this host's other ranks is not in " + directory +
-                           " here (containers that do not share it?)",
-                       errno);
+    const int error = errno;
+    return SystemError(
+        "the shared memory of this host's other ranks is not in " + directory +
+            " here (containers that do not share it?): " + NeededAndFree(directory, bytes),
+        error);
   }
   std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory));
   struct stat info {};
