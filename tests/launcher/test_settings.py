@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mydist.launcher.environment import inherited_environment
 from mydist.launcher.flags import FLAGS, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
@@ -16,6 +17,14 @@ from mydist.launcher.settings import default_num_proc, make_job_spec
 def make(*arguments: str, env: dict[str, str] | None = None) -> JobSpec:
     parsed = parse_flags([*arguments, "train.py", "--lr", "-np", "9"])
     return make_job_spec(parsed.values, parsed.command, env or {})
+
+
+def test_ranks_inherit_every_variable_that_has_a_flag() -> None:
+    variables = {flag.variable: "x" for flag in FLAGS if flag.variable is not None}
+    assert len(variables) > 10
+    assert inherited_environment(variables) == variables
+    left_by_another_job = {"MYDIST_CROSS_RANK": "1", "MYDIST_LOCAL_SIZE": "2", "PMI_RANK": "0"}
+    assert inherited_environment(left_by_another_job) == {}
 
 
 def test_command_is_taken_verbatim() -> None:
