@@ -127,7 +127,7 @@ class Negotiator {
 
   // Applying.
   Response& Respond(ResponseKind kind);
-  Status ApplyReady(const std::shared_ptr<const Agreement>& agreement, bool is_new);
+  Status ApplyReady(const std::shared_ptr<const Agreement>& agreement);
   Status ApplyReadySlot(uint32_t slot);
   Status ApplyAgreement(const std::shared_ptr<const Agreement>& agreement);
   Status ApplyInvalidate(uint32_t slot);

@@ -55,9 +55,9 @@ void Negotiator::ApplyBoundary(TimePoint now) {
   }
 }
 
-Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement, bool is_new) {
+Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement) {
   const std::optional<Request> own = own_.Answer(agreement->request.name);
-  stream_->history.Add(agreement, is_new);
+  stream_->history.Add(agreement);
   if (!vertex_.is_member || !TakesPart(agreement->request, vertex_.rank)) {
     // That a set is gone concerns everybody.
     if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
@@ -88,7 +88,7 @@ Status Negotiator::ApplyReadySlot(uint32_t slot) {
                             " as ready, which is empty");
   }
   cache_.Touch(slot);
-  return ApplyReady(agreement, /*is_new=*/false);
+  return ApplyReady(agreement);
 }
 
 Status Negotiator::ApplyAgreement(const std::shared_ptr<const Agreement>& agreement) {
@@ -99,7 +99,7 @@ Status Negotiator::ApplyAgreement(const std::shared_ptr<const Agreement>& agreem
     cache_.Assign(*slot, agreement, stream_->position);
   }
   if (agreement->request.op == OpKind::kRemoveProcessSet) closed_ = true;
-  MYDIST_RETURN_IF_ERROR(ApplyReady(agreement, /*is_new=*/true));
+  MYDIST_RETURN_IF_ERROR(ApplyReady(agreement));
   if (!slot) stream_->history.Reset();  // Never comes again, whatever its number.
   return Status::Ok();
 }

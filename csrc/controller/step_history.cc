@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -52,15 +53,14 @@ uint64_t HashOf(const std::vector<Bucket>& buckets) {
   return hash.value();
 }
 
-void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement, bool is_new) {
+void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement) {
   if (least_repeats_ == 0) return;
   if (tensors_.size() == kMaxTensors) {
     tensors_.erase(tensors_.begin(), tensors_.begin() + std::ptrdiff_t{kMaxTensors / 2});
   }
   const std::optional<uint64_t> number = CallNumber(agreement->request);
   Entry entry{agreement};
-  if (number && !is_new) kept_.insert(agreement.get());
-  if (number && is_new) entry = {Unnumbered(*agreement), *number, true};
+  if (number) entry = {Unnumbered(*agreement), *number, true};
   entry.begins_batch = std::exchange(batch_begins_, false);
   tensors_.push_back(std::move(entry));
   ++tensor_count_;
@@ -68,22 +68,24 @@ void StepHistory::Add(const std::shared_ptr<const Agreement>& agreement, bool is
 
 std::shared_ptr<const Agreement> StepHistory::Unnumbered(const Agreement& agreement) {
   Agreement common = WithCallNumber(agreement, 0);
-  const auto [begin, end] = unnumbered_.equal_range(common.request.name);
+  Fnv hash;
+  AddAgreement(hash, common);
+  const auto [begin, end] = unnumbered_.equal_range(hash.value());
   const auto known = std::find_if(begin, end, [&common](const auto& entry) {
     return entry.second->request == common.request && entry.second->first_dims == common.first_dims;
   });
   if (known != end) return known->second;
   if (unnumbered_.size() == kMaxUnnumbered) Reset();
   const auto added = std::make_shared<const Agreement>(std::move(common));
-  unnumbered_.emplace(added->request.name, added);
+  unnumbered_.emplace(hash.value(), added);
   return added;
 }
 
 // Every one of the repeats that has it would have it: with fewer than those it is in no step, and
 // nothing before it can be, as a step's repeats follow one another up to now.
 void StepHistory::Retire(const Agreement* agreement) {
-  // Most calls without a name are not in here, and would be looked for in vain in all of it.
-  if (kept_.erase(agreement) == 0 && CallNumber(agreement->request)) return;
+  // It is not in here, and would be looked for in vain in all of it.
+  if (CallNumber(agreement->request)) return;
   const auto is_it = [agreement](const Entry& entry) { return entry.agreement.get() == agreement; };
   const auto last = std::find_if(tensors_.rbegin(), tensors_.rend(), is_it);
   if (last == tensors_.rend()) return;
@@ -97,7 +99,6 @@ void StepHistory::Retire(const Agreement* agreement) {
 void StepHistory::Reset() {
   tensors_.clear();
   unnumbered_.clear();
-  kept_.clear();
   batch_begins_ = true;
   tensor_count_ = 0;
   next_look_ = 0;
@@ -117,13 +118,12 @@ std::optional<size_t> StepHistory::FindStep(size_t repeats, size_t clear_repeats
 // The Z function of the history read backwards: for each distance, how far back it repeats
 // (Gusfield, Algorithms on Strings, Trees, and Sequences, 1997, section 1.3).
 StepHistory::Period StepHistory::FindPeriod(size_t repeats, size_t clear_repeats) const {
-  constexpr int kMostCutApart = 64;  // Each takes a look at all of the history.
-  int cut_apart = 0;
+  bool may_come = false;
   const size_t count = tensors_.size();
   std::vector<size_t> repeated(count, 0);
   size_t left = 0;
   size_t right = 0;
-  for (size_t i = 1; i * repeats <= count && cut_apart < kMostCutApart; ++i) {
+  for (size_t i = 1; i * repeats <= count; ++i) {
     if (i < right) repeated[i] = std::min(right - i, repeated[i - left]);
     while (i + repeated[i] < count &&
            Latest(repeated[i]).agreement == Latest(i + repeated[i]).agreement) {
@@ -133,12 +133,24 @@ StepHistory::Period StepHistory::FindPeriod(size_t repeats, size_t clear_repeats
       left = i;
       right = i + repeated[i];
     }
-    if (repeated[i] < (repeats - 1) * i || !GrowEvenly(i, repeats)) continue;
-    if (!IsAlone(i, clear_repeats * i)) continue;
-    if (Latest(i - 1).begins_batch) return {i, false};
-    ++cut_apart;
+    if (repeated[i] < (repeats - 1) * i) continue;
+    const bool is_whole = IsWhole(i, repeats);
+    if (!is_whole && may_come) continue;  // Before what takes a look at all of the history.
+    if (!GrowEvenly(i, repeats) || !IsAlone(i, clear_repeats * i)) continue;
+    if (is_whole) return {i, false};
+    may_come = true;
   }
-  return {0, cut_apart > 0};
+  return {0, may_come};
+}
+
+bool StepHistory::IsWhole(size_t length, size_t repeats) const {
+  for (size_t i = 0; i < length; ++i) {
+    if (!Latest(i).is_numbered) return true;
+  }
+  for (size_t repeat = 1; repeat <= repeats; ++repeat) {
+    if (!Latest(repeat * length - 1).begins_batch) return false;
+  }
+  return true;
 }
 
 bool StepHistory::IsAlone(size_t length, size_t count) const {

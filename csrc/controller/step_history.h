@@ -1,8 +1,8 @@
 // StepHistory: what the stream has made ready lately, and whether it repeats itself. Pure.
 // Part of the StreamState, hence equal on all ranks at the same position. A step is the shortest
 // sequence of agreements that has come several times in a row; equal means the very same agreement,
-// that is, the same cache slot, not assigned again in between. Or, of calls without a name, which
-// come once, one that differs in its number only, by as much from each step to the next.
+// that is, the same cache slot, not assigned again in between. Or, of calls without a name, one
+// that differs in its number only, by as much from each step to the next.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "controller/response.h"
@@ -41,8 +39,7 @@ class StepHistory {
   // going to be looked for.
   void Enable(size_t least_repeats) { least_repeats_ = std::max<size_t>(least_repeats, 2); }
 
-  // `is_new`: it has not been in a slot before. One that has keeps its number, if it has one.
-  void Add(const std::shared_ptr<const Agreement>& agreement, bool is_new);
+  void Add(const std::shared_ptr<const Agreement>& agreement);
   // The agreement never comes again: if it came fewer than `least_repeats` times, drops it and what
   // was before, which cannot be a part of a step any more. Without this a job whose shapes change
   // from step to step would fill the history with what nobody else keeps.
@@ -55,9 +52,9 @@ class StepHistory {
   uint64_t tensor_count() const { return tensor_count_; }
   // How many tensors the step has that has come `repeats` (>= 2) times up to now, while for
   // `clear_repeats` times its length nothing came but its tensors: a run of equal calls within a
-  // step is none. It begins with a batch: of calls that are in flight together one alone is none,
-  // either. Looks only now and then, so that all the looking costs little; to be called at the end
-  // of batches.
+  // step is none. One of calls without a name only begins with a batch each time: of those that are
+  // in flight together, which names cannot be, one alone is none, either. Looks only now and then,
+  // so that all the looking costs little; to be called at the end of batches.
   std::optional<size_t> FindStep(size_t repeats, size_t clear_repeats);
   std::optional<size_t> FindStep(size_t repeats) { return FindStep(repeats, repeats); }
 
@@ -89,15 +86,16 @@ class StepHistory {
   bool IsAlone(size_t length, size_t count) const;
   struct Period {
     size_t length = 0;      // 0: none.
-    bool may_come = false;  // There would be one, if it began with a batch.
+    bool may_come = false;  // There would be one, if it began with a batch each time.
   };
+  // Whether the last `length` tensors may be a step as far as batches go.
+  bool IsWhole(size_t length, size_t repeats) const;
   Period FindPeriod(size_t repeats, size_t clear_repeats) const;
 
   size_t least_repeats_ = 0;  // 0: not enabled.
   std::vector<Entry> tensors_;
-  // What calls with a number have in common; keys live in the agreements.
-  std::unordered_multimap<std::string_view, std::shared_ptr<const Agreement>> unnumbered_;
-  std::unordered_set<const Agreement*> kept_;  // Those that have a number and keep it.
+  // What calls with a number have in common, by its hash.
+  std::unordered_multimap<uint64_t, std::shared_ptr<const Agreement>> unnumbered_;
   bool batch_begins_ = true;
   uint64_t tensor_count_ = 0;
   uint64_t next_look_ = 0;  // At this tensor_count_.

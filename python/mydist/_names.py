@@ -74,6 +74,16 @@ def restart_names(process_set: int | None = None) -> None:
         del _counters[key]
 
 
+def resolve_kept_name(kind: str, process_set: int = 0) -> str:
+    """A name for an object that keeps it, e.g. "sync_batch_norm.object.1".
+
+    Of another form than those of calls, which the core takes for the same but for their number:
+    two objects are not the same.
+    """
+    numbers = _counters.setdefault((process_set, f"{kind}.object"), _Numbers())
+    return f"{kind}.object.{numbers.take()}"
+
+
 def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     """`name`, or the next automatic one of this call, e.g. "allreduce.noname.1".
 

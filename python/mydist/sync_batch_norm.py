@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from ._arguments import check_process_set
 from ._batch_statistics import BatchStatistics, gather_statistics, normalize
-from ._names import resolve_name
+from ._names import resolve_kept_name
 from .process_set import ProcessSet, global_process_set
 
 __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
@@ -90,7 +90,7 @@ class SyncBatchNorm(_BatchNorm):
         if self.process_set.size() == 1:
             return self._alone(input)
         if self._call_name is None:
-            self._call_name = resolve_name("sync_batch_norm", None, set_id)
+            self._call_name = resolve_kept_name("sync_batch_norm", set_id)
         call = (self._call_name, self.process_set)
         statistics = gather_statistics(input, *call)
         if statistics.count == 1:

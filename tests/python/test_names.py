@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist._names import Submitting, resolve_name, restart_names
+from mydist._names import Submitting, resolve_kept_name, resolve_name, restart_names
 
 pytestmark = pytest.mark.usefixtures("job")
 
@@ -14,6 +14,12 @@ pytestmark = pytest.mark.usefixtures("job")
 @pytest.fixture(autouse=True)
 def numbers_from_one() -> None:
     restart_names()
+
+
+def test_a_name_that_is_kept_has_not_the_form_of_a_call() -> None:
+    assert [resolve_kept_name("layer") for _ in range(2)] == ["layer.object.1", "layer.object.2"]
+    restart_names()
+    assert resolve_kept_name("layer") == "layer.object.1"
 
 
 def test_a_refused_call_gives_its_number_back() -> None:

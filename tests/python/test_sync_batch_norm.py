@@ -111,7 +111,7 @@ def test_a_lazy_layer_is_refused() -> None:
 @pytest.mark.usefixtures("job")
 def test_copies_work_alone() -> None:
     layer = md.SyncBatchNorm(3)
-    layer._call_name = "sync_batch_norm.noname.7"
+    layer._call_name = "sync_batch_norm.object.7"
     for made in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert made._call_name is None and made.process_set is layer.process_set
         assert made.weight is not layer.weight

@@ -320,7 +320,7 @@ class FreezePolicyTest : public ::testing::Test {
   FreezePolicyTest() { history_.Enable(2); }
 
   void Step() {
-    history_.Add(agreement_, false);
+    history_.Add(agreement_);
     history_.EndBatch();
     now_ += milliseconds(1);
   }

@@ -40,7 +40,7 @@ class StepHistoryTest : public ::testing::Test {
       if (c == ' ') {
         history_.EndBatch();
       } else {
-        history_.Add(agreements_.Of(std::string(1, c), c >= 'A' && c <= 'Z' ? 1 : 0), false);
+        history_.Add(agreements_.Of(std::string(1, c), c >= 'A' && c <= 'Z' ? 1 : 0));
       }
     }
     history_.EndBatch();
@@ -113,9 +113,8 @@ class CallNumberTest : public ::testing::Test {
   }
   void AddRequest(const Request& request) {
     auto& named = named_[request.name];  // As from a cache.
-    const bool is_new = named == nullptr;
-    if (is_new) named = std::make_shared<const Agreement>(Agreement{request, {}});
-    history_.Add(named, is_new);
+    if (named == nullptr) named = std::make_shared<const Agreement>(Agreement{request, {}});
+    history_.Add(named);
   }
   void Add(const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) AddRequest(At(token));
@@ -153,32 +152,11 @@ TEST_F(CallNumberTest, ThatGrowsUnevenlyMakesNoStep) {
   EXPECT_EQ(CutNames(2, 2), (std::vector<std::string>{"a", "x.noname.6"}));
 }
 
-// SyncBatchNorm takes one when it is first called, and keeps it.
-TEST_F(CallNumberTest, ThatIsKeptTellsLayersApart) {
-  std::vector<std::string> step = {"a"};
-  for (int layer = 0; layer < 12; ++layer) step.push_back("x" + std::to_string(layer));
-  for (int i = 0; i < 4; ++i) {
-    for (const std::string& token : step) Add({token});
-    // Numbers that nobody has used before are not kept yet.
-    if (i > 0) EXPECT_EQ(history_.FindStep(3), i < 3 ? std::nullopt : std::optional<size_t>(13));
-  }
-  const std::vector<Bucket> buckets = history_.Cut(13, 3);
-  EXPECT_EQ(buckets.back().tensors[0], named_.at("x.noname.11"));
-  EXPECT_EQ(buckets.back().growths[0], 0u);
-}
-
-TEST_F(CallNumberTest, ThatIsKeptIsNotKeptForLongerThanItsSlot) {
-  Add({"a", "x7"});
-  for (int step = 0; step < 2; ++step) Add({"a", "x7"});
-  EXPECT_TRUE(history_.IsStep(2, 2));
-  history_.Retire(named_.at("x.noname.7").get());
-  EXPECT_TRUE(history_.IsStep(2, 2));  // Came often enough.
-  history_.Reset();
-  Add({"x7"});
-  const std::weak_ptr<const Agreement> retired = named_.at("x.noname.7");
-  history_.Retire(retired.lock().get());
-  named_.clear();
-  EXPECT_TRUE(retired.expired());
+// As in a name that looks like that of a call, or one that a program gives itself.
+TEST_F(CallNumberTest, MayStayTheSame) {
+  for (int step = 0; step < 3; ++step) Add({"a", "x7"});
+  EXPECT_EQ(history_.FindStep(3), 2u);
+  EXPECT_EQ(CutNames(2, 3), (std::vector<std::string>{"a", "x.noname.7"}));
 }
 
 // Of two calls in flight together, the second would always be one too many for a step of one.
@@ -189,6 +167,43 @@ TEST_F(CallNumberTest, OfCallsInFlightTogetherMakesOneStepOfThem) {
          "x" + std::to_string(number + 2)});
   }
   EXPECT_EQ(history_.FindStep(3), 3u);
+}
+
+// Wherever the batches are cut, and however many there are.
+TEST_F(CallNumberTest, OfCallsInFlightTogetherMakesOneStepHoweverTheyAreCut) {
+  uint64_t number = 0;
+  const auto add = [&](int count) {
+    std::vector<std::string> calls;
+    for (int call = 0; call < count; ++call) calls.push_back("x" + std::to_string(++number));
+    Add(calls);
+  };
+  for (int step = 0; step < 10; ++step) {
+    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    add(60);
+    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    add(40);
+  }
+  EXPECT_EQ(history_.FindStep(10), 100u);
+  history_.Reset();
+  for (int step = 0; step < 10; ++step) {
+    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    add(100);
+  }
+  EXPECT_EQ(history_.FindStep(10), 100u);
+}
+
+// Names cannot be in flight twice: where batches are cut says nothing.
+TEST_F(CallNumberTest, OfCallsAmongNamesAsksForNoBatch) {
+  std::mt19937 random(3);
+  uint64_t number = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (const char* name : {"a", "b", "x", "c"}) {
+      AddRequest(name[0] == 'x' ? At("x" + std::to_string(++number)) : MakeRequest(name));
+      if (step < 2 && random() % 2 == 0) history_.EndBatch();
+    }
+  }
+  history_.EndBatch();
+  EXPECT_EQ(history_.FindStep(3), 4u);
 }
 
 TEST_F(CallNumberTest, IsAllThatMayDiffer) {
@@ -245,7 +260,7 @@ TEST_F(CallNumberTest, OfCallsThatAllDifferTakesBoundedMemory) {
   for (size_t i = 0; i < 3 * StepHistory::kMaxUnnumbered; ++i) {
     Request request = At("x" + std::to_string(i));
     request.shape = Shape({static_cast<int64_t>(i)});
-    history_.Add(std::make_shared<const Agreement>(Agreement{request, {}}), true);
+    history_.Add(std::make_shared<const Agreement>(Agreement{request, {}}));
     EXPECT_LE(history_.tensor_count(), StepHistory::kMaxUnnumbered);
   }
   Add({"a"});
@@ -345,8 +360,8 @@ TEST_F(StepHistoryTest, RetiringHidesNoStep) {
         trimmed.Retire(agreements_.Of(name).get());
         agreements_.Forget(name);
       }
-      everything.Add(agreements_.Of(name), false);
-      trimmed.Add(agreements_.Of(name), false);
+      everything.Add(agreements_.Of(name));
+      trimmed.Add(agreements_.Of(name));
       for (size_t length = 1; length * repeats <= 30; ++length) {
         const bool is_step = everything.IsStep(length, repeats);
         EXPECT_EQ(trimmed.IsStep(length, repeats), is_step) << "round " << round;
@@ -367,7 +382,7 @@ TEST_F(StepHistoryTest, NothingCountsBeforeAReset) {
 
 TEST_F(StepHistoryTest, NothingIsKeptUnlessItIsEnabled) {
   StepHistory history;
-  history.Add(agreements_.Of("a"), false);
+  history.Add(agreements_.Of("a"));
   EXPECT_EQ(history.tensor_count(), 0u);
 }
 
@@ -407,7 +422,7 @@ TEST_F(StepHistoryTest, TheHashTellsSchedulesApart) {
 
 TEST_F(StepHistoryTest, ItsMemoryIsBounded) {
   for (size_t i = 0; i < 3 * StepHistory::kMaxTensors; ++i) {
-    history_.Add(agreements_.Of(std::to_string(i % 5)), false);
+    history_.Add(agreements_.Of(std::to_string(i % 5)));
     history_.EndBatch();
   }
   EXPECT_TRUE(history_.IsStep(5, StepHistory::kMaxTensors / 2 / 5));
