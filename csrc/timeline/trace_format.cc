@@ -134,13 +134,23 @@ void TraceFormat::Format(int rank, const TimelineEvent& event, int64_t clock_off
     lane.open_names.push_back(event.name);
   }
   const bool is_call = !CallDigits(event.lane).empty();
-  if (is_call && event.name == event_name::kComplete) {
-    const auto own = state.lanes.find(event.lane);  // None: it is on the shared one.
-    if (own != state.lanes.end()) state.idle[WithoutCallDigits(event.lane)].insert(event.lane);
-  }
   // Which call it is its lane does not say.
   const bool tells_call = is_call && event.args.empty() && event.name == event_name::kEnqueue;
   records.push_back(Start(rank, lane.thread, time_ns, event, tells_call ? event.lane : event.args));
+  if (is_call && event.name == event_name::kComplete) Free(rank, event.lane, time_ns, records);
+}
+
+// What a call that failed has left open would be around the next one.
+void TraceFormat::Free(int rank, const std::string& name, int64_t time_ns,
+                       std::vector<std::string>& records) {
+  Rank& state = ranks_[static_cast<size_t>(rank)];
+  const auto own = state.lanes.find(name);
+  if (own == state.lanes.end()) return;  // It is on the shared one.
+  auto& [thread, open] = own->second;
+  for (; !open.empty(); open.pop_back()) {
+    records.push_back(End(rank, thread, time_ns, open.back()));
+  }
+  state.idle[WithoutCallDigits(name)].insert(name);
 }
 
 void TraceFormat::FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,

@@ -3,7 +3,7 @@
 // the way: an end without its begin is left out, a begin without its end is ended with what is
 // around it or when the trace ends. Calls without a name take turns on a few lanes: each has
 // another name, and a lane of its own would be used once. That of one whose COMPLETE was
-// dropped is lost.
+// dropped is lost; process sets are not told apart.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +54,8 @@ class TraceFormat {
   Lane& NewLane(int rank, std::string_view name, std::vector<std::string>& records);
   // A lane whose call is complete, for the next one of its kind; null: there is none.
   static Lane* TakeIdle(Rank& rank, const std::string& kind, std::string_view name);
+  // The lane of a call without a name that is complete.
+  void Free(int rank, const std::string& name, int64_t time_ns, std::vector<std::string>& records);
   void FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,
                  std::vector<std::string>& records);
 

@@ -181,7 +181,7 @@ TEST_F(CallLanesTest, AreNamedByWhatCallsHaveInCommon) {
   EXPECT_EQ(records[0]["args"]["name"].text, "grouped.noname.1");
 }
 
-// As those of SyncBatchNorm do, which keeps its number.
+// A user's name may look like one.
 TEST_F(CallLanesTest, MayBeUsedAgainByTheSameCall) {
   for (int step = 0; step < 3; ++step) {
     EXPECT_EQ(Begin("x.noname.7"), 1);
@@ -189,6 +189,15 @@ TEST_F(CallLanesTest, MayBeUsedAgainByTheSameCall) {
     Complete("x.noname.7");
     Complete("x.noname.8");
   }
+}
+
+// Calls that fail end as they are.
+TEST_F(CallLanesTest, AreHandedOnWithNothingOpen) {
+  Put("x.noname.1", EventPhase::kBegin, "NEGOTIATE");
+  const auto records = Put("x.noname.1", EventPhase::kInstant, event_name::kComplete);
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[1]["ph"].text + records[1]["name"].text, "ENEGOTIATE");
+  EXPECT_EQ(Begin("x.noname.2"), 1);
 }
 
 TEST_F(CallLanesTest, OfPhasesAreThatOfTheCall) {
