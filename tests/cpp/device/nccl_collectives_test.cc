@@ -397,7 +397,8 @@ TEST(NcclConnection, ABarrierEndsWhenAPeerIsLost) {
                                           .name = "the ranks",
                                           .exchange = &rank.host});
     const auto memory = ValueOf(rank.device.Allocate(4));
-    ExpectFine(connection.collectives->Broadcast(memory.get(), 0, 0));  // Both have opened.
+    ExpectFine(connection.collectives->Broadcast(memory.get(), 0, 0));  // It opens.
+    ExpectFine(rank.host.Barrier());  // So has the other, which has_gone would stop from now on.
     if (rank.rank == 0) {
       EXPECT_EQ(connection.collectives->Barrier().ToString(), Why().ToString());
       connection.link->Abort(Why());
