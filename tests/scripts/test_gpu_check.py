@@ -145,6 +145,19 @@ def test_the_slowest_of_packing_scaling_casting_is_judged(
     assert check.read_packing("bench_convert: skipped") == "no row 'pack'"
 
 
+def test_every_process_that_was_checked_counts(check: Any, tmp_path: Path) -> None:
+    clean, dirty = "===== ERROR SUMMARY: 0 errors", "===== RACECHECK SUMMARY: 2 hazards displayed"
+    steps = [
+        check.Step("none", python("print('no GPU was used')"), reads=check.read_sanitizer),
+        check.Step("clean", python(f"print('{clean}\\n{clean}')"), reads=check.read_sanitizer),
+        check.Step("dirty", python(f"print('{clean}\\n{dirty}')"), reads=check.read_sanitizer),
+    ]
+    none, passed, failed = run(check, tmp_path, steps)
+    assert (none.verdict, none.detail) == (check.FAILED, "0 errors in 0 processes; see 0.log")
+    assert (passed.verdict, passed.detail) == (check.PASSED, "no error in 2 processes")
+    assert (failed.verdict, failed.detail) == (check.FAILED, "2 errors in 2 processes; see 2.log")
+
+
 def test_an_nccl_that_was_brought_is_the_one_that_is_used(check: Any, tmp_path: Path) -> None:
     def nccl_of_python() -> str | None:
         steps = check.plan(tmp_path, True, tmp_path / "root", tmp_path / "site")
