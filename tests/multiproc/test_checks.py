@@ -50,7 +50,10 @@ Results = Callable[[int, str, str], CheckResults]
 
 @pytest.mark.parametrize(("np", "backend", "suite", "name"), ITEMS)
 def test_check(suite_results: Results, np: int, backend: str, suite: str, name: str) -> None:
-    suite_results(np, backend, suite).expect_passed(name)
+    results = suite_results(np, backend, suite)
+    results.expect_passed(name)
+    if reason := results.reason_to_skip(name):
+        pytest.skip(reason)
 
 
 @pytest.mark.parametrize(("np", "backend", "suite"), JOBS)
