@@ -210,7 +210,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("--hierarchical-allreduce",),
-        "reduce inside each host first [as --shared-memory]",
+        "reduce inside each host first [as --shared-memory; on GPUs: on]",
         variable="MYDIST_HIERARCHICAL_ALLREDUCE",
         negatable=True,
     ),

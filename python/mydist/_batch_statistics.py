@@ -1,8 +1,8 @@
 """Mean and variance of a batch that is spread over ranks, and normalization by them.
 
 One allgather in forward, one allreduce in backward, both of a few numbers per channel. The numbers
-are float64, whatever the batch is made of. Those of a batch on an NVIDIA GPU stay there, and the
-host does not wait for it: what it has to know, the number of values, travels by itself.
+are float64, whatever the batch is made of. Those of a batch on an NVIDIA GPU stay there, and
+nothing here waits for it: what the host has to know, the number of values, travels by itself.
 """
 
 from __future__ import annotations
