@@ -77,6 +77,27 @@ TEST_P(EngineDriveSizes, ASeriesOfSynchronousCallsWakesNobody) {
   });
 }
 
+// Not even once: there is nothing left that the thread could have to do.
+TEST_P(EngineDriveSizes, AFrozenSeriesTakesNoWakeUpsAndNoMessages) {
+  JobOptions options = With(kTireless);
+  options.shares_memory = true;
+  options.config.freeze_after = 3;
+  options.config.stall_warning = std::chrono::hours(1);  // No thaw because the machine is slow.
+  EngineJob job(GetParam(), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    ReduceRepeatedly(rank, 300, Pace::kDriven);
+    AwaitQuiet(rank);
+    const EngineStats before = rank.engine->stats();
+    ReduceRepeatedly(rank, 900, Pace::kDriven);
+    const EngineStats after = rank.engine->stats();
+    EXPECT_EQ(after.frozen_steps - before.frozen_steps, 300);
+    EXPECT_EQ(after.wakeups, before.wakeups);
+    EXPECT_EQ(after.hand_overs, before.hand_overs);
+    EXPECT_EQ(after.control_messages_sent, before.control_messages_sent);
+    EXPECT_EQ(after.control_messages_received, before.control_messages_received);
+  });
+}
+
 TEST_P(EngineDriveSizes, WhoHandsOverAtOnceGetsTheSame) {
   EngineJob job(GetParam(), With(kImpatient));
   job.OnEveryRank([](EngineRank& rank) {
