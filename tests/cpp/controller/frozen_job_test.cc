@@ -1,6 +1,7 @@
 // What a frozen schedule is for, seen from outside: no control messages; and what must not change.
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <map>
 
 #include "controller/call_number.h"
@@ -143,6 +144,16 @@ class FrozenCallsTest : public ::testing::Test {
     EXPECT_EQ(job_.Log(2), job_.Log(0));
   }
 
+  // From now on every step is a frozen one, without a message.
+  void ExpectFrozen(const std::function<void()>& step) {
+    const uint64_t messages = job_.MessagesSent();
+    const uint64_t steps = FrozenSteps();
+    for (int i = 0; i < 20; ++i) step();
+    EXPECT_EQ(job_.MessagesSent(), messages);
+    EXPECT_EQ(FrozenSteps(), steps + 20);
+    ExpectAllReadyInOrder();
+  }
+
   SimulatedJob job_;
   ProcessSetId pair_ = kGlobalProcessSet;
   std::map<std::pair<int, ProcessSetId>, uint64_t> calls_;
@@ -150,12 +161,7 @@ class FrozenCallsTest : public ::testing::Test {
 
 TEST_F(FrozenCallsTest, WithoutANameTakeNoControlMessages) {
   for (int step = 0; step < 5; ++step) Step();
-  const uint64_t messages = job_.MessagesSent();
-  const uint64_t steps = FrozenSteps();
-  for (int step = 0; step < 20; ++step) Step();
-  EXPECT_EQ(job_.MessagesSent(), messages);
-  EXPECT_EQ(FrozenSteps(), steps + 20);
-  ExpectAllReadyInOrder();
+  ExpectFrozen([this] { Step(); });
 }
 
 TEST_F(FrozenCallsTest, OneMoreThawsAndTheNumbersGoOn) {
@@ -183,12 +189,7 @@ TEST_F(FrozenCallsTest, ManyInARowAreFoundOut) {
     }
   };
   for (int i = 0; i < 60; ++i) step();
-  const uint64_t messages = job_.MessagesSent();
-  const uint64_t steps = FrozenSteps();
-  for (int i = 0; i < 20; ++i) step();
-  EXPECT_EQ(job_.MessagesSent(), messages);
-  EXPECT_EQ(FrozenSteps(), steps + 20);
-  ExpectAllReadyInOrder();
+  ExpectFrozen(step);
 }
 
 // Alike, and in flight together.
@@ -198,12 +199,7 @@ TEST_F(FrozenCallsTest, ABurstOfThemIsAStep) {
     job_.RunUntilQuiet();
   };
   for (int i = 0; i < 20; ++i) step();
-  const uint64_t messages = job_.MessagesSent();
-  const uint64_t steps = FrozenSteps();
-  for (int i = 0; i < 20; ++i) step();
-  EXPECT_EQ(job_.MessagesSent(), messages);
-  EXPECT_EQ(FrozenSteps(), steps + 20);
-  ExpectAllReadyInOrder();
+  ExpectFrozen(step);
 }
 
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.
