@@ -215,7 +215,8 @@ FrozenSchedule::Move FrozenSchedule::Execute(TimePoint now) {
   held_count_ -= entry.held.size();
   for (std::optional<Held>& held : entry.held) held.reset();
   entry.missing = entry.held.size();
-  executed_ = entry.bucket;
+  // Without the growths, which nobody else needs: this is done for every bucket of every step.
+  executed_ = {.process_set = entry.bucket.process_set, .tensors = entry.bucket.tensors};
   Renumber(Head());
   has_voted_ = false;
   progress_time_ = now;
