@@ -11,15 +11,13 @@
 namespace mydist {
 namespace {
 
+using testing::ExpectSums;
 using testing::FakeDevice;
 using testing::GpuCaller;
 using testing::GpuJob;
 using testing::Numbers;
+using testing::RunAll;
 using testing::SumOfNumbers;
-
-Status RunAll(EngineRank& rank, std::vector<Submission> tensors) {
-  return rank.Wait(rank.engine->Submit(std::move(tensors), Pace::kNow));
-}
 
 class EngineOnGpu : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, EngineOnGpu, ::testing::Values(1, 2, 3));
@@ -28,18 +26,8 @@ TEST_P(EngineOnGpu, FusedAllreducesAreOrderedBehindTheCallersStream) {
   GpuJob job(GetParam());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     for (int step = 0; step < 3; ++step) {
-      std::vector<GpuCaller::Tensor> tensors;
-      std::vector<Submission> submissions;
-      for (const int64_t count : {5, 0, 1000, 70001}) {
-        tensors.push_back(caller.Make(Numbers(count, rank.rank())));
-        submissions.push_back(
-            caller.InPlace(OpKind::kAllreduce, "x" + std::to_string(count), tensors.back()));
-      }
-      const Status status = RunAll(rank, std::move(submissions));
-      EXPECT_TRUE(status.ok()) << status.ToString();
-      for (const GpuCaller::Tensor& tensor : tensors) {
-        EXPECT_EQ(caller.Read(tensor), SumOfNumbers(tensor.count, rank.size()));
-      }
+      ExpectSums(rank, caller,
+                 [&](std::vector<Submission> tensors) { return RunAll(rank, std::move(tensors)); });
     }
   });
 }

@@ -98,9 +98,13 @@ inline void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& na
   EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
 }
 
-// An allreduce of several tensors as one bucket: pack, collective, unpack, and the host waits for
-// nothing that its GPU does.
-inline void ExpectFusedSum(GpuJob& job, EngineRank& rank, GpuCaller& caller) {
+inline Status RunAll(EngineRank& rank, std::vector<Submission> tensors) {
+  return rank.Wait(rank.engine->Submit(std::move(tensors)));
+}
+
+// An allreduce of several tensors of one handle, which `run` submits and waits for.
+inline void ExpectSums(EngineRank& rank, GpuCaller& caller,
+                       const std::function<Status(std::vector<Submission>)>& run) {
   std::vector<GpuCaller::Tensor> tensors;
   std::vector<Submission> submissions;
   for (const int64_t count : {5, 0, 1000, 70001}) {
@@ -108,17 +112,26 @@ inline void ExpectFusedSum(GpuJob& job, EngineRank& rank, GpuCaller& caller) {
     submissions.push_back(
         caller.InPlace(OpKind::kAllreduce, "x" + std::to_string(count), tensors.back()));
   }
-  const DeviceCounts before = job.device(rank.rank()).counts();
-  const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
-  const DeviceCounts after = job.device(rank.rank()).counts();
+  const Status status = run(std::move(submissions));
   EXPECT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(after.launches - before.launches, 2);
-  EXPECT_EQ(after.operations - before.operations, 1);
-  EXPECT_EQ(after.copies, before.copies);
-  EXPECT_EQ(after.blocks, before.blocks);
   for (const GpuCaller::Tensor& tensor : tensors) {
     EXPECT_EQ(caller.Read(tensor), SumOfNumbers(tensor.count, rank.size()));
   }
+}
+
+// The same as one bucket: pack, collective, unpack, and the host waits for nothing that its GPU
+// does.
+inline void ExpectFusedSum(GpuJob& job, EngineRank& rank, GpuCaller& caller) {
+  ExpectSums(rank, caller, [&](std::vector<Submission> tensors) {
+    const DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = RunAll(rank, std::move(tensors));
+    const DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, 2);
+    EXPECT_EQ(after.operations - before.operations, 1);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    return status;
+  });
 }
 
 // What `explain()` says about GPUs on this rank; empty: nothing.
