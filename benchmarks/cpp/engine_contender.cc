@@ -54,7 +54,8 @@ class Engine final : public Contender {
                             process::Submit(std::move(tensors), Pace::kDriven));
     MYDIST_ASSIGN_OR_RETURN(const std::optional<Status> outcome,
                             process::WaitWhile(handle, std::chrono::hours(1), [] { return true; }));
-    return outcome.value_or(Status::Internal("a wait without a deadline has ended too early"));
+    if (!outcome) return Status::Internal("a wait without a deadline has ended too early");
+    return *outcome;
   }
 
   const std::shared_ptr<float> memory_;
