@@ -373,7 +373,7 @@ Status Coordinator::Impl::Decide(TimePoint now) {
   if (frozen_.policy()->TakeThaw(membership_.HasNews(), now)) {
     MYDIST_RETURN_IF_ERROR(Emit({.kind = StreamKind::kThaw}, now));
   }
-  MYDIST_RETURN_IF_ERROR(sets_.Decide(now, down_.items));
+  if (sets_.IsDue(now)) MYDIST_RETURN_IF_ERROR(sets_.Decide(now, down_.items));
   for (StreamItem& item : membership_.Decide()) {
     MYDIST_RETURN_IF_ERROR(Emit(std::move(item), now));
   }
@@ -400,6 +400,7 @@ Status Coordinator::Impl::DecideFreeze(TimePoint now) {
 }
 
 Status Coordinator::Impl::ReportUp(TimePoint now) {
+  if (!sets_.IsDue(now) && !membership_.HasNews() && !frozen_.HasNews()) return Status::Ok();
   Report report;
   sets_.FillReport(report, now);
   membership_.FillReport(report);
@@ -488,5 +489,6 @@ void Coordinator::Leave(const Status& why) { impl_->Leave(why); }
 Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
 std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
 const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }
+uint64_t Coordinator::messages_received() const { return impl_->port().stats().messages_received; }
 
 }  // namespace mydist

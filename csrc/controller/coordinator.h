@@ -115,6 +115,8 @@ class MYDIST_EXPORT Coordinator {
   std::vector<IncomingMessage> TakeTimeline();
 
   const CoordinatorStats& stats() const;
+  // Of them, at the price of reading it.
+  uint64_t messages_received() const;
 
  private:
   class Impl;

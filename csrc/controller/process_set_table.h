@@ -40,6 +40,8 @@ class ProcessSetTable {
 
   bool HasNews() const;
   TimePoint NextDeadline() const;
+  // Whether there is anything to decide or to report. While the schedule is frozen there is not.
+  bool IsDue(TimePoint now) const { return HasNews() || NextDeadline() <= now; }
   bool HasOwnInFlight() const;
   // The stream has told that a rank leaves: nothing becomes ready any more.
   bool departed() const { return departed_; }
