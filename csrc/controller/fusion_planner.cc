@@ -92,7 +92,6 @@ bool HasUncountableRows(const Agreement& agreement) {
 
 std::vector<std::vector<size_t>> PlanFusion(std::span<const std::shared_ptr<const Agreement>> ready,
                                             int64_t threshold_bytes) {
-  if (ready.size() == 1) return {{0}};  // Most steps of a caller that waits for each tensor.
   std::map<Key, std::vector<Candidate>> by_key;
   std::vector<std::vector<size_t>> plan;
   for (size_t i = 0; i < ready.size(); ++i) {

@@ -30,7 +30,7 @@ CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
           .hosts = topology.hosts};
 }
 
-TensorKey KeyOf(const Agreement& agreement) {
+TensorKeyView KeyOf(const Agreement& agreement) {
   return {agreement.request.process_set, agreement.request.name};
 }
 
@@ -141,43 +141,27 @@ TimePoint Engine::NextDeadline() {
 }
 
 void Engine::Drain() {
-  unhurried_bytes_.store(0);           // Before the queue: what comes in between is counted again.
-  std::vector<PendingTensor> tensors;  // Of one handle: they are announced together.
-  std::vector<Mail> drained = queue_.Drain();
-  drained_count_ += static_cast<int64_t>(drained.size());
-  for (Mail& mail : drained) {
-    auto* tensor = std::get_if<PendingTensor>(&mail);
-    if (!tensors.empty() && (tensor == nullptr || tensor->handle != tensors.front().handle)) {
-      Enqueue(std::exchange(tensors, {}));
-    }
-    if (tensor != nullptr) {
-      tensors.push_back(std::move(*tensor));
-      continue;
-    }
-    if (auto* timeline_switch = std::get_if<TimelineSwitch>(&mail)) Obey(*timeline_switch);
-    if (auto* join = std::get_if<JoinCommand>(&mail)) Obey(std::move(*join));
-    if (std::holds_alternative<Depart>(mail)) Obey(Depart{});
+  unhurried_bytes_.store(0);  // Before the queue: what comes in between is counted again.
+  for (Mail& mail : queue_.Drain()) {
+    ++drained_count_;
+    std::visit([this](auto& what) { Obey(std::move(what)); }, mail);
   }
-  if (!tensors.empty()) Enqueue(std::move(tensors));
 }
 
-void Engine::Enqueue(std::vector<PendingTensor> tensors) {
+void Engine::Obey(Tensors tensors) {
   std::vector<Request> requests;
-  std::vector<TensorKey> keys;
-  requests.reserve(tensors.size());
-  keys.reserve(tensors.size());
-  for (PendingTensor& tensor : tensors) {
-    requests.push_back(tensor.submission.request);
-    keys.push_back(tensor.key());
+  requests.reserve(tensors.submissions.size());
+  for (Submission& submission : tensors.submissions) {
+    const Request& request = requests.emplace_back(submission.request);
     if (timeline_.enabled()) {
-      timeline_.Record(EventPhase::kEnd, keys.back().second, event_name::kEnqueue);
-      timeline_.Record(EventPhase::kBegin, keys.back().second, event_name::kNegotiate);
+      timeline_.Record(EventPhase::kEnd, request.name, event_name::kEnqueue);
+      timeline_.Record(EventPhase::kBegin, request.name, event_name::kNegotiate);
     }
-    pending_.Add(std::move(tensor));
+    pending_.Add({std::move(submission), tensors.handle});
   }
   const Status announced = coordinator_.Announce(std::move(requests), Now());
   if (announced.ok()) return;
-  for (const TensorKey& key : keys) CompleteTensor(key, announced);
+  for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
 }
 
 void Engine::Obey(Depart) {
@@ -197,7 +181,7 @@ void Engine::Obey(JoinCommand command) {
   join_ = std::move(command);
 }
 
-void Engine::Obey(const TimelineSwitch& command) {
+void Engine::Obey(TimelineSwitch command) {
   timeline_switches_.push_back(command.handle);
   // Without a file there is nothing to start; the log has said so.
   if (command.start && !relay_.Open(command.path)) {
@@ -249,6 +233,10 @@ std::vector<Engine::Group> Engine::Plan(const std::vector<Response>& responses) 
     if (!ChangesProcessSets(response.agreement->request.op)) ready.push_back(response.agreement);
   }
   std::vector<Group> groups;
+  if (ready.size() == 1) {  // Most steps of a caller that waits for each tensor.
+    groups.push_back(std::move(ready));
+    return groups;
+  }
   for (const std::vector<size_t>& indices : PlanFusion(ready, config_.fusion_threshold_bytes)) {
     Group& group = groups.emplace_back();
     for (const size_t index : indices) group.push_back(ready[index]);
@@ -290,7 +278,6 @@ Status Engine::Execute(const Group& group) {
 
 void Engine::Complete(const std::vector<Response>& responses) {
   for (const Response& response : responses) HandleNotice(response);
-  PublishStats();
 }
 
 void Engine::HandleNotice(const Response& response) {
@@ -344,7 +331,7 @@ void Engine::HandleAllJoined(const Response& response) {
 
 void Engine::ChangeProcessSets(const Response& response) {
   const Request& request = response.agreement->request;
-  const TensorKey key{request.process_set, request.name};
+  const TensorKeyView key{request.process_set, request.name};
   PendingTensor* pending = pending_.Find(key);
   if (request.op == OpKind::kAddProcessSet) {
     ProcessSet set{response.added_set, {request.ranks.begin(), request.ranks.end()}};
@@ -362,7 +349,7 @@ void Engine::ChangeProcessSets(const Response& response) {
 }
 
 PendingTensor* Engine::Contribution(const Agreement& agreement) {
-  const TensorKey key = KeyOf(agreement);
+  const TensorKeyView key = KeyOf(agreement);
   if (PendingTensor* pending = pending_.Find(key)) return pending;
   // Ready means that we, too, announced it, unless we have joined.
   MYDIST_CHECK(join_.has_value());
@@ -372,9 +359,9 @@ PendingTensor* Engine::Contribution(const Agreement& agreement) {
   return pending_.Find(key);
 }
 
-void Engine::CompleteTensor(const TensorKey& key, const Status& status) {
+void Engine::CompleteTensor(TensorKeyView key, const Status& status) {
   // The tensor's memory is let go before its owner learns that it may.
-  const Handle handle = pending_.Take(key).handle;
+  const Handle handle = pending_.Remove(key);
   if (timeline_.enabled()) {
     timeline_.Record(EventPhase::kInstant, key.second, event_name::kComplete,
                      status.ok() ? "" : status.message());

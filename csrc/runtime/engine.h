@@ -125,7 +125,12 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kExitGrace{1};
   // How long the engine's thread leaves the engine to a caller that drives it.
   static constexpr std::chrono::milliseconds kYieldToCaller{1};
-  using Mail = std::variant<PendingTensor, Depart, TimelineSwitch, JoinCommand>;
+  // Of one call; announced together.
+  struct Tensors {
+    Handle handle = 0;
+    std::vector<Submission> submissions;
+  };
+  using Mail = std::variant<Tensors, Depart, TimelineSwitch, JoinCommand>;
   using Group = std::vector<std::shared_ptr<const Agreement>>;
 
   explicit Engine(EngineOptions options);
@@ -136,7 +141,7 @@ class MYDIST_EXPORT Engine {
   Status MeasureCosts();
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.
-  Status Post(std::vector<Mail> mail, int64_t unhurried_bytes);
+  Status Post(Mail mail, int64_t unhurried_bytes);
   // Of one that has a handle, which fails when the engine is closed.
   template <typename Command>
   void PostCommand(Command command);
@@ -171,10 +176,10 @@ class MYDIST_EXPORT Engine {
   Status Execute(const Group& group);
   void Complete(const std::vector<Response>& responses);
 
-  void Enqueue(std::vector<PendingTensor> tensors);
+  void Obey(Tensors tensors);
   void Obey(Depart command);
   void Obey(JoinCommand command);
-  void Obey(const TimelineSwitch& command);
+  void Obey(TimelineSwitch command);
   Status SwitchTimeline(TimelineSwitch command);
   void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);
@@ -183,7 +188,7 @@ class MYDIST_EXPORT Engine {
   void ChangeProcessSets(const Response& response);
   // What this rank has in flight for the agreement; neutral elements when it has joined.
   PendingTensor* Contribution(const Agreement& agreement);
-  void CompleteTensor(const TensorKey& key, const Status& status);
+  void CompleteTensor(TensorKeyView key, const Status& status);
   // Records the phases of a batch; `open` is the one that has not ended.
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);

@@ -15,7 +15,7 @@ constexpr int64_t kBucketBytes = int64_t{1} << 20;
 
 }  // namespace
 
-Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
+Status Engine::Post(Mail mail, int64_t unhurried_bytes) {
   const Pushed pushed =
       unhurried_bytes == 0 ? queue_.Push(std::move(mail)) : queue_.PushUnhurried(std::move(mail));
   if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
@@ -32,9 +32,7 @@ Status Engine::Post(std::vector<Mail> mail, int64_t unhurried_bytes) {
 template <typename Command>
 void Engine::PostCommand(Command command) {
   const Handle handle = command.handle;
-  std::vector<Mail> mail;
-  mail.emplace_back(std::move(command));
-  if (Status posted = Post(std::move(mail), 0); !posted.ok()) {
+  if (Status posted = Post(std::move(command), 0); !posted.ok()) {
     handles_->Complete(handle, Command::key(), posted);
   }
 }
@@ -66,10 +64,9 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
-  std::vector<Mail> mail;
-  mail.reserve(tensors.size());
+  if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;
-  for (Submission& tensor : tensors) {
+  for (const Submission& tensor : tensors) {
     // An empty tensor counts as well, or nobody would know that it is there; one whose caller
     // comes to fetch it is no reason to wake the engine, however large.
     if (pace != Pace::kNow) ++unhurried_bytes;
@@ -81,9 +78,8 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
       timeline_.Record(EventPhase::kInstant, tensor.request.name, "READY");
       timeline_.Record(EventPhase::kBegin, tensor.request.name, event_name::kEnqueue);
     }
-    mail.emplace_back(PendingTensor{std::move(tensor), handle});
   }
-  if (Status posted = Post(std::move(mail), unhurried_bytes); !posted.ok()) {
+  if (Status posted = Post(Tensors{handle, std::move(tensors)}, unhurried_bytes); !posted.ok()) {
     // This engine fails its handles when it ends, but the handle may be of its successor's time.
     for (const TensorKey& key : keys) handles_->Complete(handle, key, posted);
   }
@@ -153,10 +149,8 @@ bool Engine::AwaitExit(TimePoint deadline) {
 
 bool Engine::Shutdown() {
   if (!thread_.joinable()) return true;
-  std::vector<Mail> mail;
-  mail.emplace_back(Depart{});
   // Already closed: the thread has ended, or is about to, by itself.
-  [[maybe_unused]] const bool posted = Post(std::move(mail), 0).ok();
+  [[maybe_unused]] const bool posted = Post(Depart{}, 0).ok();
   const TimePoint deadline = Now() + 2 * config_.shutdown_drain + kTimelineGrace + kExitGrace;
   bool has_exited = AwaitExit(deadline);
   if (!has_exited) {

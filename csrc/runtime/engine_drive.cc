@@ -64,10 +64,10 @@ Result<bool> Engine::RunSteps() {
   // One who looks again and again comes here for nothing most of the time.
   if (coordinator_.NextDeadline() > Now()) return !finished_;
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate());
-  for (const Group& group : Plan(responses)) {
-    MYDIST_RETURN_IF_ERROR(Execute(group));
-  }
+  const std::vector<Group> groups = Plan(responses);
+  for (const Group& group : groups) MYDIST_RETURN_IF_ERROR(Execute(group));
   Complete(responses);
+  if (groups.empty()) PublishStats();  // Execute does so by itself.
   return !finished_;
 }
 
@@ -153,7 +153,7 @@ bool Engine::IsOver(Handle handle) {
 }
 
 int64_t Engine::Progress() const {
-  const auto received = static_cast<int64_t>(coordinator_.stats().messages_received);
+  const auto received = static_cast<int64_t>(coordinator_.messages_received());
   return drained_count_ + received + negotiated_count_;
 }
 

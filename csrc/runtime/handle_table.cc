@@ -30,7 +30,7 @@ Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors) {
   return handle;
 }
 
-void HandleTable::Complete(Handle handle, const TensorKey& tensor, const Status& status) {
+void HandleTable::Complete(Handle handle, TensorKeyView tensor, const Status& status) {
   {
     MutexLock lock(mutex_);
     // Freed before the waiter can see the handle complete, so it may reuse the name at once.
@@ -102,7 +102,7 @@ void HandleTable::Release(Handle handle) {
 
 std::optional<std::string> HandleTable::NameInFlight(ProcessSetId set) {
   MutexLock lock(mutex_);
-  const auto first = in_flight_.lower_bound({set, ""});
+  const auto first = in_flight_.lower_bound(TensorKeyView{set, ""});
   if (first == in_flight_.end() || first->first.first != set) return std::nullopt;
   return first->first.second;
 }

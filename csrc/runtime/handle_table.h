@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -27,6 +28,14 @@ using EngineTerm = int64_t;
 
 // What makes a tensor in flight unique.
 using TensorKey = std::pair<ProcessSetId, std::string>;
+// Of one whose name somebody else keeps.
+using TensorKeyView = std::pair<ProcessSetId, std::string_view>;
+
+// So that a tensor is found without a copy of its name.
+struct TensorKeyLess {
+  using is_transparent = void;
+  bool operator()(const TensorKeyView& a, const TensorKeyView& b) const { return a < b; }
+};
 
 class MYDIST_EXPORT HandleTable {
  public:
@@ -37,8 +46,7 @@ class MYDIST_EXPORT HandleTable {
 
   // `tensor` of the handle ended with `status`; its name may be used again. A handle whose owner
   // has released it meanwhile is fine.
-  void Complete(Handle handle, const TensorKey& tensor, const Status& status)
-      MYDIST_EXCLUDES(mutex_);
+  void Complete(Handle handle, TensorKeyView tensor, const Status& status) MYDIST_EXCLUDES(mutex_);
 
   // The engine of `term` is gone: every incomplete handle completes with `status`, no name is in
   // flight and every later Open gives `status`, until Reset. Nothing happens when another engine
@@ -72,7 +80,7 @@ class MYDIST_EXPORT HandleTable {
   CondVar completed_;
   Handle next_ MYDIST_GUARDED_BY(mutex_) = 1;
   std::unordered_map<Handle, Entry> entries_ MYDIST_GUARDED_BY(mutex_);
-  std::map<TensorKey, Handle> in_flight_ MYDIST_GUARDED_BY(mutex_);
+  std::map<TensorKey, Handle, TensorKeyLess> in_flight_ MYDIST_GUARDED_BY(mutex_);
   EngineTerm term_ MYDIST_GUARDED_BY(mutex_) = 0;
   Status failure_ MYDIST_GUARDED_BY(mutex_);
 };

@@ -18,28 +18,30 @@ struct PendingTensor {
   Submission submission;
   Handle handle = 0;
 
-  TensorKey key() const { return {submission.request.process_set, submission.request.name}; }
+  TensorKeyView key() const { return {submission.request.process_set, submission.request.name}; }
 };
 
 class PendingTable {
  public:
   void Add(PendingTensor tensor) {
-    TensorKey key = tensor.key();
+    TensorKey key(tensor.key());
     const bool added = tensors_.emplace(std::move(key), std::move(tensor)).second;
     MYDIST_CHECK(added);
   }
 
   // Null when this rank has no such tensor.
-  PendingTensor* Find(const TensorKey& key) {
+  PendingTensor* Find(TensorKeyView key) {
     const auto it = tensors_.find(key);
     return it == tensors_.end() ? nullptr : &it->second;
   }
 
-  // Takes it out; the tensor must be there.
-  PendingTensor Take(const TensorKey& key) {
-    auto node = tensors_.extract(key);
-    MYDIST_CHECK(!node.empty());
-    return std::move(node.mapped());
+  // Lets go of it and of its memory; the tensor must be there, and the name be somebody else's.
+  Handle Remove(TensorKeyView key) {
+    const auto it = tensors_.find(key);
+    MYDIST_CHECK(it != tensors_.end());
+    const Handle handle = it->second.handle;
+    tensors_.erase(it);
+    return handle;
   }
 
   std::vector<TensorKey> Keys() const {
@@ -49,11 +51,19 @@ class PendingTable {
     return keys;
   }
 
+  std::vector<TensorKey> KeysOf(Handle handle) const {
+    std::vector<TensorKey> keys;
+    for (const auto& [key, tensor] : tensors_) {
+      if (tensor.handle == handle) keys.push_back(key);
+    }
+    return keys;
+  }
+
   void Clear() { tensors_.clear(); }
   bool empty() const { return tensors_.empty(); }
 
  private:
-  std::map<TensorKey, PendingTensor> tensors_;
+  std::map<TensorKey, PendingTensor, TensorKeyLess> tensors_;
 };
 
 }  // namespace mydist
