@@ -21,10 +21,16 @@ from pathlib import Path
 
 from mydist.bench.results import format_table
 
-from .results import Results, format_figures
+from .results import Cores, Results, format_cores, format_figures
 from .suites import ROOT, SUITES, Setting, SuiteFailed
 from .targets import TARGETS, Target
 from .verdicts import format_markdown, format_text, from_json, judge, not_measured, to_json
+
+# Of two ranks, each on a core of its own.
+CORES_HEADING = (
+    "Medians in µs of the calls during which a cache line took less than 100 ns from core to core"
+    " / of the others (share of the first)"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}:\n{format_table(rows)}\n")
     for name, figures in results.figures.items():
         print(f"{name}:\n{format_figures(figures)}\n")
+    if results.cores:
+        print(f"{CORES_HEADING}:\n{format_cores(results.cores)}\n")
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(),
@@ -51,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows": {name: [asdict(row) for row in rows] for name, rows in results.rows.items()},
         "figures": results.figures,
         "reasons": results.reasons,
+        "cores": [asdict(entry) for entry in results.cores],
     }
     options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"all figures: {options.json}")
@@ -130,7 +139,9 @@ def _commit() -> str:
 def _markdown(path: Path) -> str:
     document = json.loads(path.read_text(encoding="utf-8"))
     title = f"{document['machine']}; mydist at commit {document['commit']}."
-    return f"{title}\n\n{format_markdown(from_json(document['verdicts']))}"
+    text = f"{title}\n\n{format_markdown(from_json(document['verdicts']))}"
+    cores = [Cores(**entry) for entry in document.get("cores", [])]
+    return f"{text}\n\n{CORES_HEADING}:\n\n{format_cores(cores)}" if cores else text
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from mydist.bench.results import Row, read_json
 
 from . import targets as t
-from .results import Results
+from .results import Cores, Results
 
 ROOT = Path(__file__).resolve().parent.parent
 _SIZES2 = (8, 64, 1 * t.K, 8 * t.K, 64 * t.K, 1 * t.M, 4 * t.M, 16 * t.M, 64 * t.M)
@@ -51,7 +51,12 @@ def _core(name: str, ranks: int, sizes: Sequence[int]) -> Suite:
             crowded = ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
             command = ["mpirun", "-np", str(ranks), *crowded, "--bind-to", "none", *command]
         done = _run(command, setting)
-        results.rows[name] = [Row(**row) for row in json.loads(done.stdout)]
+        results.rows[name] = []
+        for row in json.loads(done.stdout):
+            cores = row.pop("cores", None)  # Where each rank had one of its own.
+            results.rows[name].append(Row(**row))
+            if cores is not None:
+                results.cores.append(Cores(row["impl"], row["size_bytes"], **cores))
         _note_absent(name, done, results)
 
     return run

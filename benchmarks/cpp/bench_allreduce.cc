@@ -74,13 +74,34 @@ double Quantile(const std::vector<double>& sorted, double fraction) {
   return sorted[static_cast<size_t>(fraction * static_cast<double>(sorted.size() - 1) + 0.5)];
 }
 
+double Median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return Quantile(times, 0.5);
+}
+
+// The samples taken while a line took less than that from core to core, and the others.
+constexpr double kNearNs = 100;
+
+void PrintDistances(const Outcome& outcome) {
+  std::vector<double> near_us;
+  std::vector<double> far_us;
+  for (size_t i = 0; i < outcome.distances_ns.size(); ++i) {
+    (outcome.distances_ns[i] < kNearNs ? near_us : far_us).push_back(outcome.times_us[i]);
+  }
+  std::printf(", \"cores\": {\"line_ns\": %.6g", Median(outcome.distances_ns));
+  std::printf(", \"near_samples\": %zu, \"far_samples\": %zu", near_us.size(), far_us.size());
+  if (!near_us.empty()) std::printf(", \"near_us\": %.6g", Median(near_us));
+  if (!far_us.empty()) std::printf(", \"far_us\": %.6g", Median(far_us));
+  std::printf("}");
+}
+
 struct RowContext {
   int ranks;
   int64_t size_bytes;
   double bound_us;
 };
 
-// Field names and meanings are those of python/mydist/bench/results.py.
+// Field names and meanings are those of python/mydist/bench/results.py, "cores" apart.
 void PrintRow(const RowContext& context, const std::string& name, const Outcome& outcome) {
   std::vector<double> times = outcome.times_us;
   std::sort(times.begin(), times.end());
@@ -97,14 +118,10 @@ void PrintRow(const RowContext& context, const std::string& name, const Outcome&
               algbw * 2 * (context.ranks - 1) / context.ranks);
   std::printf("\"bound_us\": %.6g, \"efficiency\": %.6g, ", context.bound_us,
               context.bound_us / median_us);
-  std::printf("\"context_switches\": %.6g, \"cpu_seconds_per_gb\": %.6g}", outcome.switches / calls,
+  std::printf("\"context_switches\": %.6g, \"cpu_seconds_per_gb\": %.6g", outcome.switches / calls,
               outcome.cpu_us / 1e6 / (calls * bytes / 1e9));
-}
-
-double MedianOf(const Contest& contest, int64_t size_bytes, const std::string& name) {
-  std::vector<double> times = contest.outcomes().at({size_bytes, name}).times_us;
-  std::sort(times.begin(), times.end());
-  return Quantile(times, 0.5);
+  if (!outcome.distances_ns.empty()) PrintDistances(outcome);
+  std::printf("}");
 }
 
 void PrintRows(const Contest& contest, int ranks) {
@@ -112,7 +129,8 @@ void PrintRows(const Contest& contest, int ranks) {
   for (const auto& [key, outcome] : contest.outcomes()) {
     std::fputs(separator, stdout);
     separator = ",\n";
-    PrintRow({ranks, key.first, MedianOf(contest, key.first, "bound")}, key.second, outcome);
+    const double bound_us = Median(contest.outcomes().at({key.first, "bound"}).times_us);
+    PrintRow({ranks, key.first, bound_us}, key.second, outcome);
   }
   std::fputs("\n]\n", stdout);
 }
@@ -143,7 +161,8 @@ Status Compare(Ranks* ranks, const Options& options) {
       std::fprintf(stderr, "without %s: %s\n", entry.name.c_str(), entry.reason.c_str());
     }
   }
-  Contest contest(ranks, contenders, options.plan);
+  MYDIST_ASSIGN_OR_RETURN(const auto distance, CoreDistance::Make(ranks));
+  Contest contest(ranks, contenders, distance.get(), options.plan);
   const Status status = contest.Run();
   // Before anything is torn down: a peer that waits for this rank may end the job.
   if (!status.ok()) std::fprintf(stderr, "bench_allreduce: %s\n", status.message().c_str());

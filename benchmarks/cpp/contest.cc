@@ -104,6 +104,8 @@ Status Contest::TakeTurn(const Turn& turn, Outcome* outcome) {
   while (index < kWarmUpCount || (index < most && !turn.contender->IsSettled())) {
     MYDIST_RETURN_IF_ERROR(TakeSample(turn, index++).status());
   }
+  double distance_ns = 0;
+  MYDIST_RETURN_IF_ERROR(MeasureDistance(&distance_ns));
   spent_ = {};
   std::vector<double> mine_us;
   for (int i = 0; i < turn.samples.count; ++i) {
@@ -111,7 +113,18 @@ Status Contest::TakeTurn(const Turn& turn, Outcome* outcome) {
     mine_us.push_back(elapsed_us / turn.samples.calls);
   }
   spent_.calls = static_cast<int64_t>(turn.samples.calls) * turn.samples.count;
+  MYDIST_RETURN_IF_ERROR(MeasureDistance(&distance_ns));
+  if (distance_ != nullptr) {
+    outcome->distances_ns.insert(outcome->distances_ns.end(), mine_us.size(), distance_ns);
+  }
   return Share(mine_us, spent_, outcome);
+}
+
+Status Contest::MeasureDistance(double* most_ns) {
+  if (distance_ == nullptr) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(const double now_ns, distance_->MeasureNs());
+  *most_ns = std::max(*most_ns, now_ns);
+  return Status::Ok();
 }
 
 Result<double> Contest::TakeSample(const Turn& turn, int index) {

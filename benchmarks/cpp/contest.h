@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "contender.h"
+#include "core_distance.h"
 
 namespace mydist::bench {
 
@@ -25,16 +26,22 @@ struct ContestPlan {
 // Of one contender at one size.
 struct Outcome {
   std::vector<double> times_us;  // Per call, of the slowest rank; one per sample.
-  double cpu_us = 0;             // Mean over ranks, all calls together.
-  double switches = 0;           // Context switches, likewise.
+  // By sample: how far the cores were from each other, before or after its turn; the longer time.
+  std::vector<double> distances_ns;
+  double cpu_us = 0;    // Mean over ranks, all calls together.
+  double switches = 0;  // Context switches, likewise.
   int64_t calls = 0;
 };
 
 class Contest {
  public:
-  // All outlive this object.
-  Contest(Ranks* ranks, std::vector<Contender*> contenders, ContestPlan plan)
-      : ranks_(ranks), contenders_(std::move(contenders)), plan_(std::move(plan)) {}
+  // All outlive this object. `distance` null: it is not measured.
+  Contest(Ranks* ranks, std::vector<Contender*> contenders, CoreDistance* distance,
+          ContestPlan plan)
+      : ranks_(ranks),
+        contenders_(std::move(contenders)),
+        distance_(distance),
+        plan_(std::move(plan)) {}
 
   // kInternal naming contender, size and element when a result is wrong.
   Status Run();
@@ -54,6 +61,7 @@ class Contest {
 
   Turn MakeTurn(Contender* contender, int64_t size_bytes) const;
   Status TakeTurn(const Turn& turn, Outcome* outcome);
+  Status MeasureDistance(double* most_ns);
   Result<double> TakeSample(const Turn& turn, int index);
   void Fill(const Turn& turn, int index) const;
   Status Check(const Turn& turn, int index) const;
@@ -61,6 +69,7 @@ class Contest {
 
   Ranks* const ranks_;
   const std::vector<Contender*> contenders_;
+  CoreDistance* const distance_;
   const ContestPlan plan_;
   std::map<std::pair<int64_t, std::string>, Outcome> outcomes_;
   Outcome spent_;  // By this rank in the turn.

@@ -169,6 +169,22 @@ def test_the_core_is_measured_next_to_its_peers(smoke: dict[str, Any]) -> None:
         assert all(row["ranks"] == ranks and row["p50_us"] > 0 for row in rows)
 
 
+def test_two_cores_tell_how_far_they_were_from_each_other(smoke: dict[str, Any]) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two ranks share the only core")
+    rows = smoke["rows"]["core-2"]
+    assert [(row["impl"], row["size_bytes"]) for row in rows] == [
+        (entry["impl"], entry["size_bytes"]) for entry in smoke["cores"]
+    ]
+    assert all(entry["line_ns"] > 0 for entry in smoke["cores"])
+    for row, entry in zip(rows, smoke["cores"], strict=True):
+        medians = [entry["near_us"], entry["far_us"]]
+        assert [entry["near_samples"] > 0, entry["far_samples"] > 0] == [
+            m is not None for m in medians
+        ]
+        assert all(row["min_us"] <= m <= row["p99_us"] for m in medians if m is not None)
+
+
 def test_a_training_step_is_measured_next_to_its_peer(smoke: dict[str, Any]) -> None:
     for suite in ("step-resnet", "step-gpt"):
         names = [row["impl"] for row in smoke["rows"][suite]]

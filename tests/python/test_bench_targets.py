@@ -184,3 +184,19 @@ def test_resnet50_has_its_161_parameters() -> None:
     shapes = parameter_shapes()
     assert len(shapes) == 161
     assert sum(math.prod(shape) for shape in shapes) == 25_557_032
+
+
+def test_how_far_the_cores_were_is_a_table_of_near_and_far() -> None:
+    from benchmarks.results import Cores, format_cores
+
+    cores = [
+        Cores("mydist-arena", 8192, 180.0, 100, 300, near_us=0.3351, far_us=1.28),
+        Cores("mydist-arena", 8, 60.0, 400, 0, near_us=0.07),
+        Cores("openmpi", 8192, 61.0, 0, 8, far_us=3.9),
+    ]
+    assert format_cores(cores).splitlines() == [
+        "| size | mydist-arena | openmpi |",
+        "|---|---|---|",
+        "| 8B | 0.07 / - (100 %) | - |",
+        "| 8KB | 0.3351 / 1.28 (25 %) | - / 3.9 (0 %) |",
+    ]
