@@ -1,5 +1,6 @@
 #include "timeline/json_text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +34,9 @@ size_t CharacterBytes(std::string_view text) {
   return 0;
 }
 
+// Whether it stands for itself in a JSON string.
+bool IsPlain(char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
+
 std::string Escaped(std::string_view character) {
   const auto byte = static_cast<uint8_t>(character[0]);
   if (byte == '"' || byte == '\\') return std::string("\\") + character[0];
@@ -46,6 +50,9 @@ std::string Escaped(std::string_view character) {
 
 std::string JsonText(std::string_view text, size_t max_bytes) {
   std::string quoted = "\"";
+  if (text.size() + 2 <= max_bytes && std::all_of(text.begin(), text.end(), IsPlain)) {
+    return quoted.append(text).append("\"");  // As nearly all names are.
+  }
   // Room that must remain so that the ellipsis and the closing quote still fit.
   const size_t reserve_bytes = kEllipsis.size() + 1;
   size_t cut_bytes = quoted.size();  // Where to cut if the whole does not fit.

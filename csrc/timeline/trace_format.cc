@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <charconv>
 
 #include "base/call_name.h"
 #include "timeline/json_text.h"
@@ -24,44 +24,69 @@ int64_t SinceStart(int64_t time_ns, int64_t clock_offset_ns, int64_t start_ns) {
   return std::max<int64_t>(static_cast<int64_t>(since_ns), 0);
 }
 
-std::string Microseconds(int64_t time_ns) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%lld.%03d", static_cast<long long>(time_ns / 1000),
-                static_cast<int>(time_ns % 1000));
-  return text.data();
-}
+// A record as it is put together: hundreds of thousands a second may be, beside the training.
+class Record {
+ public:
+  Record(char phase, int rank, int thread) {
+    text_.reserve(kUsualBytes);
+    Add("{\"ph\":\"").Add({&phase, 1}).Add("\",\"pid\":").Add(rank).Add(",\"tid\":").Add(thread);
+  }
 
-std::string Opening(char phase, int rank, int thread) {
-  return std::string("{\"ph\":\"") + phase + "\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":" + std::to_string(thread);
-}
+  Record& Add(std::string_view text) {
+    text_ += text;
+    return *this;
+  }
+  Record& Add(int64_t number) {
+    std::array<char, 20> digits;
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+    return Add(std::string_view(digits.data(), static_cast<size_t>(end - digits.data())));
+  }
+  // `time_ns` >= 0.
+  Record& AddMicroseconds(int64_t time_ns) {
+    const auto rest = static_cast<int>(time_ns % 1000);
+    const std::array<char, 4> fraction = {'.', static_cast<char>('0' + rest / 100),
+                                          static_cast<char>('0' + rest / 10 % 10),
+                                          static_cast<char>('0' + rest % 10)};
+    return Add(time_ns / 1000).Add({fraction.data(), fraction.size()});
+  }
+  std::string Take() && { return std::move(text_); }
 
-std::string Metadata(int rank, int thread, std::string_view what, const std::string& args) {
-  return Opening('M', rank, thread) + ",\"name\":\"" + std::string(what) + "\",\"args\":{" + args +
-         "}}";
+ private:
+  static constexpr size_t kUsualBytes = 96;
+  std::string text_;
+};
+
+std::string Metadata(int rank, int thread, std::string_view what, std::string_view args) {
+  Record record('M', rank, thread);
+  record.Add(",\"name\":\"").Add(what).Add("\",\"args\":{").Add(args).Add("}}");
+  return std::move(record).Take();
 }
 
 std::string End(int rank, int thread, int64_t time_ns, std::string_view name) {
-  return Opening('E', rank, thread) + ",\"ts\":" + Microseconds(time_ns) +
-         ",\"name\":" + JsonText(name, kMaxNameBytes) + "}";
+  Record record('E', rank, thread);
+  record.Add(",\"ts\":").AddMicroseconds(time_ns);
+  record.Add(",\"name\":").Add(JsonText(name, kMaxNameBytes)).Add("}");
+  return std::move(record).Take();
+}
+
+char PhaseLetter(EventPhase phase) {
+  if (phase == EventPhase::kInstant) return 'i';
+  return phase == EventPhase::kComplete ? 'X' : 'B';
 }
 
 std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& event,
-                  const std::string& detail) {
-  char phase = 'B';
-  std::string extra;
-  if (event.phase == EventPhase::kInstant) {
-    phase = 'i';
-    extra = ",\"s\":\"t\"";
-  } else if (event.phase == EventPhase::kComplete) {
-    phase = 'X';
-    extra = ",\"dur\":" + Microseconds(std::max<int64_t>(event.duration_ns, 0));
+                  std::string_view detail) {
+  Record record(PhaseLetter(event.phase), rank, thread);
+  record.Add(",\"ts\":").AddMicroseconds(time_ns);
+  if (event.phase == EventPhase::kInstant) record.Add(",\"s\":\"t\"");
+  if (event.phase == EventPhase::kComplete) {
+    record.Add(",\"dur\":").AddMicroseconds(std::max<int64_t>(event.duration_ns, 0));
   }
   if (!detail.empty()) {
-    extra += ",\"args\":{\"detail\":" + JsonText(detail, kMaxArgsBytes) + "}";
+    record.Add(",\"args\":{\"detail\":").Add(JsonText(detail, kMaxArgsBytes)).Add("}");
   }
-  return Opening(phase, rank, thread) + ",\"ts\":" + Microseconds(time_ns) + extra +
-         ",\"name\":" + JsonText(event.name, kMaxNameBytes) + "}";
+  record.Add(",\"name\":").Add(JsonText(event.name, kMaxNameBytes)).Add("}");
+  return std::move(record).Take();
 }
 
 }  // namespace
