@@ -54,7 +54,10 @@ void Timeline::Push(TimelineEvent event, TimePoint now) {
     ++dropped_count_;
     return;
   }
-  if (events_.empty()) oldest_ = now;
+  if (events_.empty()) {
+    oldest_ = now;
+    events_.reserve(usual_count_);
+  }
   events_.push_back(std::move(event));
 }
 
@@ -62,6 +65,7 @@ std::vector<TimelineEvent> Timeline::Drain() {
   std::vector<TimelineEvent> drained;
   MutexLock lock(mutex_);
   drained.swap(events_);
+  usual_count_ = drained.size();
   return drained;
 }
 

@@ -60,7 +60,8 @@ class MYDIST_EXPORT Timeline {
   std::atomic<bool> mark_cycles_{false};
   Mutex mutex_;
   std::vector<TimelineEvent> events_ MYDIST_GUARDED_BY(mutex_);
-  TimePoint oldest_ MYDIST_GUARDED_BY(mutex_){};  // When events_[0] was recorded.
+  size_t usual_count_ MYDIST_GUARDED_BY(mutex_) = 0;  // Of the last Drain: room to make at once.
+  TimePoint oldest_ MYDIST_GUARDED_BY(mutex_){};      // When events_[0] was recorded.
   int64_t dropped_count_ MYDIST_GUARDED_BY(mutex_) = 0;
 };
 
