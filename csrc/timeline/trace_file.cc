@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -57,6 +58,9 @@ TraceFile::TraceFile(TraceFile&& other) noexcept
       buffer_(std::move(other.buffer_)),
       page_start_(other.page_start_),
       bracket_(other.bracket_),
+      end_(other.end_),
+      window_start_(other.window_start_),
+      window_(std::move(other.window_)),
       pending_(std::move(other.pending_)),
       pending_count_(other.pending_count_),
       record_count_(other.record_count_) {}
@@ -90,6 +94,7 @@ Status TraceFile::Initialize() {
     return Unusable(path_, error);
   }
   bracket_ = 1;
+  end_ = static_cast<int64_t>(kPageBytes);
   return Status::Ok();
 }
 
@@ -135,12 +140,8 @@ Status TraceFile::Commit(bool fill_page) {
 Status TraceFile::StartNextPage() {
   const int64_t next = page_start_ + static_cast<int64_t>(kPageBytes);
   // The page is there before it is needed, so a full disk cannot hit us in the middle of a change.
-  if (Status status = WriteInPage(std::string(kPageBytes, ' '), next); !status.ok()) {
-    // A part of the spaces may stay; the file is valid with them as well.
-    [[maybe_unused]] const int ignored = ftruncate(descriptor_, next);
-    return status;
-  }
-  if (!MoveBracketInMemory() && ::pwrite(descriptor_, " ]", 2, next - 1) != 2) {
+  if (next >= end_) MYDIST_RETURN_IF_ERROR(MakePage(next));
+  if (!MoveBracketInMemory(next - 1) && ::pwrite(descriptor_, " ]", 2, next - 1) != 2) {
     const int error = errno;
     [[maybe_unused]] const ssize_t undone = ::pwrite(descriptor_, "] ", 2, next - 1);
     return Failure("write to", error);
@@ -150,27 +151,56 @@ Status TraceFile::StartNextPage() {
   return Status::Ok();
 }
 
+// As many as there is room for, up to kPagesAtOnce: spaces may be written in any pieces.
+Status TraceFile::MakePage(int64_t start) {
+  const std::string spaces(kPagesAtOnce * kPageBytes, ' ');
+  ssize_t written = 0;
+  do {
+    written = ::pwrite(descriptor_, spaces.data(), spaces.size(), start);
+  } while (written < 0 && errno == EINTR);
+  const int error = written < 0 ? errno : ENOSPC;
+  const int64_t pages = std::max<ssize_t>(written, 0) / static_cast<ssize_t>(kPageBytes);
+  if (pages > 0) {
+    end_ = start + pages * static_cast<int64_t>(kPageBytes);
+    return Status::Ok();
+  }
+  // A part of the spaces may stay; the file is valid with them as well.
+  [[maybe_unused]] const int ignored = ftruncate(descriptor_, start);
+  return Failure("write to", error);
+}
+
+void UnmapPages::operator()(char* memory) const { munmap(memory, length); }
+
+// So that the two bytes at `place` and what follows lie in the window.
+bool TraceFile::MapFrom(int64_t place) {
+  window_start_ = place - place % sysconf(_SC_PAGESIZE);
+  const auto length = static_cast<size_t>(end_ - window_start_);
+  void* const memory =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, window_start_);
+  window_ = {memory == MAP_FAILED ? nullptr : static_cast<char*>(memory), UnmapPages{length}};
+  return window_ != nullptr;
+}
+
 // False, with nothing changed, when the file's memory cannot be mapped.
-bool TraceFile::MoveBracketInMemory() const {
+bool TraceFile::MoveBracketInMemory(int64_t place) {
   struct __attribute__((packed)) Pair {
     uint16_t bits;
   };
-  const int64_t place = page_start_ + static_cast<int64_t>(kPageBytes) - 1;
-  const int64_t start = place - place % sysconf(_SC_PAGESIZE);
-  const auto length = static_cast<size_t>(place + 2 - start);
-  void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, start);
-  if (memory == MAP_FAILED) return false;
-  // Pages that cannot be written to are an error here; at the store they would be a SIGBUS.
-  const bool is_writable = madvise(memory, length, MADV_POPULATE_WRITE) == 0;
-  if (is_writable) {
-    Pair moved{};
-    std::memcpy(&moved, " ]", sizeof(moved));
-    // Volatile and of two bytes: one store instruction, done as a whole or not at all.
-    reinterpret_cast<volatile Pair*>(static_cast<char*>(memory) + (place - start))->bits =
-        moved.bits;
-  }
-  munmap(memory, length);
-  return is_writable;
+  const auto lies_within = [&] {
+    return window_ != nullptr &&
+           place + 2 <= window_start_ + static_cast<int64_t>(window_.get_deleter().length);
+  };
+  if (!lies_within() && !MapFrom(place)) return false;
+  char* const bracket = window_.get() + (place - window_start_);
+  const auto into_page = static_cast<size_t>(place % sysconf(_SC_PAGESIZE));
+  // Pages that cannot be written to, or that somebody has cut off, are an error here; at the store
+  // they would be a SIGBUS.
+  if (madvise(bracket - into_page, into_page + 2, MADV_POPULATE_WRITE) != 0) return false;
+  Pair moved{};
+  std::memcpy(&moved, " ]", sizeof(moved));
+  // Volatile and of two bytes: one store instruction, done as a whole or not at all.
+  reinterpret_cast<volatile Pair*>(bracket)->bits = moved.bits;
+  return true;
 }
 
 Status TraceFile::WriteInPage(std::string_view text, int64_t offset) {
@@ -187,6 +217,7 @@ Status TraceFile::WriteInPage(std::string_view text, int64_t offset) {
 
 Status TraceFile::Close() {
   if (descriptor_ < 0) return Status::Ok();
+  window_.reset();
   const int64_t used_bytes = page_start_ + static_cast<int64_t>(bracket_) + 1;
   // Spaces at the end harm nobody, so it does not matter whether they can be cut off.
   [[maybe_unused]] const int ignored = ftruncate(descriptor_, used_bytes);

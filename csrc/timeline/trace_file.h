@@ -6,6 +6,7 @@
 // moves over the boundary between them by one two-byte store into mapped memory, which no signal
 // can split. (Where memory cannot be mapped: by a two-byte write, which a kill may split if it
 // comes between its two bytes.) After a power failure only the file system decides what is there.
+// Pages of spaces are made, and mapped, several at a time; those left over are cut off at the end.
 #pragma once
 
 #include <array>
@@ -18,6 +19,12 @@
 #include "base/result.h"
 
 namespace mydist {
+
+// Of mapped memory of that length, in bytes.
+struct UnmapPages {
+  size_t length = 0;
+  void operator()(char* memory) const;
+};
 
 class TraceFile {
  public:
@@ -49,11 +56,15 @@ class TraceFile {
     std::array<char, kPageBytes> bytes;
   };
 
+  static constexpr int64_t kPagesAtOnce = 16;
+
   TraceFile(int descriptor, std::string path);
   Status Initialize();
   Status Commit(bool fill_page);
   Status StartNextPage();
-  bool MoveBracketInMemory() const;
+  Status MakePage(int64_t start);
+  bool MoveBracketInMemory(int64_t place);
+  bool MapFrom(int64_t place);
   Status WriteInPage(std::string_view text, int64_t offset);
   Status Failure(const char* action, int error) const;
 
@@ -63,7 +74,11 @@ class TraceFile {
   std::unique_ptr<Page> buffer_;
   int64_t page_start_ = 0;  // Offset of the page that holds the bracket; after it, only spaces.
   size_t bracket_ = 0;      // The bracket's offset inside that page.
-  std::string pending_;     // Records to be written from the bracket on.
+  int64_t end_ = 0;         // Of the file.
+  // Of the file, mapped: from here to what was its end then.
+  int64_t window_start_ = 0;
+  std::unique_ptr<char, UnmapPages> window_;
+  std::string pending_;  // Records to be written from the bracket on.
   size_t pending_count_ = 0;
   size_t record_count_ = 0;
 };

@@ -179,6 +179,27 @@ TEST(TraceFileTest, FullDiskKeepsTheLastValidState) {
   }
 }
 
+TEST(TraceFileTest, SpacesLeftOverAreCutOffAtTheEnd) {
+  TemporaryFolder folder;
+  auto file = TraceFile::Open(folder / "t.json");
+  ASSERT_TRUE(file.ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(file->Append({Quoted(100)}).ok());
+  EXPECT_EQ(ReadFile(folder / "t.json").back(), ' ');
+  ASSERT_TRUE(file->Close().ok());
+  EXPECT_EQ(ReadFile(folder / "t.json").back(), ']');
+}
+
+// Its memory is mapped, and a store behind the end of a file kills.
+TEST(TraceFileTest, AFileThatSomebodyCutsOffKillsNobody) {
+  TemporaryFolder folder;
+  auto file = TraceFile::Open(folder / "t.json");
+  ASSERT_TRUE(file.ok());
+  for (int i = 0; i < 100; ++i) {
+    if (i % 10 == 5) ASSERT_EQ(truncate((folder / "t.json").c_str(), 0), 0);
+    ASSERT_TRUE(file->Append(std::vector<std::string>(10, Quoted(500))).ok()) << i;
+  }
+}
+
 // A child appends as fast as it can and tells of each append; when it has told of a random number,
 // it is killed wherever it is.
 TEST(TraceFileTest, IsValidWheneverTheWriterIsKilled) {
