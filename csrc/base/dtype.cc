@@ -23,6 +23,8 @@ constexpr std::array<Row, kDataTypeCount> kRows = {{
     {"bool", 1},
     {"complex64", 8},
     {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
 }};
 
 }  // namespace
@@ -43,5 +45,8 @@ bool IsComplex(DataType dtype) {
   return dtype == DataType::kComplex64 || dtype == DataType::kComplex128;
 }
 bool IsInteger(DataType dtype) { return dtype <= DataType::kInt64; }
+bool IsFloat8(DataType dtype) {
+  return dtype == DataType::kFloat8E4m3 || dtype == DataType::kFloat8E5m2;
+}
 
 }  // namespace mydist

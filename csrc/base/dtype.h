@@ -22,8 +22,10 @@ enum class DataType : uint8_t {
   kBool = 9,
   kComplex64 = 10,
   kComplex128 = 11,
+  kFloat8E4m3 = 12,  // Without infinities: torch's float8_e4m3fn.
+  kFloat8E5m2 = 13,
 };
-inline constexpr int kDataTypeCount = 12;
+inline constexpr int kDataTypeCount = 14;
 
 // Bytes of one element.
 MYDIST_EXPORT int64_t SizeOf(DataType dtype);
@@ -35,5 +37,7 @@ MYDIST_EXPORT std::optional<DataType> DataTypeFromWire(uint8_t number);
 MYDIST_EXPORT bool IsFloatingPoint(DataType dtype);  // float16 … float64
 MYDIST_EXPORT bool IsComplex(DataType dtype);
 MYDIST_EXPORT bool IsInteger(DataType dtype);  // uint8 … int64, not bool
+// Of 8 bits: they travel, and nothing is computed with them.
+MYDIST_EXPORT bool IsFloat8(DataType dtype);
 
 }  // namespace mydist

@@ -18,14 +18,16 @@ namespace {
 
 // Indexed by DataType.
 constexpr std::array<at::ScalarType, kDataTypeCount> kScalarTypes = {
-    at::kByte,     at::kChar,  at::kShort,  at::kInt,  at::kLong,         at::kHalf,
-    at::kBFloat16, at::kFloat, at::kDouble, at::kBool, at::kComplexFloat, at::kComplexDouble};
+    at::kByte,         at::kChar,          at::kShort,         at::kInt,        at::kLong,
+    at::kHalf,         at::kBFloat16,      at::kFloat,         at::kDouble,     at::kBool,
+    at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2};
 
 Status WrongDtype(at::ScalarType dtype, const std::string& what) {
   return Status::TypeError(
       what + ": dtype " + DtypeName(dtype) +
       " is not supported. Supported: uint8, int8, int16, int32, int64, float16, bfloat16, float32, "
-      "float64, bool, complex64, complex128. Convert it first, e.g. tensor.to(torch.int32) or "
+      "float64, bool, complex64, complex128; float8_e4m3fn and float8_e5m2 where nothing is "
+      "reduced. Convert it first, e.g. tensor.to(torch.int32) or "
       "tensor.to(torch.bfloat16).");
 }
 

@@ -27,6 +27,7 @@ std::optional<ReduceOp> ReduceOpFromWire(uint8_t number) {
 }
 
 bool HasMeaning(ReduceOp op, DataType dtype) {
+  if (IsFloat8(dtype)) return false;
   switch (op) {
     case ReduceOp::kMin:
     case ReduceOp::kMax:

@@ -65,8 +65,8 @@ inline bool ChangesProcessSets(OpKind op) {
 }
 
 // Whether `op` has a meaning for `dtype`: Min/Max need an order (not complex), Average a division
-// (not bool), Adasum real floating point. For bool, Sum and Max are logical or, Product and Min
-// logical and.
+// (not bool), Adasum real floating point; floats of 8 bits are not reduced at all. For bool, Sum
+// and Max are logical or, Product and Min logical and.
 MYDIST_EXPORT bool HasMeaning(ReduceOp op, DataType dtype);
 
 }  // namespace mydist

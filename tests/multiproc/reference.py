@@ -14,6 +14,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 COMPLEX = (torch.complex64, torch.complex128)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool, *COMPLEX)
+# Of what only travels.
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+MOVED = (*DTYPES, *FLOAT8)
 
 
 def make(
@@ -62,6 +65,8 @@ def reduce(inputs: list[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def has_meaning(op: str, dtype: torch.dtype) -> bool:
+    if dtype in FLOAT8:
+        return False
     if dtype in COMPLEX:
         return op not in ("Min", "Max")
     return not (dtype == torch.bool and op == "Average")

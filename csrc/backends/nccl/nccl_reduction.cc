@@ -35,6 +35,8 @@ std::optional<ElementType> ElementTypeOf(DataType dtype) {
     case DataType::kComplex128:
       return ElementType::kFloat64;
     case DataType::kInt16:
+    case DataType::kFloat8E4m3:
+    case DataType::kFloat8E5m2:
       return std::nullopt;
   }
   return std::nullopt;

@@ -107,7 +107,7 @@ Status LoadConvertKernels() {
   MYDIST_RETURN_IF_ERROR(LoadKernels({}));
   for (int number = 0; number < kDataTypeCount; ++number) {
     const auto dtype = static_cast<DataType>(number);
-    if (dtype == DataType::kBool) continue;
+    if (dtype == DataType::kBool || IsFloat8(dtype)) continue;
     MYDIST_RETURN_IF_ERROR(LoadKernels({dtype, dtype, kTwice}));
     if (dtype != DataType::kFloat16 && dtype != DataType::kBfloat16) continue;
     MYDIST_RETURN_IF_ERROR(LoadKernels({dtype, DataType::kFloat32}));

@@ -79,9 +79,11 @@ auto VisitConversion(const Conversion& conversion, Visitor&& visitor) {
       if (is_same) return scale(double{}, 2);
       break;
     case DataType::kBool:
+    case DataType::kFloat8E4m3:
+    case DataType::kFloat8E5m2:
       break;
   }
-  // Between other types; and a bool cannot be scaled.
+  // Between other types; and neither bool nor 8-bit floats can be scaled.
   CheckFailed(__FILE__, __LINE__, "the conversion exists");
 }
 

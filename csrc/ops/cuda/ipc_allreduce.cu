@@ -71,7 +71,9 @@ Status LaunchIpcAllreduce(const IpcAllreduce& job, cudaStream_t stream) {
 
 Status LoadIpcKernels() {
   for (int number = 0; number < kDataTypeCount; ++number) {
-    MYDIST_RETURN_IF_ERROR(VisitIpcElement(static_cast<DataType>(number), []<typename T>(T, int) {
+    const auto dtype = static_cast<DataType>(number);
+    if (IsFloat8(dtype)) continue;
+    MYDIST_RETURN_IF_ERROR(VisitIpcElement(dtype, []<typename T>(T, int) {
       cudaFuncAttributes attributes;
       return CudaStatus(cudaFuncGetAttributes(&attributes, KernelOf<T>()),
                         "cudaFuncGetAttributes(IpcAllreduce)");

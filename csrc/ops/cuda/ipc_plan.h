@@ -38,8 +38,11 @@ auto VisitIpcElement(DataType dtype, Visitor&& visitor) {
       return visitor(float{}, 2);
     case DataType::kComplex128:
       return visitor(double{}, 2);
+    case DataType::kFloat8E4m3:
+    case DataType::kFloat8E5m2:
+      break;
   }
-  CheckFailed(__FILE__, __LINE__, "the type exists");
+  CheckFailed(__FILE__, __LINE__, "the type can be reduced");
 }
 
 inline IpcLaunch IpcLaunchOf(const IpcAllreduce& job, int parts) {

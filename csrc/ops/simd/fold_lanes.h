@@ -208,6 +208,9 @@ void FoldByType(const FoldCall& call) {
       return FoldComplex<float>(call);
     case DataType::kComplex128:
       return FoldComplex<double>(call);
+    case DataType::kFloat8E4m3:
+    case DataType::kFloat8E5m2:
+      MYDIST_CHECK(false);
   }
 }
 

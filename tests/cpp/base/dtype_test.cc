@@ -32,6 +32,8 @@ const std::vector<Expected>& Table() {
       {DataType::kBool, 9, "bool", 1, false, false, false},
       {DataType::kComplex64, 10, "complex64", 8, false, true, false},
       {DataType::kComplex128, 11, "complex128", 16, false, true, false},
+      {DataType::kFloat8E4m3, 12, "float8_e4m3fn", 1, false, false, false},
+      {DataType::kFloat8E5m2, 13, "float8_e5m2", 1, false, false, false},
   };
   return kTable;
 }
@@ -46,6 +48,7 @@ TEST(DataTypeTest, TableIsAsDocumented) {
     EXPECT_EQ(IsFloatingPoint(row.dtype), row.is_floating_point) << row.name;
     EXPECT_EQ(IsComplex(row.dtype), row.is_complex) << row.name;
     EXPECT_EQ(IsInteger(row.dtype), row.is_integer) << row.name;
+    EXPECT_EQ(IsFloat8(row.dtype), row.name.starts_with("float8")) << row.name;
   }
 }
 

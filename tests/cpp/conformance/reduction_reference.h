@@ -65,6 +65,8 @@ inline void PutRandom(Elements& elements, int64_t index, uint64_t bits) {
   switch (elements.dtype) {
     case DataType::kUint8:
     case DataType::kInt8:
+    case DataType::kFloat8E4m3:
+    case DataType::kFloat8E5m2:
       return Put(elements, index, static_cast<uint8_t>(bits));
     case DataType::kInt16:
       return Put(elements, index, static_cast<uint16_t>(bits));

@@ -41,6 +41,7 @@ TEST(ReduceOpTest, NamesAndNumbersAreAsDocumented) {
 TEST(ReduceOpTest, HasAMeaningWhereThereIsAnOrderOrADivision) {
   for (uint8_t number = 0; number < kDataTypeCount; ++number) {
     const DataType dtype = *DataTypeFromWire(number);
+    if (IsFloat8(dtype)) continue;
     EXPECT_TRUE(HasMeaning(ReduceOp::kSum, dtype)) << DataTypeName(dtype);
     EXPECT_TRUE(HasMeaning(ReduceOp::kProduct, dtype)) << DataTypeName(dtype);
     EXPECT_EQ(HasMeaning(ReduceOp::kAverage, dtype), dtype != DataType::kBool);
@@ -48,6 +49,13 @@ TEST(ReduceOpTest, HasAMeaningWhereThereIsAnOrderOrADivision) {
     EXPECT_EQ(HasMeaning(ReduceOp::kMin, dtype), is_ordered) << DataTypeName(dtype);
     EXPECT_EQ(HasMeaning(ReduceOp::kMax, dtype), is_ordered) << DataTypeName(dtype);
     EXPECT_EQ(HasMeaning(ReduceOp::kAdasum, dtype), IsFloatingPoint(dtype)) << DataTypeName(dtype);
+  }
+}
+
+TEST(ReduceOpTest, HasNoneForFloatsOfEightBits) {
+  for (uint8_t number = 0; number < kReduceOpCount; ++number) {
+    EXPECT_FALSE(HasMeaning(*ReduceOpFromWire(number), DataType::kFloat8E4m3)) << number;
+    EXPECT_FALSE(HasMeaning(*ReduceOpFromWire(number), DataType::kFloat8E5m2)) << number;
   }
 }
 

@@ -6,7 +6,16 @@ import torch
 
 import mydist as md
 from multiproc.checks.ops import REDUCE_OPS
-from multiproc.reference import DTYPES, expect_close, expect_equal, has_meaning, make, reduce, wide
+from multiproc.reference import (
+    DTYPES,
+    MOVED,
+    expect_close,
+    expect_equal,
+    has_meaning,
+    make,
+    reduce,
+    wide,
+)
 from multiproc.registry import check
 
 REDUCED = [
@@ -17,13 +26,13 @@ REDUCED = [
 ]
 
 
-@check(cases=[(dtype,) for dtype in DTYPES])
+@check(cases=[(dtype,) for dtype in MOVED])
 def allgather_even(dtype: torch.dtype) -> None:
     inputs = [make(rank, dtype, (3, 4)) for rank in range(md.size())]
     expect_equal(md.allgather(inputs[md.rank()], name=f"ag.{dtype}"), torch.cat(inputs))
 
 
-@check(cases=[(dtype,) for dtype in DTYPES])
+@check(cases=[(dtype,) for dtype in MOVED])
 def allgather_uneven(dtype: torch.dtype) -> None:
     inputs = [make(rank, dtype, (2 * rank + 1, 3), seed=1) for rank in range(md.size())]
     expect_equal(md.allgather(inputs[md.rank()], name=f"agu.{dtype}"), torch.cat(inputs))
@@ -83,7 +92,7 @@ def rows_sent(sender: int, receiver: int) -> int:
     return (sender + 2 * receiver) % 3
 
 
-@check(cases=[(dtype,) for dtype in DTYPES])
+@check(cases=[(dtype,) for dtype in MOVED])
 def alltoall_with_splits(dtype: torch.dtype) -> None:
     n, me = md.size(), md.rank()
     splits = [[rows_sent(s, r) for r in range(n)] for s in range(n)]

@@ -8,11 +8,11 @@ import torch
 
 import mydist as md
 from multiproc.checks.process_sets import expect_error
-from multiproc.reference import DTYPES, expect_equal, make
+from multiproc.reference import MOVED, expect_equal, make
 from multiproc.registry import check
 
 
-@check(min_size=2, cases=[(dtype,) for dtype in DTYPES])
+@check(min_size=2, cases=[(dtype,) for dtype in MOVED])
 def every_dtype(dtype: torch.dtype) -> None:
     for shape in ((), (0,), (7, 3)):
         if md.rank() == 0:

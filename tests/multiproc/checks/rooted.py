@@ -9,7 +9,7 @@ import torch
 import mydist as md
 from multiproc.checks.mismatch import expect_mismatch, odd
 from multiproc.checks.process_sets import expect_error
-from multiproc.reference import expect_equal, make
+from multiproc.reference import FLOAT8, expect_equal, make
 from multiproc.registry import check
 
 Call = Callable[[str], object]
@@ -28,6 +28,18 @@ def odd_shapes(shape: tuple[int, ...]) -> None:
         expect_equal(gathered, torch.cat([tensor.reshape(shape or (1,)) for tensor in inputs]))
     else:
         assert reduced is None and gathered is None
+
+
+@check(cases=[(dtype,) for dtype in FLOAT8])
+def floats_of_eight_bits_only_travel(dtype: torch.dtype) -> None:
+    inputs = [make(rank, dtype, (md.size(), 3)) for rank in range(md.size())]
+    mine = inputs[md.rank()]
+    gathered = md.gather(mine, 0, name=f"gather.{dtype}")
+    if md.rank() == 0:
+        assert gathered is not None
+        expect_equal(gathered, torch.cat(inputs))
+    expect_equal(md.scatter(mine, name=f"scatter.{dtype}"), inputs[0][md.rank()].unsqueeze(0))
+    expect_error(lambda: md.reduce(mine, 0, name="sum"), ValueError, "reduce of 'sum'", "bfloat16")
 
 
 @check()
