@@ -21,6 +21,12 @@ STALL_SECONDS = 20
 _SHARED = {"MYDIST_SHARED_MEMORY": "1"}  # Its default, which backend_environment() takes away.
 # The machine may be slow: a rank that is late is no reason to negotiate.
 _FROZEN = _SHARED | {"MYDIST_FREEZE_AFTER": "2", "MYDIST_STALL_WARNING_SECONDS": "600"}
+# Open MPI as between hosts; for Gloo there is nothing else.
+_OVER_TCP = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,tcp",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+}
 _ENVIRONMENTS = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     "shared": _SHARED,
@@ -29,6 +35,7 @@ _ENVIRONMENTS = {
     "frozen": _FROZEN,
     "late": _FROZEN,
     "crowded": _FROZEN | {"TEST_CORES": "2"},
+    "late_lone": _FROZEN | _OVER_TCP | {"TEST_RANKS_PER_HOST": "1"},
     "hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_hosts": _FROZEN | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_lone": _FROZEN | {"TEST_RANKS_PER_HOST": "1"},

@@ -102,9 +102,11 @@ SUITES = {
     # With the settings as they come: what costs nothing once steps repeat themselves.
     "steady": ("freezing", "waiting"),
     "steady_hosts": ("freezing", "waiting"),
-    # A rank that is late; with fewer cores than ranks, and with fewer than training threads.
+    # A rank that is late; with fewer cores than ranks, and with fewer than training threads; with
+    # every rank on a host of its own.
     "late": ("lateness",),
     "crowded": ("lateness",),
+    "late_lone": ("lateness",),
     # One rank on each of several hosts: nobody to share memory with.
     "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),
     # The same on several hosts, in part.
