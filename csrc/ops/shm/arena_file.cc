@@ -61,16 +61,11 @@ int OpenPeersDescriptor(const std::string& path) {
   return descriptor;
 }
 
-std::string NeededAndFree(const std::string& directory, int64_t bytes) {
-  return "needed " + std::to_string(bytes) + " bytes, free " +
-         std::to_string(ArenaFile::RoomOf(directory).free_bytes);
-}
-
 Status NoRoom(const std::string& directory, int64_t bytes, int error) {
-  return SystemError(directory +
-                         " has no room for shared memory: " + NeededAndFree(directory, bytes) +
-                         " (in a container, enlarge it with --shm-size)",
-                     error);
+  return SystemError(
+      directory + " has no room for shared memory: " + ArenaFile::NeededAndFree(directory, bytes) +
+          " (in a container, enlarge it with --shm-size)",
+      error);
 }
 
 // A write beyond it would be a signal.
@@ -176,7 +171,10 @@ Status ArenaFile::GiveName(const std::string& name) const {
   if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
     return Status::Ok();
   }
-  return SystemError("shared memory in " + directory_ + " gets no name", errno);
+  const int error = errno;
+  return SystemError(
+      "shared memory in " + directory_ + " gets no name: " + NeededAndFree(directory_, bytes_),
+      error);
 }
 
 std::string ArenaFile::ProcAddress() const {
@@ -193,6 +191,11 @@ ArenaFile::Room ArenaFile::RoomOf(const std::string& directory) {
     return static_cast<int64_t>(std::min(blocks, most / info.f_frsize) * info.f_frsize);
   };
   return {bytes_of(info.f_blocks), bytes_of(info.f_bavail)};
+}
+
+std::string ArenaFile::NeededAndFree(const std::string& directory, int64_t bytes) {
+  return "needed " + std::to_string(bytes) + " bytes, free " +
+         std::to_string(RoomOf(directory).free_bytes);
 }
 
 ArenaFile::~ArenaFile() {

@@ -47,6 +47,8 @@ class ArenaFile {
     int64_t tensor_bytes() const { return std::max<int64_t>(0, free_bytes - kept_bytes()); }
   };
   static Room RoomOf(const std::string& directory);
+  // What a reason for having no shared memory tells.
+  static std::string NeededAndFree(const std::string& directory, int64_t bytes);
 
   // Closes the file and drops all locks of this process on it.
   ~ArenaFile();

@@ -240,7 +240,8 @@ Result<std::unique_ptr<Arena>> Arena::Handshake::Attach(const std::string& addre
   if (header.magic != kArenaMagic || header.cookie != cookie) {
     return Status::Internal("the shared memory in " + options_.directory +
                             " is not the one that rank " + std::to_string(options_.ranks.front()) +
-                            " has made (containers that do not share it?)");
+                            " has made (containers that do not share it?): " +
+                            ArenaFile::NeededAndFree(options_.directory, layout_.bytes()));
   }
   MYDIST_RETURN_IF_ERROR(arena->Enter(options_));
   return arena;

@@ -25,6 +25,7 @@ namespace {
 
 using std::string_literals::operator""s;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 // What Establish says to each of `size` ranks; `options_of` and `exchange_of` may differ.
@@ -170,7 +171,8 @@ TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.arena, nullptr);
     EXPECT_THAT(outcome.reason, StartsWith("rank 1: "));
-    EXPECT_THAT(outcome.reason, HasSubstr("containers that do not share it?"));
+    EXPECT_THAT(outcome.reason, MatchesRegex(".*containers that do not share it.*: "
+                                             "needed [0-9]{5,} bytes, free [0-9]+: .*"));
   }
   EXPECT_TRUE(here.IsEmpty() && there.IsEmpty());
 }
@@ -197,7 +199,8 @@ TEST(Arena, WithAnotherCookieIsRefused) {
       EstablishWithChangedOffer(directory, [](Bytes& offer) { offer.back() ^= 1; });
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.arena, nullptr);
-    EXPECT_THAT(outcome.reason, HasSubstr("is not the one that rank 0 has made"));
+    EXPECT_THAT(outcome.reason, MatchesRegex(".* is not the one that rank 0 has made .*: "
+                                             "needed [0-9]{5,} bytes, free [0-9]+"));
   }
   EXPECT_TRUE(directory.IsEmpty());
 }
@@ -265,6 +268,15 @@ TEST(Arena, OpensNothingButFilesOfPeers) {
   const auto file = ArenaFile::Open("/dev/shm", address, kPageBytes);
   EXPECT_THAT(file.status().message(), HasSubstr("containers that do not share it?"));
   for (const int end : ends) close(end);
+}
+
+TEST(ArenaFile, WithoutNameSaysWhatIsNeededAndFree) {
+  const ShmDirectory directory;
+  const auto made = ArenaFile::CreateNameless(directory.path(), kPageBytes);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  ASSERT_TRUE((*made)->GiveName("taken").ok());
+  EXPECT_THAT((*made)->GiveName("taken").message(),
+              MatchesRegex(".* gets no name: needed [0-9]+ bytes, free [0-9]+: File exists"));
 }
 
 class KilledShmRank : public ::testing::TestWithParam<bool> {};
