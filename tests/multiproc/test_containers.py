@@ -24,6 +24,9 @@ from multiproc.test_small_memory import GRADIENTS, WORKER, train, warnings_of
 
 PLENTY = "size=256m"
 TRAIN = (sys.executable, WORKER, str(GRADIENTS), "6")
+FLAGS = {"gloo": (), "mpi": ("--mpi",)}  # Gloo comes by itself.
+# Open MPI takes all ranks of a host for ones that share memory, unless it is told.
+APART = {"gloo": (), "mpi": ("--mpi-args", "--mca pml ob1 --mca btl self,tcp")}
 KILLED = (sys.executable, str(WORKERS / "killed_in_round.py"))
 
 
@@ -40,9 +43,9 @@ def plenty() -> dict[str, Any]:
     return report
 
 
-def job(rank_command: Sequence[str]) -> list[str]:
+def job(rank_command: Sequence[str], flags: Sequence[str] = ()) -> list[str]:
     """The command of a job of two ranks."""
-    return [sys.executable, "-m", "mydist.launcher", "-np", "2", *rank_command]
+    return [sys.executable, "-m", "mydist.launcher", "-np", "2", *flags, *rank_command]
 
 
 def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> list[str]:
@@ -55,25 +58,27 @@ def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> li
     return warnings_of(output)
 
 
-@pytest.mark.parametrize("backend", ["gloo"])
-def test_ranks_that_do_not_share_memory_run_over_gloo(backend: str, plenty: dict[str, Any]) -> None:
+@pytest.mark.parametrize("backend", FLAGS)
+def test_ranks_that_do_not_share_memory(backend: str, plenty: dict[str, Any]) -> None:
     assert backend not in missing_backends()
     rank = with_shm(PLENTY, *with_own_pids(*TRAIN))
-    (warning,) = expect_trained(run(job(rank), timeout=100), plenty, backend)
+    outcome = run(job(rank, FLAGS[backend] + APART[backend]), timeout=100)
+    (warning,) = expect_trained(outcome, plenty, backend)
     assert "rank 1: " in warning
     assert re.search(r"containers that do not share it\?\): needed \d{5,} bytes, free \d+", warning)
 
 
-@pytest.mark.parametrize("backend", ["gloo"])
+@pytest.mark.parametrize("backend", FLAGS)
 def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> None:
-    (warning,) = expect_trained(run(with_shm("ro", *job(TRAIN)), timeout=100), plenty, backend)
+    outcome = run(with_shm("ro", *job(TRAIN, FLAGS[backend])), timeout=100)
+    (warning,) = expect_trained(outcome, plenty, backend)
     problem = r"no shared memory in /dev/shm: needed \d{5,} bytes, free \d+: Read-only file system"
     assert re.search(problem, warning), warning
 
 
-@pytest.mark.parametrize("backend", ["gloo"])
+@pytest.mark.parametrize("backend", FLAGS)
 def test_without_its_folder(backend: str, plenty: dict[str, Any], tmp_path: Path) -> None:
-    outcome = run(without_shm(tmp_path, *job(TRAIN)), timeout=100)
+    outcome = run(without_shm(tmp_path, *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
     problem = (
         r"no shared memory in /dev/shm: needed \d{5,} bytes, free 0: No such file or directory"
