@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -79,9 +81,10 @@ inline void CheckReducescatter(const Rank& me, DataType dtype, const std::vector
 // Bytes that differ between senders, receivers and positions.
 inline std::vector<uint8_t> PatternOf(int from, int to, int64_t bytes) {
   std::vector<uint8_t> pattern(static_cast<size_t>(bytes));
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    pattern[i] = static_cast<uint8_t>(
-        Scramble(i ^ static_cast<uint64_t>(from) << 32 ^ static_cast<uint64_t>(to) << 48));
+  for (size_t i = 0; i < pattern.size(); i += sizeof(uint64_t)) {
+    const uint64_t word =
+        Scramble(i ^ static_cast<uint64_t>(from) << 32 ^ static_cast<uint64_t>(to) << 48);
+    std::memcpy(&pattern[i], &word, std::min(sizeof(word), pattern.size() - i));
   }
   return pattern;
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -17,17 +18,19 @@ namespace mydist::testing {
 
 using Buffer = std::vector<uint8_t>;
 
-// The byte at `index` of message number `message` from one rank to another: all differ.
-inline uint8_t ByteOf(int from, int to, int message, int64_t index) {
+// Eight bytes from `index` on of message number `message` from one rank to another: all differ.
+inline uint64_t WordOf(int from, int to, int message, size_t index) {
   const auto mixed = static_cast<uint64_t>(index) * 31 + static_cast<uint64_t>(from) * 7919 +
                      static_cast<uint64_t>(to) * 104729 + static_cast<uint64_t>(message) * 1299709;
-  return static_cast<uint8_t>((mixed * 0x9e3779b97f4a7c15u) >> 56);
+  const uint64_t product = mixed * 0x9e3779b97f4a7c15u;
+  return product ^ product >> 29;
 }
 
 inline Buffer MessageOf(int from, int to, int message, int64_t bytes) {
   Buffer buffer(static_cast<size_t>(bytes));
-  for (int64_t i = 0; i < bytes; ++i) {
-    buffer[static_cast<size_t>(i)] = ByteOf(from, to, message, i);
+  for (size_t i = 0; i < buffer.size(); i += sizeof(uint64_t)) {
+    const uint64_t word = WordOf(from, to, message, i);
+    std::memcpy(&buffer[i], &word, std::min(sizeof(word), buffer.size() - i));
   }
   return buffer;
 }
