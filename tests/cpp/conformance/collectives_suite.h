@@ -46,8 +46,7 @@ inline void ExpectOurShareReduced(const Rank& me, const Elements& got,
 
 inline void CheckAllreduce(const Rank& me, DataType dtype, int64_t count) {
   const std::vector<Elements> inputs = ContributionsOf(dtype, me.size, count);
-  for (const ReduceOp op : kAllReduceOps) {
-    if (!me.reduces(op, dtype)) continue;
+  for (const ReduceOp op : ReduceOpsOf(dtype, me.reduces)) {
     const Reduction reduction{.dtype = dtype, .op = op};
     Elements data = inputs[static_cast<size_t>(me.rank)];
     ExpectOk(me.collectives->Allreduce(data.data(), count, reduction.Resolved(me.size)));
@@ -61,8 +60,7 @@ inline void CheckReducescatter(const Rank& me, DataType dtype, const std::vector
   const std::vector<Elements> inputs = ContributionsOf(dtype, me.size, total);
   const auto own = counts.begin() + me.rank;
   const int64_t offset = std::accumulate(counts.begin(), own, int64_t{0});
-  for (const ReduceOp op : kAllReduceOps) {
-    if (!me.reduces(op, dtype)) continue;
+  for (const ReduceOp op : ReduceOpsOf(dtype, me.reduces)) {
     const Reduction reduction{.dtype = dtype, .op = op};
     const Elements input = inputs[static_cast<size_t>(me.rank)];
     Elements output(dtype, *own, kPoison);

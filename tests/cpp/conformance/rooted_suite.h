@@ -11,8 +11,7 @@ inline void CheckReduce(const Rank& me, DataType dtype, int64_t count) {
   const std::vector<Elements> inputs = ContributionsOf(dtype, me.size, count);
   const Elements& own = inputs[static_cast<size_t>(me.rank)];
   int root = 0;
-  for (const ReduceOp op : kAllReduceOps) {
-    if (!me.reduces(op, dtype)) continue;
+  for (const ReduceOp op : ReduceOpsOf(dtype, me.reduces)) {
     root = (root + 1) % me.size;
     const Reduction reduction{.dtype = dtype, .op = op};
     Elements everywhere = own;

@@ -73,8 +73,7 @@ TEST_P(StagedConformance, BarrierHoldsBackUntilAllHaveCome) {
 // `staged` and `direct` give the same bits, whole or in chunks.
 void ExpectSameBits(int rank, Collectives& staged, Collectives& direct, int size) {
   for (const DataType dtype : kAllDataTypes) {
-    for (const ReduceOp op : kAllReduceOps) {
-      if (!HasMeaning(op, dtype)) continue;
+    for (const ReduceOp op : ReduceOpsOf(dtype)) {
       Reduction reduction = Reduction{.dtype = dtype, .op = op}.Resolved(size);
       if (dtype != DataType::kBool) reduction.prescale = 0.75;
       for (const int64_t count : {1, 63, 5003, 20011}) {
