@@ -23,14 +23,15 @@ Status AllreduceInPlace(std::span<const BatchTensor> tensors, void* data,
   return context.collectives->AdasumAllreduce(data, counts, reduction);
 }
 
-Status AllreduceOne(const BatchTensor& tensor, const Reduction& reduction,
-                    const BatchContext& context) {
-  if (tensor.input != tensor.output) {
-    context.Begin(kCopyActivity);
-    MYDIST_RETURN_IF_ERROR(context.Copy(CopyToOutputs({&tensor, 1}, SizeOf(reduction.dtype))));
-  }
+// `outputs`: of all tensors, one after the other. One copy of what is not in place, be it on a GPU
+// of how many tensors it may.
+Status AllreduceInOutputs(std::span<const BatchTensor> tensors, void* outputs,
+                          const Reduction& reduction, const BatchContext& context) {
+  const ConvertSegments copies = CopyToOutputs(tensors, SizeOf(reduction.dtype));
+  if (!copies.empty()) context.Begin(kCopyActivity);
+  MYDIST_RETURN_IF_ERROR(context.Copy(copies));
   context.Begin(kReduceActivity);
-  return AllreduceInPlace({&tensor, 1}, tensor.output, reduction, context);
+  return AllreduceInPlace(tensors, outputs, reduction, context);
 }
 
 Status BroadcastOne(const BatchTensor& tensor, int64_t element_bytes, int root,
@@ -66,11 +67,12 @@ Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& r
                         const BatchContext& context) {
   MYDIST_RETURN_IF_ERROR(reduction.ValidateFor(OpKind::kAllreduce));
   const Reduction resolved = reduction.Resolved(context.size);
-  if (tensors.size() == 1) return AllreduceOne(tensors[0], resolved, context);
+  if (tensors.size() == 1) {
+    return AllreduceInOutputs(tensors, tensors[0].output, resolved, context);
+  }
   const int64_t element_bytes = SizeOf(reduction.dtype);
-  if (void* const packed = PackedInPlace(tensors, element_bytes)) {
-    context.Begin(kReduceActivity);
-    return AllreduceInPlace(tensors, packed, resolved, context);
+  if (void* const packed = PackedOutputs(tensors, element_bytes)) {
+    return AllreduceInOutputs(tensors, packed, resolved, context);
   }
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));

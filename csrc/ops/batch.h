@@ -2,8 +2,8 @@
 // Called by the engine, by whoever drives it, one call at a time; blocks until the results are in
 // the tensors' own memory, or, on a GPU, are sure to be there for what follows on its stream. All
 // ranks execute the same batches in the same order with agreeing arguments. A batch of one tensor
-// works on the tensor's memory, and so does an allreduce of tensors that lie as they would be
-// packed; more are packed into the fusion buffer.
+// works on the tensor's memory, and so does an allreduce of tensors whose outputs lie as they would
+// be packed; more are packed into the fusion buffer.
 #pragma once
 
 #include <cstdint>

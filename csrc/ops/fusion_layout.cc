@@ -1,5 +1,8 @@
 #include "ops/fusion_layout.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "ops/element.h"
 
 namespace mydist {
@@ -56,17 +59,24 @@ int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes)
   return bytes;
 }
 
-void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
   uint8_t* start = nullptr;
   const uint8_t* end = nullptr;
   for (const BatchTensor& tensor : tensors) {
     if (tensor.element_count == 0) continue;
     auto* const place = AsBytes(tensor.output);
-    if (tensor.input != place || (end != nullptr && place != end)) return nullptr;
+    if (end != nullptr && place != end) return nullptr;
     if (start == nullptr) start = place;
     end = place + tensor.element_count * element_bytes;
   }
-  return start;
+  // A copy to one output must not run over the input of another.
+  const auto lies_among_them = [&](const BatchTensor& tensor) {
+    if (tensor.element_count == 0 || tensor.input == tensor.output) return false;
+    const auto* const input = AsBytes(tensor.input);
+    const std::less<const uint8_t*> before;
+    return before(input, end) && before(start, input + tensor.element_count * element_bytes);
+  };
+  return std::any_of(tensors.begin(), tensors.end(), lies_among_them) ? nullptr : start;
 }
 
 ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {

@@ -16,9 +16,10 @@ namespace mydist {
 
 // Bytes all tensors take together.
 int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes);
-// Where all tensors lie when they are in place and one after the other, as packed: nothing has to
-// be copied then. Null when they do not, or are all empty.
-void* PackedInPlace(std::span<const BatchTensor> tensors, int64_t element_bytes);
+// Where the outputs lie when they do so one after the other, as packed, and no input but of a
+// tensor in place lies among them: what is not there yet goes there, and nothing has to be
+// unpacked. Null when they do not, or are all empty.
+void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
 // All inputs into `fused`, and `fused` into all outputs.
 ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
 ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,

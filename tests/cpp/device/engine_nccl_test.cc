@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 using testing::kNcclVersion;
 using testing::Numbers;
 using testing::ReduceInPassingSets;
+using testing::RunAll;
 using testing::SumOfNumbers;
 using testing::WithNccl;
 using Kind = FakeNcclCall::Kind;
@@ -88,6 +89,46 @@ TEST_P(EngineNccl, NeighboursAreReducedWhereTheyLie) {
       const std::vector<float> expected(sums.begin() + begin, sums.begin() + begin + piece.count);
       EXPECT_EQ(caller.Read(piece), expected);
       begin += piece.count;
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+// As gradients that autograd made anew go to their slots: one launch for all of them, then NCCL,
+// and no host waits. One is in its slot already, one is empty; all inputs stay as they were.
+TEST_P(EngineNccl, NewTensorsGoToNeighboursInOneLaunch) {
+  constexpr int64_t kTensors = 161;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const int64_t count = kTensors * (kTensors - 1) / 2;
+    const std::vector<float> numbers = Numbers(count, rank.rank());
+    const GpuCaller::Tensor slots = caller.Make(numbers);
+    std::vector<GpuCaller::Tensor> news;
+    std::vector<Submission> submissions;
+    for (int64_t i = 0, begin = 0; i < kTensors; begin += i++) {
+      const GpuCaller::Tensor slot{.memory = {slots.memory, slots.memory.get() + begin * 4},
+                                   .count = i};
+      news.push_back(caller.Make({numbers.begin() + begin, numbers.begin() + begin + i}));
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(i), slot));
+      if (i == 7) continue;
+      submissions.back().input = news.back().memory.get();
+      news.back().order = slot.order;
+    }
+    const GpuCaller::Tensor result{slots.memory, count, news.back().order};
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = RunAll(rank, std::move(submissions));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, 1);
+    EXPECT_EQ(after.operations - before.operations, 1);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, 0);
+    EXPECT_EQ(caller.Read(result), SumOfNumbers(count, rank.size()));
+    for (int64_t i = 0, begin = 0; i < kTensors; begin += i++) {
+      if (i == 7) continue;
+      const std::vector<float> own(numbers.begin() + begin, numbers.begin() + begin + i);
+      EXPECT_EQ(caller.Read(news[static_cast<size_t>(i)]), own);
     }
   });
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
