@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the core and its C++ tests with clang and a sanitizer and runs them; "lock-analysis"
-# compiles only, with clang's thread-safety analysis as errors.
+# compiles only, with clang's thread-safety analysis as errors, and the binding to torch as well.
 # Usage: sanitize.sh thread|address|lock-analysis
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -9,13 +9,17 @@ cd "$ROOT"
 CXX="${MYDIST_CLANG:-clang++-14}"
 command -v "$CXX" >/dev/null || die "$CXX is missing. Run: scripts/setup.sh check"
 KIND="${1:-}"
-OPTIONS=(-DMYDIST_BUILD_TORCH=OFF "-DCMAKE_CXX_COMPILER=$CXX")
+OPTIONS=("-DCMAKE_CXX_COMPILER=$CXX")
 case "$KIND" in
   thread) # Open MPI and Gloo are not instrumented, so their plugins would report false races.
-    OPTIONS+=(-DMYDIST_SANITIZE=thread -DMYDIST_WITH_MPI=OFF -DMYDIST_WITH_GLOO=OFF) ;;
-  address) OPTIONS+=(-DMYDIST_SANITIZE=address -DMYDIST_WITH_MPI=OFF) ;;
-  lock-analysis) OPTIONS+=(-DMYDIST_THREAD_SAFETY=ON -DMYDIST_BUILD_TESTS=OFF
-    -DCMAKE_COMPILE_WARNING_AS_ERROR=ON) ;;
+    OPTIONS+=(-DMYDIST_SANITIZE=thread -DMYDIST_BUILD_TORCH=OFF -DMYDIST_WITH_MPI=OFF
+      -DMYDIST_WITH_GLOO=OFF) ;;
+  address) OPTIONS+=(-DMYDIST_SANITIZE=address -DMYDIST_BUILD_TORCH=OFF -DMYDIST_WITH_MPI=OFF) ;;
+  lock-analysis)
+    PYTHON="$(find_python)"
+    has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
+    OPTIONS+=(-DMYDIST_THREAD_SAFETY=ON -DMYDIST_BUILD_TESTS=OFF
+      -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "-DPython_EXECUTABLE=$PYTHON") ;;
   *) die "got '$KIND', expected one of: thread, address, lock-analysis" ;;
 esac
 
