@@ -22,6 +22,7 @@ Status FreezePolicy::TakeNote(const ThawNote& note) {
     return Status::Internal("rank " + std::to_string(note.rank) + " is said to have thawed twice");
   }
   wants_thaw_ = wants_thaw_ || is_frozen_;
+  was_starved_ = was_starved_ || note.was_starved;
   if (!note.is_done) return Status::Ok();
   has_thawed_[rank] = true;
   ++thawed_count_;
@@ -31,17 +32,27 @@ Status FreezePolicy::TakeNote(const ThawNote& note) {
 bool FreezePolicy::TakeThaw(bool must_thaw, TimePoint now) {
   if (!is_frozen_ || !(wants_thaw_ || must_thaw)) return false;
   is_frozen_ = wants_thaw_ = false;
-  const bool was_worth_it = now - freeze_time_ > kGoodLife * (freeze_time_ - wait_begin_);
-  patience_ = was_worth_it ? std::max<size_t>(patience_ / 2, 1)
-                           : std::min<size_t>(patience_ * 2, kMostPatience);
+  life_ = now - freeze_time_;
+  wait_ = freeze_time_ - wait_begin_;
   wait_begin_ = now;
   return true;
+}
+
+// Of the last freeze, once every rank has said how it ended there.
+void FreezePolicy::Judge() {
+  if (!life_) return;
+  const int good_life = was_starved_ ? kGoodLifeOfStarved : kGoodLife;
+  patience_ = *life_ > good_life * wait_ ? std::max<size_t>(patience_ / 2, 1)
+                                         : std::min<size_t>(patience_ * 2, kMostPatience);
+  life_ = std::nullopt;
+  was_starved_ = false;
 }
 
 std::optional<size_t> FreezePolicy::TakeFreeze(StepHistory& history, TimePoint now) {
   wait_begin_ = std::min(wait_begin_, now);
   if (freeze_after_ == 0 || freezes_left_ == 0 || is_frozen_ || thawed_count_ < has_thawed_.size())
     return std::nullopt;
+  Judge();
   const size_t clear_repeats = freeze_after_ * std::min(patience_, kMostClear);
   const std::optional<size_t> length = history.FindStep(freeze_after_, clear_repeats);
   if (!length || history.tensor_count() < patience_ * freeze_after_ * *length) return std::nullopt;

@@ -35,7 +35,12 @@ class FreezePolicy {
   // A run of fewer than so many times freeze_after_ equal calls is taken for as many steps a few
   // times at most. More would keep jobs from freezing that do something else now and then.
   static constexpr size_t kMostClear = 8;
-  static constexpr int kGoodLife = 16;
+  // A freeze was worth it when it lasted longer than so many times the wait for it: one that ended
+  // with a negotiation, and one that ended with a rank's patience (see FrozenPatience).
+  static constexpr int kGoodLife = 2;
+  static constexpr int kGoodLifeOfStarved = 16;
+
+  void Judge();
 
   const size_t freeze_after_;
   uint32_t freezes_left_;
@@ -46,6 +51,9 @@ class FreezePolicy {
   size_t patience_ = 1;  // Times freeze_after_ steps are to pass.
   TimePoint wait_begin_ = kNever;
   TimePoint freeze_time_;
+  std::optional<Duration> life_;  // Of the last freeze, until all notes of its end are there.
+  Duration wait_{};               // For it.
+  bool was_starved_ = false;      // What a note of its end says.
 };
 
 }  // namespace mydist

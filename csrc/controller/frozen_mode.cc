@@ -172,7 +172,7 @@ Status FrozenMode::TakeReport(const Report& report) {
 }
 
 Status FrozenMode::Note(bool is_done) {
-  const ThawNote note{rank_, is_done};
+  const ThawNote note{rank_, is_done, is_done && schedule_.was_starved()};
   if (policy_) return policy_->TakeNote(note);
   notes_.push_back(note);
   return Status::Ok();

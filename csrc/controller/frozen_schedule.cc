@@ -29,7 +29,7 @@ void FrozenSchedule::Freeze(uint32_t freeze, std::vector<FrozenBucket> buckets, 
     all->erase(std::unique(all->begin(), all->end()), all->end());
   }
   active_ = true;
-  wants_break_ = has_voted_ = has_wished_ = false;
+  wants_break_ = has_voted_ = has_wished_ = was_starved_ = false;
   words_.fill({.freeze = freeze, .ready_count = 0, .is_broken = false});
   head_ = 0;
   current_ = nullptr;
@@ -178,7 +178,8 @@ FrozenSchedule::Move FrozenSchedule::Advance(const WordReader& read, TimePoint n
     }
   }
   if (wants_break_ || head_ >= most_buckets_) return Thaw();
-  if (IsStarved() && now >= PatienceEnd()) return Thaw();
+  was_starved_ = IsStarved() && now >= PatienceEnd();
+  if (was_starved_) return Thaw();
   if (!has_own_ || current_->missing > 0) return Move::kNone;
   has_voted_ = true;
   vote_time_ = now;

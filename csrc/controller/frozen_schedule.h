@@ -91,6 +91,8 @@ class FrozenSchedule {
   // What was submitted and not executed, in order of submission.
   std::vector<Request> TakeHeld();
 
+  // Whether this rank has voted BREAK because it waited in vain for a tensor of its own.
+  bool was_starved() const { return was_starved_; }
   // This rank is READY for a bucket, and not all others have voted.
   bool HasUndecidedVote() const { return has_voted_; }
   // Who alone can tell this rank the outcome of its vote; -1: it sees for itself, or has none.
@@ -182,6 +184,7 @@ class FrozenSchedule {
   TimePoint vote_time_;
   TimePoint waiting_since_ = kNever;
   bool has_wished_ = false;
+  bool was_starved_ = false;
 };
 
 }  // namespace mydist

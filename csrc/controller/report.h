@@ -28,7 +28,8 @@ struct Departure {
 // A rank votes BREAK, or wants the others to.
 struct ThawNote {
   int32_t rank = -1;
-  bool is_done = false;  // It has thawed; else it only wishes for it.
+  bool is_done = false;      // It has thawed; else it only wishes for it.
+  bool was_starved = false;  // Done, after it had waited in vain for a tensor of its own.
 
   bool operator==(const ThawNote&) const = default;
 };

@@ -124,7 +124,7 @@ void ReadEntry(Reader& reader, Report& report) {
       return;
     case EntryKind::kThaw: {
       const int32_t rank = reader.I32();
-      report.thaws.push_back({rank, reader.Bool()});
+      report.thaws.push_back({rank, reader.Bool(), reader.Bool()});
       return;
     }
     case EntryKind::kDeparture: {
@@ -203,6 +203,7 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes) {
     Writer& writer = messages.Entry(EntryKind::kThaw);
     writer.I32(thaw.rank);
     writer.U8(thaw.is_done ? 1 : 0);
+    writer.U8(thaw.was_starved ? 1 : 0);
   }
   for (const auto& [process_set, set] : report.sets) WriteSet(messages, process_set, set);
   for (const Departure& departure : report.departures) {

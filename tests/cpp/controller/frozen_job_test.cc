@@ -202,6 +202,54 @@ TEST_F(FrozenCallsTest, ABurstOfThemIsAStep) {
   ExpectFrozen(step);
 }
 
+// With steps that take as long whether frozen or not, one of which is another one each `interval`
+// steps: the share of frozen ones and how often they thawed, once that is the rule.
+enum class Otherwise { kMore, kLess };
+std::pair<double, uint64_t> Interrupted(int interval, Otherwise otherwise = Otherwise::kMore) {
+  SimulatedJob job({.size = 3, .freeze_after = 10});
+  const auto stats = [&] { return job.coordinator(0).stats(); };
+  const auto pass = [&](const char* name) {
+    job.AnnounceAll(MakeRequest(name));
+    job.now += milliseconds(5);
+    job.RunUntilQuiet();
+  };
+  constexpr int kSteps = 2000;
+  CoordinatorStats before;
+  for (int step = 0; step < 2 * kSteps; ++step) {
+    if (step == kSteps) before = stats();
+    const bool is_other = step % interval == interval - 1;
+    pass("a");
+    if (is_other && otherwise == Otherwise::kMore) pass("metric");
+    if (is_other && otherwise == Otherwise::kLess) {
+      pass("c");  // Behind b, for which a rank that waits has patience.
+      for (int rank = 0; rank < 3; ++rank) job.coordinator(rank).SetWaiting(true, job.now);
+      job.now += milliseconds(6);
+      job.RunUntilQuiet();
+      for (int rank = 0; rank < 3; ++rank) job.coordinator(rank).SetWaiting(false, job.now);
+    } else {
+      pass("b");
+      pass("c");
+    }
+  }
+  return {static_cast<double>(stats().frozen_steps - before.frozen_steps) / kSteps,
+          stats().thaws - before.thaws};
+}
+
+TEST(InterruptedJobTest, SomethingElseNowAndThenLeavesMostStepsFrozen) {
+  EXPECT_GE(Interrupted(50).first, 0.7);
+  EXPECT_GE(Interrupted(200).first, 0.9);
+}
+
+// What is over soon after it froze is frozen more and more rarely.
+TEST(InterruptedJobTest, SomethingElseAllTheTimeIsHardlyEverFrozen) {
+  EXPECT_LE(Interrupted(13).second, 2u);
+}
+
+TEST(InterruptedJobTest, WhatCostsPatienceHasToLastLonger) {
+  EXPECT_LE(Interrupted(50, Otherwise::kLess).second, 2u);
+  EXPECT_GE(Interrupted(400, Otherwise::kLess).first, 0.9);
+}
+
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.
 class FrozenLimitsTest : public ::testing::Test {
  protected:

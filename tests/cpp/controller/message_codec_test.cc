@@ -46,7 +46,7 @@ Report SomeReport() {
   report.joins = {4, 1};
   report.departures.push_back({6, "shutdown"});
   report.timeline = {{true, true}, {true, false}, {false, false}};
-  report.thaws = {{3, false}, {0, true}};
+  report.thaws = {{3, false}, {0, true, true}};
   return report;
 }
 
