@@ -78,6 +78,8 @@ def _near_and_far(entry: Cores | None) -> str:
     if entry is None:
         return "-"
     times = (entry.near_us, entry.far_us)
-    near, far = ("-" if time is None else f"{time:.4g}" for time in times)
+    near, far = (
+        "-" if time is None else f"{time:.4g}" if time < 1000 else f"{time:.0f}" for time in times
+    )
     share = 100 * entry.near_samples / (entry.near_samples + entry.far_samples)
     return f"{near} / {far} ({share:.0f} %)"

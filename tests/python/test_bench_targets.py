@@ -192,11 +192,11 @@ def test_how_far_the_cores_were_is_a_table_of_near_and_far() -> None:
     cores = [
         Cores("mydist-arena", 8192, 180.0, 100, 300, near_us=0.3351, far_us=1.28),
         Cores("mydist-arena", 8, 60.0, 400, 0, near_us=0.07),
-        Cores("openmpi", 8192, 61.0, 0, 8, far_us=3.9),
+        Cores("openmpi", 8192, 61.0, 0, 8, far_us=28910.4),
     ]
     assert format_cores(cores).splitlines() == [
         "| size | mydist-arena | openmpi |",
         "|---|---|---|",
         "| 8B | 0.07 / - (100 %) | - |",
-        "| 8KB | 0.3351 / 1.28 (25 %) | - / 3.9 (0 %) |",
+        "| 8KB | 0.3351 / 1.28 (25 %) | - / 28910 (0 %) |",
     ]
