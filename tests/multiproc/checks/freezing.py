@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 
 import mydist
-from multiproc.checks.models import expect_equal_parameters
+from multiproc.checks.models import expect_equal_parameters, loss_of, tiny_model
 from multiproc.cores import has_a_core_each
+from multiproc.reference import expect_near
 from multiproc.registry import NotHereError, check
 
 # More than enough for ten equal steps, also when earlier checks have made the job wait longer.
@@ -108,19 +109,32 @@ def a_step_without_names_takes_no_control_messages() -> None:
     expect_no_messages(unnamed_step(), buckets=4)
 
 
-@check(min_size=2)
-def a_training_step_takes_no_control_messages() -> None:
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+@check(min_size=2, cases=[(True, True), (False, True), (True, False)])
+def a_training_step_takes_no_control_messages(set_to_none: bool, as_views: bool) -> None:
+    # With other data in each step and on each rank, next to a plain optimizer that knows them all.
+    model, reference = tiny_model(), tiny_model()
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
     optimizer = mydist.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters()
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=model.named_parameters(),
+        gradient_as_buffer_view=as_views,
     )
-    data = torch.full((4, 8), float(mydist.rank() + 1))
+    number = 0
 
     def step() -> None:
-        optimizer.zero_grad()
-        model(data).square().mean().backward()
+        nonlocal number
+        number += 1
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss_of(model, mydist.rank(), number).backward()
         optimizer.step()
+        plain.zero_grad()
+        losses = [loss_of(reference, rank, number) for rank in range(mydist.size())]
+        torch.stack(losses).mean().backward()
+        plain.step()
+        for (name, mine), wanted in zip(
+            model.named_parameters(), reference.parameters(), strict=True
+        ):
+            expect_near(mine, wanted, 1e-9, f"{name} after step {number}")
 
     expect_no_messages(step)
     expect_equal_parameters(model)
