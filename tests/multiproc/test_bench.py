@@ -113,6 +113,14 @@ def test_a_wrong_result_ends_the_benchmark() -> None:
     assert "mydist-gloo: allgather of 64 bytes gave a wrong result on rank 1" in outcome.output
 
 
+def test_a_wrong_gradient_ends_the_benchmark() -> None:
+    command = ["-m", "mydist.bench", "step", "--steps", "3", "--rounds", "2", "--batch", "2"]
+    outcome = launch(2, "gloo", *command, "--falsify", "mydist-gloo", env=PATIENT)
+    assert outcome.code != 0
+    # After three that warm up, in the first round.
+    assert "had different gradients in step 5 of a round" in outcome.output
+
+
 def test_peers_that_are_not_installed_are_named(tmp_path: Path) -> None:
     command = ["-m", "mydist.bench", "allreduce", "--sizes", "8", "--rounds", "1"]
     command += ["--iterations", "1", "--peers", "openmpi,gloo"]

@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--fake-hosts", type=_positive, metavar="N", help="share the ranks out to N hosts"
         )
+        # Makes the results of one implementation wrong; for the test that this is noticed.
+        command.add_argument("--falsify", metavar="NAME", default="", help=argparse.SUPPRESS)
     return parser
 
 
@@ -82,8 +84,6 @@ def _add_collective(command: argparse.ArgumentParser, op: str) -> None:
         "--peers", type=_peers, default=[], help=f"comma-separated, of {', '.join(PEERS)}"
     )
     command.add_argument("--iterations", type=_positive, help="per size and round")
-    # Makes the results of one implementation wrong; for the test that this is noticed.
-    command.add_argument("--falsify", metavar="NAME", help=argparse.SUPPRESS)
 
 
 def _pretend_hosts(count: int) -> None:
@@ -153,7 +153,8 @@ class _Elsewhere:
 
 
 def _step(options: argparse.Namespace) -> list[Row]:
-    return measure_step(StepPlan(options.model, options.batch, options.steps, options.rounds))
+    plan = (options.model, options.batch, options.steps, options.rounds)
+    return measure_step(StepPlan(*plan, falsified=options.falsify))
 
 
 def _sizes(text: str) -> list[int]:

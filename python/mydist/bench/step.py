@@ -1,7 +1,8 @@
 """The training-step benchmark: DistributedOptimizer next to DistributedDataParallel over gloo.
 
 Both train the same model on the same random data; "compute" is the step of one rank without any
-exchange, which is what a perfect overlap would take: the bound.
+exchange, which is what a perfect overlap would take: the bound. After every step the gradients of
+both are compared, outside the time that is measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from mydist.bench.results import Measured, Row, Subject, make_row, median
 __all__ = ["MODELS", "StepPlan", "measure_step"]
 
 _WARM_UP_STEPS = 3
+# Of the norm of all gradients. Rounding differs, and grows from step to step; a gradient that was
+# not exchanged, or that of the step before, is as far away as it is long.
+_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class StepPlan:
     batch: int
     steps: int
     rounds: int
+    falsified: str = ""  # Whose last gradient of a round is spoilt, to show that this is noticed.
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class _Trainee:
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     workload: Workload
+    signs: list[torch.Tensor]  # By parameter, one per element: +1 or -1.
 
     def step(self) -> torch.Tensor:
         """One training step; the loss."""
@@ -51,6 +57,19 @@ class _Trainee:
         torch.autograd.backward(loss)
         self.optimizer.step()
         return loss
+
+    def falsify(self) -> None:
+        """Makes the largest gradient another one."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        max(gradients, key=lambda gradient: float(gradient.norm())).mul_(1.1)
+
+    def fingerprint(self) -> torch.Tensor:
+        """(parameters, 2): norm and signed sum of each gradient."""
+        rows = []
+        for parameter, signs in zip(self.model.parameters(), self.signs, strict=True):
+            gradient = torch.zeros(1) if parameter.grad is None else parameter.grad.flatten()
+            rows.append(torch.stack([gradient.norm(), (gradient * signs).sum()]))
+        return torch.stack(rows)
 
 
 def _trainees(plan: StepPlan) -> list[_Trainee]:
@@ -65,10 +84,15 @@ def _trainees(plan: StepPlan) -> list[_Trainee]:
         warnings.simplefilter("ignore", FutureWarning)
         # mydist does not broadcast the statistics of batch norm at every step, so DDP need not.
         parallel = DistributedDataParallel(theirs.model, broadcast_buffers=False)
+    random = torch.Generator().manual_seed(17)
+    signs = [
+        torch.randint(0, 2, (p.numel(),), generator=random).mul_(2).sub_(1).to(p.dtype)
+        for p in alone.model.parameters()
+    ]
     return [
-        _Trainee("compute", alone.model, sgd(alone.model), alone),
-        _Trainee(f"mydist-{_C.backend_name()}", ours.model, wrapped, ours),
-        _Trainee("ddp-gloo", parallel, sgd(parallel), theirs),
+        _Trainee("compute", alone.model, sgd(alone.model), alone, signs),
+        _Trainee(f"mydist-{_C.backend_name()}", ours.model, wrapped, ours, signs),
+        _Trainee("ddp-gloo", parallel, sgd(parallel), theirs, signs),
     ]
 
 
@@ -76,14 +100,18 @@ def measure_step(plan: StepPlan) -> list[Row]:
     """Runs everything. Collective over all ranks; rank 0 gets the rows, the others none.
 
     Raises:
-        WrongResult: the two ways of training did not lead to the same parameters.
+        WrongResult: in some step the two ways of training had different gradients.
     """
     trainees = _trainees(plan)
     found = {trainee.name: Measured() for trainee in trainees}
     for _ in range(plan.rounds):
+        seen = {}
         for trainee in trainees:
-            found[trainee.name].add(_round(trainee, plan.steps))
-        _check_equal(trainees[1].model, trainees[2].model)
+            measured, seen[trainee.name] = _round(trainee, plan)
+            found[trainee.name].add(measured)
+        _, ours, theirs = seen.values()
+        for step, (mine, wanted) in enumerate(zip(ours, theirs, strict=True)):
+            _check_equal(mine, wanted, step)
     if md.rank() != 0:
         return []
     size = sum(p.numel() * p.element_size() for p in trainees[0].model.parameters())
@@ -95,19 +123,27 @@ def measure_step(plan: StepPlan) -> list[Row]:
     return rows
 
 
-def _round(trainee: _Trainee, steps: int) -> Measured:
-    """One round; the times are per step."""
+def _round(trainee: _Trainee, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
+    """One round: the times, per step, and what the gradients were after each, warming up too."""
     watch = Stopwatch()
+    fingerprints = []
     md.barrier()
-    for step in range(-_WARM_UP_STEPS, steps):
+    for step in range(-_WARM_UP_STEPS, plan.steps):
         if step == 0:
             watch = Stopwatch()
         watch.time(trainee.step)
-    return share(watch.measured)
+        if trainee.name == plan.falsified and step == plan.steps - 1:
+            trainee.falsify()
+        fingerprints.append(trainee.fingerprint())
+    return share(watch.measured), fingerprints
 
 
-def _check_equal(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
-    for mine, wanted in zip(ours.parameters(), theirs.parameters(), strict=True):
-        if not torch.allclose(mine, wanted, rtol=1e-3, atol=1e-3):
-            worst = float((mine - wanted).abs().max())
-            raise WrongResult(f"mydist and DDP trained different parameters, by up to {worst}")
+def _check_equal(ours: torch.Tensor, theirs: torch.Tensor, step: int) -> None:
+    """Of fingerprints; of the `step`-th step of a round."""
+    difference = float((ours - theirs).abs().max())
+    size = float(theirs[:, 0].norm())
+    if not difference <= _TOLERANCE * size:
+        raise WrongResult(
+            f"mydist and DDP had different gradients in step {step} of a round, warming up "
+            f"included: by up to {difference}, all together are {size} long"
+        )
