@@ -32,7 +32,8 @@ class MixedPlacesSuite {
   void Run(int rounds) {
     for (int round = 0; round < rounds; ++round) {
       count_ = 1 + Draw(shared_random_, round % 3 == 0 ? 30000 : 700);
-      dtype_ = DrawType(shared_random_);
+      dtype_ = OneOf(shared_random_, testing::kAllDataTypes);
+      op_ = OneOf(shared_random_, testing::ReduceOpsOf(dtype_));
       root_ = static_cast<int>(Draw(shared_random_, me_.size));
       RunOne(Draw(shared_random_, 9));
       if (::testing::Test::HasFailure()) return;
@@ -45,7 +46,7 @@ class MixedPlacesSuite {
   using Bytes = std::vector<uint8_t>;
 
   int64_t element_bytes() const { return SizeOf(dtype_); }
-  Reduction reduction() const { return {.dtype = dtype_, .op = ReduceOp::kSum}; }
+  Reduction reduction() const { return Reduction{.dtype = dtype_, .op = op_}.Resolved(me_.size); }
   bool is_root() const { return me_.rank == root_; }
 
   // A tensor of this round, in the heap or not; garbage as soon as the round is over.
@@ -221,6 +222,7 @@ class MixedPlacesSuite {
   std::mt19937 own_random_;
   int64_t count_ = 0;
   DataType dtype_ = DataType::kFloat32;
+  ReduceOp op_ = ReduceOp::kSum;
   int root_ = 0;
   std::vector<Memory> placed_;
   std::vector<Memory> spoilt_;
