@@ -19,6 +19,7 @@ ROOT = TESTS.parent
 # On a busy machine the ranks wait long for a peer that is compiled and started.
 PATIENT = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0"}
 SEPARATE = ("openmpi", "gloo")
+BACKENDS = {"openmpi": "mpi", "gloo": "gloo"}  # What there is, where the peer can be compiled.
 WAYS = ("off", "on")
 CORE = Path(os.environ.get("BENCH_ALLREDUCE", ROOT / "build/dev/benchmarks/bench_allreduce"))
 
@@ -72,6 +73,7 @@ def test_allreduce_next_to_its_peers(tmp_path: Path) -> None:
     rows = json.loads(path.read_text())
     # What cannot run here is named with the reason, and is not in the table.
     named = [peer for peer in SEPARATE if f"without {peer}: " in outcome.output]
+    assert named == [peer for peer in SEPARATE if BACKENDS[peer] in missing_backends()]
     there = ["mydist-gloo", "torch-gloo", *(peer for peer in SEPARATE if peer not in named)]
     assert [(r["impl"], r["size_bytes"], r["iterations"]) for r in rows] == [
         (impl, size, 6) for size in (8, 64 << 10) for impl in there
