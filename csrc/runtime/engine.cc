@@ -105,7 +105,8 @@ Engine::Engine(EngineOptions options)
            .news = [this] { return coordinator_.Exchange(); },
            .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
       relay_(&topology_, &timeline_, &coordinator_),
-      policy_(options.wait_policy) {
+      policy_(options.wait_policy),
+      seat_(&coordinator_, policy_.linger) {
   if (shm_ != nullptr) {
     shm_->WarnOfStalls(config_.stall_warning, [this] { return TextOfExecuting(); });
   }

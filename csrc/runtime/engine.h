@@ -1,11 +1,11 @@
 // Engine: one per process and init; takes tensors from callers and returns them reduced:
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
 // Submit, Wait and the timeline calls may come from any thread, Shutdown from one; everything else
-// is done by whoever holds the engine role: the engine's own thread, or a caller in Wait (decision
-// 0007). It shares with callers: the queue, the HandleTable, the ProcessSetRegistry, the Timeline
-// and, inside the executor, DeviceLinks and FactBoard. The role holder has not the GIL, and no lock
-// but the role across a socket, collective or callback; whoever may have the GIL never waits for
-// the role.
+// is done by whoever holds the engine role: the engine's own thread, or a caller in Wait, which may
+// sleep with it (decision 0007). It shares with callers: the queue, the HandleTable, the
+// ProcessSetRegistry, the Timeline and, inside the executor, DeviceLinks and FactBoard. The role
+// holder has not the GIL, and no lock but the role across a socket, collective or callback; whoever
+// may have the GIL never waits for the role.
 #pragma once
 
 #include <atomic>
@@ -36,6 +36,7 @@
 #include "runtime/spin_budget.h"
 #include "runtime/submission.h"
 #include "runtime/timeline_relay.h"
+#include "runtime/watch_seat.h"
 #include "timeline/timeline.h"
 #include "world/topology.h"
 
@@ -157,10 +158,13 @@ class MYDIST_EXPORT Engine {
   // On a caller's thread: cycles until the handle is complete or it is better to sleep.
   void DriveOrHandOver(Handle handle, TimePoint deadline);
   void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
-  // The caller is going to sleep; the engine's thread goes on.
+  // The caller leaves it to who drives, or to the engine's thread.
   void HandOver();
-  bool DriveWhilePatient(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);
-  void EndAttention(bool is_over) MYDIST_REQUIRES(role_);
+  // Until the handle is complete (true), the engine is to end or `deadline` has passed.
+  bool DriveOn(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);
+  // In place of the engine's thread. The first time in a drive only takes its seat.
+  void SleepDriving(TimePoint deadline) MYDIST_REQUIRES(role_);
+  void EndDrive(bool is_over) MYDIST_REQUIRES(role_);
   // Whether somebody on this rank waits for messages.
   bool HasInFlight() const;
   bool IsOver(Handle handle);
@@ -229,14 +233,16 @@ class MYDIST_EXPORT Engine {
   // Of the engine's thread, while it waits; in the past otherwise. Written by that thread only.
   std::atomic<TimePoint> sleeps_until_{TimePoint::min()};
   const WaitPolicy policy_;
+  WatchSeat seat_;
   TimePoint drive_end_ MYDIST_GUARDED_BY(role_);
+  bool has_seat_ MYDIST_GUARDED_BY(role_) = false;   // Who drives.
+  bool is_series_ MYDIST_GUARDED_BY(role_) = false;  // This drive, by when it took the seat.
   // After a drive news does not yet wake the engine's thread: the next drive is expected.
   bool lingers_ MYDIST_GUARDED_BY(role_) = false;
   int64_t drained_count_ = 0;
   int64_t negotiated_count_ = 0;
   std::atomic<int> waiting_callers_{0};
   const std::shared_ptr<std::atomic<int>> patient_callers_ = std::make_shared<std::atomic<int>>(0);
-  std::atomic<int64_t> wakeups_{0};
   std::atomic<int64_t> hand_overs_{0};
 
   EngineStats counted_;  // The role holder's own; published after each cycle.

@@ -21,7 +21,7 @@ Status Engine::Post(Mail mail, int64_t unhurried_bytes) {
   if (pushed == Pushed::kClosed) return Status::Aborted("mydist has been shut down");
   if (pushed == Pushed::kFirst) {
     unhurried_bytes_.store(0);  // The engine takes that along.
-    coordinator_.Wake();
+    seat_.Wake();
   }
   if (unhurried_bytes == 0) return Status::Ok();
   const int64_t waiting_bytes = unhurried_bytes_.fetch_add(unhurried_bytes) + unhurried_bytes;
@@ -38,7 +38,7 @@ void Engine::PostCommand(Command command) {
 }
 
 void Engine::Hurry() {
-  if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) coordinator_.Wake();
+  if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) seat_.Wake();
 }
 
 Status Engine::CheckUnused(ProcessSetId set) {
@@ -174,7 +174,7 @@ bool Engine::Shutdown() {
 EngineStats Engine::stats() const {
   MutexLock lock(stats_mutex_);
   EngineStats stats = stats_;
-  stats.wakeups = wakeups_.load();
+  stats.wakeups = seat_.wakeups();
   stats.hand_overs = hand_overs_.load();
   return stats;
 }

@@ -33,13 +33,12 @@ void Engine::SleepUntilDue() {
   if (due <= Now()) return;
   sleeps_until_.store(due);
   role_.Unlock();
-  coordinator_.Await(due);
-  wakeups_.fetch_add(1);
+  seat_.Sleep(due);
   // A caller that drives sees to whatever this thread was woken for, most of the time.
   const TimePoint again = Now() + kYieldToCaller;
   sleeps_until_.store(again);
   if (!role_.TryLock()) {
-    coordinator_.Await(again);
+    seat_.Sleep(again);
     role_.Lock();
   }
   sleeps_until_.store(TimePoint::min());
@@ -100,9 +99,10 @@ void Engine::DriveOrHandOver(Handle handle, TimePoint deadline) {
 void Engine::Drive(Handle handle, TimePoint deadline) {
   bool is_over = false;
   if (!outcome_) {
-    if (!lingers_) coordinator_.Attend(true);
-    is_over = DriveWhilePatient(handle, deadline);
-    EndAttention(is_over);
+    is_series_ = has_seat_ = seat_.TakeAgain();
+    if (!has_seat_ && !lingers_) coordinator_.Attend(true);
+    is_over = DriveOn(handle, deadline);
+    EndDrive(is_over);
   }
   const TimePoint due = outcome_ ? TimePoint::min() : NextDeadline();
   role_.Unlock();
@@ -110,20 +110,22 @@ void Engine::Drive(Handle handle, TimePoint deadline) {
   // Another caller that found the role taken relies on the engine's thread, and so does who
   // submitted something too late for the last cycle and found the role taken.
   if (due < sleeps_until_.load() || waiting_callers_.load() > 1 || !queue_.empty()) {
-    coordinator_.Wake();
+    seat_.Wake();
   }
 }
 
 void Engine::HandOver() {
   hand_overs_.fetch_add(1);
-  coordinator_.Wake();
+  seat_.Wake();
 }
 
-void Engine::EndAttention(bool is_over) {
+void Engine::EndDrive(bool is_over) {
   const TimePoint now = Now();
-  const bool is_one_of_many = now < drive_end_ + policy_.linger;
+  const bool is_one_of_many = is_series_ || now < drive_end_ + policy_.linger;
   drive_end_ = now;
-  lingers_ = is_over && is_one_of_many && !HasInFlight();
+  const bool expects_more = is_over && is_one_of_many && !HasInFlight();
+  if (has_seat_) return seat_.Leave(expects_more ? now + policy_.linger : TimePoint::min());
+  lingers_ = expects_more;
   if (!lingers_) coordinator_.Attend(false);
 }
 
@@ -131,7 +133,7 @@ bool Engine::HasInFlight() const {
   return !pending_.empty() || join_ || !timeline_switches_.empty() || departure_deadline_ != kNever;
 }
 
-bool Engine::DriveWhilePatient(Handle handle, TimePoint deadline) {
+bool Engine::DriveOn(Handle handle, TimePoint deadline) {
   const DefaultFloatEnvironment environment;
   SpinBudget budget(policy_.patience);
   while (!outcome_) {
@@ -140,11 +142,23 @@ bool Engine::DriveWhilePatient(Handle handle, TimePoint deadline) {
     if (Progress() != before) {
       if (IsOver(handle)) return true;
       budget.Renew();
-    } else if (!budget.Allows() || Now() >= deadline) {
+    } else if (outcome_ || Now() >= deadline) {
       break;
+    } else if (!budget.Allows()) {
+      SleepDriving(std::min(deadline, NextDeadline()));
     }
   }
   return IsOver(handle);
+}
+
+void Engine::SleepDriving(TimePoint deadline) {
+  if (has_seat_) return seat_.SleepDriving(deadline);
+  is_series_ = Now() < drive_end_ + policy_.linger + policy_.patience;
+  seat_.Take();
+  has_seat_ = true;
+  lingers_ = false;
+  // Nobody sleeps whom news could wake but who drives.
+  coordinator_.Attend(false);
 }
 
 bool Engine::IsOver(Handle handle) {

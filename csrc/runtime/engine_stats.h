@@ -18,7 +18,7 @@ struct EngineStats {
   int64_t host_votes_sent = 0;
   int64_t host_votes_received = 0;
   int64_t wakeups = 0;       // Times the engine's thread slept and was woken.
-  int64_t hand_overs = 0;    // Times a waiting caller left the rest to the engine's thread.
+  int64_t hand_overs = 0;    // Times a waiting caller left the rest to another thread.
   int64_t batches = 0;       // Collectives executed.
   int64_t tensors = 0;       // Tensors they completed.
   int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.

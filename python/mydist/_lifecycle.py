@@ -280,8 +280,8 @@ def stats() -> dict[str, int]:
     (returns to negotiation), host_votes_sent and host_votes_received (of the control messages those
     between hosts in steps without negotiation: one word per bucket, to and from each other host, on
     the lowest rank of a host; 0 elsewhere and in a job of one host), wakeups (of the engine's
-    thread), hand_overs (callers that stopped driving the engine while they waited), batches,
-    tensors, tensor_bytes; inter_host_messages_sent and inter_host_bytes_sent: what collectives made
+    thread), hand_overs (waiting callers that left the engine to another thread), batches, tensors,
+    tensor_bytes; inter_host_messages_sent and inter_host_bytes_sent: what collectives made
     this rank send to ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that
     do not lie one after the other.
     ValueError before init().

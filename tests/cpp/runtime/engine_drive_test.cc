@@ -16,8 +16,11 @@ using ::testing::HasSubstr;
 
 // Nobody ever sleeps while a tensor is on its way, and news between two waits wakes nobody.
 constexpr WaitPolicy kTireless{.patience = std::chrono::hours(1), .linger = std::chrono::hours(1)};
-// Everybody hands over at once.
+// Everybody sleeps at once, in place of the engine's thread, which comes back after each call.
 constexpr WaitPolicy kImpatient{.patience = Duration::zero(), .linger = Duration::zero()};
+// The same, and the thread stays away in a series of calls.
+constexpr WaitPolicy kSleepy{.patience = Duration::zero(), .linger = std::chrono::hours(1)};
+constexpr WaitPolicy kPolicies[] = {kTireless, kImpatient, kSleepy};
 
 JobOptions With(const WaitPolicy& policy) {
   JobOptions options;
@@ -98,35 +101,88 @@ TEST_P(EngineDriveSizes, AFrozenSeriesTakesNoWakeUpsAndNoMessages) {
   });
 }
 
-TEST_P(EngineDriveSizes, WhoHandsOverAtOnceGetsTheSame) {
-  EngineJob job(GetParam(), With(kImpatient));
+TEST_P(EngineDriveSizes, WhoSleepsAtOnceGetsTheSame) {
+  for (const WaitPolicy& policy : {kImpatient, kSleepy}) {
+    EngineJob job(GetParam(), With(policy));
+    job.OnEveryRank([](EngineRank& rank) {
+      ReduceRepeatedly(rank, 200, Pace::kDriven);
+      ReduceRepeatedly(rank, 200, Pace::kNow);
+      ReduceRepeatedly(rank, 200, Pace::kWithMore);
+    });
+  }
+}
+
+// A caller that has to sleep does so where news comes in.
+TEST_P(EngineDriveSizes, ASeriesOfSleepsIsHandedOverToNobody) {
+  EngineJob job(GetParam(), With(kSleepy));
   job.OnEveryRank([](EngineRank& rank) {
-    ReduceRepeatedly(rank, 200, Pace::kDriven);
-    ReduceRepeatedly(rank, 200, Pace::kNow);
-    ReduceRepeatedly(rank, 200, Pace::kWithMore);
+    ReduceRepeatedly(rank, 20, Pace::kDriven);
+    AwaitQuiet(rank);
+    const EngineStats before = rank.engine->stats();
+    ReduceRepeatedly(rank, 1000, Pace::kDriven);
+    const EngineStats after = rank.engine->stats();
+    EXPECT_LE(after.wakeups - before.wakeups, 10);
+    EXPECT_LE(after.hand_overs - before.hand_overs, 10);
   });
 }
 
-// Ranks with every policy and every pace, each with three threads that wait at the same time.
+// Ranks with every pace, each with three threads that wait at the same time.
 TEST_P(EngineDriveSizes, SeveralCallersShareOneEngine) {
-  EngineJob job(GetParam());
-  job.OnEveryRank([](EngineRank& rank) {
-    std::vector<std::thread> callers;
-    for (int caller = 0; caller < 3; ++caller) {
-      callers.emplace_back([&rank, caller] {
-        constexpr Pace kPaces[] = {Pace::kNow, Pace::kWithMore, Pace::kDriven};
-        for (int i = 0; i < 150; ++i) {
-          std::vector<float> data(5, 1.0f);
-          const std::string name = "caller " + std::to_string(caller);
-          const Status status =
-              rank.Run(Allreduce(name, &data), kPaces[(i + caller + rank.rank()) % 3]);
-          ASSERT_TRUE(status.ok()) << status.ToString();
-          ASSERT_THAT(data, Each(static_cast<float>(rank.size())));
-        }
-      });
+  for (const WaitPolicy& policy : {WaitPolicy(), kImpatient, kSleepy}) {
+    EngineJob job(GetParam(), With(policy));
+    job.OnEveryRank([](EngineRank& rank) {
+      std::vector<std::thread> callers;
+      for (int caller = 0; caller < 3; ++caller) {
+        callers.emplace_back([&rank, caller] {
+          constexpr Pace kPaces[] = {Pace::kNow, Pace::kWithMore, Pace::kDriven};
+          for (int i = 0; i < 150; ++i) {
+            std::vector<float> data(5, 1.0f);
+            const std::string name = "caller " + std::to_string(caller);
+            const Status status =
+                rank.Run(Allreduce(name, &data), kPaces[(i + caller + rank.rank()) % 3]);
+            ASSERT_TRUE(status.ok()) << status.ToString();
+            ASSERT_THAT(data, Each(static_cast<float>(rank.size())));
+          }
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+    });
+  }
+}
+
+class EngineDrivePolicies : public ::testing::TestWithParam<WaitPolicy> {};
+INSTANTIATE_TEST_SUITE_P(Policies, EngineDrivePolicies, ::testing::ValuesIn(kPolicies));
+
+// One thread waits for a tensor whose peer is late, while others of the rank go on.
+TEST_P(EngineDrivePolicies, WhoWaitsForLongHoldsNobodyUp) {
+  EngineJob job(2, With(GetParam()));
+  EngineRank& mine = job.rank(0);
+  std::vector<float> late(3, 1.0f);
+  std::thread caller([&] { EXPECT_TRUE(mine.Run(Allreduce("late", &late), Pace::kDriven).ok()); });
+  std::thread peer([&] {
+    for (int i = 0; i < 200; ++i) {
+      std::vector<float> data(7, 2.0f);
+      ASSERT_TRUE(job.rank(1).Run(Allreduce("x" + std::to_string(i % 3), &data)).ok());
     }
-    for (std::thread& caller : callers) caller.join();
   });
+  for (int i = 0; i < 200; ++i) {
+    std::vector<float> data(7, 1.0f);
+    std::vector<Submission> tensors;
+    tensors.push_back(Allreduce("x" + std::to_string(i % 3), &data));
+    const Pace pace = i % 2 == 0 ? Pace::kNow : Pace::kWithMore;
+    const Result<Handle> handle = mine.engine->Submit(std::move(tensors), pace);
+    if (pace == Pace::kWithMore) mine.engine->Hurry();
+    const TimePoint limit = Now() + std::chrono::seconds(60);
+    // Waits only now and then: else nobody but the other thread drives.
+    while (i % 3 > 0 && !*mine.handles->Poll(*handle)) ASSERT_LT(Now(), limit) << i;
+    ASSERT_TRUE(mine.Wait(handle).ok());
+    ASSERT_THAT(data, Each(3.0f));
+  }
+  peer.join();
+  std::vector<float> data(3, 2.0f);
+  EXPECT_TRUE(job.rank(1).Run(Allreduce("late", &data)).ok());
+  caller.join();
+  EXPECT_THAT(late, Each(3.0f));
 }
 
 // A caller that submits for itself and then does not come: anything else it does makes up for that.
@@ -144,8 +200,8 @@ TEST(EngineDrive, WhatNobodyFetchesIsNotForgotten) {
   EXPECT_TRUE(job.rank(0).Wait(handle).ok());
 }
 
-TEST(EngineDrive, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
-  EngineJob job(2, With(kTireless));
+TEST_P(EngineDrivePolicies, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
+  EngineJob job(2, With(GetParam()));
   std::vector<float> data(3, 1.0f);
   std::vector<Submission> tensors;
   tensors.push_back(Allreduce("early", &data));
@@ -160,8 +216,8 @@ TEST(EngineDrive, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
 }
 
 // The caller meets the error; the engine ends all the same, once, and says so to everybody.
-TEST(EngineDrive, AnErrorThatACallerMeetsEndsTheEngine) {
-  EngineJob job(2, With(kTireless));
+TEST_P(EngineDrivePolicies, AnErrorThatACallerMeetsEndsTheEngine) {
+  EngineJob job(2, With(GetParam()));
   job.OnEveryRank([](EngineRank& rank) {
     const std::vector<int32_t> input(2, 1);
     std::vector<int32_t> output;
@@ -176,8 +232,8 @@ TEST(EngineDrive, AnErrorThatACallerMeetsEndsTheEngine) {
   });
 }
 
-TEST(EngineDrive, ShutdownEndsWhatACallerDrives) {
-  EngineJob job(2, With(kTireless));
+TEST_P(EngineDrivePolicies, ShutdownEndsWhatACallerDrives) {
+  EngineJob job(2, With(GetParam()));
   std::vector<float> data(3, 1.0f);
   std::thread caller([&] {
     const Status status = job.rank(0).Run(Allreduce("alone", &data), Pace::kDriven);

@@ -23,13 +23,18 @@ class BreakablePlane final : public ControlPlane {
     is_broken_.store(true);
     inner_->Wake();
   }
+  // The thread that was the last to sleep, or is about to.
+  std::thread::id last_sleeper() const { return last_sleeper_.load(); }
 
   Status Send(int peer, Bytes payload) override { return inner_->Send(peer, std::move(payload)); }
   Result<std::optional<IncomingMessage>> Receive() override {
     if (is_broken_.load()) return Status::Internal("the plane is broken");
     return inner_->Receive();
   }
-  void Await(TimePoint deadline) override { inner_->Await(deadline); }
+  void Await(TimePoint deadline) override {
+    last_sleeper_.store(std::this_thread::get_id());
+    inner_->Await(deadline);
+  }
   void Wake() override { inner_->Wake(); }
   void Attend(bool attended) override { inner_->Attend(attended); }
   void Nudge(int peer) override { inner_->Nudge(peer); }
@@ -39,6 +44,7 @@ class BreakablePlane final : public ControlPlane {
  private:
   const std::unique_ptr<ControlPlane> inner_;
   std::atomic<bool> is_broken_{false};
+  std::atomic<std::thread::id> last_sleeper_;
 };
 
 class EngineFarewell : public ::testing::Test {
@@ -85,6 +91,20 @@ TEST_F(EngineFarewell, AFollowerIsNotKeptWaitingByItsLeader) {
   EXPECT_THAT(status.message(), HasSubstr("rank 0 (host a) has left the job: the plane is broken"));
   const Status later = job_->rank(2).Wait(Submit(2, "a"));
   EXPECT_THAT(later.message(), HasSubstr("the plane is broken"));
+}
+
+// The caller that met it drives, and has nothing to sleep for.
+TEST_F(EngineFarewell, WhoDrivesAsleepIsNotKeptWaitingByItsOwnEngine) {
+  JobOptions options;
+  options.wait_policy = {.patience = Duration::zero(), .linger = std::chrono::hours(1)};
+  Start(options);
+  std::thread caller([this] {
+    const Status status = job_->rank(0).Run(Allreduce("x", data_.data()), Pace::kDriven);
+    EXPECT_EQ(status.code(), StatusCode::kInternal) << status.ToString();
+  });
+  while (planes_[0]->last_sleeper() != caller.get_id()) std::this_thread::yield();
+  planes_[0]->Break();
+  caller.join();
 }
 
 // Rank 2 has the stream from rank 1, rank 1 from rank 0.

@@ -181,9 +181,9 @@ def on_a_core_of_its_own() -> Iterator[None]:
 
 @check(min_size=2)
 def a_synchronous_step_wakes_nobody() -> None:
-    """Whoever waits drives the engine, and leaves it to the engine's thread only when it has waited
-    for long, which is another rank's doing or the machine's. That thread looks once a millisecond
-    whether the series is over (WaitPolicy::linger).
+    """Whoever waits drives the engine, asleep as well, and leaves it to the engine's thread only if
+    that is at work just then. It looks once a millisecond whether the series is over
+    (WaitPolicy::linger), or twice in a call that takes longer.
     """
     if mydist.local_size() < mydist.size():
         raise NotHereError("news of other hosts comes through a thread of its own")
@@ -199,13 +199,14 @@ def a_synchronous_step_wakes_nobody() -> None:
             punctual += [
                 same[mydist.rank()] for same in zip(*everyone, strict=True) if is_punctual(same)
             ]
-    left = sum(timed.hand_overs > 0 for timed in punctual)
+    left = sum(timed.hand_overs > 0 for timed in mine)
     woken = sum(timed.wakeups > 0 for timed in punctual)
     hand_overs, wakeups = sum(t.hand_overs for t in mine), sum(t.wakeups for t in mine)
     milliseconds = 1000 * sum(t.seconds for t in mine)
-    seen = f"{left=} {woken=} {len(punctual)=} {hand_overs=} {wakeups=} {milliseconds=:.0f}"
+    counts = f"{len(mine)=} {len(punctual)=} {left=} {woken=}"
+    seen = f"{counts} {hand_overs=} {wakeups=} {milliseconds=:.0f}"
     assert len(punctual) >= ENOUGH, seen
-    # The machine makes a rank late also where no other is.
-    assert left < 0.25 * len(punctual), seen
+    # The machine may keep the engine's thread from its core while it is at work.
+    assert left < 0.05 * len(mine), seen
     assert woken < 0.4 * len(punctual), seen
-    assert wakeups < milliseconds + 4 * hand_overs + 20, seen
+    assert wakeups < 2 * milliseconds + 4 * hand_overs + 20, seen
