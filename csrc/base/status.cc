@@ -63,6 +63,8 @@ const std::string& Status::cause() const {
   return ok() || state_->cause.empty() ? message() : state_->cause;
 }
 
+bool Status::is_consequence() const { return !ok() && !state_->cause.empty(); }
+
 Status Status::Because(std::string cause) const {
   if (ok()) return {};
   return {code(), message(), std::move(cause)};

@@ -45,11 +45,12 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   bool ok() const { return state_ == nullptr; }
   StatusCode code() const;
   const std::string& message() const;
-  // What went wrong first, in the words of the rank that saw it, where this error is only a
-  // consequence; else the message. What others should be told.
+  // What went wrong first, and on which rank, where this error is only a consequence; else the
+  // message. What others should be told.
   const std::string& cause() const;
+  bool is_consequence() const;
 
-  // The same with `cause` as what went wrong first; OK stays OK.
+  // The same as a consequence of `cause`, which is not empty; OK stays OK.
   Status Because(std::string cause) const;
 
   // The same code and cause with `context` and ": " put before the message; OK stays OK.

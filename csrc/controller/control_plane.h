@@ -66,8 +66,8 @@ class ControlPlane {
   // only where ranks of a host share memory.
   virtual void Nudge(int /*peer*/) { MYDIST_CHECK(false); }
 
-  // What peers that still need this rank when it has closed are told: what went wrong first.
-  // Empty, the default: the job's end. May be cut to kMaxFarewellBytes.
+  // What peers that still need this rank when it has closed are told, as FarewellWords. Empty, the
+  // default: the job's end. May be cut to kMaxFarewellBytes.
   virtual void SetFarewell(const std::string& /*why*/) {}
 
   // Flushes what Send accepted (bounded by `deadline`) and closes the connections in an orderly

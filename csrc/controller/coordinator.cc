@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/departure.h"
 #include "base/log.h"
 #include "controller/control_port.h"
 #include "controller/farewell.h"
@@ -334,7 +335,7 @@ void Coordinator::Impl::Leave(const Status& why) {
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
   const bool is_told = why.code() != StatusCode::kPeerLost || is_leaving_ || sets_.departed() ||
                        farewells_.is_loss_told();
-  const Bytes farewell = EncodeFarewell({is_told, why.ok() ? "" : why.cause()});
+  const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
   for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
     if (peer != options_.rank) sent.push_back(Send(peer, farewell));
   }

@@ -16,7 +16,7 @@ namespace mydist {
 struct Farewell {
   // The root tells all who still have the stream. Else this is a loss of theirs.
   bool is_told = false;
-  std::string why;
+  std::string why;  // As FarewellWords.
 };
 
 class Farewells {
@@ -28,7 +28,8 @@ class Farewells {
   void Take(int32_t source, const Farewell& farewell);
 
   bool HasLeft(int32_t rank) const { return !LossOf(rank).ok(); }
-  // kPeerLost, naming the rank and what went wrong first; OK while it has not left.
+  // kPeerLost, naming it, or the rank because of which it left, and what went wrong first; OK while
+  // it has not left.
   const Status& LossOf(int32_t rank) const { return losses_[static_cast<size_t>(rank)]; }
   // The first of those after which this rank waits for something that will not come: its parent's,
   // or one that the stream does not tell of.

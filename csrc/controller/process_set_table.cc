@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/departure.h"
 #include "controller/fusion_planner.h"
 #include "controller/rank_list.h"
 #include "controller/report_check.h"
@@ -213,9 +214,9 @@ void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   for (const auto& [id, negotiator] : negotiators_) negotiator->Close();
   Response& response = Respond(ResponseKind::kDeparted);
   response.rank = item.rank;
-  response.status = Status::Aborted("rank " + std::to_string(item.rank) +
-                                    HostListText({&item.rank, 1}, options_.hosts) +
-                                    " has left the job: " + item.text);
+  const std::string who =
+      "rank " + std::to_string(item.rank) + HostListText({&item.rank, 1}, options_.hosts);
+  response.status = Status::Aborted(DepartureText(who, item.text));
 }
 
 void ProcessSetTable::FollowChange(const StreamItem& item) {

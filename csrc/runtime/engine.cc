@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/departure.h"
 #include "base/log.h"
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
@@ -415,7 +416,7 @@ void Engine::Stop(const Status& status) {
   // Peers in a collective that this rank will not come to need not wait for a time-out.
   const Status& why = status.ok() ? overdue_ : status;
   coordinator_.Leave(why);
-  const std::string farewell = why.ok() ? "" : why.cause();
+  const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
   // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
   const bool all_are_leaving = status.ok() && Now() < departure_deadline_;

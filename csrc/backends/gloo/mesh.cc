@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/departure.h"
 #include "base/log.h"
 
 namespace mydist {
@@ -25,7 +26,7 @@ void Mesh::ReportLoss(int peer, const Status& reason) {
 Status Mesh::SayGoodbye(TimePoint deadline) {
   const int cause_rank = states_.cause_rank();
   const Status loss = states_.loss();
-  std::string why = loss.ok() ? farewell_ : loss.cause();
+  std::string why = loss.ok() ? farewell_ : FarewellWords(loss);
   why.resize(std::min(why.size(), kMaxFarewellBytes));
   const Bytes words(why.begin(), why.end());
   for (int peer = 0; peer < size(); ++peer) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/departure.h"
 #include "ops/element.h"
 #include "ops/reduce_kernels.h"
 #include "ops/shm/stream_copy.h"
@@ -324,7 +325,7 @@ Result<bool> DirectCollectives::Receive(uint8_t* data, int64_t bytes, int peer) 
 }
 
 Status DirectCollectives::Settle(const Status& error, std::span<const int> peers) {
-  team_.port->Leave(error.cause());  // They need not wait for us.
+  team_.port->Leave(FarewellWords(error));  // They need not wait for us.
   team_.steps().AwaitQuiet(peers, has_ended_ ? 0 : 1);
   return error;
 }

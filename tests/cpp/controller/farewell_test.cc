@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/departure.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {
@@ -12,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 TEST(Farewells, OnlyThoseOfWhomThisRankNeedsAreItsEnd) {
   Farewells farewells(2, 5, {"h0", "h0", "h1", "h1", "h2"});
@@ -20,12 +22,12 @@ TEST(Farewells, OnlyThoseOfWhomThisRankNeedsAreItsEnd) {
   EXPECT_FALSE(farewells.HasLeft(2));
   EXPECT_EQ(farewells.LossOf(4).code(), StatusCode::kPeerLost);
   EXPECT_EQ(farewells.LossOf(4).message(), "rank 4 (host h2) has left the job: the disk is full");
-  EXPECT_EQ(farewells.LossOf(4).cause(), "the disk is full");
   EXPECT_TRUE(farewells.loss().ok()) << "the stream will tell";
+  constexpr const char* kFirst = "rank 2 (host h1) has left the job: the heap is full";
   farewells.Take(2, {.is_told = true, .why = "the heap is full"});
-  EXPECT_EQ(farewells.loss().cause(), "the heap is full") << "the stream came from it";
+  EXPECT_EQ(farewells.loss().message(), kFirst) << "the stream came from it";
   farewells.Take(3, {.is_told = false, .why = "a cable is cut"});
-  EXPECT_EQ(farewells.loss().cause(), "the heap is full") << "the first one counts";
+  EXPECT_EQ(farewells.loss().message(), kFirst) << "the first one counts";
 }
 
 TEST(Farewells, AParentIsTheEndWhetherTheStreamTellsOrNot) {
@@ -62,10 +64,9 @@ class FarewellTest : public ::testing::Test {
     EXPECT_THAT(job_.Log(rank), Contains(AllOf(HasSubstr("departed 2"), HasSubstr("a disk"))))
         << rank;
   }
-  void ExpectLost(int rank, const std::string& cause) {
+  void ExpectLost(int rank, const std::string& why) {
     EXPECT_EQ(job_.outcome(rank).code(), StatusCode::kPeerLost) << rank;
-    EXPECT_THAT(job_.outcome(rank).message(), HasSubstr("rank 2 (host h1) has left the job: "));
-    EXPECT_EQ(job_.outcome(rank).cause(), cause) << rank;
+    EXPECT_EQ(job_.outcome(rank).message(), "rank 2 (host h1) has left the job: " + why) << rank;
   }
 
   SimulatedJob job_{{.size = 5, .radix = 4, .freeze_after = 3, .hosts = {0, 0, 1, 1, 2}}};
@@ -90,10 +91,7 @@ TEST_F(FarewellTest, ALeaderThatHasLostAnotherRankSaysSoToAll) {
   Announce({0, 1, 2, 3});
   job_.Fail(2, Status::PeerLost("a cable"));
   job_.RunUntilQuiet();
-  for (const int rank : {0, 1, 3, 4}) {
-    EXPECT_EQ(job_.outcome(rank).code(), StatusCode::kPeerLost) << rank;
-    EXPECT_EQ(job_.outcome(rank).cause(), "a cable") << rank;
-  }
+  for (const int rank : {0, 1, 3, 4}) ExpectLost(rank, "a cable");
 }
 
 // The bucket is decided and executed by others: also by who only looks when the leader is gone.
@@ -158,6 +156,51 @@ TEST_F(FarewellTest, WhoKnowsOfADepartureStopsWhenItLeavesItself) {
   job_.RunUntilQuiet();
   EXPECT_EQ(job_.outcome(4).code(), StatusCode::kPeerLost);
   EXPECT_THAT(job_.outcome(4).message(), HasSubstr("rank 0"));
+}
+
+// Each of three has the stream from the rank before it, so the failure of rank 0 ends rank 1, and
+// that of rank 1 rank 2, which has not heard from rank 0.
+void FailOneAfterAnother(SimulatedJob* job, const std::string& why) {
+  for (int rank = 0; rank < 3; ++rank) job->Announce(rank, MakeRequest("a"));
+  job->RunUntilQuiet();
+  job->Hold(0, 2);
+  job->Fail(0, Status::PeerLost(why));
+  job->RunUntilQuiet();
+}
+
+TEST(FarewellChain, TheLastOneNamesTheFirst) {
+  SimulatedJob job({.size = 3, .radix = 1, .names_hosts = true});
+  FailOneAfterAnother(&job, "a cable");
+  for (const int rank : {1, 2}) {
+    EXPECT_EQ(job.outcome(rank).code(), StatusCode::kPeerLost) << rank;
+    EXPECT_EQ(job.outcome(rank).message(), "rank 0 (host h0) has left the job: a cable") << rank;
+  }
+}
+
+// Cut once by rank 0 and, with the name of that rank before them, again by rank 1.
+TEST(FarewellChain, WordsThatAreTooLongStillNameTheFirst) {
+  SimulatedJob job({.size = 3, .radix = 1, .names_hosts = true});
+  FailOneAfterAnother(&job, "a cable" + std::string(2 * kMaxFarewellBytes, '!'));
+  for (const int rank : {1, 2}) {
+    EXPECT_THAT(job.outcome(rank).message(),
+                MatchesRegex("rank 0 \\(host h0\\) has left the job: a cable!+"));
+  }
+  EXPECT_EQ(job.outcome(2).message().size(), kMaxFarewellBytes - 1) << "less the mark";
+}
+
+// Rank 2 follows rank 1, and the root hears of rank 2 before it hears of rank 1.
+TEST(FarewellChain, TheStreamNamesTheFirstAlsoWhenTheRootHearsOfAnotherBefore) {
+  SimulatedJob job({.size = 3, .radix = 1});
+  for (int rank = 0; rank < 3; ++rank) job.Announce(rank, MakeRequest("a"));
+  job.RunUntilQuiet();
+  job.Hold(1, 0);
+  job.Fail(1, Status::Internal("a disk"));
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.outcome(2).message(), "rank 1 has left the job: a disk");
+  EXPECT_THAT(job.Log(0), Contains("departed 2: ABORTED: rank 1 has left the job: a disk"));
+  job.Release();
+  job.RunUntilQuiet();
+  EXPECT_TRUE(job.outcome(0).ok()) << job.outcome(0).ToString();
 }
 
 TEST_F(FarewellTest, WhoLeavesInOrderSaysNone) {

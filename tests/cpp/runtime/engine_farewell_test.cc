@@ -11,7 +11,9 @@
 namespace mydist {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A control plane whose Receive fails once it is told to.
 class BreakablePlane final : public ControlPlane {
@@ -122,6 +124,42 @@ TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
   const Status root = job_->rank(0).Wait(of_root);
   EXPECT_EQ(root.code(), StatusCode::kAborted);
   EXPECT_THAT(root.message(), HasSubstr("'x' waited for it"));
+}
+
+// Rank 2 fails, rank 0 waits for it in one set and rank 1 for rank 0 in another. The root stops
+// without having told that rank 2 has left: rank 1 learns of it from the end of rank 0.
+TEST(EngineFarewellChain, EachRankNamesTheFirst) {
+  std::vector<std::vector<float>> data{4, std::vector<float>(5, 1.0F)};
+  EngineJob job(3, {.cut_off = 2});
+  std::vector<ProcessSetId> sets;  // As rank 0 has them, so all.
+  const auto add_set = [&](const std::vector<int32_t>& ranks) {
+    job.OnEveryRank([&](EngineRank& rank) {
+      ProcessSetId id = -1;
+      ASSERT_TRUE(AddSet(rank, ranks, &id).ok());
+      if (rank.rank() == 0) sets.push_back(id);
+    });
+  };
+  const auto submit = [&](int rank, ProcessSetId set, std::vector<float>* own) {
+    std::vector<Submission> tensors;
+    tensors.push_back(Allreduce("x", own));
+    tensors.back().request.process_set = set;
+    return job.rank(rank).engine->Submit(std::move(tensors));
+  };
+  add_set({0, 2});
+  add_set({0, 1});
+  const Result<Handle> first = submit(2, sets[0], &data[2]);
+  const Result<Handle> last = submit(1, sets[1], &data[1]);
+  add_set({0, 1, 2});  // Moves no data. By now the root knows of both.
+  const Result<Handle> middle = submit(0, sets[0], &data[0]);
+  const Result<Handle> other = submit(0, sets[1], &data[3]);
+  EXPECT_THAT(job.rank(2).Wait(first).message(), HasSubstr(kCutOffText));
+  for (const auto& [rank, handle] :
+       {std::pair(0, middle), std::pair(0, other), std::pair(1, last)}) {
+    const Status status = job.rank(rank).Wait(handle);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << rank << ": " << status.ToString();
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 2 has left the job: "),
+                                        HasSubstr(kCutOffText), Not(HasSubstr("rank 0 has left"))));
+  }
 }
 
 // It would wait for the root to say that all have left.

@@ -15,7 +15,6 @@ namespace mydist {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 int FromLauncher(const char* name) {
   const char* value = std::getenv(name);
@@ -163,7 +162,7 @@ TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
     const Status status = me.transport().Exchange({}, {&receive, 1});
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("rank 1 has left the job: the disk is full!"));
-    EXPECT_THAT(status.cause(), StartsWith("the disk is full!"));
+    EXPECT_EQ(status.cause(), status.message());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
 }
