@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Callable
@@ -160,7 +161,10 @@ def _output_elements(shape: Shape) -> int:
 
 
 class Falsified:
-    """An implementation whose results are wrong on the last rank; shows that this is noticed."""
+    """An implementation with one wrong result, on the last rank; shows that this is noticed."""
+
+    # Of the calls at a size: behind the warm-ups in a contest that needs no more than two.
+    _WRONG_CALL = 2
 
     def __init__(self, right: Implementation) -> None:
         self.name = right.name
@@ -170,9 +174,12 @@ class Falsified:
         """See Implementation."""
         call = self._right.prepare(problem)
 
+        calls = itertools.count()
+
         def falsify() -> torch.Tensor:
             output = call()
-            if problem.shape.rank == problem.shape.ranks - 1:
+            is_wrong = next(calls) == self._WRONG_CALL
+            if is_wrong and problem.shape.rank == problem.shape.ranks - 1:
                 output[output.numel() // 2] += 1
             return output
 
