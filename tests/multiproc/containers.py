@@ -21,6 +21,18 @@ for name in null zero random urandom; do
 done &&
 mount --rbind "$1" /dev && shift && exec "$@"
 """
+# $1: an empty folder, in which host N has the file system of /dev/shm that its two ranks share.
+_HOSTS = """
+for host in 0 1; do
+    mkdir "$1/$host" && mount -t tmpfs -o "$2" tmpfs "$1/$host" || exit
+    folder=$1; shift 2; set -- "$folder" "$@"
+done
+shift && exec "$@"
+"""
+_ON_ITS_HOST = """
+host=$((MYDIST_RANK / 2)); export MYDIST_HOST_ID=host$host
+mount --bind "$1/$host" /dev/shm && shift && exec "$@"
+"""
 # The first process of a pid namespace is deaf to signals, so this is not the rank.
 _FIRST = '"$@"; exit $?'
 _LISTING = '"$@"; code=$?; echo "LEFT [$(ls -A /dev/shm)]"; exit $code'
@@ -34,6 +46,17 @@ def with_shm(options: str, *command: str) -> list[str]:
 def without_shm(folder: Path, *command: str) -> list[str]:
     """The command, in a /dev without /dev/shm; it is put together in the empty folder."""
     return _inside("--mount", _MISSING, str(folder), *command)
+
+
+def with_two_hosts(folder: Path, options: tuple[str, str], *command: str) -> list[str]:
+    """The command of a job; `options` are for the /dev/shm of each host, made in the folder."""
+    return _inside("--mount", _HOSTS, str(folder), *options, *command)
+
+
+def on_its_host(folder: Path, *command: str) -> list[str]:
+    """The command of a rank of such a job: of host 0 are ranks 0 and 1, of host 1 ranks 2 and 3."""
+    # Without a user namespace of its own: ranks of a host reach each other's files.
+    return ["unshare", "--mount", "sh", "-c", _ON_ITS_HOST, "sh", str(folder), *command]
 
 
 def with_own_pids(*command: str) -> list[str]:

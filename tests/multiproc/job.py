@@ -35,6 +35,7 @@ _ENVIRONMENTS = {
     "frozen": _FROZEN,
     "late": _FROZEN,
     "crowded": _FROZEN | {"TEST_CORES": "2"},
+    "late_hosts": _FROZEN | _OVER_TCP | {"TEST_RANKS_PER_HOST": "2"},
     "late_lone": _FROZEN | _OVER_TCP | {"TEST_RANKS_PER_HOST": "1"},
     "hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_hosts": _FROZEN | {"TEST_RANKS_PER_HOST": "2"},

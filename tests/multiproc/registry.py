@@ -103,9 +103,10 @@ SUITES = {
     "steady": ("freezing", "waiting"),
     "steady_hosts": ("freezing", "waiting"),
     # A rank that is late; with fewer cores than ranks, and with fewer than training threads; with
-    # every rank on a host of its own.
+    # two ranks on each host, and with every rank on a host of its own.
     "late": ("lateness",),
     "crowded": ("lateness",),
+    "late_hosts": ("lateness",),
     "late_lone": ("lateness",),
     # One rank on each of several hosts: nobody to share memory with.
     "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),

@@ -33,6 +33,7 @@ JOBS = [
     (2, "local", "late"),
     (5, "local", "crowded"),
     (3, "mpi", "crowded"),
+    *[(4, backend, "late_hosts") for backend in ("gloo", "mpi")],
     *[(2, backend, "late_lone") for backend in ("gloo", "mpi")],
     (4, "gloo", "hosts"),
     (3, "mpi", "hosts"),

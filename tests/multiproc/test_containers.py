@@ -14,9 +14,11 @@ import pytest
 from multiproc.conftest import missing_backends
 from multiproc.containers import (
     need_namespaces,
+    on_its_host,
     with_listing,
     with_own_pids,
     with_shm,
+    with_two_hosts,
     without_shm,
 )
 from multiproc.job import WORKERS, Outcome, run
@@ -43,9 +45,9 @@ def plenty() -> dict[str, Any]:
     return report
 
 
-def job(rank_command: Sequence[str], flags: Sequence[str] = ()) -> list[str]:
-    """The command of a job of two ranks."""
-    return [sys.executable, "-m", "mydist.launcher", "-np", "2", *flags, *rank_command]
+def job(rank_command: Sequence[str], flags: Sequence[str] = (), np: int = 2) -> list[str]:
+    """The command of a job."""
+    return [sys.executable, "-m", "mydist.launcher", "-np", str(np), *flags, *rank_command]
 
 
 def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> list[str]:
@@ -84,6 +86,27 @@ def test_without_its_folder(backend: str, plenty: dict[str, Any], tmp_path: Path
         r"no shared memory in /dev/shm: needed \d{5,} bytes, free 0: No such file or directory"
     )
     assert re.search(problem, warning), warning
+
+
+def train_on_hosts(folder: Path, options: tuple[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """What rank 0 of two hosts of two ranks reports, and the warnings about memory."""
+    folder.mkdir()
+    command = job(on_its_host(folder, *TRAIN), ("--gloo",), np=4)
+    output = run(with_two_hosts(folder, options, *command), timeout=100).expect_success().output
+    (text,) = re.findall(r"TRAINED (\{.*\})", output)
+    return json.loads(text), warnings_of(output)
+
+
+def test_a_host_without_room_among_others(tmp_path: Path) -> None:
+    wanted, warnings = train_on_hosts(tmp_path / "plenty", (PLENTY, PLENTY))
+    assert warnings == []
+    for number, options in enumerate([("size=1m", PLENTY), (PLENTY, "size=1m")]):
+        report, warnings = train_on_hosts(tmp_path / str(number), options)
+        assert report["losses"] == wanted["losses"]
+        assert report["backend"] == "gloo"
+        (warning,) = warnings
+        assert f"the ranks of host host{number} reduce without shared memory" in warning
+        assert re.search(r"needed \d{7} bytes, free \d{5,7} \(", warning), warning
 
 
 def test_noexec_is_no_matter(plenty: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ ARENA = re.compile(r"mydist-[0-9a-f]{32}")
 # From how many moments one is chosen, somewhat fewer than there are: a job in which nobody is
 # killed fails.
 MOMENTS = {"init": 1000, "work": 40, "train": 52, "shutdown": 16}
-ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3 + ["shutdown"] * 2
+ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3
 
 
 def unowned_arenas() -> set[str]:
@@ -114,7 +114,14 @@ def expect_killed(outcome: Outcome, victim: int) -> None:
 @pytest.mark.parametrize("number", range(len(ROUNDS)))
 @pytest.mark.usefixtures("nothing_is_left")
 def test_a_rank_is_killed(number: int, tmp_path: Path) -> None:
-    expect_survived(ROUNDS[number], random.Random(number), tmp_path)
+    chance = random.Random(number)
+    expect_survived(ROUNDS[number], chance.randrange(3), chance, tmp_path)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_rank_is_killed_while_it_shuts_down(victim: int, tmp_path: Path) -> None:
+    expect_survived("shutdown", victim, random.Random(victim), tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_is_left")
@@ -122,12 +129,11 @@ def test_a_rank_is_killed_at_a_moment_not_tried_before(tmp_path: Path) -> None:
     seed = time.time_ns()
     print(f"random.Random({seed})")  # With which a failure can be repeated.
     chance = random.Random(seed)
-    expect_survived(chance.choice(list(MOMENTS)), chance, tmp_path)
+    expect_survived(chance.choice(list(MOMENTS)), chance.randrange(3), chance, tmp_path)
 
 
-def expect_survived(phase: str, chance: random.Random, tmp_path: Path) -> None:
+def expect_survived(phase: str, victim: int, chance: random.Random, tmp_path: Path) -> None:
     """One rank of three is killed in this phase."""
-    victim = chance.randrange(3)
     moment = (phase, chance.randint(1, MOMENTS[phase]), chance.randrange(200_000))
     outcome, reports = run_doomed(3, "local", tmp_path, victim, moment)
     expect_killed(outcome, victim)
