@@ -1,5 +1,6 @@
 // What is said of a rank that has left the job while others still need it, and what it says itself.
-// In a chain of failures each names the rank that left first, not the one it heard it from.
+// In a chain of failures each names the rank that left with an error of its own, not the one it
+// heard it from.
 #pragma once
 
 #include <string>

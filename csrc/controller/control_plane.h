@@ -1,7 +1,8 @@
 // ControlPlane: moves control messages between the ranks of a job; implemented by the backends.
 // Owned by the engine. Whoever holds the engine role calls Send, CheckPeer, Receive, Attend and
-// Close, one thread at a time. Waiting needs no role: the engine's own thread is in Await while
-// another thread may hold the role. Wake may be called from any thread at any time.
+// Close, one thread at a time. Waiting needs no role: one thread at a time is in Await (see
+// runtime/watch_seat.h), with the role or beside who holds it. Wake may be called from any thread
+// at any time.
 // News: a message or a loss that Receive has yet to return.
 #pragma once
 

@@ -100,7 +100,7 @@ class MYDIST_EXPORT Coordinator {
   // whose program goes another way than the frozen schedule then says so soon.
   void SetWaiting(bool waiting, TimePoint now);
 
-  // The waiting of the engine's own thread, as in ControlPlane; also with a single rank.
+  // Waiting as in ControlPlane; also with a single rank.
   void Await(TimePoint deadline);
   void Wake();
   void Attend(bool attended);

@@ -136,11 +136,13 @@ bool Engine::HasInFlight() const {
 bool Engine::DriveOn(Handle handle, TimePoint deadline) {
   const DefaultFloatEnvironment environment;
   SpinBudget budget(policy_.patience);
-  while (!outcome_) {
+  for (bool is_first = true; !outcome_; is_first = false) {
     const int64_t before = Progress();
     RunCycle();
-    if (Progress() != before) {
-      if (IsOver(handle)) return true;
+    const bool has_moved = Progress() != before;
+    // Also by who had the role until now.
+    if ((has_moved || is_first) && IsOver(handle)) return true;
+    if (has_moved) {
       budget.Renew();
     } else if (outcome_ || Now() >= deadline) {
       break;

@@ -1,6 +1,6 @@
 // Mailbox: control messages and losses on their way from the receiver threads to the engine.
-// Owned by the mesh. Thread-safe: any receiver thread puts, who holds the engine role takes, the
-// engine's own thread awaits, anybody wakes.
+// Owned by the mesh. Thread-safe: any receiver thread puts, who holds the engine role takes, one
+// thread at a time awaits, anybody wakes.
 #pragma once
 
 #include <atomic>

@@ -200,6 +200,25 @@ TEST(EngineDrive, WhatNobodyFetchesIsNotForgotten) {
   EXPECT_TRUE(job.rank(0).Wait(handle).ok());
 }
 
+// Whoever of two drives completes the tensor of the other as well, who comes to drive just then.
+TEST_P(EngineDrivePolicies, NobodySleepsOnWhatAnotherHasCompleted) {
+  EngineJob job(2, With(GetParam()));
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::vector<float>> data(4, std::vector<float>(3, 1.0f));
+    const auto run = [&](int rank, size_t caller) {
+      const size_t own = 2 * static_cast<size_t>(rank) + caller;
+      const std::string name = "of caller " + std::to_string(caller);
+      ASSERT_TRUE(job.rank(rank).Run(Allreduce(name, &data[own]), Pace::kDriven).ok());
+    };
+    std::vector<std::thread> callers;
+    for (const int rank : {0, 1}) {
+      for (const size_t caller : {size_t{0}, size_t{1}}) callers.emplace_back(run, rank, caller);
+    }
+    for (std::thread& caller : callers) caller.join();
+    for (const std::vector<float>& each : data) ASSERT_THAT(each, Each(2.0f)) << round;
+  }
+}
+
 TEST_P(EngineDrivePolicies, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
   EngineJob job(2, With(GetParam()));
   std::vector<float> data(3, 1.0f);
