@@ -3,6 +3,7 @@
 #include <cstring>
 #include <exception>
 
+#include "backends/gloo/batch_scheduling.h"
 #include "base/check.h"
 #include "base/signal_block.h"
 #include "gloo/transport/address.h"
@@ -23,6 +24,9 @@ Result<std::unique_ptr<GlooContext>> GlooContext::Listen(
   try {
     gloo::transport::tcp::attr attributes(address.c_str());
     const SignalBlock block;  // For the device's thread.
+    // It looks at a connection again and again while another thread has the lock of that. Had it
+    // taken the core from who has it, in the middle of sending, it would do so until the next tick.
+    const BatchScheduling batch;
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     made->context_ = device->createContext(rank, size);
     made->context_->setTimeout(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -82,6 +83,14 @@ def _sleeps() -> dict[str, int]:
         fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         counts[f"{fields['Name']} {task.name}"] = int(fields["voluntary_ctxt_switches"])
     return counts
+
+
+@check(min_size=2)
+def only_gloos_own_thread_does_not_interrupt_others() -> None:
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        raise NotHereError("the tests run with another policy")
+    policies = [os.sched_getscheduler(int(task)) for task in os.listdir("/proc/self/task")]
+    assert policies.count(os.SCHED_BATCH) == (_C.backend_name() == "gloo"), policies
 
 
 @check(min_size=2)
