@@ -311,10 +311,7 @@ void Engine::HandleNotice(const Response& response) {
 void Engine::HandleDeparture(const Response& response) {
   const std::string& who = response.status.message();
   for (const TensorKey& key : pending_.Keys()) {
-    const Result<ProcessSet> set = process_sets_.Find(key.first);
-    const bool waited = set.ok() && set->IndexOf(response.rank).has_value();
-    const std::string why = waited ? "' waited for it" : "' ended with the job";
-    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + why));
+    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' can no longer complete"));
   }
   handles_->Fail(
       term_,

@@ -56,7 +56,7 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "AbortedError: rank 1 (host h1) has left the job: shut down; 'x' waited for it",
+        "AbortedError: rank 1 (host h1) has left the job: shut down; 'x' can no longer complete",
         "PeerLostError: 'x': rank 1 (host h1, pid 101) has left the job while it is needed",
         "PeerLostError: rank 1 has left the job: the disk is full",
         "PeerLostError: rank 1 on host h1 has left",
