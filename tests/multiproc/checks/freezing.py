@@ -208,5 +208,6 @@ def a_synchronous_step_wakes_nobody() -> None:
     assert len(punctual) >= ENOUGH, seen
     # The machine may keep the engine's thread from its core while it is at work.
     assert left < 0.05 * len(mine), seen
-    assert woken < 0.4 * len(punctual), seen
+    # A machine that is at work elsewhere makes steps of milliseconds, with looks in each.
+    assert woken < sum(min(1.0, 0.4 + 2000 * timed.seconds) for timed in punctual), seen
     assert wakeups < 2 * milliseconds + 4 * hand_overs + 20, seen
