@@ -9,6 +9,17 @@
 namespace mydist {
 namespace {
 
+// Whether any is; kInvalidArgument when they cannot be reduced as `dtype`.
+Result<bool> FindWide(std::span<const BatchTensor> tensors, DataType dtype) {
+  const auto is_wide = [](const BatchTensor& tensor) { return tensor.is_wide; };
+  const bool has_wide = std::any_of(tensors.begin(), tensors.end(), is_wide);
+  if (has_wide && dtype != DataType::kFloat16 && dtype != DataType::kBfloat16) {
+    return Status::InvalidArgument("float32 cannot travel as " + std::string(DataTypeName(dtype)) +
+                                   ", only as float16 or bfloat16");
+  }
+  return has_wide;
+}
+
 // `data` holds all tensors one after the other.
 Status AllreduceInPlace(std::span<const BatchTensor> tensors, void* data,
                         const Reduction& reduction, const BatchContext& context) {
@@ -66,23 +77,28 @@ Status CheckAnnounced(std::span<const int64_t> receive_rows, int64_t row_bytes) 
 Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& reduction,
                         const BatchContext& context) {
   MYDIST_RETURN_IF_ERROR(reduction.ValidateFor(OpKind::kAllreduce));
+  MYDIST_ASSIGN_OR_RETURN(const bool has_wide, FindWide(tensors, reduction.dtype));
   const Reduction resolved = reduction.Resolved(context.size);
-  if (tensors.size() == 1) {
+  if (tensors.size() == 1 && !has_wide) {
     return AllreduceInOutputs(tensors, tensors[0].output, resolved, context);
   }
   const int64_t element_bytes = SizeOf(reduction.dtype);
-  if (void* const packed = PackedOutputs(tensors, element_bytes)) {
+  if (void* const packed = has_wide ? nullptr : PackedOutputs(tensors, element_bytes)) {
     return AllreduceInOutputs(tensors, packed, resolved, context);
   }
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));
   context.Begin(kPackActivity);
   MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, element_bytes, fused)));
+  MYDIST_RETURN_IF_ERROR(context.Cast(PackWide(tensors, element_bytes, fused),
+                                      {.from = DataType::kFloat32, .to = reduction.dtype}));
   if (context.pack_bytes != nullptr) *context.pack_bytes += bytes;
   context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(AllreduceInPlace(tensors, fused, resolved, context));
   context.Begin(kUnpackActivity);
-  return context.Copy(Unpack(fused, element_bytes, tensors));
+  MYDIST_RETURN_IF_ERROR(context.Copy(Unpack(fused, element_bytes, tensors)));
+  return context.Cast(UnpackWide(fused, element_bytes, tensors),
+                      {.from = reduction.dtype, .to = DataType::kFloat32});
 }
 
 Status ExecuteAllgather(std::span<const GatherTensor> tensors, const BatchContext& context) {

@@ -3,7 +3,7 @@
 // the tensors' own memory, or, on a GPU, are sure to be there for what follows on its stream. All
 // ranks execute the same batches in the same order with agreeing arguments. A batch of one tensor
 // works on the tensor's memory, and so does an allreduce of tensors whose outputs lie as they would
-// be packed; more are packed into the fusion buffer.
+// be packed; more are packed into the fusion buffer, as is what is cast.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,9 @@ struct BatchContext {
   void Begin(const char* name) const {
     if (activity) activity(name);
   }
-  Status Copy(const ConvertSegments& segments) const {
-    return segments.empty() ? Status::Ok() : memory->Convert(segments, kCopyOfBytes);
+  Status Copy(const ConvertSegments& segments) const { return Cast(segments, kCopyOfBytes); }
+  Status Cast(const ConvertSegments& segments, const Conversion& conversion) const {
+    return segments.empty() ? Status::Ok() : memory->Convert(segments, conversion);
   }
 };
 
@@ -58,6 +59,9 @@ struct BatchTensor {
   const void* input = nullptr;
   void* output = nullptr;
   int64_t element_count = 0;
+  // Allreduce of float16 or bfloat16: here the elements are float32. What packs and unpacks them
+  // casts them (compression), each way with one rounding.
+  bool is_wide = false;
 };
 
 struct GatherTensor {
@@ -91,7 +95,8 @@ struct DealTensor {
 };
 
 // Errors of all: those of Collectives, and kInternal when the fusion buffer cannot grow.
-// kInvalidArgument when a reduction has no meaning (Reduction::Validate); nothing was moved then.
+// kInvalidArgument when a reduction has no meaning (Reduction::Validate) or a wide tensor is to
+// be reduced as anything but 16-bit floats; nothing was moved then.
 // `reduction.op` may be kAverage, and in an allreduce kAdasum: then every tensor is combined on its
 // own, with the same bits whether it is fused or not.
 MYDIST_EXPORT Status ExecuteAllreduce(std::span<const BatchTensor> tensors,

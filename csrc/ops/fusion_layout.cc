@@ -25,8 +25,18 @@ class Cursor {
   Byte* place_;
 };
 
-void Add(ConvertSegments& segments, void* target, const void* source, int64_t bytes) {
-  if (bytes > 0 && target != source) segments.push_back({source, target, bytes});
+void Add(ConvertSegments& segments, void* target, const void* source, int64_t count) {
+  if (count > 0 && target != source) segments.push_back({source, target, count});
+}
+
+// visitor(tensor, its place in the buffer)
+template <typename Byte, typename Visitor>
+void VisitPacked(std::span<const BatchTensor> tensors, int64_t element_bytes, Byte* fused,
+                 Visitor visitor) {
+  Cursor place(fused);
+  for (const BatchTensor& tensor : tensors) {
+    visitor(tensor, place.Take(tensor.element_count * element_bytes));
+  }
 }
 
 const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
@@ -82,11 +92,9 @@ void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes)
 ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
   ConvertSegments segments;
   segments.reserve(tensors.size());
-  Cursor target(fused);
-  for (const BatchTensor& tensor : tensors) {
-    const int64_t bytes = tensor.element_count * element_bytes;
-    Add(segments, target.Take(bytes), tensor.input, bytes);
-  }
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
+    if (!tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count * element_bytes);
+  });
   return segments;
 }
 
@@ -94,11 +102,27 @@ ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
                        std::span<const BatchTensor> tensors) {
   ConvertSegments segments;
   segments.reserve(tensors.size());
-  Cursor source(fused);
-  for (const BatchTensor& tensor : tensors) {
-    const int64_t bytes = tensor.element_count * element_bytes;
-    Add(segments, tensor.output, source.Take(bytes), bytes);
-  }
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
+    if (!tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count * element_bytes);
+  });
+  return segments;
+}
+
+ConvertSegments PackWide(std::span<const BatchTensor> tensors, int64_t element_bytes,
+                         uint8_t* fused) {
+  ConvertSegments segments;
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
+    if (tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count);
+  });
+  return segments;
+}
+
+ConvertSegments UnpackWide(const uint8_t* fused, int64_t element_bytes,
+                           std::span<const BatchTensor> tensors) {
+  ConvertSegments segments;
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
+    if (tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count);
+  });
   return segments;
 }
 

@@ -2,7 +2,7 @@
 // of one dtype lie one after the other without gaps: offsets stay multiples of the element, and a
 // batch moves exactly the bytes of its tensors. What goes to or comes from several ranks lies rank
 // by rank, and within a rank tensor by tensor. Pointers may be null when there is nothing to copy.
-// What has to be copied is returned as segments that count bytes.
+// What has to be copied is returned as segments that count bytes, unless they are to be cast.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,15 @@ int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes)
 // tensor in place lies among them: what is not there yet goes there, and nothing has to be
 // unpacked. Null when they do not, or are all empty.
 void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
-// All inputs into `fused`, and `fused` into all outputs.
+// All inputs into `fused`, and `fused` into all outputs, but for those of wide tensors.
 ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused);
 ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
                        std::span<const BatchTensor> tensors);
+// Those of wide tensors; these segments count elements.
+ConvertSegments PackWide(std::span<const BatchTensor> tensors, int64_t element_bytes,
+                         uint8_t* fused);
+ConvertSegments UnpackWide(const uint8_t* fused, int64_t element_bytes,
+                           std::span<const BatchTensor> tensors);
 // Input to output of each tensor that is not in place.
 ConvertSegments CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes);
 

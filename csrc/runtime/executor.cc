@@ -27,7 +27,10 @@ Reduction ReductionOf(const Request& request) {
 
 BatchTensor InputAndOutput(const AgreedTensor& tensor) {
   const Submission& submission = tensor.pending->submission;
-  return {submission.input, submission.output, ElementCount(submission.request.shape)};
+  return {.input = submission.input,
+          .output = submission.output,
+          .element_count = ElementCount(submission.request.shape),
+          .is_wide = submission.is_wide};
 }
 
 std::vector<int64_t> Times(std::vector<int64_t> values, int64_t factor) {

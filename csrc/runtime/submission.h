@@ -56,6 +56,8 @@ struct Submission {
   const void* input = nullptr;
   // Allreduce, broadcast, reduce and send/recv: as large as the input, may be the same memory.
   void* output = nullptr;
+  // Allreduce of float16 or bfloat16: input and output are float32, cast on the way (compression).
+  bool is_wide = false;
   // Allgather, alltoall, reducescatter, scatter, and gather at the root: the output comes from here
   // instead.
   OutputAllocator allocate;

@@ -77,9 +77,12 @@ Submission& CollectiveCall::AddSignal(const std::string& name) {
 
 Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string& name) {
   Submission& submission = AddShape(tensor, name);
+  DataType& dtype = submission.request.dtype;
+  const DataType given = std::exchange(dtype, NarrowTypeOf(traits_.wire_format, dtype));
+  submission.is_wide = given != dtype;
   if (Reduces(traits_.op)) {
-    ThrowIfError(CheckReduction({traits_.reduce_op, traits_.prescale, traits_.postscale},
-                                submission.request.dtype, What(name)));
+    ThrowIfError(CheckReduction({traits_.reduce_op, traits_.prescale, traits_.postscale}, dtype,
+                                What(name)));
   }
   at::Tensor input = Dense(tensor);
   submission.input = input.const_data_ptr();

@@ -14,6 +14,7 @@
 #include "runtime/handle_table.h"
 #include "runtime/submission.h"
 #include "torch/in_flight.h"
+#include "torch/wire_format.h"
 #include "world/collective_op.h"
 #include "world/process_set.h"
 
@@ -28,6 +29,7 @@ struct CallTraits {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root_rank = -1;
+  WireFormat wire_format = WireFormat::kAsIs;  // Of an allreduce.
 };
 
 // All methods throw StatusError with kInvalidArgument or kTypeError for what they refuse.

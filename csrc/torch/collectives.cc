@@ -26,14 +26,15 @@ void RequireSameLength(OpKind op, size_t tensor_count, size_t name_count) {
 
 Handle EnqueueAllreduce(const Tensors& inputs, const std::optional<Tensors>& outputs,
                         const Names& names, const std::string& group, int reduce_op,
-                        double prescale, double postscale, int process_set) {
+                        double prescale, double postscale, int process_set, int compression) {
   constexpr OpKind kOp = OpKind::kAllreduce;
   CollectiveCall call({.op = kOp,
                        .group = group,
                        .process_set = process_set,
                        .reduce_op = ToReduceOp(kOp, reduce_op),
                        .prescale = prescale,
-                       .postscale = postscale},
+                       .postscale = postscale,
+                       .wire_format = ToWireFormat(compression)},
                       inputs.size());
   RequireSameLength(kOp, inputs.size(), names.size());
   if (outputs && outputs->size() != inputs.size()) {
@@ -127,7 +128,7 @@ void BindCollectives(py::module_& module) {
   using py::arg;
   DefineCollective(module, "allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
                    arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
-                   arg("postscale_factor"), arg("process_set"));
+                   arg("postscale_factor"), arg("process_set"), arg("compression") = 0);
   DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
                    arg("group"), arg("process_set"));
   DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),

@@ -24,13 +24,11 @@ std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, dou
     refuse("op " + std::to_string(reduce_op) +
            " is unknown, expected Average, Sum, Min, Max or Product");
   }
-  if (compression < 0 || compression > 2) {
-    refuse("compression " + std::to_string(compression) + " is unknown, expected 0, 1 or 2");
-  }
+  const WireFormat wire_format = ToWireFormat(compression);
   ThrowIfError(process::GetProcessSet(process_set).status());
   GradientReducerOptions options;
   options.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale};
-  options.wire_format = static_cast<WireFormat>(compression);
+  options.wire_format = wire_format;
   options.process_set = process_set;
   auto reducer = std::make_shared<GradientReducer>(options);
   reducer->SetBackwardPassesPerStep(passes);

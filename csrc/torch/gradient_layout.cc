@@ -76,9 +76,12 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
   for (const std::vector<size_t>& bucket : buckets) {
     for (const size_t index : bucket) {
       const at::Tensor& tensor = parameters_[index].tensor;
+      const at::ScalarType dtype = WireDtype(tensor.scalar_type());
+      // The engine casts a whole batch in one launch; to slots it would be one for each gradient.
+      if (tensor.is_cuda() && tensor.scalar_type() == at::kFloat && dtype != at::kFloat) continue;
       extents.push_back({.index = index,
                          .device = tensor.device(),
-                         .dtype = WireDtype(tensor.scalar_type()),
+                         .dtype = dtype,
                          .element_count = tensor.numel()});
     }
   }

@@ -89,8 +89,9 @@ bool GradientReducer::IsExpected(size_t index) const {
 }
 
 Submission GradientReducer::DenseSubmission(const Parameter& parameter,
-                                            const at::Tensor& wire) const {
-  const std::optional<DataType> dtype = ToDataType(wire.scalar_type());
+                                            const InFlightGradient& gradient) const {
+  const at::Tensor& wire = gradient.wire;
+  const std::optional<DataType> dtype = ToDataType(WireDtype(wire.scalar_type()));
   MYDIST_CHECK(dtype.has_value());
   Submission submission;
   Request& request = submission.request;
@@ -108,6 +109,7 @@ Submission GradientReducer::DenseSubmission(const Parameter& parameter,
   submission.order = NewOrder(wire.device());
   submission.output = wire.mutable_data_ptr();
   submission.input = submission.output;
+  submission.is_wide = gradient.is_wide;
   return submission;
 }
 
@@ -116,7 +118,7 @@ void GradientReducer::AddSubmissions(const Parameter& parameter,
                                      InFlightCall& call) const {
   const InFlightGradient& gradient = *parameter.in_flight;
   if (!gradient.sparse) {
-    submissions.push_back(DenseSubmission(parameter, gradient.wire));
+    submissions.push_back(DenseSubmission(parameter, gradient));
     call.memory.push_back(gradient.wire);
     return;
   }

@@ -22,12 +22,10 @@
 #include "torch/gradient_slots.h"
 #include "torch/reduction_check.h"
 #include "torch/sparse_gradient.h"
+#include "torch/wire_format.h"
 #include "world/process_set.h"
 
 namespace mydist {
-
-// How gradients travel; the numbers are part of the Python contract.
-enum class WireFormat : int { kAsIs = 0, kFloat16 = 1, kBfloat16 = 2 };
 
 struct GradientReducerOptions {
   ReductionArguments reduction;
@@ -99,6 +97,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     std::optional<int64_t> version;
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;             // What the engine reduces: the gradient itself or a copy.
+    bool is_wide = false;        // The engine casts it on the way.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.
     StreamHandle stream{};                 // On a GPU: what travels is there behind this one.
   };
@@ -142,7 +141,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   // Enqueues those of them that are held, under one handle as far as they are dense.
   Status Enqueue(std::span<const size_t> members, Pace pace);
   Status EnqueueTogether(std::vector<size_t> members, Pace pace);
-  Submission DenseSubmission(const Parameter& parameter, const at::Tensor& wire) const;
+  Submission DenseSubmission(const Parameter& parameter, const InFlightGradient& gradient) const;
   // What travels for it; `call` keeps the memory.
   void AddSubmissions(const Parameter& parameter, std::vector<Submission>& submissions,
                       InFlightCall& call) const;

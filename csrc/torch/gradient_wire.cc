@@ -106,13 +106,15 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
 }
 
 // Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
-// stays if it may.
+// stays if it may. Without a slot the engine casts what is to be cast.
 void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
   at::Tensor slot;
-  if (!slots_.Holds(index, tensor))
+  if (!slots_.Holds(index, tensor)) {
     slot = slots_.Take(index, tensor.sizes(), dtype, tensor.device());
+  }
+  gradient.is_wide = !slot.defined() && tensor.scalar_type() == at::kFloat && dtype != at::kFloat;
   if (slot.defined()) {
     CopyToSlot(slot, tensor);
     NoteUse(tensor);  // It may go with MoveTo.
@@ -122,7 +124,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
     if (moves) MoveTo(tensor, slot);
     gradient.wire = moves ? tensor : std::move(slot);
   } else {
-    gradient.wire = Dense(tensor.to(dtype));
+    gradient.wire = Dense(gradient.is_wide ? tensor : tensor.to(dtype));
     if (!gradient.wire.is_same(tensor)) copied_bytes_ += gradient.wire.nbytes();
   }
   gradient.version = std::nullopt;

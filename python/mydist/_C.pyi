@@ -59,6 +59,7 @@ def enqueue_allreduce(
     prescale_factor: float,
     postscale_factor: float,
     process_set: int,
+    compression: int = 0,  # As what float32 travels: 1 float16, 2 bfloat16.
 ) -> int: ...
 def enqueue_allgather(
     inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
@@ -116,6 +117,7 @@ def allreduce(
     prescale_factor: float,
     postscale_factor: float,
     process_set: int,
+    compression: int = 0,  # As what float32 travels: 1 float16, 2 bfloat16.
 ) -> list[torch.Tensor]: ...
 def allgather(
     inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int

@@ -19,7 +19,7 @@ from ._arguments import (
 from ._compressed_calls import record_compressed, start_compressed
 from ._handles import Finish, first
 from ._names import Submitting, give_back, resolve_name
-from .compression import Compression, CompressorLike
+from .compression import Compression, CompressorLike, split_compression
 from .process_set import ProcessSet, global_process_set
 from .reduce_op import ReduceOp
 
@@ -46,6 +46,7 @@ def _submit(
     reduction: Reduction,
     process_set: int,
     in_place: bool,
+    cast: int,
 ) -> _Answer:
     try:
         return submit(
@@ -57,6 +58,7 @@ def _submit(
             reduction.prescale,
             reduction.postscale,
             process_set,
+            cast,
         )
     except (ValueError, TypeError):  # as Submitting, which would be slower
         give_back(group or names[0])
@@ -73,11 +75,12 @@ def _start(
     finish: Finish,
     in_place: bool,
 ) -> int:
+    compression, cast = split_compression(tensors, compression)
     in_memory = in_place and compression is Compression.none
 
     def enqueue(inputs: list[torch.Tensor]) -> int:
         return _submit(
-            _C.enqueue_allreduce, inputs, group, names, reduction, process_set, in_memory
+            _C.enqueue_allreduce, inputs, group, names, reduction, process_set, in_memory, cast
         )
 
     def finish_in_place(results: list[torch.Tensor]) -> Any:
@@ -99,11 +102,12 @@ def _fetch(
     in_place: bool,
 ) -> list[torch.Tensor]:
     """The synchronous form without autograd."""
+    compression, cast = split_compression(tensors, compression)
     if compression is Compression.none:
-        return _submit(_C.allreduce, tensors, group, names, reduction, process_set, in_place)
+        return _submit(_C.allreduce, tensors, group, names, reduction, process_set, in_place, cast)
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return _submit(_C.allreduce, inputs, group, names, reduction, process_set, False)
+        return _submit(_C.allreduce, inputs, group, names, reduction, process_set, False, 0)
 
     with torch.no_grad():
         results = record_compressed("allreduce", tensors, compression, run)

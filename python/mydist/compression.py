@@ -98,6 +98,20 @@ class Compression:
 # What calls take as `compression`.
 CompressorLike = type[Compressor] | Compressor
 
+# By the number that the core has for them.
+_CASTS_OF_THE_CORE: list[CompressorLike] = [Compression.none, Compression.fp16, Compression.bf16]
+
+
+def split_compression(
+    tensors: list[torch.Tensor], compression: CompressorLike
+) -> tuple[CompressorLike, int]:
+    """What is left to Python, and what the core casts while it packs: the number it calls that."""
+    if compression is Compression.none:  # the rest takes longer
+        return compression, 0
+    if compression in _CASTS_OF_THE_CORE and all(t.dtype == torch.float32 for t in tensors):
+        return Compression.none, _CASTS_OF_THE_CORE.index(compression)
+    return compression, 0
+
 
 def compress_all(
     call: str, tensors: list[torch.Tensor], compression: CompressorLike

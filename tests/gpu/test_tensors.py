@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mydist as md
+from mydist.compression import CastCompressor
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 
@@ -31,6 +32,21 @@ def test_a_rank_alone_gets_its_own_back(job: torch.device, call: Call, dtype: to
     result = call(tensor)
     assert result.device == tensor.device
     assert torch.equal(result, tensor)
+
+
+@pytest.mark.parametrize("compression", [md.Compression.fp16, md.Compression.bf16])
+def test_compressed_tensors_are_rounded_once(
+    job: torch.device, compression: type[CastCompressor]
+) -> None:
+    tensor = torch.randn(1001, device=job)
+    expected = tensor.to(compression.wire_dtype).float()
+    assert torch.equal(md.allreduce(tensor, name="x", compression=compression), expected)
+    unaligned = tensor[1:]
+    results = md.grouped_allreduce([tensor, unaligned], name="x", compression=compression)
+    assert torch.equal(results[0], expected)
+    assert torch.equal(results[1], expected[1:])
+    md.allreduce_(unaligned, name="x", compression=compression)
+    assert torch.equal(tensor[1:], expected[1:])
 
 
 def test_layouts_that_are_not_dense(job: torch.device) -> None:

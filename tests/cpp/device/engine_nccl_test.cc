@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/gpu_job.h"
+#include "ops/half.h"
 
 namespace mydist {
 namespace {
@@ -129,6 +130,46 @@ TEST_P(EngineNccl, NewTensorsGoToNeighboursInOneLaunch) {
       if (i == 7) continue;
       const std::vector<float> own(numbers.begin() + begin, numbers.begin() + begin + i);
       EXPECT_EQ(caller.Read(news[static_cast<size_t>(i)]), own);
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+// However many there are: one launch casts all on the way to NCCL and one on the way back.
+TEST_P(EngineNccl, CompressedTensorsAreCastTogether) {
+  constexpr int64_t kTensors = 161;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    std::vector<GpuCaller::Tensor> tensors;
+    std::vector<Submission> submissions;
+    int64_t count = 0;
+    for (int64_t i = 0; i < kTensors; count += i++) {
+      // Between two numbers of float16, from 2048 on.
+      std::vector<float> numbers = Numbers(i, rank.rank());
+      for (float& number : numbers) number += 2048.25F;
+      tensors.push_back(caller.Make(numbers));
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(i), tensors.back()));
+      submissions.back().request.dtype = DataType::kFloat16;
+      submissions.back().is_wide = true;
+    }
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = RunAll(rank, std::move(submissions));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, 2);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, count * 2);
+    for (const GpuCaller::Tensor& tensor : tensors) {
+      std::vector<float> expected(static_cast<size_t>(tensor.count), 0.0F);
+      for (int other = 0; other < rank.size(); ++other) {
+        const std::vector<float> numbers = Numbers(tensor.count, other);
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          expected[i] += HalfToFloat(FloatToHalf(numbers[i] + 2048.25F));
+        }
+      }
+      for (float& sum : expected) sum = HalfToFloat(FloatToHalf(sum));
+      EXPECT_EQ(caller.Read(tensor), expected);
     }
   });
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import mydist as md
@@ -220,6 +222,44 @@ def compression_keeps_the_dtype(kind: str) -> None:
     wire = torch.float16 if kind == "fp16" else torch.bfloat16
     wanted = reduce([x.to(wire) for x in inputs], "Average")
     expect_close(result.to(wire), wanted, magnitude(inputs, "Average"))
+
+
+@check(cases=[("fp16",), ("bf16",)])
+def compression_in_every_form(kind: str) -> None:
+    compression = getattr(md.Compression, kind)
+    wire = torch.float16 if kind == "fp16" else torch.bfloat16
+    mine = inputs_of_all(torch.float32, (6, 50), seed=6)[md.rank()]
+    kept = mine.clone()
+    wanted = md.allreduce(mine.to(wire), name=f"comp.{kind}").float()
+
+    def places() -> list[torch.Tensor]:
+        """To be reduced in place: one that is contiguous, and one that is not."""
+        return [mine.clone(), mine.t().contiguous().t()]
+
+    alone, strided = places()
+    waited, late_strided = places()
+    both, late = places(), places()
+    arguments: dict[str, Any] = {"name": f"comp.{kind}", "compression": compression}
+    results = [
+        md.allreduce(mine, **arguments),
+        md.synchronize(md.allreduce_async(mine, **arguments)),
+        md.allreduce_(alone, **arguments),
+        md.allreduce_(strided, **arguments),
+        md.synchronize(md.allreduce_async_(waited, **arguments)),
+        md.synchronize(md.allreduce_async_(late_strided, **arguments)),
+        *md.grouped_allreduce([mine, mine], **arguments),
+        *md.synchronize(md.grouped_allreduce_async([mine, mine], **arguments)),
+        *md.grouped_allreduce_(both, **arguments),
+        *md.synchronize(md.grouped_allreduce_async_(late, **arguments)),
+    ]
+    for result in results + [alone, strided, waited, late_strided, *both, *late]:
+        assert result.dtype == torch.float32
+        assert torch.equal(result, wanted)
+    assert torch.equal(mine, kept)
+    # What only Python casts, in one group with what travels as it is.
+    wide, whole = md.grouped_allreduce([mine.double(), torch.ones(3, dtype=wire)], **arguments)
+    assert wide.dtype == torch.float64 and torch.equal(wide, wanted.double())
+    assert whole.dtype == wire and set(whole.tolist()) == {1.0}
 
 
 @check()
