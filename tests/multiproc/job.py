@@ -30,6 +30,7 @@ _OVER_TCP = {
 _ENVIRONMENTS = {
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     "shared": _SHARED,
+    "bucketed": _SHARED | {"MYDIST_BUCKET_SIZE_MB": "0.5"},
     "steady": _SHARED,
     "steady_hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen": _FROZEN,

@@ -81,6 +81,8 @@ SUITES = {
         "point_to_point",
         "joining",
     ),
+    # Several buckets, whatever is measured.
+    "bucketed": ("optimizer_views",),
     # What a schedule without negotiation must not change.
     "frozen": (
         "freezing",

@@ -25,6 +25,7 @@ JOBS = [
     (3, "mpi", "unfused"),
     (3, "mpi", "shared"),
     (2, "gloo", "shared"),
+    (2, "local", "bucketed"),
     *[(np, "local", "frozen") for np in (2, 4)],
     (3, "gloo", "frozen"),
     *[(2, backend, "steady") for backend in ("local", "gloo", "mpi")],

@@ -12,13 +12,13 @@ import torch
 import mydist as md
 from multiproc.arena_memory import arena_bytes, lies_in_arena
 from multiproc.checks.models import expect_equal_parameters, loss_of, tiny_model
-from multiproc.registry import check
+from multiproc.registry import NotHereError, check
 
 Step = Callable[[torch.nn.Module, Any, int], None]
 
 
 def wide_model() -> torch.nn.Sequential:
-    """float32, with enough parameters for several buckets of 256 KiB; equal on all ranks."""
+    """float32, with enough parameters for several buckets of 512 KiB; equal on all ranks."""
     torch.manual_seed(1)
     layers = [torch.nn.Linear(4, 300), *(torch.nn.Linear(300, 300) for _ in range(4))]
     return torch.nn.Sequential(*layers, torch.nn.Linear(300, 2))
@@ -136,7 +136,10 @@ def gradients_stay_where_they_are(to_none: bool) -> None:
     reducer = optimizer._distribution.path
     names = sum(reducer.buckets(), [])
     assert names == [f"True.{name}" for name, _ in reversed(list(model.named_parameters()))]
-    assert len(reducer.buckets()) > 1
+    ((count, first_bytes, _, _),) = reducer.layouts()
+    assert len(reducer.buckets()) == count
+    # Where a message takes long, the first bucket may hold them all.
+    assert count > 1 or reducer.slot_bytes() <= first_bytes
     assert reducer.slot_bytes() == sum(p.numel() * 4 for p in model.parameters())
     packed = md.stats()["pack_bytes"]
     for number in range(1, 20):
@@ -244,6 +247,8 @@ def errors_name_the_parameter_and_leave_the_rest_usable() -> None:
 
 @check(min_size=2)
 def explain_tells_about_the_buckets() -> None:
+    if "MYDIST_BUCKET_SIZE_MB" in os.environ:
+        raise NotHereError("nothing is measured where the size of buckets is set")
     model = wide_model()
     optimizer = wrapped(model, True)
     plain(model, optimizer, 0)
