@@ -76,12 +76,11 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
   for (const std::vector<size_t>& bucket : buckets) {
     for (const size_t index : bucket) {
       const at::Tensor& tensor = parameters_[index].tensor;
-      const at::ScalarType dtype = WireDtype(tensor.scalar_type());
-      // The engine casts a whole batch in one launch; to slots it would be one for each gradient.
-      if (tensor.is_cuda() && tensor.scalar_type() == at::kFloat && dtype != at::kFloat) continue;
+      // To slots it would be a launch for each gradient.
+      if (IsCastByEngine(tensor)) continue;
       extents.push_back({.index = index,
                          .device = tensor.device(),
-                         .dtype = dtype,
+                         .dtype = WireDtype(tensor.scalar_type()),
                          .element_count = tensor.numel()});
     }
   }

@@ -97,7 +97,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     std::optional<int64_t> version;
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;             // What the engine reduces: the gradient itself or a copy.
-    bool is_wide = false;        // The engine casts it on the way.
+    bool is_wide = false;        // The engine casts `wire` to what travels, and back.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.
     StreamHandle stream{};                 // On a GPU: what travels is there behind this one.
   };
@@ -161,6 +161,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
   void Land(Parameter& parameter);  // It is no longer in flight.
   void RemoveHook(Parameter& parameter) noexcept;
   at::ScalarType WireDtype(at::ScalarType dtype) const;
+  // Whether the engine casts such gradients, on a GPU all of a batch in one launch.
+  bool IsCastByEngine(const at::Tensor& tensor) const;
 
   const GradientReducerOptions options_;
   int64_t backward_passes_per_step_ = options_.backward_passes_per_step;

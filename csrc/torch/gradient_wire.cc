@@ -43,6 +43,11 @@ at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
   return options_.wire_format == WireFormat::kFloat16 ? at::kHalf : at::kBFloat16;
 }
 
+bool GradientReducer::IsCastByEngine(const at::Tensor& tensor) const {
+  return tensor.is_cuda() && tensor.scalar_type() == at::kFloat &&
+         WireDtype(at::kFloat) != at::kFloat && tensor.numel() <= kMostCastElements;
+}
+
 void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
   const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
   if (parameter.sparse_dims > 0) {
@@ -106,7 +111,7 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
 }
 
 // Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
-// stays if it may. Without a slot the engine casts what is to be cast.
+// stays if it may. Where the engine casts it stays where it is, if nobody else looks at it there.
 void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
@@ -114,7 +119,8 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   if (!slots_.Holds(index, tensor)) {
     slot = slots_.Take(index, tensor.sizes(), dtype, tensor.device());
   }
-  gradient.is_wide = !slot.defined() && tensor.scalar_type() == at::kFloat && dtype != at::kFloat;
+  // Of what is fresh, too: autograd may give one memory to two gradients.
+  gradient.is_wide = !slot.defined() && IsCastByEngine(tensor) && CanMove(tensor, false);
   if (slot.defined()) {
     CopyToSlot(slot, tensor);
     NoteUse(tensor);  // It may go with MoveTo.
@@ -124,7 +130,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
     if (moves) MoveTo(tensor, slot);
     gradient.wire = moves ? tensor : std::move(slot);
   } else {
-    gradient.wire = Dense(gradient.is_wide ? tensor : tensor.to(dtype));
+    gradient.wire = gradient.is_wide ? tensor : Dense(tensor.to(dtype));
     if (!gradient.wire.is_same(tensor)) copied_bytes_ += gradient.wire.nbytes();
   }
   gradient.version = std::nullopt;

@@ -1,6 +1,7 @@
 // WireFormat: what float32 travels as (compression); the numbers are part of the Python contract.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/dtype.h"
@@ -18,6 +19,9 @@ inline WireFormat ToWireFormat(int number) {
   }
   return static_cast<WireFormat>(number);
 }
+
+// The engine casts into a buffer that stays: larger tensors are cast by torch, before.
+inline constexpr int64_t kMostCastElements = int64_t{1} << 24;
 
 // As what the engine reduces `dtype`: it can cast float32 on the way.
 inline DataType NarrowTypeOf(WireFormat format, DataType dtype) {

@@ -15,14 +15,12 @@ import torch
 
 from . import _C
 from .collectives import allreduce_async, grouped_allreduce_async, synchronize
-from .compression import Compression, Compressor
+from .compression import Compression, Compressor, core_number
 from .process_set import ProcessSet
 from .reduce_op import ReduceOp
 
 # Those that mydist.explain() tells about.
 live_reducers: weakref.WeakSet[_C.GradientReducer] = weakref.WeakSet()
-
-_NATIVE_COMPRESSION = ((Compression.none, 0), (Compression.fp16, 1), (Compression.bf16, 2))
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,14 @@ def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimiz
     """The path for this process set and compression. ValueError before mydist.init()."""
     if options.process_set.size() == 1:
         return SoloPath(options)
-    native = [n for known, n in _NATIVE_COMPRESSION if options.compression is known]
-    if not native:
+    native = core_number(options.compression)
+    if native is None:
         return CompressorPath(options)
     reducer = _C.GradientReducer(
         int(options.op),
         options.prescale_factor,
         options.postscale_factor,
-        native[0],
+        native,
         options.backward_passes_per_step,
         options.process_set.process_set_id,
     )

@@ -98,8 +98,14 @@ class Compression:
 # What calls take as `compression`.
 CompressorLike = type[Compressor] | Compressor
 
-# By the number that the core has for them.
-_CASTS_OF_THE_CORE: list[CompressorLike] = [Compression.none, Compression.fp16, Compression.bf16]
+# kMostCastElements of csrc/torch/wire_format.h: the buffer into which the core casts stays.
+_MOST_CAST_ELEMENTS = 1 << 24
+
+
+def core_number(compression: CompressorLike) -> int | None:
+    """What the core calls a compressor that it has itself, else None."""
+    known = (Compression.none, Compression.fp16, Compression.bf16)
+    return next((n for n, own in enumerate(known) if compression is own), None)
 
 
 def split_compression(
@@ -108,9 +114,14 @@ def split_compression(
     """What is left to Python, and what the core casts while it packs: the number it calls that."""
     if compression is Compression.none:  # the rest takes longer
         return compression, 0
-    if compression in _CASTS_OF_THE_CORE and all(t.dtype == torch.float32 for t in tensors):
-        return Compression.none, _CASTS_OF_THE_CORE.index(compression)
-    return compression, 0
+    number = core_number(compression)
+    if number is None or any(_is_for_torch(tensor) for tensor in tensors):
+        return compression, 0
+    return Compression.none, number
+
+
+def _is_for_torch(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float64 or tensor.numel() > _MOST_CAST_ELEMENTS
 
 
 def compress_all(

@@ -177,23 +177,6 @@ def test_compressed_gradients_travel_in_their_slots(compression: int, wire: torc
     assert reducer.slot_bytes() == 7 * 2
 
 
-@pytest.mark.parametrize(("compression", "wire"), [(1, torch.float16), (2, torch.bfloat16)])
-def test_compressed_gradients_without_slots_are_cast_on_the_way(
-    compression: int, wire: torch.dtype
-) -> None:
-    reducer = make(compression, views=False)
-    weights = parameters(reducer, 3, 4)
-    packed = md.stats()["pack_bytes"]
-    clear(weights, to_none=True)
-    step(reducer, weights, 0.3)
-    third = 2 * torch.tensor(0.3).to(wire).float().item()
-    assert all(set(gradient(weight).tolist()) == {third} for weight in weights)
-    assert all(gradient(weight).dtype == torch.float32 for weight in weights)
-    md.barrier()
-    assert md.stats()["pack_bytes"] - packed == 7 * 2
-    assert reducer.copied_bytes() == 0
-
-
 def test_other_layouts_keep_theirs() -> None:
     reducer = make()
     weight = torch.nn.Parameter(torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last))

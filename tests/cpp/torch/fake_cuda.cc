@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "torch/gpu_order.h"
+#include "torch/tensor_adapter.h"
 
 namespace mydist::testing {
 namespace {
@@ -95,7 +97,14 @@ at::Tensor& Set(at::Tensor& self, at::Storage storage, int64_t offset, at::IntAr
   return self;
 }
 
+at::Tensor EmptyStrided(at::IntArrayRef sizes, at::IntArrayRef /*strides*/,
+                        std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                        std::optional<at::Device> device, std::optional<bool> /*pin_memory*/) {
+  return EmptyOn(device.value(), sizes, dtype.value());
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("empty_strided", &EmptyStrided);
   library.impl("copy_", &Copy);
   library.impl("zero_", &Zero);
   library.impl("set_.source_Storage_storage_offset", &Set);
@@ -233,8 +242,13 @@ void FakeCuda::Reuse(Block& block) {
 
 void FakeCuda::CopyTo(const at::Tensor& target, const at::Tensor& source) {
   const int index = target.device().index();
-  ExpectOk(gpu(index).Copy(target.mutable_data_ptr(), source.const_data_ptr(),
-                           static_cast<int64_t>(target.nbytes()), Current(index)));
+  const Conversion conversion{.from = ToDataType(source.scalar_type()).value(),
+                              .to = ToDataType(target.scalar_type()).value()};
+  const ConvertSegment all{source.const_data_ptr(), target.mutable_data_ptr(), target.numel()};
+  ExpectOk(conversion.IsCopy()
+               ? gpu(index).Copy(all.target, all.source, static_cast<int64_t>(target.nbytes()),
+                                 Current(index))
+               : gpu(index).Convert({&all, 1}, conversion, Current(index)));
 }
 
 void FakeCuda::Zero(const at::Tensor& target) {

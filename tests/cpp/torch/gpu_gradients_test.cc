@@ -110,6 +110,47 @@ TEST_P(GpuGradients, MayBeReducedWhereAutogradLeftThem) {
   ExpectTripled();
 }
 
+// The engine casts them, and reads and writes them where they lie.
+TEST_P(GpuGradients, AreCastOnTheWay) {
+  Register(WireFormat::kFloat16);
+  for (int step = 0; step < 3; ++step) {
+    Backward();
+    const int64_t blocks = cuda_.gpu(0).counts().blocks;
+    reducer_->Synchronize();
+    EXPECT_EQ(cuda_.gpu(0).counts().blocks, blocks);
+    ExpectTripled();
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+  EXPECT_EQ(reducer_->slot_bytes(), 0);
+  EXPECT_EQ(reducer_->copied_bytes(), 0);
+}
+
+// Such as two that autograd made views of one tensor: what is reduced would be reduced again.
+TEST_P(GpuGradients, AreCastBeforeWhereSomebodyElseLooksAtThem) {
+  Register(WireFormat::kFloat16);
+  c10::Storage other;
+  {
+    const OnStream on(StreamOf(2));
+    parameters_[2].mutable_grad() = cuda_.Make({8});
+    other = parameters_[2].grad().storage();
+    reducer_->OnGradient(2);
+  }
+  EXPECT_EQ(reducer_->copied_bytes(), 2);
+  reducer_->Synchronize();
+  EXPECT_EQ(cuda_.Read(parameters_[2].grad()), Floats{24});
+}
+
+TEST_P(GpuGradients, AreRoundedToWhatTravels) {
+  Register(WireFormat::kFloat16);
+  {
+    const OnStream on(StreamOf(2));
+    parameters_[2].mutable_grad() = cuda_.Make({2049});  // Float16 has no odd numbers there.
+    reducer_->OnGradient(2);
+  }
+  reducer_->Synchronize();
+  EXPECT_EQ(cuda_.Read(parameters_[2].grad()), Floats{3 * 2048});
+}
+
 // In the first step nothing is enqueued before.
 TEST_P(GpuGradients, AreNotEnqueuedWhereTheStepIsCaptured) {
   Register();

@@ -240,6 +240,7 @@ def compression_in_every_form(kind: str) -> None:
     waited, late_strided = places()
     both, late = places(), places()
     arguments: dict[str, Any] = {"name": f"comp.{kind}", "compression": compression}
+    packed = md.stats()["pack_bytes"]
     results = [
         md.allreduce(mine, **arguments),
         md.synchronize(md.allreduce_async(mine, **arguments)),
@@ -252,6 +253,9 @@ def compression_in_every_form(kind: str) -> None:
         *md.grouped_allreduce_(both, **arguments),
         *md.synchronize(md.grouped_allreduce_async_(late, **arguments)),
     ]
+    # The core has cast all of them: 6 calls of one tensor and 4 of two.
+    md.barrier()
+    assert md.stats()["pack_bytes"] - packed == 14 * 2 * mine.numel()
     for result in results + [alone, strided, waited, late_strided, *both, *late]:
         assert result.dtype == torch.float32
         assert torch.equal(result, wanted)
