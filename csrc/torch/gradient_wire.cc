@@ -116,10 +116,11 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
   at::Tensor slot;
+  bool is_shared = false;
   if (!slots_.Holds(index, tensor)) {
+    is_shared = HasMemoryOfItsOwn(tensor) && tensor.storage().use_count() > 1;
     slot = slots_.Take(index, tensor.sizes(), dtype, tensor.device());
   }
-  // Of what is fresh, too: autograd may give one memory to two gradients.
   gradient.is_wide = !slot.defined() && IsCastByEngine(tensor) && CanMove(tensor, false);
   if (slot.defined()) {
     CopyToSlot(slot, tensor);
@@ -131,10 +132,14 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
     gradient.wire = moves ? tensor : std::move(slot);
   } else {
     gradient.wire = gradient.is_wide ? tensor : Dense(tensor.to(dtype));
+    // Autograd may give one memory to two gradients: what is reduced there would be reduced twice.
+    if (is_shared && gradient.wire.is_same(tensor)) gradient.wire = tensor.clone();
     if (!gradient.wire.is_same(tensor)) copied_bytes_ += gradient.wire.nbytes();
   }
   gradient.version = std::nullopt;
-  if (HasMemoryOfItsOwn(tensor)) gradient.version = VersionOf(tensor);
+  // Writing the result to one of two that share memory changes the other.
+  const bool shares_version = is_shared && !gradient.wire.is_same(tensor);
+  if (HasMemoryOfItsOwn(tensor) && !shares_version) gradient.version = VersionOf(tensor);
   gradient.data = tensor.const_data_ptr();
 }
 

@@ -157,6 +157,28 @@ def test_gradients_of_any_layout_are_written_back() -> None:
     assert torch.equal(weight.grad, factor * 2)
 
 
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize("views", [True, False])
+def test_gradients_to_which_autograd_gave_one_memory_are_reduced_once(
+    views: bool, compression: int
+) -> None:
+    reducer = make(compression=compression)
+    reducer.set_buffer_views(views)
+    first, second = (torch.nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (3, 2)))
+    between = parameter(5_000_000)  # Fills a bucket of its own.
+    for name, weight in (("first", first), ("between", between), ("second", second)):
+        reducer.add_parameter(weight, name, "", 0)
+    factor = torch.arange(6.0)
+    for _ in range(3):
+        first.grad = second.grad = between.grad = None
+        shared = (factor * (first.view(-1) + second.view(-1))).sum()
+        (shared + between.sum()).backward()
+        reducer.synchronize()
+        for weight in (first, second):
+            assert weight.grad is not None and torch.equal(weight.grad.flatten(), factor * 2)
+    assert len(reducer.buckets()) == 3
+
+
 def test_tied_parameters_are_reduced_once() -> None:
     reducer, weight = make(), parameter()
     reducer.add_parameter(weight, "encoder", "", 0)
