@@ -1,5 +1,7 @@
 #include "timeline/event.h"
 
+#include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -16,21 +18,32 @@ constexpr size_t kHeaderBytes = 4 + 8 + 8 + 4 + 4;
 constexpr size_t kTextHeaderBytes = 4;
 constexpr size_t kEventBytes = 8 + 8 + 1 + 3 * 4;
 
+// Returns the place behind it.
+template <typename T>
+uint8_t* PutNumber(T value, uint8_t* place) {
+  const auto bits = static_cast<uint64_t>(value);
+  for (size_t i = 0; i < sizeof(T); ++i) *place++ = static_cast<uint8_t>(bits >> (8 * i));
+  return place;
+}
+
 template <typename T>
 void AppendNumber(T value, std::vector<uint8_t>& out) {
-  const auto bits = static_cast<uint64_t>(value);
-  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<uint8_t>(bits >> (8 * i)));
+  const size_t start = out.size();
+  out.resize(start + sizeof(T));
+  PutNumber(value, out.data() + start);
 }
 
 // The texts of a block, each once. Views into the block being encoded.
 class TextTable {
  public:
   uint32_t NumberOf(std::string_view text) {
+    if (text.empty() && no_text_) return *no_text_;  // As the args of most are.
     text = text.substr(0, kMaxEventTextBytes);
     const auto [it, is_new] = numbers_.try_emplace(text, static_cast<uint32_t>(texts_.size()));
     if (is_new) {
       texts_.push_back(text);
       size_bytes_ += kTextHeaderBytes + text.size();
+      if (text.empty()) no_text_ = it->second;
     }
     return it->second;
   }
@@ -39,17 +52,20 @@ class TextTable {
 
  private:
   std::unordered_map<std::string_view, uint32_t> numbers_;
+  std::optional<uint32_t> no_text_;  // Of the empty one.
   std::vector<std::string_view> texts_;
   size_t size_bytes_ = 0;
 };
 
 void AppendEvent(const TimelineEvent& event, TextTable& texts, std::vector<uint8_t>& out) {
-  AppendNumber(event.time_ns, out);
-  AppendNumber(event.duration_ns, out);
-  AppendNumber(static_cast<uint8_t>(event.phase), out);
-  AppendNumber(texts.NumberOf(event.lane), out);
-  AppendNumber(texts.NumberOf(event.name), out);
-  AppendNumber(texts.NumberOf(event.args), out);
+  const size_t start = out.size();
+  out.resize(start + kEventBytes);
+  uint8_t* place = PutNumber(event.time_ns, out.data() + start);
+  place = PutNumber(event.duration_ns, place);
+  place = PutNumber(static_cast<uint8_t>(event.phase), place);
+  for (const std::string* text : {&event.lane, &event.name, &event.args}) {
+    place = PutNumber(texts.NumberOf(*text), place);
+  }
 }
 
 // Reads numbers and texts until the bytes end; after that every read gives zero and ok() is false.
@@ -139,6 +155,7 @@ Result<TimelineEvent> ReadEvent(Reader& reader, const std::vector<std::string>& 
 std::vector<uint8_t> EncodeEvents(const EventBlock& block) {
   TextTable texts;
   std::vector<uint8_t> events;
+  events.reserve(std::min(block.events.size(), kMaxBlockEventCount) * kEventBytes);
   size_t count = 0;
   for (const TimelineEvent& event : block.events) {
     const size_t longest_bytes = kEventBytes + 3 * (kTextHeaderBytes + kMaxEventTextBytes);

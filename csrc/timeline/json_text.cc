@@ -37,6 +37,10 @@ size_t CharacterBytes(std::string_view text) {
 // Whether it stands for itself in a JSON string.
 bool IsPlain(char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
 
+bool IsPlainAndFits(std::string_view text, size_t max_bytes) {
+  return text.size() + 2 <= max_bytes && std::all_of(text.begin(), text.end(), IsPlain);
+}
+
 std::string Escaped(std::string_view character) {
   const auto byte = static_cast<uint8_t>(character[0]);
   if (byte == '"' || byte == '\\') return std::string("\\") + character[0];
@@ -50,9 +54,7 @@ std::string Escaped(std::string_view character) {
 
 std::string JsonText(std::string_view text, size_t max_bytes) {
   std::string quoted = "\"";
-  if (text.size() + 2 <= max_bytes && std::all_of(text.begin(), text.end(), IsPlain)) {
-    return quoted.append(text).append("\"");  // As nearly all names are.
-  }
+  if (IsPlainAndFits(text, max_bytes)) return quoted.append(text).append("\"");
   // Room that must remain so that the ellipsis and the closing quote still fit.
   const size_t reserve_bytes = kEllipsis.size() + 1;
   size_t cut_bytes = quoted.size();  // Where to cut if the whole does not fit.
@@ -68,6 +70,14 @@ std::string JsonText(std::string_view text, size_t max_bytes) {
     }
   }
   return quoted + "\"";
+}
+
+void AppendJsonText(std::string_view text, size_t max_bytes, std::string& out) {
+  if (IsPlainAndFits(text, max_bytes)) {  // As nearly all names are.
+    out.append("\"").append(text).append("\"");
+  } else {
+    out += JsonText(text, max_bytes);
+  }
 }
 
 }  // namespace mydist

@@ -98,10 +98,11 @@ Status TraceFile::Initialize() {
   return Status::Ok();
 }
 
-Status TraceFile::Append(const std::vector<std::string>& records) {
+Status TraceFile::Append(const TraceRecords& records) {
   pending_.clear();
   pending_count_ = 0;
-  for (const std::string& record : records) {
+  for (size_t i = 0; i < records.size(); ++i) {
+    const std::string_view record = records[i];
     MYDIST_CHECK(record.size() <= kMaxRecordBytes);
     const auto needed_bytes = [&] { return bracket_ + pending_.size() + 2 + record.size() + 1; };
     if (needed_bytes() > kPageBytes) {

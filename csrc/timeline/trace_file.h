@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "timeline/trace_records.h"
 
 namespace mydist {
 
@@ -43,7 +44,7 @@ class TraceFile {
 
   // Adds records, JSON texts of at most kMaxRecordBytes each. Blocking. kInternal naming the path
   // and the cause (disk full, …): the first record_count() records are in the valid file.
-  Status Append(const std::vector<std::string>& records);
+  Status Append(const TraceRecords& records);
 
   // Records in the file, since Open.
   size_t record_count() const { return record_count_; }

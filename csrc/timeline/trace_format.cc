@@ -27,10 +27,16 @@ int64_t SinceStart(int64_t time_ns, int64_t clock_offset_ns, int64_t start_ns) {
 // A record as it is put together: hundreds of thousands a second may be, beside the training.
 class Record {
  public:
-  Record(char phase, int rank, int thread) {
-    text_.reserve(kUsualBytes);
+  Record(char phase, int rank, int thread, TraceRecords& records)
+      : records_(records), text_(records.text()) {
     Add("{\"ph\":\"").Add({&phase, 1}).Add("\",\"pid\":").Add(rank).Add(",\"tid\":").Add(thread);
   }
+  ~Record() {
+    Add("}");
+    records_.End();
+  }
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
 
   Record& Add(std::string_view text) {
     text_ += text;
@@ -49,44 +55,40 @@ class Record {
                                           static_cast<char>('0' + rest % 10)};
     return Add(time_ns / 1000).Add({fraction.data(), fraction.size()});
   }
-  std::string Take() && { return std::move(text_); }
+  Record& AddText(std::string_view text, size_t max_bytes) {
+    AppendJsonText(text, max_bytes, text_);
+    return *this;
+  }
 
  private:
-  static constexpr size_t kUsualBytes = 96;
-  std::string text_;
+  TraceRecords& records_;
+  std::string& text_;
 };
 
-std::string Metadata(int rank, int thread, std::string_view what, std::string_view args) {
-  Record record('M', rank, thread);
-  record.Add(",\"name\":\"").Add(what).Add("\",\"args\":{").Add(args).Add("}}");
-  return std::move(record).Take();
-}
-
-std::string End(int rank, int thread, int64_t time_ns, std::string_view name) {
-  Record record('E', rank, thread);
-  record.Add(",\"ts\":").AddMicroseconds(time_ns);
-  record.Add(",\"name\":").Add(JsonText(name, kMaxNameBytes)).Add("}");
-  return std::move(record).Take();
+void AddMetadata(int rank, int thread, std::string_view what, std::string_view args,
+                 TraceRecords& records) {
+  Record record('M', rank, thread, records);
+  record.Add(",\"name\":\"").Add(what).Add("\",\"args\":{").Add(args).Add("}");
 }
 
 char PhaseLetter(EventPhase phase) {
-  if (phase == EventPhase::kInstant) return 'i';
-  return phase == EventPhase::kComplete ? 'X' : 'B';
+  switch (phase) {
+    case EventPhase::kBegin:
+      return 'B';
+    case EventPhase::kEnd:
+      return 'E';
+    case EventPhase::kInstant:
+      return 'i';
+    case EventPhase::kComplete:
+      return 'X';
+  }
+  return 'i';
 }
 
-std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& event,
-                  std::string_view detail) {
-  Record record(PhaseLetter(event.phase), rank, thread);
+void AddEnd(int rank, int thread, int64_t time_ns, std::string_view name, TraceRecords& records) {
+  Record record('E', rank, thread, records);
   record.Add(",\"ts\":").AddMicroseconds(time_ns);
-  if (event.phase == EventPhase::kInstant) record.Add(",\"s\":\"t\"");
-  if (event.phase == EventPhase::kComplete) {
-    record.Add(",\"dur\":").AddMicroseconds(std::max<int64_t>(event.duration_ns, 0));
-  }
-  if (!detail.empty()) {
-    record.Add(",\"args\":{\"detail\":").Add(JsonText(detail, kMaxArgsBytes)).Add("}");
-  }
-  record.Add(",\"name\":").Add(JsonText(event.name, kMaxNameBytes)).Add("}");
-  return std::move(record).Take();
+  record.Add(",\"name\":").AddText(name, kMaxNameBytes);
 }
 
 }  // namespace
@@ -94,22 +96,19 @@ std::string Start(int rank, int thread, int64_t time_ns, const TimelineEvent& ev
 TraceFormat::TraceFormat(int size, int64_t start_ns)
     : start_ns_(start_ns), ranks_(static_cast<size_t>(std::max(size, 0))) {}
 
-std::vector<std::string> TraceFormat::Header(const std::vector<std::string>& hosts) const {
-  std::vector<std::string> records;
+TraceRecords TraceFormat::Header(const std::vector<std::string>& hosts) const {
+  TraceRecords records;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const int rank = static_cast<int>(r);
     std::string name = "rank " + std::to_string(rank);
     if (r < hosts.size() && !hosts[r].empty()) name += " (" + hosts[r] + ")";
-    records.push_back(
-        Metadata(rank, 0, "process_name", "\"name\":" + JsonText(name, kMaxLaneBytes)));
-    records.push_back(
-        Metadata(rank, 0, "process_sort_index", "\"sort_index\":" + std::to_string(rank)));
+    AddMetadata(rank, 0, "process_name", "\"name\":" + JsonText(name, kMaxLaneBytes), records);
+    AddMetadata(rank, 0, "process_sort_index", "\"sort_index\":" + std::to_string(rank), records);
   }
   return records;
 }
 
-TraceFormat::Lane& TraceFormat::LaneOf(int rank, std::string_view name,
-                                       std::vector<std::string>& records) {
+TraceFormat::Lane& TraceFormat::LaneOf(int rank, std::string_view name) {
   Rank& state = ranks_[static_cast<size_t>(rank)];
   const std::string kind = CallDigits(name).empty() ? "" : WithoutCallDigits(name);
   if (const auto it = state.lanes.find(name); it != state.lanes.end()) {
@@ -117,7 +116,7 @@ TraceFormat::Lane& TraceFormat::LaneOf(int rank, std::string_view name,
     return it->second;
   }
   if (Lane* idle = kind.empty() ? nullptr : TakeIdle(state, kind, name)) return *idle;
-  return NewLane(rank, name, records);
+  return NewLane(rank, name);
 }
 
 TraceFormat::Lane* TraceFormat::TakeIdle(Rank& rank, const std::string& kind,
@@ -130,78 +129,138 @@ TraceFormat::Lane* TraceFormat::TakeIdle(Rank& rank, const std::string& kind,
   return &rank.lanes.insert(std::move(lane)).position->second;
 }
 
-TraceFormat::Lane& TraceFormat::NewLane(int rank, std::string_view name,
-                                        std::vector<std::string>& records) {
+// Its metadata comes before all other records of the batch.
+TraceFormat::Lane& TraceFormat::NewLane(int rank, std::string_view name) {
   auto& lanes = ranks_[static_cast<size_t>(rank)].lanes;
   if (lanes.size() + 1 >= kMaxLaneCount) name = kSharedLane;
   if (const auto it = lanes.find(name); it != lanes.end()) return it->second;
   Lane& lane = lanes[std::string(name)];
   lane.thread = static_cast<int>(lanes.size());  // From 1: viewers give thread 0 a special place.
-  records.push_back(Metadata(rank, lane.thread, "thread_name",
-                             "\"name\":" + JsonText(WithoutCallDigits(name), kMaxLaneBytes)));
+  AddMetadata(rank, lane.thread, "thread_name",
+              "\"name\":" + JsonText(WithoutCallDigits(name), kMaxLaneBytes), formatted_.records);
   // The engine's cycles on top, then the tensors in the order they were first seen.
   const int place = name == kCycleLane ? 0 : lane.thread;
-  records.push_back(
-      Metadata(rank, lane.thread, "thread_sort_index", "\"sort_index\":" + std::to_string(place)));
+  AddMetadata(rank, lane.thread, "thread_sort_index", "\"sort_index\":" + std::to_string(place),
+              formatted_.records);
   return lane;
 }
 
-void TraceFormat::Format(int rank, const TimelineEvent& event, int64_t clock_offset_ns,
-                         std::vector<std::string>& records) {
+const TraceFormat::Formatted& TraceFormat::Format(int rank, std::span<const TimelineEvent> events,
+                                                  int64_t clock_offset_ns) {
   Rank& state = ranks_[static_cast<size_t>(rank)];
-  const int64_t time_ns = SinceStart(event.time_ns, clock_offset_ns, start_ns_);
-  state.last_ns = std::max(state.last_ns, time_ns);
   state.clock_offset_ns = clock_offset_ns;
-  Lane& lane = LaneOf(rank, event.lane, records);
-  if (event.phase == EventPhase::kEnd) return FormatEnd(rank, lane, event, time_ns, records);
+  formatted_.records.Clear();
+  std::vector<size_t>& needed = formatted_.records_needed;
+  needed.clear();
+  drafts_.clear();
+  ++batch_;
+  for (const TimelineEvent& event : events) {
+    const int64_t time_ns = SinceStart(event.time_ns, clock_offset_ns, start_ns_);
+    state.last_ns = std::max(state.last_ns, time_ns);
+    const std::optional<size_t> draft = Note(rank, event, time_ns);
+    needed.push_back(draft ? *draft + 1 : 0);
+  }
+  const size_t metadata_count = formatted_.records.size();
+  for (size_t& count : needed) {
+    if (count > 0) count += metadata_count;
+  }
+  PutIntoWords(rank);
+  return formatted_;
+}
+
+std::optional<size_t> TraceFormat::Note(int rank, const TimelineEvent& event, int64_t time_ns) {
+  Lane& lane = LaneOf(rank, event.lane);
+  if (event.phase == EventPhase::kEnd) return NoteEnd(lane, event, time_ns);
+  const size_t number = drafts_.size();
   if (event.phase == EventPhase::kBegin) {
-    if (lane.open_names.size() >= kMaxDepth) return;
-    lane.open_names.push_back(event.name);
+    if (lane.open.size() >= kMaxDepth) return std::nullopt;
+    lane.open.push_back({event.name, batch_, number});
   }
   const bool is_call = !CallDigits(event.lane).empty();
   // Which call it is its lane does not say.
   const bool tells_call = is_call && event.args.empty() && event.name == event_name::kEnqueue;
-  records.push_back(Start(rank, lane.thread, time_ns, event, tells_call ? event.lane : event.args));
-  if (is_call && event.name == event_name::kComplete) Free(rank, event.lane, time_ns, records);
+  drafts_.push_back({.phase = event.phase,
+                     .thread = lane.thread,
+                     .time_ns = time_ns,
+                     .duration_ns = std::max<int64_t>(event.duration_ns, 0),
+                     .name = event.name,
+                     .detail = tells_call ? event.lane : event.args,
+                     .ended_name = {}});
+  if (is_call && event.name == event_name::kComplete) {
+    Free(ranks_[static_cast<size_t>(rank)], event.lane, time_ns);
+  }
+  return number;
 }
 
 // What a call that failed has left open would be around the next one.
-void TraceFormat::Free(int rank, const std::string& name, int64_t time_ns,
-                       std::vector<std::string>& records) {
-  Rank& state = ranks_[static_cast<size_t>(rank)];
-  const auto own = state.lanes.find(name);
-  if (own == state.lanes.end()) return;  // It is on the shared one.
-  auto& [thread, open] = own->second;
-  for (; !open.empty(); open.pop_back()) {
-    records.push_back(End(rank, thread, time_ns, open.back()));
-  }
-  state.idle[WithoutCallDigits(name)].insert(name);
+void TraceFormat::Free(Rank& rank, const std::string& name, int64_t time_ns) {
+  const auto own = rank.lanes.find(name);
+  if (own == rank.lanes.end()) return;  // It is on the shared one.
+  while (!own->second.open.empty()) EndInnermost(own->second, time_ns);
+  rank.idle[WithoutCallDigits(name)].insert(name);
 }
 
-void TraceFormat::FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,
-                            std::vector<std::string>& records) {
-  auto& open = lane.open_names;
-  if (std::find(open.begin(), open.end(), event.name) == open.end()) return;
-  for (bool is_ended = false; !is_ended; open.pop_back()) {
-    is_ended = open.back() == event.name;
-    records.push_back(End(rank, lane.thread, time_ns, open.back()));
+std::optional<size_t> TraceFormat::NoteEnd(Lane& lane, const TimelineEvent& event,
+                                           int64_t time_ns) {
+  const auto is_it = [&](const Open& open) { return open.name == event.name; };
+  if (std::none_of(lane.open.begin(), lane.open.end(), is_it)) return std::nullopt;
+  while (!is_it(lane.open.back())) EndInnermost(lane, time_ns);
+  return EndInnermost(lane, time_ns);
+}
+
+// Times of one batch have the same offset, so a duration is right whatever the clocks.
+size_t TraceFormat::EndInnermost(Lane& lane, int64_t time_ns) {
+  Open open = std::move(lane.open.back());
+  lane.open.pop_back();
+  if (open.batch == batch_) {
+    Draft& draft = drafts_[open.draft];
+    draft.phase = EventPhase::kComplete;
+    draft.duration_ns = std::max<int64_t>(time_ns - draft.time_ns, 0);
+    return open.draft;
+  }
+  drafts_.push_back({.phase = EventPhase::kEnd,
+                     .thread = lane.thread,
+                     .time_ns = time_ns,
+                     .duration_ns = 0,
+                     .name = {},
+                     .detail = {},
+                     .ended_name = std::move(open.name)});
+  return drafts_.size() - 1;
+}
+
+void TraceFormat::PutIntoWords(int rank) {
+  for (const Draft& draft : drafts_) {
+    if (draft.phase == EventPhase::kEnd) {
+      AddEnd(rank, draft.thread, draft.time_ns, draft.ended_name, formatted_.records);
+      continue;
+    }
+    Record record(PhaseLetter(draft.phase), rank, draft.thread, formatted_.records);
+    record.Add(",\"ts\":").AddMicroseconds(draft.time_ns);
+    if (draft.phase == EventPhase::kInstant) record.Add(",\"s\":\"t\"");
+    if (draft.phase == EventPhase::kComplete) {
+      record.Add(",\"dur\":").AddMicroseconds(draft.duration_ns);
+    }
+    if (!draft.detail.empty()) {
+      record.Add(",\"args\":{\"detail\":").AddText(draft.detail, kMaxArgsBytes).Add("}");
+    }
+    record.Add(",\"name\":").AddText(draft.name, kMaxNameBytes);
   }
 }
 
-std::vector<std::string> TraceFormat::Footer(const std::vector<int64_t>& dropped_counts) {
-  std::vector<std::string> records;
+TraceRecords TraceFormat::Footer(const std::vector<int64_t>& dropped_counts) {
+  TraceRecords records;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const int rank = static_cast<int>(r);
     for (auto& [name, lane] : ranks_[r].lanes) {
-      for (; !lane.open_names.empty(); lane.open_names.pop_back()) {
-        records.push_back(End(rank, lane.thread, ranks_[r].last_ns, lane.open_names.back()));
+      for (; !lane.open.empty(); lane.open.pop_back()) {
+        AddEnd(rank, lane.thread, ranks_[r].last_ns, lane.open.back().name, records);
       }
     }
     const int64_t dropped = r < dropped_counts.size() ? dropped_counts[r] : 0;
-    records.push_back(
-        Metadata(rank, 0, "mydist_rank",
-                 "\"dropped_events\":" + std::to_string(dropped) +
-                     ",\"clock_offset_ns\":" + std::to_string(ranks_[r].clock_offset_ns)));
+    AddMetadata(rank, 0, "mydist_rank",
+                "\"dropped_events\":" + std::to_string(dropped) +
+                    ",\"clock_offset_ns\":" + std::to_string(ranks_[r].clock_offset_ns),
+                records);
   }
   return records;
 }

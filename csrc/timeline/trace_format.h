@@ -4,16 +4,20 @@
 // around it or when the trace ends. Calls without a name take turns on a few lanes: each has
 // another name, and a lane of its own would be used once. That of one whose COMPLETE was
 // dropped is lost; process sets are not told apart.
+// What begins and ends within the same events is one record, half as much to write as two.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "timeline/event.h"
+#include "timeline/trace_records.h"
 
 namespace mydist {
 
@@ -27,20 +31,38 @@ class TraceFormat {
   TraceFormat(int size, int64_t start_ns);
 
   // Names the ranks' processes: "rank 3 (host)"; just "rank 3" where hosts[3] is missing.
-  std::vector<std::string> Header(const std::vector<std::string>& hosts) const;
+  TraceRecords Header(const std::vector<std::string>& hosts) const;
 
-  // Appends the records of one event of `rank` (in [0, size)): none, one or several.
-  void Format(int rank, const TimelineEvent& event, int64_t clock_offset_ns,
-              std::vector<std::string>& records);
+  // The records of events of `rank` (in [0, size)); good until the next call.
+  struct Formatted {
+    TraceRecords records;
+    std::vector<size_t> records_needed;  // By event: it is written when so many records are.
+  };
+  const Formatted& Format(int rank, std::span<const TimelineEvent> events, int64_t clock_offset_ns);
 
   // Ends everything open, at the last time its rank was heard of, and tells per rank how many
   // events were dropped and the clock offset used last.
-  std::vector<std::string> Footer(const std::vector<int64_t>& dropped_counts);
+  TraceRecords Footer(const std::vector<int64_t>& dropped_counts);
 
  private:
+  // A record that is still to be put into words.
+  struct Draft {
+    EventPhase phase = EventPhase::kInstant;
+    int thread = 0;
+    int64_t time_ns = 0;
+    int64_t duration_ns = 0;
+    std::string_view name;    // Of the event, …
+    std::string_view detail;  // … and what it tells.
+    std::string ended_name;   // Of kEnd, in place of `name`: of an event that is long gone.
+  };
+  struct Open {
+    std::string name;
+    int64_t batch = 0;  // The call of Format in which it began, …
+    size_t draft = 0;   // … and its draft there.
+  };
   struct Lane {
     int thread = 0;
-    std::vector<std::string> open_names;
+    std::vector<Open> open;
   };
   struct Rank {
     std::map<std::string, Lane, std::less<>> lanes;  // By tensor.
@@ -50,17 +72,24 @@ class TraceFormat {
     int64_t clock_offset_ns = 0;
   };
 
-  Lane& LaneOf(int rank, std::string_view name, std::vector<std::string>& records);
-  Lane& NewLane(int rank, std::string_view name, std::vector<std::string>& records);
+  Lane& LaneOf(int rank, std::string_view name);
+  Lane& NewLane(int rank, std::string_view name);
   // A lane whose call is complete, for the next one of its kind; null: there is none.
   static Lane* TakeIdle(Rank& rank, const std::string& kind, std::string_view name);
+  // The draft in which the event shows, if it does.
+  std::optional<size_t> Note(int rank, const TimelineEvent& event, int64_t time_ns);
+  std::optional<size_t> NoteEnd(Lane& lane, const TimelineEvent& event, int64_t time_ns);
+  // Ends the innermost open event of the lane.
+  size_t EndInnermost(Lane& lane, int64_t time_ns);
   // The lane of a call without a name that is complete.
-  void Free(int rank, const std::string& name, int64_t time_ns, std::vector<std::string>& records);
-  void FormatEnd(int rank, Lane& lane, const TimelineEvent& event, int64_t time_ns,
-                 std::vector<std::string>& records);
+  void Free(Rank& rank, const std::string& name, int64_t time_ns);
+  void PutIntoWords(int rank);
 
   int64_t start_ns_;
   std::vector<Rank> ranks_;
+  int64_t batch_ = 0;
+  std::vector<Draft> drafts_;  // Of this batch.
+  Formatted formatted_;
 };
 
 }  // namespace mydist

@@ -40,7 +40,10 @@ class TraceWriter::Core {
   Status WriteHeader(const std::vector<std::string>& hosts) {
     return file_.Append(format_.Header(hosts));
   }
-  void Begin() { thread_ = std::thread(&Core::Run, this); }
+  void Begin() {
+    thread_ = std::thread(&Core::Run, this);
+    pthread_setname_np(thread_.native_handle(), "mydist-timeline");
+  }
 
   void Append(Delivery delivery) MYDIST_EXCLUDES(mutex_) {
     if (delivery.rank < 0 || delivery.rank >= size_) return;
@@ -120,16 +123,12 @@ class TraceWriter::Core {
   void Write(const Delivery& delivery) MYDIST_EXCLUDES(mutex_) {
     size_t lost_count = delivery.events.size();
     if (!has_failed_) {
-      std::vector<std::string> records;
-      std::vector<size_t> records_before;  // Of each event and those before it, inclusive.
-      for (const TimelineEvent& event : delivery.events) {
-        format_.Format(delivery.rank, event, delivery.clock_offset_ns, records);
-        records_before.push_back(records.size());
-      }
+      const auto& [records, records_needed] =
+          format_.Format(delivery.rank, delivery.events, delivery.clock_offset_ns);
       const size_t old_count = file_.record_count();
       Note(file_.Append(records));
       const size_t written = file_.record_count() - old_count;
-      lost_count = static_cast<size_t>(std::count_if(records_before.begin(), records_before.end(),
+      lost_count = static_cast<size_t>(std::count_if(records_needed.begin(), records_needed.end(),
                                                      [&](size_t n) { return n > written; }));
     }
     MutexLock lock(mutex_);

@@ -43,13 +43,13 @@ TEST(TraceFileTest, IsValidAfterEveryAppendOfAnySize) {
   std::mt19937 random(3);
   std::vector<std::string> expected;
   for (int round = 0; round < 300; ++round) {
-    std::vector<std::string> records;
+    TraceRecords records;
     for (size_t i = random() % 5; i > 0; --i) {
       const bool is_long = random() % 4 == 0;
-      records.push_back(Quoted(2 + random() % (is_long ? TraceFile::kMaxRecordBytes - 1 : 200)));
+      expected.push_back(Quoted(2 + random() % (is_long ? TraceFile::kMaxRecordBytes - 1 : 200)));
+      records.Add(expected.back());
     }
     ASSERT_TRUE(file->Append(records).ok());
-    expected.insert(expected.end(), records.begin(), records.end());
     EXPECT_EQ(file->record_count(), expected.size());
     const auto value = ParseJson(ReadFile(folder / "t.json"));
     ASSERT_TRUE(value.has_value()) << "after round " << round;
@@ -194,9 +194,11 @@ TEST(TraceFileTest, AFileThatSomebodyCutsOffKillsNobody) {
   TemporaryFolder folder;
   auto file = TraceFile::Open(folder / "t.json");
   ASSERT_TRUE(file.ok());
+  TraceRecords records;
+  for (int i = 0; i < 10; ++i) records.Add(Quoted(500));
   for (int i = 0; i < 100; ++i) {
     if (i % 10 == 5) ASSERT_EQ(truncate((folder / "t.json").c_str(), 0), 0);
-    ASSERT_TRUE(file->Append(std::vector<std::string>(10, Quoted(500))).ok()) << i;
+    ASSERT_TRUE(file->Append(records).ok()) << i;
   }
 }
 

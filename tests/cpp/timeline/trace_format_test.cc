@@ -14,25 +14,51 @@ namespace {
 using testing::JsonValue;
 using testing::ParseJson;
 
-std::vector<JsonValue> Parse(const std::vector<std::string>& records) {
+std::vector<JsonValue> Parse(const TraceRecords& records) {
   std::vector<JsonValue> values;
-  for (const std::string& record : records) {
-    const auto value = ParseJson(record);
-    EXPECT_TRUE(value.has_value()) << record;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const auto value = ParseJson(records[i]);
+    EXPECT_TRUE(value.has_value()) << records[i];
     values.push_back(value.value_or(JsonValue{}));
   }
   return values;
 }
 
-// The records of some events of rank 0 without the metadata, as "phase name" words.
-std::vector<std::string> Phases(TraceFormat& format, const std::vector<TimelineEvent>& events) {
-  std::vector<std::string> records;
-  for (const TimelineEvent& event : events) format.Format(0, event, 0, records);
-  std::vector<std::string> words;
-  for (const JsonValue& value : Parse(records)) {
+using Words = std::vector<std::string>;
+
+// The records of one event of rank 0 that comes alone.
+std::vector<JsonValue> One(TraceFormat& format, const TimelineEvent& event,
+                           int64_t clock_offset_ns = 0) {
+  return Parse(format.Format(0, {&event, 1}, clock_offset_ns).records);
+}
+
+// Those without the metadata, as "phase name" words.
+Words Phases(const std::vector<JsonValue>& records) {
+  Words words;
+  for (const JsonValue& value : records) {
     if (value["ph"].text != "M") words.push_back(value["ph"].text + " " + value["name"].text);
   }
   return words;
+}
+
+Words Together(TraceFormat& format, const std::vector<TimelineEvent>& events) {
+  return Phases(Parse(format.Format(0, events, 0).records));
+}
+
+Words OneByOne(TraceFormat& format, const std::vector<TimelineEvent>& events) {
+  Words words;
+  for (const TimelineEvent& event : events) {
+    for (const std::string& word : Phases(One(format, event))) words.push_back(word);
+  }
+  return words;
+}
+
+TimelineEvent Begin(int64_t time_ns, const char* name) {
+  return {time_ns, 0, EventPhase::kBegin, "a", name, ""};
+}
+
+TimelineEvent End(int64_t time_ns, const char* name) {
+  return {time_ns, 0, EventPhase::kEnd, "a", name, ""};
 }
 
 TEST(TraceFormatTest, EveryRankIsAProcess) {
@@ -50,30 +76,32 @@ TEST(TraceFormatTest, EveryRankIsAProcess) {
 
 TEST(TraceFormatTest, EveryLaneIsANamedThread) {
   TraceFormat format(2, 0);
-  std::vector<std::string> records;
-  format.Format(0, {1000, 0, EventPhase::kInstant, "a", "ENQUEUE", ""}, 0, records);
-  format.Format(0, {2000, 0, EventPhase::kInstant, "b", "ENQUEUE", ""}, 0, records);
-  format.Format(0, {3000, 0, EventPhase::kInstant, "a", "COMPLETE", ""}, 0, records);
-  format.Format(1, {4000, 0, EventPhase::kInstant, "b", "ENQUEUE", ""}, 0, records);
-  const auto values = Parse(records);
-  ASSERT_EQ(values.size(), 4U + 3 * 2);  // Two records of metadata per new lane.
+  const std::vector<TimelineEvent> events = {
+      {1000, 0, EventPhase::kInstant, "a", "ENQUEUE", ""},
+      {2000, 0, EventPhase::kInstant, "b", "ENQUEUE", ""},
+      {3000, 0, EventPhase::kInstant, "a", "COMPLETE", ""},
+  };
+  const auto values = Parse(format.Format(0, events, 0).records);
+  ASSERT_EQ(values.size(), 3U + 2 * 2);  // Two records of metadata per new lane, before the rest.
   EXPECT_EQ(values[0]["name"].text, "thread_name");
   EXPECT_EQ(values[0]["args"]["name"].text, "a");
   EXPECT_EQ(values[0]["tid"].number, 1);
-  EXPECT_EQ(values[2]["tid"].number, 1);
+  EXPECT_EQ(values[2]["tid"].number, 2);
+  EXPECT_EQ(values[4]["tid"].number, 1);
   EXPECT_EQ(values[5]["tid"].number, 2);
   EXPECT_EQ(values[6]["tid"].number, 1);
   EXPECT_EQ(values[6]["name"].text, "COMPLETE");
-  EXPECT_EQ(values[9]["pid"].number, 1);
-  EXPECT_EQ(values[9]["tid"].number, 1);
+  const auto others = Parse(format.Format(1, std::span(events).subspan(1, 1), 0).records);
+  ASSERT_EQ(others.size(), 3U);
+  EXPECT_EQ(others[2]["pid"].number, 1);
+  EXPECT_EQ(others[2]["tid"].number, 1);
 }
 
 TEST(TraceFormatTest, TimesAreMicrosecondsOnOurClock) {
   TraceFormat format(1, 5'000'000'000);
-  std::vector<std::string> records;
-  format.Format(0, {1'000'001'234, 2'005, EventPhase::kComplete, "a", "X", ""}, 4'000'000'000,
-                records);
-  const auto value = Parse(records).back();
+  const auto value =
+      One(format, {1'000'001'234, 2'005, EventPhase::kComplete, "a", "X", ""}, 4'000'000'000)
+          .back();
   EXPECT_EQ(value["ph"].text, "X");
   EXPECT_DOUBLE_EQ(value["ts"].number, 1.234);
   EXPECT_DOUBLE_EQ(value["dur"].number, 2.005);
@@ -85,37 +113,32 @@ TEST(TraceFormatTest, ImpossibleTimesStayJson) {
   for (const int64_t time_ns : {kLowest, kHighest, int64_t{-1}}) {
     for (const int64_t other_ns : {kLowest, kHighest, int64_t{0}}) {
       TraceFormat format(1, 77);
-      std::vector<std::string> records;
-      format.Format(0, {time_ns, other_ns, EventPhase::kComplete, "a", "X", ""}, other_ns, records);
-      const auto value = Parse(records).back();
-      EXPECT_GE(value["ts"].number, 0);
-      EXPECT_GE(value["dur"].number, 0);
+      const auto complete =
+          One(format, {time_ns, other_ns, EventPhase::kComplete, "a", "X", ""}, other_ns).back();
+      EXPECT_GE(complete["ts"].number, 0);
+      EXPECT_GE(complete["dur"].number, 0);
+      const std::vector<TimelineEvent> pair = {Begin(time_ns, "A"), End(other_ns, "A")};
+      const auto both = Parse(format.Format(0, pair, other_ns).records).back();
+      EXPECT_GE(both["ts"].number, 0);
+      EXPECT_GE(both["dur"].number, 0);
     }
   }
 }
 
 TEST(TraceFormatTest, ArgsAreShownAsDetail) {
   TraceFormat format(1, 0);
-  std::vector<std::string> records;
-  format.Format(0, {1, 0, EventPhase::kBegin, "a", "FUSE", "3 \"tensors\""}, 0, records);
-  EXPECT_EQ(Parse(records).back()["args"]["detail"].text, "3 \"tensors\"");
+  const TimelineEvent event{1, 0, EventPhase::kBegin, "a", "FUSE", "3 \"tensors\""};
+  EXPECT_EQ(One(format, event).back()["args"]["detail"].text, "3 \"tensors\"");
 }
 
 TEST(TraceFormatTest, LanesStayWellFormedWhateverWasDropped) {
   TraceFormat format(1, 0);
-  const auto begin = [](const char* name) {
-    return TimelineEvent{1, 0, EventPhase::kBegin, "a", name, ""};
-  };
-  const auto end = [](const char* name) {
-    return TimelineEvent{2, 0, EventPhase::kEnd, "a", name, ""};
-  };
-  using Words = std::vector<std::string>;
-  EXPECT_EQ(Phases(format, {end("LOST")}), Words{});
-  EXPECT_EQ(Phases(format, {begin("A"), begin("B"), end("B"), end("A")}),
+  EXPECT_EQ(OneByOne(format, {End(1, "LOST")}), Words{});
+  EXPECT_EQ(OneByOne(format, {Begin(1, "A"), Begin(2, "B"), End(3, "B"), End(4, "A")}),
             (Words{"B A", "B B", "E B", "E A"}));
-  EXPECT_EQ(Phases(format, {begin("A"), begin("B"), end("A"), end("B")}),
+  EXPECT_EQ(OneByOne(format, {Begin(1, "A"), Begin(2, "B"), End(3, "A"), End(4, "B")}),
             (Words{"B A", "B B", "E B", "E A"}));
-  EXPECT_EQ(Phases(format, {begin("A"), begin("C")}), (Words{"B A", "B C"}));
+  EXPECT_EQ(OneByOne(format, {Begin(1, "A"), Begin(2, "C")}), (Words{"B A", "B C"}));
   const auto footer = Parse(format.Footer({5}));
   ASSERT_EQ(footer.size(), 3U);
   EXPECT_EQ(footer[0]["ph"].text + footer[0]["name"].text, "EC");
@@ -123,27 +146,57 @@ TEST(TraceFormatTest, LanesStayWellFormedWhateverWasDropped) {
   EXPECT_EQ(footer[2]["args"]["dropped_events"].number, 5);
 }
 
+TEST(TraceFormatTest, WhatBeginsAndEndsTogetherIsOneRecord) {
+  TraceFormat format(1, 0);
+  const std::vector<TimelineEvent> events = {Begin(1000, "A"), Begin(2000, "B"), End(5000, "B"),
+                                             End(9000, "A")};
+  const auto& [records, needed] = format.Format(0, events, 0);
+  const auto values = Parse(records);
+  ASSERT_EQ(Phases(values), (Words{"X A", "X B"}));
+  EXPECT_DOUBLE_EQ(values[2]["ts"].number, 1);
+  EXPECT_DOUBLE_EQ(values[2]["dur"].number, 8);
+  EXPECT_DOUBLE_EQ(values[3]["ts"].number, 2);
+  EXPECT_DOUBLE_EQ(values[3]["dur"].number, 3);
+  EXPECT_EQ(needed, (std::vector<size_t>{3, 4, 4, 3})) << "two of metadata come first";
+  EXPECT_EQ(Parse(format.Footer({0})).size(), 1U) << "nothing is open";
+}
+
+TEST(TraceFormatTest, WhatEndsLaterIsShownFromItsBeginningOn) {
+  TraceFormat format(1, 0);
+  EXPECT_EQ(Together(format, {Begin(1, "A"), Begin(2, "B"), End(3, "B"), Begin(4, "C")}),
+            (Words{"B A", "X B", "B C"}));
+  EXPECT_EQ(Together(format, {Begin(5, "D"), End(6, "A"), Begin(7, "E"), End(8, "E")}),
+            (Words{"X D", "E C", "E A", "X E"}))
+      << "what is inside ends with it";
+  EXPECT_EQ(Together(format, {End(9, "A"), End(9, "C"), End(9, "D")}), Words{});
+  const auto& [records, needed] = format.Format(0, {}, 0);
+  EXPECT_EQ(records.size() + needed.size(), 0U);
+}
+
+TEST(TraceFormatTest, WhatHasNoRecordIsNotMissed) {
+  TraceFormat format(1, 0);
+  const std::vector<TimelineEvent> events = {End(1, "LOST"), Begin(2, "A")};
+  EXPECT_EQ(format.Format(0, events, 0).records_needed, (std::vector<size_t>{0, 3}));
+}
+
 TEST(TraceFormatTest, DepthAndLanesAreBounded) {
   TraceFormat format(1, 0);
-  std::vector<TimelineEvent> deep(1000, {1, 0, EventPhase::kBegin, "a", "N", ""});
-  EXPECT_EQ(Phases(format, deep).size(), TraceFormat::kMaxDepth);
+  EXPECT_EQ(Together(format, std::vector<TimelineEvent>(1000, Begin(1, "N"))).size(),
+            TraceFormat::kMaxDepth);
 
-  std::vector<std::string> records;
+  std::vector<JsonValue> last;
   for (size_t i = 0; i < TraceFormat::kMaxLaneCount + 100; ++i) {
-    records.clear();
-    format.Format(0, {1, 0, EventPhase::kInstant, "lane" + std::to_string(i), "N", ""}, 0, records);
+    last = One(format, {1, 0, EventPhase::kInstant, "lane" + std::to_string(i), "N", ""});
   }
-  ASSERT_EQ(records.size(), 1U);  // No lane of its own any more.
-  EXPECT_EQ(Parse(records)[0]["tid"].number, TraceFormat::kMaxLaneCount);
+  ASSERT_EQ(last.size(), 1U);  // No lane of its own any more.
+  EXPECT_EQ(last[0]["tid"].number, TraceFormat::kMaxLaneCount);
 }
 
 // The thread of each call's ENQUEUE, with what is shown there.
 class CallLanesTest : public ::testing::Test {
  protected:
   std::vector<JsonValue> Put(const std::string& lane, EventPhase phase, std::string_view name) {
-    std::vector<std::string> records;
-    format_.Format(0, {++time_ns_, 0, phase, lane, std::string(name), ""}, 0, records);
-    return Parse(records);
+    return One(format_, {++time_ns_, 0, phase, lane, std::string(name), ""});
   }
   double Begin(const std::string& lane) {
     const auto records = Put(lane, EventPhase::kBegin, event_name::kEnqueue);
@@ -212,16 +265,21 @@ TEST_F(CallLanesTest, OfPhasesAreThatOfTheCall) {
 TEST(TraceFormatTest, TheLongestTextsFitIntoARecord) {
   TraceFormat format(1, std::numeric_limits<int64_t>::min());
   const std::string hostile(5000, '\0');  // Sixfold when escaped.
-  std::vector<std::string> records = format.Header({hostile});
+  size_t count = 0;
+  const auto check = [&count](const TraceRecords& records) {
+    count += Parse(records).size();
+    for (size_t i = 0; i < records.size(); ++i) {
+      EXPECT_LE(records[i].size(), TraceFile::kMaxRecordBytes);
+    }
+  };
+  check(format.Header({hostile}));
   for (const EventPhase phase :
        {EventPhase::kBegin, EventPhase::kEnd, EventPhase::kInstant, EventPhase::kComplete}) {
     constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
-    format.Format(0, {-2, kHighest, phase, hostile, hostile, hostile}, 0, records);
+    const TimelineEvent event{-2, kHighest, phase, hostile, hostile, hostile};
+    check(format.Format(0, {&event, 1}, 0).records);
   }
-  EXPECT_EQ(Parse(records).size(), 2U + 2 + 4);
-  for (const std::string& record : records) {
-    EXPECT_LE(record.size(), TraceFile::kMaxRecordBytes);
-  }
+  EXPECT_EQ(count, 2U + 2 + 4);
 }
 
 }  // namespace
