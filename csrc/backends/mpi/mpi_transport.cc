@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
@@ -17,6 +18,15 @@ constexpr Duration kEager = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::microseconds(500);
 // How long what a rank sent before its goodbye may take to arrive.
 constexpr Duration kGoodbyeGrace = std::chrono::milliseconds(500);
+// Over TCP Open MPI sends up to 64 KiB at once, its header included, and asks the receiver before
+// it sends more; a few pieces are there sooner. Longer ones stay whole: other networks ask earlier
+// and then move all at once, and what has not been asked for piles up where a rank is late.
+constexpr int64_t kEagerBytes = (int64_t{64} << 10) - 512;
+constexpr int64_t kMostEagerPieces = 4;
+
+int64_t PieceBytes(int64_t bytes, int64_t limit) {
+  return bytes <= kMostEagerPieces * kEagerBytes ? std::min(kEagerBytes, limit) : limit;
+}
 
 }  // namespace
 
@@ -37,7 +47,7 @@ Status MpiTransport::PostAll(std::span<const SendTransfer> sends,
   const int64_t limit = chunk_bytes.load();
   int code = MPI_SUCCESS;
   const auto post = [&](int peer, int64_t bytes, auto start) {
-    ForEachChunk(bytes, limit, [&](int64_t offset, int64_t length) {
+    ForEachChunk(bytes, PieceBytes(bytes, limit), [&](int64_t offset, int64_t length) {
       if (code != MPI_SUCCESS) return;
       requests_.push_back(MPI_REQUEST_NULL);
       peers_.push_back(peer);

@@ -1,6 +1,6 @@
 // MpiTransport: Transport over non-blocking MPI messages on a communicator of its own.
-// Long transfers go in pieces of chunk_bytes, since MPI counts are ints. One tag for all: MPI keeps
-// the order per pair of ranks.
+// Long transfers go in pieces of chunk_bytes, since MPI counts are ints, short ones in pieces that
+// MPI sends at once. One tag for all: MPI keeps the order per pair of ranks.
 #pragma once
 
 #include <mpi.h>

@@ -99,6 +99,10 @@ TEST(MpiLargeTransfer, GoesInPieces) {
   set_chunk_bytes(1000);
   conformance::DeliversInPieces(*connection->transport, 1000);
   set_chunk_bytes(int64_t{1} << 30);
+  // Around where pieces begin and end by themselves.
+  for (const int64_t bytes : {65'024, 130'048, 260'096}) {
+    conformance::DeliversInPieces(*connection->transport, bytes);
+  }
   EXPECT_TRUE(connection->control->Close(conformance::Soon()).ok());
 }
 
