@@ -1,6 +1,8 @@
 // That ThreadSanitizer sees a race between two ranks of one process in the memory they share.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "ops/shm/shm_ranks.h"
 
 namespace mydist::shm {
@@ -9,8 +11,14 @@ namespace {
 constexpr int kExitCodeOfTheSanitizer = 66;
 
 void WriteToTheSameBytes() {
-  OnThreadsWithPort(2, kSmallSlot, [](ShmPort& port, int) {
-    auto* shared = static_cast<volatile uint8_t*>(port.arena().slot(0, 0));
+  const ShmDirectory directory;
+  InMemoryRendezvous rendezvous(2);
+  RunAsRanks(2, [&](int rank) {
+    const auto port = OpenPort(OptionsOf(rank, 2, directory), rendezvous.ForRank(rank));
+    if (port == nullptr) return;
+    // By now nothing in it has a name, and the sanitizer ends the process before its destructor.
+    if (rank == 0) std::filesystem::remove(directory.path());
+    auto* shared = static_cast<volatile uint8_t*>(port->arena().slot(0, 0));
     for (int i = 0; i < 100000; ++i) shared[0] = 1;
   });
 }
