@@ -23,7 +23,7 @@ from mydist.bench.results import format_table
 
 from .results import Cores, Results, format_cores, format_figures
 from .suites import ROOT, SUITES, Setting, SuiteFailed
-from .targets import TARGETS, Target
+from .targets import GPU_TARGETS, TARGETS, Target
 from .verdicts import format_markdown, format_text, from_json, judge, not_measured, to_json
 
 # Of two ranks, each on a core of its own.
@@ -34,13 +34,19 @@ CORES_HEADING = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 when something was not measured, but not when a target is missed."""
+    """Returns the exit code: 1 when something was not measured, but not when a target is missed.
+
+    What needs a GPU may be missing for a reason, which the table gives; only a failure counts.
+    """
     options = _parser().parse_args(arguments)
     if options.markdown:
         print(_markdown(options.json))
         return 0
-    chosen = [target for target in TARGETS if not options.only or target.row in options.only]
-    setting = Setting(options.core, options.json.parent.resolve(), options.smoke)
+    targets = GPU_TARGETS if options.gpu else TARGETS
+    chosen = [target for target in targets if not options.only or target.row in options.only]
+    setting = Setting(
+        options.core, options.json.parent.resolve(), options.smoke, device=options.gpu or "cuda"
+    )
     setting.folder.mkdir(parents=True, exist_ok=True)
     results, failed = _measure(chosen, setting, options.minutes)
     verdicts = judge(chosen, results)
@@ -50,11 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}:\n{format_figures(figures)}\n")
     if results.cores:
         print(f"{CORES_HEADING}:\n{format_cores(results.cores)}\n")
+    if options.gpu == "cpu":
+        print("IN HOST MEMORY: this shows that the jobs run, and tells nothing about a GPU")
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(),
         "commit": _commit(),
         "smoke": options.smoke,
+        "device": options.gpu or "cpu",
         "verdicts": to_json(verdicts),
         "rows": {name: [asdict(row) for row in rows] for name, rows in results.rows.items()},
         "figures": results.figures,
@@ -63,17 +72,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"all figures: {options.json}")
-    missing = [] if options.smoke else not_measured(verdicts)
+    missing = [] if options.smoke or options.gpu else not_measured(verdicts)
     if missing:
         print(f"NOT MEASURED, {len(missing)} of {len(verdicts)}: {'; '.join(missing)}")
     return 1 if failed or missing else 0
 
 
+def _order(row: str) -> tuple[str, int]:
+    return row[0], int(row[1:])
+
+
 def _parser() -> argparse.ArgumentParser:
-    rows = sorted({target.row for target in TARGETS}, key=lambda row: int(row[1:]))
+    rows = sorted({target.row for target in (*TARGETS, *GPU_TARGETS)}, key=_order)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--only", type=lambda text: text.split(","), metavar="ROWS", help=f"of {','.join(rows)}"
+    )
+    parser.add_argument(
+        "--gpu",
+        nargs="?",
+        const="cuda",
+        choices=("cuda", "cpu"),
+        help="the rows of one GPU instead; cpu: in host memory, which shows that they run",
     )
     parser.add_argument(
         "--smoke", action="store_true", help="run everything as small as can be; measures nothing"

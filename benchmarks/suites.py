@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import mydist as md
+from mydist.bench.devices import why_no_gpu
 from mydist.bench.results import Row, read_json
 
 from . import targets as t
@@ -33,6 +35,7 @@ class Setting:
     folder: Path  # For files of the jobs.
     smoke: bool = False  # As small as can be: shows that everything runs, measures nothing.
     timeout_s: float = 1800.0  # Of one that hangs: several times what a slow machine takes.
+    device: str = "cuda"  # Of the jobs that are about GPUs; "cpu" shows that they run.
 
 
 Suite = Callable[[Setting, Results], None]
@@ -105,6 +108,28 @@ def _job(name: str, ranks: int, module: str, **variables: str) -> Suite:
     return run
 
 
+def _gpu_job(
+    name: str, ranks: int, module: str, between_hosts: bool = False, **variables: str
+) -> Suite:
+    """The same on a GPU; without one it has a reason. `between_hosts`: over Gloo, if it is there."""
+
+    def run(setting: Setting, results: Results) -> None:
+        reason = why_no_gpu() if setting.device == "cuda" else ""
+        if reason:
+            results.reasons[name] = reason
+            return
+        path = setting.folder / f"{name}.json"
+        program = [sys.executable, "-m", f"benchmarks.jobs.{module}", str(path)]
+        program += ["--gpu"] if setting.device == "cuda" else []
+        program += ["--smoke"] if setting.smoke else []
+        launcher = ["--gloo"] if between_hosts and md.gloo_built() else []
+        done = _launch(ranks, launcher + program, setting, variables)
+        results.figures[name] = json.loads(path.read_text())
+        _note_absent(name, done, results)
+
+    return run
+
+
 def _launch(
     ranks: int,
     command: Sequence[str],
@@ -161,5 +186,9 @@ SUITES: dict[str, Suite] = {
     t.HIERARCHY_BYTES: _job(t.HIERARCHY_BYTES, 4, "hierarchy_bytes"),
     t.STEP_RESNET: _bench(t.STEP_RESNET, 2, ("step", "--model", "resnet", "--batch", "8")),
     t.STEP_GPT: _bench(t.STEP_GPT, 2, ("step", "--model", "gpt", "--batch", "4")),
+    t.GPU_STAGING: _gpu_job(t.GPU_STAGING, 2, "gpu_staging", between_hosts=True),
+    t.GPU_OVERHEAD: _gpu_job(t.GPU_OVERHEAD, 1, "gpu_overhead"),
+    t.GPU_BUCKET: _gpu_job(t.GPU_BUCKET, 1, "gpu_bucket", MYDIST_FREEZE_AFTER="2"),
+    t.GPU_BUCKET2: _gpu_job(t.GPU_BUCKET2, 2, "gpu_bucket", MYDIST_FREEZE_AFTER="2"),
     t.RECORDING: _job(t.RECORDING, 2, "recording_cost", MYDIST_FREEZE_AFTER="2"),
 }

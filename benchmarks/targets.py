@@ -1,6 +1,6 @@
-"""Targets: the figures to reach on two cores, one entry per comparison. The only place they are in.
+"""Targets: the figures to reach, one entry per comparison. The only place they are in.
 
-A row (A1, A2, …) is a subject; its entries are met or missed one by one. "Open MPI" is what mpirun
+A row is a subject, on two cores (A1, A2, …) or on one GPU (G4, G5, …, see GPU_TARGETS); its entries are met or missed one by one. "Open MPI" is what mpirun
 gives over its shared memory, "Gloo" is libgloo's ring over TCP.
 """
 
@@ -19,6 +19,8 @@ TCP_GLOO, TCP_MPI = "tcp-gloo", "tcp-mpi"
 HIERARCHY, HIERARCHY_BYTES = "hierarchy", "hierarchy-bytes"
 STEP_RESNET, STEP_GPT = "step-resnet", "step-gpt"
 GRADIENTS, LATENCY, STEADY, RECORDING = "gradients", "latency", "steady", "recording"
+GPU_STAGING, GPU_OVERHEAD = "gpu-staging", "gpu-overhead"
+GPU_BUCKET, GPU_BUCKET2 = "gpu-bucket", "gpu-bucket-2"
 
 K, M = 1 << 10, 1 << 20
 RESNET50_ELEMENTS = 25_557_032
@@ -176,3 +178,25 @@ def _training() -> Iterable[Target]:
 
 
 TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_training())
+
+
+def _one_gpu() -> Iterable[Target]:
+    what = "staged allreduce, of its slowest stage's rate"
+    yield _figure("G4", GPU_STAGING, "percent", what, ">=", 70, "%")
+    yield _figure("G4", GPU_STAGING, "chunks_in_flight", "chunks in flight", ">=", 4, "")
+    for model, what in (("resnet50", "ResNet-50"), ("gpt", "small GPT")):
+        text = f"step of a {what} on one rank, slower by"
+        slower = _figure("G5", GPU_OVERHEAD, f"{model}_percent", text, "<=", 1, "%")
+        low, high = (f"{model}_{end}_percent" for end in ("low", "high"))
+        yield replace(slower, interval=_interval(GPU_OVERHEAD, low, high))
+    for suite, ranks in ((GPU_BUCKET, "1 rank"), (GPU_BUCKET2, "2 ranks")):
+        for name, what, relation, target, unit in (
+            ("host_us", "host time", "<=", 10, "µs"),
+            ("launches", "launches", "<=", 3, ""),
+            ("waits", "waits of the host", "==", 0, ""),
+        ):
+            per = _figure("G6", suite, name, f"{what} per bucket, {ranks}", relation, target, unit)
+            yield replace(per, missing="two ranks did not come to share the GPU over NCCL")
+
+
+GPU_TARGETS: tuple[Target, ...] = tuple(_one_gpu())

@@ -21,10 +21,12 @@ GPU, everything is built, and what needs one is skipped with the reason.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -43,23 +45,22 @@ JUDGED_CONVERSIONS = ("pack", "pack, × 1/8", "pack to float16, × 1/8")
 # Rows of docs/performance.md that need what is not there yet.
 UNMEASURED = {
     "G2": "gradients are not registered with NCCL (docs/decisions/0013-gpu.md); 0 packed in tests",
-    "G4": "the staged hierarchy has no benchmark yet",
-    "G5": "the overhead of one rank has no benchmark on a GPU yet",
-    "G6": "host time and launches per bucket have no benchmark yet",
-    "G7": "several NCCL ranks on one GPU have no test through torch yet",
 }
+# Rows of benchmarks/targets.py, with what a slow machine may take in seconds.
+BENCHMARKS = {"G4": 40, "G5": 75, "G6": 60}
 
 
 @dataclass
 class Step:
     """One line of the table. `needs_gpu`: skipped without one. `reads` tells what came of it,
-    or raises ValueError with what is wrong although the exit code is 0."""
+    or raises ValueError with what is wrong although the exit code is 0. `limit_s`: at most."""
 
     name: str
     command: Sequence[str]
     needs_gpu: bool = True
     reads: Callable[[str], str] = lambda output: ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float = 240
 
 
 @dataclass
@@ -128,6 +129,45 @@ def count_tests(report: Path) -> str:
     return f"{total - failed - skipped} passed, {failed} failed, {skipped} skipped"
 
 
+def read_python_tests(report: Path) -> str:
+    """All of them, and G7: those of ranks that share the GPU over NCCL."""
+    cases = [
+        case
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+        if re.search(r"every_collective_is_right\[NCCL", case.get("name", ""))
+    ]
+    bad = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    reasons = [skip.get("message", "") for case in cases for skip in case.iter("skipped")]
+    passed = len(cases) - bad - len(reasons)
+    verdict = "missed" if bad else "met" if passed else f"not measured: {reasons[:1]}"
+    return f"{count_tests(report)}; G7: {passed} passed, {bad} failed: {verdict}"
+
+
+def read_verdicts(path: Path) -> str:
+    """What `python -m benchmarks --gpu` has written, in a few words for each figure."""
+    words = []
+    for verdict in json.loads(path.read_text(encoding="utf-8"))["verdicts"]:
+        value, interval = verdict["measured"], verdict["interval"]
+        figure = "-" if value is None else f"{value:.4g} {verdict['unit']}".rstrip()
+        figure += "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
+        reason = f" ({verdict['reason']})" if verdict["reason"] else ""
+        words.append(f"{verdict['what']}: {figure}, {verdict['verdict']}{reason}")
+    return "; ".join(words)
+
+
+def benchmark(row: str, seconds: float, results: Path, environment: Mapping[str, str]) -> Step:
+    """The step for one row of benchmarks/targets.py."""
+    path = results / f"{row}.json"
+    limit = ["--minutes", f"{seconds / 60:.2f}", "--json", str(path)]
+    return Step(
+        f"benchmark {row}",
+        [sys.executable, "-m", "benchmarks", "--gpu", "--only", row, *limit],
+        reads=lambda _: read_verdicts(path),
+        environment=environment,
+        limit_s=seconds + 15,
+    )
+
+
 def read_packing(output: str) -> str:
     """Of bench_convert's table: how many times the driver's own copy rate is reached at least."""
     ratios: dict[str, float] = {}
@@ -188,7 +228,7 @@ def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
             needs_gpu=False,
             environment=environment,
         ),
-        Step("tests on the GPU", tests, reads=lambda _: count_tests(junit)),
+        Step("tests on the GPU", tests, reads=lambda _: count_tests(junit), limit_s=90),
         Step(
             "install",
             ["cmake", "--install", str(TREE), "--prefix", str(PACKAGE / "mydist")],
@@ -198,20 +238,29 @@ def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
             "Python API on the GPU",
             pytest,
             environment=package,
-            reads=lambda _: count_tests(in_python),
+            reads=lambda _: read_python_tests(in_python),
+            limit_s=150,
         ),
         Step(
             "plugin, device and NCCL tests",
             [*ctest, "-R", "Nccl|Device|Staged", "--parallel", "4"],
             needs_gpu=False,
             reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
+            limit_s=60,
         ),
-        Step("pack, scale, cast", [str(TREE / "tests" / "bench_convert")], reads=read_packing),
+        Step(
+            "pack, scale, cast",
+            [str(TREE / "tests" / "bench_convert")],
+            reads=read_packing,
+            limit_s=30,
+        ),
+        *(benchmark(row, seconds, results, package) for row, seconds in BENCHMARKS.items()),
         *(
             Step(
                 f"compute-sanitizer {tool}, {test}",
                 [*checked, tool, str(TREE / "tests" / test), *fast],
                 reads=read_sanitizer,
+                limit_s=60,
             )
             for tool in ("memcheck", "synccheck", "racecheck")
             for test in ("test_gpu", "test_gpu_ipc")
@@ -235,39 +284,58 @@ def run_steps(steps: Iterable[Step], no_gpu: str, results: Path, deadline: float
         elif step.needs_gpu and no_gpu:
             outcomes.append(Outcome(step.name, SKIPPED, detail=no_gpu))
         else:
-            outcomes.append(_run(step, results / f"{len(outcomes)}.log", left))
+            log = results / f"{len(outcomes)}.log"
+            outcomes.append(_run(step, log, min(left, step.limit_s)))
             if outcomes[-1].verdict == FAILED and step.name in ("configure", "build"):
                 stopped = f"{step.name} failed"
         print(f"{outcomes[-1].verdict:8} {step.name}", flush=True)
     return outcomes
 
 
+def _end(process: subprocess.Popen[bytes]) -> bytes:
+    """Ends it with all that it has started: ranks must not compete with the next step. What it has
+    written."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            return process.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired:
+            continue
+    return b""
+
+
 def _run(step: Step, log: Path, seconds: float) -> Outcome:
     start = time.monotonic()
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             step.command,
             cwd=ROOT,
             env={**os.environ, **step.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         return Outcome(step.name, NOT_RUN, detail=str(error))
-    except subprocess.TimeoutExpired as expired:
-        log.write_bytes(expired.stdout or b"")
+    try:
+        written, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        log.write_bytes(_end(process))
         return Outcome(step.name, FAILED, seconds, f"not over in time; see {log.name}")
     took = time.monotonic() - start
-    log.write_bytes(done.stdout)
-    output = done.stdout.decode(errors="replace")
-    if done.returncode != 0:
-        return Outcome(step.name, FAILED, took, f"exit code {done.returncode}; see {log.name}")
+    log.write_bytes(written)
+    output = written.decode(errors="replace")
+    said = ""
     try:
-        return Outcome(step.name, PASSED, took, step.reads(output))
-    except ValueError as error:
-        return Outcome(step.name, FAILED, took, f"{error}; see {log.name}")
+        said = step.reads(output)
+    except (ValueError, OSError, ElementTree.ParseError) as error:
+        if process.returncode == 0:
+            return Outcome(step.name, FAILED, took, f"{error}; see {log.name}")
+    if process.returncode != 0:
+        words = "; ".join(filter(None, [f"exit code {process.returncode}", said, f"see {log.name}"]))
+        return Outcome(step.name, FAILED, took, words)
+    return Outcome(step.name, PASSED, took, said)
 
 
 def show(facts: Mapping[str, str], outcomes: Sequence[Outcome]) -> bool:
@@ -309,6 +377,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Python": sys.version.split()[0],
         "brought": ", ".join(brought) or "nothing",
     }
+    for old in (*options.results.glob("G*.json"), *options.results.glob("gpu_*.xml")):
+        old.unlink()  # Else a step that writes none would be judged by it.
     steps = plan(options.results.resolve(), bool(gpu), root, site)
     outcomes = run_steps(steps, no_gpu, options.results, deadline)
     report = {"facts": facts, "steps": [asdict(outcome) for outcome in outcomes]}

@@ -7,16 +7,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import mydist as md
 from mydist.bench.results import Measured, quantile
 
 
 @dataclass(frozen=True)
 class JobArguments:
-    """JOB FILE [--smoke]"""
+    """JOB FILE [--smoke] [--gpu]"""
 
     path: Path
     smoke: bool
+    device: torch.device = torch.device("cpu")
 
     def pick(self, usual: int, smoke: int) -> int:
         """A number of repetitions."""
@@ -25,7 +28,9 @@ class JobArguments:
 
 def parse_arguments() -> JobArguments:
     """From the command line."""
-    return JobArguments(Path(sys.argv[1]), "--smoke" in sys.argv[2:])
+    flags = sys.argv[2:]
+    device = torch.device("cuda", 0) if "--gpu" in flags else torch.device("cpu")
+    return JobArguments(Path(sys.argv[1]), "--smoke" in flags, device)
 
 
 def times(name: str, measured: Measured) -> dict[str, float]:

@@ -1,5 +1,6 @@
 #include "runtime/device_seats.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -58,6 +59,12 @@ Result<bool> DeviceSeats::AreIdle() {
     are_idle = are_idle && is_over;
   }
   return are_idle;
+}
+
+int64_t DeviceSeats::MostStagedChunks() const {
+  int64_t most = 0;
+  for (const auto& [index, seat] : seats_) most = std::max(most, seat.staging->most_in_flight());
+  return most;
 }
 
 }  // namespace mydist

@@ -42,6 +42,9 @@ class DeviceSeats {
   // Whether the work of all batches is known to be over. Never waits. Errors: those of Device.
   Result<bool> AreIdle();
 
+  // See StagingPipeline::most_in_flight; of the GPU that has had most.
+  int64_t MostStagedChunks() const;
+
  private:
   DevicePlugin* const plugin_;
   const WaitWatch watch_;

@@ -452,6 +452,7 @@ void Engine::PublishStats() {
     counted_.inter_host_bytes_sent = meter_->sent_bytes();
   }
   counted_.pack_bytes = executor_.pack_bytes();
+  counted_.most_staged_chunks = executor_.most_staged_chunks();
   MutexLock lock(stats_mutex_);
   stats_ = counted_;
 }

@@ -125,6 +125,7 @@ py::dict Stats() {
   row["inter_host_messages_sent"] = stats.inter_host_messages_sent;
   row["inter_host_bytes_sent"] = stats.inter_host_bytes_sent;
   row["pack_bytes"] = stats.pack_bytes;
+  row["most_staged_chunks"] = stats.most_staged_chunks;
   return row;
 }
 

@@ -8,23 +8,13 @@ import pytest
 import torch
 
 import mydist as md
-
-
-def why_not() -> str:
-    """Why tensors on a GPU cannot be tested here; empty when they can."""
-    if torch.version.cuda is None:
-        return "this torch was built without CUDA"
-    if not torch.cuda.is_available():
-        return "torch finds no GPU"
-    if not md.cuda_built():
-        return "mydist was built without CUDA"
-    return ""
+from mydist.bench.devices import why_no_gpu
 
 
 @pytest.fixture
 def gpu() -> torch.device:
     """The first GPU."""
-    if reason := why_not():
+    if reason := why_no_gpu():
         pytest.skip(reason)
     return torch.device("cuda", 0)
 

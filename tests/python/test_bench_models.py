@@ -9,7 +9,13 @@ from mydist.bench.models import MODELS, make_workload
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("conv", 417_482), ("resnet", 2_884_714), ("gpt", 2_175_744)]
+    ("name", "parameters"),
+    [
+        ("conv", 417_482),
+        ("resnet", 2_884_714),
+        ("resnet50", 25_557_032),
+        ("gpt", 2_175_744),
+    ],
 )
 def test_models(name: str, parameters: int) -> None:
     first, second = make_workload(name, 3, rank=0), make_workload(name, 3, rank=1)
@@ -24,4 +30,4 @@ def test_models(name: str, parameters: int) -> None:
 
 
 def test_there_are_no_others() -> None:
-    assert set(MODELS) == {"conv", "resnet", "gpt"}
+    assert set(MODELS) == {"conv", "resnet", "resnet50", "gpt"}

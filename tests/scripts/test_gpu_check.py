@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import time
@@ -190,6 +191,79 @@ def test_the_package_is_put_together_as_installed(check: Any, tmp_path: Path) ->
     assert (tmp_path / "mydist" / "optimizer.py").exists()
     assert (tmp_path / "mydist" / "launcher" / "check_build.py").exists()
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_step_has_a_limit_of_its_own(check: Any, tmp_path: Path) -> None:
+    wait = "import threading; threading.Event().wait()"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {wait!r}])"
+    steps = [check.Step("endless", python(child), limit_s=1), check.Step("next", python(""))]
+    start = time.monotonic()
+    ended, after = run(check, tmp_path, steps)
+    assert time.monotonic() - start < 30  # What it had started has let go of its output.
+    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in time; see 0.log")
+    assert after.verdict == check.PASSED
+
+
+def test_a_failure_says_what_could_be_read(check: Any, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.xml"
+    steps = [
+        check.Step("counted", python("raise SystemExit(1)"), reads=lambda _: "1 passed, 1 failed"),
+        check.Step("gone", python("raise SystemExit(1)"), reads=lambda _: missing.read_text()),
+        check.Step("empty", python(""), reads=lambda _: missing.read_text()),
+    ]
+    counted, gone, empty = run(check, tmp_path, steps)
+    assert counted.detail == "exit code 1; 1 passed, 1 failed; see 0.log"
+    assert gone.detail == "exit code 1; see 1.log"
+    assert empty.verdict == check.FAILED and "missing.xml" in empty.detail
+
+
+def test_verdicts_of_the_benchmarks_are_told_in_a_line(check: Any, tmp_path: Path) -> None:
+    rows = [
+        {"what": "slower by", "unit": "%", "measured": 0.5, "verdict": "met", "reason": ""},
+        {"what": "launches", "unit": "", "measured": 5.0, "verdict": "missed", "reason": ""},
+        {"what": "waits", "unit": "", "measured": None, "verdict": "not measured", "reason": "why"},
+    ]
+    document = {"verdicts": [{**row, "interval": None} for row in rows]}
+    document["verdicts"][0]["interval"] = [-0.25, 0.75]
+    path = tmp_path / "G.json"
+    path.write_text(json.dumps(document))
+    assert check.read_verdicts(path) == (
+        "slower by: 0.5 % (-0.25 to 0.75), met; launches: 5, missed; waits: -, not measured (why)"
+    )
+
+
+def test_every_row_of_the_gpu_table_has_a_step_or_a_reason(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parents[1]))
+    from benchmarks.targets import GPU_TARGETS
+
+    assert {target.row for target in GPU_TARGETS} == set(check.BENCHMARKS)
+    steps = check.plan(tmp_path, True, tmp_path, tmp_path)
+    names = [step.name for step in steps]
+    assert {f"benchmark {row}" for row in check.BENCHMARKS} <= set(names)
+    assert all(step.limit_s <= 240 for step in steps)
+    # What has no figure comes last, where time may run out.
+    assert names.index("benchmark G6") < names.index("compute-sanitizer memcheck, test_gpu")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "1 passed, 0 failed: met"),
+        ("<failure/>", "0 passed, 1 failed: missed"),
+        ('<skipped message="why"/>', "0 passed, 0 failed: not measured: ['why']"),
+    ],
+)
+def test_ranks_that_share_a_gpu_over_nccl_are_row_g7(
+    check: Any, tmp_path: Path, content: str, said: str
+) -> None:
+    report = tmp_path / "report.xml"
+    one = f'<testcase name="test_every_collective_is_right[NCCL-float32]">{content}</testcase>'
+    other = '<testcase name="test_other"><failure/></testcase>'
+    suite = f'<testsuite tests="2" failures="1" skipped="0">{one}{other}</testsuite>'
+    report.write_text(f"<testsuites>{suite}</testsuites>")
+    assert check.read_python_tests(report) == f"1 passed, 1 failed, 0 skipped; G7: {said}"
 
 
 def test_results_of_pytest_are_counted(check: Any, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ Status StagingPipeline::RunChunks(const StagedWork& work) {
   for (int chunk = 0; chunk < work.chunk_count; ++chunk) {
     MYDIST_RETURN_IF_ERROR(Await(chunk));
     MYDIST_RETURN_IF_ERROR(work.exchange(chunk, StagedOf(chunk)));
+    if (SlotOf(chunk).fetched != nullptr) --in_flight_;
     MYDIST_RETURN_IF_ERROR(Deliver(work, chunk));
     const int next = chunk + in_flight;
     if (next < work.chunk_count) MYDIST_RETURN_IF_ERROR(Fetch(work, next));
@@ -71,6 +72,7 @@ Status StagingPipeline::Begin(const StagedWork& work) {
   }
   MYDIST_RETURN_IF_ERROR(Reserve(slot_bytes_ * slot_count));
   slots_.assign(static_cast<size_t>(slot_count), {});
+  in_flight_ = 0;
   leftover_ = last_delivered_;
   fetches_behind_start_ = delivers_behind_start_ = false;
   // Behind all earlier copies: so is the seat's stream.
@@ -97,6 +99,7 @@ Status StagingPipeline::Fetch(const StagedWork& work, int chunk) {
   }
   MYDIST_ASSIGN_OR_RETURN(slot.fetched, seat_.device->Record(from_device_));
   last_fetched_ = slot.fetched;
+  most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
   return Status::Ok();
 }
 

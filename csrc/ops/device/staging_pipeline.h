@@ -72,6 +72,8 @@ class MYDIST_EXPORT StagingPipeline {
   const StreamSeat& seat() const { return seat_; }
   const StagingLimits& limits() const { return limits_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
+  // Chunks whose copy to the host had been ordered before they were exchanged, at once, so far.
+  int64_t most_in_flight() const { return most_in_flight_; }
 
   // Returns when the last chunk has been exchanged; what comes next on the seat's stream is behind
   // all copies, also after an error. The host waits for the copies to it, and for those from it
@@ -107,12 +109,14 @@ class MYDIST_EXPORT StagingPipeline {
   EventPointer last_delivered_;
   std::shared_ptr<uint8_t> memory_;
   int64_t capacity_bytes_ = 0;
+  int64_t most_in_flight_ = 0;
   // Of the call in progress.
   EventPointer start_;     // What was on the seat's stream before.
   EventPointer leftover_;  // Of earlier calls, out of this memory; null: the host knows it is over.
   bool fetches_behind_start_ = false;
   bool delivers_behind_start_ = false;
   std::vector<Slot> slots_;
+  int64_t in_flight_ = 0;
   int64_t slot_bytes_ = 0;
   ChunkInputs inputs_;
   ChunkOutputs outputs_;

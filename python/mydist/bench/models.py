@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 _CLASSES = 10
+_IMAGENET_CLASSES = 1000
 _VOCABULARY = 1000
 _CONTEXT = 64
 
@@ -20,6 +21,10 @@ class Workload:
     model: nn.Module
     inputs: torch.Tensor
     labels: torch.Tensor
+
+    def to(self, device: torch.device) -> Workload:
+        """The same there; the model is moved."""
+        return Workload(self.model.to(device), self.inputs.to(device), self.labels.to(device))
 
 
 def conv_net() -> nn.Module:
@@ -68,6 +73,51 @@ def small_resnet() -> nn.Module:
     )
 
 
+class _Bottleneck(nn.Module):
+    """Three convolutions, the one in the middle a quarter as wide as what comes out."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        width = after // 4
+        self.path = nn.Sequential(
+            *_normalized(nn.Conv2d(before, width, 1, bias=False)),
+            nn.ReLU(),
+            *_normalized(nn.Conv2d(width, width, 3, stride, 1, bias=False)),
+            nn.ReLU(),
+            *_normalized(nn.Conv2d(width, after, 1, bias=False)),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if before != after:
+            self.shortcut = nn.Sequential(
+                *_normalized(nn.Conv2d(before, after, 1, stride, bias=False))
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From (batch, before, h, w) to (batch, after, h ÷ stride, w ÷ stride)."""
+        return torch.relu(self.path(x) + self.shortcut(x))
+
+
+def _normalized(convolution: nn.Conv2d) -> tuple[nn.Module, nn.Module]:
+    return convolution, nn.BatchNorm2d(convolution.out_channels)
+
+
+def resnet50() -> nn.Module:
+    """ResNet-50 on images of shape (3, 224, 224): 161 parameters of 25,557,032 elements.
+
+    From its architecture (He et al., 2015, table 1); the stride is that of the 3 × 3 convolution.
+    """
+    layers: list[nn.Module] = [*_normalized(nn.Conv2d(3, 64, 7, 2, 3, bias=False)), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    channels = 64
+    for stage, (blocks, wide) in enumerate(((3, 256), (4, 512), (6, 1024), (3, 2048))):
+        for block in range(blocks):
+            layers.append(_Bottleneck(channels, wide, 2 if stage > 0 and block == 0 else 1))
+            channels = wide
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, _IMAGENET_CLASSES)
+    )
+
+
 class _Gpt(nn.Module):
     """A decoder-only transformer that predicts the token after the last."""
 
@@ -106,6 +156,7 @@ _Inputs = Callable[[int, torch.Generator], torch.Tensor]
 MODELS: dict[str, tuple[Callable[[], nn.Module], _Inputs, int]] = {
     "conv": (conv_net, _images(1, 28), _CLASSES),
     "resnet": (small_resnet, _images(3, 32), _CLASSES),
+    "resnet50": (resnet50, _images(3, 224), _IMAGENET_CLASSES),
     "gpt": (small_gpt, _tokens, _VOCABULARY),
 }
 

@@ -275,6 +275,7 @@ TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
     EXPECT_TRUE(status.ok()) << status.ToString();
     caller.Settle(tensor);
     EXPECT_GE(job.device(rank.rank()).counts().most_fetches_in_flight, 4);
+    EXPECT_EQ(rank.engine->stats().most_staged_chunks, 8);
   });
 }
 

@@ -1,0 +1,90 @@
+"""G5: what a job of one rank adds to a training step on a GPU.
+
+    mydistrun -np 1 python -m benchmarks.jobs.gpu_overhead FILE --gpu
+
+The same model is trained with the plain optimizer and with a DistributedOptimizer around it, in
+pairs of turns of a few steps each; each goes first equally often. A turn ends when the GPU is done
+with it: until then the host may run ahead, as it does in training. ResNet-50 keeps a GPU busy; the
+small GPT is so small that the host is what takes the time, and shows most of what is added there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+import mydist as md
+from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.recording_cost import Comparison
+from mydist.bench.contest import Stopwatch
+from mydist.bench.devices import synchronize
+from mydist.bench.models import make_workload
+
+_WARM_UPS = 3  # Turns: cuDNN tries its algorithms, momentum is allocated.
+# Model, batch, steps in a turn, pairs of turns.
+_PLANS = (("resnet50", 32, 4, 40), ("gpt", 16, 20, 60))
+
+
+class Trainee:
+    """A model with its optimizer."""
+
+    def __init__(self, model: str, batch: int, device: torch.device, distributed: bool) -> None:
+        self._device = device
+        self._workload = make_workload(model, batch, md.rank()).to(device)
+        module = self._workload.model
+        self._optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            module.parameters(), lr=0.001, momentum=0.9
+        )
+        if distributed:
+            self._optimizer = md.DistributedOptimizer(
+                self._optimizer, named_parameters=module.named_parameters()
+            )
+
+    def turn(self, steps: int) -> torch.Tensor:
+        """So many training steps, until the device is done with them; the last loss."""
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            output = self._workload.model(self._workload.inputs)
+            loss = torch.nn.functional.cross_entropy(output, self._workload.labels)
+            torch.autograd.backward(loss)
+            self._optimizer.step()
+        synchronize(self._device)
+        return loss
+
+
+def compare(model: str, batch: int, steps: int, pairs: int, device: torch.device) -> Comparison:
+    """Plain and wrapped, by turns."""
+    trainees = {wrapped: Trainee(model, batch, device, wrapped) for wrapped in (False, True)}
+    comparison = Comparison()
+    for pair in range(-_WARM_UPS, pairs):
+        taken = {}
+        for wrapped in (False, True) if pair % 2 == 0 else (True, False):
+            watch = Stopwatch()
+            watch.time(lambda wrapped=wrapped: trainees[wrapped].turn(steps))  # type: ignore[misc]
+            taken[wrapped] = watch.measured
+        if pair >= 0:
+            comparison.add(taken[False], taken[True])
+    return comparison
+
+
+def measure(arguments: JobArguments) -> dict[str, float]:
+    """Of both models: times of a turn, and by how many percent it is slower."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    figures: dict[str, float] = {}
+    for model, batch, steps, pairs in _PLANS:
+        batch, steps = arguments.pick(batch, 2), arguments.pick(steps, 1)
+        comparison = compare(model, batch, steps, arguments.pick(pairs, 2), arguments.device)
+        figures |= comparison.figures(model)
+    return figures
+
+
+def main() -> None:
+    """Measures and writes the figures."""
+    arguments = parse_arguments()
+    md.init()
+    write_figures(arguments, measure(arguments))
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()

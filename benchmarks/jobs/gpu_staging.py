@@ -1,0 +1,113 @@
+"""G4: an allreduce that goes device → hosts → device, next to each of its stages alone.
+
+    mydistrun -np 2 --gloo python -m benchmarks.jobs.gpu_staging FILE --gpu
+
+Two ranks pretend to be on two hosts and share a GPU, and its link. The stages: a copy into pinned
+memory, an allreduce of that memory, a copy back; in each both ranks do so at once. They and the
+whole take turns, and the slowest rank counts. Every result is checked. "percent" is the time of the
+slowest stage alone ÷ that of the whole; chunks are counted by mydist. Without Gloo there is one
+host ("hosts"), and the stage in the middle is its shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+import mydist as md
+from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
+from mydist.bench.contest import Stopwatch, share
+from mydist.bench.devices import synchronize
+from mydist.bench.implementations import Mydist
+from mydist.bench.problem import WrongResult
+
+_WARM_UPS = 3
+_BYTES = 64 << 20
+STAGES = ("fetch", "network", "deliver")
+
+
+class Stages:
+    """The tensor on the device, and the pinned memory that it is copied to and from."""
+
+    def __init__(self, elements: int, device: torch.device) -> None:
+        self._device = device
+        self._data = torch.empty(elements, device=device)
+        self._host = torch.zeros(elements, pin_memory=device.type == "cuda")
+        self.calls: dict[str, Callable[[], torch.Tensor]] = {
+            "fetch": lambda: self._copy(self._host, self._data),
+            "network": lambda: md.allreduce_(self._host, op=md.Sum, name="staging.host"),
+            "deliver": lambda: self._copy(self._data, self._host),
+            "staged": self._allreduce,
+        }
+
+    def fill(self, value: float) -> None:
+        """Both memories."""
+        self._data.fill_(value)
+        self._host.fill_(value)
+        synchronize(self._device)
+
+    def check(self, expected: float) -> None:
+        """Raises WrongResult unless the tensor on the device has that value everywhere."""
+        if not bool(self._data.eq(expected).all()):
+            raise WrongResult(f"rank {md.rank()}: not all elements of the sum are {expected}")
+
+    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        target.copy_(source, non_blocking=True)
+        synchronize(self._device)
+        return target
+
+    def _allreduce(self) -> torch.Tensor:
+        md.allreduce_(self._data, op=md.Sum, name="staging.device")
+        synchronize(self._device)
+        return self._data
+
+
+def judge(figures: dict[str, float]) -> dict[str, float]:
+    """From the median times of stages and whole: what part of the slowest stage's rate is left."""
+    slowest = max(figures[f"{stage}_us"] for stage in STAGES)
+    rates = {f"{name}_gbs": _BYTES / figures[f"{name}_us"] / 1e3 for name in (*STAGES, "staged")}
+    return {**rates, "percent": 100 * slowest / figures["staged_us"]}
+
+
+def measure(arguments: JobArguments) -> dict[str, float]:
+    """Times, rates, percent and chunks."""
+    stages = Stages(_BYTES // 4, arguments.device)
+    ranks = Mydist()
+    watches = {name: Stopwatch() for name in stages.calls}
+    for iteration in range(-_WARM_UPS, arguments.pick(30, 1)):
+        if iteration == 0:
+            watches = {name: Stopwatch() for name in stages.calls}
+        for name, call in stages.calls.items():
+            stages.fill(md.rank() + iteration)
+            ranks.barrier()
+            watches[name].time(call)
+            ranks.await_others()
+        stages.check(sum(rank + iteration for rank in range(md.size())))
+    path = md.explain().facts.get("GPU path")
+    if arguments.device.type == "cuda" and (path is None or "host memory" not in path.choice):
+        raise RuntimeError(f"the allreduce was not staged: {path}")
+    figures: dict[str, float] = {}
+    for name, watch in watches.items():
+        figures |= times(name, share(watch.measured))
+    figures |= judge(figures)
+    figures["hosts"] = md.cross_size()
+    figures["chunks_in_flight"] = md.stats().get("most_staged_chunks", 0)
+    return figures
+
+
+def main() -> None:
+    """Measures and writes the figures."""
+    arguments = parse_arguments()
+    if md.gloo_built():  # Else nothing goes between hosts.
+        os.environ["MYDIST_HOST_ID"] = f"fake-host-{os.environ['RANK']}"
+    # Two levels without the one inside hosts, and nothing from GPU to GPU.
+    os.environ.update(MYDIST_HIERARCHICAL_ALLREDUCE="1", MYDIST_GPU_IPC="off")
+    md.init()
+    write_figures(arguments, measure(arguments))
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()
