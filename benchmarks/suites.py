@@ -111,7 +111,7 @@ def _job(name: str, ranks: int, module: str, **variables: str) -> Suite:
 def _gpu_job(
     name: str, ranks: int, module: str, between_hosts: bool = False, **variables: str
 ) -> Suite:
-    """The same on a GPU; without one it has a reason. `between_hosts`: over Gloo, if it is there."""
+    """The same on a GPU; without one it has a reason. `between_hosts`: over Gloo, if it can."""
 
     def run(setting: Setting, results: Results) -> None:
         reason = why_no_gpu() if setting.device == "cuda" else ""

@@ -1,7 +1,8 @@
 """Targets: the figures to reach, one entry per comparison. The only place they are in.
 
-A row is a subject, on two cores (A1, A2, …) or on one GPU (G4, G5, …, see GPU_TARGETS); its entries are met or missed one by one. "Open MPI" is what mpirun
-gives over its shared memory, "Gloo" is libgloo's ring over TCP.
+A row is a subject, on two cores (A1, A2, …) or on one GPU (G4, …: GPU_TARGETS); its entries are met
+or missed one by one. "Open MPI" is what mpirun gives over its shared memory, "Gloo" is libgloo's
+ring over TCP.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def count_tests(report: Path) -> str:
     return f"{total - failed - skipped} passed, {failed} failed, {skipped} skipped"
 
 
-def read_python_tests(report: Path) -> str:
-    """All of them, and G7: those of ranks that share the GPU over NCCL."""
+def read_shared_tests(report: Path) -> str:
+    """All of them, and G7: each collective of ranks that share the GPU over NCCL."""
     cases = [
         case
         for case in ElementTree.parse(report).getroot().iter("testcase")
@@ -194,77 +194,105 @@ def read_sanitizer(output: str) -> str:
     return f"no error in {len(counts)} processes"
 
 
-def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
-    """All steps, in order."""
-    junit = results / "gpu_tests.xml"
+def environments(root: Path, site: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """To build with what was brought, and to run what was built."""
+    libraries = ":".join(str(path.parent) for path in root.rglob("*.so*"))
+    building = {
+        "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}",
+        "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+    }
+    running = {**building, "PYTHONPATH": f"{PACKAGE}:{building['PYTHONPATH']}"}
+    nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    if nccl.exists():  # torch has loaded its own by then, and would be asked first.
+        running["MYDIST_NCCL_LIBRARY"] = str(nccl)
+    return building, running
+
+
+def build(environment: Mapping[str, str], has_gpu: bool, root: Path) -> list[Step]:
+    """The steps that come before all others."""
     architectures = ["-DCMAKE_CUDA_ARCHITECTURES=native"] if has_gpu else []
     gtest = [f"-DGTest_DIR={path.parent}" for path in root.rglob("GTestConfig.cmake")]
     configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(TREE), "-DMYDIST_WITH_CUDA=ON"]
     configure += ["-DMYDIST_BUILD_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DCMAKE_PREFIX_PATH={root / 'usr'}", *gtest, *architectures]
-    ctest = ["ctest", "--test-dir", str(TREE), "--no-tests=error", "--output-on-failure"]
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    # Checked memory is slow: the one scene of gigabytes is left to the tests.
-    fast = ["--gtest_filter=-*Beyond32Bits*", "--gtest_brief=1"]
-    checked = [sanitizer, "--error-exitcode=9", "--target-processes", "all", "--tool"]
-    libraries = ":".join(str(path.parent) for path in root.rglob("*.so*"))
-    environment = {
-        "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}",
-        "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-    }
-    tests = [*ctest, "-L", "gpu", "--output-junit", str(junit)]
-    package = {**environment, "PYTHONPATH": f"{PACKAGE}:{environment['PYTHONPATH']}"}
-    nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
-    if nccl.exists():  # torch has loaded its own by then, and would be asked first.
-        package["MYDIST_NCCL_LIBRARY"] = str(nccl)
-    in_python = results / "gpu_python.xml"
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    pytest += [str(ROOT / "tests" / "gpu"), f"--junitxml={in_python}"]
+    make = ["cmake", "--build", str(TREE), "--parallel", str(os.cpu_count() or 2)]
+    install = ["cmake", "--install", str(TREE), "--prefix", str(PACKAGE / "mydist")]
     return [
         Step("configure", configure, needs_gpu=False, environment=environment),
-        Step(
-            "build",
-            ["cmake", "--build", str(TREE), "--parallel", str(os.cpu_count() or 2)],
-            needs_gpu=False,
-            environment=environment,
-        ),
-        Step("tests on the GPU", tests, reads=lambda _: count_tests(junit), limit_s=90),
-        Step(
-            "install",
-            ["cmake", "--install", str(TREE), "--prefix", str(PACKAGE / "mydist")],
-            needs_gpu=False,
-        ),
+        Step("build", make, needs_gpu=False, environment=environment, limit_s=480),
+        Step("install", install, needs_gpu=False),
+    ]
+
+
+def python_tests(report: Path, environment: Mapping[str, str]) -> list[Step]:
+    """Those of ranks that share the GPU are a step of their own: one that hangs costs no others."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    folder = ROOT / "tests" / "gpu"
+    shared, alone = folder / "test_two_ranks.py", report.with_name("gpu_python.xml")
+    return [
         Step(
             "Python API on the GPU",
-            pytest,
-            environment=package,
-            reads=lambda _: read_python_tests(in_python),
-            limit_s=150,
+            [*pytest, str(folder), f"--ignore={shared}", f"--junitxml={alone}"],
+            reads=lambda _: count_tests(alone),
+            environment=environment,
+            limit_s=90,
         ),
         Step(
-            "plugin, device and NCCL tests",
-            [*ctest, "-R", "Nccl|Device|Staged", "--parallel", "4"],
-            needs_gpu=False,
-            reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
-            limit_s=60,
+            "ranks that share the GPU",
+            [*pytest, str(shared), f"--junitxml={report}"],
+            reads=lambda _: read_shared_tests(report),
+            environment=environment,
+            limit_s=120,
         ),
+    ]
+
+
+def sanitizers() -> list[Step]:
+    """The kernels' tests once more, slowly."""
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    checked = [program, "--error-exitcode=9", "--target-processes", "all", "--tool"]
+    # Checked memory is slow: the one scene of gigabytes is left to the tests.
+    fast = ["--gtest_filter=-*Beyond32Bits*", "--gtest_brief=1"]
+    return [
+        Step(
+            f"compute-sanitizer {tool}, {test}",
+            [*checked, tool, str(TREE / "tests" / test), *fast],
+            reads=read_sanitizer,
+        )
+        for tool in ("memcheck", "synccheck", "racecheck")
+        for test in ("test_gpu", "test_gpu_ipc")
+    ]
+
+
+def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
+    """All steps, in order: where time runs out, what has no figure is left out."""
+    junit = results / "gpu_tests.xml"
+    building, running = environments(root, site)
+    ctest = ["ctest", "--test-dir", str(TREE), "--no-tests=error", "--output-on-failure"]
+    return [
+        *build(building, has_gpu, root),
+        Step(
+            "tests on the GPU",
+            [*ctest, "-L", "gpu", "--output-junit", str(junit)],
+            reads=lambda _: count_tests(junit),
+            limit_s=90,
+        ),
+        *python_tests(results / "gpu_shared.xml", running),
         Step(
             "pack, scale, cast",
             [str(TREE / "tests" / "bench_convert")],
             reads=read_packing,
             limit_s=30,
         ),
-        *(benchmark(row, seconds, results, package) for row, seconds in BENCHMARKS.items()),
-        *(
-            Step(
-                f"compute-sanitizer {tool}, {test}",
-                [*checked, tool, str(TREE / "tests" / test), *fast],
-                reads=read_sanitizer,
-                limit_s=60,
-            )
-            for tool in ("memcheck", "synccheck", "racecheck")
-            for test in ("test_gpu", "test_gpu_ipc")
+        *(benchmark(row, seconds, results, running) for row, seconds in BENCHMARKS.items()),
+        Step(
+            "plugin, device and NCCL tests",
+            [*ctest, "-R", "Nccl|Device|Staged", "--parallel", "4"],
+            needs_gpu=False,
+            reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
+            limit_s=120,
         ),
+        *sanitizers(),
     ]
 
 
@@ -286,16 +314,17 @@ def run_steps(steps: Iterable[Step], no_gpu: str, results: Path, deadline: float
         else:
             log = results / f"{len(outcomes)}.log"
             outcomes.append(_run(step, log, min(left, step.limit_s)))
-            if outcomes[-1].verdict == FAILED and step.name in ("configure", "build"):
+            if outcomes[-1].verdict == FAILED and step.name in ("configure", "build", "install"):
                 stopped = f"{step.name} failed"
         print(f"{outcomes[-1].verdict:8} {step.name}", flush=True)
     return outcomes
 
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """Ends it with all that it has started: ranks must not compete with the next step. What it has
-    written."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """Ends it with all that it has started, which would disturb the next step; what it has written.
+
+    pytest, when it is interrupted, reports on what has run."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         try:
@@ -303,6 +332,14 @@ def _end(process: subprocess.Popen[bytes]) -> bytes:
         except subprocess.TimeoutExpired:
             continue
     return b""
+
+
+def _read(step: Step, output: str) -> tuple[str, bool]:
+    """What came of it, or what is wrong, and whether it is the first."""
+    try:
+        return step.reads(output), True
+    except (ValueError, OSError, ElementTree.ParseError) as error:
+        return str(error), False
 
 
 def _run(step: Step, log: Path, seconds: float) -> Outcome:
@@ -318,24 +355,22 @@ def _run(step: Step, log: Path, seconds: float) -> Outcome:
         )
     except FileNotFoundError as error:
         return Outcome(step.name, NOT_RUN, detail=str(error))
+    ended = ""
     try:
         written, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        log.write_bytes(_end(process))
-        return Outcome(step.name, FAILED, seconds, f"not over in time; see {log.name}")
+        ended = f"not over in {seconds:.0f} s"
+        written = _end(process)
     took = time.monotonic() - start
     log.write_bytes(written)
-    output = written.decode(errors="replace")
-    said = ""
-    try:
-        said = step.reads(output)
-    except (ValueError, OSError, ElementTree.ParseError) as error:
-        if process.returncode == 0:
-            return Outcome(step.name, FAILED, took, f"{error}; see {log.name}")
-    if process.returncode != 0:
-        words = "; ".join(filter(None, [f"exit code {process.returncode}", said, f"see {log.name}"]))
-        return Outcome(step.name, FAILED, took, words)
-    return Outcome(step.name, PASSED, took, said)
+    words, is_right = _read(step, written.decode(errors="replace"))
+    if not ended and process.returncode != 0:
+        ended = f"exit code {process.returncode}"
+    if is_right and not ended:
+        return Outcome(step.name, PASSED, took, words)
+    known = words if is_right or not ended else ""
+    told = "; ".join(filter(None, [ended, known, f"see {log.name}"]))
+    return Outcome(step.name, FAILED, took, told)
 
 
 def show(facts: Mapping[str, str], outcomes: Sequence[Outcome]) -> bool:

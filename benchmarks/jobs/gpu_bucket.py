@@ -7,7 +7,8 @@ A bucket is 32 tensors that do not lie one after the other, averaged in place: o
 binding, whose caller drives the engine. Its host time is that of the call, which waits for no GPU;
 with two ranks it has in it the wait for the other one. Once more under torch's profiler it is
 counted what was put on the GPU (kernels, copies, fills), and how often a thread waited for it by a
-call of the driver. Two ranks share the GPU, and reduce over NCCL, or there are no figures.
+call of the driver; a call made while the GPU is busy for long shows waits of any other kind. Two
+ranks share the GPU, and reduce over NCCL, or there are no figures.
 """
 
 from __future__ import annotations
@@ -67,26 +68,39 @@ class Bucket:
             raise WrongResult(f"rank {md.rank()}: not all elements of the bucket are {expected}")
 
 
-def count_work(trace: Mapping[str, Any], buckets: int) -> dict[str, float]:
-    """Of a trace of torch's profiler, per bucket: work for the GPU, and waits between the marks."""
+class Blind(Exception):
+    """The profiler has not seen on the GPU what the benchmark itself has put there."""
+
+
+def count_work(trace: Mapping[str, Any], buckets: int, on_gpu: bool) -> dict[str, float]:
+    """Of a trace of torch's profiler, per bucket: work for the GPU, and waits between the marks.
+
+    Raises:
+        Blind: on a GPU, of what was done and waited for before the first mark nothing is in it.
+    """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    marks = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == _MARK]
-    launches = sum(event.get("cat") in _WORK for event in events)
-    waits = sum(
-        event.get("cat") in _CALLS
-        and _WAIT.search(event["name"]) is not None
-        and any(begin <= event["ts"] <= end for begin, end in marks)
-        for event in events
-    )
-    return {"launches": launches / buckets, "waits": waits / buckets}
+    # The profiler gives each mark once more, as what the GPU did meanwhile.
+    marks = [
+        (e["ts"], e["ts"] + e["dur"])
+        for e in events
+        if e["name"] == _MARK and e.get("cat") == "user_annotation"
+    ]
+    first = min(begin for begin, _ in marks)
+    work = [e["ts"] for e in events if e.get("cat") in _WORK]
+    waits = [e["ts"] for e in events if e.get("cat") in _CALLS and _WAIT.search(e["name"])]
+    if on_gpu and not (any(at < first for at in work) and any(at < first for at in waits)):
+        raise Blind("the profiler shows nothing of what the GPU has done")
+    launches = sum(at >= first for at in work)
+    inside = sum(any(begin <= at <= end for begin, end in marks) for at in waits)
+    return {"launches": launches / buckets, "waits": inside / buckets}
 
 
 def profile_buckets(bucket: Bucket, count: int, device: torch.device) -> dict[str, float]:
     """Runs that many under the profiler; nothing else is put on the GPU meanwhile."""
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as profiler:
+        bucket.fill(md.rank() + 1)
         for _ in range(count):
             with record_function(_MARK):
                 bucket.run()
@@ -94,7 +108,21 @@ def profile_buckets(bucket: Bucket, count: int, device: torch.device) -> dict[st
     with tempfile.TemporaryDirectory(prefix="mydist-bench-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return count_work(json.loads(path.read_text(encoding="utf-8")), count)
+        return count_work(json.loads(path.read_text(encoding="utf-8")), count, on_gpu)
+
+
+def has_waited(bucket: Bucket, device: torch.device) -> bool:
+    """Whether a call returns only when the GPU is through with what was there before."""
+    if device.type != "cuda":
+        return False
+    cuda: Any = torch.cuda  # Which of its functions have types depends on torch's version.
+    before = cuda.Event()
+    cuda._sleep(400_000_000)  # Cycles of the GPU: about a fifth of a second.
+    before.record()
+    bucket.run()
+    waited = bool(before.query())
+    synchronize(device)
+    return waited
 
 
 def measure(arguments: JobArguments) -> dict[str, float]:
@@ -125,6 +153,7 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     before, count = md.stats()["batches"], arguments.pick(20, 2)
     figures |= profile_buckets(bucket, count, device)
     figures["batches"] = (md.stats()["batches"] - before) / count
+    figures["waits"] += has_waited(bucket, device)
     return figures
 
 

@@ -10,6 +10,9 @@ small GPT is so small that the host is what takes the time, and shows most of wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 
 import mydist as md
@@ -18,10 +21,6 @@ from benchmarks.jobs.recording_cost import Comparison
 from mydist.bench.contest import Stopwatch
 from mydist.bench.devices import synchronize
 from mydist.bench.models import make_workload
-
-_WARM_UPS = 3  # Turns: cuDNN tries its algorithms, momentum is allocated.
-# Model, batch, steps in a turn, pairs of turns.
-_PLANS = (("resnet50", 32, 4, 40), ("gpt", 16, 20, 60))
 
 
 class Trainee:
@@ -51,15 +50,30 @@ class Trainee:
         return loss
 
 
-def compare(model: str, batch: int, steps: int, pairs: int, device: torch.device) -> Comparison:
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, for how long; a pair is two turns of so many steps."""
+
+    model: str
+    batch: int
+    steps: int
+    pairs: int
+    warm_ups: int = 3  # Pairs: cuDNN tries its algorithms, momentum is allocated.
+
+
+_PLANS = (Plan("resnet50", 32, 4, 40), Plan("gpt", 16, 20, 60))
+
+
+def compare(plan: Plan, device: torch.device) -> Comparison:
     """Plain and wrapped, by turns."""
-    trainees = {wrapped: Trainee(model, batch, device, wrapped) for wrapped in (False, True)}
+    both = (False, True)
+    trainees = {wrapped: Trainee(plan.model, plan.batch, device, wrapped) for wrapped in both}
     comparison = Comparison()
-    for pair in range(-_WARM_UPS, pairs):
+    for pair in range(-plan.warm_ups, plan.pairs):
         taken = {}
-        for wrapped in (False, True) if pair % 2 == 0 else (True, False):
-            watch = Stopwatch()
-            watch.time(lambda wrapped=wrapped: trainees[wrapped].turn(steps))  # type: ignore[misc]
+        for wrapped in both if pair % 2 == 0 else both[::-1]:
+            watch, trainee = Stopwatch(), trainees[wrapped]
+            watch.time(partial(trainee.turn, plan.steps))
             taken[wrapped] = watch.measured
         if pair >= 0:
             comparison.add(taken[False], taken[True])
@@ -71,10 +85,9 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     figures: dict[str, float] = {}
-    for model, batch, steps, pairs in _PLANS:
-        batch, steps = arguments.pick(batch, 2), arguments.pick(steps, 1)
-        comparison = compare(model, batch, steps, arguments.pick(pairs, 2), arguments.device)
-        figures |= comparison.figures(model)
+    for usual in _PLANS:
+        plan = Plan(usual.model, 1, 1, 1, 0) if arguments.smoke else usual
+        figures |= compare(plan, arguments.device).figures(plan.model)
     return figures
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,3 +27,11 @@ def job(gpu: torch.device) -> Iterator[torch.device]:
     md.init()
     yield gpu
     md.shutdown()
+
+
+@pytest.fixture
+def tests_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the ranks that md.run starts."""
+    tests = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)

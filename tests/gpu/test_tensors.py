@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from multiproc.every_collective import run_all
+from multiproc.reference import DTYPES
 
 import mydist as md
 from mydist.compression import CastCompressor
@@ -32,6 +35,64 @@ def test_a_rank_alone_gets_its_own_back(job: torch.device, call: Call, dtype: to
     result = call(tensor)
     assert result.device == tensor.device
     assert torch.equal(result, tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_collective_of_a_rank_alone(job: torch.device, dtype: torch.dtype) -> None:
+    run_all(md.global_process_set, dtype, "alone", job)
+
+
+def test_more_calls_give_a_rank_alone_its_own_back(job: torch.device) -> None:
+    tensor = torch.arange(6.0, device=job)
+    others = [
+        md.grouped_allgather([tensor, tensor + 1], name="x")[0],
+        md.grouped_reducescatter([tensor, tensor + 1], name="y")[0],
+        md.broadcast_(tensor.clone(), 0, name="z"),
+        md.synchronize(md.reducescatter_async(tensor, op=md.Max, name="z")),
+        md.allreduce(tensor, op=md.Adasum, name="z"),
+    ]
+    for other in others:
+        assert other.device == tensor.device
+        assert torch.equal(other, tensor)
+    assert md.join() == 0
+    assert md.allgather_object(tensor)[0].device == tensor.device
+
+
+def test_gradients_go_through_calls(job: torch.device) -> None:
+    tensor = torch.arange(6.0, device=job, requires_grad=True)
+    weights = torch.arange(6.0, device=job)
+    for call in (md.allreduce, md.allgather, md.reducescatter, md.alltoall):
+        tensor.grad = None
+        (call(tensor, name="x") * weights).sum().backward()  # type: ignore[operator]
+        assert tensor.grad is not None
+        assert torch.equal(tensor.grad, weights)
+
+
+def test_batch_norm_of_a_rank_alone_is_that_of_torch(job: torch.device) -> None:
+    torch.manual_seed(3)
+    ours, theirs = md.SyncBatchNorm(5).to(job), torch.nn.BatchNorm1d(5).to(job)
+    inputs = [torch.randn(64, 5, device=job) * 3 + 1]
+    inputs.append(inputs[0].clone())
+    for layer, input in zip((ours, theirs), inputs, strict=True):
+        (layer(input.requires_grad_()) ** 3).sum().backward()
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
+def test_a_checkpoint_comes_back_on_the_gpu(job: torch.device, tmp_path: Path) -> None:
+    layer = torch.nn.Linear(3, 2).to(job)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.ones(1, 3, device=job)).sum().backward()
+    optimizer.step()
+    kept = layer.weight.detach().clone()
+    checkpoint = md.Checkpoint(tmp_path, model=layer, optimizer=optimizer)
+    checkpoint.save(1)
+    with torch.no_grad():
+        layer.weight.zero_()
+    checkpoint.restore()
+    assert layer.weight.device == job
+    assert torch.equal(layer.weight, kept)
+    assert optimizer.state[layer.weight]["momentum_buffer"].device == job
 
 
 @pytest.mark.parametrize("compression", [md.Compression.fp16, md.Compression.bf16])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -86,14 +83,6 @@ def train_on_two_ranks(device: str, buffer_views: bool) -> tuple[list[float], li
     parameters = [parameter.detach().cpu() for parameter in model.parameters()]
     md.shutdown()
     return losses, parameters
-
-
-@pytest.fixture
-def tests_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the ranks that md.run starts."""
-    tests = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
-    monkeypatch.setenv("PYTHONPATH", path)
 
 
 @pytest.mark.parametrize("buffer_views", [True, False])

@@ -10,11 +10,14 @@ from multiproc.reference import expect_close, expect_equal, has_meaning, make, r
 
 
 class Members:
-    """The ranks of a set, with the input that each of them has."""
+    """The ranks of a set, with the input that each of them has; its own lies on the device."""
 
-    def __init__(self, process_set: md.ProcessSet, dtype: torch.dtype, label: str) -> None:
+    def __init__(
+        self, process_set: md.ProcessSet, dtype: torch.dtype, label: str, device: torch.device
+    ) -> None:
         self.process_set = process_set
         self.dtype = dtype
+        self.device = device
         self.label = f"{label}.{dtype}"
         self.ranks = process_set.ranks
         self.index = process_set.rank()
@@ -29,7 +32,7 @@ class Members:
         return [self.input(rank, rows, seed) for rank in self.ranks]
 
     def mine(self, rows: int = 6, seed: int = 0) -> torch.Tensor:
-        return self.input(md.rank(), rows, seed)
+        return self.input(md.rank(), rows, seed).to(self.device)
 
 
 def reductions(m: Members) -> None:
@@ -79,7 +82,7 @@ def _share(rows: int, size: int) -> list[slice]:
 def gatherings(m: Members) -> None:
     pieces = [m.input(rank, rows=i + 1) for i, rank in enumerate(m.ranks)]
     wanted = torch.cat(pieces)
-    mine = pieces[m.index]
+    mine = pieces[m.index].to(m.device)
     expect_equal(md.allgather(mine, name=m.name("allgather"), process_set=m.process_set), wanted)
     for root in m.ranks:
         result = md.gather(mine, root, name=m.name(f"gather.{root}"), process_set=m.process_set)
@@ -113,7 +116,7 @@ def moves(m: Members) -> None:
 def _expect_scatter(m: Members, root: int) -> None:
     size = len(m.ranks)
     sends = md.rank() == root
-    rows = m.input(root, rows=7) if sends else torch.empty(0, 3, dtype=m.dtype)
+    rows = m.mine(7) if sends else torch.empty(0, 3, dtype=m.dtype, device=m.device)
     whole = m.input(root, rows=7)
     even = md.scatter(
         rows, root_rank=root, name=m.name(f"scatter.{root}"), process_set=m.process_set
@@ -132,7 +135,7 @@ def ring(m: Members) -> None:
     if size == 1:
         return
     after, before = m.ranks[(m.index + 1) % size], m.ranks[m.index - 1]
-    into = torch.zeros(6, 3, dtype=m.dtype)
+    into = torch.zeros(6, 3, dtype=m.dtype, device=m.device)
     handle = md.send_async(m.mine(), after, name=m.name("ring"), process_set=m.process_set)
     assert md.recv(into, before, name=m.name("ring"), process_set=m.process_set) is into
     assert md.synchronize(handle) is None
@@ -170,9 +173,14 @@ def groups(m: Members) -> None:
         expect_close(result, reduce(inputs, "Sum"), magnitude)
 
 
-def run_all(process_set: md.ProcessSet, dtype: torch.dtype, label: str) -> None:
-    """Every collective on the set; called by its members."""
-    members = Members(process_set, dtype, label)
+def run_all(
+    process_set: md.ProcessSet,
+    dtype: torch.dtype,
+    label: str,
+    device: torch.device | None = None,
+) -> None:
+    """Every collective on the set, of tensors on the device or the CPU; called by its members."""
+    members = Members(process_set, dtype, label, device or torch.device("cpu"))
     reductions(members)
     gatherings(members)
     moves(members)

@@ -75,13 +75,15 @@ def has_meaning(op: str, dtype: torch.dtype) -> bool:
 def expect_close(
     got: torch.Tensor, wanted: torch.Tensor, magnitude: torch.Tensor | None = None
 ) -> None:
-    """`got` is `wanted` rounded once to its type; exactly equal for integers and bool.
+    """`got`, wherever it lies, is `wanted` rounded once to its type; exactly equal for integers and
+    bool.
 
     Args:
         got: what the collective gave.
         wanted: the wide reference, same shape.
         magnitude: sum of the absolute inputs, for results that cancel; default: |wanted|.
     """
+    got = got.cpu()
     assert got.shape == wanted.shape, f"shape {tuple(got.shape)}, expected {tuple(wanted.shape)}"
     if not (got.is_floating_point() or got.is_complex()):
         expect_equal(got, wanted.to(got.dtype))
@@ -124,7 +126,8 @@ def ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def expect_equal(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Same dtype, shape and values (NaN equals NaN)."""
+    """Same dtype, shape and values (NaN equals NaN), wherever they lie."""
+    got, wanted = got.cpu(), wanted.cpu()
     assert got.dtype == wanted.dtype, f"dtype {got.dtype}, expected {wanted.dtype}"
     assert got.shape == wanted.shape, f"shape {tuple(got.shape)}, expected {tuple(wanted.shape)}"
     same = torch.equal(got, wanted) or raw(got) == raw(wanted)

@@ -241,3 +241,21 @@ def test_the_core_benchmark_notices_wrong_results(name: str) -> None:
     )
     assert done.returncode == 1
     assert f"{name} gave a wrong result on rank 1: element 512 of 1024" in done.stderr
+
+
+def test_the_jobs_for_a_gpu_run_in_host_memory(tmp_path: Path) -> None:
+    if reason := missing_backends().get("gloo"):
+        pytest.skip(reason)
+    path = tmp_path / "targets.json"
+    command = [sys.executable, "-m", "benchmarks", "--gpu", "cpu", "--smoke", "--json", str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=job_environment(PATIENT), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "IN HOST MEMORY" in done.stdout
+    document = json.loads(path.read_text())
+    assert {verdict["row"] for verdict in document["verdicts"]} == {"G4", "G5", "G6"}
+    assert all(verdict["measured"] is not None for verdict in document["verdicts"])
+    figures = document["figures"]
+    assert figures["gpu-staging"]["hosts"] == 2
+    assert all(figures[suite]["batches"] == 1 for suite in ("gpu-bucket", "gpu-bucket-2"))

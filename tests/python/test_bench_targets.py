@@ -24,13 +24,15 @@ def row(impl: str, size: int, time_us: float, bound_us: float | None = None) -> 
     return make_row(subject, Measured([time_us]), bound_us)
 
 
-def test_every_row_of_the_cpu_table_is_there() -> None:
+def test_every_row_of_the_tables_is_there() -> None:
     from benchmarks.suites import SUITES
-    from benchmarks.targets import TARGETS
+    from benchmarks.targets import GPU_TARGETS, TARGETS
 
     assert {target.row for target in TARGETS} == {f"A{n}" for n in (*range(1, 12), 13, 14)}
-    assert {target.suite for target in TARGETS} == set(SUITES)
-    assert len({(target.row, target.what, target.unit) for target in TARGETS}) == len(TARGETS)
+    every = (*TARGETS, *GPU_TARGETS)
+    assert {target.row for target in GPU_TARGETS} == {"G4", "G5", "G6"}
+    assert {target.suite for target in every} == set(SUITES)
+    assert len({(target.row, target.what, target.unit) for target in every}) == len(every)
 
 
 def test_verdicts_of_times_ratios_speeds_and_shares() -> None:

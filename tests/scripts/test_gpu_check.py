@@ -110,8 +110,8 @@ def test_time_that_runs_out(check: Any, tmp_path: Path) -> None:
     endless = "import sys, threading; print('begun', flush=True); threading.Event().wait()"
     steps = [check.Step("endless", python(endless)), check.Step("late", python(""))]
     ended, late = run(check, tmp_path, steps, seconds=2)
-    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in time; see 0.log")
-    assert (tmp_path / "0.log").read_text() == "begun\n"
+    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in 2 s; see 0.log")
+    assert (tmp_path / "0.log").read_text().startswith("begun\n")
     assert (late.verdict, late.detail) == (check.NOT_RUN, "time ran out")
 
 
@@ -162,7 +162,7 @@ def test_every_process_that_was_checked_counts(check: Any, tmp_path: Path) -> No
 def test_an_nccl_that_was_brought_is_the_one_that_is_used(check: Any, tmp_path: Path) -> None:
     def nccl_of_python() -> str | None:
         steps = check.plan(tmp_path, True, tmp_path / "root", tmp_path / "site")
-        (step,) = [step for step in steps if step.name == "Python API on the GPU"]
+        (step,) = [step for step in steps if step.name == "ranks that share the GPU"]
         return step.environment.get("MYDIST_NCCL_LIBRARY")
 
     assert nccl_of_python() is None
@@ -200,7 +200,7 @@ def test_a_step_has_a_limit_of_its_own(check: Any, tmp_path: Path) -> None:
     start = time.monotonic()
     ended, after = run(check, tmp_path, steps)
     assert time.monotonic() - start < 30  # What it had started has let go of its output.
-    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in time; see 0.log")
+    assert (ended.verdict, ended.detail) == (check.FAILED, "not over in 1 s; see 0.log")
     assert after.verdict == check.PASSED
 
 
@@ -242,7 +242,7 @@ def test_every_row_of_the_gpu_table_has_a_step_or_a_reason(
     steps = check.plan(tmp_path, True, tmp_path, tmp_path)
     names = [step.name for step in steps]
     assert {f"benchmark {row}" for row in check.BENCHMARKS} <= set(names)
-    assert all(step.limit_s <= 240 for step in steps)
+    assert all(step.limit_s <= 240 for step in steps if step.name != "build")
     # What has no figure comes last, where time may run out.
     assert names.index("benchmark G6") < names.index("compute-sanitizer memcheck, test_gpu")
 
@@ -263,7 +263,7 @@ def test_ranks_that_share_a_gpu_over_nccl_are_row_g7(
     other = '<testcase name="test_other"><failure/></testcase>'
     suite = f'<testsuite tests="2" failures="1" skipped="0">{one}{other}</testsuite>'
     report.write_text(f"<testsuites>{suite}</testsuites>")
-    assert check.read_python_tests(report) == f"1 passed, 1 failed, 0 skipped; G7: {said}"
+    assert check.read_shared_tests(report) == f"1 passed, 1 failed, 0 skipped; G7: {said}"
 
 
 def test_results_of_pytest_are_counted(check: Any, tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""The benchmarks of one GPU without one: from figures to verdicts, and why there are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mydist.bench.devices import why_no_gpu
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.usefixtures("_repository_on_path")
+
+
+@pytest.fixture
+def _repository_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def event(category: str, name: str, begin: float, length: float = 1.0) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length}
+
+
+def test_work_and_waits_are_counted_in_a_trace() -> None:
+    from benchmarks.jobs.gpu_bucket import Blind, count_work
+
+    first, second = (event("user_annotation", "mydist.bucket", at, 10.0) for at in (100, 200))
+    before = [event("kernel", "fill", 50), event("cuda_runtime", "cudaDeviceSynchronize", 51)]
+    work = [
+        event("kernel", "void mydist::Convert", 105),
+        event("kernel", "ncclDevKernel_AllReduce", 300),  # Begins when the host is long gone.
+        event("gpu_memcpy", "Memcpy DtoD", 106),
+        event("gpu_memset", "Memset", 205),
+    ]
+    calls = [
+        event("cuda_runtime", "cudaLaunchKernel", 104),
+        event("cuda_runtime", "cudaMemcpyAsync", 105),
+        event("cuda_driver", "cuLaunchKernelEx", 204),
+        event("cuda_runtime", "cudaDeviceSynchronize", 150),  # The benchmark's own.
+        event("cpu_op", "aten::add", 105),
+        {"ph": "i", "name": "Iteration Start", "ts": 100},
+    ]
+    on_gpu = event("gpu_user_annotation", "mydist.bucket", 40, 500.0)
+    events = [first, second, on_gpu, *work, *calls]
+    expected = {"launches": 2.0, "waits": 0.0}
+    assert count_work({"traceEvents": [*before, *events]}, 2, on_gpu=True) == expected
+    for half in before:
+        with pytest.raises(Blind):
+            count_work({"traceEvents": [half, *events]}, 2, on_gpu=True)
+    assert count_work({"traceEvents": events}, 2, on_gpu=False) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaDeviceSynchronize",
+        "cuStreamSynchronize",
+        "cuCtxSynchronize",
+        "cudaMemcpy",
+        "cuMemcpyDtoH_v2",
+    ],
+)
+def test_every_call_that_waits_counts(name: str) -> None:
+    from benchmarks.jobs.gpu_bucket import count_work
+
+    mark = event("user_annotation", "mydist.bucket", 100, 10.0)
+    trace = {"traceEvents": [mark, event("cuda_runtime", name, 104)]}
+    assert count_work(trace, 1, on_gpu=False)["waits"] == 1
+
+
+def test_the_slowest_stage_is_what_the_whole_is_compared_with() -> None:
+    from benchmarks.jobs.gpu_staging import judge
+
+    times = {"fetch_us": 2000.0, "network_us": 8000.0, "deliver_us": 1000.0, "staged_us": 10000.0}
+    found = judge(times)
+    assert found["percent"] == 80
+    assert found["network_gbs"] == pytest.approx((64 << 20) / 8000e-6 / 1e9)
+
+
+def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> None:
+    from benchmarks.jobs.gpu_bucket import let_ranks_share_the_gpu
+
+    old = [let_ranks_share_the_gpu(rank, 22809) for rank in ("0", "1")]
+    assert old[0]["NCCL_HOSTID"] != old[1]["NCCL_HOSTID"]
+    assert let_ranks_share_the_gpu("1", 23003) == {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+    }
+
+
+def test_verdicts_of_the_rows_at_their_limits() -> None:
+    from benchmarks.results import Results
+    from benchmarks.targets import GPU_BUCKET, GPU_OVERHEAD, GPU_STAGING, GPU_TARGETS
+    from benchmarks.verdicts import judge
+
+    overhead = {"gpt_percent": 0.5, "gpt_low_percent": 0.25, "gpt_high_percent": 1.5}
+    overhead |= {f"resnet50_{name}": 1.0 for name in ("percent", "low_percent", "high_percent")}
+    figures = {
+        GPU_STAGING: {"percent": 70.0, "chunks_in_flight": 3.0},
+        GPU_OVERHEAD: overhead,
+        GPU_BUCKET: {"host_us": 10.5, "launches": 3.0, "waits": 0.05},
+    }
+    found = [v.verdict for v in judge(GPU_TARGETS, Results(figures=figures))]
+    assert found == [
+        *("met", "missed"),
+        *("met", "undecided"),
+        *("missed", "met", "missed"),
+        *["not measured"] * 3,
+    ]
+
+
+def test_without_a_gpu_every_row_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.__main__ import main
+    from benchmarks.targets import GPU_TARGETS
+
+    reason = why_no_gpu()
+    if not reason:
+        pytest.skip("there is a GPU")
+    path = tmp_path / "targets.json"
+    assert main(["--gpu", "--json", str(path)]) == 0
+    assert capsys.readouterr().out.count(f"not measured: {reason}") == len(GPU_TARGETS)
+    verdicts = json.loads(path.read_text())["verdicts"]
+    assert {verdict["reason"] for verdict in verdicts} == {reason}
