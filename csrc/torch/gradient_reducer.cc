@@ -145,7 +145,7 @@ Status GradientReducer::EnqueueTogether(std::vector<size_t> members, Pace pace) 
         ThrowIfError(events.Mark(submissions[i].order, parameter.in_flight->stream));
       }
     }
-    call.storages = slots_.gpu_memory();
+    call.storages = slots_.GpuMemory();
     const Handle handle =
         InFlight::Instance().Submit(std::move(submissions), std::move(call), pace);
     for (const size_t index : members) parameters_[index].in_flight->handle = handle;

@@ -110,6 +110,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     int64_t sparse_dims = 0;   // Of the last gradient; 0 when it was dense or there was none.
     bool is_laid_out = false;  // It has a bucket, or will never have one.
     bool is_idle = false;      // No backward came to it in the last step.
+    bool had_slot = false;     // It has been given one.
     std::optional<InFlightGradient> in_flight;
     pybind11::object hook_handle;
   };
@@ -123,7 +124,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
   Status MakeWire(Parameter& parameter, InFlightGradient& gradient);
   static StreamHandle StreamOf(const Parameter& parameter);
   void MakeDenseWire(size_t index, InFlightGradient& gradient);
-  void MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const;
+  void MakeZeros(const Parameter& parameter, InFlightGradient& gradient);
+  at::Tensor TakeSlot(size_t index, const at::Tensor& shaped, bool may_do_without);
   Status MakeSparse(Parameter& parameter, InFlightGradient& gradient) const;
   Status CheckSparse(const Parameter& parameter) const;
   void Install(Parameter& parameter, const InFlightGradient& done, bool alone);

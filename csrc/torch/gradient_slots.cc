@@ -153,6 +153,17 @@ at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarTy
   return tensor;
 }
 
+void GradientSlots::GiveUp(size_t index) {
+  if (index >= slots_.size() || !slots_[index].storage) return;
+  bytes_ -= static_cast<int64_t>(slots_[index].storage.nbytes());
+  slots_[index] = {};
+}
+
+std::vector<c10::Storage> GradientSlots::GpuMemory() {
+  std::erase_if(gpu_memory_, [](const c10::Storage& memory) { return memory.use_count() == 1; });
+  return gpu_memory_;
+}
+
 bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
   return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
 }

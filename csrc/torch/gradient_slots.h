@@ -36,9 +36,13 @@ class GradientSlots {
   at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype,
                   const at::Device& device) const;
 
+  // This parameter has no slot from now on. The memory goes when nobody looks at any slot in it.
+  void GiveUp(size_t index);
+
+  // Of all slots that have not been given up.
   int64_t bytes() const { return bytes_; }
-  // What of it is on GPUs, as torch knows it.
-  const std::vector<c10::Storage>& gpu_memory() const { return gpu_memory_; }
+  // Where those on GPUs lie, as torch knows it; lets go of what nobody looks at any more.
+  std::vector<c10::Storage> GpuMemory();
 
  private:
   struct Slot {

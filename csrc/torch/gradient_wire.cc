@@ -48,13 +48,28 @@ bool GradientReducer::IsCastByEngine(const at::Tensor& tensor) const {
          WireDtype(at::kFloat) != at::kFloat && tensor.numel() <= kMostCastElements;
 }
 
-void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) const {
+// On a GPU once, for what may do without: who comes again without it makes new gradients in every
+// step. A copy to the slot would be a launch for each of them; packing takes one for all.
+at::Tensor GradientReducer::TakeSlot(size_t index, const at::Tensor& shaped, bool may_do_without) {
+  bool& had_slot = parameters_[index].had_slot;
+  if (had_slot && may_do_without && shaped.is_cuda()) {
+    slots_.GiveUp(index);
+    return {};
+  }
+  at::Tensor slot =
+      slots_.Take(index, shaped.sizes(), WireDtype(shaped.scalar_type()), shaped.device());
+  had_slot = had_slot || slot.defined();
+  return slot;
+}
+
+void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) {
   const at::ScalarType dtype = WireDtype(parameter.tensor.scalar_type());
   if (parameter.sparse_dims > 0) {
     gradient.sparse.emplace(parameter.tensor, parameter.sparse_dims, dtype);
   } else {
+    // Without `requires_grad` they never become its gradient, which could stay in the slot.
     gradient.wire =
-        slots_.Take(IndexOf(parameter), parameter.tensor.sizes(), dtype, parameter.tensor.device());
+        TakeSlot(IndexOf(parameter), parameter.tensor, parameter.tensor.requires_grad());
     if (gradient.wire.defined()) {
       gradient.wire.zero_();
     } else {
@@ -111,7 +126,8 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
 }
 
 // Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
-// stays if it may. Where the engine casts it stays where it is, if nobody else looks at it there.
+// stays if it may. On a GPU, what nobody else looks at also stays where it is, if the engine casts
+// it or it makes no use of its slot.
 void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
@@ -119,7 +135,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   bool is_shared = false;
   if (!slots_.Holds(index, tensor)) {
     is_shared = HasMemoryOfItsOwn(tensor) && tensor.storage().use_count() > 1;
-    slot = slots_.Take(index, tensor.sizes(), dtype, tensor.device());
+    slot = TakeSlot(index, tensor, tensor.scalar_type() == dtype && CanMove(tensor, false));
   }
   gradient.is_wide = !slot.defined() && IsCastByEngine(tensor) && CanMove(tensor, false);
   if (slot.defined()) {

@@ -103,7 +103,15 @@ at::Tensor EmptyStrided(at::IntArrayRef sizes, at::IntArrayRef /*strides*/,
   return EmptyOn(device.value(), sizes, dtype.value());
 }
 
+at::Tensor EmptyPlain(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> /*layout*/, std::optional<at::Device> device,
+                      std::optional<bool> /*pin_memory*/,
+                      std::optional<at::MemoryFormat> /*format*/) {
+  return EmptyOn(device.value(), sizes, dtype.value());
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("empty.memory_format", &EmptyPlain);
   library.impl("empty_strided", &EmptyStrided);
   library.impl("copy_", &Copy);
   library.impl("zero_", &Zero);

@@ -1,5 +1,6 @@
 // Gradients on a GPU: reduced behind what the streams of backward have written, and in front of
 // what the stream that steps reads; side by side in torch's own memory, and without a host waiting.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include <memory>
@@ -42,11 +43,40 @@ class GpuGradients : public GpuTest {
     }
   }
 
-  // As autograd does: each hook on the stream of its node, and the caller's stream behind all.
-  void Backward() {
-    for (size_t i = parameters_.size(); i-- > 0;) {
+  void MakeGradients() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
       const OnStream on(StreamOf(i));
       parameters_[i].mutable_grad() = cuda_.Make(kGradients[i]);
+    }
+  }
+  // Over those that are there, behind what the caller's stream has done with them.
+  void WriteGradients() {
+    const at::NoGradGuard no_grad;
+    FakeDevice& gpu = cuda_.gpu(0);
+    const Result<EventPointer> before = gpu.Record(cuda_.Current(0));
+    ASSERT_TRUE(before.ok()) << before.status().ToString();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const OnStream on(StreamOf(i));
+      ASSERT_TRUE(gpu.Wait(cuda_.Current(0), **before).ok());
+      parameters_[i].mutable_grad().copy_(cuda_.Make(kGradients[i]));
+    }
+  }
+  std::vector<const void*> Places() const {
+    std::vector<const void*> places;
+    for (const at::Tensor& parameter : parameters_) {
+      places.push_back(parameter.grad().const_data_ptr());
+    }
+    return places;
+  }
+
+  // As autograd does: each hook on the stream of its node, and the caller's stream behind all.
+  void Backward() {
+    MakeGradients();
+    EnqueueAll();
+  }
+  void EnqueueAll() {
+    for (size_t i = parameters_.size(); i-- > 0;) {
+      const OnStream on(StreamOf(i));
       reducer_->OnGradient(i);
     }
     FakeDevice& gpu = cuda_.gpu(0);
@@ -57,6 +87,7 @@ class GpuGradients : public GpuTest {
     }
   }
   // The last to come has another one than those before.
+  static at::Device DeviceAt(int index) { return FakeCuda::DeviceAt(index); }
   const c10::Stream& StreamOf(size_t parameter) const { return backward_[parameter == 0 ? 0 : 1]; }
 
   void ExpectTripled() {
@@ -96,7 +127,7 @@ TEST_P(GpuGradients, LieSideBySideAndStayThere) {
   const auto* const begin = parameters_[2].grad().const_data_ptr<float>();
   EXPECT_EQ(parameters_[1].grad().const_data_ptr<float>(), begin + 1);
   EXPECT_EQ(parameters_[0].grad().const_data_ptr<float>(), begin + 5);
-  EXPECT_EQ(parameters_[0].grad().device(), FakeCuda::DeviceAt(0));
+  EXPECT_EQ(parameters_[0].grad().device(), DeviceAt(0));
   ExpectTripled();
 }
 
@@ -108,6 +139,95 @@ TEST_P(GpuGradients, MayBeReducedWhereAutogradLeftThem) {
   EXPECT_EQ(reducer_->slot_bytes(), 0);
   EXPECT_EQ(reducer_->copied_bytes(), 0);
   ExpectTripled();
+}
+
+// Once to their slots; whoever makes new ones again has them reduced where they lie.
+TEST_P(GpuGradients, GoToTheirSlotsOnlyOnce) {
+  Register();
+  for (int step = 0; step < 4; ++step) {
+    MakeGradients();
+    const std::vector<const void*> places = Places();
+    const int64_t copies = cuda_.gpu(0).counts().copies;
+    EnqueueAll();
+    EXPECT_EQ(cuda_.gpu(0).counts().copies, copies);
+    reducer_->Synchronize();
+    EXPECT_EQ(reducer_->copied_bytes(), 32) << "in the first step";
+    EXPECT_EQ(reducer_->slot_bytes(), step == 0 ? 32 : 0);
+    EXPECT_EQ(Places() == places, step > 0);
+    ExpectTripled();
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+}
+
+TEST_P(GpuGradients, StayInTheirSlotsWhereTheyAreWrittenAnew) {
+  Register();
+  Backward();
+  reducer_->Synchronize();
+  const std::vector<const void*> places = Places();
+  for (int step = 0; step < 3; ++step) {
+    WriteGradients();
+    EnqueueAll();
+    reducer_->Synchronize();
+    EXPECT_EQ(Places(), places);
+    ExpectTripled();
+  }
+  EXPECT_EQ(reducer_->copied_bytes(), 32);
+  EXPECT_EQ(reducer_->slot_bytes(), 32);
+}
+
+// Autograd gives both gradients of a sum one memory, where the one would find the other's result.
+TEST_P(GpuGradients, OfOneMemoryAreReducedOnce) {
+  Register();
+  parameters_.resize(1);
+  parameters_.push_back(cuda_.Make(Floats(3)));
+  parameters_.back().set_requires_grad(true);
+  reducer_->AddParameter(parameters_.back(), "like p1", "", 0);
+  for (const bool is_shared : {false, true, false, true}) {
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad() = cuda_.Make({1, 2, 3});
+    if (is_shared) parameters_[1].mutable_grad().set_(parameters_[0].grad().storage(), 0, {3});
+    reducer_->OnGradient(3);
+    reducer_->OnGradient(0);
+    reducer_->Synchronize();
+    for (at::Tensor& parameter : parameters_) {
+      EXPECT_EQ(cuda_.Read(parameter.grad()), Floats({3, 6, 9}));
+      parameter.mutable_grad().reset();
+    }
+  }
+}
+
+TEST_P(GpuGradients, KeptFromTheirSlotsDoNotChange) {
+  Register();
+  Backward();
+  reducer_->Synchronize();
+  at::Tensor kept = parameters_[1].grad();
+  for (int step = 0; step < 3; ++step) {
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+    Backward();
+    reducer_->Synchronize();
+    EXPECT_EQ(cuda_.Read(kept), Floats({12, 15, 18, 21}));
+    ExpectTripled();
+  }
+}
+
+TEST_P(GpuGradients, LeaveTheirMemoryWithTheLastSlot) {
+  std::vector<GradientSlots::Extent> extents;
+  for (size_t index = 0; index < 2; ++index) {
+    extents.push_back(
+        {.index = index, .device = DeviceAt(0), .dtype = at::kFloat, .element_count = 4});
+  }
+  Register();
+  GradientSlots slots;
+  slots.Add(extents);
+  at::Tensor kept = slots.Take(1, {4}, at::kFloat, DeviceAt(0));
+  slots.GiveUp(0);
+  EXPECT_EQ(slots.bytes(), 16);
+  EXPECT_FALSE(slots.Take(0, {4}, at::kFloat, DeviceAt(0)).defined());
+  slots.GiveUp(1);
+  slots.GiveUp(1);
+  EXPECT_EQ(slots.bytes(), 0);
+  EXPECT_EQ(slots.GpuMemory().size(), 1);
+  kept.reset();
+  EXPECT_EQ(slots.GpuMemory().size(), 0);
 }
 
 // The engine casts them, and reads and writes them where they lie.
@@ -164,11 +284,11 @@ TEST_P(GpuGradients, AreNotEnqueuedWhereTheStepIsCaptured) {
 
 TEST_P(GpuGradients, TakeNoSlotWhereTheModelHasBeen) {
   const GradientSlots::Extent extent{
-      .index = 0, .device = FakeCuda::DeviceAt(0), .dtype = at::kFloat, .element_count = 4};
+      .index = 0, .device = DeviceAt(0), .dtype = at::kFloat, .element_count = 4};
   Register();
   GradientSlots slots;
   slots.Add({&extent, 1});
-  EXPECT_TRUE(slots.Take(0, {4}, at::kFloat, FakeCuda::DeviceAt(0)).defined());
+  EXPECT_TRUE(slots.Take(0, {4}, at::kFloat, DeviceAt(0)).defined());
   EXPECT_FALSE(slots.Take(0, {4}, at::kFloat, at::kCPU).defined());
 }
 
