@@ -49,17 +49,18 @@ bool GradientReducer::IsCastByEngine(const at::Tensor& tensor) const {
 }
 
 // On a GPU once, for what may do without: who comes again without it makes new gradients in every
-// step. A copy to the slot would be a launch for each of them; packing takes one for all.
+// step. A copy to the slot would be a launch for each of them; packing takes one for all. Whoever
+// then cannot do without after all gets other memory.
 at::Tensor GradientReducer::TakeSlot(size_t index, const at::Tensor& shaped, bool may_do_without) {
-  bool& had_slot = parameters_[index].had_slot;
-  if (had_slot && may_do_without && shaped.is_cuda()) {
+  const at::ScalarType dtype = WireDtype(shaped.scalar_type());
+  const bool had_one = shaped.is_cuda() && parameters_[index].had_slot;
+  if (had_one && may_do_without) {
     slots_.GiveUp(index);
     return {};
   }
-  at::Tensor slot =
-      slots_.Take(index, shaped.sizes(), WireDtype(shaped.scalar_type()), shaped.device());
-  had_slot = had_slot || slot.defined();
-  return slot;
+  at::Tensor slot = slots_.Take(index, shaped.sizes(), dtype, shaped.device());
+  if (slot.defined()) parameters_[index].had_slot = true;
+  return slot.defined() || !had_one ? slot : EmptyOn(shaped.device(), shaped.sizes(), dtype);
 }
 
 void GradientReducer::MakeZeros(const Parameter& parameter, InFlightGradient& gradient) {

@@ -175,24 +175,33 @@ TEST_P(GpuGradients, StayInTheirSlotsWhereTheyAreWrittenAnew) {
   EXPECT_EQ(reducer_->slot_bytes(), 32);
 }
 
-// Autograd gives both gradients of a sum one memory, where the one would find the other's result.
+// Autograd gives both gradients of a sum one memory, and those of a cat parts of one: where the one
+// lies it would find the other's result. Nor does what the caller gave to backward change.
 TEST_P(GpuGradients, OfOneMemoryAreReducedOnce) {
   Register();
   parameters_.resize(1);
   parameters_.push_back(cuda_.Make(Floats(3)));
   parameters_.back().set_requires_grad(true);
   reducer_->AddParameter(parameters_.back(), "like p1", "", 0);
-  for (const bool is_shared : {false, true, false, true}) {
-    for (at::Tensor& parameter : parameters_) parameter.mutable_grad() = cuda_.Make({1, 2, 3});
-    if (is_shared) parameters_[1].mutable_grad().set_(parameters_[0].grad().storage(), 0, {3});
+  at::Tensor whole = cuda_.Make({1, 2, 3});
+  at::Tensor longer = cuda_.Make({1, 2, 3, 4});
+  for (const at::Tensor& given : {at::Tensor(), whole, longer, at::Tensor(), whole, longer}) {
+    for (at::Tensor& parameter : parameters_) {
+      parameter.mutable_grad() = cuda_.Make({1, 2, 3});
+      if (given.defined()) parameter.mutable_grad().set_(given.storage(), 0, {3});
+    }
+    const int64_t copied = reducer_->copied_bytes();
     reducer_->OnGradient(3);
     reducer_->OnGradient(0);
     reducer_->Synchronize();
+    EXPECT_EQ(reducer_->copied_bytes() - copied, given.defined() || copied == 0 ? 24 : 0);
     for (at::Tensor& parameter : parameters_) {
       EXPECT_EQ(cuda_.Read(parameter.grad()), Floats({3, 6, 9}));
       parameter.mutable_grad().reset();
     }
   }
+  EXPECT_EQ(cuda_.Read(whole), Floats({1, 2, 3}));
+  EXPECT_EQ(cuda_.Read(longer), Floats({1, 2, 3, 4}));
 }
 
 TEST_P(GpuGradients, KeptFromTheirSlotsDoNotChange) {
@@ -228,6 +237,35 @@ TEST_P(GpuGradients, LeaveTheirMemoryWithTheLastSlot) {
   EXPECT_EQ(slots.GpuMemory().size(), 1);
   kept.reset();
   EXPECT_EQ(slots.GpuMemory().size(), 0);
+}
+
+// Not before whoever waited for them last has read them, on whatever stream.
+TEST_P(GpuGradients, LeaveTheirMemoryBehindWhoeverWaitedForThem) {
+  Register();
+  Backward();
+  reducer_->Synchronize();
+  FakeDevice& gpu = cuda_.gpu(0);
+  const Result<EventPointer> first = gpu.Record(cuda_.Current(0));
+  {
+    const OnStream other(cuda_.NewStream(0));
+    ASSERT_TRUE(first.ok() && gpu.Wait(cuda_.Current(0), **first).ok());
+    WriteGradients();
+    EnqueueAll();
+    reducer_->Synchronize();
+    std::vector<MemoryRange> read;
+    for (const at::Tensor& parameter : parameters_) {
+      const at::Tensor& gradient = parameter.grad();
+      read.push_back({gradient.const_data_ptr(), static_cast<int64_t>(gradient.nbytes())});
+    }
+    const Operation step{.name = "the optimizer", .reads = read, .writes = {}, .work = [] {}};
+    EXPECT_TRUE(gpu.Enqueue(cuda_.Current(0), step).ok());
+  }
+  for (int i = 0; i < 2; ++i) {
+    Backward();
+    reducer_->Synchronize();
+  }
+  EXPECT_EQ(reducer_->slot_bytes(), 0);
+  ExpectTripled();
 }
 
 // The engine casts them, and reads and writes them where they lie.

@@ -136,6 +136,7 @@ class ForkedRanks {
 
   Result<std::vector<Blob>> Exchange(int rank, int size, const Blob& mine) {
     auto& own = board_->blobs[rank];
+    MYDIST_CHECK(mine.size() <= own.data.size());
     own.bytes = mine.size();
     std::copy(mine.begin(), mine.end(), own.data.begin());
     pthread_barrier_wait(&board_->barrier);
