@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mydist as md
+from mydist import _C
 
 STEPS = 6
 
@@ -42,6 +43,11 @@ def plain_losses(device: torch.device) -> list[float]:
     return losses_of(torch.optim.SGD(model.parameters(), lr=0.1), model, slice(None))
 
 
+def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:
+    assert weight.grad is not None
+    return weight.grad
+
+
 class RowModel(torch.nn.Module):
     """Looks rows up in a table, by the signs of its inputs."""
 
@@ -67,6 +73,29 @@ def test_a_rank_alone_trains_sparse_gradients_as_plain_torch_dense_ones(job: tor
     expected = losses_of(torch.optim.Adam(plain.parameters(), lr=0.1), plain, slice(None))
     assert losses_of(optimizer, model, slice(None)) == pytest.approx(expected, rel=1e-5)
     assert model.table.weight.grad is not None and model.table.weight.grad.device == job
+
+
+def test_new_gradients_are_copied_in_the_first_step_only(job: torch.device) -> None:
+    """Later they are reduced where autograd put them: a rank alone triples each, once."""
+    model, plain = make_model(job), make_model(job)
+    reducer = _C.GradientReducer(int(md.Sum), 3.0, 1.0, 0, 1, 0)
+    for name, weight in model.named_parameters():
+        reducer.add_parameter(weight, name, "", 0)
+    size = sum(weight.nbytes for weight in model.parameters())
+    for step in range(STEPS):
+        inputs, targets = batch_of(step, job)
+        for one in (model, plain):
+            one.zero_grad(set_to_none=True)
+            torch.nn.functional.mse_loss(one(inputs), targets).backward()
+        places = [gradient_of(weight).data_ptr() for weight in model.parameters()]
+        reducer.synchronize()
+        assert (reducer.copied_bytes(), reducer.slot_bytes()) == (size, 0 if step else size)
+        for weight, place, other in zip(
+            model.parameters(), places, plain.parameters(), strict=True
+        ):
+            assert (gradient_of(weight).data_ptr() == place) == (step > 0)
+            torch.testing.assert_close(gradient_of(weight), 3 * gradient_of(other))
+    reducer.remove()
 
 
 def train_on_two_ranks(device: str, buffer_views: bool) -> tuple[list[float], list[torch.Tensor]]:
