@@ -135,7 +135,9 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor slot;
   bool is_shared = false;
   if (!slots_.Holds(index, tensor)) {
-    is_shared = HasMemoryOfItsOwn(tensor) && tensor.storage().use_count() > 1;
+    // What the user has laid into a larger piece of memory, next to others, is his to share out.
+    const bool is_autograds = gradient.is_fresh || HasMemoryOfItsOwn(tensor);
+    is_shared = is_autograds && tensor.storage().use_count() > 1;
     slot = TakeSlot(index, tensor, tensor.scalar_type() == dtype && CanMove(tensor, false));
   }
   gradient.is_wide = !slot.defined() && IsCastByEngine(tensor) && CanMove(tensor, false);
