@@ -1,8 +1,8 @@
 """python -m benchmarks: measures every target and says which are met.
 
-Writes everything to build/bench/targets.json; `--markdown` turns that file into the table of
-docs/performance.md. The machine should have nothing else to do meanwhile. The last line names what
-was not measured.
+Writes everything to build/bench/targets.json, with `--gpu` to gpu.json beside it; `--markdown`
+turns that file into the table of docs/performance.md. The machine should have nothing else to do
+meanwhile. The last line names what was not measured.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
+import mydist as md
 from mydist.bench.results import format_table
 
 from .results import Cores, Results, format_cores, format_figures
@@ -38,14 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     What needs a GPU may be missing for a reason, which the table gives; only a failure counts.
     """
-    options = _parser().parse_args(arguments)
-    if options.markdown:
-        print(_markdown(options.json))
-        return 0
+    parser = _parser()
+    options = parser.parse_args(arguments)
     targets = GPU_TARGETS if options.gpu else TARGETS
+    rows = {target.row for target in targets}
+    if unknown := set(options.only or rows) - rows:
+        found = f"no {','.join(sorted(unknown, key=_order))} {'with' if options.gpu else 'without'}"
+        parser.error(f"{found} --gpu, but {','.join(sorted(rows, key=_order))}")
+    path = options.json or ROOT / "build/bench" / ("gpu.json" if options.gpu else "targets.json")
+    if options.markdown:
+        print(_markdown(path))
+        return 0
     chosen = [target for target in targets if not options.only or target.row in options.only]
     setting = Setting(
-        options.core, options.json.parent.resolve(), options.smoke, device=options.gpu or "cuda"
+        options.core, path.parent.resolve(), options.smoke, device=options.gpu or "cuda"
     )
     setting.folder.mkdir(parents=True, exist_ok=True)
     results, failed = _measure(chosen, setting, options.minutes)
@@ -60,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("IN HOST MEMORY: this shows that the jobs run, and tells nothing about a GPU")
     print(format_text(verdicts))
     document = {
-        "machine": describe_machine(),
+        "machine": describe_machine(options.gpu == "cuda"),
         "commit": _commit(),
         "smoke": options.smoke,
         "device": options.gpu or "cpu",
@@ -70,16 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "reasons": results.reasons,
         "cores": [asdict(entry) for entry in results.cores],
     }
-    options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"all figures: {options.json}")
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(f"all figures: {path}")
     missing = [] if options.smoke or options.gpu else not_measured(verdicts)
     if missing:
         print(f"NOT MEASURED, {len(missing)} of {len(verdicts)}: {'; '.join(missing)}")
     return 1 if failed or missing else 0
 
 
-def _order(row: str) -> tuple[str, int]:
-    return row[0], int(row[1:])
+def _order(row: str) -> tuple[str, int, str]:
+    number = row[1:]
+    return row[:1], int(number) if number.isdecimal() else 0, row
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes", type=float, help="what is not measured by then is left out [no limit]"
     )
-    parser.add_argument("--json", type=Path, default=ROOT / "build/bench/targets.json")
+    parser.add_argument(
+        "--json", type=Path, help="[build/bench/targets.json; with --gpu, build/bench/gpu.json]"
+    )
     parser.add_argument(
         "--core",
         type=Path,
@@ -137,8 +149,8 @@ def _measure(
     return results, failed
 
 
-def describe_machine() -> str:
-    """Processor, cores that may be used, kernel."""
+def describe_machine(with_gpu: bool = False) -> str:
+    """Processor, cores that may be used, kernel; and the GPU that torch takes, if it has one."""
     model = platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -147,7 +159,11 @@ def describe_machine() -> str:
                 break
     except OSError:
         pass
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
+    text = f"{model}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
+    if not with_gpu or not torch.cuda.is_available():
+        return text
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {md.nccl_built()}"
+    return f"{text}; {torch.cuda.get_device_name()}, {versions}"
 
 
 def _commit() -> str:

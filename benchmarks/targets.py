@@ -181,6 +181,9 @@ def _training() -> Iterable[Target]:
 TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_training())
 
 
+_NOT_SHARED = "two ranks did not come to share the GPU over NCCL"
+
+
 def _one_gpu() -> Iterable[Target]:
     what = "staged allreduce, of its slowest stage's rate"
     yield _figure("G4", GPU_STAGING, "percent", what, ">=", 70, "%")
@@ -197,7 +200,7 @@ def _one_gpu() -> Iterable[Target]:
             ("waits", "waits of the host", "==", 0, ""),
         ):
             per = _figure("G6", suite, name, f"{what} per bucket, {ranks}", relation, target, unit)
-            yield replace(per, missing="two ranks did not come to share the GPU over NCCL")
+            yield per if suite == GPU_BUCKET else replace(per, missing=_NOT_SHARED)
 
 
 GPU_TARGETS: tuple[Target, ...] = tuple(_one_gpu())

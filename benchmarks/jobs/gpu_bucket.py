@@ -5,10 +5,11 @@
 
 A bucket is 32 tensors that do not lie one after the other, averaged in place: one call of the
 binding, whose caller drives the engine. Its host time is that of the call, which waits for no GPU;
-with two ranks it has in it the wait for the other one. Once more under torch's profiler it is
-counted what was put on the GPU (kernels, copies, fills), and how often a thread waited for it by a
-call of the driver; a call made while the GPU is busy for long shows waits of any other kind. Two
-ranks share the GPU, and reduce over NCCL, or there are no figures.
+with two ranks it has in it the wait for the other one, and the schedule is frozen. Once more under
+torch's profiler it is counted what was put on the GPU (kernels, copies, fills), and how often a
+thread waited for it by a call of the driver; the barriers are left out then, so the schedule thaws,
+which changes neither. A call made while the GPU is busy for long shows waits of any other kind. The
+rank with the most counts. Two ranks share the GPU, and reduce over NCCL, or there are no figures.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _MARK = "mydist.bucket"
 _FIRST_NCCL_TO_SHARE = 23003
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
+_LONG_CYCLES = 2_000_000_000  # Of the GPU: about a second.
 _WAIT = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^cu(da)?Memcpy(?!.*Async)")
 
 
@@ -111,18 +113,28 @@ def profile_buckets(bucket: Bucket, count: int, device: torch.device) -> dict[st
         return count_work(json.loads(path.read_text(encoding="utf-8")), count, on_gpu)
 
 
-def has_waited(bucket: Bucket, device: torch.device) -> bool:
-    """Whether a call returns only when the GPU is through with what was there before."""
+def has_waited(bucket: Bucket, ranks: Mydist, device: torch.device) -> bool:
+    """Whether a call returns only when the GPU is through with what it had before. Collective."""
     if device.type != "cuda":
         return False
     cuda: Any = torch.cuda  # Which of its functions have types depends on torch's version.
     before = cuda.Event()
-    cuda._sleep(400_000_000)  # Cycles of the GPU: about a fifth of a second.
+    cuda._sleep(1)  # What is launched for the first time may wait until it is loaded.
+    synchronize(device)
+    cuda._sleep(_LONG_CYCLES)
     before.record()
+    ranks.barrier()  # Every rank's GPU is busy; on the host nobody is late.
     bucket.run()
     waited = bool(before.query())
     synchronize(device)
     return waited
+
+
+def most_of_any_rank(counts: Mapping[str, float]) -> dict[str, float]:
+    """Each count as on the rank that has most of it. Collective."""
+    mine = torch.tensor([counts[name] for name in sorted(counts)], dtype=torch.float64)
+    most = md.allreduce(mine, op=md.Max, name="bucket.counts").tolist()
+    return dict(zip(sorted(counts), most, strict=True))
 
 
 def measure(arguments: JobArguments) -> dict[str, float]:
@@ -151,10 +163,10 @@ def measure(arguments: JobArguments) -> dict[str, float]:
         return {}
     figures = times("host", share(watch.measured))
     before, count = md.stats()["batches"], arguments.pick(20, 2)
-    figures |= profile_buckets(bucket, count, device)
-    figures["batches"] = (md.stats()["batches"] - before) / count
-    figures["waits"] += has_waited(bucket, device)
-    return figures
+    counts = profile_buckets(bucket, count, device)
+    counts["batches"] = (md.stats()["batches"] - before) / count
+    counts["waits"] += has_waited(bucket, ranks, device)
+    return figures | most_of_any_rank(counts)
 
 
 def let_ranks_share_the_gpu(rank: str, version: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,9 @@ from mydist.bench.results import Measured, median
 
 # Switching the timeline thaws the schedule and starts a thread, after which steps are longer for
 # 0.2 s even if nothing is recorded.
-_LEAST_WARM_UPS = 100
+_LEAST_WARM_UPS, _LEAST_WARM_UP_S = 100, 0.3
 _MOST_WARM_UPS = 300
+_AGREE_EVERY = 25  # Steps.
 
 
 class Trainee:
@@ -60,19 +62,27 @@ class Trainee:
 
     def turn(self, ways: Sequence[Callable[[], torch.Tensor]], count: int) -> list[Measured]:
         """The times of so many steps made in each of these ways, after some that warm up."""
-        warm_ups = 0
-        while warm_ups < _LEAST_WARM_UPS or (
-            warm_ups < _MOST_WARM_UPS and not self._ranks.is_settled()
-        ):
-            self._ranks.barrier()
-            self.step()
-            warm_ups += 1
+        self._warm_up()
         watches = [Stopwatch() for _ in ways]
         for _ in range(count):
             for way, watch in zip(ways, watches, strict=True):
                 self._ranks.barrier()
                 watch.time(way)
         return [share(watch.measured) for watch in watches]
+
+    def _warm_up(self) -> None:
+        started, lasted, steps = time.perf_counter(), 0.0, 0
+        while (
+            steps < _LEAST_WARM_UPS
+            or lasted < _LEAST_WARM_UP_S
+            or (steps < _MOST_WARM_UPS and not self._ranks.is_settled())
+        ):
+            self._ranks.barrier()
+            self.step()
+            steps += 1
+            if steps % _AGREE_EVERY == 0:  # All ranks go on, or none.
+                mine = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+                lasted = md.allreduce(mine, op=md.Max, name="bench.lasted").item()
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:

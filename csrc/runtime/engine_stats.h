@@ -26,7 +26,8 @@ struct EngineStats {
   int64_t inter_host_messages_sent = 0;
   int64_t inter_host_bytes_sent = 0;
   int64_t pack_bytes = 0;  // Of them, those that an allreduce copied into the fusion buffer.
-  // The most chunks of a tensor on a GPU that were on their way through host memory at once.
+  // Chunks of a tensor on a GPU whose copies to the host had been ordered before the first of them
+  // was exchanged, at most.
   int64_t most_staged_chunks = 0;
 };
 

@@ -88,7 +88,7 @@ class Executor {
 
   // Bytes that allreduces have copied into the fusion buffer so far.
   int64_t pack_bytes() const { return pack_bytes_; }
-  // Chunks of a tensor that were on their way from a GPU through host memory at once, at most.
+  // See EngineStats.
   int64_t most_staged_chunks() const { return devices_.MostStagedChunks(); }
 
  private:

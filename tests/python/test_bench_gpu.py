@@ -76,9 +76,38 @@ def test_the_slowest_stage_is_what_the_whole_is_compared_with() -> None:
     from benchmarks.jobs.gpu_staging import judge
 
     times = {"fetch_us": 2000.0, "network_us": 8000.0, "deliver_us": 1000.0, "staged_us": 10000.0}
-    found = judge(times)
+    found = judge(times, 2)
     assert found["percent"] == 80
     assert found["network_gbs"] == pytest.approx((64 << 20) / 8000e-6 / 1e9)
+
+
+def test_one_host_has_no_slowest_stage_between_hosts() -> None:
+    from benchmarks.jobs.gpu_staging import judge
+
+    times = {f"{stage}_us": 1000.0 for stage in ("fetch", "network", "deliver", "staged")}
+    assert "percent" not in judge(times, 1)
+    assert judge(times, 1)["staged_gbs"] == judge(times, 2)["staged_gbs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "G5"], "no G5 without --gpu, but A1,A2,"),
+        (["--gpu", "--only", "G4,A1"], "no A1 with --gpu, but G4,G5,G6"),
+        (["--gpu", "--only", "G"], "no G with --gpu"),
+    ],
+)
+def test_a_row_that_is_not_in_the_table_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.__main__ import main
+
+    path = tmp_path / "figures.json"
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--json", str(path)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not path.exists()
 
 
 def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> None:
