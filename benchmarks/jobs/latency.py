@@ -3,7 +3,9 @@
     mydistrun -np 2 python -m benchmarks.jobs.latency FILE
 
 First with the caller waiting, then through the engine's thread: the caller only polls. Not by
-turns, for each is to be a program that does one thing, whose schedule comes to rest.
+turns, for each is to be a program that does one thing, whose schedule comes to rest. A rank is
+pinned as a whole: the scheduler leaves a thread that it wakes where it was last, which may as well
+be the core of another rank.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 
 import mydist as md
 from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
-from mydist.bench.contest import Stopwatch, pin_to_core, share
+from mydist.bench.contest import Stopwatch, share, take_core
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured
 
@@ -60,8 +62,8 @@ def measure(arguments: JobArguments) -> dict[str, float]:
 def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
+    take_core(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     md.init()
-    pin_to_core(one_host=True)
     write_figures(arguments, measure(arguments))
     md.shutdown()
 

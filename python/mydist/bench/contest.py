@@ -178,7 +178,14 @@ def pin_to_core(one_host: bool) -> None:
 
     Threads that were started before go where there is room. `one_host`: whatever mydist was told.
     """
-    index, count = (md.rank(), md.size()) if one_host else (md.local_rank(), md.local_size())
+    take_core(*((md.rank(), md.size()) if one_host else (md.local_rank(), md.local_size())))
+
+
+def take_core(index: int, count: int) -> None:
+    """Restricts the calling thread, and those it starts from now on, to core `index` of `count`.
+
+    Does nothing where there are fewer cores.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if count <= len(cores):
         os.sched_setaffinity(0, {cores[index]})
