@@ -142,15 +142,15 @@ TimePoint Engine::NextDeadline() {
                    executor_.NextCheck()});
 }
 
-void Engine::Drain() {
+void Engine::Drain(TimePoint now) {
   unhurried_bytes_.store(0);  // Before the queue: what comes in between is counted again.
   for (Mail& mail : queue_.Drain()) {
     ++drained_count_;
-    std::visit([this](auto& what) { Obey(std::move(what)); }, mail);
+    std::visit([&](auto& what) { Obey(std::move(what), now); }, mail);
   }
 }
 
-void Engine::Obey(Tensors tensors) {
+void Engine::Obey(Tensors tensors, TimePoint now) {
   std::vector<Request> requests;
   requests.reserve(tensors.submissions.size());
   for (Submission& submission : tensors.submissions) {
@@ -161,29 +161,29 @@ void Engine::Obey(Tensors tensors) {
     }
     pending_.Add({std::move(submission), tensors.handle});
   }
-  const Status announced = coordinator_.Announce(std::move(requests), Now());
+  const Status announced = coordinator_.Announce(std::move(requests), now);
   if (announced.ok()) return;
   for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
 }
 
-void Engine::Obey(Depart) {
-  departure_deadline_ = Now() + config_.shutdown_drain;
+void Engine::Obey(Depart, TimePoint now) {
+  departure_deadline_ = now + config_.shutdown_drain;
   // Before the departure, so that rank 0 has every event when all have departed.
   relay_.Stop();
   relay_.Finish();
-  if (Status status = coordinator_.Depart("shutdown", Now()); !status.ok()) {
+  if (Status status = coordinator_.Depart("shutdown", now); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
 }
 
-void Engine::Obey(JoinCommand command) {
+void Engine::Obey(JoinCommand command, TimePoint) {
   if (const Status joined = coordinator_.Join(); !joined.ok()) {
     return handles_->Complete(command.handle, JoinCommand::key(), joined);
   }
   join_ = std::move(command);
 }
 
-void Engine::Obey(TimelineSwitch command) {
+void Engine::Obey(TimelineSwitch command, TimePoint) {
   timeline_switches_.push_back(command.handle);
   // Without a file there is nothing to start; the log has said so.
   if (command.start && !relay_.Open(command.path)) {
@@ -199,9 +199,8 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
   }
 }
 
-Status Engine::Exchange() {
+Status Engine::Exchange(TimePoint now) {
   const Status status = coordinator_.Exchange();
-  const TimePoint now = Now();
   coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
   if (now >= departure_deadline_ && !finished_) {
@@ -213,11 +212,11 @@ Status Engine::Exchange() {
   return status.ok() ? executor_.CheckDevices(now) : status;
 }
 
-Result<std::vector<Response>> Engine::Negotiate() {
+Result<std::vector<Response>> Engine::Negotiate(TimePoint now) {
   if (timeline_.mark_cycles()) {
     timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
   }
-  MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(Now()));
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(now));
   negotiated_count_ += static_cast<int64_t>(responses.size());
   for (const Response& response : responses) {
     if (response.kind != ResponseKind::kReady || !timeline_.enabled()) continue;

@@ -172,18 +172,19 @@ class MYDIST_EXPORT Engine {
   int64_t Progress() const;
   // When a cycle is due even if nothing is submitted and no message comes.
   TimePoint NextDeadline() MYDIST_REQUIRES(role_);
-  void Drain();
-  Status Exchange();
-  Result<std::vector<Response>> Negotiate();
+  // `now`: when the cycle began; reading the clock costs as much as a step of it.
+  void Drain(TimePoint now);
+  Status Exchange(TimePoint now);
+  Result<std::vector<Response>> Negotiate(TimePoint now);
   std::vector<Group> Plan(const std::vector<Response>& responses) const;
   std::string TextOfExecuting() const;
   Status Execute(const Group& group);
   void Complete(const std::vector<Response>& responses);
 
-  void Obey(Tensors tensors);
-  void Obey(Depart command);
-  void Obey(JoinCommand command);
-  void Obey(TimelineSwitch command);
+  void Obey(Tensors tensors, TimePoint now);
+  void Obey(Depart command, TimePoint now);
+  void Obey(JoinCommand command, TimePoint now);
+  void Obey(TimelineSwitch command, TimePoint now);
   Status SwitchTimeline(TimelineSwitch command);
   void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);

@@ -58,11 +58,12 @@ void Engine::RunCycle() {
 }
 
 Result<bool> Engine::RunSteps() {
-  Drain();
-  MYDIST_RETURN_IF_ERROR(Exchange());
+  const TimePoint now = Now();
+  Drain(now);
+  MYDIST_RETURN_IF_ERROR(Exchange(now));
   // One who looks again and again comes here for nothing most of the time.
-  if (coordinator_.NextDeadline() > Now()) return !finished_;
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate());
+  if (coordinator_.NextDeadline() > now) return !finished_;
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate(now));
   const std::vector<Group> groups = Plan(responses);
   for (const Group& group : groups) MYDIST_RETURN_IF_ERROR(Execute(group));
   Complete(responses);
@@ -124,7 +125,7 @@ void Engine::EndDrive(bool is_over) {
   const bool is_one_of_many = is_series_ || now < drive_end_ + policy_.linger;
   drive_end_ = now;
   const bool expects_more = is_over && is_one_of_many && !HasInFlight();
-  if (has_seat_) return seat_.Leave(expects_more ? now + policy_.linger : TimePoint::min());
+  if (has_seat_) return seat_.Leave(expects_more ? now + policy_.linger : now, now);
   lingers_ = expects_more;
   if (!lingers_) coordinator_.Attend(false);
 }

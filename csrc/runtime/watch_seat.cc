@@ -72,11 +72,11 @@ void WatchSeat::Take() {
   while (is_thread_seated_) left_.Wait(mutex_);
 }
 
-void WatchSeat::Leave(TimePoint until) {
+void WatchSeat::Leave(TimePoint until, TimePoint now) {
   MutexLock lock(mutex_);
   is_driven_ = false;
   until_ = until;
-  if (sleeps_long_ || until <= Now()) turned_.NotifyOne();
+  if (sleeps_long_ || until <= now) turned_.NotifyOne();
 }
 
 void WatchSeat::Wake() {

@@ -31,9 +31,9 @@ class WatchSeat {
   void Take() MYDIST_EXCLUDES(mutex_);
   // As ControlPlane::Await.
   void SleepDriving(TimePoint deadline) { coordinator_->Await(deadline); }
-  // The engine's thread comes back at `until` (in the past: at once) unless the seat is taken
+  // The engine's thread comes back at `until` (not after `now`: at once) unless the seat is taken
   // again.
-  void Leave(TimePoint until) MYDIST_EXCLUDES(mutex_);
+  void Leave(TimePoint until, TimePoint now) MYDIST_EXCLUDES(mutex_);
 
   // Makes somebody look after the engine: who sits there or, when nobody does, its thread.
   void Wake() MYDIST_EXCLUDES(mutex_);

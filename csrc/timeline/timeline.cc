@@ -70,6 +70,7 @@ std::vector<TimelineEvent> Timeline::Drain() {
 }
 
 std::optional<TimePoint> Timeline::NextFlush() {
+  if (!enabled()) return std::nullopt;
   MutexLock lock(mutex_);
   if (events_.empty()) return std::nullopt;
   if (events_.size() >= capacity_ - capacity_ / 2) return oldest_;

@@ -46,7 +46,8 @@ class MYDIST_EXPORT Timeline {
   std::vector<TimelineEvent> Drain() MYDIST_EXCLUDES(mutex_);
 
   // When Drain should be called next: kFlushInterval after the oldest undrained event, at once
-  // when half full, nothing when there is nothing to drain (an idle job does not wake up for it).
+  // when half full, nothing when there is nothing to drain (an idle job does not wake up for it)
+  // or recording has stopped: who stops it drains.
   std::optional<TimePoint> NextFlush() MYDIST_EXCLUDES(mutex_);
 
   // Events dropped since Start because nobody drained in time.

@@ -14,7 +14,7 @@ class WatchSeatTest : public ::testing::Test {
  protected:
   ~WatchSeatTest() override {
     is_over_ = true;
-    seat_.Leave(TimePoint::min());
+    seat_.Leave(TimePoint::min(), Now());
     while (thread_.joinable() && !has_ended_) seat_.Wake();
     if (thread_.joinable()) thread_.join();
   }
@@ -71,11 +71,11 @@ TEST_F(WatchSeatTest, TheThreadStaysAwayWhileTheSeatIsKeptAndComesWhenCalled) {
   StartThread();
   for (int i = 0; i < 100; ++i) {
     seat_.Take();
-    seat_.Leave(Now() + kLong);
+    seat_.Leave(Now() + kLong, Now());
     const int64_t wakeups = seat_.wakeups();
     for (int drive = 0; drive < 10; ++drive) {
       ASSERT_TRUE(seat_.TakeAgain());
-      seat_.Leave(Now() + kLong);
+      seat_.Leave(Now() + kLong, Now());
     }
     ASSERT_LE(seat_.wakeups(), wakeups + 1) << "of the drive before";
     const int64_t looks = looks_;
@@ -88,11 +88,11 @@ TEST_F(WatchSeatTest, ASeatLeftForGoodIsTheThreadsAgain) {
   StartThread();
   for (int i = 0; i < 100; ++i) {
     seat_.Take();
-    seat_.Leave(TimePoint::min());
+    seat_.Leave(TimePoint::min(), Now());
     const TimePoint limit = Now() + std::chrono::seconds(30);
     while (seat_.TakeAgain()) {
       ASSERT_LT(Now(), limit);
-      seat_.Leave(TimePoint::min());
+      seat_.Leave(TimePoint::min(), Now());
     }
     const int64_t looks = looks_;
     seat_.Wake();
@@ -103,12 +103,13 @@ TEST_F(WatchSeatTest, ASeatLeftForGoodIsTheThreadsAgain) {
 TEST_F(WatchSeatTest, AKeptSeatGoesBackWhenItsTimeIsUp) {
   StartThread();
   seat_.Take();
-  seat_.Leave(Now() + std::chrono::milliseconds(1));
+  seat_.Leave(Now() + std::chrono::milliseconds(1), Now());
   const TimePoint limit = Now() + std::chrono::seconds(30);
   while (seat_.TakeAgain()) {
     ASSERT_LT(Now(), limit);
     // No later than before: nobody keeps it.
-    seat_.Leave(Now());
+    const TimePoint now = Now();
+    seat_.Leave(now, now);
   }
 }
 
@@ -125,7 +126,7 @@ TEST(WatchSeat, TheThreadSleepsThroughALongDrive) {
   seat.SleepDriving(Now() + std::chrono::milliseconds(50));
   EXPECT_LE(seat.wakeups() - before, 3);  // It looks twice, and may just have come from Await.
   is_over = true;
-  seat.Leave(TimePoint::min());
+  seat.Leave(TimePoint::min(), Now());
   seat.Wake();
   thread.join();
 }
