@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "backends/mpi/eager_pieces.h"
 #include "backends/mpi/goodbye_grace.h"
 #include "backends/transfer_chunks.h"
 
@@ -18,16 +19,6 @@ constexpr Duration kEager = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::microseconds(500);
 // How long what a rank sent before its goodbye may take to arrive.
 constexpr Duration kGoodbyeGrace = std::chrono::milliseconds(500);
-// Over TCP Open MPI sends up to 64 KiB at once, its header included, and asks the receiver before
-// it sends more; a few pieces are there sooner. Longer ones stay whole: other networks ask earlier
-// and then move all at once, and what has not been asked for piles up where a rank is late.
-constexpr int64_t kEagerBytes = (int64_t{64} << 10) - 512;
-constexpr int64_t kMostEagerPieces = 4;
-
-int64_t PieceBytes(int64_t bytes, int64_t limit) {
-  return bytes <= kMostEagerPieces * kEagerBytes ? std::min(kEagerBytes, limit) : limit;
-}
-
 }  // namespace
 
 std::atomic<int64_t> MpiTransport::chunk_bytes{int64_t{1} << 30};

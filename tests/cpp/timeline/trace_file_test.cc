@@ -179,6 +179,33 @@ TEST(TraceFileTest, FullDiskKeepsTheLastValidState) {
   }
 }
 
+// Of one call's records those in the pages that were full are in the file.
+TEST(TraceFileTest, OfABatchThatTheDiskHasNoRoomForTheFirstRecordsStay) {
+  TemporaryFolder folder;
+  auto file = TraceFile::Open(folder / "t.json");
+  ASSERT_TRUE(file.ok());
+  const auto record = [](size_t i) { return "\"" + std::to_string(i) + "\""; };
+  ASSERT_TRUE(file->Append({record(0), record(1)}).ok());
+  TraceRecords batch;
+  for (size_t i = 2; i < 2000; ++i) batch.Add(record(i));  // Four pages.
+  Status status;
+  {
+    FileSizeLimit limit(2 * TraceFile::kPageBytes);
+    status = file->Append(batch);
+  }
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  const size_t kept_count = file->record_count();
+  EXPECT_GT(kept_count, 900U);
+  EXPECT_LT(kept_count, 2000U);
+  ASSERT_TRUE(file->Append({record(kept_count)}).ok());
+  const auto value = ParseJson(ReadFile(folder / "t.json"));
+  ASSERT_TRUE(value.has_value());
+  ASSERT_EQ(value->items.size(), kept_count + 1);
+  for (size_t i = 0; i < value->items.size(); ++i) {
+    ASSERT_EQ(value->items[i].text, std::to_string(i));
+  }
+}
+
 TEST(TraceFileTest, SpacesLeftOverAreCutOffAtTheEnd) {
   TemporaryFolder folder;
   auto file = TraceFile::Open(folder / "t.json");
