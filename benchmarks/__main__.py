@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     targets = GPU_TARGETS if options.gpu else TARGETS
-    rows = {target.row for target in targets}
-    if unknown := set(options.only or rows) - rows:
+    known = {target.row for target in targets}
+    if unknown := set(options.only or known) - known:
         found = f"no {','.join(sorted(unknown, key=_order))} {'with' if options.gpu else 'without'}"
-        parser.error(f"{found} --gpu, but {','.join(sorted(rows, key=_order))}")
+        parser.error(f"{found} --gpu, but {','.join(sorted(known, key=_order))}")
     path = options.json or ROOT / "build/bench" / ("gpu.json" if options.gpu else "targets.json")
     if options.markdown:
         print(_markdown(path))
