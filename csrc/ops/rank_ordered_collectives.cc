@@ -1,23 +1,30 @@
 #include "ops/rank_ordered_collectives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/element.h"
+#include "ops/host_space.h"
 
 namespace mydist {
+
 RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
                                                const RankOrderedLimits& limits,
                                                const HostGroups& groups)
+    : RankOrderedCollectives(transport, limits, std::make_unique<HostSpace>(groups)) {}
+
+RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
+                                               const RankOrderedLimits& limits,
+                                               std::unique_ptr<MemorySpace> space)
     : rank_(transport == nullptr ? 0 : transport->rank()),
       size_(transport == nullptr ? 1 : transport->size()),
       limits_(limits),
       transfers_(transport),
       adasum_(transport),
-      fold_(groups) {}
+      space_(std::move(space)) {}
 
 bool RankOrderedCollectives::Supports(const BatchTraits& traits) const {
-  const Reduction reduction{.dtype = traits.dtype, .op = traits.reduce_op};
-  return traits.device < 0 && (!Reduces(traits.op) || reduction.ValidateFor(traits.op).ok());
+  return space_->Supports(traits);
 }
 
 Status RankOrderedCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
@@ -86,22 +93,32 @@ Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, 
   const int64_t element_bytes = SizeOf(reduction.dtype);
   const Slice own = RoundOf(OwnSlice(), round.limit, round.index);
   const int64_t own_bytes = own.count * element_bytes;
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * room, scratch_.Reserve(own_bytes * (size_ - 1)));
-  sources_.clear();
+  const int64_t stride = RankFold::Stride(own_bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, space_->ReserveContributions(stride * (size_ - 1)));
   for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
     const Slice theirs = RoundOf(slices_[static_cast<size_t>(peer)], round.limit, round.index);
-    const uint8_t* contribution = Advance(input, theirs.offset * element_bytes);
-    if (peer == rank_) {
-      sources_.push_back(contribution);
-      continue;
-    }
-    transfers_.Send(peer, contribution, theirs.count * element_bytes);
-    transfers_.Receive(peer, room, own_bytes);
-    sources_.push_back(room);
-    room = Advance(room, own_bytes);
+    transfers_.Send(peer, Advance(input, theirs.offset * element_bytes),
+                    theirs.count * element_bytes);
+    transfers_.Receive(peer, Advance(room, RankFold::Offset(peer, rank_, stride)), own_bytes);
   }
-  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
-  return fold_.Fold(sources_, output, own.count, reduction);
+  MYDIST_RETURN_IF_ERROR(Exchange());
+  return FoldReceived(Advance(input, own.offset * element_bytes), room, output, own.count,
+                      reduction);
+}
+
+// Our contribution and, from `room` on, those of all others.
+Status RankOrderedCollectives::FoldReceived(const uint8_t* own, const uint8_t* room,
+                                            uint8_t* output, int64_t count,
+                                            const Reduction& reduction) {
+  return space_->Fold({.own = own,
+                       .others = room,
+                       .stride = RankFold::Stride(count * SizeOf(reduction.dtype)),
+                       .rank = rank_,
+                       .size = size_,
+                       .output = output,
+                       .count = count,
+                       .reduction = reduction});
 }
 
 // Everybody hands out its slice (slices_) of `data`.
@@ -114,7 +131,7 @@ Status RankOrderedCollectives::GatherSlices(uint8_t* data, int64_t element_bytes
     transfers_.Receive(peer, Advance(data, theirs.offset * element_bytes),
                        theirs.count * element_bytes);
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
@@ -130,7 +147,7 @@ Status RankOrderedCollectives::Reduce(const void* input, void* output, int64_t c
   if (FitsOneShot(count, element_bytes)) {
     if (rank_ == root) return FoldAll(AsBytes(input), AsBytes(output), count, reduction);
     transfers_.Send(root, AsBytes(input), bytes);
-    return transfers_.Exchange();
+    return Exchange();
   }
   SplitEvenly(count, element_bytes);
   const int64_t limit = RoundLimit(element_bytes);
@@ -148,19 +165,14 @@ Status RankOrderedCollectives::Reduce(const void* input, void* output, int64_t c
 Status RankOrderedCollectives::FoldAll(const uint8_t* input, uint8_t* output, int64_t count,
                                        const Reduction& reduction) {
   const int64_t bytes = count * SizeOf(reduction.dtype);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * room, scratch_.Reserve(bytes * (size_ - 1)));
-  sources_.clear();
+  const int64_t stride = RankFold::Stride(bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, space_->ReserveContributions(stride * (size_ - 1)));
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
-      sources_.push_back(input);
-      continue;
-    }
-    transfers_.Receive(peer, room, bytes);
-    sources_.push_back(room);
-    room += bytes;
+    if (peer == rank_) continue;
+    transfers_.Receive(peer, room + RankFold::Offset(peer, rank_, stride), bytes);
   }
-  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
-  return fold_.Fold(sources_, output, count, reduction);
+  MYDIST_RETURN_IF_ERROR(Exchange());
+  return FoldReceived(input, room, output, count, reduction);
 }
 
 // `output` may be `input`: what arrives overwrites only what peers have got from us already.
@@ -174,24 +186,24 @@ Status RankOrderedCollectives::ReduceRoundAtRoot(const uint8_t* input, uint8_t* 
     const Slice theirs = RoundOf(slices_[static_cast<size_t>(peer)], round.limit, round.index);
     transfers_.Receive(peer, output + theirs.offset * element_bytes, theirs.count * element_bytes);
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::ReduceRoundFor(int root, const uint8_t* input, const Round& round,
                                               const Reduction& reduction) {
   const int64_t bytes =
       RoundOf(OwnSlice(), round.limit, round.index).count * SizeOf(reduction.dtype);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_.Reserve(bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const folded, space_->ReserveResult(bytes));
   MYDIST_RETURN_IF_ERROR(FoldRound(input, folded, round, reduction));
   transfers_.Send(root, folded, bytes);
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Allgather(const void* input, void* output,
                                          std::span<const int64_t> byte_counts) {
   SplitByCounts(byte_counts);
   const Slice own = OwnSlice();
-  CopyBytes(Advance(AsBytes(output), own.offset), input, own.count);
+  MYDIST_RETURN_IF_ERROR(space_->Copy(Advance(AsBytes(output), own.offset), input, own.count));
   return GatherSlices(AsBytes(output), 1);
 }
 
@@ -200,16 +212,17 @@ Status RankOrderedCollectives::Gather(const void* input, void* output,
   SplitByCounts(byte_counts);
   if (rank_ != root) {
     transfers_.Send(root, AsBytes(input), OwnSlice().count);
-    return transfers_.Exchange();
+    return Exchange();
   }
-  CopyBytes(Advance(AsBytes(output), OwnSlice().offset), input, OwnSlice().count);
+  MYDIST_RETURN_IF_ERROR(
+      space_->Copy(Advance(AsBytes(output), OwnSlice().offset), input, OwnSlice().count));
   for (int peer = 0; peer < size_; ++peer) {
     const Slice theirs = slices_[static_cast<size_t>(peer)];
     if (peer != rank_) {
       transfers_.Receive(peer, Advance(AsBytes(output), theirs.offset), theirs.count);
     }
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
@@ -217,29 +230,29 @@ Status RankOrderedCollectives::Scatter(const void* input, std::span<const int64_
   const int64_t own_bytes = byte_counts[static_cast<size_t>(rank_)];
   if (rank_ != root) {
     transfers_.Receive(root, AsBytes(output), own_bytes);
-    return transfers_.Exchange();
+    return Exchange();
   }
   const uint8_t* source = AsBytes(input);
   for (int peer = 0; peer < size_; ++peer) {
     const int64_t bytes = byte_counts[static_cast<size_t>(peer)];
     if (peer == rank_) {
-      CopyBytes(output, source, bytes);
+      MYDIST_RETURN_IF_ERROR(space_->Copy(output, source, bytes));
     } else {
       transfers_.Send(peer, source, bytes);
     }
     source = Advance(source, bytes);
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Send(const void* data, int64_t bytes, int peer) {
   transfers_.Send(peer, AsBytes(data), bytes);
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Receive(void* data, int64_t bytes, int peer) {
   transfers_.Receive(peer, AsBytes(data), bytes);
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Broadcast(void* data, int64_t bytes, int root) {
@@ -260,7 +273,7 @@ Status RankOrderedCollectives::BinomialBroadcast(uint8_t* data, int64_t bytes, i
     } else if (place < 2 * distance) {
       transfers_.Receive((rank_ - step + size_) % size_, data, bytes);
     }
-    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
+    MYDIST_RETURN_IF_ERROR(Exchange());
   }
   return Status::Ok();
 }
@@ -273,17 +286,17 @@ Status RankOrderedCollectives::ScatterBroadcast(uint8_t* data, int64_t bytes, in
       const Slice theirs = slices_[static_cast<size_t>(peer)];
       if (peer != root) transfers_.Send(peer, data + theirs.offset, theirs.count);
     }
-    return transfers_.Exchange();
+    return Exchange();
   }
   transfers_.Receive(root, data + OwnSlice().offset, OwnSlice().count);
-  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
+  MYDIST_RETURN_IF_ERROR(Exchange());
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == root) continue;
     const Slice theirs = slices_[static_cast<size_t>(peer)];
     transfers_.Send(peer, data + OwnSlice().offset, OwnSlice().count);
     transfers_.Receive(peer, data + theirs.offset, theirs.count);
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 void RankOrderedCollectives::SplitAmongReceivers(int64_t bytes, int root) {
@@ -302,7 +315,7 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
     const int64_t outgoing = send_bytes[static_cast<size_t>(peer)];
     const int64_t incoming = receive_bytes[static_cast<size_t>(peer)];
     if (peer == rank_) {
-      CopyBytes(target, source, outgoing);
+      MYDIST_RETURN_IF_ERROR(space_->Copy(target, source, outgoing));
     } else {
       transfers_.Send(peer, source, outgoing);
       transfers_.Receive(peer, target, incoming);
@@ -310,7 +323,7 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
     source = Advance(source, outgoing);
     target = Advance(target, incoming);
   }
-  return transfers_.Exchange();
+  return Exchange();
 }
 
 Status RankOrderedCollectives::Reducescatter(const void* input, void* output,
@@ -329,7 +342,7 @@ Status RankOrderedCollectives::Barrier() {
     const int step = static_cast<int>(distance);
     transfers_.Send((rank_ + step) % size_, &token_out, 1);
     transfers_.Receive((rank_ - step + size_) % size_, &token_in, 1);
-    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
+    MYDIST_RETURN_IF_ERROR(Exchange());
   }
   return Status::Ok();
 }

@@ -1,4 +1,5 @@
-// RankOrderedCollectives: all collectives on host memory over any Transport (reduce).
+// RankOrderedCollectives: all collectives over any Transport, on host memory or on that of a GPU
+// which the transport takes (reduce).
 // Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
 // are folded by whoever owns a slice, in rank order or, where it is told of several hosts, host by
 // host: a result is bitwise the same on every rank, over every backend, whichever algorithm was
@@ -7,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,8 +16,7 @@
 #include "base/result.h"
 #include "ops/adasum.h"
 #include "ops/collectives.h"
-#include "ops/fusion_buffer.h"
-#include "ops/host_ordered_fold.h"
+#include "ops/memory_space.h"
 #include "ops/slices.h"
 #include "ops/transfer_batch.h"
 #include "ops/transport.h"
@@ -42,10 +43,13 @@ struct RankOrderedLimits {
 
 class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
  public:
-  // `transport` outlives this object; null for a job of one rank. `groups`: the hosts of its ranks;
-  // not needed unless there are several, one with several ranks.
+  // In host memory. `transport` outlives this object; null for a job of one rank. `groups`: the
+  // hosts of its ranks; not needed unless there are several, one with several ranks.
   explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {},
                                   const HostGroups& groups = {});
+  // In other memory, which `transport` takes: all but AdasumAllreduce, if `space` can.
+  RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits,
+                         std::unique_ptr<MemorySpace> space);
 
   bool Supports(const BatchTraits& traits) const override;
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
@@ -68,8 +72,7 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   Status Barrier() override;
 
   int64_t scratch_capacity_bytes() const {
-    return scratch_.capacity_bytes() + folded_.capacity_bytes() + adasum_.scratch_capacity_bytes() +
-           fold_.scratch_capacity_bytes();
+    return space_->scratch_capacity_bytes() + adasum_.scratch_capacity_bytes();
   }
 
  private:
@@ -86,6 +89,10 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   int64_t RoundLimit(int64_t element_bytes) const;
   bool FitsOneShot(int64_t count, int64_t element_bytes) const;
   Status FoldAll(const uint8_t* input, uint8_t* output, int64_t count, const Reduction& reduction);
+  Status FoldReceived(const uint8_t* own, const uint8_t* room, uint8_t* output, int64_t count,
+                      const Reduction& reduction);
+  // Everything that has been collected.
+  Status Exchange() { return space_->Exchange(transfers_); }
   Status ReduceRoundAtRoot(const uint8_t* input, uint8_t* output, const Round& round,
                            const Reduction& reduction);
   Status ReduceRoundFor(int root, const uint8_t* input, const Round& round,
@@ -103,12 +110,9 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   const RankOrderedLimits limits_;
   TransferBatch transfers_;
   Adasum adasum_;
-  HostOrderedFold fold_;
-  FusionBuffer scratch_;  // What peers contribute.
-  FusionBuffer folded_;   // What we have folded for the root of a Reduce.
-  // Kept between calls for their memory only.
-  std::vector<Slice> slices_;  // Of each rank, in elements, of the call in progress.
-  std::vector<const void*> sources_;
+  const std::unique_ptr<MemorySpace> space_;
+  // Of each rank, in elements, of the call in progress; kept for its memory only.
+  std::vector<Slice> slices_;
 };
 
 }  // namespace mydist

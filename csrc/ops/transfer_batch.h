@@ -24,9 +24,11 @@ class TransferBatch {
     if (bytes > 0) receives_.push_back({peer, data, bytes});
   }
 
+  bool empty() const { return sends_.empty() && receives_.empty(); }
+
   // Performs what has been collected, and forgets it; errors are those of Transport::Exchange.
   Status Exchange() {
-    if (sends_.empty() && receives_.empty()) return Status::Ok();
+    if (empty()) return Status::Ok();
     const Status status = transport_->Exchange(sends_, receives_);
     sends_.clear();
     receives_.clear();
