@@ -77,7 +77,7 @@ TEST_P(IpcOnGpus, HaveTheBitsOfTheHost) {
   Run([](const GpuRank& me) {
     for (const DataType dtype : kAllDataTypes) {
       for (const ReduceOp op : kAllReduceOps) {
-        if (!IpcReduces(op, dtype)) continue;
+        if (!FoldsOnDevice(op, dtype)) continue;
         Reduction reduction = Reduction{.dtype = dtype, .op = op}.Resolved(me.size);
         for (const bool in_two_shots : {false, true}) {
           CheckAllreduceOn(me, reduction, 5003, in_two_shots, 0);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "ops/cuda/rank_fold.h"
 
 namespace mydist::cuda {
 namespace {
@@ -83,6 +84,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
   const CudaScope scope(*device->context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
+  MYDIST_RETURN_IF_ERROR(LoadFoldKernels());
   MYDIST_ASSIGN_OR_RETURN(device->scratch_, ConvertScratch::Create());
   return device;
 }
@@ -181,6 +183,12 @@ Status CudaDevice::Convert(std::span<const ConvertSegment> segments, const Conve
   const CudaScope scope(*context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
   return LaunchConvert(segments, conversion, *scratch_, Native(stream));
+}
+
+Status CudaDevice::Fold(const RankFold& fold, StreamHandle stream) {
+  const CudaScope scope(*context_);
+  MYDIST_RETURN_IF_ERROR(scope.status());
+  return LaunchRankFold(fold, Native(stream));
 }
 
 }  // namespace mydist::cuda

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
+  Status Fold(const RankFold& fold, StreamHandle stream) override;
   IpcPort* ipc_port() override { return &ipc_port_; }
 
  private:

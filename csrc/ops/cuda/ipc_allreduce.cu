@@ -60,7 +60,7 @@ const void* KernelOf() {
 }  // namespace
 
 Status LaunchIpcAllreduce(const IpcAllreduce& job, cudaStream_t stream) {
-  return VisitIpcElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
+  return VisitFoldElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
     IpcLaunch launch = IpcLaunchOf(job, parts);
     void* arguments[] = {&launch};
     return CudaStatus(cudaLaunchKernel(KernelOf<T>(), dim3(IpcBlocksOf<T>(launch)),
@@ -70,16 +70,11 @@ Status LaunchIpcAllreduce(const IpcAllreduce& job, cudaStream_t stream) {
 }
 
 Status LoadIpcKernels() {
-  for (int number = 0; number < kDataTypeCount; ++number) {
-    const auto dtype = static_cast<DataType>(number);
-    if (IsFloat8(dtype)) continue;
-    MYDIST_RETURN_IF_ERROR(VisitIpcElement(dtype, []<typename T>(T, int) {
-      cudaFuncAttributes attributes;
-      return CudaStatus(cudaFuncGetAttributes(&attributes, KernelOf<T>()),
-                        "cudaFuncGetAttributes(IpcAllreduce)");
-    }));
-  }
-  return Status::Ok();
+  return ForEachFoldElement([]<typename T>(T, int) {
+    cudaFuncAttributes attributes;
+    return CudaStatus(cudaFuncGetAttributes(&attributes, KernelOf<T>()),
+                      "cudaFuncGetAttributes(IpcAllreduce)");
+  });
 }
 
 }  // namespace mydist::cuda

@@ -8,14 +8,12 @@
 
 #include <cstdint>
 
-#include "ops/cuda/convert_thread.h"
-#include "ops/cuda/ipc_fold.h"
+#include "ops/cuda/fold_unit.h"
 #include "ops/device/ipc_board.h"
 
 namespace mydist::cuda {
 
 inline constexpr int kIpcThreads = 256;
-inline constexpr int kIpcUnitBytes = 16;
 // Between two looks at the host's memory, which are slow.
 inline constexpr uint32_t kSpinsPerLook = 256;
 
@@ -29,11 +27,9 @@ struct IpcLaunch {
   uint64_t epoch;
   int32_t rank;
   int32_t size;
-  ReduceOp op;
   bool in_two_shots;
   bool is_aligned;  // Input and output, to units.
-  ElementScaling before;
-  ElementScaling after;
+  FoldSteps steps;
 };
 
 // Flags order the memory of all GPUs and processes of the host, not of the block alone.
@@ -95,88 +91,10 @@ MYDIST_ALWAYS_INLINE bool MeetIpcPeers(const IpcLaunch& launch, const Block& blo
   });
 }
 
-template <typename T>
-struct IpcUnits {
-  static constexpr int kElements = kIpcUnitBytes / static_cast<int>(sizeof(T));
-  using Bytes = Words<kIpcUnitBytes>;
-
-  static constexpr MYDIST_HOST_DEVICE int64_t Count(int64_t elements) {
-    return (elements + kElements - 1) / kElements;
-  }
-
-  // Of the tensor, whose last unit may be cut short: it is filled up with zeros.
-  static MYDIST_ALWAYS_INLINE Bytes Read(const IpcLaunch& launch, int64_t unit) {
-    const uint8_t* source = launch.input + unit * kIpcUnitBytes;
-    const int64_t left = launch.count - unit * kElements;
-    if (launch.is_aligned && left >= kElements) return Load<Bytes>(source);
-    T elements[kElements] = {};
-    MYDIST_UNROLL for (int j = 0; j < kElements; ++j) {
-      if (j < left) elements[j] = Load<T>(source + j * static_cast<int64_t>(sizeof(T)));
-    }
-    Bytes bytes;
-    __builtin_memcpy(&bytes, elements, sizeof(bytes));
-    return bytes;
-  }
-
-  static MYDIST_ALWAYS_INLINE void Write(const IpcLaunch& launch, int64_t unit,
-                                         const Bytes& bytes) {
-    uint8_t* target = launch.output + unit * kIpcUnitBytes;
-    const int64_t left = launch.count - unit * kElements;
-    if (launch.is_aligned && left >= kElements) return Store(target, bytes);
-    T elements[kElements];
-    __builtin_memcpy(elements, &bytes, sizeof(bytes));
-    MYDIST_UNROLL for (int j = 0; j < kElements; ++j) {
-      if (j < left) Store(target + j * static_cast<int64_t>(sizeof(T)), elements[j]);
-    }
-  }
-
-  static MYDIST_ALWAYS_INLINE uint8_t* OnBoard(const IpcLaunch& launch, int rank, int64_t unit) {
-    return launch.boards[rank] + IpcHalfOffset(launch.epoch) + unit * kIpcUnitBytes;
-  }
-
-  struct Elements {
-    T element[kElements];
-  };
-  static MYDIST_ALWAYS_INLINE Elements Contribution(const IpcLaunch& launch, int rank,
-                                                    int64_t unit) {
-    return __builtin_bit_cast(Elements, Load<Bytes>(OnBoard(launch, rank, unit)));
-  }
-
-  template <ReduceOp kOp>
-  static MYDIST_ALWAYS_INLINE Bytes FoldBy(const IpcLaunch& launch, int64_t unit) {
-    ElementFold<kOp, T, kElements> fold;
-    if constexpr (std::is_integral_v<T>) {  // Rare, and big.
-      for (int rank = 0; rank < launch.size; ++rank) {
-        fold.Add(rank, Contribution(launch, rank, unit).element, launch.before);
-      }
-    } else {
-      // All loads come before the first use: what they wait for is the way to another GPU.
-      Elements loaded[kMaxIpcRanks];
-      MYDIST_UNROLL for (int rank = 0; rank < kMaxIpcRanks; ++rank) {
-        if (rank < launch.size) loaded[rank] = Contribution(launch, rank, unit);
-      }
-      MYDIST_UNROLL for (int rank = 0; rank < kMaxIpcRanks; ++rank) {
-        if (rank < launch.size) fold.Add(rank, loaded[rank].element, launch.before);
-      }
-    }
-    Elements folded;
-    fold.Finish(launch.after, folded.element);
-    return __builtin_bit_cast(Bytes, folded);
-  }
-
-  static MYDIST_ALWAYS_INLINE Bytes Fold(const IpcLaunch& launch, int64_t unit) {
-    switch (launch.op) {
-      case ReduceOp::kMin:
-        return FoldBy<ReduceOp::kMin>(launch, unit);
-      case ReduceOp::kMax:
-        return FoldBy<ReduceOp::kMax>(launch, unit);
-      case ReduceOp::kProduct:
-        return FoldBy<ReduceOp::kProduct>(launch, unit);
-      default:
-        return FoldBy<ReduceOp::kSum>(launch, unit);
-    }
-  }
-};
+// Where a unit of rank `rank` lies.
+MYDIST_ALWAYS_INLINE uint8_t* OnBoard(const IpcLaunch& launch, int rank, int64_t unit) {
+  return launch.boards[rank] + IpcHalfOffset(launch.epoch) + unit * kFoldUnitBytes;
+}
 
 // work(index) for this thread's part of `count`.
 template <typename Block, typename Work>
@@ -191,8 +109,14 @@ MYDIST_ALWAYS_INLINE void ForOwnPart(const Block& block, uint32_t thread, int64_
 
 template <typename T, typename Block>
 MYDIST_ALWAYS_INLINE void RunIpcBlock(const IpcLaunch& launch, const Block& block) {
-  using Units = IpcUnits<T>;
-  const int64_t units = Units::Count(launch.count);
+  using Unit = FoldUnit<T>;
+  const int64_t units = Unit::Count(launch.count);
+  const auto read = [&](int64_t unit) {
+    return Unit::Read(launch.input, launch.count, launch.is_aligned, unit);
+  };
+  const auto write = [&](int64_t unit, const typename Unit::Bytes& bytes) {
+    Unit::Write(launch.output, launch.count, launch.is_aligned, unit, bytes);
+  };
   const int slice_count = launch.in_two_shots ? launch.size : 1;
   const int64_t slice_units = (units + slice_count - 1) / slice_count;
   // Unit `index` of each slice, where there is one.
@@ -204,9 +128,8 @@ MYDIST_ALWAYS_INLINE void RunIpcBlock(const IpcLaunch& launch, const Block& bloc
   };
   block.ForEachThread([&](uint32_t thread) {
     ForOwnPart(block, thread, slice_units, [&](int64_t index) {
-      for_slices(index, [&](int, int64_t unit) {
-        Store(Units::OnBoard(launch, launch.rank, unit), Units::Read(launch, unit));
-      });
+      for_slices(index,
+                 [&](int, int64_t unit) { Store(OnBoard(launch, launch.rank, unit), read(unit)); });
     });
   });
   if (!MeetIpcPeers(launch, block, 0)) return;
@@ -215,12 +138,14 @@ MYDIST_ALWAYS_INLINE void RunIpcBlock(const IpcLaunch& launch, const Block& bloc
     ForOwnPart(block, thread, slice_units, [&](int64_t index) {
       const int64_t unit = own_slice * slice_units + index;
       if (unit >= units) return;
-      const auto folded = Units::Fold(launch, unit);
+      const auto folded = Unit::Fold(launch.steps, [&](int rank) {
+        return Load<typename Unit::Bytes>(OnBoard(launch, rank, unit));
+      });
       if (launch.in_two_shots) {
         // Where our own contribution lay, which nobody else reads.
-        Store(Units::OnBoard(launch, launch.rank, unit), folded);
+        Store(OnBoard(launch, launch.rank, unit), folded);
       } else {
-        Units::Write(launch, unit, folded);
+        write(unit, folded);
       }
     });
   });
@@ -228,8 +153,7 @@ MYDIST_ALWAYS_INLINE void RunIpcBlock(const IpcLaunch& launch, const Block& bloc
   block.ForEachThread([&](uint32_t thread) {
     ForOwnPart(block, thread, slice_units, [&](int64_t index) {
       for_slices(index, [&](int slice, int64_t unit) {
-        Units::Write(launch, unit,
-                     Load<typename Units::Bytes>(Units::OnBoard(launch, slice, unit)));
+        write(unit, Load<typename Unit::Bytes>(OnBoard(launch, slice, unit)));
       });
     });
   });

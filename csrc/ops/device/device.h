@@ -1,4 +1,4 @@
-// Device: one GPU as ops and the engine see it: streams, events, memory, copies and the one kernel.
+// Device: one GPU as ops and the engine see it: streams, events, memory, copies and kernels.
 // Implemented by the CUDA plugin, and by a stand-in in host memory for tests. Owned by whoever
 // opened it, outlives everything it gave out. May be called from any thread; with its own device
 // current and without changing what device the caller has. Nothing here waits for the device but
@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "ops/conversion.h"
 #include "ops/device/ipc_port.h"
+#include "ops/rank_fold.h"
 
 namespace mydist {
 
@@ -74,6 +75,10 @@ class Device {
   // only between types of one size. `segments` is read before this returns.
   virtual Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                          StreamHandle stream) = 0;
+
+  // In one launch, with the bits of ReduceInRankOrder; of what FoldsOnDevice. Everything is memory
+  // of this device.
+  virtual Status Fold(const RankFold& fold, StreamHandle stream) = 0;
 
   // Valid as long as the device. Null: other processes of the host cannot reach its memory.
   virtual IpcPort* ipc_port() { return nullptr; }

@@ -19,14 +19,9 @@ Status CannotDo(const char* what) {
 
 }  // namespace
 
-bool IpcReduces(ReduceOp op, DataType dtype) {
-  if (op == ReduceOp::kAdasum || !HasMeaning(op, dtype)) return false;
-  return op != ReduceOp::kProduct || !IsComplex(dtype);
-}
-
 bool IpcCollectives::Supports(const BatchTraits& traits) const {
   return traits.device == link_->device() && traits.op == OpKind::kAllreduce &&
-         traits.bytes <= limit_bytes_ && IpcReduces(traits.reduce_op, traits.dtype);
+         traits.bytes <= limit_bytes_ && FoldsOnDevice(traits.reduce_op, traits.dtype);
 }
 
 Status IpcCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {

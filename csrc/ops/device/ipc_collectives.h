@@ -14,9 +14,6 @@
 
 namespace mydist {
 
-// All but Adasum, and products of complex numbers.
-MYDIST_EXPORT bool IpcReduces(ReduceOp op, DataType dtype);
-
 class MYDIST_EXPORT IpcCollectives final : public Collectives {
  public:
   // For batches of at most `limit_bytes`, the same on all ranks.

@@ -172,12 +172,13 @@ inline std::complex<double> NumberAt(const Elements& elements, int64_t index) {
 struct Precision {
   double fold;
   double store;
+  double store_least = 0;  // Of what is stored below the normal numbers, absolute.
 };
 
 inline Precision PrecisionOf(DataType dtype) {
   switch (dtype) {
     case DataType::kFloat16:
-      return {0x1p-24, 0x1p-11};
+      return {0x1p-24, 0x1p-11, 0x1p-25};
     case DataType::kBfloat16:
       return {0x1p-24, 0x1p-8};
     case DataType::kFloat64:
@@ -284,7 +285,8 @@ inline ExpectedNumber ExpectedFloat(const std::vector<Elements>& inputs, int64_t
   if (rounding == Rounding::kEveryStep) precision.fold = std::max(precision.fold, precision.store);
   const double fold_error =
       exact ? 0 : 2 * (size + 2) * precision.fold * magnitude * std::abs(scale);
-  const double store_error = exact ? 0 : precision.store * std::abs(folded * scale);
+  const double store_error =
+      exact ? 0 : std::max(precision.store * std::abs(folded * scale), precision.store_least);
   return {folded * scale, fold_error + store_error};
 }
 

@@ -1,37 +1,17 @@
 // The kernel behind Device::Convert, every thread of it, on the host.
 #include <gtest/gtest.h>
 
-#include <new>
-
+#include "device/aligned_bytes.h"
 #include "device/convert_scene.h"
 #include "device/emulated_launch.h"
 
 namespace mydist {
 namespace {
 
+using testing::AlignedBytes;
 using testing::ConvertScene;
 using testing::EmulatedLaunch;
 using testing::SceneLayout;
-
-// Like the memory of a GPU: aligned to 256 bytes.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(const std::vector<uint8_t>& content)
-      : size_(content.size()),
-        bytes_(static_cast<uint8_t*>(::operator new (content.size(), std::align_val_t{256}))) {
-    std::memcpy(bytes_, content.data(), size_);
-  }
-  ~AlignedBytes() { ::operator delete (bytes_, std::align_val_t{256}); }
-  AlignedBytes(const AlignedBytes&) = delete;
-  AlignedBytes& operator=(const AlignedBytes&) = delete;
-
-  uint8_t* data() { return bytes_; }
-  std::vector<uint8_t> Content() const { return {bytes_, bytes_ + size_}; }
-
- private:
-  const size_t size_;
-  uint8_t* const bytes_;
-};
 
 void Check(const Conversion& conversion, const SceneLayout& layout, uint64_t seed,
            const EmulatedLaunch& launch = {}) {

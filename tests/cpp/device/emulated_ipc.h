@@ -40,7 +40,7 @@ enum class BlockOrder {
 };
 
 inline void RunIpcOnHost(const IpcAllreduce& job, BlockOrder order = BlockOrder::kOneByOne) {
-  cuda::VisitIpcElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
+  cuda::VisitFoldElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
     const cuda::IpcLaunch launch = cuda::IpcLaunchOf(job, parts);
     const uint32_t count = cuda::IpcBlocksOf<T>(launch);
     std::vector<std::thread> at_once;

@@ -58,10 +58,11 @@ struct DeviceCounts {
   int64_t pinned_allocations = 0;
   int64_t records = 0;
   int64_t waits = 0;
-  int64_t polls = 0;       // IsOver.
-  int64_t blocks = 0;      // Of the host.
-  int64_t copies = 0;      // Of more than nothing.
-  int64_t launches = 0;    // Of the kernel, with something to do.
+  int64_t polls = 0;     // IsOver.
+  int64_t blocks = 0;    // Of the host.
+  int64_t copies = 0;    // Of more than nothing.
+  int64_t launches = 0;  // Of the kernel that converts, with something to do.
+  int64_t folds = 0;
   int64_t operations = 0;  // By Enqueue.
   // The most copies at a time that were under way as far as the host knew.
   int64_t most_copies_in_flight = 0;
@@ -88,6 +89,7 @@ class FakeDevice final : public Device {
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
+  Status Fold(const RankFold& fold, StreamHandle stream) override;
   IpcPort* ipc_port() override { return ipc_port_.get(); }
 
   // From now on other devices of the host reach its memory so; before it is used. Null: they do
@@ -100,6 +102,10 @@ class FakeDevice final : public Device {
   // where this fails.
   Status HostReads(const void* begin, int64_t bytes, std::string_view what);
   Status HostWrites(const void* begin, int64_t bytes, std::string_view what);
+  // The same by a network that takes device memory as well; other memory of the host is not the
+  // device's business.
+  Status NetworkReads(const void* begin, int64_t bytes);
+  Status NetworkWrites(const void* begin, int64_t bytes);
   // One thread of the host after another: what the one knew here, the other knows from there on.
   VectorClock HostClock();
   void HostLearns(const VectorClock& clock);
@@ -145,6 +151,9 @@ class FakeDevice final : public Device {
       MYDIST_REQUIRES(state_.mutex);
   Status Put(FakeStream& stream, Operation operation) MYDIST_REQUIRES(state_.mutex);
   Status HostUses(const MemoryRange& range, Use use, std::string_view what);
+  Status NetworkUses(const MemoryRange& range, Use use);
+  Status OrderHost(const std::vector<Touch>& touches, const std::string& name)
+      MYDIST_REQUIRES(state_.mutex);
   Status CheckCopy(const Operation& copy) MYDIST_REQUIRES(state_.mutex);
   void CountInFlight(FakeStream& stream, std::vector<Access>& in_flight, int64_t& most)
       MYDIST_REQUIRES(state_.mutex);

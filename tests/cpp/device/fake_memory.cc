@@ -49,16 +49,22 @@ void FakeMemory::Free(const std::shared_ptr<FakeAllocation>& allocation) {
   }
 }
 
-Result<std::shared_ptr<FakeAllocation>> FakeMemory::Find(const MemoryRange& range) const {
-  const auto* begin = static_cast<const uint8_t*>(range.begin);
+std::shared_ptr<FakeAllocation> FakeMemory::At(const void* address) const {
+  const auto* begin = static_cast<const uint8_t*>(address);
   const auto next = by_address_.upper_bound(begin);
-  const auto found = next == by_address_.begin() ? by_address_.end() : std::prev(next);
+  if (next == by_address_.begin()) return nullptr;
+  const auto& found = std::prev(next)->second;
+  return begin < found->data() + found->bytes ? found : nullptr;
+}
+
+Result<std::shared_ptr<FakeAllocation>> FakeMemory::Find(const MemoryRange& range) const {
+  const std::shared_ptr<FakeAllocation> found = At(range.begin);
   const std::string what = std::to_string(range.bytes) + " bytes at " + Describe(range.begin);
-  if (found == by_address_.end() || begin >= found->first + found->second->bytes) {
+  if (found == nullptr) {
     return Status::InvalidArgument(what + ", which is no memory of the device");
   }
-  const FakeAllocation& allocation = *found->second;
-  const int64_t offset = begin - found->first;
+  const FakeAllocation& allocation = *found;
+  const int64_t offset = static_cast<const uint8_t*>(range.begin) - found->data();
   if (allocation.is_freed) {
     return Status::InvalidArgument(what + " in " + allocation.Describe() + ", which is freed");
   }
@@ -66,7 +72,7 @@ Result<std::shared_ptr<FakeAllocation>> FakeMemory::Find(const MemoryRange& rang
     return Status::InvalidArgument(what + ", beyond the end of " + allocation.Describe() +
                                    ", where it begins at byte " + std::to_string(offset));
   }
-  return found->second;
+  return found;
 }
 
 std::vector<std::string> FakeMemory::Living() const {

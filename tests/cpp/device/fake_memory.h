@@ -47,11 +47,16 @@ class FakeMemory {
   // with it, where there is none, it is freed, or the range reaches beyond it.
   Result<std::shared_ptr<FakeAllocation>> Find(const MemoryRange& range) const;
 
+  // Whether the byte is, or lately was, of any.
+  bool Has(const void* address) const { return At(address) != nullptr; }
+
   // What nobody has freed.
   std::vector<std::string> Living() const;
 
  private:
   static constexpr int64_t kKeptBytes = int64_t{32} << 20;
+
+  std::shared_ptr<FakeAllocation> At(const void* address) const;
 
   int made_count_ = 0;
   std::map<const uint8_t*, std::shared_ptr<FakeAllocation>> by_address_;

@@ -32,7 +32,7 @@ class IpcConformance : public ::testing::TestWithParam<std::tuple<int, FakeDevic
       ThroughDevice through(&rank.device, rank.stream, rank.rank, &collectives,
                             ThroughDevice::HostBlocks::kNever);
       WithAllreduceOf all(&through, &rank.host);
-      body({rank.rank, rank.size, &all, IpcReduces}, rank.host);
+      body({rank.rank, rank.size, &all, FoldsOnDevice}, rank.host);
       ExpectFine(link->Close(kNever, nullptr));
     });
     EXPECT_EQ(host.board_count(), size());
@@ -77,7 +77,7 @@ TEST(IpcPieces, MakeALargeTensor) {
       IpcCollectives collectives(link, kIpcHalfBytes);
       ThroughDevice through(&rank.device, rank.stream, rank.rank, &collectives);
       WithAllreduceOf all(&through, &rank.host);
-      CheckAllreduce({rank.rank, rank.size, &all, IpcReduces}, DataType::kFloat64,
+      CheckAllreduce({rank.rank, rank.size, &all, FoldsOnDevice}, DataType::kFloat64,
                      kIpcHalfBytes / 8 + 77);
       const auto reductions = static_cast<int64_t>(ReduceOpsOf(DataType::kFloat64).size());
       EXPECT_EQ(rank.device.counts().operations, 2 * reductions);

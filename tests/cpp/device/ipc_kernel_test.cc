@@ -145,7 +145,7 @@ class IpcKernel : public ::testing::TestWithParam<int> {
     std::vector<Scene> scenes;
     for (const DataType dtype : kAllDataTypes) {
       for (const ReduceOp op : kAllReduceOps) {
-        if (!IpcReduces(op, dtype)) continue;
+        if (!FoldsOnDevice(op, dtype)) continue;
         Scene scene{.reduction = Reduction{.dtype = dtype, .op = op}.Resolved(size()),
                     .count = count};
         if (is_scaled && dtype != DataType::kBool) {
