@@ -235,6 +235,13 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_GPU_IPC",
     ),
     Flag(
+        ("--cuda-aware-mpi",),
+        "give MPI tensors where they lie on GPUs: auto, on or off [auto: if it says it can]",
+        choice(("auto", "on", "off")),
+        "WHEN",
+        "MYDIST_CUDA_AWARE_MPI",
+    ),
+    Flag(
         ("--bucket-size-mb",),
         "enqueue gradients in buckets of this size; 0 = one by one [measured]",
         number(0, 1 << 20),

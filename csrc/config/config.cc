@@ -83,6 +83,10 @@ bool ParseGpuIpc(const std::string& text, Config& config) {
   return ParseAutoOnOff(text, config.gpu_ipc);
 }
 
+bool ParseCudaAwareMpi(const std::string& text, Config& config) {
+  return ParseAutoOnOff(text, config.cuda_aware_mpi);
+}
+
 bool ParseLogLevel(const std::string& text, Config& config) {
   constexpr std::array<std::string_view, 6> kWords = {"trace",   "debug", "info",
                                                       "warning", "error", "off"};
@@ -170,6 +174,7 @@ constexpr std::array kRows = {
         }},
     Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "", ParseNcclLibrary},
     Row{"MYDIST_GPU_IPC", "auto, on or off", "auto", ParseGpuIpc},
+    Row{"MYDIST_CUDA_AWARE_MPI", "auto, on or off", "auto", ParseCudaAwareMpi},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
         [](const std::string& text, Config& config) {

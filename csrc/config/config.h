@@ -18,6 +18,7 @@ namespace mydist {
 enum class ControllerChoice { kAuto, kMpi, kGloo, kLocal };
 enum class AttachChoice { kAuto, kOn, kOff };
 enum class GpuIpcChoice { kAuto, kOn, kOff };
+enum class CudaAwareMpiChoice { kAuto, kOn, kOff };
 
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
@@ -68,6 +69,9 @@ struct MYDIST_EXPORT Config {
   // MYDIST_GPU_IPC: small allreduces go from GPU to GPU inside a host, by a kernel of ours; auto =
   // where that is measured to be faster.
   GpuIpcChoice gpu_ipc = GpuIpcChoice::kAuto;
+  // MYDIST_CUDA_AWARE_MPI: MPI gets tensors where they lie on GPUs; auto = where it says that it
+  // can.
+  CudaAwareMpiChoice cuda_aware_mpi = CudaAwareMpiChoice::kAuto;
   // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.

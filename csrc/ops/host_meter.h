@@ -21,6 +21,7 @@ class MYDIST_EXPORT HostMeter final : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  bool TakesDeviceMemory() const override { return inner_->TakesDeviceMemory(); }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 

@@ -21,6 +21,8 @@ class MYDIST_EXPORT SubsetTransport final : public Transport {
   int rank() const override { return rank_; }  // The index of our rank in the set.
   int size() const override { return static_cast<int>(ranks_.size()); }
 
+  bool TakesDeviceMemory() const override { return base_->TakesDeviceMemory(); }
+
   // Peers are indices in the set; an error names the rank of `base`. Allocates nothing once the
   // largest call has been seen.
   Status Exchange(std::span<const SendTransfer> sends,

@@ -29,6 +29,10 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // Whether memory of a GPU may be sent and received like any other, once the device is through
+  // with it. The same as long as the transport lives; ranks may differ.
+  virtual bool TakesDeviceMemory() const { return false; }
+
   // Performs all transfers at once and returns when all are complete: `receives` are filled,
   // `sends` may be reused. Peers are ranks other than our own. The k-th send from a to b matches
   // the k-th receive at b from a; their sizes are equal (the controller has agreed on them). 0

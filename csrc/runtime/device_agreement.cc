@@ -62,6 +62,7 @@ DeviceRecord MakeDeviceRecord(const DeviceTraits& traits) {
   record.may_share_gpu =
       traits.is_asked_to_share && traits.nccl_version >= kFirstToShareGpus ? 1 : 0;
   record.gpu_ipc = static_cast<int32_t>(traits.gpu_ipc);
+  record.takes_device_memory = traits.takes_device_memory ? 1 : 0;
   PutText(traits.gpu, record.gpu);
   PutText(traits.host, record.host);
   PutText(traits.why_not, record.why_not);
@@ -73,6 +74,11 @@ NcclChoice ChooseNccl(Records records, Ranks ranks) {
     if (std::string reason = why(records, ranks); !reason.empty()) return {0, std::move(reason)};
   }
   return {records[0].nccl_version, "every rank has it, and a GPU"};
+}
+
+bool ChooseDirect(Records records) {
+  return std::all_of(records.begin(), records.end(),
+                     [](const DeviceRecord& record) { return record.takes_device_memory != 0; });
 }
 
 IpcChoice ChooseIpc(Records records, Ranks ranks, std::span<const std::string> hosts) {

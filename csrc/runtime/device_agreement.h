@@ -1,6 +1,6 @@
-// Device agreement: whether the ranks of a process set reduce over NCCL, and from GPU to GPU inside
-// a host. Pure: a function of what every rank says of itself, in the same order everywhere, so that
-// all choose alike.
+// Device agreement: whether the ranks of a process set reduce over NCCL, from GPU to GPU inside a
+// host, and over a transport that takes memory of GPUs. Pure: a function of what every rank says of
+// itself, in the same order everywhere, so that all choose alike.
 #pragma once
 
 #include <array>
@@ -15,12 +15,13 @@ namespace mydist {
 // Travels as it lies in memory: init() has made sure that all ranks run the same build. Texts end
 // with a zero.
 struct DeviceRecord {
-  int32_t nccl_version = 0;   // 0: this rank has none.
-  int32_t may_share_gpu = 0;  // NCCL has been told to allow that.
-  int32_t gpu_ipc = 0;        // A GpuIpcChoice.
+  int32_t nccl_version = 0;         // 0: this rank has none.
+  int32_t may_share_gpu = 0;        // NCCL has been told to allow that.
+  int32_t gpu_ipc = 0;              // A GpuIpcChoice.
+  int32_t takes_device_memory = 0;  // Transport::TakesDeviceMemory.
   std::array<char, 64> gpu{};
   std::array<char, 128> host{};     // What NCCL takes for one.
-  std::array<char, 308> why_not{};  // Why it has none.
+  std::array<char, 304> why_not{};  // Why it has none.
 };
 static_assert(sizeof(DeviceRecord) == 512);
 
@@ -28,6 +29,7 @@ struct DeviceTraits {
   int nccl_version = 0;
   bool is_asked_to_share = false;  // Which NCCL can from 2.30.3 on.
   GpuIpcChoice gpu_ipc = GpuIpcChoice::kAuto;
+  bool takes_device_memory = false;
   std::string gpu;  // Device::identity.
   std::string host;
   std::string why_not;
@@ -42,6 +44,9 @@ struct NcclChoice {
 
 // `records[i]` is of rank `ranks[i]` of the job. At least one.
 NcclChoice ChooseNccl(std::span<const DeviceRecord> records, std::span<const int> ranks);
+
+// Whether all transports take memory of GPUs: two that differ about it could not talk.
+bool ChooseDirect(std::span<const DeviceRecord> records);
 
 struct IpcChoice {
   GpuIpcChoice use = GpuIpcChoice::kOff;  // kAuto: as far as it is measured to be faster.

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "ops/device/device_space.h"
 #include "ops/device/lone_collectives.h"
 #include "ops/device/staged_collectives.h"
 #include "ops/hierarchical.h"
@@ -17,6 +18,22 @@ HierarchicalLimits LimitsFor(const HostGroups& groups, const StagingLimits& stag
   HierarchicalLimits limits;
   limits.chunk_bytes = groups.smallest() * staging.chunks_in_flight * staging.most_chunk_bytes;
   return limits;
+}
+
+// Sums of a round wait for the GPU once: fewer rounds, and as much less to wait for.
+constexpr RankOrderedLimits kDirectLimits{.scratch_bytes = int64_t{32} << 20};
+
+std::unique_ptr<Collectives> MakeDirect(Transport* transport, const StreamSeat& seat, bool folds) {
+  return std::make_unique<RankOrderedCollectives>(transport, kDirectLimits,
+                                                  std::make_unique<DeviceSpace>(seat, folds));
+}
+
+// Some members of the set.
+Transport* Among(const std::vector<int>& indices, const DeviceMembers& members,
+                 DeviceParts& parts) {
+  return parts.transports
+      .emplace_back(std::make_unique<SubsetTransport>(members.transport, indices))
+      .get();
 }
 
 std::string NameOf(const DeviceMembers& members) {
@@ -36,25 +53,30 @@ DevicePeers PeersOf(const DeviceMembers& members) {
 DeviceChoice::DeviceChoice(Sources sources)
     : sources_(std::move(sources)), places_{sources_.config->nccl_library, sources_.nccl_folders} {}
 
-DeviceRecord DeviceChoice::OwnRecord(const DeviceSeat& seat) const {
+DeviceRecord DeviceChoice::OwnRecord(const DeviceMembers& members) const {
   const Config& config = *sources_.config;
   const Topology& topology = *sources_.topology;
   const Result<int> version = sources_.plugin->NcclVersion(places_);
   return MakeDeviceRecord({.nccl_version = version.ok() ? *version : 0,
                            .is_asked_to_share = config.nccl_shares_gpus,
                            .gpu_ipc = config.gpu_ipc,
-                           .gpu = seat.device->identity(),
+                           .takes_device_memory = members.transport->TakesDeviceMemory(),
+                           .gpu = members.seat->device->identity(),
                            .host = config.nccl_host_id.empty()
                                        ? topology.hosts[static_cast<size_t>(topology.rank)]
                                        : config.nccl_host_id,
                            .why_not = version.ok() ? "" : version.status().message()});
 }
 
+HostGroups DeviceChoice::GroupsOf(const std::vector<int>& ranks) const {
+  return MakeHostGroups(sources_.topology->hosts, ranks, sources_.topology->rank);
+}
+
 // Not as for host memory: NCCL shares none, and with one rank on each host there still is a choice.
 std::optional<HostGroups> DeviceChoice::TwoLevels(const std::vector<int>& ranks) const {
   const std::optional<bool>& asked = sources_.config->hierarchical_allreduce;
   if (!asked.value_or(true)) return std::nullopt;
-  HostGroups groups = MakeHostGroups(sources_.topology->hosts, ranks, sources_.topology->rank);
+  HostGroups groups = GroupsOf(ranks);
   const bool has = asked.has_value() ? groups.host_count() > 1 : groups.HasTwoLevels();
   return has ? std::optional(std::move(groups)) : std::nullopt;
 }
@@ -72,15 +94,17 @@ NcclChoice DeviceChoice::NcclFor(std::span<const DeviceRecord> records,
 Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const {
   const std::vector<int>& ranks = members.set->ranks;
   if (ranks.size() == 1) {
-    return DeviceAgreement{.nccl = {0, "one rank has nobody to exchange with"}, .ipc = {}};
+    return DeviceAgreement{.nccl = {0, "one rank has nobody to exchange with"}};
   }
-  const DeviceRecord own = OwnRecord(*members.seat);
+  const DeviceRecord own = OwnRecord(members);
   std::vector<DeviceRecord> records(ranks.size());
   const std::vector<int64_t> byte_counts(ranks.size(), sizeof(DeviceRecord));
   MYDIST_RETURN_IF_ERROR(members.on_host->Allgather(&own, records.data(), byte_counts));
   std::vector<std::string> hosts;
   for (const int rank : ranks) hosts.push_back(sources_.topology->hosts[static_cast<size_t>(rank)]);
-  return DeviceAgreement{.nccl = NcclFor(records, ranks), .ipc = ChooseIpc(records, ranks, hosts)};
+  return DeviceAgreement{.nccl = NcclFor(records, ranks),
+                         .ipc = ChooseIpc(records, ranks, hosts),
+                         .direct = ChooseDirect(records)};
 }
 
 Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members) const {
@@ -107,48 +131,64 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::Link(const DevicePeers& peers
   return std::move(connection.collectives);
 }
 
-Result<DeviceParts> DeviceChoice::MakeOverNccl(const DeviceMembers& members) const {
+Result<DeviceParts> DeviceChoice::Make(const DeviceMembers& members,
+                                       const DeviceAgreement& agreed) const {
   DeviceParts parts;
-  std::unique_ptr<Collectives> over_nccl;
-  if (auto groups = TwoLevels(members.set->ranks)) {
-    MYDIST_ASSIGN_OR_RETURN(over_nccl, HostsFirst(members, *std::move(groups), parts));
-  } else {
-    MYDIST_ASSIGN_OR_RETURN(over_nccl, Link(PeersOf(members), parts));
+  const bool over_nccl = agreed.nccl.version != 0;
+  auto groups = TwoLevels(members.set->ranks);
+  const bool has_two_levels = groups && groups->HasTwoLevels();
+  if (has_two_levels && (over_nccl || agreed.direct)) {
+    MYDIST_ASSIGN_OR_RETURN(auto hosts_first,
+                            HostsFirst(members, *std::move(groups), agreed, parts));
+    parts.choices.push_back(std::move(hosts_first));
+  } else if (over_nccl) {
+    MYDIST_ASSIGN_OR_RETURN(auto between_all, Link(PeersOf(members), parts));
+    parts.choices.push_back(std::move(between_all));
   }
-  parts.choices.push_back(std::move(over_nccl));
+  if (agreed.direct) {
+    // Sums of several hosts with several ranks have an order that this does not keep.
+    const bool folds = !GroupsOf(members.set->ranks).HasTwoLevels();
+    parts.choices.push_back(MakeDirect(members.transport, members.seat->on_stream, folds));
+  }
   parts.choices.push_back(std::move(MakeStaged(members).choices.front()));
   return parts;
 }
 
-Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMembers& members,
-                                                              HostGroups groups,
+Result<std::unique_ptr<Collectives>> DeviceChoice::WithinHost(const DeviceMembers& members,
+                                                              const HostGroups& groups,
+                                                              const DeviceAgreement& agreed,
                                                               DeviceParts& parts) const {
-  const auto& set_ranks = members.set->ranks;
-  const auto among = [&](const std::vector<int>& indices) -> Transport* {
-    return parts.transports
-        .emplace_back(std::make_unique<SubsetTransport>(members.transport, indices))
-        .get();
-  };
+  Transport* const transport = Among(groups.own_members(), members, parts);
+  if (agreed.nccl.version == 0) return MakeDirect(transport, members.seat->on_stream, true);
   std::vector<int> here;
   for (const int index : groups.own_members()) {
-    here.push_back(set_ranks[static_cast<size_t>(index)]);
+    here.push_back(members.set->ranks[static_cast<size_t>(index)]);
   }
-  // The first, as above; nothing of it reaches another host.
-  auto within = sources_.on_host->Make(among(groups.own_members()), here);
+  // The first, as for host memory; nothing of it reaches another host.
+  auto within = sources_.on_host->Make(transport, here);
   parts.exchanges.push_back(std::move(within.front()));
+  return Link({.seat = members.seat->on_stream,
+               .rank = groups.place,
+               .size = static_cast<int>(here.size()),
+               .name = NameOf(members) + " on host " +
+                       sources_.topology->hosts[static_cast<size_t>(here.front())],
+               .exchange = parts.exchanges.back().get()},
+              parts);
+}
+
+Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMembers& members,
+                                                              HostGroups groups,
+                                                              const DeviceAgreement& agreed,
+                                                              DeviceParts& parts) const {
   HierarchicalParts levels;
-  MYDIST_ASSIGN_OR_RETURN(levels.local,
-                          Link({.seat = members.seat->on_stream,
-                                .rank = groups.place,
-                                .size = static_cast<int>(here.size()),
-                                .name = NameOf(members) + " on host " +
-                                        sources_.topology->hosts[static_cast<size_t>(here.front())],
-                                .exchange = parts.exchanges.back().get()},
-                               parts));
+  MYDIST_ASSIGN_OR_RETURN(levels.local, WithinHost(members, groups, agreed, parts));
   if (groups.place < groups.smallest()) {
-    levels.cross = std::make_unique<StagedCollectives>(
-        groups.host, std::make_unique<RankOrderedCollectives>(among(groups.Column(groups.place))),
-        members.seat->staging);
+    Transport* const column = Among(groups.Column(groups.place), members, parts);
+    levels.cross = agreed.direct
+                       ? MakeDirect(column, members.seat->on_stream, true)
+                       : std::make_unique<StagedCollectives>(
+                             groups.host, std::make_unique<RankOrderedCollectives>(column),
+                             members.seat->staging);
   }
   levels.new_memory = [seat = members.seat->on_stream] {
     return std::make_unique<DeviceMemory>(seat);
@@ -158,12 +198,12 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
       std::make_unique<Hierarchical>(std::move(groups), std::move(levels), limits));
 }
 
-std::string DeviceChoice::Describe(const ProcessSet& set, int nccl_version) const {
+std::string DeviceChoice::Describe(const ProcessSet& set, const DeviceAgreement& agreed) const {
   if (set.size() == 1) return "where they lie";
-  if (nccl_version == 0) return "through host memory";
-  const std::string name = "NCCL " + NcclVersionText(nccl_version);
-  return TwoLevels(set.ranks) ? name + " inside each host, through host memory between hosts"
-                              : name;
+  const std::string network = agreed.direct ? "by CUDA-aware MPI" : "through host memory";
+  if (agreed.nccl.version == 0) return network;
+  const std::string nccl = "NCCL " + NcclVersionText(agreed.nccl.version);
+  return TwoLevels(set.ranks) ? nccl + " inside each host, " + network + " between hosts" : nccl;
 }
 
 }  // namespace mydist

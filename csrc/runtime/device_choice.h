@@ -1,6 +1,6 @@
 // DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
-// a kernel between GPUs of a host for what is small, NCCL where all ranks can have it, else host
-// memory on the way.
+// a kernel between GPUs of a host for what is small, NCCL where all ranks can have it, a transport
+// that takes memory of GPUs (CUDA-aware MPI), else host memory on the way.
 // Owned by the engine, called by whoever drives it. All ranks of a set come to the same choice.
 #pragma once
 
@@ -46,6 +46,7 @@ struct DeviceParts {
 struct DeviceAgreement {
   NcclChoice nccl;
   IpcChoice ipc;
+  bool direct = false;  // The transport gets memory of GPUs.
 };
 
 class DeviceChoice {
@@ -67,22 +68,28 @@ class DeviceChoice {
 
   // Through host memory, which needs no agreement; where they lie for one rank alone.
   DeviceParts MakeStaged(const DeviceMembers& members) const;
-  // Over NCCL, as all ranks have agreed. Errors of DevicePlugin::Connect.
-  Result<DeviceParts> MakeOverNccl(const DeviceMembers& members) const;
+  // As all ranks have agreed, and behind that through host memory. Errors of DevicePlugin::Connect.
+  Result<DeviceParts> Make(const DeviceMembers& members, const DeviceAgreement& agreed) const;
 
   // From GPU to GPU, as all ranks have agreed to try. See ops/device/ipc_connect.h.
   Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members) const;
 
-  // What serves a set then, for people. `version`: 0 for host memory.
-  std::string Describe(const ProcessSet& set, int nccl_version) const;
+  // What serves a set then, for people.
+  std::string Describe(const ProcessSet& set, const DeviceAgreement& agreed) const;
 
  private:
-  DeviceRecord OwnRecord(const DeviceSeat& seat) const;
+  DeviceRecord OwnRecord(const DeviceMembers& members) const;
   // The hosts of these ranks, where NCCL is not to leave them; the same on all ranks.
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
+  HostGroups GroupsOf(const std::vector<int>& ranks) const;
   NcclChoice NcclFor(std::span<const DeviceRecord> records, const std::vector<int>& ranks) const;
   Result<std::unique_ptr<Collectives>> Link(const DevicePeers& peers, DeviceParts& parts) const;
   Result<std::unique_ptr<Collectives>> HostsFirst(const DeviceMembers& members, HostGroups groups,
+                                                  const DeviceAgreement& agreed,
+                                                  DeviceParts& parts) const;
+  Result<std::unique_ptr<Collectives>> WithinHost(const DeviceMembers& members,
+                                                  const HostGroups& groups,
+                                                  const DeviceAgreement& agreed,
                                                   DeviceParts& parts) const;
 
   const Sources sources_;

@@ -39,8 +39,8 @@ Result<Collectives*> DeviceTeam::For(const BatchTraits& traits) {
 
 Status DeviceTeam::Agree() {
   MYDIST_ASSIGN_OR_RETURN(const DeviceAgreement agreed, surroundings_.choice->Agree(members_));
-  if (agreed.nccl.version != 0) {
-    MYDIST_ASSIGN_OR_RETURN(parts_, surroundings_.choice->MakeOverNccl(members_));
+  if (agreed.nccl.version != 0 || agreed.direct) {
+    MYDIST_ASSIGN_OR_RETURN(parts_, surroundings_.choice->Make(members_, agreed));
     for (const auto& link : parts_.links) surroundings_.links->Add(link);
   }
   IpcPath ipc{.limit_bytes = 0, .why = agreed.ipc.why};
@@ -48,7 +48,7 @@ Status DeviceTeam::Agree() {
     MYDIST_ASSIGN_OR_RETURN(ipc, TryIpc(agreed.ipc.use));
   }
   has_agreed_ = true;
-  Announce(agreed.nccl, ipc);
+  Announce(agreed, ipc);
   return Status::Ok();
 }
 
@@ -87,11 +87,11 @@ Result<int64_t> DeviceTeam::MeasureIpc(const std::shared_ptr<IpcLink>& link) {
                           .size = members_.set->size()});
 }
 
-void DeviceTeam::Announce(const NcclChoice& choice, const IpcPath& ipc) const {
+void DeviceTeam::Announce(const DeviceAgreement& agreed, const IpcPath& ipc) const {
   const ProcessSet& set = *members_.set;
-  const std::string path = surroundings_.choice->Describe(set, choice.version);
+  const std::string path = surroundings_.choice->Describe(set, agreed);
   std::string small;
-  std::string why = choice.why;
+  std::string why = agreed.nccl.why;
   if (ipc.limit_bytes > 0) {
     small = "from GPU to GPU up to " + std::to_string(ipc.limit_bytes >> 10) + " KiB (" + ipc.why +
             "), else ";
@@ -104,9 +104,9 @@ void DeviceTeam::Announce(const NcclChoice& choice, const IpcPath& ipc) const {
       {is_global ? "GPU path" : "GPU path of set " + std::to_string(set.id), small + path, why});
   if (members_.index != 0) return;
   const std::string line = "tensors on GPUs of process set " + std::to_string(set.id) +
-                           " are reduced " + small + (choice.version != 0 ? "over " : "") + path +
-                           ": " + why;
-  if (choice.version == 0 && set.size() > 1) {
+                           " are reduced " + small + (agreed.nccl.version != 0 ? "over " : "") +
+                           path + ": " + why;
+  if (agreed.nccl.version == 0 && !agreed.direct && set.size() > 1) {
     MYDIST_LOG(kWarning) << line;
   } else {
     MYDIST_LOG(kInfo) << line;

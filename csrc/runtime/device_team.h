@@ -50,7 +50,7 @@ class DeviceTeam {
   Status Agree();
   Result<IpcPath> TryIpc(GpuIpcChoice use);
   Result<int64_t> MeasureIpc(const std::shared_ptr<IpcLink>& link);
-  void Announce(const NcclChoice& choice, const IpcPath& ipc) const;
+  void Announce(const DeviceAgreement& agreed, const IpcPath& ipc) const;
 
   const Surroundings surroundings_;
   DeviceSeat* const seat_;

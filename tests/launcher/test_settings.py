@@ -51,7 +51,7 @@ def test_both_spellings_of_every_flag(flag: object) -> None:
     assert isinstance(flag, Flag)
     samples = {"num-proc": "3", "ssh-port": "22", "start-timeout": "5", "log-level": "info"}
     samples |= {"fusion-threshold-mb": "1", "cache-capacity": "2", "simd": "avx2"}
-    samples |= {"cross-memory-attach": "off", "gpu-ipc": "off"}
+    samples |= {"cross-memory-attach": "off", "gpu-ipc": "off", "cuda-aware-mpi": "on"}
     for name in flag.names:
         value = [] if flag.convert is None else [samples.get(flag.key, "7")]
         dashed = parse_flags([name, *value]).values

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/factory.h"
+#include "backends/mpi/cuda_aware.h"
 #include "backends/mpi/mpi_control_plane.h"
 #include "backends/mpi/mpi_session.h"
 #include "backends/mpi/mpi_transport.h"
@@ -90,10 +91,12 @@ class MpiPlugin final : public BackendPlugin {
     MYDIST_ASSIGN_OR_RETURN(
         const std::shared_ptr<MpiWorld> world,
         MpiWorld::Connect(session, options.members, Now() + options.config->connect_timeout));
+    const bool takes_device_memory = TakesDeviceMemory(options.config->cuda_aware_mpi);
     MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
-                      << Identity(connection.rank, connection.size);
+                      << Identity(connection.rank, connection.size)
+                      << (takes_device_memory ? "; it gets tensors where they lie on GPUs" : "");
     connection.control = std::make_unique<MpiControlPlane>(world);
-    connection.transport = std::make_unique<MpiTransport>(world);
+    connection.transport = std::make_unique<MpiTransport>(world, takes_device_memory);
     connection.exchange = [world](const Bytes& mine) { return world->Gather(mine); };
     return connection;
   }

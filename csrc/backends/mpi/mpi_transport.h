@@ -17,10 +17,12 @@ namespace mydist {
 
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(std::shared_ptr<MpiWorld> world) : world_(std::move(world)) {}
+  MpiTransport(std::shared_ptr<MpiWorld> world, bool takes_device_memory)
+      : world_(std::move(world)), takes_device_memory_(takes_device_memory) {}
 
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
+  bool TakesDeviceMemory() const override { return takes_device_memory_; }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 
@@ -38,6 +40,7 @@ class MpiTransport final : public Transport {
   void Abandon();
 
   const std::shared_ptr<MpiWorld> world_;
+  const bool takes_device_memory_;
   // Parallel arrays, empty between calls; kept for their memory.
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;

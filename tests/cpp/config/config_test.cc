@@ -46,6 +46,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.check_consistency_steps),
       config.nccl_library,
       std::to_string(static_cast<int>(config.gpu_ipc)),
+      std::to_string(static_cast<int>(config.cuda_aware_mpi)),
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
@@ -111,6 +112,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_NCCL_LIBRARY", "/opt/nccl.so"},
       {"MYDIST_GPU_IPC", "off"},
+      {"MYDIST_CUDA_AWARE_MPI", "on"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
   };
@@ -118,7 +120,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
   EXPECT_THAT(Fields(ConfigOf(variables).value()),
               ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000",
                           "/tmp/a b.json", "1", "2", "0", "avx2", "4194304", "100", "/opt/nccl.so",
-                          "2", "1", "host", "eth0", "eth1"));
+                          "2", "1", "1", "host", "eth0", "eth1"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -205,6 +207,7 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes"},
       {"MYDIST_GPU_IPC", "auto, on or off"},
+      {"MYDIST_CUDA_AWARE_MPI", "auto, on or off"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
   };
@@ -272,8 +275,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_CHECK_CONSISTENCY", "1000000001", ""},
         BadValue{"MYDIST_NCCL_LIBRARY", std::string(4096, 'p'), "'" + std::string(100, 'p') + "'…"},
         BadValue{"MYDIST_GPU_IPC", "1", ""}, BadValue{"MYDIST_GPU_IPC", "Auto", ""},
-        BadValue{"MYDIST_LOG_LEVEL", "verbose", ""}, BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""},
-        BadValue{"MYDIST_LOG_LEVEL", "3", ""},
+        BadValue{"MYDIST_CUDA_AWARE_MPI", "yes", ""}, BadValue{"MYDIST_LOG_LEVEL", "verbose", ""},
+        BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""}, BadValue{"MYDIST_LOG_LEVEL", "3", ""},
         BadValue{"MYDIST_HOST_ID", std::string(256, 'h'), "'" + std::string(100, 'h') + "'…"}));
 
 TEST(ConfigTest, FromEnvReadsTheEnvironment) {

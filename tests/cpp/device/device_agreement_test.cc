@@ -84,14 +84,22 @@ TEST(DeviceAgreement, LongTextsAreCutAndEnd) {
   const DeviceRecord record = MakeDeviceRecord(lacking);
   EXPECT_EQ(record.gpu.back(), '\0');
   EXPECT_EQ(record.host.back(), '\0');
-  EXPECT_EQ(ChooseNccl(std::vector{record, record}, std::vector{0, 1}).why, std::string(307, 'x'));
+  EXPECT_EQ(ChooseNccl(std::vector{record, record}, std::vector{0, 1}).why, std::string(303, 'x'));
 }
 
 // As it might come from a peer that has gone mad.
 TEST(DeviceAgreement, ATextWithoutAnEndIsReadToItsField) {
   DeviceRecord record;
   record.why_not.fill('y');
-  EXPECT_EQ(ChooseNccl(std::vector{record}, std::vector{0}).why, std::string(308, 'y'));
+  EXPECT_EQ(ChooseNccl(std::vector{record}, std::vector{0}).why, std::string(304, 'y'));
+}
+
+TEST(DirectAgreement, AllTransportsOrNone) {
+  const DeviceRecord takes = MakeDeviceRecord({.takes_device_memory = true});
+  const DeviceRecord refuses = MakeDeviceRecord({});
+  EXPECT_TRUE(ChooseDirect(std::vector{takes, takes, takes}));
+  EXPECT_FALSE(ChooseDirect(std::vector{takes, refuses, takes}));
+  EXPECT_FALSE(ChooseDirect(std::vector{refuses}));
 }
 
 IpcChoice ChooseOnHosts(const std::vector<GpuIpcChoice>& choices,

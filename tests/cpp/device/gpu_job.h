@@ -10,6 +10,7 @@
 #include "device/fake_ipc.h"
 #include "device/fake_plugin.h"
 #include "device/gpu_caller.h"
+#include "device/noted_transport.h"
 #include "runtime/engine_job.h"
 
 namespace mydist::testing {
@@ -25,6 +26,8 @@ struct GpuJobOptions {
   std::function<std::string(int rank)> identity{};
   // Where GPUs reach each other's memory, outlives the job; default: they do not.
   FakeIpcHost* ipc = nullptr;
+  // Of a rank: whether its network takes memory of its GPUs; default: none does.
+  std::function<bool(int rank)> takes_device_memory{};
 };
 
 inline GpuJobOptions WithNccl(JobOptions job = {}) {
@@ -40,6 +43,14 @@ class GpuJob {
                      FakeNcclWork work) { streams_.Launch(stream, std::move(work)); },
               FakeNccl::Slowness{}) {
     for (int rank = 0; rank < size; ++rank) AddPlugin(rank, options);
+    if (options.takes_device_memory) {
+      options.job.transport = [this, takes = options.takes_device_memory](
+                                  int rank, std::unique_ptr<Transport> own) {
+        if (!takes(rank)) return own;
+        return std::unique_ptr<Transport>(
+            std::make_unique<NotedTransport>(&device(rank), std::move(own)));
+      };
+    }
     options.job.devices = [this](int rank) { return plugins_[static_cast<size_t>(rank)].get(); };
     job_ = std::make_unique<EngineJob>(size, options.job);
   }

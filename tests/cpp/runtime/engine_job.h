@@ -54,6 +54,7 @@ struct JobOptions {
   std::optional<int> cut_off{};
   std::function<DevicePlugin*(int rank)> devices{};  // Default: none.
   // What the rank's engine gets in place of its own; default: that.
+  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport>)> transport{};
   std::function<std::unique_ptr<ControlPlane>(int rank, std::unique_ptr<ControlPlane>)> control{};
 };
 
@@ -114,6 +115,10 @@ class EngineJob {
       std::unique_ptr<Transport>& transport =
           connections[static_cast<size_t>(*options.cut_off)].transport;
       transport = std::make_unique<CutOffTransport>(std::move(transport));
+    }
+    for (Connection& connection : connections) {
+      if (!options.transport) break;
+      connection.transport = options.transport(connection.rank, std::move(connection.transport));
     }
     for (Connection& connection : connections) {
       if (!options.control) break;
