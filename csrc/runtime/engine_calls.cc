@@ -54,10 +54,6 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   keys.reserve(tensors.size());
   for (const Submission& tensor : tensors) {
     MYDIST_RETURN_IF_ERROR(process_sets_.CheckMember(tensor.request.process_set));
-    if (tensor.request.device != kCpuDevice) {
-      MYDIST_RETURN_IF_ERROR(process_sets_.ClaimGpu(tensor.request.process_set,
-                                                    tensor.request.device, tensor.request.name));
-    }
     if (tensor.request.op == OpKind::kRemoveProcessSet) {
       MYDIST_RETURN_IF_ERROR(CheckUnused(tensor.request.process_set));
     }

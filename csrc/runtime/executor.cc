@@ -80,7 +80,7 @@ Executor::Executor(const Topology& topology, Transport* transport, ExecutorSourc
 void Executor::AddProcessSet(const ProcessSet& set) {
   const std::optional<int> index = set.IndexOf(rank_);
   if (!index) return;
-  Team team{.set = set, .index = *index, .transport = nullptr, .collectives = {}, .on_device = {}};
+  Team team{.set = set, .index = *index, .transport = nullptr, .collectives = {}};
   if (transport_ != nullptr) {
     team.transport = std::make_unique<SubsetTransport>(transport_, set.ranks);
   }

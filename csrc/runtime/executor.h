@@ -99,6 +99,7 @@ class Executor {
     std::unique_ptr<Transport> transport;  // Null for the global set, which uses the job's.
     std::vector<std::unique_ptr<Collectives>> collectives;
     std::map<int, std::unique_ptr<DeviceTeam>> on_device;  // By GPU; made at the first need.
+    bool has_had_guests = false;                           // See GuestTensors.
   };
   using Group = std::span<const AgreedTensor>;
 
@@ -108,7 +109,8 @@ class Executor {
   static BatchTraits TraitsOf(Group group);
   Status ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity);
   Status ExecuteOnDevices(Team& team, Group group, const ActivitySink& activity);
-  static Status CheckOneGpu(const Team& team, Group group);
+  static int HomeOf(const Team& team, Group group);
+  static void TellOfGuests(Team& team, Group group);
   Status PlaceNeutral(const Team& team, Submission& submission);
   Status ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity);
   DeviceTeam& TeamOn(Team& team, DeviceSeat* seat);

@@ -3,7 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "runtime/executor.h"
+#include "runtime/guest_tensors.h"
 #include "runtime/neutral_submission.h"
 
 namespace mydist {
@@ -13,6 +15,15 @@ namespace {
 constexpr std::chrono::milliseconds kCheckPeriod{100};
 // There may be thousands.
 constexpr std::chrono::milliseconds kPeerCheckPeriod{10};
+
+// The end of the last batch, for a tensor with that order. One that lies on another GPU keeps its
+// own, and not the one that the event belongs to.
+EventPointer DoneOn(const DeviceSeat& seat, const DeviceOrder& order) {
+  if (order.device == nullptr || order.device == seat.device) return seat.last_batch;
+  using Kept = std::pair<std::shared_ptr<Device>, EventPointer>;
+  const auto kept = std::make_shared<const Kept>(seat.device, seat.last_batch);
+  return {kept, kept->second.get()};
+}
 
 }  // namespace
 
@@ -72,29 +83,11 @@ Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& a
   for (const AgreedTensor& tensor : group) {
     MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
   }
-  if (team.set.size() > 1) {
-    MYDIST_RETURN_IF_ERROR(CheckOneGpu(team, group));
-    return ExecuteOnDevice(team, group, activity);
-  }
+  if (team.set.size() > 1) return ExecuteOnDevice(team, group, activity);
   // A rank alone has nobody who would have to split it in the same way, and nothing to gain from
   // packing what stays where it lies.
   for (const AgreedTensor& tensor : group) {
     MYDIST_RETURN_IF_ERROR(ExecuteOnDevice(team, {&tensor, 1}, activity));
-  }
-  return Status::Ok();
-}
-
-// The other ranks count on one GPU of this one. Submit has seen to it, but for a rank that has
-// joined before it had a tensor to say which.
-Status Executor::CheckOneGpu(const Team& team, Group group) {
-  const int32_t own =
-      team.on_device.empty() ? group.front().device() : team.on_device.begin()->first;
-  for (const AgreedTensor& tensor : group) {
-    if (tensor.device() == own) continue;
-    return Status::Internal("tensor '" + tensor.agreement->request.name + "' lies on GPU " +
-                            std::to_string(tensor.device()) + ", but this rank takes part in " +
-                            "process set " + std::to_string(team.set.id) + " with GPU " +
-                            std::to_string(own) + "; use one GPU per process");
   }
   return Status::Ok();
 }
@@ -112,24 +105,54 @@ Status Executor::PlaceNeutral(const Team& team, Submission& submission) {
   return MoveNeutralTo(seat->on_stream, &submission);
 }
 
+// The other ranks of a set count on one GPU of this one: the first that it has used there.
+int Executor::HomeOf(const Team& team, Group group) {
+  const bool is_first = team.on_device.empty() || team.set.size() == 1;
+  return is_first ? group.front().device() : team.on_device.begin()->first;
+}
+
+void Executor::TellOfGuests(Team& team, Group group) {
+  const int home = HomeOf(team, group);
+  for (const AgreedTensor& tensor : group) {
+    if (team.has_had_guests || tensor.device() == home) continue;
+    team.has_had_guests = true;
+    MYDIST_LOG(kWarning) << "tensor '" << tensor.agreement->request.name << "' is on GPU "
+                         << tensor.device() << ", but this process takes part in process set "
+                         << team.set.id << " with GPU " << home
+                         << ": it is copied there and back, as all on other GPUs are. A process "
+                            "set for each GPU needs no copies";
+  }
+}
+
 Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
-  const BatchTraits traits = TraitsOf(group);
+  BatchTraits traits = TraitsOf(group);
+  traits.device = HomeOf(team, group);
   MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
   MYDIST_RETURN_IF_ERROR(seat->passing.FreePassed(*seat->device));
   MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, TeamOn(team, seat).For(traits));
   MYDIST_RETURN_IF_ERROR(WaitForInputs(*seat, group));
+  TellOfGuests(team, group);
+  GuestTensors guests(seat);
+  Status status;
+  for (const AgreedTensor& tensor : group) {
+    if (status.ok()) status = guests.Bring(&tensor.pending->submission);
+  }
   seat_ = seat;
-  const Status status = Run(team, group,
-                            {.rank = team.index,
-                             .size = team.set.size(),
-                             .collectives = chosen,
-                             .numbers = team.collectives.front().get(),
-                             .memory = &seat->fusion_memory,
-                             .activity = activity,
-                             .pack_bytes = &pack_bytes_});
+  if (status.ok()) {
+    status = Run(team, group,
+                 {.rank = team.index,
+                  .size = team.set.size(),
+                  .collectives = chosen,
+                  .numbers = team.collectives.front().get(),
+                  .memory = &seat->fusion_memory,
+                  .activity = activity,
+                  .pack_bytes = &pack_bytes_});
+  }
   seat_ = nullptr;
+  if (status.ok()) status = guests.TakeHome();
   // Also of what has failed: the stream may still use the memory.
   const Status marked = MarkEnd(*seat, group);
+  guests.Leave();
   return status.ok() ? marked : status;
 }
 
@@ -146,7 +169,7 @@ Status Executor::MarkEnd(DeviceSeat& seat, Group group) {
   MYDIST_ASSIGN_OR_RETURN(seat.last_batch, seat.device->Record(seat.on_stream.stream));
   for (const AgreedTensor& tensor : group) {
     Submission& submission = tensor.pending->submission;
-    submission.order->done = seat.last_batch;
+    submission.order->done = DoneOn(seat, *submission.order);
     // Nobody waits for the end of what this rank only takes part in.
     if (submission.order->ready == nullptr) {
       seat.passing.Keep(submission.keep_alive, seat.last_batch);

@@ -29,7 +29,6 @@ class ProcessSetRegistry {
   void Remove(ProcessSetId id) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     sets_.erase(id);
-    gpus_.erase(id);
   }
 
   // kInvalidArgument when there is none.
@@ -40,20 +39,6 @@ class ProcessSetRegistry {
     return Status::InvalidArgument("process set " + std::to_string(id) +
                                    " is unknown or has been removed. Add it with "
                                    "add_process_set() first.");
-  }
-
-  // A tensor of the set on GPU `gpu` of this process. Where the set has several ranks these reckon
-  // with one GPU each: that of the first tensor. kInvalidArgument for another.
-  Status ClaimGpu(ProcessSetId id, int32_t gpu, const std::string& tensor) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    const auto it = sets_.find(id);
-    if (it == sets_.end() || it->second.size() == 1) return Status::Ok();
-    const int32_t claimed = gpus_.emplace(id, gpu).first->second;
-    if (claimed == gpu) return Status::Ok();
-    return Status::InvalidArgument("tensor '" + tensor + "' is on GPU " + std::to_string(gpu) +
-                                   ", but this process uses GPU " + std::to_string(claimed) +
-                                   " in process set " + std::to_string(id) +
-                                   ". Move it there, or add a process set for each GPU.");
   }
 
   // kInvalidArgument when there is none or this rank is no member.
@@ -73,7 +58,6 @@ class ProcessSetRegistry {
   const int rank_;
   mutable Mutex mutex_;
   std::map<ProcessSetId, ProcessSet> sets_ MYDIST_GUARDED_BY(mutex_);
-  std::map<ProcessSetId, int32_t> gpus_ MYDIST_GUARDED_BY(mutex_);
 };
 
 }  // namespace mydist

@@ -135,7 +135,9 @@ Status FollowResults(std::span<const OrderPointer> orders, std::span<const c10::
   if (orders.empty()) return Status::Ok();
   const Guard guard(at::kCUDA);
   std::map<const Device*, c10::Stream> streams;
-  const DeviceEvent* last = nullptr;  // Most of those on one GPU have one event.
+  // Most of those on one GPU have one event; those on another may have the same.
+  const Device* last_gpu = nullptr;
+  const DeviceEvent* last = nullptr;
   for (const OrderPointer& order : orders) {
     Device* const gpu = order->device.get();
     auto found = streams.find(gpu);
@@ -144,7 +146,8 @@ Status FollowResults(std::span<const OrderPointer> orders, std::span<const c10::
                               StreamForWork(guard, *gpu, PlaceOf(*order)));
       found = streams.emplace(gpu, stream).first;
     }
-    if (order->done == nullptr || order->done.get() == last) continue;
+    if (order->done == nullptr || (order->done.get() == last && gpu == last_gpu)) continue;
+    last_gpu = gpu;
     last = order->done.get();
     MYDIST_RETURN_IF_ERROR(gpu->Wait(HandleOf(guard, found->second), *order->done));
   }

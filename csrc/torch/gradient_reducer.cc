@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "runtime/process.h"
@@ -273,12 +274,13 @@ Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome
   return first;
 }
 
-// What Synchronize lays out and enqueues itself has been checked by no hook. A set has one GPU.
+// What Synchronize lays out and enqueues itself has been checked by no hook.
 void GradientReducer::CheckMayEnqueue() const {
+  std::set<c10::DeviceIndex> checked;
   for (const Parameter& parameter : parameters_) {
-    if (!parameter.tensor.is_cuda()) continue;
-    ThrowIfError(CheckDevice(parameter.tensor.device(), GradientOf(parameter.name)));
-    return;
+    const at::Device device = parameter.tensor.device();
+    if (!device.is_cuda() || !checked.insert(device.index()).second) continue;
+    ThrowIfError(CheckDevice(device, GradientOf(parameter.name)));
   }
 }
 

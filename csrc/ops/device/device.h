@@ -61,14 +61,15 @@ class Device {
 
   // What is on `stream` now.
   virtual Result<EventPointer> Record(StreamHandle stream) = 0;
-  // What is put on `stream` from now on begins after the event.
+  // What is put on `stream` from now on begins after the event, which may be one of another device
+  // of this process.
   virtual Status Wait(StreamHandle stream, const DeviceEvent& event) = 0;
   virtual Result<bool> IsOver(const DeviceEvent& event) = 0;
   // Keeps this thread until the event is over; gives up its core meanwhile.
   virtual Status Block(const DeviceEvent& event) = 0;
 
-  // Between device memory and pinned memory, or within the device. The ranges do not overlap and
-  // stay valid until the stream has passed.
+  // Between device memory and pinned memory, within the device, or to or from another one of this
+  // process. The ranges do not overlap and stay valid until the stream has passed.
   virtual Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) = 0;
 
   // All segments in one launch. A segment's target is its source or overlaps no segment; in place

@@ -8,18 +8,24 @@ namespace mydist::testing {
 class FakeDevice::Event final : public DeviceEvent {
  public:
   Event(const FakeDevice* device, std::shared_ptr<const StreamPoint> point)
-      : device_(device), point_(std::move(point)) {}
+      : device_(device), process_(device->process_.get()), point_(std::move(point)) {}
 
-  const FakeDevice* device() const { return device_; }
+  bool IsOf(const FakeDevice* device) const { return device_ == device; }
+  bool IsOf(const FakeProcess* process) const { return process_ == process; }
   const std::shared_ptr<const StreamPoint>& point() const { return point_; }
 
  private:
   const FakeDevice* const device_;
+  const FakeProcess* const process_;
   const std::shared_ptr<const StreamPoint> point_;
 };
 
 FakeDevice::FakeDevice(const FakeDeviceOptions& options)
-    : options_(options), link_(std::make_shared<Link>()) {
+    : options_(options),
+      link_(std::make_shared<Link>()),
+      process_(options.process != nullptr ? options.process : std::make_shared<FakeProcess>()),
+      state_{.mutex = process_->mutex},
+      memory_(process_->memory) {
   MutexLock link_lock(link_->mutex);
   link_->device = this;
   MutexLock lock(state_.mutex);
@@ -42,7 +48,7 @@ FakeDevice::~FakeDevice() {
   }
   MutexLock lock(state_.mutex);
   if (!violation_.empty()) ADD_FAILURE() << violation_;
-  for (const std::string& what : memory_.Living()) {
+  for (const std::string& what : memory_.LivingOf(this)) {
     ADD_FAILURE() << what << " is not freed, and its device is gone";
   }
 }
@@ -82,7 +88,8 @@ void FakeDevice::WakeStreams() {
 
 FakeStream* FakeDevice::AddStream() {
   const uint64_t seed = options_.seed * 1000003 + streams_.size();
-  return streams_.emplace_back(std::make_unique<FakeStream>(&state_, actor_count_++, seed)).get();
+  return streams_.emplace_back(std::make_unique<FakeStream>(&state_, process_->actor_count++, seed))
+      .get();
 }
 
 Result<StreamHandle> FakeDevice::CreateStream() {
@@ -102,10 +109,13 @@ Result<FakeStream*> FakeDevice::StreamOf(StreamHandle handle) {
   return Violate("a stream of another device was given to device " + std::to_string(index()));
 }
 
-Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent& event) {
+Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent& event,
+                                                               Reach reach) {
   MYDIST_RETURN_IF_ERROR(CheckAlive());
-  const auto* ours = dynamic_cast<const Event*>(&event);
-  if (ours != nullptr && ours->device() == this) return ours->point();
+  const auto* known = dynamic_cast<const Event*>(&event);
+  const bool reaches =
+      known != nullptr && (reach == Reach::kOwn ? known->IsOf(this) : known->IsOf(process_.get()));
+  if (reaches) return known->point();
   return Violate("an event of another device was given to device " + std::to_string(index()));
 }
 
@@ -114,15 +124,15 @@ Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent
 int FakeDevice::HostActor() {
   const bool one_for_all = options_.host_order == HostOrder::kOneForAll;
   const auto thread = one_for_all ? std::thread::id() : std::this_thread::get_id();
-  const auto known = host_actors_.find(thread);
-  if (known != host_actors_.end()) return known->second;
+  const auto known = process_->host_actors.find(thread);
+  if (known != process_->host_actors.end()) return known->second;
   VectorClock clock;
-  for (const auto& [actor, other] : host_clocks_) clock.Learn(other);
-  host_clocks_[actor_count_] = clock;
-  return host_actors_[thread] = actor_count_++;
+  for (const auto& [actor, other] : process_->host_clocks) clock.Learn(other);
+  process_->host_clocks[process_->actor_count] = clock;
+  return process_->host_actors[thread] = process_->actor_count++;
 }
 
-VectorClock& FakeDevice::ClockOfHost() { return host_clocks_[HostActor()]; }
+VectorClock& FakeDevice::ClockOfHost() { return process_->host_clocks[HostActor()]; }
 
 VectorClock FakeDevice::HostClock() {
   MutexLock lock(state_.mutex);
@@ -211,7 +221,7 @@ Result<std::shared_ptr<uint8_t>> FakeDevice::Give(MemoryKind kind, int64_t bytes
   MYDIST_RETURN_IF_ERROR(CheckAlive());
   if (bytes == 0) return std::shared_ptr<uint8_t>();
   ++(kind == MemoryKind::kDevice ? counts_.allocations : counts_.pinned_allocations);
-  const auto allocation = memory_.Add(kind, bytes);
+  const auto allocation = memory_.Add(kind, bytes, this);
   return std::shared_ptr<uint8_t>(allocation->data(), [allocation, link = link_](uint8_t*) {
     MutexLock link_lock(link->mutex);
     if (link->device != nullptr) link->device->TakeBack(allocation);
@@ -247,7 +257,8 @@ Result<EventPointer> FakeDevice::Record(StreamHandle handle) {
 Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<const StreamPoint> point, PointOf(event));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<const StreamPoint> point,
+                          PointOf(event, Reach::kNeighbours));
   ++counts_.waits;
   stream->clock().Learn(point->clock);
   stream->PutWait(std::move(point));
@@ -256,7 +267,8 @@ Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
 
 Result<bool> FakeDevice::IsOver(const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
-  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point, PointOf(event));
+  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point,
+                          PointOf(event, Reach::kOwn));
   ++counts_.polls;
   const bool is_over = point->stream->HasReached(point->position);
   if (is_over) ClockOfHost().Learn(point->clock);
@@ -267,7 +279,8 @@ Result<bool> FakeDevice::IsOver(const DeviceEvent& event) {
 
 Status FakeDevice::Block(const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
-  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point, PointOf(event));
+  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point,
+                          PointOf(event, Reach::kOwn));
   ++counts_.blocks;
   point->stream->Await(point->position);
   ClockOfHost().Learn(point->clock);

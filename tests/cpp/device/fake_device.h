@@ -43,12 +43,23 @@ enum class HostOrder {
   kOneForAll,
 };
 
+// What the devices of a process have in common: they see each other's events, and copies reach the
+// memory of all.
+struct FakeProcess {
+  Mutex mutex;
+  FakeMemory memory MYDIST_GUARDED_BY(mutex);
+  int actor_count MYDIST_GUARDED_BY(mutex) = 0;
+  std::map<std::thread::id, int> host_actors MYDIST_GUARDED_BY(mutex);
+  std::map<int, VectorClock> host_clocks MYDIST_GUARDED_BY(mutex);
+};
+
 struct FakeDeviceOptions {
   int index = 0;
   std::string identity = "0000:01:00.0";
   Pace pace = Pace::kRandom;
   uint64_t seed = 1;
   HostOrder host_order = HostOrder::kPerThread;
+  std::shared_ptr<FakeProcess> process{};  // Default: one of its own.
 };
 
 // How often something was asked for, since the device was made.
@@ -135,10 +146,13 @@ class FakeDevice final : public Device {
     Use use;
   };
 
+  // Whose memory an operation may use, and whose events a stream may wait for.
+  enum class Reach { kOwn, kNeighbours };
+
   Status Violate(const std::string& what) MYDIST_REQUIRES(state_.mutex);
   Status CheckAlive() const MYDIST_REQUIRES(state_.mutex);
   Result<FakeStream*> StreamOf(StreamHandle handle) MYDIST_REQUIRES(state_.mutex);
-  Result<std::shared_ptr<const StreamPoint>> PointOf(const DeviceEvent& event)
+  Result<std::shared_ptr<const StreamPoint>> PointOf(const DeviceEvent& event, Reach reach)
       MYDIST_REQUIRES(state_.mutex);
   FakeStream* AddStream() MYDIST_REQUIRES(state_.mutex);
   void WakeStreams() MYDIST_REQUIRES(state_.mutex);
@@ -146,10 +160,12 @@ class FakeDevice final : public Device {
   int HostActor() MYDIST_REQUIRES(state_.mutex);
   VectorClock& ClockOfHost() MYDIST_REQUIRES(state_.mutex);
 
-  Result<std::vector<Touch>> TouchesOf(const Operation& operation) MYDIST_REQUIRES(state_.mutex);
+  Result<std::vector<Touch>> TouchesOf(const Operation& operation, Reach reach = Reach::kOwn)
+      MYDIST_REQUIRES(state_.mutex);
   Status Order(const std::vector<Touch>& touches, const Access& access, const VectorClock& clock)
       MYDIST_REQUIRES(state_.mutex);
-  Status Put(FakeStream& stream, Operation operation) MYDIST_REQUIRES(state_.mutex);
+  Status Put(FakeStream& stream, Operation operation, Reach reach = Reach::kOwn)
+      MYDIST_REQUIRES(state_.mutex);
   Status HostUses(const MemoryRange& range, Use use, std::string_view what);
   Status NetworkUses(const MemoryRange& range, Use use);
   Status OrderHost(const std::vector<Touch>& touches, const std::string& name)
@@ -164,13 +180,11 @@ class FakeDevice final : public Device {
   const FakeDeviceOptions options_;
   const std::shared_ptr<Link> link_;
   std::unique_ptr<IpcPort> ipc_port_;
+  const std::shared_ptr<FakeProcess> process_;
   StreamState state_;
   std::vector<std::unique_ptr<FakeStream>> streams_
       MYDIST_GUARDED_BY(state_.mutex);  // [0] is null.
-  FakeMemory memory_ MYDIST_GUARDED_BY(state_.mutex);
-  int actor_count_ MYDIST_GUARDED_BY(state_.mutex) = 0;
-  std::map<std::thread::id, int> host_actors_ MYDIST_GUARDED_BY(state_.mutex);
-  std::map<int, VectorClock> host_clocks_ MYDIST_GUARDED_BY(state_.mutex);
+  FakeMemory& memory_ MYDIST_GUARDED_BY(state_.mutex);
   int64_t operation_count_ MYDIST_GUARDED_BY(state_.mutex) = 0;
   std::vector<Access> copies_in_flight_ MYDIST_GUARDED_BY(state_.mutex);
   std::vector<Access> fetches_in_flight_ MYDIST_GUARDED_BY(state_.mutex);

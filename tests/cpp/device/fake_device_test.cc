@@ -261,6 +261,68 @@ TEST_P(FakeDeviceTest, FindsAStreamAndAnEventOfAnotherDevice) {
                   HasSubstr("an event of another device"));
 }
 
+// Neighbours: devices of one process.
+
+class FakeNeighbours : public DevicePaceTest {
+ protected:
+  FakeNeighbours() : options_(GetParam()), neighbour_(Neighbour()) {}
+
+  FakeDeviceOptions Neighbour() {
+    options_.process = std::make_shared<FakeProcess>();
+    FakeDeviceOptions neighbour = options_;
+    neighbour.index = 1;
+    return neighbour;
+  }
+
+  FakeDeviceOptions options_;
+  DeviceBench neighbour_;
+};
+INSTANTIATE_TEST_SUITE_P(Paces, FakeNeighbours, kEveryPace, NameOfPace);
+
+TEST_P(FakeNeighbours, CopyFromEachOtherBehindAnEvent) {
+  DeviceBench bench(options_);
+  bench.Fill(7);
+  ExpectFine(bench.ToDevice(bench.work));
+  ExpectFine(neighbour_.device.Wait(neighbour_.work, *bench.Record(bench.work)));
+  ExpectFine(neighbour_.device.Copy(neighbour_.on_device.get(), bench.on_device.get(), kBenchBytes,
+                                    neighbour_.work));
+  ExpectFine(neighbour_.FromDevice(neighbour_.work));
+  ExpectFine(neighbour_.device.Block(*neighbour_.Record(neighbour_.work)));
+  ExpectFine(neighbour_.device.HostReads(neighbour_.pinned_too.get(), kBenchBytes, "check"));
+  EXPECT_EQ(neighbour_.pinned_too.get()[kBenchBytes - 1], 7);
+  bench.Settle();
+  neighbour_.Settle();
+}
+
+TEST_P(FakeNeighbours, FindsACopyBeforeTheOther) {
+  DeviceBench bench(options_);
+  bench.Fill(7);
+  ExpectFine(bench.ToDevice(bench.work));
+  const Status status = neighbour_.device.Copy(neighbour_.on_device.get(), bench.on_device.get(),
+                                               kBenchBytes, neighbour_.work);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(neighbour_.device.TakeViolation(), HasSubstr("nothing puts the one behind"));
+  bench.Settle();
+}
+
+TEST_P(FakeNeighbours, FindsAKernelInTheMemoryOfAnother) {
+  DeviceBench bench(options_);
+  const ConvertSegment segment{bench.on_device.get(), neighbour_.on_device.get(), 8};
+  EXPECT_FALSE(
+      neighbour_.device
+          .Convert({&segment, 1}, {.factor = {.multiplier = 2.0, .divisor = 1}}, neighbour_.work)
+          .ok());
+  EXPECT_THAT(neighbour_.device.TakeViolation(), HasSubstr("of another device"));
+  bench.Settle();
+}
+
+TEST_P(FakeNeighbours, FindsAnEventOfAnotherThatIsPolled) {
+  DeviceBench bench(options_);
+  EXPECT_FALSE(neighbour_.device.IsOver(*bench.Record(bench.work)).ok());
+  EXPECT_THAT(neighbour_.device.TakeViolation(), HasSubstr("an event of another device"));
+  bench.Settle();
+}
+
 // What tests can ask.
 
 TEST_P(FakeDeviceTest, Counts) {

@@ -87,7 +87,8 @@ std::optional<std::string> MistakeOf(std::span<const ConvertSegment> segments,
 
 }  // namespace
 
-Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& operation) {
+Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& operation,
+                                                             Reach reach) {
   std::vector<Touch> touches;
   for (const Use use : {Use::kRead, Use::kWrite}) {
     for (const MemoryRange& range : use == Use::kRead ? operation.reads : operation.writes) {
@@ -96,6 +97,11 @@ Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& op
       if (!found.ok()) {
         return Violate(operation.name + " " + std::string(NameOf(use)) + " " +
                        found.status().message());
+      }
+      if (reach == Reach::kOwn && (*found)->kind == MemoryKind::kDevice &&
+          (*found)->owner != this) {
+        return Violate(operation.name + " " + std::string(NameOf(use)) + " " +
+                       (*found)->Describe() + " of another device");
       }
       const int64_t begin = static_cast<const uint8_t*>(range.begin) - (*found)->data();
       touches.push_back({*std::move(found), begin, begin + range.bytes, use});
@@ -120,10 +126,10 @@ Status FakeDevice::Order(const std::vector<Touch>& touches, const Access& access
   return Status::Ok();
 }
 
-Status FakeDevice::Put(FakeStream& stream, Operation operation) {
+Status FakeDevice::Put(FakeStream& stream, Operation operation, Reach reach) {
   operation.name += " (operation " + std::to_string(++operation_count_) + ", on stream " +
                     std::to_string(stream.actor()) + ")";
-  MYDIST_ASSIGN_OR_RETURN(std::vector<Touch> touches, TouchesOf(operation));
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Touch> touches, TouchesOf(operation, reach));
   stream.clock().Learn(ClockOfHost());
   const int64_t time = stream.clock().Tick(stream.actor());
   auto name = std::make_shared<const std::string>(std::move(operation.name));
@@ -150,7 +156,7 @@ Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamH
                  .work = [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); }};
   MYDIST_RETURN_IF_ERROR(CheckCopy(copy));
   ++counts_.copies;
-  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy)));
+  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy), Reach::kNeighbours));
   CountInFlight(*stream, copies_in_flight_, counts_.most_copies_in_flight);
   MYDIST_ASSIGN_OR_RETURN(const auto to, memory_.Find({target, bytes}));
   if (to->kind != MemoryKind::kPinned) return Status::Ok();
@@ -159,7 +165,7 @@ Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamH
 }
 
 Status FakeDevice::CheckCopy(const Operation& copy) {
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy));
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy, Reach::kNeighbours));
   if (Overlap(copy.reads[0], copy.writes[0])) {
     return Violate(copy.name + " within " + touches[0].allocation->Describe() +
                    " writes what it reads");

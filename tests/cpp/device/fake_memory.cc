@@ -31,9 +31,9 @@ std::string FakeAllocation::Describe() const {
          std::to_string(number) + " (" + std::to_string(bytes) + " bytes)";
 }
 
-std::shared_ptr<FakeAllocation> FakeMemory::Add(MemoryKind kind, int64_t bytes) {
-  const std::shared_ptr<FakeAllocation> allocation(
-      new FakeAllocation{kind, bytes, ++made_count_, PoisonedPages(bytes), AccessMap(bytes)});
+std::shared_ptr<FakeAllocation> FakeMemory::Add(MemoryKind kind, int64_t bytes, const void* owner) {
+  const std::shared_ptr<FakeAllocation> allocation(new FakeAllocation{
+      kind, bytes, ++made_count_, owner, PoisonedPages(bytes), AccessMap(bytes)});
   by_address_[allocation->data()] = allocation;
   return allocation;
 }
@@ -75,10 +75,11 @@ Result<std::shared_ptr<FakeAllocation>> FakeMemory::Find(const MemoryRange& rang
   return found;
 }
 
-std::vector<std::string> FakeMemory::Living() const {
+std::vector<std::string> FakeMemory::LivingOf(const void* owner) const {
   std::vector<std::string> living;
   for (const auto& [address, allocation] : by_address_) {
-    if (!allocation->is_freed) living.push_back(allocation->Describe());
+    if (!allocation->is_freed && allocation->owner == owner)
+      living.push_back(allocation->Describe());
   }
   return living;
 }

@@ -1,6 +1,7 @@
-// FakeMemory: the pieces of memory that a fake device has given out, and who has used what of them.
+// FakeMemory: the pieces of memory that the fake devices of a process have given out, and who has
+// used what of them.
 // What was freed is kept for a while, so that using it is a mistake with a name and nothing worse.
-// Owned by a FakeDevice, used under its lock.
+// Owned by a FakeProcess, used under its lock.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct FakeAllocation {
   MemoryKind kind;
   int64_t bytes;
   int number;
+  const void* owner;                // The device that gave it.
   std::shared_ptr<uint8_t> memory;  // Poisoned, on pages of its own.
   AccessMap accesses;
   bool is_freed = false;
@@ -39,7 +41,7 @@ class FakeMemory {
  public:
   static constexpr uint8_t kPoison = 0xC7;
 
-  std::shared_ptr<FakeAllocation> Add(MemoryKind kind, int64_t bytes);
+  std::shared_ptr<FakeAllocation> Add(MemoryKind kind, int64_t bytes, const void* owner);
   // To be called once for each.
   void Free(const std::shared_ptr<FakeAllocation>& allocation);
 
@@ -50,8 +52,8 @@ class FakeMemory {
   // Whether the byte is, or lately was, of any.
   bool Has(const void* address) const { return At(address) != nullptr; }
 
-  // What nobody has freed.
-  std::vector<std::string> Living() const;
+  // What nobody has freed of it.
+  std::vector<std::string> LivingOf(const void* owner) const;
 
  private:
   static constexpr int64_t kKeptBytes = int64_t{32} << 20;

@@ -32,7 +32,7 @@ struct StreamPoint {
 
 // What the streams of a device have in common.
 struct StreamState {
-  Mutex mutex;
+  Mutex& mutex;  // Of all devices of the process.
   Pace pace = Pace::kRandom;
   bool is_lost MYDIST_GUARDED_BY(mutex) = false;      // What is queued is dropped.
   bool is_stopping MYDIST_GUARDED_BY(mutex) = false;  // Everything is due.

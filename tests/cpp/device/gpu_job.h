@@ -75,6 +75,7 @@ class GpuJob {
   void AddPlugin(int rank, const GpuJobOptions& options) {
     auto& devices = devices_.emplace_back();
     const int count = options.gpus_per_rank + rank % 2;
+    const auto process = std::make_shared<FakeProcess>();
     for (int index = 0; index < count; ++index) {
       const std::string own = "0000:" + std::to_string(10 + rank) + ":0" + std::to_string(index);
       const bool is_first = index == rank % 2;
@@ -82,7 +83,8 @@ class GpuJob {
           FakeDeviceOptions{.index = index,
                             .identity = is_first && options.identity ? options.identity(rank) : own,
                             .seed = static_cast<uint64_t>(rank * 10 + index) + 7,
-                            .host_order = HostOrder::kOneForAll}));
+                            .host_order = HostOrder::kOneForAll,
+                            .process = process}));
       if (options.ipc == nullptr) continue;
       devices.back()->UseIpcPort(std::make_unique<FakeIpcPort>(options.ipc, devices.back().get()));
     }

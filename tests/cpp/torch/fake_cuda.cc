@@ -138,12 +138,14 @@ FakeCuda& FakeCuda::Instance() {
 
 void FakeCuda::Begin(Pace pace) {
   FakePluginParts parts;
+  const auto process = std::make_shared<FakeProcess>();
   for (int index = 0; index < kGpuCount; ++index) {
     parts.devices.push_back(std::make_shared<FakeDevice>(
         FakeDeviceOptions{.index = index,
                           .identity = "0000:0" + std::to_string(index) + ":00.0",
                           .pace = pace,
-                          .host_order = HostOrder::kOneForAll}));
+                          .host_order = HostOrder::kOneForAll,
+                          .process = process}));
   }
   gpus_ = parts.devices;
   plugin_ = std::make_unique<FakePlugin>(std::move(parts));
