@@ -288,7 +288,7 @@ def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
         *(benchmark(row, seconds, results, running) for row, seconds in BENCHMARKS.items()),
         Step(
             "plugin, device and NCCL tests",
-            [*ctest, "-R", "Nccl|Device|Staged", "--parallel", "4"],
+            [*ctest, "-R", "Nccl|Device|Staged|Direct|Fold|Gpu", "--parallel", "4"],
             needs_gpu=False,
             reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
             limit_s=120,

@@ -14,7 +14,7 @@ class AlignedBytes {
   explicit AlignedBytes(const std::vector<uint8_t>& content)
       : size_(content.size()),
         bytes_(static_cast<uint8_t*>(::operator new (content.size(), std::align_val_t{256}))) {
-    std::memcpy(bytes_, content.data(), size_);
+    if (size_ > 0) std::memcpy(bytes_, content.data(), size_);
   }
   ~AlignedBytes() { ::operator delete (bytes_, std::align_val_t{256}); }
   AlignedBytes(const AlignedBytes&) = delete;
