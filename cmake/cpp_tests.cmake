@@ -98,6 +98,10 @@ if(MYDIST_CUDA_BUILT AND EXISTS "${PROJECT_SOURCE_DIR}/tests/gpu/CMakeLists.txt"
   add_subdirectory(tests/gpu)
   list(APPEND MYDIST_TEST_NAMES gpu)
 endif()
+if(MYDIST_CUDA_INCLUDE_DIR AND EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/host_cuda/CMakeLists.txt")
+  add_subdirectory(tests/cpp/host_cuda)
+  list(APPEND MYDIST_TEST_NAMES host_cuda)
+endif()
 # Code for newer CPUs that the linker took for the rest of the library would crash on others. Not
 # with a sanitizer: clang puts data in front of functions, which may read as any instruction.
 find_program(MYDIST_TEST_PYTHON python3)

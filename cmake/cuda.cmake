@@ -47,6 +47,13 @@ if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# Headers alone are enough for the tests over a CUDA in host memory, which sanitizers can see into.
+if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit QUIET)
+  find_path(MYDIST_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+    DOC "Folder of CUDA's headers, for tests that need no GPU")
+endif()
+
 # Overridable; GPUs newer than the last are served by its PTX.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 90-virtual
@@ -65,7 +72,7 @@ if(NOT MYDIST_WITH_CUDA STREQUAL "OFF" AND _obstacle STREQUAL "")
       "compiler for it)")
   else()
     enable_language(CUDA)
-    find_package(CUDAToolkit QUIET)
+    find_package(CUDAToolkit QUIET)  # Again, as it looks for more now.
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.1)
       string(CONCAT _obstacle "CUDA ${CMAKE_CUDA_COMPILER_VERSION} was found, expected 12.1 or "
         "newer (CUDA_HOME or CUDAToolkit_ROOT names another toolkit)")

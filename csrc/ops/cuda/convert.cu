@@ -2,6 +2,7 @@
 
 #include "ops/cuda/convert_thread.h"
 #include "ops/cuda/cuda_status.h"
+#include "ops/cuda/kernel_launch.h"
 
 namespace mydist::cuda {
 namespace {
@@ -76,22 +77,21 @@ struct ConvertCall {
 
   template <typename Table>
   Status Launch(const Table& table, const ConvertLaunch& launch) const {
-    const dim3 blocks(BlocksOf(launch, scratch.processor_count(), tuning));
-    void* arguments[] = {const_cast<Table*>(&table), const_cast<ConvertLaunch*>(&launch)};
-    const auto* kernel = reinterpret_cast<const void*>(&ConvertKernel<From, To, Table>);
-    return CudaStatus(cudaLaunchKernel(kernel, blocks, dim3(kConvertThreads), arguments, 0, stream),
-                      "cudaLaunchKernel(Convert)");
+    return LaunchKernel(
+        "cudaLaunchKernel(Convert)", ConvertKernel<From, To, Table>,
+        {.blocks = BlocksOf(launch, scratch.processor_count(), tuning), .threads = kConvertThreads},
+        stream, table, launch);
   }
 };
 
 template <typename From, typename To, typename... Tables>
 Status LoadInstances() {
-  cudaFuncAttributes attributes;
-  for (const void* kernel : {reinterpret_cast<const void*>(&ConvertKernel<From, To, Tables>)...}) {
-    MYDIST_RETURN_IF_ERROR(
-        CudaStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes(Convert)"));
-  }
-  return Status::Ok();
+  Status loaded;
+  static_cast<void>(
+      ((loaded = LoadKernel("cudaFuncGetAttributes(Convert)", ConvertKernel<From, To, Tables>))
+           .ok() &&
+       ...));
+  return loaded;
 }
 
 Status LoadKernels(const Conversion& conversion) {

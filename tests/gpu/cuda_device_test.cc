@@ -11,6 +11,8 @@
 
 #include "backends/factory.h"
 
+extern "C" mydist::DevicePlugin* mydist_device_plugin_v1();
+
 namespace mydist {
 namespace {
 
@@ -19,9 +21,6 @@ using ::testing::HasSubstr;
 class CudaDeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const Result<DevicePlugin*> plugin = LoadDevicePlugin();
-    ASSERT_TRUE(plugin.ok()) << plugin.status().ToString();
-    plugin_ = *plugin;
     const Result<int> count = plugin_->DeviceCount();
     if (!count.ok()) GTEST_SKIP() << count.status().message();
     device_count_ = *count;
@@ -44,7 +43,7 @@ class CudaDeviceTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
 
-  DevicePlugin* plugin_ = nullptr;
+  DevicePlugin* const plugin_ = mydist_device_plugin_v1();
   int device_count_ = 0;
   std::shared_ptr<Device> device_;
 };

@@ -1,0 +1,192 @@
+// CudaDevice where CUDA says no: the error is told once, nothing of it is left behind, for us or
+// for the caller, and nothing leaks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/nccl/cuda_device.h"
+#include "host_cuda/host_cuda.h"
+
+namespace mydist::cuda {
+namespace {
+
+using host_cuda::FailNext;
+using host_cuda::TakeCensus;
+using ::testing::HasSubstr;
+
+std::unique_ptr<CudaDevice> Open(int index) {
+  auto device = CudaDevice::Open(index);
+  EXPECT_TRUE(device.ok()) << device.status().ToString();
+  return std::move(device).value();
+}
+
+// One of each kind, as the device takes it.
+struct Scene {
+  explicit Scene(CudaDevice& own)
+      : device(own),
+        stream(*device.CreateStream()),
+        memory(*device.Allocate(4096)),
+        pinned(*device.AllocatePinned(4096)),
+        event(*device.Record(stream)) {}
+
+  CudaDevice& device;
+  const StreamHandle stream;
+  const std::shared_ptr<uint8_t> memory;
+  const std::shared_ptr<uint8_t> pinned;
+  const EventPointer event;
+};
+
+struct Call {
+  std::string cuda;  // The one that fails.
+  std::function<Status(Scene&)> work;
+};
+
+Status ConvertOne(Scene& scene) {
+  const ConvertSegment segment = {scene.memory.get(), scene.memory.get() + 2048, 512};
+  return scene.device.Convert({&segment, 1}, {.factor = {.multiplier = 2.0}}, scene.stream);
+}
+
+Status FoldOne(Scene& scene) {
+  uint8_t* const memory = scene.memory.get();
+  const RankFold fold = {.own = memory,
+                         .others = memory + 1024,
+                         .stride = 1024,
+                         .rank = 0,
+                         .size = 2,
+                         .output = memory,
+                         .count = 256};
+  return scene.device.Fold(fold, scene.stream);
+}
+
+const std::vector<Call>& Calls() {
+  static const auto* calls = new std::vector<Call>{
+      {"cudaStreamCreateWithPriority", [](Scene& s) { return s.device.CreateStream().status(); }},
+      {"cudaDeviceGetStreamPriorityRange",
+       [](Scene& s) { return s.device.CreateStream().status(); }},
+      {"cudaStreamIsCapturing", [](Scene& s) { return s.device.IsCapturing(s.stream).status(); }},
+      {"cudaEventRecord", [](Scene& s) { return s.device.Record(s.stream).status(); }},
+      {"cudaStreamWaitEvent", [](Scene& s) { return s.device.Wait(s.stream, *s.event); }},
+      {"cudaEventQuery", [](Scene& s) { return s.device.IsOver(*s.event).status(); }},
+      {"cudaEventQuery", [](Scene& s) { return s.device.Block(*s.event); }},
+      {"cudaMemcpyAsync",
+       [](Scene& s) { return s.device.Copy(s.memory.get(), s.pinned.get(), 100, s.stream); }},
+      {"cudaLaunchKernel", ConvertOne},
+      {"cudaLaunchKernel", FoldOne},
+  };
+  return *calls;
+}
+
+// Also where the thread has no GPU of its own, and where it has another one.
+TEST(CudaFaults, AreToldOnceAndLeaveNothingBehind) {
+  const auto device = Open(0);
+  Scene scene(*device);
+  for (const bool has_another : {false, true}) {
+    std::thread([&] {
+      if (has_another) {
+        ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
+      }
+      for (const Call& call : Calls()) {
+        SCOPED_TRACE(call.cuda);
+        FailNext(call.cuda, cudaErrorInvalidValue);
+        const Status status = call.work(scene);
+        EXPECT_EQ(status.code(), StatusCode::kInternal);
+        EXPECT_THAT(status.message(), HasSubstr("invalid argument (cudaErrorInvalidValue)"));
+        EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+        const Status again = call.work(scene);
+        EXPECT_TRUE(again.ok()) << again.ToString();
+        EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+        int current = -1;
+        EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+        EXPECT_EQ(current, has_another ? 2 : 0);
+      }
+    }).join();
+  }
+  EXPECT_TRUE(device->Block(**device->Record(scene.stream)).ok());
+}
+
+TEST(CudaFaults, AGpuThatDoesNotOpenLeavesNothing) {
+  const host_cuda::Census before = TakeCensus();
+  for (const char* call : {"cudaGetDeviceCount", "cudaInitDevice", "cuDeviceGet",
+                           "cuDevicePrimaryCtxRetain", "cudaDeviceGetPCIBusId", "cuCtxPushCurrent",
+                           "cudaFuncGetAttributes", "cudaGetDevice", "cudaDeviceGetAttribute"}) {
+    FailNext(call, cudaErrorUnknown);
+    EXPECT_FALSE(CudaDevice::Open(1).ok()) << call;
+    EXPECT_EQ(TakeCensus(), before) << call;
+    EXPECT_EQ(host_cuda::LastError(), cudaSuccess) << call;
+    EXPECT_NE(Open(1), nullptr);
+    EXPECT_EQ(TakeCensus(), before) << call;
+  }
+}
+
+TEST(CudaFaults, ADeviceTakesAllWithIt) {
+  const host_cuda::Census before = TakeCensus();
+  {
+    const auto device = Open(1);
+    Scene scene(*device);
+    for (const Call& call : Calls()) EXPECT_TRUE(call.work(scene).ok()) << call.cuda;
+    // Longer than the parameters of a kernel: a table on the GPU.
+    std::vector<ConvertSegment> many;
+    for (int i = 0; i < 2000; ++i) {
+      many.push_back({scene.memory.get() + i, scene.memory.get() + 2048 + i, 1});
+    }
+    EXPECT_TRUE(device->Convert(many, {DataType::kUint8, DataType::kUint8, {}}, scene.stream).ok());
+    EXPECT_TRUE(device->Block(**device->Record(scene.stream)).ok());
+  }
+  EXPECT_EQ(TakeCensus(), before);
+}
+
+TEST(CudaFaults, SpareMemoryIsGivenBackBeforeThereIsNone) {
+  const auto device = Open(2);
+  constexpr int64_t kMost = static_cast<int64_t>(host_cuda::kGpuBytes);
+  // Small and large ones by turns, so that no spare one serves.
+  for (const int64_t bytes : {kMost / 16, kMost - (1 << 20), kMost / 16, kMost - (1 << 20)}) {
+    const auto memory = device->Allocate(bytes);
+    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+  }
+  EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+}
+
+TEST(CudaFaults, AGpuThatIsLostSaysSoAndCanBeLetGo) {
+  auto device = Open(2);
+  auto scene = std::make_unique<Scene>(*device);
+  host_cuda::BreakGpu(2, cudaErrorIllegalAddress);
+  for (const Call& call : Calls()) {
+    const Status status = call.work(*scene);
+    EXPECT_EQ(status.code(), StatusCode::kInternal) << call.cuda;
+    EXPECT_THAT(status.message(), HasSubstr("can no longer use that GPU")) << call.cuda;
+  }
+  scene.reset();
+  device.reset();
+  host_cuda::RepairGpu(2);
+}
+
+TEST(CudaFaults, WorkGoesOnWhileSomebodyCaptures) {
+  const auto device = Open(0);
+  Scene scene(*device);
+  cudaStream_t theirs = nullptr;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&theirs, cudaStreamDefault), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(theirs, cudaStreamCaptureModeGlobal), cudaSuccess);
+  for (const Call& call : Calls()) {
+    const Status status = call.work(scene);
+    EXPECT_TRUE(status.ok()) << call.cuda << ": " << status.ToString();
+  }
+  EXPECT_TRUE(device->Allocate(12345).ok());
+  EXPECT_TRUE(device->AllocatePinned(12345).ok());
+  EXPECT_TRUE(device->IsCapturing({theirs}).value());
+  EXPECT_TRUE(device->IsCapturing({}).value()) << "work on the default stream would end it";
+  EXPECT_FALSE(device->IsCapturing(scene.stream).value());
+  EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(theirs, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace mydist::cuda
