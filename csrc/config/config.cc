@@ -247,6 +247,7 @@ Result<Config> Config::From(const Lookup& lookup) {
   config.meeting_host =
       rendezvous ? HostPart(*rendezvous) : lookup("MASTER_ADDR").value_or(std::string());
   config.nccl_shares_gpus = lookup("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
+  config.nccl_blocks = lookup("NCCL_COMM_BLOCKING") == "1";
   config.nccl_host_id = lookup("NCCL_HOSTID").value_or(std::string());
   return config;
 }

@@ -53,10 +53,17 @@ DevicePeers PeersOf(const DeviceMembers& members) {
 DeviceChoice::DeviceChoice(Sources sources)
     : sources_(std::move(sources)), places_{sources_.config->nccl_library, sources_.nccl_folders} {}
 
+Result<int> DeviceChoice::NcclVersion() const {
+  if (!sources_.config->nccl_blocks) return sources_.plugin->NcclVersion(places_);
+  return Status::Internal(
+      "NCCL_COMM_BLOCKING=1 makes NCCL's calls wait for all ranks, so that a "
+      "lost one could not be noticed; unset it");
+}
+
 DeviceRecord DeviceChoice::OwnRecord(const DeviceMembers& members) const {
   const Config& config = *sources_.config;
   const Topology& topology = *sources_.topology;
-  const Result<int> version = sources_.plugin->NcclVersion(places_);
+  const Result<int> version = NcclVersion();
   return MakeDeviceRecord({.nccl_version = version.ok() ? *version : 0,
                            .is_asked_to_share = config.nccl_shares_gpus,
                            .gpu_ipc = config.gpu_ipc,

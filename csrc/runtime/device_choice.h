@@ -78,6 +78,7 @@ class DeviceChoice {
   std::string Describe(const ProcessSet& set, const DeviceAgreement& agreed) const;
 
  private:
+  Result<int> NcclVersion() const;
   DeviceRecord OwnRecord(const DeviceMembers& members) const;
   // The hosts of these ranks, where NCCL is not to leave them; the same on all ranks.
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;

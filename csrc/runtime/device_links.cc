@@ -1,5 +1,6 @@
 #include "runtime/device_links.h"
 
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -41,13 +42,21 @@ void DeviceLinks::Abort(const Status& why) {
     MutexLock lock(mutex_);
     if (aborted_.ok()) aborted_ = why;
   }
-  for (const auto& link : Snapshot()) link->Abort(why);
+  // At the same time, as DeviceLink wants it.
+  const List links = Snapshot();
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < links.size(); ++i) {
+    others.emplace_back([&link = links[i], &why] { link->Abort(why); });
+  }
+  if (!links.empty()) links.front()->Abort(why);
+  for (std::thread& other : others) other.join();
 }
 
 void DeviceLinks::Close(TimePoint deadline) {
   for (const auto& link : Snapshot()) {
     if (const Status closed = link->Close(deadline, nullptr); !closed.ok()) {
       MYDIST_LOG(kDebug) << "closing: " << closed.message();
+      return Abort(closed);
     }
   }
 }

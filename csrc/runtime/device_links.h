@@ -23,8 +23,8 @@ class DeviceLinks {
   Status Check() const MYDIST_EXCLUDES(mutex_);
   // All there are and all that come; see DeviceLink. Only the first `why` counts.
   void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Whoever drives the engine; on all ranks, whose links are in the same order. By `deadline` what
-  // is not closed has been aborted.
+  // Whoever drives the engine; on all ranks, whose links are in the same order. Once one cannot be
+  // closed by `deadline`, all are aborted.
   void Close(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
 
  private:

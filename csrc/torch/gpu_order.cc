@@ -195,11 +195,16 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
   try {
     const c10::InferenceMode normal(false);
     if (order == nullptr) return EmptyOn(device, shape.dims(), dtype);
-    const Guard guard(device.type());
-    const c10::Stream stream = guard.getDefaultStream(device);
-    const c10::StreamGuard on_stream(stream);
-    at::Tensor tensor = EmptyOn(device, shape.dims(), dtype);
-    MYDIST_ASSIGN_OR_RETURN(order->allocated, order->device->Record(HandleOf(guard, stream)));
+    at::Tensor tensor;
+    // A thread of ours has no device, and must not be in the way of somebody's capture.
+    MYDIST_RETURN_IF_ERROR(order->device->CallWithCurrent([&] {
+      const Guard guard(device.type());
+      const c10::Stream stream = guard.getDefaultStream(device);
+      const c10::StreamGuard on_stream(stream);
+      tensor = EmptyOn(device, shape.dims(), dtype);
+      MYDIST_ASSIGN_OR_RETURN(order->allocated, order->device->Record(HandleOf(guard, stream)));
+      return Status::Ok();
+    }));
     return tensor;
   } catch (const std::exception& error) {
     return Status::Internal("no memory for an output of shape " + shape.ToString() + ": " +

@@ -45,8 +45,11 @@ NcclCommunicator::NcclCommunicator(NcclSeat seat, NcclIdBroadcast broadcast_id,
     : seat_(std::move(seat)), broadcast_id_(std::move(broadcast_id)), patience_(patience) {}
 
 NcclCommunicator::~NcclCommunicator() {
+  if (comm_.load() == nullptr) return;
   // Who wants to know what went wrong calls Close.
-  if (comm_.load() != nullptr) (void)Close(Now() + patience_.farewell, nullptr).ok();
+  if (const Status closed = Close(Now() + patience_.farewell, nullptr); !closed.ok()) {
+    Abort(closed);
+  }
 }
 
 Status NcclCommunicator::Open() {
@@ -141,7 +144,13 @@ void NcclCommunicator::Abort(const Status& why) {
   // A call that does not return (the driver's queue is full, say) returns only when the work before
   // it ends, so it is no reason not to abort.
   const bool alone = LockWithin(patience_.abort_grace);
-  if (const Comm comm = comm_.exchange(nullptr); comm != nullptr) (void)api().CommAbort(comm);
+  Comm comm = comm_.exchange(nullptr);
+  const auto abort = [&] {
+    if (comm != nullptr) (void)api().CommAbort(std::exchange(comm, nullptr));
+    return Status::Ok();
+  };
+  if (comm != nullptr) (void)seat_.device->CallWithCurrent(abort).ok();
+  (void)abort().ok();  // Also where the device cannot be made current any more.
   if (alone) call_mutex_.Unlock();
 }
 
@@ -159,23 +168,39 @@ Status NcclCommunicator::Close(TimePoint deadline, const WaitWatch& watch) {
   Status status = Ended();
   if (status.ok() && comm_.load() != nullptr) {
     Outcome outcome = Outcome::kSuccess;
-    {
-      MutexLock lock(call_mutex_);
-      const Comm comm = comm_.load();
-      if (comm != nullptr) outcome = api().CommFinalize(comm);
-    }
-    status = Await("closing the communicator", outcome, {deadline, watch});
+    status = CallLocked([&](Comm comm) { outcome = api().CommFinalize(comm); });
+    if (status.ok()) status = Await("closing the communicator", outcome, {deadline, watch});
   }
-  if (!status.ok()) {
-    Abort(status);
-    return status;
-  }
+  MYDIST_RETURN_IF_ERROR(status);
+  Outcome destroyed = Outcome::kSuccess;
+  const Status called = CallLocked([&](Comm comm) {
+    comm_.store(nullptr);
+    destroyed = Destroy(comm);
+  });
   (void)Fail(Status::Aborted("the communicator" + Where() + " was closed; make another one")).ok();
-  MutexLock lock(call_mutex_);
-  const Comm comm = comm_.exchange(nullptr);
-  if (comm == nullptr) return Status::Ok();
-  const Outcome destroyed = api().CommDestroy(comm);
+  MYDIST_RETURN_IF_ERROR(called);
   return IsFailure(destroyed) ? Describe("freeing the communicator", destroyed) : Status::Ok();
+}
+
+// One that has failed since is aborted: NCCL's Destroy would return early there, and leave a group
+// open in this thread, which would swallow what it calls next.
+Outcome NcclCommunicator::Destroy(Comm comm) {
+  Outcome seen = Outcome::kSuccess;
+  const Outcome asked = api().CommGetAsyncError(comm, &seen);
+  if (asked == Outcome::kSuccess && seen == Outcome::kSuccess) return api().CommDestroy(comm);
+  (void)api().CommAbort(comm);
+  return IsFailure(asked) ? asked : seen;
+}
+
+Status NcclCommunicator::CallLocked(const std::function<void(Comm comm)>& call) {
+  if (comm_.load() == nullptr) return Status::Ok();  // Never made, or ended by Abort.
+  const Status entered = seat_.device->CallWithCurrent([&] {
+    MutexLock lock(call_mutex_);
+    const Comm comm = comm_.load();
+    if (comm != nullptr) call(comm);
+    return Status::Ok();
+  });
+  return entered.ok() ? entered : Fail(entered);
 }
 
 Status NcclCommunicator::Ended() {

@@ -2,8 +2,8 @@
 // Owned by the process set. Open, Group and Close: whoever drives the engine, one at a time; Check
 // and Abort: any thread at any time. The communicator is non-blocking, so NCCL keeps no thread:
 // what it has not finished is waited for here alone, in steps that see a deadline, an Abort and the
-// seat's watch. The first failure is final: every later call returns it, and the communicator ends
-// by being aborted.
+// seat's watch. The first failure is final: every later call returns it, until the communicator is
+// aborted.
 #pragma once
 
 #include <atomic>
@@ -86,6 +86,10 @@ class NcclCommunicator final : public DeviceLink {
   Status Begin(nccl::UniqueId* id);
   Status Initialize(const nccl::UniqueId& id);
   nccl::Outcome AskProgress();
+  // `call` inside NCCL's turn, unless there is no communicator any more. With the device current:
+  // on a thread without one, NCCL would start the first GPU, with hundreds of MB of its memory.
+  Status CallLocked(const std::function<void(nccl::Comm comm)>& call) MYDIST_EXCLUDES(call_mutex_);
+  nccl::Outcome Destroy(nccl::Comm comm);
   // What ended the communicator, or OK.
   Status Ended() MYDIST_EXCLUDES(ended_mutex_);
   // Notes `status` unless something has ended the communicator before; returns what did.
@@ -112,13 +116,10 @@ template <typename Calls>
 Status NcclCommunicator::Group(const char* what, const Calls& calls) {
   MYDIST_RETURN_IF_ERROR(Open());
   nccl::Outcome outcome = nccl::Outcome::kSuccess;
-  {
-    MutexLock lock(call_mutex_);
-    const nccl::Comm comm = comm_.load();
-    if (comm == nullptr) return Ended();
+  MYDIST_RETURN_IF_ERROR(CallLocked([&](nccl::Comm comm) {
     outcome = api().GroupStart();
     if (outcome == nccl::Outcome::kSuccess) outcome = EndGroup(calls(comm));
-  }
+  }));
   return Await(what, outcome, CallLimits());
 }
 

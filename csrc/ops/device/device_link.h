@@ -24,12 +24,13 @@ class DeviceLink {
 
   // Ends what is under way here, on the streams too, and makes all calls, present and future,
   // return `why`, not OK. Only the first failure counts. Blocks until the device has been let go
-  // of, but not on other ranks: they abort as well, or they wait in vain.
+  // of, but not on other ranks: they abort as well, or they wait in vain. Links with work on one
+  // stream have to be aborted at the same time: that of one may lie behind that of another.
   virtual void Abort(const Status& why) = 0;
 
   // Waits for what is on the streams and for the other ranks, which close as well, and ends the
-  // link; aborts it when that fails. Later calls return kAborted. kTimeout after `deadline`, and
-  // what `watch` says, which is asked meanwhile.
+  // link. Later calls return kAborted. kTimeout after `deadline`, and what `watch` says, which is
+  // asked meanwhile; after a failure the link still has to be aborted.
   virtual Status Close(TimePoint deadline, const WaitWatch& watch) = 0;
 };
 

@@ -329,6 +329,9 @@ TEST(ConfigTest, SomeOfNcclsOwnVariablesAreRead) {
   EXPECT_FALSE(ConfigOf({})->nccl_shares_gpus);
   EXPECT_TRUE(With("NCCL_MULTI_RANK_GPU_ENABLE", "1").nccl_shares_gpus);
   EXPECT_FALSE(With("NCCL_MULTI_RANK_GPU_ENABLE", "0").nccl_shares_gpus);
+  EXPECT_FALSE(ConfigOf({})->nccl_blocks);
+  EXPECT_TRUE(With("NCCL_COMM_BLOCKING", "1").nccl_blocks);
+  EXPECT_FALSE(With("NCCL_COMM_BLOCKING", "0").nccl_blocks);
   EXPECT_EQ(ConfigOf({})->nccl_host_id, "");
   EXPECT_EQ(With("NCCL_HOSTID", "rank3").nccl_host_id, "rank3");
 }

@@ -13,6 +13,7 @@ namespace mydist {
 namespace {
 
 using testing::ExpectSum;
+using testing::FakeIpcHost;
 using testing::FakeNccl;
 using testing::GpuCaller;
 using testing::GpuJob;
@@ -94,6 +95,41 @@ TEST(EngineNcclLoss, IsNoticedByAnIdleEngine) {
     }
     caller.Settle(tensor);
   });
+}
+
+// To end NCCL's work is to wait for the stream, and there lies a kernel of ours in front of it,
+// which waits for the lost rank, too.
+TEST(EngineNcclLoss, EndsTheWorkOfAllLinksAtOnce) {
+  FakeIpcHost host;
+  GpuJobOptions options = WithNccl();
+  options.ipc = &host;
+  options.job.config.gpu_ipc = GpuIpcChoice::kOn;
+  GpuJob job(2, options);
+  constexpr int64_t kSmall = 1000;
+  constexpr int64_t kLarge = kIpcHalfBytes / 4 + 1;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "first", kSmall);
+    ExpectSum(rank, caller, "second", kLarge);
+  });
+  std::atomic<bool> is_let_go = false;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() == 1) caller.Hold(is_let_go);
+    const GpuCaller::Tensor small = caller.Make(Numbers(kSmall, rank.rank()));
+    const GpuCaller::Tensor large = caller.Make(Numbers(kLarge, rank.rank()));
+    const Status first = rank.Run(caller.InPlace(OpKind::kAllreduce, "small", small));
+    const Status second = rank.Run(caller.InPlace(OpKind::kAllreduce, "large", large));
+    if (rank.rank() == 0) {
+      EXPECT_TRUE(first.ok() && second.ok()) << second.ToString();
+      job.nccl().FailAsync(0, nccl::Outcome::kRemoteError, "the cable is cut");
+      caller.Settle(large);
+      is_let_go = true;
+      const Status late = rank.Run(caller.InPlace(OpKind::kAllreduce, "next", small));
+      EXPECT_EQ(late.code(), StatusCode::kPeerLost);
+      EXPECT_THAT(late.message(), HasSubstr("the cable is cut"));
+    }
+    caller.Settle(large);
+  });
+  EXPECT_EQ(job.nccl().calls().size(), 4U);
 }
 
 // The host of rank 0 waits for what NCCL sums on its own host before it can send it to the other.

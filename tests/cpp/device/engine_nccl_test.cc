@@ -232,6 +232,13 @@ TEST(EngineNcclChoice, AndTwoThatShareAGpu) {
   ExpectStaged(job, HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"));
 }
 
+TEST(EngineNcclChoice, AndOneWhoseCallsWaitForOthers) {
+  GpuJobOptions options = WithNccl();
+  options.job.config.nccl_blocks = true;
+  GpuJob job(2, options);
+  ExpectStaged(job, HasSubstr("NCCL_COMM_BLOCKING=1"));
+}
+
 TEST(EngineNcclChoice, UnlessItIsToldThatTheyMay) {
   GpuJobOptions options = WithNccl();
   options.identity = [](int) { return std::string("0000:01:00.0"); };

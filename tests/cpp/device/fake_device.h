@@ -20,6 +20,7 @@
 
 #include "base/mutex.h"
 #include "device/access_order.h"
+#include "device/current_device.h"
 #include "device/fake_memory.h"
 #include "device/fake_stream.h"
 #include "ops/device/device.h"
@@ -89,6 +90,9 @@ class FakeDevice final : public Device {
 
   int index() const override { return options_.index; }
   std::string identity() const override { return options_.identity; }
+  Status CallWithCurrent(const std::function<Status()>& work) override {
+    return CurrentDevice::Call(this, work);
+  }
   Result<StreamHandle> CreateStream() override;
   Result<bool> IsCapturing(StreamHandle stream) override;
   Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;

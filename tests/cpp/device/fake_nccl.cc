@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "device/current_device.h"
+
 namespace mydist::testing {
 namespace {
 
@@ -33,6 +35,11 @@ const char* OutcomeText(Outcome outcome) {
     default:
       return "something failed";
   }
+}
+
+// NCCL would start the first GPU.
+void ExpectCurrent() {
+  EXPECT_NE(CurrentDevice::Get(), nullptr) << "no device is current for a call of NCCL";
 }
 
 }  // namespace
@@ -227,6 +234,7 @@ Outcome FakeNccl::GetUniqueId(nccl::UniqueId* id) {
 Outcome FakeNccl::Initialise(Comm* comm, int size, const nccl::UniqueId& id, int rank,
                              const nccl::CommConfig& config) {
   MutexLock lock(mutex_);
+  ExpectCurrent();
   EXPECT_EQ(config.blocking, 0);
   EXPECT_EQ(config.magic, 0xcafebeefu);
   EXPECT_EQ(group.depth, 0) << "made within a group";
@@ -283,6 +291,7 @@ bool FakeNccl::IsUsable(Comm comm, const char* what) {
 
 Outcome FakeNccl::Finalise(Comm comm) {
   MutexLock lock(mutex_);
+  ExpectCurrent();
   if (!IsUsable(comm, "CommFinalize")) return Outcome::kInvalidArgument;
   comm->state = State::kFinalising;
   comm->polls_left = slowness_.launch_polls;
@@ -292,14 +301,19 @@ Outcome FakeNccl::Finalise(Comm comm) {
 
 Outcome FakeNccl::Destroy(Comm comm) {
   MutexLock lock(mutex_);
+  ExpectCurrent();
+  // NCCL would leave a group open in this thread.
+  EXPECT_FALSE(async_failures_.contains(comm->rank)) << "rank " << comm->rank << " has failed";
   EXPECT_EQ(comm->state, State::kFinalised) << "rank " << comm->rank;
   EXPECT_TRUE(comm->operators.empty()) << "rank " << comm->rank << " left an operator";
   comm->state = State::kEnded;
   return Outcome::kSuccess;
 }
 
+// Blocks until the work that lies on a stream is through: NCCL waits for the stream, too.
 Outcome FakeNccl::Abort(Comm comm) {
   MutexLock lock(mutex_);
+  ExpectCurrent();
   EXPECT_NE(comm->state, State::kEnded) << "rank " << comm->rank << " ends it twice";
   EXPECT_TRUE(comm->operators.empty()) << "rank " << comm->rank << " left an operator";
   comm->state = State::kEnded;
@@ -307,12 +321,14 @@ Outcome FakeNccl::Abort(Comm comm) {
   comm->launching.clear();
   ++aborts_;
   changed_.NotifyAll();
+  while (comm->running > 0) changed_.Wait(mutex_);
   return Outcome::kSuccess;
 }
 
 Outcome FakeNccl::Submit(Comm comm, const FakeNcclCall& call) {
   {
     MutexLock lock(mutex_);
+    ExpectCurrent();
     if (!IsUsable(comm, "a collective")) return Outcome::kInvalidArgument;
     while (Has(Fault::kCallsHang, comm->rank) && !comm->is_aborted) changed_.Wait(mutex_);
     if (Has(Fault::kCallsFail, comm->rank) || comm->is_aborted) return Outcome::kSystemError;
@@ -327,6 +343,7 @@ Outcome FakeNccl::Submit(Comm comm, const FakeNcclCall& call) {
 }
 
 Outcome FakeNccl::EndGroup() {
+  ExpectCurrent();
   EXPECT_GT(group.depth, 0) << "GroupEnd without GroupStart";
   if (--group.depth > 0) return Outcome::kSuccess;
   std::map<Comm, std::vector<FakeNcclCall>> by_comm;

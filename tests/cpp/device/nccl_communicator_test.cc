@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "conformance/on_every_rank.h"
+#include "device/current_device.h"
 #include "device/fake_nccl.h"
 #include "ops/rank_ordered_collectives.h"
 
@@ -33,7 +34,7 @@ class NumberedDevice final : public Device {
   std::string identity() const override { return "device " + std::to_string(index_); }
   Status CallWithCurrent(const std::function<Status()>& work) override {
     was_current_ = true;
-    return work();
+    return testing::CurrentDevice::Call(this, work);
   }
   bool was_current() const { return was_current_; }
 
@@ -242,6 +243,8 @@ TEST(CommunicatorPatience, EndsWhenAPeerNeverComes) {
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), HasSubstr("making the communicator of the world"));
   EXPECT_EQ(rank.communicator.Close(kNever, nullptr).ToString(), status.ToString());
+  rank.communicator.Abort(Why());
+  EXPECT_EQ(rank.communicator.Check().ToString(), status.ToString()) << "the first is final";
   EXPECT_EQ(rank.nccl.aborts(), 1);
 }
 
@@ -255,6 +258,17 @@ TEST(CommunicatorPatience, OfAFarewellIsLimited) {
     EXPECT_THAT(status.message(), HasSubstr("closing the communicator of process set 7"));
   });
   EXPECT_EQ(nccl.aborts(), 2);
+}
+
+// What NCCL notices between the farewell and the end.
+TEST(CommunicatorPatience, IsNotSpentOnOneThatHasFailed) {
+  FakeNccl nccl(RunAtOnce, {});
+  Alone alone(nccl);
+  EXPECT_EQ(alone.communicator.Open().ToString(), "OK");
+  nccl.FailAsync(0, Outcome::kSystemError, "the cable is cut");
+  EXPECT_EQ(alone.communicator.Close(kNever, nullptr).code(), StatusCode::kInternal);
+  alone.communicator.Abort(Why());
+  EXPECT_EQ(nccl.aborts(), 1);
 }
 
 TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
