@@ -73,6 +73,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return World::Get().Run("cudaEventDestroy", Needs::kGpu, [&](World& world) {
     if (!world.Has(event)) return cudaErrorInvalidResourceHandle;
     world.events.erase(event);
+    world.old_events.push_back(event);
+    event->mark.reset();
     return cudaSuccess;
   });
 }

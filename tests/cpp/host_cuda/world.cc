@@ -90,7 +90,6 @@ bool World::Has(cudaEvent_t event) {
   return false;
 }
 
-// Destroyed streams and events are never freed: no later one is taken for them.
 CUstream_st* World::AddStream(bool waits_for_default) {
   auto* stream = new CUstream_st{.gpu = CurrentGpu(), .waits_for_default = waits_for_default};
   streams.insert(stream);
@@ -140,6 +139,7 @@ void World::Work(CUstream_st* stream) {
     while (stream->items.empty() && !stream->is_closing) news.Wait(mutex);
     if (stream->items.empty()) {
       closing.erase(stream);
+      old_streams.push_back(stream);
       return;
     }
     const Item item = std::move(stream->items.front());

@@ -99,6 +99,9 @@ class World {
   std::set<CUstream_st*> streams MYDIST_GUARDED_BY(mutex);
   std::set<CUstream_st*> closing MYDIST_GUARDED_BY(mutex);  // Destroyed, and not done yet.
   std::set<CUevent_st*> events MYDIST_GUARDED_BY(mutex);
+  // What was destroyed is never freed: no later one is taken for it.
+  std::vector<CUstream_st*> old_streams MYDIST_GUARDED_BY(mutex);
+  std::vector<CUevent_st*> old_events MYDIST_GUARDED_BY(mutex);
   Memory memory MYDIST_GUARDED_BY(mutex);
   std::map<std::string, int> calls MYDIST_GUARDED_BY(mutex);
   std::map<std::string, cudaError_t> failures MYDIST_GUARDED_BY(mutex);
