@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds mydist from this tree, runs what needs a GPU, and prints a short table last.
 
-    scripts/gpu_check.py RESULTS [--files FOLDER] [--minutes 8]
+    scripts/gpu_check.py RESULTS [--files FOLDER] [--minutes 8] [--commit TEXT]
 
 Needs no network. Full logs and results.json go to the folder RESULTS. Python with torch (the one
 that runs this) and its headers (python3-dev), CMake, Ninja, a C++20 compiler and nvcc have to be
@@ -43,6 +43,11 @@ PACKAGE = TREE / "package"  # On Python's path while the tests in Python run.
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "FAILED", "skipped", "NOT RUN"
 # Of bench_convert's table: G1 is the slowest of them.
 JUDGED_CONVERSIONS = ("pack", "pack, × 1/8", "pack to float16, × 1/8")
+TELL_TORCH = """
+import torch
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "unknown"
+print(f"{torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}")
+"""
 # Rows of docs/performance.md that need what is not there yet.
 UNMEASURED = {
     "G2": "gradients are not registered with NCCL (docs/decisions/0013-gpu.md); 0 packed in tests",
@@ -108,6 +113,16 @@ def copy_package(root: Path, target: Path) -> None:
     shutil.copytree(root / "launcher", launcher, ignore=compiled, dirs_exist_ok=True)
 
 
+def first_line(command: Sequence[str], pattern: str = ".+") -> str:
+    """Of its output, what matches first; empty where it cannot be run."""
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(pattern, run.stdout)
+    return found[0] if found and run.returncode == 0 else ""
+
+
 def find_gpu() -> tuple[str, str]:
     """The GPU's name and driver, or "" and why there is none."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -131,11 +146,13 @@ def count_tests(report: Path) -> str:
 
 
 def read_shared_tests(report: Path) -> str:
-    """All of them, and G7: each collective of ranks that share the GPU over NCCL."""
+    """All of them, and G7: each collective of ranks that share the GPU over NCCL, and that it was
+    NCCL."""
+    over_nccl = r"(every_collective_is_right|job_is_right|path_is_the_one_that_was_asked_for)\[NCCL"
     cases = [
         case
         for case in ElementTree.parse(report).getroot().iter("testcase")
-        if re.search(r"every_collective_is_right\[NCCL", case.get("name", ""))
+        if re.search(over_nccl, case.get("name", ""))
     ]
     bad = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
     reasons = [skip.get("message", "") for case in cases for skip in case.iter("skipped")]
@@ -195,6 +212,14 @@ def read_sanitizer(output: str) -> str:
     return f"no error in {len(counts)} processes"
 
 
+def name_as_installed(root: Path) -> None:
+    """Debian names Open MPI's programs so when it is installed."""
+    for program in root.glob("usr/bin/*.openmpi"):
+        plain = program.with_suffix("")
+        if not plain.exists():
+            plain.symlink_to(program.name)
+
+
 def environments(root: Path, site: Path) -> tuple[dict[str, str], dict[str, str]]:
     """To build with what was brought, and to run what was built."""
     libraries = ":".join(str(path.parent) for path in root.rglob("*.so*"))
@@ -202,6 +227,11 @@ def environments(root: Path, site: Path) -> tuple[dict[str, str], dict[str, str]
         "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}",
         "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
     }
+    if (root / "usr/bin/mpirun").exists():
+        # It looks for its parts where it was made to lie.
+        building["OPAL_PREFIX"] = str(root / "usr")
+        building["PATH"] = f"{root / 'usr/bin'}:{os.environ.get('PATH', '')}"
+        building |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     running = {**building, "PYTHONPATH": f"{PACKAGE}:{building['PYTHONPATH']}"}
     nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     if nccl.exists():  # torch has loaded its own by then, and would be asked first.
@@ -216,6 +246,11 @@ def build(environment: Mapping[str, str], has_gpu: bool, root: Path) -> list[Ste
     configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(TREE), "-DMYDIST_WITH_CUDA=ON"]
     configure += ["-DMYDIST_BUILD_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DCMAKE_PREFIX_PATH={root / 'usr'}", *gtest, *architectures]
+    # What was brought and is not found would be left out without a word.
+    if (root / "usr/bin/mpirun").exists():
+        configure.append("-DMYDIST_WITH_MPI=ON")
+    if any(root.rglob("libgloo*")):
+        configure.append("-DMYDIST_WITH_GLOO=ON")
     make = ["cmake", "--build", str(TREE), "--parallel", str(os.cpu_count() or 2)]
     install = ["cmake", "--install", str(TREE), "--prefix", str(PACKAGE / "mydist")]
     return [
@@ -243,7 +278,7 @@ def python_tests(report: Path, environment: Mapping[str, str]) -> list[Step]:
             [*pytest, str(shared), f"--junitxml={report}"],
             reads=lambda _: read_shared_tests(report),
             environment=environment,
-            limit_s=150,
+            limit_s=200,
         ),
     ]
 
@@ -276,6 +311,7 @@ def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
             "tests on the GPU",
             [*ctest, "-L", "gpu", "--output-junit", str(junit)],
             reads=lambda _: count_tests(junit),
+            environment=running,
             limit_s=90,
         ),
         *python_tests(results / "gpu_shared.xml", running),
@@ -290,6 +326,7 @@ def plan(results: Path, has_gpu: bool, root: Path, site: Path) -> list[Step]:
             "plugin, device and NCCL tests",
             [*ctest, "-R", "Nccl|Device|Staged|Direct|Fold|Gpu", "--parallel", "4"],
             needs_gpu=False,
+            environment=running,
             reads=lambda output: _line_of(output, r"\d+% tests passed.*"),
             limit_s=120,
         ),
@@ -394,23 +431,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, metavar="RESULTS")
     parser.add_argument("--files", type=Path, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--commit", help="what this tree is, where git cannot tell")
     options = parser.parse_args(arguments)
     deadline = time.monotonic() + 60 * options.minutes
     options.results.mkdir(parents=True, exist_ok=True)
     root, site = TREE / "root", TREE / "site"
     copy_package(ROOT, PACKAGE)
     brought = unpack(join_pieces(options.files), root, site) if options.files else []
+    name_as_installed(root)
     gpu, no_gpu = find_gpu()
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    commit = first_line(["git", "-C", str(ROOT), "describe", "--always", "--dirty"])
     facts = {
         "GPU": gpu or f"none ({no_gpu})",
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": options.commit or commit or "unknown",
         "Python": sys.version.split()[0],
+        "torch": first_line([sys.executable, "-c", TELL_TORCH]) or "none",
+        "nvcc": first_line(["nvcc", "--version"], r"release .*") or "none",
         "brought": ", ".join(brought) or "nothing",
     }
     for old in (*options.results.glob("G*.json"), *options.results.glob("gpu_*.xml")):

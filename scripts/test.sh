@@ -19,7 +19,7 @@ if ((CTEST_STATUS != 0)); then
 fi
 
 FOLDERS=()
-for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/multihost; do
+for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/multihost tests/gpu; do
   [[ -d "$folder" ]] && FOLDERS+=("$folder")
 done
 timeout --kill-after=30 2400 "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"

@@ -1,4 +1,8 @@
-"""The Python API on a real GPU. Without one each test says why it is skipped."""
+"""The Python API on a real GPU. Without one each test says why it is skipped.
+
+With `--gpu cpu` they are rehearsed in host memory, as far as they can: which tells nothing about
+GPUs, but that the tests themselves run.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,25 @@ import mydist as md
 from mydist.bench.devices import why_no_gpu
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --gpu."""
+    parser.addoption("--gpu", default="cuda:0", help="device of the tests of GPUs: cuda:0, or cpu")
+
+
 @pytest.fixture
-def gpu() -> torch.device:
-    """The first GPU."""
-    if reason := why_no_gpu():
+def gpu(request: pytest.FixtureRequest) -> torch.device:
+    """The first GPU, or what stands in for it."""
+    device = torch.device(request.config.getoption("--gpu"))
+    if device.type == "cuda" and (reason := why_no_gpu()):
         pytest.skip(reason)
-    return torch.device("cuda", 0)
+    return device
+
+
+@pytest.fixture
+def cuda(gpu: torch.device) -> None:
+    """For tests of what only CUDA has."""
+    if gpu.type != "cuda":
+        pytest.skip("not in host memory")
 
 
 @pytest.fixture

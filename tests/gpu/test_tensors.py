@@ -120,6 +120,7 @@ def test_layouts_that_are_not_dense(job: torch.device) -> None:
     assert torch.equal(columns, expected)
 
 
+@pytest.mark.usefixtures("cuda")
 def test_calls_are_ordered_behind_and_before_the_current_stream(job: torch.device) -> None:
     first, second = torch.cuda.Stream(job), torch.cuda.Stream(job)
     for step in range(20):
@@ -137,6 +138,7 @@ def test_calls_are_ordered_behind_and_before_the_current_stream(job: torch.devic
         assert total.item() == 0
 
 
+@pytest.mark.usefixtures("cuda")
 def test_enqueue_and_synchronize_return_while_the_gpu_is_busy(job: torch.device) -> None:
     tensor = torch.ones(1 << 16, device=job)
     md.allreduce(tensor, name="x")  # Opens what is opened once.
@@ -150,6 +152,7 @@ def test_enqueue_and_synchronize_return_while_the_gpu_is_busy(job: torch.device)
     assert torch.equal(result, tensor * 2)
 
 
+@pytest.mark.usefixtures("cuda")
 def test_a_capture_refuses_and_the_job_goes_on(job: torch.device) -> None:
     tensor = torch.ones(8, device=job)
     earlier = md.allreduce_async(tensor, name="earlier")
@@ -172,6 +175,7 @@ def test_sparse_tensors_stay_on_the_gpu(job: torch.device) -> None:
     assert torch.equal(total.to_dense(), torch.eye(4, device=job))
 
 
+@pytest.mark.usefixtures("cuda")
 def test_every_gpu_of_the_process_can_be_used(job: torch.device) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one GPU")

@@ -7,19 +7,32 @@ from __future__ import annotations
 import faulthandler
 import functools
 import os
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 from multiproc.every_collective import run_all
+from multiproc.more_collectives import CHECKS, complaint_of
 from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
 from mydist.bench.models import Workload, make_workload
 
-_DTYPES = (torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64)
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+)
 _FIRST_NCCL_TO_SHARE = 23003
 # Of the whole batch, which is shared out evenly; steps.
 _BATCH, _STEPS = 8, 3
@@ -30,18 +43,38 @@ _LEARNING_RATE = 0.05
 _SECONDS = 45  # Of a job, whose ranks end themselves then: a kernel may wait forever.
 
 
+def models_on(device: torch.device) -> dict[str, torch.dtype]:
+    """What is trained there."""
+    return _MODELS if device.type == "cuda" else {"gpt": torch.float32}
+
+
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks are told to reduce, and what mydist.explain() then has to say of the path."""
+    """How the ranks are told to reduce, and how what mydist.explain() says was chosen has to
+    begin."""
 
     says: str
     ranks: int = 2
+    backend: str = ""  # "gloo" or "mpi", where there have to be hosts.
     variables: dict[str, str] = field(default_factory=dict)
     own_nccl_hosts: bool = False  # Each rank is on a host of its own for NCCL, which then shares.
     least_nccl: int = 0
 
 
-_HIERARCHY = "inside each host, through host memory between hosts"
+def _hosts(backend: str, per_host: int) -> Layout:
+    variables = {"TEST_RANKS_PER_HOST": str(per_host), "MYDIST_HIERARCHICAL_ALLREDUCE": "1"}
+    if per_host == 1:
+        return Layout("through host memory", backend=backend, variables=variables)
+    return Layout(
+        "NCCL",
+        ranks=2 * per_host,
+        backend=backend,
+        variables=variables,
+        own_nccl_hosts=True,
+        least_nccl=1,
+    )
+
+
 LAYOUTS = {
     "host memory": Layout("through host memory", variables={"MYDIST_GPU_IPC": "off"}),
     "GPU to GPU": Layout("from GPU to GPU up to", variables={"MYDIST_GPU_IPC": "on"}),
@@ -57,27 +90,22 @@ LAYOUTS = {
     "NCCL between hosts": Layout(
         "NCCL", variables={"MYDIST_GPU_IPC": "off"}, own_nccl_hosts=True, least_nccl=1
     ),
-    "2 hosts x 1": Layout(
-        "through host memory",
-        variables={"TEST_RANKS_PER_HOST": "1", "MYDIST_HIERARCHICAL_ALLREDUCE": "1"},
-    ),
-    "2 hosts x 2": Layout(
-        _HIERARCHY,
-        ranks=4,
-        variables={"TEST_RANKS_PER_HOST": "2", "MYDIST_HIERARCHICAL_ALLREDUCE": "1"},
-        own_nccl_hosts=True,
-        least_nccl=1,
-    ),
+    "2 hosts x 1": _hosts("gloo", 1),
+    "2 hosts x 2": _hosts("gloo", 2),
+    "2 hosts x 1, MPI": _hosts("mpi", 1),
+    "2 hosts x 2, MPI": _hosts("mpi", 2),
 }
 
 
 @dataclass
 class Report:
-    """What a rank has found: tracebacks by dtype, empty where all was right; losses by model."""
+    """What a rank has found: tracebacks by dtype and by check, empty where all was right; losses by
+    model."""
 
-    path: str
-    wrong: dict[torch.dtype, str]
-    losses: dict[str, list[float]]
+    path: str = "none"
+    reason: str = ""
+    wrong: dict[torch.dtype | str, str] = field(default_factory=dict)
+    losses: dict[str, list[float]] = field(default_factory=dict)
 
 
 def train(
@@ -137,28 +165,26 @@ def be_a_rank(device: str, own_nccl_host: bool) -> Report:
     faulthandler.dump_traceback_later(_SECONDS, exit=True)
     calculate_exactly()
     if own_nccl_host:
-        os.environ["NCCL_HOSTID"] = f"host{os.environ['MYDIST_RANK']}"
+        rank = os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+        os.environ["NCCL_HOSTID"] = f"host{rank}"
     pretend_hosts()
     md.init()
-    report = Report("", {}, {})
+    own = torch.device(device)
+    report = Report()
     for dtype in _DTYPES:
-        report.wrong[dtype] = complaint(dtype, torch.device(device))
-    for name in _MODELS:
-        report.losses[name] = losses_of_one_rank(name, torch.device(device))
+        report.wrong[dtype] = complaint_of(
+            lambda dtype=dtype: run_all(md.global_process_set, dtype, "all", own)
+        )
+    for name, check in CHECKS.items():
+        report.wrong[name] = complaint_of(lambda check=check: check(own))
+    for name in models_on(own):
+        report.losses[name] = losses_of_one_rank(name, own)
     path = md.explain().facts.get("GPU path")
-    report.path = "none" if path is None else f"{path.choice} ({path.reason})"
+    if path is not None:
+        report.path, report.reason = path.choice, path.reason
     md.shutdown()
     faulthandler.cancel_dump_traceback_later()
     return report
-
-
-def complaint(dtype: torch.dtype, device: torch.device) -> str:
-    """What was wrong with a collective of that dtype; empty when nothing was."""
-    try:
-        run_all(md.global_process_set, dtype, "all", device)
-    except AssertionError:
-        return traceback.format_exc()
-    return ""
 
 
 @functools.cache
@@ -166,11 +192,11 @@ def job_of(name: str, device: str) -> list[Report] | Exception:
     """What its ranks report, or why they do not."""
     layout = LAYOUTS[name]
     variables = {"MYDIST_STALL_SHUTDOWN_SECONDS": "20", **layout.variables}
-    flags = ["--gloo"] if "TEST_RANKS_PER_HOST" in layout.variables else []
+    flags = [f"--{layout.backend}"] if layout.backend else []
     arguments = [device, layout.own_nccl_hosts]
     try:
         return md.run(be_a_rank, arguments, num_proc=layout.ranks, env=variables, flags=flags)
-    except md.MydistError as error:
+    except Exception as error:  # Whatever a rank has raised: once for all tests of the job.
         return error
 
 
@@ -188,8 +214,8 @@ def reports(gpu: torch.device, tests_on_path: None) -> Reports:
         found = md.nccl_built()
         if found < layout.least_nccl:
             pytest.skip(f"NCCL {layout.least_nccl} or newer is needed, found is {found}")
-        if "TEST_RANKS_PER_HOST" in layout.variables and not md.gloo_built():
-            pytest.skip("mydist was built without Gloo, which connects hosts")
+        if layout.backend and not getattr(md, f"{layout.backend}_built")():
+            pytest.skip(f"mydist was built without {layout.backend}, which connects the hosts")
         outcome = job_of(name, str(gpu))
         if isinstance(outcome, Exception):
             raise outcome
@@ -199,9 +225,13 @@ def reports(gpu: torch.device, tests_on_path: None) -> Reports:
 
 
 @on_every_path
-def test_the_path_is_the_one_that_was_asked_for(reports: Reports, name: str) -> None:
+def test_the_path_is_the_one_that_was_asked_for(
+    reports: Reports, name: str, gpu: torch.device
+) -> None:
+    if gpu.type != "cuda":
+        pytest.skip("host memory has one path")
     for report in reports(name):
-        assert LAYOUTS[name].says in report.path
+        assert report.path.startswith(LAYOUTS[name].says), f"{report.path}: {report.reason}"
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
@@ -211,11 +241,20 @@ def test_every_collective_is_right(reports: Reports, name: str, dtype: torch.dty
         assert not report.wrong[dtype], f"rank {rank}, {report.path}:\n{report.wrong[dtype]}"
 
 
+@pytest.mark.parametrize("check", CHECKS)
+@on_every_path
+def test_the_job_is_right(reports: Reports, name: str, check: str) -> None:
+    for rank, report in enumerate(reports(name)):
+        assert not report.wrong[check], f"rank {rank}, {report.path}:\n{report.wrong[check]}"
+
+
 @pytest.mark.parametrize("model", _MODELS)
 @on_every_path
 def test_ranks_train_as_one_process_with_the_whole_batch(
     reports: Reports, name: str, model: str, gpu: torch.device
 ) -> None:
+    if model not in models_on(gpu):
+        pytest.skip("takes too long without a GPU")
     losses = [report.losses[model] for report in reports(name)]
     means = [sum(step) / len(losses) for step in zip(*losses, strict=True)]
     relative = 1e-6 if _MODELS[model] == torch.float64 else 1e-3

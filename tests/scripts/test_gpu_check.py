@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -172,6 +175,80 @@ def test_an_nccl_that_was_brought_is_the_one_that_is_used(check: Any, tmp_path: 
     assert nccl_of_python() == str(library)
 
 
+def installed_open_mpi(root: Path) -> bool:
+    """Copies the files of Debian's packages to a folder, as they are in the packages."""
+    for package in ("openmpi-bin", "openmpi-common", "libopenmpi-dev", "libopenmpi3"):
+        listed = subprocess.run(
+            ["dpkg", "-L", package], capture_output=True, text=True, check=False, timeout=60
+        )
+        if listed.returncode != 0:
+            return False
+        for name in listed.stdout.splitlines():
+            source, target = Path(name), root / name[1:]
+            if source.is_dir() and not source.is_symlink():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return True
+
+
+FIND_MPI = """
+cmake_minimum_required(VERSION 3.25)
+project(finds LANGUAGES CXX)
+find_package(MPI REQUIRED COMPONENTS CXX)
+foreach(path IN LISTS MPI_CXX_COMPILER MPIEXEC_EXECUTABLE MPI_CXX_INCLUDE_DIRS MPI_CXX_LIBRARIES)
+  message(STATUS "found ${path}")
+endforeach()
+"""
+
+
+@pytest.mark.skipif(shutil.which("dpkg") is None, reason="no Debian")
+def test_an_open_mpi_that_was_brought_is_the_one_that_is_built_with_and_runs(
+    check: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    if not installed_open_mpi(root):
+        pytest.skip("Open MPI's packages are not installed")
+    assert not (root / "usr/bin/mpirun").exists()
+    check.name_as_installed(root)
+    environment = {**os.environ, **check.environments(root, tmp_path / "site")[0]}
+    (tmp_path / "CMakeLists.txt").write_text(FIND_MPI)
+    configure = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build")]
+    configure.append(f"-DCMAKE_PREFIX_PATH={root / 'usr'}")
+    told = subprocess.run(
+        configure, env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    found = re.findall(r"found (/.+)", told)
+    assert len(found) >= 4, told
+    assert all(path.startswith(str(root)) for path in found), found
+    command = ["mpirun", "--oversubscribe", "-np", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK"]
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert sorted(ran.stdout.split()) == ["0", "1"]
+    steps = check.build(environment, False, root)
+    assert "-DMYDIST_WITH_MPI=ON" in steps[0].command
+
+
+def test_what_was_not_brought_may_be_missing(check: Any, tmp_path: Path) -> None:
+    (configure, *_) = check.build({}, False, tmp_path)
+    assert not [word for word in configure.command if word.startswith("-DMYDIST_WITH_MPI")]
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libgloo.so.0"
+    library.parent.mkdir(parents=True)
+    library.write_text("library")
+    (configure, *_) = check.build({}, False, tmp_path)
+    assert "-DMYDIST_WITH_GLOO=ON" in configure.command
+
+
+def test_what_a_program_says_of_itself_is_a_line(check: Any) -> None:
+    assert check.first_line(python("print('release 13.0, V13'); print('more')")) == (
+        "release 13.0, V13"
+    )
+    assert check.first_line(python("print('a b c')"), r"b.*") == "b c"
+    assert check.first_line(python("print('x'); raise SystemExit(1)")) == ""
+    assert check.first_line(["/nowhere/nvcc"]) == ""
+
+
 def test_the_help_names_what_has_to_be_brought() -> None:
     command = [sys.executable, str(SCRIPT), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -260,10 +337,22 @@ def test_ranks_that_share_a_gpu_over_nccl_are_row_g7(
 ) -> None:
     report = tmp_path / "report.xml"
     one = f'<testcase name="test_every_collective_is_right[NCCL-float32]">{content}</testcase>'
-    other = '<testcase name="test_other"><failure/></testcase>'
+    other = '<testcase name="test_other[GPU to GPU]"><failure/></testcase>'
     suite = f'<testsuite tests="2" failures="1" skipped="0">{one}{other}</testsuite>'
     report.write_text(f"<testsuites>{suite}</testsuites>")
     assert check.read_shared_tests(report) == f"1 passed, 1 failed, 0 skipped; G7: {said}"
+
+
+def test_without_nccl_on_the_way_row_g7_is_missed(check: Any, tmp_path: Path) -> None:
+    """All was right, but over host memory."""
+    path = "test_the_path_is_the_one_that_was_asked_for[NCCL between hosts]"
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="2" failures="1" skipped="0">'
+        '<testcase name="test_every_collective_is_right[NCCL between hosts-torch.int8]"/>'
+        f'<testcase name="{path}"><failure/></testcase></testsuite></testsuites>'
+    )
+    assert check.read_shared_tests(report).endswith("G7: 1 passed, 1 failed: missed")
 
 
 def test_results_of_pytest_are_counted(check: Any, tmp_path: Path) -> None:

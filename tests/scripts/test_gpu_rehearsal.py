@@ -1,0 +1,35 @@
+"""The tests that need a GPU, rehearsed without one: that they run, and that they are skipped."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_gpu_tests(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu"]
+    run = subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def count(word: str, output: str) -> int:
+    found = re.search(rf"(\d+) {word}", output.splitlines()[-1])
+    return int(found[1]) if found else 0
+
+
+def test_in_host_memory_they_are_right() -> None:
+    output = run_gpu_tests("--gpu", "cpu")
+    assert count("passed", output) > 130
+
+
+def test_without_a_gpu_each_says_why_it_is_skipped() -> None:
+    output = run_gpu_tests("-rs")
+    assert count("passed", output) == 0
+    assert "this torch was built without CUDA" in output or "torch finds no GPU" in output
