@@ -132,11 +132,10 @@ Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& ac
   MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, TeamOn(team, seat).For(traits));
   MYDIST_RETURN_IF_ERROR(WaitForInputs(*seat, group));
   TellOfGuests(team, group);
+  std::vector<Submission*> submissions;
+  for (const AgreedTensor& tensor : group) submissions.push_back(&tensor.pending->submission);
   GuestTensors guests(seat);
-  Status status;
-  for (const AgreedTensor& tensor : group) {
-    if (status.ok()) status = guests.Bring(&tensor.pending->submission);
-  }
+  Status status = guests.Bring(submissions);
   seat_ = seat;
   if (status.ok()) {
     status = Run(team, group,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -19,9 +20,10 @@ class GuestTensors {
   // `host` outlives this object.
   explicit GuestTensors(DeviceSeat* host) : host_(host) {}
 
-  // From now on the submission is about the stand-in. Where it lies on the host already nothing
-  // happens. Errors: those of the host's device.
-  Status Bring(Submission* submission);
+  // Once: from now on those of the batch that lie elsewhere are about their stand-ins, all of which
+  // share one piece of the host's memory, but outputs whose size is not known yet. Errors: those of
+  // the host's device.
+  Status Bring(std::span<Submission* const> batch);
   // What the batch has left in stand-ins goes to the tensors.
   Status TakeHome();
   // Stand-ins stay until the host's last batch, of which this has been one, is over.
@@ -29,20 +31,23 @@ class GuestTensors {
 
  private:
   struct Way {
-    void* there;  // On the tensor's GPU.
+    PlaceOnDevice there;  // On the tensor's GPU.
     const void* here;
     int64_t bytes;
   };
-  // Of one submission.
-  struct StandIn {
+  // What is known late, and by what a submission allocates: it may outlive this object.
+  struct Late {
     std::vector<std::shared_ptr<uint8_t>> memory;
     std::vector<Way> ways_home;
   };
 
-  Result<uint8_t*> CopyOf(const void* there, int64_t bytes, StandIn& stand_in) const;
+  bool IsGuest(const Submission& submission) const;
+  Status BringOne(Submission* submission, uint8_t** room);
+  Status CopyHere(void* here, ConstPlaceOnDevice there, int64_t bytes) const;
 
   DeviceSeat* const host_;
-  std::vector<std::shared_ptr<StandIn>> stand_ins_;
+  std::vector<Way> ways_home_;
+  std::shared_ptr<Late> late_;  // Null: nothing is known late.
 };
 
 }  // namespace mydist

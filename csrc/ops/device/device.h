@@ -33,6 +33,16 @@ class DeviceEvent {
 };
 using EventPointer = std::shared_ptr<const DeviceEvent>;
 
+// Memory of one of this process's devices, which has the index `device`.
+struct PlaceOnDevice {
+  void* memory = nullptr;
+  int device = 0;
+};
+struct ConstPlaceOnDevice {
+  const void* memory = nullptr;
+  int device = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -68,9 +78,13 @@ class Device {
   // Keeps this thread until the event is over; gives up its core meanwhile.
   virtual Status Block(const DeviceEvent& event) = 0;
 
-  // Between device memory and pinned memory, within the device, or to or from another one of this
-  // process. The ranges do not overlap and stay valid until the stream has passed.
+  // Between device memory and pinned memory, or within the device. The ranges do not overlap and
+  // stay valid until the stream has passed.
   virtual Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) = 0;
+  // The same from one device of this process to another, whatever their memory is made of; one of
+  // the two is this one.
+  virtual Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
+                             StreamHandle stream) = 0;
 
   // All segments in one launch. A segment's target is its source or overlaps no segment; in place
   // only between types of one size. `segments` is read before this returns.

@@ -88,6 +88,30 @@ TEST_P(EngineGpusOfASet, MayShareABatch) {
   });
 }
 
+// However often: the GPU's memory for them does not grow from step to step.
+TEST_P(EngineGpusOfASet, UseTheSameMemoryForEveryBatch) {
+  GpuJob job(2, Options());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    GpuCaller other(job.shared_device(rank.rank(), 1));
+    ExpectSum(rank, caller, "first", 10);
+    std::vector<GpuCaller::Tensor> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(other.Make(Numbers(1000, 0)));
+    int64_t allocations = 0;
+    for (int step = 0; step < 6; ++step) {
+      if (step == 2) allocations = job.device(rank.rank()).counts().allocations;
+      std::vector<Submission> submissions;
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        submissions.push_back(
+            other.InPlace(OpKind::kAllreduce, "x" + std::to_string(i), tensors[i]));
+      }
+      const Status status = testing::RunAll(rank, std::move(submissions));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    }
+    EXPECT_EQ(job.device(rank.rank()).counts().allocations, allocations);
+    other.Settle(tensors.back());
+  });
+}
+
 // Not in place: the input stays as it is, and so does an output that is not for this rank.
 TEST_P(EngineGpusOfASet, MayHaveInputsAndOutputsOfTheirOwn) {
   GpuJob job(2, Options());

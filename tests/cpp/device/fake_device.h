@@ -102,6 +102,8 @@ class FakeDevice final : public Device {
   Result<bool> IsOver(const DeviceEvent& event) override;
   Status Block(const DeviceEvent& event) override;
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
+  Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
+                     StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
   Status Fold(const RankFold& fold, StreamHandle stream) override;
@@ -174,7 +176,9 @@ class FakeDevice final : public Device {
   Status NetworkUses(const MemoryRange& range, Use use);
   Status OrderHost(const std::vector<Touch>& touches, const std::string& name)
       MYDIST_REQUIRES(state_.mutex);
-  Status CheckCopy(const Operation& copy) MYDIST_REQUIRES(state_.mutex);
+  Status PutCopy(void* target, const void* source, int64_t bytes, StreamHandle handle, Reach reach)
+      MYDIST_REQUIRES(state_.mutex);
+  Status CheckCopy(const Operation& copy, Reach reach) MYDIST_REQUIRES(state_.mutex);
   void CountInFlight(FakeStream& stream, std::vector<Access>& in_flight, int64_t& most)
       MYDIST_REQUIRES(state_.mutex);
 

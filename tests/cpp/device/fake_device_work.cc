@@ -148,15 +148,38 @@ Status FakeDevice::Enqueue(StreamHandle handle, Operation operation) {
 
 Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamHandle handle) {
   MutexLock lock(state_.mutex);
+  return PutCopy(target, source, bytes, handle, Reach::kOwn);
+}
+
+Status FakeDevice::CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
+                               StreamHandle handle) {
+  MutexLock lock(state_.mutex);
+  if (target.device != index() && source.device != index()) {
+    return Violate("a copy between two other devices");
+  }
+  const auto is_there = [&](const void* memory, int device) {
+    const auto found = memory_.Find({memory, bytes});
+    return !found.ok() || ((*found)->kind == MemoryKind::kDevice &&
+                           static_cast<const FakeDevice*>((*found)->owner)->index() == device);
+  };
+  if (bytes > 0 &&
+      (!is_there(target.memory, target.device) || !is_there(source.memory, source.device))) {
+    return Violate("a copy between devices names one on which its memory is not");
+  }
+  return PutCopy(target.memory, source.memory, bytes, handle, Reach::kNeighbours);
+}
+
+Status FakeDevice::PutCopy(void* target, const void* source, int64_t bytes, StreamHandle handle,
+                           Reach reach) {
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
   if (bytes == 0) return Status::Ok();
   Operation copy{.name = "a copy of " + std::to_string(bytes) + " bytes",
                  .reads = {{source, bytes}},
                  .writes = {{target, bytes}},
                  .work = [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); }};
-  MYDIST_RETURN_IF_ERROR(CheckCopy(copy));
+  MYDIST_RETURN_IF_ERROR(CheckCopy(copy, reach));
   ++counts_.copies;
-  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy), Reach::kNeighbours));
+  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy), reach));
   CountInFlight(*stream, copies_in_flight_, counts_.most_copies_in_flight);
   MYDIST_ASSIGN_OR_RETURN(const auto to, memory_.Find({target, bytes}));
   if (to->kind != MemoryKind::kPinned) return Status::Ok();
@@ -164,8 +187,8 @@ Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamH
   return Status::Ok();
 }
 
-Status FakeDevice::CheckCopy(const Operation& copy) {
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy, Reach::kNeighbours));
+Status FakeDevice::CheckCopy(const Operation& copy, Reach reach) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy, reach));
   if (Overlap(copy.reads[0], copy.writes[0])) {
     return Violate(copy.name + " within " + touches[0].allocation->Describe() +
                    " writes what it reads");

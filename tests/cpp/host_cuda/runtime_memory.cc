@@ -39,6 +39,10 @@ bool IsLegalCopy(World& world, const void* target, const void* source, size_t by
     world.Complain("memory that is not pinned, or that ends before the copy does");
     return false;
   }
+  if (is_device(to) && is_device(from) && to->gpu != from->gpu) {
+    world.Complain("memory of two GPUs, without saying so: it may not reach the one");
+    return false;
+  }
   if (kind == cudaMemcpyDefault) return true;
   const bool wants_device_target =
       kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -53,6 +57,7 @@ bool IsLegalCopy(World& world, const void* target, const void* source, size_t by
 }  // namespace mydist::host_cuda
 
 using mydist::host_cuda::IsLegalCopy;
+using mydist::host_cuda::MemoryBlock;
 using mydist::host_cuda::Needs;
 using mydist::host_cuda::World;
 
@@ -86,6 +91,22 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
     CUstream_st* const found = world.Resolve(stream);
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
     if (!IsLegalCopy(world, target, source, bytes, kind, true)) return cudaErrorInvalidValue;
+    world.Put(*found, [=] { std::memcpy(target, source, bytes); });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* target, int target_gpu, const void* source, int source_gpu,
+                                size_t bytes, cudaStream_t stream) {
+  return World::Get().Run("cudaMemcpyPeerAsync", Needs::kGpu, [&](World& world) {
+    CUstream_st* const found = world.Resolve(stream);
+    if (found == nullptr) return cudaErrorInvalidResourceHandle;
+    const MemoryBlock* const to = world.memory.Find(target, bytes);
+    const MemoryBlock* const from = world.memory.Find(source, bytes);
+    if (to == nullptr || from == nullptr || to->gpu != target_gpu || from->gpu != source_gpu) {
+      world.Complain("memory that is not on that GPU, or ends before the copy does");
+      return cudaErrorInvalidValue;
+    }
     world.Put(*found, [=] { std::memcpy(target, source, bytes); });
     return cudaSuccess;
   });
