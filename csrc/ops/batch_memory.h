@@ -39,7 +39,6 @@ class HostMemory final : public BatchMemory {
   }
 
   int64_t capacity_bytes() const override { return buffer_.capacity_bytes(); }
-  void KeepFromLateWrites() const { buffer_.KeepFromLateWrites(); }  // As in FusionBuffer.
 
  private:
   FusionBuffer buffer_;

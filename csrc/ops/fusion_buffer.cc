@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <utility>
+
+#include "base/late_writes.h"
 
 namespace mydist {
 namespace {
@@ -29,6 +32,7 @@ Result<uint8_t*> FusionBuffer::Reserve(int64_t bytes) {
                             " bytes is needed to fuse or reduce tensors; free memory on this host, "
                             "run fewer ranks on it, or lower MYDIST_FUSION_THRESHOLD_MB");
   }
+  memory_ = GuardFromLateWrites(std::move(memory_));
   capacity_bytes_ = rounded;
   return memory_.get();
 }

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/export.h"
-#include "base/late_writes.h"
 #include "base/result.h"
 
 namespace mydist {
@@ -27,9 +26,6 @@ class MYDIST_EXPORT FusionBuffer {
   // At least `bytes` of memory aligned to kAlignmentBytes, valid until the next Reserve; what it
   // held is lost when it grows. Never null when bytes > 0. kInternal when there is no such memory.
   Result<uint8_t*> Reserve(int64_t bytes);
-
-  // After an error of a collective on it.
-  void KeepFromLateWrites() const { mydist::KeepFromLateWrites(memory_); }
 
   int64_t capacity_bytes() const { return capacity_bytes_; }
 

@@ -30,9 +30,13 @@ class TransferBatch {
   Status Exchange() {
     if (empty()) return Status::Ok();
     const Status status = transport_->Exchange(sends_, receives_);
+    Forget();
+    return status;
+  }
+
+  void Forget() {
     sends_.clear();
     receives_.clear();
-    return status;
   }
 
  private:

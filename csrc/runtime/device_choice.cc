@@ -153,8 +153,7 @@ Result<DeviceParts> DeviceChoice::Make(const DeviceMembers& members,
     parts.choices.push_back(std::move(between_all));
   }
   if (agreed.direct) {
-    // Sums of several hosts with several ranks have an order that this does not keep.
-    const bool folds = !GroupsOf(members.set->ranks).HasTwoLevels();
+    const bool folds = KeepsOrderOfRanks(members.set->ranks);
     parts.choices.push_back(MakeDirect(members.transport, members.seat->on_stream, folds));
   }
   parts.choices.push_back(std::move(MakeStaged(members).choices.front()));
@@ -205,9 +204,20 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
       std::make_unique<Hierarchical>(std::move(groups), std::move(levels), limits));
 }
 
+// Sums of several hosts with several ranks have an order that a fold by ranks does not keep.
+bool DeviceChoice::KeepsOrderOfRanks(const std::vector<int>& ranks) const {
+  return !GroupsOf(ranks).HasTwoLevels();
+}
+
+// With two levels between hosts only, where each has one rank.
+bool DeviceChoice::ReducesDirectly(const ProcessSet& set, const DeviceAgreement& agreed) const {
+  return agreed.direct && (TwoLevels(set.ranks).has_value() || KeepsOrderOfRanks(set.ranks));
+}
+
 std::string DeviceChoice::Describe(const ProcessSet& set, const DeviceAgreement& agreed) const {
   if (set.size() == 1) return "where they lie";
-  const std::string network = agreed.direct ? "by CUDA-aware MPI" : "through host memory";
+  const std::string network =
+      ReducesDirectly(set, agreed) ? "by CUDA-aware MPI" : "through host memory";
   if (agreed.nccl.version == 0) return network;
   const std::string nccl = "NCCL " + NcclVersionText(agreed.nccl.version);
   return TwoLevels(set.ranks) ? nccl + " inside each host, " + network + " between hosts" : nccl;

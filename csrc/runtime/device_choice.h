@@ -74,11 +74,14 @@ class DeviceChoice {
   // From GPU to GPU, as all ranks have agreed to try. See ops/device/ipc_connect.h.
   Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members) const;
 
+  // Whether its sums go over a network that takes memory of GPUs.
+  bool ReducesDirectly(const ProcessSet& set, const DeviceAgreement& agreed) const;
   // What serves a set then, for people.
   std::string Describe(const ProcessSet& set, const DeviceAgreement& agreed) const;
 
  private:
   Result<int> NcclVersion() const;
+  bool KeepsOrderOfRanks(const std::vector<int>& ranks) const;
   DeviceRecord OwnRecord(const DeviceMembers& members) const;
   // The hosts of these ranks, where NCCL is not to leave them; the same on all ranks.
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;

@@ -106,7 +106,8 @@ void DeviceTeam::Announce(const DeviceAgreement& agreed, const IpcPath& ipc) con
   const std::string line = "tensors on GPUs of process set " + std::to_string(set.id) +
                            " are reduced " + small + (agreed.nccl.version != 0 ? "over " : "") +
                            path + ": " + why;
-  if (agreed.nccl.version == 0 && !agreed.direct && set.size() > 1) {
+  const bool is_direct = surroundings_.choice->ReducesDirectly(set, agreed);
+  if (agreed.nccl.version == 0 && !is_direct && set.size() > 1) {
     MYDIST_LOG(kWarning) << line;
   } else {
     MYDIST_LOG(kInfo) << line;

@@ -99,7 +99,6 @@ Status Executor::Execute(Group group, const ActivitySink& activity) {
   for (const AgreedTensor& tensor : group) {
     KeepFromLateWrites(tensor.pending->submission.keep_alive);
   }
-  host_memory_.KeepFromLateWrites();
   return status;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/late_writes.h"
 
 namespace mydist {
 namespace {
@@ -97,7 +98,8 @@ Status GuestTensors::BringOne(Submission* submission, uint8_t** room) {
     const int64_t size = BytesOf(shape, element_bytes);
     MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<uint8_t> here, device->Allocate(size));
     late->ways_home.push_back({{memory, there}, here.get(), size});
-    return static_cast<void*>(late->memory.emplace_back(std::move(here)).get());
+    late->memory.push_back(GuardFromLateWrites(std::move(here)));
+    return static_cast<void*>(late->memory.back().get());
   };
   return Status::Ok();
 }

@@ -91,8 +91,9 @@ class MpiPlugin final : public BackendPlugin {
     MYDIST_ASSIGN_OR_RETURN(
         const std::shared_ptr<MpiWorld> world,
         MpiWorld::Connect(session, options.members, Now() + options.config->connect_timeout));
-    const bool takes_device_memory = TakesDeviceMemory(options.config->cuda_aware_mpi);
-    MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
+    const std::string library = LibraryVersion();
+    const bool takes_device_memory = TakesDeviceMemory(options.config->cuda_aware_mpi, library);
+    MYDIST_LOG(kInfo) << "connected over " << library << " as "
                       << Identity(connection.rank, connection.size)
                       << (takes_device_memory ? "; it gets tensors where they lie on GPUs" : "");
     connection.control = std::make_unique<MpiControlPlane>(world);

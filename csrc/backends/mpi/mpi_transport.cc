@@ -3,12 +3,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <thread>
 
 #include "backends/mpi/eager_pieces.h"
 #include "backends/mpi/goodbye_grace.h"
 #include "backends/transfer_chunks.h"
+#include "base/late_writes.h"
 
 namespace mydist {
 namespace {
@@ -36,6 +38,7 @@ Status MpiTransport::Exchange(std::span<const SendTransfer> sends,
 Status MpiTransport::PostAll(std::span<const SendTransfer> sends,
                              std::span<const ReceiveTransfer> receives) {
   const int64_t limit = chunk_bytes.load();
+  receive_count_ = std::numeric_limits<size_t>::max();  // All, until there are sends.
   int code = MPI_SUCCESS;
   const auto post = [&](int peer, int64_t bytes, auto start) {
     ForEachChunk(bytes, PieceBytes(bytes, limit), [&](int64_t offset, int64_t length) {
@@ -54,6 +57,7 @@ Status MpiTransport::PostAll(std::span<const SendTransfer> sends,
     };
     MYDIST_RETURN_IF_ERROR(post(receive.peer, receive.bytes, start));
   }
+  receive_count_ = requests_.size();
   for (const SendTransfer& send : sends) {
     const auto* data = static_cast<const uint8_t*>(send.data);
     const auto start = [&](int64_t offset, int count, MPI_Request* request) {
@@ -105,11 +109,15 @@ Result<int> MpiTransport::DepartedPeer() const {
 }
 
 void MpiTransport::Abandon() {
-  for (MPI_Request& request : requests_) {
-    if (request == MPI_REQUEST_NULL) continue;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
     // Best effort: MPI has no way to take back a message that has begun.
-    MPI_Cancel(&request);
-    MPI_Request_free(&request);
+    (void)MPI_Cancel(&requests_[i]);
+    int is_over = 0;
+    const int tested = MPI_Test(&requests_[i], &is_over, MPI_STATUS_IGNORE);
+    if (tested == MPI_SUCCESS && is_over != 0) continue;
+    if (i < receive_count_) ExpectLateWrites();
+    if (requests_[i] != MPI_REQUEST_NULL) (void)MPI_Request_free(&requests_[i]);
   }
 }
 

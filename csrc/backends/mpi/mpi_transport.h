@@ -44,6 +44,7 @@ class MpiTransport final : public Transport {
   // Parallel arrays, empty between calls; kept for their memory.
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
+  size_t receive_count_ = 0;  // They come first.
   std::vector<int> completed_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/late_writes.h"
+
 namespace mydist {
 
 Result<uint8_t*> DeviceMemory::Reserve(int64_t bytes) {
@@ -14,6 +16,7 @@ Result<uint8_t*> DeviceMemory::Reserve(int64_t bytes) {
     capacity_bytes_ = 0;
   }
   MYDIST_ASSIGN_OR_RETURN(memory_, seat_.device->Allocate(bytes));
+  memory_ = GuardFromLateWrites(std::move(memory_));
   capacity_bytes_ = bytes;
   return memory_.get();
 }

@@ -19,9 +19,13 @@ Status DeviceSpace::Fold(const RankFold& fold) {
 // What is received may be in use on the stream as well: hence the wait also where nothing is sent.
 Status DeviceSpace::Exchange(TransferBatch& transfers) {
   if (transfers.empty()) return Status::Ok();
-  MYDIST_ASSIGN_OR_RETURN(const EventPointer before, seat_.device->Record(seat_.stream));
-  MYDIST_RETURN_IF_ERROR(WaitWatched(*seat_.device, *before, seat_.watch));
-  return seat_.device->CallWithCurrent([&] { return transfers.Exchange(); });
+  const Status moved = [&]() -> Status {
+    MYDIST_ASSIGN_OR_RETURN(const EventPointer before, seat_.device->Record(seat_.stream));
+    MYDIST_RETURN_IF_ERROR(WaitWatched(*seat_.device, *before, seat_.watch));
+    return seat_.device->CallWithCurrent([&] { return transfers.Exchange(); });
+  }();
+  transfers.Forget();  // Also where it did not come to an exchange.
+  return moved;
 }
 
 }  // namespace mydist

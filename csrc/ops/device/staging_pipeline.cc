@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "base/late_writes.h"
 #include "ops/element.h"
 
 namespace mydist {
@@ -149,6 +151,7 @@ Status StagingPipeline::Reserve(int64_t bytes) {
   capacity_bytes_ = 0;
   const int64_t rounded = RoundedUp(bytes, kPageBytes);
   MYDIST_ASSIGN_OR_RETURN(memory_, seat_.device->AllocatePinned(rounded));
+  memory_ = GuardFromLateWrites(std::move(memory_));
   capacity_bytes_ = rounded;
   return Status::Ok();
 }

@@ -145,6 +145,7 @@ TEST(EngineDirectHosts, SumsKeepTheirOrderWithoutTwoLevels) {
     EXPECT_TRUE(rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor)).ok());
     EXPECT_EQ(caller.Read(tensor), std::vector<float>(100, 1.0F + 0x1p-23F));
     EXPECT_GT(rank.engine->stats().most_staged_chunks, 0);
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("GPU path: through host memory"));
   });
 }
 
