@@ -146,7 +146,8 @@ def test_the_slowest_of_packing_scaling_casting_is_judged(
     check: Any, plain: str, scaled: str, said: str
 ) -> None:
     assert check.read_packing(TABLE.format(ratio=plain, scaled=scaled)) == f"G1: {said}"
-    assert check.read_packing("bench_convert: skipped") == "no row 'pack'"
+    with pytest.raises(ValueError, match="no row 'pack'"):
+        check.read_packing("bench_convert: skipped")
 
 
 def test_every_process_that_was_checked_counts(check: Any, tmp_path: Path) -> None:
@@ -157,9 +158,15 @@ def test_every_process_that_was_checked_counts(check: Any, tmp_path: Path) -> No
         check.Step("dirty", python(f"print('{clean}\\n{dirty}')"), reads=check.read_sanitizer),
     ]
     none, passed, failed = run(check, tmp_path, steps)
-    assert (none.verdict, none.detail) == (check.FAILED, "0 errors in 0 processes; see 0.log")
+    assert (none.verdict, none.detail) == (
+        check.FAILED,
+        "ValueError: 0 errors in 0 processes; see 0.log",
+    )
     assert (passed.verdict, passed.detail) == (check.PASSED, "no error in 2 processes")
-    assert (failed.verdict, failed.detail) == (check.FAILED, "2 errors in 2 processes; see 2.log")
+    assert (failed.verdict, failed.detail) == (
+        check.FAILED,
+        "ValueError: 2 errors in 2 processes; see 2.log",
+    )
 
 
 def test_an_nccl_that_was_brought_is_the_one_that_is_used(check: Any, tmp_path: Path) -> None:
@@ -357,6 +364,6 @@ def test_without_nccl_on_the_way_row_g7_is_missed(check: Any, tmp_path: Path) ->
 
 def test_results_of_pytest_are_counted(check: Any, tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
-    suite = '<testsuite tests="5" failures="1" errors="0" skipped="2"/>'
+    suite = '<testsuite tests="6" failures="0" errors="1" skipped="3"/>'
     report.write_text(f"<testsuites>{suite}</testsuites>")
-    assert check.count_tests(report) == "2 passed, 1 failed, 2 skipped"
+    assert check.count_tests(report) == "2 passed, 1 failed, 3 skipped"
