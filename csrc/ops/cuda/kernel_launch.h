@@ -7,23 +7,16 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_status.h"
+#include "ops/cuda/launch_shape.h"
+#include "ops/cuda/put_kernel.h"
 
 namespace mydist::cuda {
-
-struct LaunchShape {
-  uint32_t blocks = 1;
-  int threads = 1;  // Of a block.
-};
 
 // Puts `kernel` on `stream`, of which the current GPU must be the owner. `call` names it in errors.
 template <typename... Parameters>
 Status LaunchKernel(const char* call, void (*kernel)(Parameters...), LaunchShape shape,
                     cudaStream_t stream, const std::type_identity_t<Parameters>&... arguments) {
-  void* addresses[] = {const_cast<Parameters*>(&arguments)...};
-  return CudaStatus(
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(shape.blocks),
-                       dim3(static_cast<unsigned>(shape.threads)), addresses, 0, stream),
-      call);
+  return CudaStatus(PutKernel(kernel, shape, stream, arguments...), call);
 }
 
 // Has the driver load it to the current GPU. What it loads lazily, at the first launch, may have to
