@@ -1,5 +1,6 @@
 # bench_allreduce: the core's allreduce next to Open MPI and Gloo, in one process per rank
 # (benchmarks/cpp). A peer that was not found is replaced by a file that says so.
+# bench_convert: the kernel that packs, next to the driver's copies on a GPU (benchmarks/gpu).
 set(MYDIST_BENCHMARKS_BUILT OFF)
 set(MYDIST_BENCHMARKS_REASON "")
 mydist_sources(_files "*.cc" benchmarks/cpp)
@@ -38,4 +39,9 @@ set(MYDIST_BENCHMARKS_BUILT ON)
 list(JOIN _peers ", " MYDIST_BENCHMARKS_REASON)
 if(_peers)
   string(PREPEND MYDIST_BENCHMARKS_REASON "next to ")
+endif()
+if(MYDIST_CUDA_BUILT)
+  include(gpu_executable)
+  mydist_gpu_executable(bench_convert benchmarks
+    "${PROJECT_SOURCE_DIR}/benchmarks/gpu/convert_benchmark.cc")
 endif()

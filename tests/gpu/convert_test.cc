@@ -72,7 +72,8 @@ class ConvertOnGpu : public ::testing::Test {
 TEST_F(ConvertOnGpu, EveryConversionAtAnyAddress) {
   uint64_t salt = 0;
   for (const Conversion& conversion : testing::EveryConversion()) {
-    Check(conversion, {.counts = RandomCounts(++salt, 20, 3000)}, salt);
+    ++salt;
+    Check(conversion, {.counts = RandomCounts(salt, 20, 3000)}, salt);
     if (HasFatalFailure()) return;
   }
 }
@@ -88,7 +89,8 @@ TEST_F(ConvertOnGpu, EveryConversionInPlace) {
   uint64_t salt = 1000;
   for (const Conversion& conversion : testing::EveryConversion()) {
     if (conversion.from != conversion.to) continue;
-    Check(conversion, {.counts = RandomCounts(++salt, 10, 20'000), .is_in_place = true}, salt);
+    ++salt;
+    Check(conversion, {.counts = RandomCounts(salt, 10, 20'000), .is_in_place = true}, salt);
     if (HasFatalFailure()) return;
   }
 }
@@ -251,6 +253,33 @@ TEST_F(ConvertOnGpu, ReplaysWhatWasCaptured) {
   }
   MYDIST_ASSERT_CUDA(cudaGraphExecDestroy(replay));
   MYDIST_ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
+// A graph may be replayed when tables hold something else, so a list that is too long for the
+// kernel's parameters is several launches there, and no copy.
+TEST_F(ConvertOnGpu, CapturesOneLaunchForEachListThatFits) {
+  const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = -0.5}};
+  struct Case {
+    int segments;
+    size_t nodes;
+  };
+  constexpr Case kCases[] = {{1, 1}, {161, 1}, {193, 1}, {1152, 1}, {1153, 2}, {20'000, 18}};
+  for (const Case& one : kCases) {
+    std::vector<int64_t> counts = RandomCounts(8000, one.segments, 30);
+    for (int64_t& count : counts) ++count;  // All of them have something to do.
+    const ConvertScene scene(scale, {.counts = counts, .is_in_place = true}, Seed(8001));
+    DeviceBytes memory(scene.source());
+    cudaGraph_t graph = nullptr;
+    size_t nodes = 0;
+    MYDIST_ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    const Status status = cuda::LaunchConvert(scene.SegmentsIn(memory.data(), memory.data()), scale,
+                                              *scratch_, stream_);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    MYDIST_ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+    MYDIST_ASSERT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
+    EXPECT_EQ(nodes, one.nodes) << one.segments << " segments";
+    MYDIST_ASSERT_CUDA(cudaGraphDestroy(graph));
+  }
 }
 
 // Others may capture whatever they like: our table needs memory just then.

@@ -25,8 +25,6 @@ void FailNext(const std::string& call, cudaError_t error);
 void BreakGpu(int gpu, cudaError_t error);
 void RepairGpu(int gpu);
 
-// Since the process began.
-int CountCalls(const std::string& call);
 // What this thread would find with cudaGetLastError, which stays.
 cudaError_t LastError();
 
@@ -37,11 +35,21 @@ struct Census {
   int device_blocks = 0;
   int pinned_blocks = 0;
   int opened_blocks = 0;  // Of other processes.
-  int contexts = 0;       // Times that one has been retained.
+  int graphs = 0;
+  int contexts = 0;  // Times that one has been retained.
 
   bool operator==(const Census&) const = default;
 };
 Census TakeCensus();
+
+// What was asked for since the process began, be it for a stream or for a graph.
+struct Workload {
+  int launches = 0;
+  int copies = 0;
+
+  bool operator==(const Workload&) const = default;
+};
+Workload TakeWorkload();
 
 // While it lives, what is wrong is noted and the process goes on.
 class Complaints {

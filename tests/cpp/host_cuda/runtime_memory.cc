@@ -92,6 +92,7 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
     if (!IsLegalCopy(world, target, source, bytes, kind, true)) return cudaErrorInvalidValue;
     world.Put(*found, [=] { std::memcpy(target, source, bytes); });
+    ++world.workload.copies;
     return cudaSuccess;
   });
 }
@@ -108,6 +109,7 @@ cudaError_t cudaMemcpyPeerAsync(void* target, int target_gpu, const void* source
       return cudaErrorInvalidValue;
     }
     world.Put(*found, [=] { std::memcpy(target, source, bytes); });
+    ++world.workload.copies;
     return cudaSuccess;
   });
 }
@@ -119,6 +121,7 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcp
     CUstream_st* const found = world.Resolve(nullptr);
     if (!IsLegalCopy(world, target, source, bytes, kind, false)) return cudaErrorInvalidValue;
     world.Put(*found, [=] { std::memcpy(target, source, bytes); });
+    ++world.workload.copies;
     return world.Await(world.MarkEnd(*found), found->gpu);
   });
 }

@@ -1,6 +1,4 @@
-// Streams, events and graphs of HostCuda.
-#include <utility>
-
+// Streams and events of HostCuda.
 #include "host_cuda/world.h"
 
 using mydist::host_cuda::Needs;
@@ -14,6 +12,23 @@ cudaError_t Create(const char* call, unsigned flags, cudaStream_t* stream) {
     *stream = world.AddStream((flags & cudaStreamNonBlocking) == 0);
     return cudaSuccess;
   });
+}
+
+cudaError_t CreateEvent(const char* call, unsigned flags, cudaEvent_t* event) {
+  return World::Get().Run(call, Needs::kGpu, [&](World& world) {
+    *event = new CUevent_st{.gpu = world.CurrentGpu(),
+                            .has_time = (flags & cudaEventDisableTiming) == 0};
+    world.events.insert(*event);
+    return cudaSuccess;
+  });
+}
+
+// With the lock. What is wrong with taking the time between them; null: nothing.
+const char* WhyNoTime(const CUevent_st& begin, const CUevent_st& end) {
+  if (!begin.has_time || !end.has_time) return "an event without timing";
+  if (begin.mark == nullptr || end.mark == nullptr) return "an event that was not recorded";
+  if (begin.gpu != end.gpu) return "events of two GPUs";
+  return nullptr;
 }
 
 }  // namespace
@@ -61,12 +76,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   });
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return World::Get().Run("cudaEventCreateWithFlags", Needs::kGpu, [&](World& world) {
-    *event = new CUevent_st{.gpu = world.CurrentGpu(), .mark = nullptr};
-    world.events.insert(*event);
-    return cudaSuccess;
-  });
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return mydist::host_cuda::CreateEvent("cudaEventCreate", cudaEventDefault, event);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return mydist::host_cuda::CreateEvent("cudaEventCreateWithFlags", flags, event);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -108,66 +122,18 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return World::Get().Run("cudaStreamBeginCapture", Needs::kGpu, [&](World& world) {
-    CUstream_st* const found = stream == nullptr ? nullptr : world.Resolve(stream);
-    if (found == nullptr || found->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
-    found->capture = new CUgraph_st;
-    found->capture_mode = mode;
-    found->capturer = std::this_thread::get_id();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return World::Get().Run("cudaStreamEndCapture", Needs::kGpu, [&](World& world) {
-    CUstream_st* const found = world.Resolve(stream);
-    if (found == nullptr || found->capture == nullptr) return cudaErrorIllegalState;
-    *graph = std::exchange(found->capture, nullptr);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return World::Get().Run("cudaStreamIsCapturing", Needs::kGpu, [&](World& world) {
-    CUstream_st* const found = world.Resolve(stream);
-    if (found == nullptr) return cudaErrorInvalidResourceHandle;
-    for (const CUstream_st* other : world.streams) {
-      if (stream == nullptr && other->waits_for_default && other->capture != nullptr) {
-        return cudaErrorStreamCaptureImplicit;
-      }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  return World::Get().Run("cudaEventElapsedTime", Needs::kGpu, [&](World& world) {
+    if (!world.Has(begin) || !world.Has(end)) return cudaErrorInvalidResourceHandle;
+    if (const char* const wrong = mydist::host_cuda::WhyNoTime(*begin, *end); wrong != nullptr) {
+      world.Complain(wrong);
+      return cudaErrorInvalidResourceHandle;
     }
-    *status =
-        found->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (!begin->mark->is_over || !end->mark->is_over) return cudaErrorNotReady;
+    const std::chrono::duration<float, std::milli> elapsed = end->mark->when - begin->mark->when;
+    *milliseconds = elapsed.count();
     return cudaSuccess;
   });
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long) {
-  return World::Get().Run("cudaGraphInstantiate", Needs::kGpu, [&](World&) {
-    *executable = new CUgraphExec_st{graph->works};
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  return World::Get().Run("cudaGraphLaunch", Needs::kGpu, [&](World& world) {
-    CUstream_st* const found = world.Resolve(stream);
-    if (found == nullptr) return cudaErrorInvalidResourceHandle;
-    for (const auto& work : executable->works) world.Put(*found, work);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete executable;
-  return cudaSuccess;
 }
 
 }  // extern "C"

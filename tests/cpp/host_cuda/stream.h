@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@ namespace mydist::host_cuda {
 // A point of a stream.
 struct Mark {
   bool is_over = false;
+  std::chrono::steady_clock::time_point when{};  // It was over.
 };
 using MarkPointer = std::shared_ptr<Mark>;
 

@@ -35,7 +35,6 @@ void World::Complain(const std::string& what) {
 
 cudaError_t World::Begin(const std::string& call, Needs needs) {
   call_ = call;
-  ++calls[call];
   if (process_ == 0) process_ = getpid();
   if (process_ != getpid()) return cudaErrorInitializationError;
   if (const auto failure = failures.extract(call); !failure.empty()) return failure.mapped();
@@ -87,6 +86,12 @@ CUstream_st* World::Resolve(cudaStream_t stream) {
 bool World::Has(cudaEvent_t event) {
   if (events.contains(event)) return true;
   Complain("no such event, or no longer");
+  return false;
+}
+
+bool World::Has(cudaGraph_t graph) {
+  if (graphs.contains(graph)) return true;
+  Complain("no such graph, or no longer");
   return false;
 }
 
@@ -152,7 +157,10 @@ void World::Work(CUstream_st* stream) {
       item.work();
       mutex.Lock();
     }
-    if (item.ends != nullptr) item.ends->is_over = true;
+    if (item.ends != nullptr) {
+      item.ends->is_over = true;
+      item.ends->when = std::chrono::steady_clock::now();
+    }
     news.NotifyAll();
   }
 }
@@ -172,12 +180,6 @@ void BreakGpu(int gpu, cudaError_t error) {
 
 void RepairGpu(int gpu) { BreakGpu(gpu, cudaSuccess); }
 
-int CountCalls(const std::string& call) {
-  World& world = World::Get();
-  MutexLock lock(world.mutex);
-  return world.calls[call];
-}
-
 cudaError_t LastError() { return World::Thread().last_error; }
 
 Census TakeCensus() {
@@ -186,12 +188,19 @@ Census TakeCensus() {
   Census census = {.events = static_cast<int>(world.events.size()),
                    .device_blocks = world.memory.Count(false, false),
                    .pinned_blocks = world.memory.Count(true, false),
-                   .opened_blocks = world.memory.Count(false, true)};
+                   .opened_blocks = world.memory.Count(false, true),
+                   .graphs = static_cast<int>(world.graphs.size())};
   for (const CUstream_st* stream : world.streams) {
     if (world.gpu(stream->gpu).default_stream != stream) ++census.streams;
   }
   for (const Gpu& gpu : world.gpus) census.contexts += gpu.retained;
   return census;
+}
+
+Workload TakeWorkload() {
+  World& world = World::Get();
+  MutexLock lock(world.mutex);
+  return world.workload;
 }
 
 namespace {
@@ -232,6 +241,7 @@ cudaError_t Launch(const void* kernel, cudaStream_t stream, std::function<void()
     }
     if (!world.current().loaded.contains(kernel)) world.Complain("a kernel that was not loaded");
     world.Put(*found, std::move(run));
+    ++world.workload.launches;
     return cudaSuccess;
   });
 }

@@ -25,7 +25,8 @@ struct CUctx_st {
 
 struct CUevent_st {
   int gpu = 0;
-  mydist::host_cuda::MarkPointer mark;  // Of the last record; null: none yet.
+  bool has_time = false;
+  mydist::host_cuda::MarkPointer mark{};  // Of the last record; null: none yet.
 };
 
 struct CUgraph_st {
@@ -85,6 +86,7 @@ class World {
   // Null, with a complaint, for one that is not there. The default stream is made when it is used.
   CUstream_st* Resolve(cudaStream_t stream) MYDIST_REQUIRES(mutex);
   bool Has(cudaEvent_t event) MYDIST_REQUIRES(mutex);
+  bool Has(cudaGraph_t graph) MYDIST_REQUIRES(mutex);
   CUstream_st* AddStream(bool waits_for_default) MYDIST_REQUIRES(mutex);
   void Put(CUstream_st& stream, std::function<void()> work) MYDIST_REQUIRES(mutex);
   MarkPointer MarkEnd(CUstream_st& stream) MYDIST_REQUIRES(mutex);
@@ -99,11 +101,13 @@ class World {
   std::set<CUstream_st*> streams MYDIST_GUARDED_BY(mutex);
   std::set<CUstream_st*> closing MYDIST_GUARDED_BY(mutex);  // Destroyed, and not done yet.
   std::set<CUevent_st*> events MYDIST_GUARDED_BY(mutex);
+  std::set<CUgraph_st*> graphs MYDIST_GUARDED_BY(mutex);  // Whose capture has ended.
   // What was destroyed is never freed: no later one is taken for it.
   std::vector<CUstream_st*> old_streams MYDIST_GUARDED_BY(mutex);
   std::vector<CUevent_st*> old_events MYDIST_GUARDED_BY(mutex);
+  std::vector<CUgraph_st*> old_graphs MYDIST_GUARDED_BY(mutex);
   Memory memory MYDIST_GUARDED_BY(mutex);
-  std::map<std::string, int> calls MYDIST_GUARDED_BY(mutex);
+  Workload workload MYDIST_GUARDED_BY(mutex);
   std::map<std::string, cudaError_t> failures MYDIST_GUARDED_BY(mutex);
   // Where complaints go; null: to the end of the process.
   std::vector<std::string>* collected MYDIST_GUARDED_BY(mutex) = nullptr;

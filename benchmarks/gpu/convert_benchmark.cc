@@ -1,6 +1,7 @@
 // G1: how fast the gradients of ResNet-50 (161 tensors, 102 MB) are packed, unpacked, scaled and
 // cast, against a copy from device to device by the driver. Interleaved; medians; rates count bytes
-// read and written. Usage: bench_convert [--sweep] (other cuts of a launch too).
+// read and written. Usage: bench_convert [--sweep | --smoke] (other cuts of a launch too; or one
+// round with tensors of a thousandth, whose rates say nothing).
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/cuda/convert.h"
@@ -18,7 +20,7 @@
 namespace mydist {
 namespace {
 
-constexpr int kRounds = 9;
+constexpr int kRounds = 9;     // That count; one more warms up.
 constexpr int kLaunches = 12;  // Of a round, one behind the other.
 constexpr int kBuffers = 3;    // Taken by turns, so that nothing is in a cache from before.
 
@@ -56,6 +58,12 @@ std::vector<int64_t> ResnetCounts() {
   return counts;
 }
 
+std::vector<int64_t> SmallCounts() {
+  std::vector<int64_t> counts = ResnetCounts();
+  for (int64_t& count : counts) count = count / 1000 + 1;
+  return counts;
+}
+
 int64_t BytesTogether(const std::vector<int64_t>& counts, int64_t element_bytes,
                       int64_t alignment) {
   int64_t bytes = 0;
@@ -85,15 +93,15 @@ struct Case {
 
 class Benchmark {
  public:
-  Benchmark() : counts_(ResnetCounts()) {
+  Benchmark(std::vector<int64_t> counts, int rounds) : counts_(std::move(counts)), rounds_(rounds) {
     auto scratch = cuda::ConvertScratch::Create();
     Require(scratch.status());
     scratch_ = std::move(scratch).value();
     Require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     Require(cudaEventCreate(&begin_), "cudaEventCreate");
     Require(cudaEventCreate(&end_), "cudaEventCreate");
-    bytes_ = BytesTogether(counts_, 4, 512) + 512;
-    std::vector<uint32_t> numbers(static_cast<size_t>(bytes_ / 4));
+    const int64_t bytes = BytesTogether(counts_, 4, 512) + 512;
+    std::vector<uint32_t> numbers(static_cast<size_t>(bytes / 4));
     std::mt19937 random(1);
     for (uint32_t& number : numbers) number = (random() & 0x807fffffu) | 0x3f000000u;
     for (int i = 0; i < kBuffers; ++i) {
@@ -102,16 +110,25 @@ class Benchmark {
     }
     Require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
+  ~Benchmark() {
+    for (int i = 0; i < kBuffers; ++i) {
+      Require(cudaFree(sources_[i]), "cudaFree");
+      Require(cudaFree(targets_[i]), "cudaFree");
+    }
+    Require(cudaEventDestroy(begin_), "cudaEventDestroy");
+    Require(cudaEventDestroy(end_), "cudaEventDestroy");
+    Require(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+  }
+  Benchmark(const Benchmark&) = delete;
+  Benchmark& operator=(const Benchmark&) = delete;
 
   void Run(const Case& one, const cuda::ConvertTuning& tuning) {
     std::vector<ConvertSegment> segments[kBuffers];
     for (int i = 0; i < kBuffers; ++i) segments[i] = SegmentsOf(one, i);
     const int64_t elements = BytesTogether(counts_, 1, 1);
     const int64_t moved = elements * (SizeOf(one.conversion.from) + SizeOf(one.conversion.to));
-    std::vector<double> copy_us;
-    std::vector<double> convert_us;
-    std::vector<double> host_us;
-    for (int round = 0; round <= kRounds; ++round) {
+    Times times;
+    for (int round = 0; round <= rounds_; ++round) {
       const double copied = TimeUs([&](int i) {
         Require(cudaMemcpyAsync(targets_[i], sources_[i], static_cast<size_t>(moved / 2),
                                 cudaMemcpyDeviceToDevice, stream_),
@@ -129,14 +146,21 @@ class Benchmark {
         }
       });
       if (round == 0) continue;  // To warm up.
-      copy_us.push_back(copied);
-      convert_us.push_back(converted);
-      host_us.push_back(submitted / kLaunches);
+      times.copy_us.push_back(copied);
+      times.convert_us.push_back(converted);
+      times.host_us.push_back(submitted / kLaunches);
     }
-    Print(one, tuning, moved, copy_us, convert_us, host_us);
+    Print(one, tuning, moved, times, CountLaunches(segments[0], one.conversion, tuning));
   }
 
  private:
+  // Of each round.
+  struct Times {
+    std::vector<double> copy_us;
+    std::vector<double> convert_us;
+    std::vector<double> host_us;
+  };
+
   static uint8_t* DeviceCopyOf(const std::vector<uint32_t>& numbers) {
     const size_t bytes = 4 * numbers.size();
     void* memory = nullptr;
@@ -172,39 +196,55 @@ class Benchmark {
     return 1000.0 * static_cast<double>(ms) / kLaunches;
   }
 
+  // What one LaunchConvert puts on the stream: the nodes of the graph that it is captured into. A
+  // list as short as ours travels in the kernel's parameters, captured or not.
+  size_t CountLaunches(const std::vector<ConvertSegment>& segments, const Conversion& conversion,
+                       const cuda::ConvertTuning& tuning) {
+    cudaGraph_t graph = nullptr;
+    size_t nodes = 0;
+    Require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+            "cudaStreamBeginCapture");
+    Require(cuda::LaunchConvert(segments, conversion, *scratch_, stream_, tuning));
+    Require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    Require(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
+    Require(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return nodes;
+  }
+
   static double Median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
   }
 
   static void Print(const Case& one, const cuda::ConvertTuning& tuning, int64_t moved,
-                    const std::vector<double>& copy_us, const std::vector<double>& convert_us,
-                    const std::vector<double>& host_us) {
-    const double copy = Median(copy_us);
-    const double convert = Median(convert_us);
-    std::printf("%-34s %5lld %4lld %9.1f %9.1f %8.0f %8.0f %7.2f %8.2f\n", one.name,
+                    const Times& times, size_t launches) {
+    const double copy = Median(times.copy_us);
+    const double convert = Median(times.convert_us);
+    std::printf("%-34s %5lld %4lld %9.2f %9.2f %8.0f %8.0f %7.2f %8.2f %8zu\n", one.name,
                 static_cast<long long>(tuning.chunk_units),
                 static_cast<long long>(tuning.blocks_per_processor), copy, convert,
                 1e-3 * static_cast<double>(moved) / copy,
-                1e-3 * static_cast<double>(moved) / convert, copy / convert, Median(host_us));
+                1e-3 * static_cast<double>(moved) / convert, copy / convert, Median(times.host_us),
+                launches);
   }
 
   const std::vector<int64_t> counts_;
+  const int rounds_;
   std::unique_ptr<cuda::ConvertScratch> scratch_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr;
   cudaEvent_t end_ = nullptr;
-  int64_t bytes_ = 0;
   uint8_t* sources_[kBuffers] = {};
   uint8_t* targets_[kBuffers] = {};
 };
 
-int Main(bool sweeps) {
+int Main(bool sweeps, bool is_smoke) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     std::printf("bench_convert: skipped: no GPU (%s)\n", cudaGetErrorString(error));
     return 0;
   }
+  Require(cudaSetDevice(0), "cudaSetDevice");
   constexpr DataType kFloat = DataType::kFloat32;
   constexpr DataType kHalf = DataType::kFloat16;
   constexpr DataType kBrain = DataType::kBfloat16;
@@ -228,10 +268,12 @@ int Main(bool sweeps) {
       }
     }
   }
-  std::printf("161 tensors, 25,557,032 numbers; chunk and blocks: 0 is what the library takes\n");
-  std::printf("%-34s %5s %4s %9s %9s %8s %8s %7s %8s\n", "", "chunk", "blk", "copy µs", "ours µs",
-              "GB/s", "GB/s", "ratio", "host µs");
-  Benchmark benchmark;
+  const std::vector<int64_t> counts = is_smoke ? SmallCounts() : ResnetCounts();
+  std::printf("%zu tensors, %lld numbers; chunk and blocks: 0 is what the library takes\n",
+              counts.size(), static_cast<long long>(BytesTogether(counts, 1, 1)));
+  std::printf("%-34s %5s %4s %9s %9s %8s %8s %7s %8s %8s\n", "", "chunk", "blk", "copy µs",
+              "ours µs", "GB/s", "GB/s", "ratio", "host µs", "launches");
+  Benchmark benchmark(counts, is_smoke ? 1 : kRounds);
   for (const Case& one : cases) {
     for (const cuda::ConvertTuning& tuning : tunings) benchmark.Run(one, tuning);
   }
@@ -242,5 +284,10 @@ int Main(bool sweeps) {
 }  // namespace mydist
 
 int main(int argument_count, char** arguments) {
-  return mydist::Main(argument_count > 1 && std::string_view(arguments[1]) == "--sweep");
+  const std::string_view option = argument_count > 1 ? arguments[1] : "";
+  if (argument_count > 2 || !(option.empty() || option == "--sweep" || option == "--smoke")) {
+    std::fprintf(stderr, "usage: bench_convert [--sweep | --smoke]\n");
+    return 2;
+  }
+  return mydist::Main(option == "--sweep", option == "--smoke");
 }
