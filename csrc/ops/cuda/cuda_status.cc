@@ -5,9 +5,14 @@
 namespace mydist::cuda {
 namespace {
 
+// Of headers newer than the oldest ones that this is compiled with.
+constexpr int kContained = 226;
+constexpr int kTensorMemoryLeak = 721;
+constexpr int kExternalDevice = 911;
+
 // After such an error every call of this process on this GPU fails.
 bool IsSticky(cudaError_t error) {
-  switch (error) {
+  switch (static_cast<int>(error)) {
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
@@ -21,6 +26,9 @@ bool IsSticky(cudaError_t error) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorMpsClientTerminated:
     case cudaErrorContextIsDestroyed:
+    case kContained:
+    case kTensorMemoryLeak:
+    case kExternalDevice:
       return true;
     default:
       return false;
