@@ -61,6 +61,8 @@ foreach(_folder IN LISTS _test_folders)
     list(APPEND MYDIST_TEST_NAMES ${_folder})
   endif()
 endforeach()
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/config/documentation_test.cc"
+  PROPERTIES COMPILE_DEFINITIONS "MYDIST_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
 # What of the NCCL plugin needs no CUDA is tested over stand-ins.
 if(TARGET test_device)
   target_sources(test_device PRIVATE
@@ -81,7 +83,9 @@ if(MYDIST_TORCH_BUILT)
     target_link_libraries(test_torch PRIVATE Python::Python)
     # The interpreter finds its own library, but not the packages of a virtual environment.
     get_filename_component(_packages "${MYDIST_TORCH_LIB}/../.." ABSOLUTE)
-    target_compile_definitions(test_torch PRIVATE "MYDIST_TORCH_PACKAGES=\"${_packages}\"")
+    # For the one file that asks: with the name of a folder in it ccache knows no other clone's.
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/torch/embedded_python.cc"
+      PROPERTIES COMPILE_DEFINITIONS "MYDIST_TORCH_PACKAGES=\"${_packages}\"")
     list(APPEND MYDIST_TEST_NAMES torch)
   endif()
 endif()

@@ -12,7 +12,7 @@ namespace mydist {
 namespace {
 
 std::string ReadSource(const std::string& name) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../.." / name);
+  std::ifstream file(std::filesystem::path(MYDIST_SOURCE_DIR) / name);
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
