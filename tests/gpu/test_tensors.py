@@ -141,7 +141,8 @@ def test_calls_are_ordered_behind_and_before_the_current_stream(job: torch.devic
 @pytest.mark.usefixtures("cuda")
 def test_enqueue_and_synchronize_return_while_the_gpu_is_busy(job: torch.device) -> None:
     tensor = torch.ones(1 << 16, device=job)
-    md.allreduce(tensor, name="x")  # Opens what is opened once.
+    # Opens what is opened once, and loads the kernels.
+    md.allreduce(tensor, name="x", prescale_factor=2.0, op=md.Sum)
     torch.cuda.synchronize()
     done = torch.cuda.Event()
     torch.cuda._sleep(1_000_000_000)  # Cycles of the GPU: about half a second.
