@@ -56,8 +56,9 @@ model: setup-check ## check the whole model of the frozen schedule with spin (6 
 	@scripts/setup.sh model
 	@scripts/model.sh
 
-gpu-check: ## build, run what needs a GPU, table last; needs no network (scripts/gpu_check.py --help)
-	@"$${MYDIST_PYTHON:-python3}" scripts/gpu_check.py "$${RESULTS:-build/gpu_results}"
+gpu-check: ## build, run what needs a GPU, table last (RESULTS=, FILES=, ONLY=; scripts/gpu_check)
+	@"$${MYDIST_PYTHON:-python3}" -m scripts.gpu_check "$${RESULTS:-build/gpu_results}" \
+	  $${FILES:+--files "$$FILES"} $${ONLY:+--only "$$ONLY"}
 
 ci: ## what a change has to pass: lint, a part of the model, sanitizers, tests
 	@.ci/run

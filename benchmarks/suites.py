@@ -186,6 +186,8 @@ SUITES: dict[str, Suite] = {
     t.HIERARCHY_BYTES: _job(t.HIERARCHY_BYTES, 4, "hierarchy_bytes"),
     t.STEP_RESNET: _bench(t.STEP_RESNET, 2, ("step", "--model", "resnet", "--batch", "8")),
     t.STEP_GPT: _bench(t.STEP_GPT, 2, ("step", "--model", "gpt", "--batch", "4")),
+    t.GPU_SLOTS: _gpu_job(t.GPU_SLOTS, 1, "gpu_slots"),
+    t.GPU_SLOTS2: _gpu_job(t.GPU_SLOTS2, 2, "gpu_slots"),
     t.GPU_STAGING: _gpu_job(t.GPU_STAGING, 2, "gpu_staging", between_hosts=True),
     t.GPU_OVERHEAD: _gpu_job(t.GPU_OVERHEAD, 1, "gpu_overhead"),
     t.GPU_BUCKET: _gpu_job(t.GPU_BUCKET, 1, "gpu_bucket", MYDIST_FREEZE_AFTER="2"),

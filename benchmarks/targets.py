@@ -1,6 +1,6 @@
 """Targets: the figures to reach, one entry per comparison. The only place they are in.
 
-A row is a subject, on two cores (A1, A2, …) or on one GPU (G4, …: GPU_TARGETS); its entries are met
+A row is a subject, on two cores (A1, A2, …) or on one GPU (G2, …: GPU_TARGETS); its entries are met
 or missed one by one. "Open MPI" is what mpirun gives over its shared memory, "Gloo" is libgloo's
 ring over TCP.
 """
@@ -22,6 +22,7 @@ STEP_RESNET, STEP_GPT = "step-resnet", "step-gpt"
 GRADIENTS, LATENCY, STEADY, RECORDING = "gradients", "latency", "steady", "recording"
 GPU_STAGING, GPU_OVERHEAD = "gpu-staging", "gpu-overhead"
 GPU_BUCKET, GPU_BUCKET2 = "gpu-bucket", "gpu-bucket-2"
+GPU_SLOTS, GPU_SLOTS2 = "gpu-slots", "gpu-slots-2"
 
 K, M = 1 << 10, 1 << 20
 RESNET50_ELEMENTS = 25_557_032
@@ -184,6 +185,17 @@ TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_tra
 _NOT_SHARED = "two ranks did not come to share the GPU over NCCL"
 
 
+def _gradients_in_slots() -> Iterable[Target]:
+    for suite, ranks in ((GPU_SLOTS, "1 rank"), (GPU_SLOTS2, "2 ranks")):
+        for name, what, unit in (
+            ("pack_bytes", "bytes packed per step", "B"),
+            ("copied_bytes", "bytes copied into slots per step", "B"),
+            ("extra_launches", "extra launches per bucket", ""),
+        ):
+            per = _figure("G2", suite, name, f"{what}, {ranks}", "==", 0, unit)
+            yield per if suite == GPU_SLOTS else replace(per, missing=_NOT_SHARED)
+
+
 def _one_gpu() -> Iterable[Target]:
     what = "staged allreduce, of its slowest stage's rate"
     yield _figure("G4", GPU_STAGING, "percent", what, ">=", 70, "%")
@@ -203,4 +215,4 @@ def _one_gpu() -> Iterable[Target]:
             yield per if suite == GPU_BUCKET else replace(per, missing=_NOT_SHARED)
 
 
-GPU_TARGETS: tuple[Target, ...] = tuple(_one_gpu())
+GPU_TARGETS: tuple[Target, ...] = (*_gradients_in_slots(), *_one_gpu())

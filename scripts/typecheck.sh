@@ -11,7 +11,7 @@ for entry in python/mydist/*; do
   [[ "$entry" == *.so || "$entry" == */lib ]] || ln -s "$ROOT/$entry" "$VIEW/"
 done
 [[ ! -d launcher ]] || ln -s "$ROOT/launcher" "$VIEW/launcher"
-ln -s "$ROOT/benchmarks" build/typecheck/benchmarks
+ln -s "$ROOT/benchmarks" "$ROOT/scripts" build/typecheck/
 cd build/typecheck
 "$(find_python)" -m mypy --config-file "$ROOT/pyproject.toml" --cache-dir "$ROOT/.mypy_cache" \
-  --package mydist --package benchmarks
+  --package mydist --package benchmarks --package scripts.gpu_check

@@ -14,20 +14,15 @@ rank with the most counts. Two ranks share the GPU, and reduce over NCCL, or the
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import sys
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
 import mydist as md
 from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
+from benchmarks.jobs.gpu_sharing import do_without_sharing, most_of_any_rank, start
+from benchmarks.jobs.profiled import profile_calls
 from mydist import _C
 from mydist.bench.contest import Stopwatch, share
 from mydist.bench.devices import synchronize
@@ -36,12 +31,7 @@ from mydist.bench.problem import WrongResult
 
 _TENSORS, _ELEMENTS = 32, 32 << 10  # 4 MiB.
 _LEAST_WARM_UPS, _MOST_WARM_UPS = 5, 300
-_MARK = "mydist.bucket"
-_FIRST_NCCL_TO_SHARE = 23003
-_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_CALLS = ("cuda_runtime", "cuda_driver")
 _LONG_CYCLES = 2_000_000_000  # Of the GPU: about a second.
-_WAIT = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^cu(da)?Memcpy(?!.*Async)")
 
 
 class Bucket:
@@ -70,49 +60,6 @@ class Bucket:
             raise WrongResult(f"rank {md.rank()}: not all elements of the bucket are {expected}")
 
 
-class Blind(Exception):
-    """The profiler has not seen on the GPU what the benchmark itself has put there."""
-
-
-def count_work(trace: Mapping[str, Any], buckets: int, on_gpu: bool) -> dict[str, float]:
-    """Of a trace of torch's profiler, per bucket: work for the GPU, and waits between the marks.
-
-    Raises:
-        Blind: on a GPU, of what was done and waited for before the first mark nothing is in it.
-    """
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    # The profiler gives each mark once more, as what the GPU did meanwhile.
-    marks = [
-        (e["ts"], e["ts"] + e["dur"])
-        for e in events
-        if e["name"] == _MARK and e.get("cat") == "user_annotation"
-    ]
-    first = min(begin for begin, _ in marks)
-    work = [e["ts"] for e in events if e.get("cat") in _WORK]
-    waits = [e["ts"] for e in events if e.get("cat") in _CALLS and _WAIT.search(e["name"])]
-    if on_gpu and not (any(at < first for at in work) and any(at < first for at in waits)):
-        raise Blind("the profiler shows nothing of what the GPU has done")
-    launches = sum(at >= first for at in work)
-    inside = sum(any(begin <= at <= end for begin, end in marks) for at in waits)
-    return {"launches": launches / buckets, "waits": inside / buckets}
-
-
-def profile_buckets(bucket: Bucket, count: int, device: torch.device) -> dict[str, float]:
-    """Runs that many under the profiler; nothing else is put on the GPU meanwhile."""
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as profiler:
-        bucket.fill(md.rank() + 1)
-        for _ in range(count):
-            with record_function(_MARK):
-                bucket.run()
-            synchronize(device)
-    with tempfile.TemporaryDirectory(prefix="mydist-bench-") as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return count_work(json.loads(path.read_text(encoding="utf-8")), count, on_gpu)
-
-
 def has_waited(bucket: Bucket, ranks: Mydist, device: torch.device) -> bool:
     """Whether a call returns only when the GPU is through with what it had before. Collective."""
     if device.type != "cuda":
@@ -128,13 +75,6 @@ def has_waited(bucket: Bucket, ranks: Mydist, device: torch.device) -> bool:
     waited = bool(before.query())
     synchronize(device)
     return waited
-
-
-def most_of_any_rank(counts: Mapping[str, float]) -> dict[str, float]:
-    """Each count as on the rank that has most of it. Collective."""
-    mine = torch.tensor([counts[name] for name in sorted(counts)], dtype=torch.float64)
-    most = md.allreduce(mine, op=md.Max, name="bucket.counts").tolist()
-    return dict(zip(sorted(counts), most, strict=True))
 
 
 def measure(arguments: JobArguments) -> dict[str, float]:
@@ -157,32 +97,21 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     for _ in range(arguments.pick(300, 3)):
         iterate(watch)
     bucket.check(average)
-    path = md.explain().facts.get("GPU path")
-    if device.type == "cuda" and md.size() > 1 and (path is None or "NCCL" not in path.choice):
-        print(f"without two ranks on one GPU: {path}", file=sys.stderr, flush=True)
+    if do_without_sharing(device):
         return {}
     figures = times("host", share(watch.measured))
     before, count = md.stats()["batches"], arguments.pick(20, 2)
-    counts = profile_buckets(bucket, count, device)
-    counts["batches"] = (md.stats()["batches"] - before) / count
-    counts["waits"] += has_waited(bucket, ranks, device)
+    work = profile_calls(partial(bucket.fill, md.rank() + 1), bucket.run, count, device)
+    batches = (md.stats()["batches"] - before) / count
+    waits = work.waits / count + has_waited(bucket, ranks, device)
+    counts = {"launches": work.launches / count, "waits": waits, "batches": batches}
     return figures | most_of_any_rank(counts)
-
-
-def let_ranks_share_the_gpu(rank: str, version: int) -> dict[str, str]:
-    """The variables that make NCCL of that version take two ranks on one GPU."""
-    if version >= _FIRST_NCCL_TO_SHARE:
-        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    return {"NCCL_HOSTID": f"mydist-bench-{rank}"}
 
 
 def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
-    if arguments.device.type == "cuda":
-        os.environ.update(let_ranks_share_the_gpu(os.environ["RANK"], int(md.nccl_built())))
-        os.environ["MYDIST_GPU_IPC"] = "off"
-    md.init()
+    start(arguments)
     write_figures(arguments, measure(arguments))
     md.shutdown()
 

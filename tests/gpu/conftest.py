@@ -18,8 +18,25 @@ from mydist.bench.devices import why_no_gpu
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --gpu."""
+    """Adds --gpu and --layout."""
     parser.addoption("--gpu", default="cuda:0", help="device of the tests of GPUs: cuda:0, or cpu")
+    parser.addoption("--layout", help="of the ranks that share a GPU: this one only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what was asked for: a name with spaces is no expression for -k."""
+    layout = config.getoption("--layout")
+    if layout is None:
+        return
+    kept = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and item.callspec.params.get("name") == layout
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 @pytest.fixture

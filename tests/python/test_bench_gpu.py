@@ -24,9 +24,9 @@ def event(category: str, name: str, begin: float, length: float = 1.0) -> dict[s
 
 
 def test_work_and_waits_are_counted_in_a_trace() -> None:
-    from benchmarks.jobs.gpu_bucket import Blind, count_work
+    from benchmarks.jobs.profiled import Blind, Work, count_work
 
-    first, second = (event("user_annotation", "mydist.bucket", at, 10.0) for at in (100, 200))
+    first, second = (event("user_annotation", "mydist.profiled", at, 10.0) for at in (100, 200))
     before = [event("kernel", "fill", 50), event("cuda_runtime", "cudaDeviceSynchronize", 51)]
     work = [
         event("kernel", "void mydist::Convert", 105),
@@ -42,14 +42,14 @@ def test_work_and_waits_are_counted_in_a_trace() -> None:
         event("cpu_op", "aten::add", 105),
         {"ph": "i", "name": "Iteration Start", "ts": 100},
     ]
-    on_gpu = event("gpu_user_annotation", "mydist.bucket", 40, 500.0)
+    on_gpu = event("gpu_user_annotation", "mydist.profiled", 40, 500.0)
     events = [first, second, on_gpu, *work, *calls]
-    expected = {"launches": 2.0, "waits": 0.0}
-    assert count_work({"traceEvents": [*before, *events]}, 2, on_gpu=True) == expected
+    expected = Work(calls=2, launches=4, collectives=1, waits=0)
+    assert count_work({"traceEvents": [*before, *events]}, on_gpu=True) == expected
     for half in before:
         with pytest.raises(Blind):
-            count_work({"traceEvents": [half, *events]}, 2, on_gpu=True)
-    assert count_work({"traceEvents": events}, 2, on_gpu=False) == expected
+            count_work({"traceEvents": [half, *events]}, on_gpu=True)
+    assert count_work({"traceEvents": events}, on_gpu=False) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_work_and_waits_are_counted_in_a_trace() -> None:
     ],
 )
 def test_every_call_that_waits_counts(name: str) -> None:
-    from benchmarks.jobs.gpu_bucket import count_work
+    from benchmarks.jobs.profiled import count_work
 
-    mark = event("user_annotation", "mydist.bucket", 100, 10.0)
+    mark = event("user_annotation", "mydist.profiled", 100, 10.0)
     trace = {"traceEvents": [mark, event("cuda_runtime", name, 104)]}
-    assert count_work(trace, 1, on_gpu=False)["waits"] == 1
+    assert count_work(trace, on_gpu=False).waits == 1
 
 
 def test_the_slowest_stage_is_what_the_whole_is_compared_with() -> None:
@@ -93,7 +93,7 @@ def test_one_host_has_no_slowest_stage_between_hosts() -> None:
     ("arguments", "message"),
     [
         (["--only", "G5"], "no G5 without --gpu, but A1,A2,"),
-        (["--gpu", "--only", "G4,A1"], "no A1 with --gpu, but G4,G5,G6"),
+        (["--gpu", "--only", "G4,A1"], "no A1 with --gpu, but G2,G4,G5,G6"),
         (["--gpu", "--only", "G"], "no G with --gpu"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_row_that_is_not_in_the_table_is_refused(
 
 
 def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> None:
-    from benchmarks.jobs.gpu_bucket import let_ranks_share_the_gpu
+    from benchmarks.jobs.gpu_sharing import let_ranks_share_the_gpu
 
     old = [let_ranks_share_the_gpu(rank, 22809) for rank in ("0", "1")]
     assert old[0]["NCCL_HOSTID"] != old[1]["NCCL_HOSTID"]
@@ -123,18 +123,29 @@ def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> 
 
 def test_verdicts_of_the_rows_at_their_limits() -> None:
     from benchmarks.results import Results
-    from benchmarks.targets import GPU_BUCKET, GPU_OVERHEAD, GPU_STAGING, GPU_TARGETS
+    from benchmarks.targets import (
+        GPU_BUCKET,
+        GPU_OVERHEAD,
+        GPU_SLOTS,
+        GPU_SLOTS2,
+        GPU_STAGING,
+        GPU_TARGETS,
+    )
     from benchmarks.verdicts import judge
 
     overhead = {"gpt_percent": 0.5, "gpt_low_percent": 0.25, "gpt_high_percent": 1.5}
     overhead |= {f"resnet50_{name}": 1.0 for name in ("percent", "low_percent", "high_percent")}
     figures = {
+        GPU_SLOTS: {"pack_bytes": 0.0, "copied_bytes": 0.5, "extra_launches": 0.0625},
+        GPU_SLOTS2: {"pack_bytes": 4.0, "copied_bytes": 0.0, "extra_launches": 0.0},
         GPU_STAGING: {"percent": 70.0, "chunks_in_flight": 3.0},
         GPU_OVERHEAD: overhead,
         GPU_BUCKET: {"host_us": 10.5, "launches": 3.0, "waits": 0.05},
     }
     found = [v.verdict for v in judge(GPU_TARGETS, Results(figures=figures))]
     assert found == [
+        *("met", "missed", "missed"),
+        *("missed", "met", "met"),
         *("met", "missed"),
         *("met", "undecided"),
         *("missed", "met", "missed"),

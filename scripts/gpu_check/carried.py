@@ -1,0 +1,111 @@
+"""Packages and wheels that were brought along: put together, unpacked, and made to be found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Libraries that every program here uses already, in another version.
+_OF_THE_SYSTEM = re.compile(r"(libc6|libc-bin|libgcc-s1|libstdc\+\+6)(-dev)?_")
+_MULTIARCH = "x86_64-linux-gnu"
+_OF_OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_plm": "isolated",  # It insists on ssh otherwise, be it for one machine.
+    # Of parts for networks that are not here.
+    "OMPI_MCA_mca_base_component_show_load_errors": "0",
+}
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Where it was unpacked: `root` is laid out as /, `site` as Python's site-packages."""
+
+    root: Path
+    site: Path
+
+    def gtest(self) -> Path | None:
+        """The folder of GoogleTest's CMake package, brought or installed."""
+        for prefix in (self.root / "usr", Path("/usr/local"), Path("/usr")):
+            for pattern in ("lib/cmake/GTest", "lib/*/cmake/GTest"):
+                for found in prefix.glob(f"{pattern}/GTestConfig.cmake"):
+                    return found.parent
+        return None
+
+    def has_mpi(self) -> bool:
+        """Whether an Open MPI was brought."""
+        return (self.root / "usr/bin/mpirun").exists()
+
+    def has_gloo(self) -> bool:
+        """Whether a Gloo was brought."""
+        return any(self.root.rglob("libgloo*"))
+
+    def nccl(self) -> Path | None:
+        """The library of the NCCL that was brought."""
+        library = self.site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+        return library if library.exists() else None
+
+    def environment(self) -> dict[str, str]:
+        """Has programs find all this, to build with it and to run what was built."""
+        library = self.root / "usr/lib" / _MULTIARCH
+        folders = (library, self.root / "lib" / _MULTIARCH, self.root / "usr/lib")
+        paths = [str(folder) for folder in folders if any(folder.glob("*.so*"))]
+        variables = {
+            "PYTHONPATH": _before(os.environ, "PYTHONPATH", [str(self.site)]),
+            "LD_LIBRARY_PATH": _before(os.environ, "LD_LIBRARY_PATH", paths),
+        }
+        if self.has_mpi():
+            variables["PATH"] = _before(os.environ, "PATH", [str(self.root / "usr/bin")])
+            variables |= _OF_OPEN_MPI
+            # It looks for its parts where it was made to lie.
+            variables["OPAL_PREFIX"] = str(self.root / "usr")
+            variables["OPAL_SYSCONFDIR"] = str(self.root / "etc/openmpi")
+            variables["PMIX_MCA_mca_base_component_path"] = str(library / "pmix2/lib/pmix")
+        return {name: value for name, value in variables.items() if value}
+
+
+def _before(environment: Mapping[str, str], name: str, paths: list[str]) -> str:
+    return os.pathsep.join([*paths, *filter(None, [environment.get(name)])])
+
+
+def join_pieces(folder: Path) -> list[Path]:
+    """Puts files together that came in pieces; returns all files of the folder."""
+    for first in sorted(folder.glob("*.part00")):
+        whole = first.with_suffix("")
+        with whole.open("wb") as target:
+            for piece in sorted(folder.glob(f"{whole.name}.part*")):
+                target.write(piece.read_bytes())
+    return sorted(path for path in folder.iterdir() if not re.search(r"\.part\d+$", path.name))
+
+
+def unpack(files: Iterable[Path], carried: Carried) -> list[str]:
+    """The names of what was unpacked, or refused."""
+    names = []
+    for path in files:
+        name = path.name
+        if path.suffix == ".deb" and _OF_THE_SYSTEM.match(name):
+            name += " (refused: the system has its own)"
+        elif path.suffix == ".deb":
+            carried.root.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["dpkg-deb", "-x", str(path), str(carried.root)], check=True)
+        elif path.suffix == ".whl":
+            with zipfile.ZipFile(path) as wheel:
+                wheel.extractall(carried.site)
+        else:
+            continue
+        names.append(name)
+    _name_as_installed(carried.root)
+    return names
+
+
+def _name_as_installed(root: Path) -> None:
+    """Debian names Open MPI's programs so when it is installed."""
+    for program in root.glob("usr/bin/*.openmpi"):
+        plain = program.with_suffix("")
+        if not plain.exists():
+            plain.symlink_to(program.name)
