@@ -81,7 +81,8 @@ def plan(scene: Scene) -> list[Step]:
 def _base(scene: Scene) -> list[Step]:
     root, gtest = scene.carried.root, scene.carried.gtest()
     configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(scene.tree)]
-    configure += ["-DMYDIST_WITH_CUDA=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    configure += ["-DMYDIST_WITH_CUDA=ON", "-DMYDIST_BUILD_BENCHMARKS=ON"]
+    configure.append(f"-DPython_EXECUTABLE={sys.executable}")
     configure.append(f"-DCMAKE_PREFIX_PATH={root / 'usr'}")
     configure.append(f"-DMYDIST_BUILD_TESTS={'ON' if gtest else 'OFF'}")
     configure += [f"-DGTest_DIR={gtest}"] if gtest else []

@@ -264,6 +264,7 @@ def test_without_googletest_all_else_is_built(
     monkeypatch.setattr(Carried, "gtest", lambda self: None)
     steps = steps_of(tmp_path)
     assert "-DMYDIST_BUILD_TESTS=OFF" in steps["configure"].command
+    assert "-DMYDIST_BUILD_BENCHMARKS=ON" in steps["configure"].command
     assert "bench_convert" in steps["build"].command
     assert "test_gpu" not in steps["build"].command
     for name in ("test_gpu", "test_gpu_ipc", "compute-sanitizer memcheck, test_gpu"):
