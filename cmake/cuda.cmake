@@ -49,6 +49,10 @@ endif()
 
 # Headers alone are enough for the tests over a CUDA in host memory, which sanitizers can see into.
 if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
+  # CMake 3.25.1 sets a property of this library, which CUDA 13 has no more, and would stop there.
+  if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+    add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+  endif()
   find_package(CUDAToolkit QUIET)
   find_path(MYDIST_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     DOC "Folder of CUDA's headers, for tests that need no GPU")
