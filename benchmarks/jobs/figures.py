@@ -1,9 +1,10 @@
-"""What the jobs share: the command line, and writing the figures on rank 0."""
+"""What the jobs share: the command line, start and end, and writing the figures on rank 0."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def write_figures(arguments: JobArguments, figures: dict[str, float]) -> None:
         text = json.dumps(figures, indent=1)
         arguments.path.write_text(text + "\n", encoding="utf-8")
         print(text, flush=True)
+
+
+def run_job(arguments: JobArguments, measure: Callable[[JobArguments], dict[str, float]]) -> None:
+    """A rank of a job, from mydist.init() on; rank 0 writes the figures."""
+    md.init()
+    write_figures(arguments, measure(arguments))
+    md.shutdown()

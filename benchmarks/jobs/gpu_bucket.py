@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
-from benchmarks.jobs.gpu_sharing import do_without_sharing, most_of_any_rank, start
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job, times
+from benchmarks.jobs.gpu_sharing import do_without_sharing, most_of_any_rank, prepare_to_share
 from benchmarks.jobs.profiled import profile_calls
 from mydist import _C
 from mydist.bench.contest import Stopwatch, share
@@ -111,9 +111,8 @@ def measure(arguments: JobArguments) -> dict[str, float]:
 def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
-    start(arguments)
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    prepare_to_share(arguments)
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job
 from benchmarks.jobs.recording_cost import Comparison
 from mydist.bench.contest import Stopwatch
 from mydist.bench.devices import synchronize
@@ -94,9 +94,7 @@ def measure(arguments: JobArguments) -> dict[str, float]:
 def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
-    md.init()
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,11 @@ def let_ranks_share_the_gpu(rank: str, version: int) -> dict[str, str]:
     return {"NCCL_HOSTID": f"mydist-bench-{rank}"}
 
 
-def start(arguments: JobArguments) -> None:
-    """mydist.init() of ranks that share the GPU, if the job is about one."""
+def prepare_to_share(arguments: JobArguments) -> None:
+    """Has the ranks share the GPU, if the job is about one. Before mydist.init()."""
     if arguments.device.type == "cuda":
         os.environ.update(let_ranks_share_the_gpu(os.environ["RANK"], int(md.nccl_built())))
         os.environ["MYDIST_GPU_IPC"] = "off"
-    md.init()
 
 
 def do_without_sharing(device: torch.device) -> bool:

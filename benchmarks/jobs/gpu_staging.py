@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job, times
 from mydist.bench.contest import Stopwatch, share
 from mydist.bench.devices import synchronize
 from mydist.bench.implementations import Mydist
@@ -117,9 +117,7 @@ def main() -> None:
         os.environ["MYDIST_HOST_ID"] = f"fake-host-{os.environ['RANK']}"
     # Two levels without the one inside hosts, and nothing from GPU to GPU.
     os.environ.update(MYDIST_HIERARCHICAL_ALLREDUCE="1", MYDIST_GPU_IPC="off")
-    md.init()
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job
 
 _HOSTS = 2
 _COUNTER = "inter_host_bytes_sent"
@@ -41,9 +41,7 @@ def main() -> None:
     arguments = parse_arguments()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ["MYDIST_HOST_ID"] = f"fake-host-{rank * _HOSTS // size}"
-    md.init()
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import os
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job, times
 from mydist.bench.contest import Stopwatch, share, take_core
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured
@@ -63,9 +63,7 @@ def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
     take_core(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    md.init()
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, write_figures
+from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job
 from mydist.bench.models import make_workload
 
 _WARM_UPS = 30
@@ -63,9 +63,7 @@ def measure(arguments: JobArguments) -> dict[str, float]:
 def main() -> None:
     """Measures and writes the figures."""
     arguments = parse_arguments()
-    md.init()
-    write_figures(arguments, measure(arguments))
-    md.shutdown()
+    run_job(arguments, measure)
 
 
 if __name__ == "__main__":
