@@ -38,6 +38,14 @@ uint8_t* NewMemory(size_t bytes) {
   return static_cast<uint8_t*>(memory);
 }
 
+// On the current GPU, and on no other.
+const void* LoadedKernel() {
+  static const int kernel = 0;
+  cudaFuncAttributes attributes;
+  EXPECT_EQ(cudaFuncGetAttributes(&attributes, &kernel), cudaSuccess);
+  return &kernel;
+}
+
 TEST(HostCuda, FindsACallWithoutAGpu) {
   OnThread([] {
     const Complaints complaints;
@@ -69,14 +77,12 @@ TEST(HostCuda, FindsTheStreamsAndEventsOfOthers) {
 
 TEST(HostCuda, FindsAKernelThatWasNotLoadedToThisGpu) {
   OnThread([] {
-    static const int kernel = 0;
-    cudaFuncAttributes attributes;
     ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-    ASSERT_EQ(cudaFuncGetAttributes(&attributes, &kernel), cudaSuccess);
+    const void* const kernel = LoadedKernel();
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
     const cudaStream_t stream = NewStream();
     const Complaints complaints;
-    EXPECT_EQ(Launch(&kernel, stream, [] {}), cudaSuccess);
+    EXPECT_EQ(Launch(kernel, stream, [] {}), cudaSuccess);
     EXPECT_THAT(complaints.texts(), ElementsAre(HasSubstr("not loaded")));
     EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   });
@@ -155,17 +161,15 @@ TEST(HostCuda, FindsACaptureThatAnotherThreadEnds) {
 
 TEST(HostCuda, CountsTheNodesOfAGraphWhileItIsThere) {
   OnThread([] {
-    static const int kernel = 0;
-    cudaFuncAttributes attributes;
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaFuncGetAttributes(&attributes, &kernel), cudaSuccess);
+    const void* const kernel = LoadedKernel();
     const cudaStream_t stream = NewStream();
     uint8_t* const memory = NewMemory(100);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    EXPECT_EQ(Launch(&kernel, stream, [] {}), cudaSuccess);
+    EXPECT_EQ(Launch(kernel, stream, [] {}), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(memory, 1, 100, stream), cudaSuccess);
-    EXPECT_EQ(Launch(&kernel, stream, [] {}), cudaSuccess);
+    EXPECT_EQ(Launch(kernel, stream, [] {}), cudaSuccess);
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     size_t count = 0;
     EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
@@ -190,10 +194,8 @@ TEST(HostCuda, CountsTheNodesOfAGraphWhileItIsThere) {
 
 TEST(HostCuda, TakesTheTimeBetweenEventsThatHaveOne) {
   OnThread([] {
-    static const int kernel = 0;
-    cudaFuncAttributes attributes;
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaFuncGetAttributes(&attributes, &kernel), cudaSuccess);
+    const void* const kernel = LoadedKernel();
     const cudaStream_t stream = NewStream();
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
@@ -201,7 +203,7 @@ TEST(HostCuda, TakesTheTimeBetweenEventsThatHaveOne) {
     ASSERT_EQ(cudaEventCreateWithFlags(&end, cudaEventDefault), cudaSuccess);
     std::atomic<bool> goes_on = false;
     EXPECT_EQ(cudaEventRecord(begin, stream), cudaSuccess);
-    EXPECT_EQ(Launch(&kernel, stream,
+    EXPECT_EQ(Launch(kernel, stream,
                      [&] {
                        while (!goes_on) std::this_thread::yield();
                        std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -283,23 +285,21 @@ TEST(HostCuda, CountsWhatIsThere) {
 
 TEST(HostCuda, CountsWhatIsAskedFor) {
   OnThread([] {
-    static const int kernel = 0;
-    cudaFuncAttributes attributes;
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaFuncGetAttributes(&attributes, &kernel), cudaSuccess);
+    const void* const kernel = LoadedKernel();
     const cudaStream_t stream = NewStream();
     uint8_t* const memory = NewMemory(100);
     const auto copy = [&](size_t bytes) {
       return cudaMemcpyAsync(memory, memory + 50, bytes, cudaMemcpyDeviceToDevice, stream);
     };
     Workload work = TakeWorkload();
-    EXPECT_EQ(Launch(&kernel, stream, [] {}), cudaSuccess);
+    EXPECT_EQ(Launch(kernel, stream, [] {}), cudaSuccess);
     EXPECT_EQ(copy(50), cudaSuccess);
     EXPECT_EQ(cudaMemcpyPeerAsync(memory, 0, memory + 50, 0, 50, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(memory, &kernel, 4, cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(memory, kernel, 4, cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(memory, 1, 100, stream), cudaSuccess);
     FailNext("cudaLaunchKernel", cudaErrorUnknown);
-    EXPECT_NE(Launch(&kernel, stream, [] {}), cudaSuccess);
+    EXPECT_NE(Launch(kernel, stream, [] {}), cudaSuccess);
     FailNext("cudaMemcpyAsync", cudaErrorUnknown);
     EXPECT_NE(copy(50), cudaSuccess);
     work.launches += 1;

@@ -53,12 +53,19 @@ bool IsLegalCopy(World& world, const void* target, const void* source, size_t by
   return false;
 }
 
+// With the lock.
+void PutCopy(World& world, CUstream_st& stream, void* target, const void* source, size_t bytes) {
+  world.Put(stream, [=] { std::memcpy(target, source, bytes); });
+  ++world.workload.copies;
+}
+
 }  // namespace
 }  // namespace mydist::host_cuda
 
 using mydist::host_cuda::IsLegalCopy;
 using mydist::host_cuda::MemoryBlock;
 using mydist::host_cuda::Needs;
+using mydist::host_cuda::PutCopy;
 using mydist::host_cuda::World;
 
 extern "C" {
@@ -91,8 +98,7 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
     CUstream_st* const found = world.Resolve(stream);
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
     if (!IsLegalCopy(world, target, source, bytes, kind, true)) return cudaErrorInvalidValue;
-    world.Put(*found, [=] { std::memcpy(target, source, bytes); });
-    ++world.workload.copies;
+    PutCopy(world, *found, target, source, bytes);
     return cudaSuccess;
   });
 }
@@ -108,8 +114,7 @@ cudaError_t cudaMemcpyPeerAsync(void* target, int target_gpu, const void* source
       world.Complain("memory that is not on that GPU, or ends before the copy does");
       return cudaErrorInvalidValue;
     }
-    world.Put(*found, [=] { std::memcpy(target, source, bytes); });
-    ++world.workload.copies;
+    PutCopy(world, *found, target, source, bytes);
     return cudaSuccess;
   });
 }
@@ -120,8 +125,7 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcp
     if (bytes == 0) return cudaSuccess;
     CUstream_st* const found = world.Resolve(nullptr);
     if (!IsLegalCopy(world, target, source, bytes, kind, false)) return cudaErrorInvalidValue;
-    world.Put(*found, [=] { std::memcpy(target, source, bytes); });
-    ++world.workload.copies;
+    PutCopy(world, *found, target, source, bytes);
     return world.Await(world.MarkEnd(*found), found->gpu);
   });
 }
