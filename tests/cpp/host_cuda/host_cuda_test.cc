@@ -289,6 +289,7 @@ TEST(HostCuda, CountsWhatIsAskedFor) {
     const void* const kernel = LoadedKernel();
     const cudaStream_t stream = NewStream();
     uint8_t* const memory = NewMemory(100);
+    uint8_t* const other = NewMemory(4);  // For the default stream, which waits for no other.
     const auto copy = [&](size_t bytes) {
       return cudaMemcpyAsync(memory, memory + 50, bytes, cudaMemcpyDeviceToDevice, stream);
     };
@@ -296,7 +297,7 @@ TEST(HostCuda, CountsWhatIsAskedFor) {
     EXPECT_EQ(Launch(kernel, stream, [] {}), cudaSuccess);
     EXPECT_EQ(copy(50), cudaSuccess);
     EXPECT_EQ(cudaMemcpyPeerAsync(memory, 0, memory + 50, 0, 50, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(memory, kernel, 4, cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(other, kernel, 4, cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(memory, 1, 100, stream), cudaSuccess);
     FailNext("cudaLaunchKernel", cudaErrorUnknown);
     EXPECT_NE(Launch(kernel, stream, [] {}), cudaSuccess);
@@ -305,6 +306,7 @@ TEST(HostCuda, CountsWhatIsAskedFor) {
     work.launches += 1;
     work.copies += 3;
     EXPECT_EQ(TakeWorkload(), work);
+    EXPECT_EQ(cudaFree(other), cudaSuccess);
     EXPECT_EQ(cudaFree(memory), cudaSuccess);
     EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   });
