@@ -12,8 +12,9 @@ using Duration = Clock::duration;
 
 inline TimePoint Now() { return Clock::now(); }
 
-// A deadline that never comes.
+// A deadline that never comes, and one that has always passed.
 inline constexpr TimePoint kNever = TimePoint::max();
+inline constexpr TimePoint kPast = TimePoint::min();
 
 inline double ToSeconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();

@@ -8,14 +8,13 @@ constexpr Duration kLossGrace = std::chrono::seconds(5);
 
 }  // namespace
 
-Status ControlPort::Exchange() {
+Status ControlPort::Exchange(TimePoint now) {
   if (plane_ == nullptr) return Status::Ok();
-  MYDIST_RETURN_IF_ERROR(CheckGrace());
   bool more = true;
   while (more) {
     MYDIST_ASSIGN_OR_RETURN(more, ReceiveOne());
   }
-  return Status::Ok();
+  return CheckGrace(now);
 }
 
 void ControlPort::Await(TimePoint deadline) {
@@ -49,20 +48,19 @@ Status ControlPort::Judge(Status status) {
   if (status.code() != StatusCode::kPeerLost) return status;
   if (finished_) return Status::Ok();
   if (!expects_losses_) return status;
-  if (loss_.ok()) {
-    loss_ = std::move(status);
-    loss_time_ = Now();
-  }
+  if (loss_.ok()) loss_ = std::move(status);
   return Status::Ok();
 }
 
-Status ControlPort::CheckGrace() {
-  if (finished_ || loss_.ok() || Now() < GraceEnd()) return Status::Ok();
-  return loss_;
+Status ControlPort::CheckGrace(TimePoint now) {
+  if (finished_ || loss_.ok()) return Status::Ok();
+  if (!grace_end_) grace_end_ = now + kLossGrace;
+  return now < *grace_end_ ? Status::Ok() : loss_;
 }
 
-TimePoint ControlPort::GraceEnd() const {
-  return finished_ || loss_.ok() ? kNever : loss_time_ + kLossGrace;
+TimePoint ControlPort::NextDeadline() const {
+  if (finished_ || loss_.ok()) return kNever;
+  return grace_end_.value_or(kPast);
 }
 
 void ControlPort::Sleep(TimePoint deadline) {

@@ -22,9 +22,9 @@ class ControlPort {
   explicit ControlPort(ControlPlane* plane) : plane_(plane) {}
 
   // Takes in what is there. Never blocks.
-  Status Exchange();
+  Status Exchange(TimePoint now);
   // When to come again even without news.
-  TimePoint NextDeadline() const { return GraceEnd(); }
+  TimePoint NextDeadline() const;
   // As those of ControlPlane.
   void Await(TimePoint deadline);
   void Attend(bool attended);
@@ -47,8 +47,7 @@ class ControlPort {
  private:
   Status Post(int peer, Bytes payload);
   Status Judge(Status status);  // Of an error of the plane.
-  Status CheckGrace();
-  TimePoint GraceEnd() const;
+  Status CheckGrace(TimePoint now);
   void Sleep(TimePoint deadline);
   Result<bool> ReceiveOne();
 
@@ -56,8 +55,8 @@ class ControlPort {
   std::vector<IncomingMessage> inbox_;
   bool expects_losses_ = false;
   bool finished_ = false;
-  Status loss_;  // Held back since loss_time_.
-  TimePoint loss_time_;
+  Status loss_;                         // Held back until grace_end_.
+  std::optional<TimePoint> grace_end_;  // Set by the first Exchange after the loss.
   CoordinatorStats stats_;
 
   Mutex mutex_;

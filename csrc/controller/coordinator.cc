@@ -22,8 +22,6 @@
 namespace mydist {
 namespace {
 
-constexpr TimePoint kPast = TimePoint::min();
-
 NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
   return {.size = options.size,
           .cache_capacity = options.cache_capacity,
@@ -472,7 +470,7 @@ Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
   impl_->Control({start, mark_cycles});
   return Status::Ok();
 }
-Status Coordinator::Exchange() { return impl_->port().Exchange(); }
+Status Coordinator::Exchange(TimePoint now) { return impl_->port().Exchange(now); }
 Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
   return impl_->Negotiate(now);
 }

@@ -83,7 +83,7 @@ class MYDIST_EXPORT Coordinator {
   // Takes in every message already there; never blocks. Errors of the control plane: kPeerLost and
   // others, to be treated as fatal. The loss of a peer during departure is none unless kFinished
   // stays away for 5 s.
-  Status Exchange();
+  Status Exchange(TimePoint now);
 
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.

@@ -103,7 +103,7 @@ Engine::Engine(EngineOptions options)
            .fusion_memory =
                [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
            .on_devices = &device_choice_,
-           .news = [this] { return coordinator_.Exchange(); },
+           .news = [this] { return coordinator_.Exchange(Now()); },
            .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy),
@@ -200,7 +200,7 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 }
 
 Status Engine::Exchange(TimePoint now) {
-  const Status status = coordinator_.Exchange();
+  const Status status = coordinator_.Exchange(now);
   coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
   if (now >= departure_deadline_ && !finished_) {
@@ -387,7 +387,7 @@ void Engine::CollectTimeline() {
     if (const TimePoint due = std::min(deadline, coordinator_.NextDeadline()); due > Now()) {
       coordinator_.Await(due);
     }
-    if (!coordinator_.Exchange().ok() || !coordinator_.Negotiate(Now()).ok()) break;
+    if (!coordinator_.Exchange(Now()).ok() || !coordinator_.Negotiate(Now()).ok()) break;
     relay_.Flush(Now());
   }
 }

@@ -328,6 +328,29 @@ TEST(CoordinatorTest, ALossDuringDepartureIsNone) {
   EXPECT_TRUE(job.Step(2).ok());
 }
 
+TEST(CoordinatorTest, ALossDuringADepartureThatDoesNotEndIsOneAfterAWhile) {
+  SimulatedJob job({.size = 3});
+  job.Depart(2, "shutdown");
+  job.plane(2).loss = Status::PeerLost("rank 1 is gone");
+  job.RunUntilQuiet();
+  const TimePoint grace_end = job.now + std::chrono::seconds(5);
+  EXPECT_EQ(job.coordinator(2).NextDeadline(), grace_end);
+  job.now = grace_end - Duration(1);
+  EXPECT_TRUE(job.Step(2).ok());
+  job.now = grace_end;
+  EXPECT_EQ(job.Step(2).ToString(), "PEER_LOST: rank 1 is gone");
+}
+
+TEST(CoordinatorTest, ALossSeenInSendingCountsFromTheNextExchange) {
+  SimulatedJob job({.size = 2});
+  job.Depart(1, "shutdown");
+  job.plane(1).lost_peers.insert(0);
+  ASSERT_TRUE(job.Step(1).ok());
+  EXPECT_EQ(job.coordinator(1).NextDeadline(), kPast) << "to look at the clock";
+  ASSERT_TRUE(job.Step(1).ok());
+  EXPECT_EQ(job.coordinator(1).NextDeadline(), job.now + std::chrono::seconds(5));
+}
+
 TEST(CoordinatorTest, AnIdleJobIsSilent) {
   SimulatedJob job({.size = 9, .radix = 2, .stall_warning = std::chrono::seconds(10)});
   job.AnnounceAll(MakeRequest("x"));

@@ -337,7 +337,7 @@ class StrangeVoteTest : public FrozenHostsJobTest {
  protected:
   Status Take(const Bytes& message) {
     job_.plane(1).inbox.push_back({2, message});
-    MYDIST_RETURN_IF_ERROR(job_.coordinator(1).Exchange());
+    MYDIST_RETURN_IF_ERROR(job_.coordinator(1).Exchange(job_.now));
     return job_.coordinator(1).Negotiate(job_.now).status();
   }
 };

@@ -319,7 +319,7 @@ TEST_F(FrozenJobTest, AFreezeOfWhatDidNotHappenIsAnError) {
   freeze.frozen = {.length = 2, .repeats = 1, .hash = 1};
   segment.items.emplace_back();
   plane.inbox.push_back({0, EncodeSegment(segment)[0]});
-  ASSERT_TRUE(coordinator.Exchange().ok());
+  ASSERT_TRUE(coordinator.Exchange(job_.now).ok());
   const Status status = coordinator.Negotiate(job_.now).status();
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 0"));

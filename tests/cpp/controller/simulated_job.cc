@@ -90,7 +90,7 @@ Status SimulatedJob::Step(int rank) {
   Rank& entry = ranks_[static_cast<size_t>(rank)];
   const bool had_news = entry.plane != nullptr && !entry.plane->inbox.empty();
   const bool was_due = entry.coordinator->NextDeadline() <= now;
-  MYDIST_RETURN_IF_ERROR(entry.coordinator->Exchange());
+  MYDIST_RETURN_IF_ERROR(entry.coordinator->Exchange(now));
   MYDIST_ASSIGN_OR_RETURN(Batch batch, entry.coordinator->Negotiate(now));
   if (had_news || was_due || !batch.empty()) MarkDue(rank);
   if (!batch.empty()) entry.batches.push_back(std::move(batch));
