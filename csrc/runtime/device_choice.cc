@@ -114,8 +114,9 @@ Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const 
                          .direct = ChooseDirect(records)};
 }
 
-Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members) const {
-  return ConnectIpc(PeersOf(members));
+Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members,
+                                                      GpuIpcChoice use) const {
+  return ConnectIpc(PeersOf(members), use == GpuIpcChoice::kOn);
 }
 
 DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {

@@ -72,7 +72,7 @@ class DeviceChoice {
   Result<DeviceParts> Make(const DeviceMembers& members, const DeviceAgreement& agreed) const;
 
   // From GPU to GPU, as all ranks have agreed to try. See ops/device/ipc_connect.h.
-  Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members) const;
+  Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members, GpuIpcChoice use) const;
 
   // Whether its sums go over a network that takes memory of GPUs.
   bool ReducesDirectly(const ProcessSet& set, const DeviceAgreement& agreed) const;

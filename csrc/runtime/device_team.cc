@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "ops/device/ipc_collectives.h"
+#include "ops/device/ipc_trial.h"
 #include "runtime/ipc_probe.h"
 
 namespace mydist {
@@ -55,10 +56,14 @@ Status DeviceTeam::Agree() {
 // The link is among all others before anything waits for it: a lost rank ends it.
 Result<DeviceTeam::IpcPath> DeviceTeam::TryIpc(GpuIpcChoice use) {
   MYDIST_ASSIGN_OR_RETURN(const IpcConnection connection,
-                          surroundings_.choice->ConnectWithinHost(members_));
+                          surroundings_.choice->ConnectWithinHost(members_, use));
   if (connection.link == nullptr) return IpcPath{.limit_bytes = 0, .why = connection.why_not};
   parts_.links.push_back(connection.link);
   surroundings_.links->Add(connection.link);
+  MYDIST_ASSIGN_OR_RETURN(const std::string why_not, TryOut(*connection.link));
+  if (!why_not.empty()) MYDIST_RETURN_IF_ERROR(LeaveOut(connection.link, why_not));
+  trial_memory_.reset();
+  if (!why_not.empty()) return IpcPath{.limit_bytes = 0, .why = why_not};
   IpcPath path{.limit_bytes = kIpcHalfBytes, .why = "MYDIST_GPU_IPC=on"};
   if (use == GpuIpcChoice::kAuto) {
     MYDIST_ASSIGN_OR_RETURN(path.limit_bytes, MeasureIpc(connection.link));
@@ -74,6 +79,27 @@ Result<DeviceTeam::IpcPath> DeviceTeam::TryIpc(GpuIpcChoice use) {
   parts_.links.pop_back();
   path.why = "it is not faster here, as measured";
   return path;
+}
+
+Result<std::string> DeviceTeam::TryOut(IpcLink& link) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const memory, seat_->fusion_memory.Reserve(kIpcTrialBytes));
+  MYDIST_ASSIGN_OR_RETURN(trial_memory_, seat_->device->AllocatePinned(kIpcTrialBytes));
+  return TryIpcLink({.link = &link,
+                     .seat = seat_->on_stream,
+                     .exchange = members_.on_host,
+                     .memory = memory,
+                     .pinned = trial_memory_.get()});
+}
+
+// It is no failure of the job: what looks after links must not find it.
+Status DeviceTeam::LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why) {
+  surroundings_.links->Remove(link.get());
+  link->Abort(Status::Aborted(why));
+  const StreamSeat& seat = seat_->on_stream;
+  MYDIST_ASSIGN_OR_RETURN(const EventPointer last, seat.device->Record(seat.stream));
+  MYDIST_RETURN_IF_ERROR(WaitWatched(*seat.device, *last, seat.watch));
+  parts_.links.pop_back();
+  return Status::Ok();
 }
 
 Result<int64_t> DeviceTeam::MeasureIpc(const std::shared_ptr<IpcLink>& link) {

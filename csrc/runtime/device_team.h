@@ -49,6 +49,8 @@ class DeviceTeam {
 
   Status Agree();
   Result<IpcPath> TryIpc(GpuIpcChoice use);
+  Result<std::string> TryOut(IpcLink& link);
+  Status LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why);
   Result<int64_t> MeasureIpc(const std::shared_ptr<IpcLink>& link);
   void Announce(const DeviceAgreement& agreed, const IpcPath& ipc) const;
 
@@ -57,6 +59,7 @@ class DeviceTeam {
   const DeviceMembers members_;
   bool has_agreed_ = false;
   DeviceParts parts_;
+  std::shared_ptr<uint8_t> trial_memory_;  // Pinned; the stream may use it.
 };
 
 }  // namespace mydist

@@ -94,7 +94,8 @@ inline bool RunOnGpus(const std::vector<int>& gpus, GpuAnswers* answers,
                                                    .rank = seat.rank,
                                                    .size = size,
                                                    .name = "the test's ranks",
-                                                   .exchange = &exchange});
+                                                   .exchange = &exchange},
+                                                  true);
     ASSERT_TRUE(connection.ok()) << connection.status().ToString();
     if (connection->link == nullptr) {
       if (seat.rank == 0) answers->Say(connection->why_not);

@@ -116,6 +116,21 @@ Result<std::shared_ptr<uint8_t>> CudaIpcPort::Open(const IpcHandle& handle) {
   });
 }
 
+Result<IpcRoom> CudaIpcPort::Room() {
+  const CudaScope scope(*context_);
+  MYDIST_RETURN_IF_ERROR(scope.status());
+  const auto attribute = [&](cudaDeviceAttr name, int* value) {
+    return CudaStatus(cudaDeviceGetAttribute(value, name, context_->index()),
+                      "cudaDeviceGetAttribute");
+  };
+  int processors = 0;
+  MYDIST_RETURN_IF_ERROR(attribute(cudaDevAttrMultiProcessorCount, &processors));
+  int has_limit = 0;
+  MYDIST_RETURN_IF_ERROR(attribute(cudaDevAttrKernelExecTimeout, &has_limit));
+  MYDIST_ASSIGN_OR_RETURN(const int blocks, IpcBlocksPerProcessor());
+  return IpcRoom{.blocks = processors * blocks, .ends_long_kernels = has_limit != 0};
+}
+
 Status CudaIpcPort::Allreduce(const IpcAllreduce& job, StreamHandle stream) {
   const CudaScope scope(*context_);
   MYDIST_RETURN_IF_ERROR(scope.status());

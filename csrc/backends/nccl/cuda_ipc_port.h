@@ -14,6 +14,7 @@ class CudaIpcPort final : public IpcPort {
   Result<ExportedBoard> Export() override;
   void Recycle(const ExportedBoard& board) override;
   Result<std::shared_ptr<uint8_t>> Open(const IpcHandle& handle) override;
+  Result<IpcRoom> Room() override;
   Status Allreduce(const IpcAllreduce& job, StreamHandle stream) override;
 
  private:

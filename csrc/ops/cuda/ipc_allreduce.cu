@@ -1,5 +1,8 @@
 #include "ops/cuda/ipc_allreduce.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "ops/cuda/gpu_block.h"
 #include "ops/cuda/ipc_plan.h"
 #include "ops/cuda/kernel_launch.h"
@@ -19,7 +22,8 @@ Status LaunchIpcAllreduce(const IpcAllreduce& job, cudaStream_t stream) {
   return VisitFoldElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
     const IpcLaunch launch = IpcLaunchOf(job, parts);
     return LaunchKernel("cudaLaunchKernel(IpcAllreduce)", IpcAllreduceKernel<T>,
-                        {.blocks = IpcBlocksOf<T>(launch), .threads = kIpcThreads}, stream, launch);
+                        {.blocks = IpcBlocksOf<T>(launch, job.most_blocks), .threads = kIpcThreads},
+                        stream, launch);
   });
 }
 
@@ -27,6 +31,19 @@ Status LoadIpcKernels() {
   return ForEachFoldElement([]<typename T>(T, int) {
     return LoadKernel("cudaFuncGetAttributes(IpcAllreduce)", IpcAllreduceKernel<T>);
   });
+}
+
+Result<int> IpcBlocksPerProcessor() {
+  int least = std::numeric_limits<int>::max();
+  const Status status = ForEachFoldElement([&]<typename T>(T, int) {
+    MYDIST_ASSIGN_OR_RETURN(const int count,
+                            BlocksPerProcessor("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+                                               IpcAllreduceKernel<T>, kIpcThreads));
+    least = std::min(least, count);
+    return Status::Ok();
+  });
+  if (!status.ok()) return status;
+  return least;
 }
 
 }  // namespace mydist::cuda

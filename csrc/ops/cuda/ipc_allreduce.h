@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/status.h"
+#include "base/result.h"
 #include "ops/device/ipc_board.h"
 
 namespace mydist::cuda {
@@ -16,5 +16,9 @@ Status LaunchIpcAllreduce(const IpcAllreduce& job, cudaStream_t stream);
 // Brings the kernels to the current device: a driver that did so at the first launch might wait for
 // what runs then, and that for us. Errors: kInternal.
 Status LoadIpcKernels();
+
+// How many blocks a multiprocessor of the current device has at once, of the kernel that needs
+// most. Errors: kInternal.
+Result<int> IpcBlocksPerProcessor();
 
 }  // namespace mydist::cuda

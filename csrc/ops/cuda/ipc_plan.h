@@ -26,13 +26,13 @@ inline IpcLaunch IpcLaunchOf(const IpcAllreduce& job, int parts) {
 }
 
 // The same on all ranks, whatever their addresses: block b meets block b. A thread has one unit of
-// each slice before another block is worth its flags.
+// each slice before another block is worth its flags; `most` of them have room.
 template <typename T>
-uint32_t IpcBlocksOf(const IpcLaunch& launch) {
+uint32_t IpcBlocksOf(const IpcLaunch& launch, int most) {
   const int slice_count = launch.in_two_shots ? launch.size : 1;
   const int64_t units = FoldUnit<T>::Count(launch.count) / slice_count;
   return static_cast<uint32_t>(
-      std::clamp<int64_t>((units + kIpcThreads - 1) / kIpcThreads, 1, kMaxIpcBlocks));
+      std::clamp<int64_t>((units + kIpcThreads - 1) / kIpcThreads, 1, most));
 }
 
 }  // namespace mydist::cuda

@@ -45,6 +45,7 @@ struct IpcAllreduce {
   int64_t count = 0;       // At most kIpcHalfBytes; 0: ranks only meet.
   Reduction reduction{};   // Resolved.
   bool in_two_shots = false;
+  int most_blocks = kMaxIpcBlocks;  // The same on all ranks; at least 1.
   int rank = 0;
   int size = 1;
   // By rank, as this process sees them.

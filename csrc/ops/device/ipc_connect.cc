@@ -1,74 +1,65 @@
 #include "ops/device/ipc_connect.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "base/fixed_text.h"
+#include "ops/device/verdict.h"
 
 namespace mydist {
 namespace {
 
-// What a rank says of a step. Travels as it lies in memory.
-struct IpcRecord {
+// What a rank has for the others. Travels as it lies in memory.
+struct IpcOffer {
   IpcHandle handle{};
-  int32_t has_failed = 0;
-  std::array<char, 188> why{};
+  int32_t blocks = 0;  // IpcRoom::blocks.
+  std::array<char, 60> gpu{};
 };
-static_assert(sizeof(IpcRecord) == 256);
+static_assert(sizeof(IpcOffer) == 128);
 
-IpcRecord RecordOf(const Status& status) {
-  IpcRecord record;
-  record.has_failed = status.ok() ? 0 : 1;
-  PutText(status.message(), record.why);
-  return record;
-}
-
-std::string WhyNot(const std::vector<IpcRecord>& records) {
-  for (size_t rank = 0; rank < records.size(); ++rank) {
-    const auto& [handle, has_failed, why] = records[rank];
-    if (has_failed == 0) continue;
-    return "its rank " + std::to_string(rank) + " cannot share memory of its GPU: " + TextOf(why);
-  }
-  return "";
+// Blocks that wait keep their places, so those of all ranks of a GPU have to fit on it at the same
+// time: without time slices (under MPS) one that comes late would never get one.
+int BlocksForEach(const std::vector<IpcOffer>& offers) {
+  std::map<decltype(IpcOffer::gpu), int> ranks;
+  for (const IpcOffer& offer : offers) ++ranks[offer.gpu];
+  int most = kMaxIpcBlocks;
+  for (const IpcOffer& offer : offers) most = std::min(most, offer.blocks / ranks[offer.gpu]);
+  return most;
 }
 
 class Connector {
  public:
-  explicit Connector(const DevicePeers& peers) : peers_(peers) {}
+  Connector(const DevicePeers& peers, bool is_asked_for)
+      : peers_(peers), is_asked_for_(is_asked_for) {}
 
   Result<IpcConnection> Run() {
-    if (port_ == nullptr) return Refuse(Status::Internal("its device has no such memory"));
-    Result<std::string> why = Tell(Prepare());
-    if (!why.ok() || !why->empty()) return GiveUp(std::move(why));
+    Result<std::string> why_not = Judge(Prepare(), "cannot share memory of its GPU");
+    if (!why_not.ok() || !why_not->empty()) return GiveUp(std::move(why_not));
+    if (const Status told = TellOffers(); !told.ok()) return GiveUp(told);
+    parts_.most_blocks = BlocksForEach(offers_);
+    if (parts_.most_blocks < 1) return GiveUp(std::string("their GPU has no room for all of them"));
     // After an error of this one others may be linked, and write to our board: it is not recycled.
-    MYDIST_ASSIGN_OR_RETURN(std::string why_not, Tell(OpenOthers()));
-    if (!why_not.empty()) return GiveUp(std::move(why_not));
+    MYDIST_ASSIGN_OR_RETURN(std::string refused,
+                            Judge(OpenOthers(), "cannot reach the memory of other GPUs"));
+    if (!refused.empty()) return GiveUp(std::move(refused));
     return IpcConnection{.link = std::make_shared<IpcLink>(std::move(parts_)), .why_not = ""};
   }
 
  private:
   // No rank has launched anything, and none will.
-  Result<IpcConnection> GiveUp(Result<std::string> why) {
+  Result<IpcConnection> GiveUp(Result<std::string> why_not) {
     if (parts_.own.memory != nullptr) port_->Recycle(parts_.own);
-    if (!why.ok()) return why.status();
-    return IpcConnection{.link = nullptr, .why_not = *std::move(why)};
+    if (!why_not.ok()) return why_not.status();
+    return IpcConnection{.link = nullptr, .why_not = *std::move(why_not)};
   }
 
-  Result<IpcConnection> Refuse(const Status& why) {
-    MYDIST_ASSIGN_OR_RETURN(std::string text, Tell(why));
-    return IpcConnection{.link = nullptr, .why_not = std::move(text)};
-  }
-
-  // Gives all ranks what came of the step on each; the first failure, or nothing.
-  Result<std::string> Tell(const Status& outcome) {
-    IpcRecord own = RecordOf(outcome);
-    own.handle = parts_.own.handle;
-    records_.resize(static_cast<size_t>(peers_.size));
-    const std::vector<int64_t> byte_counts(records_.size(), sizeof(IpcRecord));
-    MYDIST_RETURN_IF_ERROR(peers_.exchange->Allgather(&own, records_.data(), byte_counts));
-    return WhyNot(records_);
+  Result<std::string> Judge(const Status& outcome, const char* failure) {
+    return FirstFailure(outcome.ok() ? outcome : outcome.WithContext(failure), *peers_.exchange,
+                        peers_.size);
   }
 
   Status Prepare() {
@@ -77,33 +68,53 @@ class Connector {
               .name = peers_.name,
               .rank = peers_.rank,
               .size = peers_.size,
+              .most_blocks = kMaxIpcBlocks,
               .own = {},
               .others = {},
               .abort_word = nullptr};
+    if (port_ == nullptr) return Status::Internal("its device has no such memory");
+    MYDIST_ASSIGN_OR_RETURN(const IpcRoom room, port_->Room());
+    if (room.ends_long_kernels && !is_asked_for_) {
+      return Status::Internal(
+          "it drives a display, so its driver ends kernels that wait for long, and the process "
+          "with them (MYDIST_GPU_IPC=on takes the risk)");
+    }
+    own_.blocks = room.blocks;
+    PutText(peers_.seat.device->identity(), own_.gpu);
     MYDIST_ASSIGN_OR_RETURN(parts_.abort_word, peers_.seat.device->AllocatePinned(kIpcLineBytes));
     __atomic_store_n(reinterpret_cast<uint32_t*>(parts_.abort_word.get()), 0, __ATOMIC_RELEASE);
     MYDIST_ASSIGN_OR_RETURN(parts_.own, port_->Export());
+    own_.handle = parts_.own.handle;
     return Status::Ok();
+  }
+
+  Status TellOffers() {
+    offers_.resize(static_cast<size_t>(peers_.size));
+    const std::vector<int64_t> byte_counts(offers_.size(), sizeof(IpcOffer));
+    return peers_.exchange->Allgather(&own_, offers_.data(), byte_counts);
   }
 
   Status OpenOthers() {
     for (int rank = 0; rank < peers_.size; ++rank) {
       auto& opened = parts_.others.emplace_back();
       if (rank == peers_.rank) continue;
-      const IpcRecord& record = records_[static_cast<size_t>(rank)];
-      MYDIST_ASSIGN_OR_RETURN(opened, port_->Open(record.handle));
+      MYDIST_ASSIGN_OR_RETURN(opened, port_->Open(offers_[static_cast<size_t>(rank)].handle));
     }
     return Status::Ok();
   }
 
   const DevicePeers& peers_;
+  const bool is_asked_for_;
   IpcPort* const port_ = peers_.seat.device->ipc_port();
-  std::vector<IpcRecord> records_;
+  IpcOffer own_;
+  std::vector<IpcOffer> offers_;
   IpcLink::Parts parts_;
 };
 
 }  // namespace
 
-Result<IpcConnection> ConnectIpc(const DevicePeers& peers) { return Connector(peers).Run(); }
+Result<IpcConnection> ConnectIpc(const DevicePeers& peers, bool is_asked_for) {
+  return Connector(peers, is_asked_for).Run();
+}
 
 }  // namespace mydist

@@ -17,8 +17,9 @@ struct IpcConnection {
   std::string why_not;            // The same on all ranks; empty: there is a link.
 };
 
-// Two to kMaxIpcRanks ranks, each in a process of its own. Blocks until all have called it. What a
-// GPU cannot do is a reason, not an error; errors of peers.exchange.
-MYDIST_EXPORT Result<IpcConnection> ConnectIpc(const DevicePeers& peers);
+// Two to kMaxIpcRanks ranks, each in a process of its own. `is_asked_for`, the same on all ranks:
+// also on a GPU that ends kernels which wait for long. Blocks until all have called it. What a GPU
+// cannot do is a reason, not an error; errors of peers.exchange.
+MYDIST_EXPORT Result<IpcConnection> ConnectIpc(const DevicePeers& peers, bool is_asked_for);
 
 }  // namespace mydist

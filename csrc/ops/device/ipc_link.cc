@@ -39,6 +39,7 @@ Status IpcLink::Allreduce(void* data, int64_t count, const Reduction& reduction,
 Status IpcLink::Launch(IpcAllreduce job) {
   job.rank = parts_.rank;
   job.size = parts_.size;
+  job.most_blocks = parts_.most_blocks;
   for (int rank = 0; rank < parts_.size; ++rank) {
     const auto index = static_cast<size_t>(rank);
     job.boards[index] = rank == parts_.rank ? parts_.own.memory : parts_.others[index].get();

@@ -24,6 +24,7 @@ class MYDIST_EXPORT IpcLink final : public DeviceLink {
     std::string name;  // Of the ranks, for messages.
     int rank = 0;
     int size = 1;
+    int most_blocks = kMaxIpcBlocks;  // Of a launch; the same on all ranks.
     ExportedBoard own;
     std::vector<std::shared_ptr<uint8_t>> others;  // By rank; null: our own.
     std::shared_ptr<uint8_t> abort_word;           // Pinned, at 0.
@@ -35,6 +36,7 @@ class MYDIST_EXPORT IpcLink final : public DeviceLink {
   IpcLink& operator=(const IpcLink&) = delete;
 
   int device() const { return parts_.seat.device->index(); }
+  int rank() const { return parts_.rank; }
   int size() const { return parts_.size; }
 
   // At most kIpcHalfBytes, in place. Puts it on the stream. What has ended the link; errors of

@@ -25,6 +25,14 @@ struct ExportedBoard {
   IpcHandle handle{};
 };
 
+// What the kernel finds on a GPU.
+struct IpcRoom {
+  // How many of its blocks, of the kind that needs most, are there at the same time.
+  int blocks = 0;
+  // One that drives a display ends what runs for long, and all that its process has on it.
+  bool ends_long_kernels = false;
+};
+
 class IpcPort {
  public:
   virtual ~IpcPort() = default;
@@ -38,6 +46,8 @@ class IpcPort {
   // The board of another process, on the same GPU or on one that this one reaches; open until
   // nobody has it. May wait for the device. Fails where GPUs or processes are kept apart.
   virtual Result<std::shared_ptr<uint8_t>> Open(const IpcHandle& handle) = 0;
+
+  virtual Result<IpcRoom> Room() = 0;
 
   // Puts the kernel on the stream, whose place it keeps until all ranks have met it, or until the
   // abort word is set. Waits for nobody.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -39,14 +40,18 @@ enum class BlockOrder {
   kAtOnce,
 };
 
-inline void RunIpcOnHost(const IpcAllreduce& job, BlockOrder order = BlockOrder::kOneByOne) {
+// `places`: of a GPU that ranks share and do not take turns on; a block keeps one while it runs.
+inline void RunIpcOnHost(const IpcAllreduce& job, BlockOrder order = BlockOrder::kOneByOne,
+                         std::counting_semaphore<>* places = nullptr) {
   cuda::VisitFoldElement(job.reduction.dtype, [&]<typename T>(T, int parts) {
     const cuda::IpcLaunch launch = cuda::IpcLaunchOf(job, parts);
-    const uint32_t count = cuda::IpcBlocksOf<T>(launch);
+    const uint32_t count = cuda::IpcBlocksOf<T>(launch, job.most_blocks);
     std::vector<std::thread> at_once;
     for (uint32_t index = 0; index < count; ++index) {
-      const auto run = [launch, index, count] {
+      const auto run = [launch, index, count, places] {
+        if (places != nullptr) places->acquire();
         cuda::RunIpcBlock<T>(launch, HostBlock(index, count));
+        if (places != nullptr) places->release();
       };
       if (order == BlockOrder::kAtOnce) {
         at_once.emplace_back(run);

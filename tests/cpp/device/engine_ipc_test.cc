@@ -34,6 +34,7 @@ GpuJobOptions WithIpc(FakeIpcHost& host, GpuIpcChoice choice, GpuJobOptions opti
 // The kernel is all that is put on a device as an operation, but for NCCL.
 int64_t OperationsOf(GpuJob& job, int rank) { return job.device(rank).counts().operations; }
 
+constexpr int64_t kTrial = 2;
 constexpr int64_t kLargeCount = kIpcHalfBytes / 4 + 1;
 
 TEST(EngineIpc, TakesWhatIsSmall) {
@@ -42,14 +43,14 @@ TEST(EngineIpc, TakesWhatIsSmall) {
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     ExpectSum(rank, caller, "small", 5000);
     ExpectSum(rank, caller, "half", kLargeCount - 1);
-    EXPECT_EQ(OperationsOf(job, rank.rank()), 2);
+    EXPECT_EQ(OperationsOf(job, rank.rank()), kTrial + 2);
     ExpectSum(rank, caller, "large", kLargeCount);
     const GpuCaller::Tensor tensor = caller.Make(Numbers(3000, rank.rank()));
     Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
     broadcast.request.root_rank = 1;
     EXPECT_TRUE(rank.Run(std::move(broadcast)).ok());
     EXPECT_EQ(caller.Read(tensor), Numbers(3000, 1));
-    EXPECT_EQ(OperationsOf(job, rank.rank()), 2);
+    EXPECT_EQ(OperationsOf(job, rank.rank()), kTrial + 2);
     EXPECT_THAT(GpuFactOf(rank),
                 HasSubstr("from GPU to GPU up to 2016 KiB (MYDIST_GPU_IPC=on), else through host"));
   });
@@ -59,6 +60,7 @@ TEST(EngineIpc, FusedAllreducesGoOverIt) {
   FakeIpcHost host;
   GpuJob job(3, WithIpc(host, GpuIpcChoice::kOn, WithNccl()));
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "the first", 10);  // After a trial, which copies.
     for (int step = 0; step < 3; ++step) ExpectFusedSum(job, rank, caller);
   });
   EXPECT_TRUE(job.nccl().calls().empty());
@@ -129,6 +131,27 @@ TEST(EngineIpcChoice, OneRankThatCannotKeepsAllFromIt) {
   };
   GpuJob job(3, WithIpc(host, GpuIpcChoice::kOn));
   ExpectUnused(job, "no peer access");
+}
+
+// Whether it is asked for or measured.
+TEST(EngineIpcChoice, SoDoesOneOnWhichOtherNumbersArrive) {
+  for (const GpuIpcChoice choice : {GpuIpcChoice::kOn, GpuIpcChoice::kAuto}) {
+    FakeIpcHost host;
+    std::atomic<int> launches = 0;
+    host.on_done = [&](int device, const IpcAllreduce& job) {
+      ++launches;
+      if (device == 1 && job.output != nullptr) static_cast<int32_t*>(job.output)[0] += 1;
+    };
+    GpuJob job(3, WithIpc(host, choice));
+    job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+      for (int step = 0; step < 3; ++step) ExpectSum(rank, caller, "x", 5000);
+      EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("nothing goes from GPU to GPU"),
+                                         HasSubstr("its rank 1: it adds up to other numbers")));
+    });
+    EXPECT_LE(launches, 2 * 3) << "those of the trial";
+    job.Shutdown();
+    EXPECT_EQ(host.open_count(), 0);
+  }
 }
 
 TEST(EngineIpcChoice, SoDoesAnotherHost) {

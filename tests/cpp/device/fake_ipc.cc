@@ -8,6 +8,14 @@
 
 namespace mydist::testing {
 
+namespace {
+
+std::shared_ptr<uint8_t> NewBoard() {
+  return {static_cast<uint8_t*>(std::aligned_alloc(256, kIpcBoardBytes)), std::free};
+}
+
+}  // namespace
+
 Result<ExportedBoard> FakeIpcHost::Export(int device) {
   MYDIST_RETURN_IF_ERROR(on_export(device));
   MutexLock lock(mutex_);
@@ -16,7 +24,7 @@ Result<ExportedBoard> FakeIpcHost::Export(int device) {
     board = spare_.back();
     spare_.pop_back();
   } else {
-    boards_.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(256, kIpcBoardBytes)), std::free);
+    boards_.push_back(NewBoard());
     const size_t number = boards_.size() - 1;
     board.memory = boards_.back().get();
     std::memcpy(board.handle.bytes.data(), &number, sizeof(number));
@@ -38,7 +46,12 @@ Result<std::shared_ptr<uint8_t>> FakeIpcHost::Open(int device, const IpcHandle& 
   std::memcpy(&number, handle.bytes.data(), sizeof(number));
   if (number >= boards_.size()) return Status::Internal("nobody has exported that");
   ++open_count_;
-  return std::shared_ptr<uint8_t>(boards_[number].get(), [this, board = boards_[number]](uint8_t*) {
+  std::shared_ptr<uint8_t> seen = boards_[number];
+  if (has_deaf_boards) {
+    seen = NewBoard();
+    std::memcpy(seen.get(), boards_[number].get(), kIpcBoardBytes);
+  }
+  return std::shared_ptr<uint8_t>(seen.get(), [this, seen](uint8_t*) {
     MutexLock close_lock(mutex_);
     --open_count_;
   });
@@ -59,7 +72,10 @@ Status FakeIpcPort::Allreduce(const IpcAllreduce& job, StreamHandle stream) {
   return device_->Enqueue(stream, {.name = "the kernel between GPUs",
                                    .reads = {{job.input, bytes}},
                                    .writes = {{job.output, bytes}},
-                                   .work = [job] { RunIpcOnHost(job); }});
+                                   .work = [this, job] {
+                                     RunIpcOnHost(job);
+                                     host_->on_done(device_->index(), job);
+                                   }});
 }
 
 }  // namespace mydist::testing

@@ -21,6 +21,13 @@ class FakeIpcHost {
   // Of the GPU `device`; set before it is used.
   std::function<Status(int device)> on_export = [](int) { return Status::Ok(); };
   std::function<Status(int device)> on_open = [](int) { return Status::Ok(); };
+  std::function<IpcRoom(int device)> room = [](int) {
+    return IpcRoom{.blocks = kMaxIpcRanks * kMaxIpcBlocks};
+  };
+  // After the kernel's work on that GPU.
+  std::function<void(int device, const IpcAllreduce& job)> on_done = [](int, const auto&) {};
+  // Boards are opened, and what is written there goes elsewhere.
+  bool has_deaf_boards = false;
 
   Result<ExportedBoard> Export(int device) MYDIST_EXCLUDES(mutex_);
   void Recycle(const ExportedBoard& board) MYDIST_EXCLUDES(mutex_);
@@ -46,6 +53,7 @@ class FakeIpcPort final : public IpcPort {
   Result<std::shared_ptr<uint8_t>> Open(const IpcHandle& handle) override {
     return host_->Open(device_->index(), handle);
   }
+  Result<IpcRoom> Room() override { return host_->room(device_->index()); }
   // The device sees its own memory only; what ranks do on boards is for thread sanitizer.
   Status Allreduce(const IpcAllreduce& job, StreamHandle stream) override;
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -209,6 +210,43 @@ TEST(IpcConnect, NeedsAPortOnEveryRank) {
     if (rank.rank == 1) rank.device.UseIpcPort(nullptr);
     EXPECT_THAT(ValueOf(rank.Connect()).why_not, HasSubstr("its rank 1"));
   });
+}
+
+TEST(IpcConnect, IsNotForAGpuThatEndsLongKernelsUnlessAskedFor) {
+  FakeIpcHost host;
+  host.room = [](int device) { return IpcRoom{.blocks = 99, .ends_long_kernels = device == 1}; };
+  OnIpcRanks(2, host, {}, [](const IpcRank& rank) {
+    EXPECT_THAT(
+        ValueOf(rank.Connect()).why_not,
+        AllOf(HasSubstr("its rank 1"), HasSubstr("display"), HasSubstr("MYDIST_GPU_IPC=on")));
+    EXPECT_EQ(ValueOf(rank.Connect(true)).why_not, "");
+  });
+}
+
+// Ranks 0 to 2 share one that has places for 64 blocks; another GPU has places enough.
+TEST(IpcConnect, LaunchesAsManyBlocksAsFitForAllRanksOfAGpu) {
+  for (const int places : {64, 3, 2}) {
+    FakeIpcHost host;
+    host.room = [&](int) { return IpcRoom{.blocks = places}; };
+    std::atomic<int> most_blocks = 0;
+    host.on_done = [&](int, const IpcAllreduce& job) { most_blocks = job.most_blocks; };
+    OnEveryRank(4, [&](Connection& connection) {
+      const int rank = connection.rank;
+      FakeDevice device({.index = rank, .identity = rank < 3 ? "shared" : "own"});
+      device.UseIpcPort(std::make_unique<FakeIpcPort>(&host, &device));
+      RankOrderedCollectives on_host(connection.transport.get());
+      const IpcRank me{rank, 4, device, ValueOf(device.CreateStream()), on_host};
+      const IpcConnection connected = ValueOf(me.Connect());
+      if (places < 3) {
+        EXPECT_THAT(connected.why_not, HasSubstr("no room"));
+        return;
+      }
+      const std::shared_ptr<uint8_t> tensor = ValueOf(device.Allocate(4000));
+      ExpectFine(connected.link->Allreduce(tensor.get(), 1000, {}, false));
+      ExpectFine(connected.link->Close(kNever, nullptr));
+    });
+    EXPECT_EQ(most_blocks, places < 3 ? 0 : places / 3) << places;
+  }
 }
 
 // Another rank is gone before it has told anything; so no rank has used the board.

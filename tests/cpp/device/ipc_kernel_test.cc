@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,6 +76,7 @@ class IpcBench {
     job.boards = boards_;
     job.epoch = epoch;
     job.abort_word = &abort_word;
+    job.most_blocks = most_blocks;
     return job;
   }
 
@@ -91,6 +93,8 @@ class IpcBench {
   }
 
   uint32_t abort_word = 0;
+  int most_blocks = kMaxIpcBlocks;
+  std::counting_semaphore<>* places = nullptr;  // Of the GPU that all share.
 
  private:
   static Elements InputOf(int rank, const Scene& scene, uint64_t epoch) {
@@ -110,7 +114,7 @@ class IpcBench {
     job.count = scene.count;
     job.reduction = scene.reduction;
     job.in_two_shots = scene.in_two_shots;
-    RunIpcOnHost(job, order);
+    RunIpcOnHost(job, order, places);
     EXPECT_TRUE(output.Content() == Expected(scene, epoch).bytes)
         << DataTypeName(scene.reduction.dtype) << " " << ReduceOpName(scene.reduction.op) << " of "
         << scene.count << ", rank " << rank << " of " << size_ << ", epoch " << epoch
@@ -205,6 +209,20 @@ TEST(IpcKernelBlocks, AtOnce) {
              {.reduction = {}, .count = whole - 1, .in_two_shots = true},
              {.reduction = {}, .count = 5},
              {.reduction = {}, .count = whole / 2, .in_two_shots = true}},
+            BlockOrder::kAtOnce);
+}
+
+// Ranks on one GPU that do not take turns: blocks wait for each other, and none leaves before.
+TEST(IpcKernelBlocks, ThatHaveRoomWaitForNoneThatHasNot) {
+  constexpr int kPlaces = 8;
+  std::counting_semaphore<> places(kPlaces);
+  IpcBench bench(3);
+  bench.places = &places;
+  bench.most_blocks = kPlaces / 3;
+  const int64_t whole = kIpcHalfBytes / 4;
+  bench.Run({{.reduction = {}, .count = whole},
+             {.reduction = {}, .count = whole - 1, .in_two_shots = true},
+             {.reduction = {}, .count = 5}},
             BlockOrder::kAtOnce);
 }
 

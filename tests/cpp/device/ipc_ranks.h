@@ -23,12 +23,13 @@ struct IpcRank {
   StreamHandle stream;
   Collectives& host;  // Of the same ranks, without any device.
 
-  Result<IpcConnection> Connect() const {
+  Result<IpcConnection> Connect(bool is_asked_for = false) const {
     return ConnectIpc({.seat = {.device = &device, .stream = stream},
                        .rank = rank,
                        .size = size,
                        .name = "process set 7",
-                       .exchange = &host});
+                       .exchange = &host},
+                      is_asked_for);
   }
   std::shared_ptr<IpcLink> Link() const {
     const IpcConnection connection = ValueOf(Connect());
@@ -40,13 +41,14 @@ struct IpcRank {
 };
 
 // EXPECT only, no ASSERT: a rank that returns early leaves its peers waiting. Each rank's device
-// has its number.
+// has its number, and a GPU of its own unless the options name one.
 inline void OnIpcRanks(int size, FakeIpcHost& host, const FakeDeviceOptions& options,
                        const std::function<void(const IpcRank&)>& body) {
   OnEveryRank(size, [&](Connection& connection) {
     const int rank = connection.rank;
     FakeDeviceOptions own = options;
     own.index = rank;
+    if (own.identity == FakeDeviceOptions().identity) own.identity += std::to_string(rank);
     own.seed = options.seed * 100 + static_cast<uint64_t>(rank);
     FakeDevice device(own);
     device.UseIpcPort(std::make_unique<FakeIpcPort>(&host, &device));

@@ -130,6 +130,22 @@ TEST(CudaGpus, CopyFromOneToTheOther) {
   EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
 }
 
+// HostCuda has four processors of 1024 threads.
+TEST(CudaGpus, TellTheirRoomForTheKernelBetweenThem) {
+  for (const int gpu : {1, host_cuda::kGpuWithDisplay}) {
+    const auto device = Open(gpu);
+    for (const char* call :
+         {"cudaDeviceGetAttribute", "cudaOccupancyMaxActiveBlocksPerMultiprocessor"}) {
+      FailNext(call, cudaErrorUnknown);
+      EXPECT_FALSE(device->ipc_port()->Room().ok()) << call;
+    }
+    const Result<IpcRoom> room = device->ipc_port()->Room();
+    ASSERT_TRUE(room.ok()) << room.status().ToString();
+    EXPECT_EQ(room->blocks, 16);
+    EXPECT_EQ(room->ends_long_kernels, gpu == host_cuda::kGpuWithDisplay);
+  }
+}
+
 TEST(CudaFaults, AGpuThatDoesNotOpenLeavesNothing) {
   const host_cuda::Census before = TakeCensus();
   for (const char* call : {"cudaGetDeviceCount", "cudaInitDevice", "cuDeviceGet",

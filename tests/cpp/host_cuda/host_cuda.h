@@ -18,6 +18,7 @@ namespace mydist::host_cuda {
 
 inline constexpr int kGpuCount = 3;
 inline constexpr size_t kGpuBytes = size_t{1} << 29;  // Of each.
+inline constexpr int kGpuWithDisplay = 2;             // Ends kernels that run for long.
 
 // The next call of that name, whoever makes it, does nothing and answers with `error`.
 void FailNext(const std::string& call, cudaError_t error);
