@@ -10,15 +10,7 @@ import torch
 
 import mydist as md
 from benchmarks.jobs.figures import JobArguments
-
-_FIRST_NCCL_TO_SHARE = 23003
-
-
-def let_ranks_share_the_gpu(rank: str, version: int) -> dict[str, str]:
-    """The variables that make NCCL of that version take two ranks on one GPU."""
-    if version >= _FIRST_NCCL_TO_SHARE:
-        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    return {"NCCL_HOSTID": f"mydist-bench-{rank}"}
+from mydist.bench.devices import let_ranks_share_the_gpu
 
 
 def prepare_to_share(arguments: JobArguments) -> None:

@@ -17,6 +17,7 @@ from multiproc.more_collectives import CHECKS, complaint_of
 from multiproc.pretended_hosts import pretend_hosts
 
 import mydist as md
+from mydist.bench.devices import FIRST_NCCL_TO_SHARE, let_ranks_share_the_gpu, nccl_host_of
 from mydist.bench.models import Workload, make_workload
 
 _DTYPES = (
@@ -33,7 +34,6 @@ _DTYPES = (
     torch.complex128,
     torch.float8_e4m3fn,
 )
-_FIRST_NCCL_TO_SHARE = 23003
 # Of the whole batch, which is shared out evenly; steps.
 _BATCH, _STEPS = 8, 3
 # Sums are made in another order; batch normalization of few images in 53 layers makes of the last
@@ -82,10 +82,9 @@ LAYOUTS = {
         "NCCL",
         variables={
             "MYDIST_GPU_IPC": "off",
-            "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-            "NCCL_NVLS_ENABLE": "0",
+            **let_ranks_share_the_gpu("any", FIRST_NCCL_TO_SHARE),
         },
-        least_nccl=_FIRST_NCCL_TO_SHARE,
+        least_nccl=FIRST_NCCL_TO_SHARE,
     ),
     "NCCL between hosts": Layout(
         "NCCL", variables={"MYDIST_GPU_IPC": "off"}, own_nccl_hosts=True, least_nccl=1
@@ -165,8 +164,8 @@ def be_a_rank(device: str, own_nccl_host: bool) -> Report:
     faulthandler.dump_traceback_later(_SECONDS, exit=True)
     calculate_exactly()
     if own_nccl_host:
-        rank = os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
-        os.environ["NCCL_HOSTID"] = f"host{rank}"
+        rank = os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", ""))
+        os.environ.update(nccl_host_of(rank))
     pretend_hosts()
     md.init()
     own = torch.device(device)

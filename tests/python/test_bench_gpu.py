@@ -111,7 +111,7 @@ def test_a_row_that_is_not_in_the_table_is_refused(
 
 
 def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> None:
-    from benchmarks.jobs.gpu_sharing import let_ranks_share_the_gpu
+    from mydist.bench.devices import let_ranks_share_the_gpu
 
     old = [let_ranks_share_the_gpu(rank, 22809) for rank in ("0", "1")]
     assert old[0]["NCCL_HOSTID"] != old[1]["NCCL_HOSTID"]

@@ -1,4 +1,5 @@
-"""Devices: where a benchmark's tensors lie, and why there may be no GPU for them."""
+"""Devices: where a benchmark's tensors lie, why there may be no GPU for them, and how ranks share
+one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ import torch
 
 import mydist as md
 
-__all__ = ["synchronize", "why_no_gpu"]
+__all__ = [
+    "FIRST_NCCL_TO_SHARE",
+    "let_ranks_share_the_gpu",
+    "nccl_host_of",
+    "synchronize",
+    "why_no_gpu",
+]
+
+FIRST_NCCL_TO_SHARE = 23003
 
 
 def why_no_gpu() -> str:
@@ -24,3 +33,15 @@ def synchronize(device: torch.device) -> None:
     """Returns when what was put on the device is done; on the CPU it is."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def let_ranks_share_the_gpu(rank: str, version: int) -> dict[str, str]:
+    """The variables that make NCCL of that version take two ranks on one GPU."""
+    if version >= FIRST_NCCL_TO_SHARE:
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+    return nccl_host_of(rank)
+
+
+def nccl_host_of(rank: str) -> dict[str, str]:
+    """The variable that makes NCCL take that rank for one on another host, with another GPU."""
+    return {"NCCL_HOSTID": f"mydist-bench-{rank}"}
