@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
 _WAIT = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^cu(da)?Memcpy(?!.*Async)")
 _COLLECTIVE = re.compile("nccl", re.IGNORECASE)
+# The clocks of GPU and host differ by microseconds: what was done before has to be so for both.
+_APART_S = 0.001
 
 
 class Blind(Exception):
@@ -66,7 +69,7 @@ def profile_calls(
     """Of `call`, made `count` times under the profiler, each time until the device is done.
 
     Nothing else may be put on the GPU meanwhile. `prepare` is not counted; it has to put something
-    there and to wait for it, which tells whether the profiler sees anything.
+    there, which is waited for and tells whether the profiler sees anything.
 
     Raises:
         Blind: it does not.
@@ -75,6 +78,8 @@ def profile_calls(
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as profiler:
         prepare()
+        synchronize(device)
+        time.sleep(_APART_S)
         for _ in range(count):
             with record_function(_MARK):
                 call()

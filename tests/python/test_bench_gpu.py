@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mydist.bench.devices import why_no_gpu
 
@@ -70,6 +71,20 @@ def test_every_call_that_waits_counts(name: str) -> None:
     mark = event("user_annotation", "mydist.profiled", 100, 10.0)
     trace = {"traceEvents": [mark, event("cuda_runtime", name, 104)]}
     assert count_work(trace, on_gpu=False).waits == 1
+
+
+def test_what_was_prepared_is_over_before_the_first_call_by_any_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from benchmarks.jobs import profiled
+
+    traces: list[dict[str, Any]] = []
+    monkeypatch.setattr(profiled, "count_work", lambda trace, on_gpu: traces.append(trace))
+    prepare, call = (lambda: torch.ones(1).exp_()), (lambda: None)
+    profiled.profile_calls(prepare, call, 2, torch.device("cpu"))
+    spans = {e["name"]: e for e in reversed(traces[0]["traceEvents"]) if e.get("ph") == "X"}
+    prepared, first = spans["aten::exp_"], spans["mydist.profiled"]
+    assert first["ts"] - (prepared["ts"] + prepared["dur"]) >= 1000
 
 
 def test_the_slowest_stage_is_what_the_whole_is_compared_with() -> None:
