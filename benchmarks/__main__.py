@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(options.gpu == "cuda"),
-        "commit": _commit(),
+        "commit": options.commit or _commit(),
         "smoke": options.smoke,
         "device": options.gpu or "cpu",
         "verdicts": to_json(verdicts),
@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         default=ROOT / "build/dev/benchmarks/bench_allreduce",
         help="the C++ program",
     )
+    parser.add_argument("--commit", help="what this tree is, where git cannot tell")
     parser.add_argument(
         "--markdown", action="store_true", help="measure nothing, print the JSON file as a table"
     )
@@ -168,7 +169,10 @@ def describe_machine(with_gpu: bool = False) -> str:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:  # There is no git; by now all is measured.
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

@@ -169,7 +169,7 @@ def test_verdicts_of_the_rows_at_their_limits() -> None:
 
 
 def test_without_a_gpu_every_row_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks.__main__ import main
     from benchmarks.targets import GPU_TARGETS
@@ -178,7 +178,11 @@ def test_without_a_gpu_every_row_says_why(
     if not reason:
         pytest.skip("there is a GPU")
     path = tmp_path / "targets.json"
+    monkeypatch.setenv("PATH", "")  # Nor is there git.
     assert main(["--gpu", "--json", str(path)]) == 0
     assert capsys.readouterr().out.count(f"not measured: {reason}") == len(GPU_TARGETS)
+    assert json.loads(path.read_text())["commit"] == "unknown"
+    assert main(["--gpu", "--commit", "abc", "--json", str(path)]) == 0
+    assert json.loads(path.read_text())["commit"] == "abc"
     verdicts = json.loads(path.read_text())["verdicts"]
     assert {verdict["reason"] for verdict in verdicts} == {reason}
