@@ -64,11 +64,15 @@ def fat_binaries(content: bytes) -> Iterator[Holdings]:
         magic, _, header_bytes, size = HEADER.unpack_from(content, at)
         if magic != MAGIC:
             raise ValueError(f"{SECTION} has no fat binary at byte {at}")
+        if header_bytes == 0:
+            raise ValueError(f"{SECTION} has a fat binary without a header at byte {at}")
         at += header_bytes
         end = at + size
         holdings: Holdings = Counter()
         while at < end:
             kind, _, header_bytes, size, gpu = PART.unpack_from(content, at)
+            if header_bytes + size == 0:  # It would be read for ever.
+                raise ValueError(f"{SECTION} has an empty part at byte {at}")
             holdings[KINDS.get(kind, f"kind {kind}"), gpu] += 1
             at += header_bytes + size
         yield holdings
