@@ -1,6 +1,7 @@
 """Builds mydist from this tree, runs what needs a GPU, and prints a short table last.
 
     python3 -m scripts.gpu_check RESULTS [--files FOLDER] [--only PATTERN] [--minutes 8]
+                                 [--commit NAME]
 
 Needs no network. Python with torch (the one that runs this) and its headers (python3-dev), CMake,
 Ninja, a C++20 compiler and nvcc have to be there; what else is missing is taken from FOLDER, if it
@@ -22,8 +23,10 @@ makes them (FILE.part00, FILE.part01, …).
 The folder RESULTS has three files, which are renewed after every step: results.json, summary.txt
 with the table, and logs.tar.gz with the full logs and reports. Steps come in the order of what
 would be missed most, so --minutes cuts off what has no figure; a second run with --only goes on
-where the first one ended, as what is built stays.
+where the first one ended, as what is built stays. Files that an earlier run has left in RESULTS go
+to earlier_1 there, the next ones to earlier_2.
 
 Exit code 0 when all was run, measured and right; a figure that misses its target is told and is no
-failure. Where there is no GPU, everything is built, and what needs one is skipped with the reason.
+failure. Where there is no GPU, everything is built, and what needs one is skipped with the reason,
+which is no failure either.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 import time
@@ -14,7 +13,7 @@ from . import __doc__ as description
 from .carried import Carried, join_pieces, unpack
 from .facts import find_gpu, gather
 from .plan import ROOT, Scene, plan
-from .steps import Results, format_table, is_fine, run_steps
+from .steps import Results, choose, format_table, is_fine, run_steps
 
 
 def copy_package(root: Path, target: Path) -> None:
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, metavar="RESULTS")
     parser.add_argument("--files", type=Path, metavar="FOLDER", help="what was brought along")
     parser.add_argument(
-        "--only", default="", metavar="PATTERN", help="steps whose name has it, after the build"
+        "--only", default="", metavar="PATTERN", help="steps whose name has it, and what they use"
     )
     parser.add_argument("--minutes", type=float, default=8, help="for all of it [8]")
     parser.add_argument("--commit", default="", help="what this tree is, where git cannot tell")
@@ -51,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = gather(ROOT, gpu or f"none ({no_gpu})", options.commit, carried.environment())
     facts["brought"] = ", ".join(brought) or "nothing"
     results = Results(options.results, tree / "logs", facts)
-    scene = Scene(carried, tree, results.logs, bool(gpu), facts["pytest"] != "none")
+    has_pytest = facts["pytest"] != "none"
+    scene = Scene(carried, tree, results.logs, bool(gpu), has_pytest, options.commit)
     copy_package(ROOT, scene.package)
-    steps = [step for step in plan(scene) if step.is_base or re.search(options.only, step.name)]
-    outcomes = run_steps(steps, no_gpu, results, deadline)
+    outcomes = run_steps(choose(plan(scene), options.only), no_gpu, results, deadline)
     print(format_table(facts, outcomes))
-    return 0 if is_fine(outcomes) else 1
+    return 0 if outcomes and is_fine(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from pathlib import Path
 # Libraries that every program here uses already, in another version.
 _OF_THE_SYSTEM = re.compile(r"(libc6|libc-bin|libgcc-s1|libstdc\+\+6)(-dev)?_")
 _MULTIARCH = "x86_64-linux-gnu"
+# Of an Open MPI that is installed, too.
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 _OF_OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_plm": "isolated",  # It insists on ssh otherwise, be it for one machine.
     # Of parts for networks that are not here.
     "OMPI_MCA_mca_base_component_show_load_errors": "0",
@@ -30,11 +30,12 @@ class Carried:
     site: Path
 
     def gtest(self) -> Path | None:
-        """The folder of GoogleTest's CMake package, brought or installed."""
+        """The folder of GoogleTest's CMake package, brought or installed, with GoogleMock's."""
         for prefix in (self.root / "usr", Path("/usr/local"), Path("/usr")):
             for pattern in ("lib/cmake/GTest", "lib/*/cmake/GTest"):
                 for found in prefix.glob(f"{pattern}/GTestConfig.cmake"):
-                    return found.parent
+                    if _has_gmock(found.parent):
+                        return found.parent
         return None
 
     def has_mpi(self) -> bool:
@@ -59,6 +60,7 @@ class Carried:
             "PYTHONPATH": _before(os.environ, "PYTHONPATH", [str(self.site)]),
             "LD_LIBRARY_PATH": _before(os.environ, "LD_LIBRARY_PATH", paths),
         }
+        variables |= _AS_ROOT if os.geteuid() == 0 else {}
         if self.has_mpi():
             variables["PATH"] = _before(os.environ, "PATH", [str(self.root / "usr/bin")])
             variables |= _OF_OPEN_MPI
@@ -71,6 +73,12 @@ class Carried:
 
 def _before(environment: Mapping[str, str], name: str, paths: list[str]) -> str:
     return os.pathsep.join([*paths, *filter(None, [environment.get(name)])])
+
+
+def _has_gmock(folder: Path) -> bool:
+    """Debian has it in another package, in files of its own."""
+    targets = (folder / "GMockTargets.cmake", folder / "GTestTargets.cmake")
+    return any(path.exists() and "GTest::gmock_main" in path.read_text() for path in targets)
 
 
 def join_pieces(folder: Path) -> list[Path]:

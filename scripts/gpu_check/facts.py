@@ -15,6 +15,7 @@ import torch
 nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "unknown"
 print(f"{torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}")
 """
+_TELL_GPU = "import torch; print(torch.cuda.get_device_name())"
 _TELL_PYTEST = "import pytest; print(pytest.__version__)"
 
 
@@ -39,6 +40,13 @@ def first_line(
 
 def find_gpu() -> tuple[str, str]:
     """The GPU's name and driver, or "" and why there is none."""
+    gpu, reason = _ask_driver()
+    if not gpu:  # The driver's program may be missing where the driver is there.
+        gpu = first_line([sys.executable, "-c", _TELL_GPU])
+    return gpu, "" if gpu else reason
+
+
+def _ask_driver() -> tuple[str, str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     if shutil.which(query[0]) is None:
         return "", "no NVIDIA driver: nvidia-smi is not there"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +20,9 @@ PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "FAILED", "skipped", "NOT RUN"
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 _FINE = (PASSED, SKIPPED, MET, MISSED)  # A figure is no mistake.
 _TAIL = 6000  # Characters of the output of what failed, in results.json.
+_FILES = ("results.json", "summary.txt", "logs.tar.gz")
+# How a step is ended, and how long each may take, in seconds.
+_ENDINGS = {signal.SIGINT: 8.0, signal.SIGTERM: 4.0, signal.SIGKILL: 3.0}
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,17 @@ class Reading:
 class Step:
     """One line of the table.
 
+    `makes` and `uses` are files and folders, whose names may be patterns: none is there before, and
+    without one that it uses it cannot run. `instead_of` names the step that has to have failed.
     `reads` tells what came of it from its output, or raises an error that says what is wrong
     although the exit code is 0. `obstacle`: why it cannot run. `limit_s`: seconds at most."""
 
     name: str
     command: Sequence[str]
     needs_gpu: bool = True
-    is_base: bool = False  # Without it nothing after it can be run.
+    makes: Sequence[Path] = ()
+    uses: Sequence[Path] = ()
+    instead_of: str = ""
     obstacle: str = ""
     reads: Callable[[str], Reading] = lambda output: Reading()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -71,13 +80,32 @@ def format_table(facts: Mapping[str, str], outcomes: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def choose(steps: Sequence[Step], pattern: str) -> list[Step]:
+    """Those whose name has it, and those that make what they use."""
+    chosen: list[Step] = []
+    used: set[Path] = set()
+    for step in reversed(steps):
+        if re.search(pattern, step.name) or used & set(step.makes):
+            chosen.insert(0, step)
+            used |= set(step.uses)
+    return chosen
+
+
 class Results:
     """The folder of the results, whose files are whole at any time."""
 
     def __init__(self, folder: Path, logs: Path, facts: Mapping[str, str]) -> None:
-        """`logs` is where steps leave logs and reports, and is emptied."""
+        """`logs` is where steps leave logs and reports, and is emptied.
+
+        What an earlier run has left in the folder is put aside: it may be of another commit."""
         self.folder, self.logs, self.facts = folder, logs, facts
         folder.mkdir(parents=True, exist_ok=True)
+        if earlier := [folder / name for name in _FILES if (folder / name).exists()]:
+            aside = (folder / f"earlier_{number}" for number in itertools.count(1))
+            target = next(path for path in aside if not path.exists())
+            target.mkdir()
+            for path in earlier:
+                path.rename(target / path.name)
         shutil.rmtree(logs, ignore_errors=True)  # Else a step that writes none is judged by it.
         logs.mkdir(parents=True)
 
@@ -102,28 +130,44 @@ class Results:
 
 
 def run_steps(
-    steps: Iterable[Step], no_gpu: str, results: Results, deadline: float
+    steps: Sequence[Step], no_gpu: str, results: Results, deadline: float
 ) -> list[Outcome]:
-    """One after the other until `deadline` (of time.monotonic()); none after a base that failed."""
+    """One after the other; the last one is ended, too, by `deadline` (of time.monotonic())."""
     outcomes: list[Outcome] = []
-    stopped = ""
+    for step in steps:  # What an earlier run has left would pass for what this one makes.
+        _remove(step.makes)
     for step in steps:
-        left = deadline - time.monotonic()
-        if stopped or left <= 0:
-            outcomes.append(Outcome(step.name, NOT_RUN, detail=stopped or "time ran out"))
+        verdicts = {outcome.name: outcome.verdict for outcome in outcomes}
+        if step.instead_of and verdicts.get(step.instead_of, PASSED) == PASSED:
+            continue
+        left = deadline - time.monotonic() - sum(_ENDINGS.values())
+        if left <= 0:
+            outcomes.append(Outcome(step.name, NOT_RUN, detail="time ran out"))
         elif step.needs_gpu and no_gpu:
             outcomes.append(Outcome(step.name, SKIPPED, detail=no_gpu))
-        elif step.obstacle:
-            outcomes.append(Outcome(step.name, NOT_RUN, detail=step.obstacle))
+        elif obstacle := step.obstacle or _what_lacks(step.uses):
+            outcomes.append(Outcome(step.name, NOT_RUN, detail=obstacle))
         else:
             log = results.logs / f"{len(outcomes):02}.log"
             outcomes.append(_run(step, log, min(left, step.limit_s)))
         last = outcomes[-1]
-        if step.is_base and not stopped and last.verdict != PASSED:
-            stopped = f"{step.name}: {last.verdict}"
         print(f"{last.verdict:12} {step.name}", flush=True)
         results.write(outcomes)
     return outcomes
+
+
+def _remove(patterns: Iterable[Path]) -> None:
+    for path in [found for pattern in patterns for found in pattern.parent.glob(pattern.name)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _what_lacks(patterns: Iterable[Path]) -> str:
+    """Empty if all is there."""
+    absent = [path.name for path in patterns if not any(path.parent.glob(path.name))]
+    return f"not there: {', '.join(absent)}" if absent else ""
 
 
 def _run(step: Step, log: Path, seconds: float) -> Outcome:
@@ -163,12 +207,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends it, if it still runs, and what it has left behind, which would disturb the next step.
 
     pytest, when it is interrupted, reports on what has run."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    for number, seconds in _ENDINGS.items():
         if process.poll() is None or number == signal.SIGKILL:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
+                process.wait(timeout=seconds)
 
 
 def _read(step: Step, output: str) -> tuple[Reading, str]:

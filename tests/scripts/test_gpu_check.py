@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -11,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check.__main__ import copy_package
-from scripts.gpu_check.carried import Carried
+from scripts.gpu_check import __main__ as program
+from scripts.gpu_check import facts
+from scripts.gpu_check import steps as steps_module
 from scripts.gpu_check.facts import first_line
-from scripts.gpu_check.plan import BENCHMARKS, OTHER_LAYOUTS, SHARED_OVER_NCCL, Scene, plan
+from scripts.gpu_check.plan import Scene
+from scripts.gpu_check.reports import read_sanitizer
 from scripts.gpu_check.steps import (
     FAILED,
     MISSED,
@@ -41,6 +46,11 @@ def results(tmp_path: Path) -> Results:
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
+
+
+def shell(code: str) -> list[str]:
+    """Begins at once, also where Python would take its time."""
+    return ["sh", "-c", code]
 
 
 def run(
@@ -96,26 +106,61 @@ def test_all_has_to_be_run_and_right(verdict: str, fine: bool) -> None:
     assert is_fine(outcomes) == fine
 
 
-@pytest.mark.parametrize("command", [python("raise SystemExit(1)"), ["/nowhere/cmake"]])
-def test_without_a_build_there_is_nothing_to_run(results: Results, command: list[str]) -> None:
+@pytest.mark.parametrize("command", [shell("exit 1"), ["/nowhere/cmake"]])
+def test_what_was_not_built_is_not_run_and_all_else_is(
+    results: Results, tmp_path: Path, command: list[str]
+) -> None:
+    """Nor is what an earlier build has left."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    (tmp_path / "lib").mkdir()
+    for left in (one, tmp_path / "lib" / "_C.old.so"):
+        left.write_text("of an earlier build")
     steps = [
-        Step("build", command, is_base=True),
-        Step("install", python(""), is_base=True),
-        Step("tests", python("")),
+        Step("build of one", command, makes=[one, tmp_path / "lib"]),
+        Step("build of the other", shell(f"touch {other}; exit 1"), makes=[other]),
+        Step("one", python(""), uses=[other, one]),
+        Step("library", python(""), uses=[tmp_path / "lib" / "_C.*.so"]),
+        Step("other", python(""), uses=[tmp_path / "oth*"]),
     ]
-    built, *others = run(results, steps)
-    for other in others:
-        assert (other.verdict, other.detail) == (NOT_RUN, f"build: {built.verdict}")
+    *_, first, library, second = run(results, steps)
+    assert (first.verdict, first.detail) == (NOT_RUN, "not there: one")
+    assert (library.verdict, library.detail) == (NOT_RUN, "not there: _C.*.so")
+    assert second.verdict == PASSED
+
+
+def test_a_second_way_is_tried_where_the_first_has_failed(results: Results, tmp_path: Path) -> None:
+    made = tmp_path / "build.ninja"
+    steps = [
+        Step("plain", shell("exit 1"), makes=[made]),
+        Step("less", shell(f"touch {made}"), makes=[made], instead_of="plain"),
+        Step("least", shell(f"rm {made}"), makes=[made], instead_of="less"),
+        Step("build", python(""), uses=[made]),
+    ]
+    found = [(outcome.name, outcome.verdict) for outcome in run(results, steps)]
+    assert found == [("plain", FAILED), ("less", PASSED), ("build", PASSED)]
 
 
 def test_time_that_runs_out(results: Results) -> None:
-    endless = "import sys, threading; print('begun', flush=True); threading.Event().wait()"
-    ended, late = run(
-        results, [Step("endless", python(endless)), Step("late", python(""))], seconds=2
-    )
-    assert (ended.verdict, ended.detail) == (FAILED, "not over in 2 s; see 00.log")
-    assert ended.tail.startswith("begun\n")
+    reserved = sum(steps_module._ENDINGS.values())
+    endless = shell("echo begun; exec sleep 600")
+    steps = [Step("limited", endless, limit_s=3), Step("endless", endless), Step("late", endless)]
+    limited, ended, late = run(results, steps, seconds=reserved + 7)
+    assert (limited.verdict, limited.detail) == (FAILED, "not over in 3 s; see 00.log")
+    assert limited.tail.startswith("begun\n")
+    assert re.fullmatch(r"not over in [1-4] s; see 01.log", ended.detail)
     assert (late.verdict, late.detail) == (NOT_RUN, "time ran out")
+
+
+def test_also_a_step_that_will_not_end_keeps_within_the_time(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endings = {signal.SIGINT: 1.0, signal.SIGTERM: 1.0, signal.SIGKILL: 2.0}
+    monkeypatch.setattr(steps_module, "_ENDINGS", endings, raising=False)
+    stubborn = shell("trap '' INT TERM; echo begun; while :; do sleep 600; done")
+    start = time.monotonic()
+    (ended,) = run(results, [Step("stubborn", stubborn)], seconds=7)
+    assert time.monotonic() - start < 7
+    assert ended.verdict == FAILED and ended.tail.startswith("begun\n")
 
 
 def is_running(pid: int) -> bool:
@@ -126,21 +171,18 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize("ending", ["one.wait()", "pass"])
+@pytest.mark.parametrize("ending", ["wait", "true"])
 def test_nothing_that_a_step_has_started_is_left(
     results: Results, tmp_path: Path, ending: str
 ) -> None:
     """Whether the step outlasts its limit, or ends and leaves it behind."""
     file = tmp_path / "pid"
-    wait = "import signal, threading; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    wait += "; threading.Event().wait()"
-    code = f"import subprocess, sys; one = subprocess.Popen([sys.executable, '-c', {wait!r}])\n"
-    code += f"open({str(file)!r}, 'w').write(str(one.pid)); {ending}"
-    steps = [Step("first", python(code), limit_s=1.5), Step("next", python(""))]
+    code = f"(trap '' INT; sleep 600) & echo $! >{file}; {ending}"
+    steps = [Step("first", shell(code), limit_s=4), Step("next", python(""))]
     start = time.monotonic()
     first, after = run(results, steps)
     assert time.monotonic() - start < 30
-    assert first.verdict == (PASSED if ending == "pass" else FAILED)
+    assert first.verdict == (PASSED if ending == "true" else FAILED)
     assert after.verdict == PASSED
     assert not is_running(int(file.read_text()))
 
@@ -161,6 +203,9 @@ def test_a_failure_says_what_could_be_read(results: Results, tmp_path: Path) -> 
     assert gone.detail == "exit code 1; see 01.log"
     assert empty.verdict == FAILED and "missing.xml" in empty.detail
     assert (read.verdict, read.detail) == (FAILED, "1 passed, 1 failed; see 03.log")
+    found = "echo ===== ERROR SUMMARY: 3 errors; exit 9"
+    (checked,) = run(results, [Step("checked", shell(found), reads=read_sanitizer)])
+    assert checked.detail == "exit code 9; 3 errors in 1 processes; see 00.log"
 
 
 def test_results_are_whole_after_every_step(results: Results) -> None:
@@ -188,6 +233,33 @@ def test_logs_of_an_earlier_run_are_gone(tmp_path: Path) -> None:
     assert not list(logs.iterdir())
 
 
+def test_what_an_earlier_run_has_found_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    for number in range(3):
+        results = Results(folder, tmp_path / "logs", {"commit": str(number)})
+        run(results, [Step("step", shell(f"echo {number}"))])
+    for number, place in enumerate([folder / "earlier_1", folder / "earlier_2", folder]):
+        document = json.loads((place / "results.json").read_text())
+        assert document["facts"] == {"commit": str(number)}
+        assert (place / "summary.txt").exists()
+        with tarfile.open(place / "logs.tar.gz") as archive:
+            log = archive.extractfile("logs/00.log")
+            assert log is not None and log.read() == f"{number}\n".encode()
+
+
+def test_without_nvidia_smi_torch_tells_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(facts.sys, "executable", str(fake))
+    assert facts.find_gpu() == ("", "no NVIDIA driver: nvidia-smi is not there")
+    fake.write_text("#!/bin/sh\necho NVIDIA H100\n")
+    assert facts.find_gpu() == ("NVIDIA H100", "")
+
+
 def test_what_a_program_says_of_itself_is_a_line() -> None:
     assert first_line(python("print('release 13.0, V13'); print('more')")) == "release 13.0, V13"
     assert first_line(python("print('a b c')"), r"b.*") == "b c"
@@ -211,92 +283,53 @@ def test_the_help_names_what_has_to_be_brought() -> None:
         assert name in told
 
 
+def test_no_other_package_of_that_name_comes_before(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "__init__.py").write_text("")
+    command = [sys.executable, "-m", "scripts.gpu_check", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(("code", "expected"), [("0", 0), ("1", 1)])
+def test_the_command_from_end_to_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    code: str,
+    expected: int,
+) -> None:
+    """But for the steps: the real ones take minutes."""
+    scenes: list[Scene] = []
+
+    def stub_plan(scene: Scene) -> list[Step]:
+        scenes.append(scene)
+        return [
+            Step("build", shell("echo built"), needs_gpu=False),
+            Step("tests", shell(f"exit {code}"), needs_gpu=False),
+            Step("figures", shell("exit 1")),
+        ]
+
+    monkeypatch.setattr(program, "plan", stub_plan)
+    monkeypatch.setattr(program, "find_gpu", lambda: ("", "none here"))
+    (tmp_path / "files").mkdir()
+    folder, tree = tmp_path / "results", tmp_path / "tree"
+    arguments = [str(folder), "--tree", str(tree), "--files", str(tmp_path / "files")]
+    assert program.main([*arguments, "--commit", "abc", "--minutes", "2"]) == expected
+    assert scenes[0].commit == "abc" and not scenes[0].has_gpu
+    assert (scenes[0].package / "mydist" / "optimizer.py").exists()
+    document = json.loads((folder / "results.json").read_text())
+    verdicts = {step["name"]: step["verdict"] for step in document["steps"]}
+    tests = PASSED if code == "0" else FAILED
+    assert verdicts == {"build": PASSED, "tests": tests, "figures": SKIPPED}
+    assert document["facts"]["commit"] == "abc"
+    assert document["facts"]["brought"] == "nothing"
+    assert capsys.readouterr().out.endswith((folder / "summary.txt").read_text())
+    assert program.main([*arguments, "--only", "no step has it"]) == 1
+
+
 def test_the_package_is_put_together_as_installed(tmp_path: Path) -> None:
-    copy_package(ROOT, tmp_path)
+    program.copy_package(ROOT, tmp_path)
     assert (tmp_path / "mydist" / "optimizer.py").exists()
     assert (tmp_path / "mydist" / "launcher" / "check_build.py").exists()
     assert not list(tmp_path.rglob("*.so"))
-
-
-def steps_of(folder: Path, has_gpu: bool = True, has_pytest: bool = True) -> dict[str, Step]:
-    carried = Carried(folder / "root", folder / "site")
-    scene = Scene(carried, folder / "tree", folder / "logs", has_gpu, has_pytest)
-    return {step.name: step for step in plan(scene)}
-
-
-def test_an_nccl_that_was_brought_is_the_one_that_is_used(tmp_path: Path) -> None:
-    def nccl_of_python() -> str | None:
-        return steps_of(tmp_path)["G7, NCCL that shares"].environment.get("MYDIST_NCCL_LIBRARY")
-
-    assert nccl_of_python() is None
-    library = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
-    library.parent.mkdir(parents=True)
-    library.write_text("library")
-    assert nccl_of_python() == str(library)
-
-
-def test_every_row_has_a_step_and_figures_come_first(tmp_path: Path) -> None:
-    from benchmarks.targets import GPU_TARGETS
-
-    assert {target.row for target in GPU_TARGETS} == set(BENCHMARKS)
-    steps = steps_of(tmp_path)
-    names = list(steps)
-    assert names[:4] == ["configure", "build", "install", "G1, pack and scale and cast"]
-    figures = [f"benchmark {row}" for row in BENCHMARKS]
-    figures += [f"G7, {name}" for name in SHARED_OVER_NCCL]
-    last_figure = max(names.index(name) for name in figures)
-    assert last_figure < names.index("Python API on the GPU")
-    assert last_figure < names.index("compute-sanitizer memcheck, test_gpu")
-    assert all(step.limit_s <= 90 for step in steps.values() if step.needs_gpu)
-
-
-def test_without_pytest_its_steps_are_not_run(tmp_path: Path) -> None:
-    steps = steps_of(tmp_path, has_pytest=False)
-    assert "pytest" in steps["G7, NCCL between hosts"].obstacle
-    assert "pytest" in steps["Python API on the GPU"].obstacle
-    assert not steps["benchmark G4"].obstacle
-
-
-def test_without_googletest_all_else_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "-DMYDIST_BUILD_TESTS=ON" in steps_of(tmp_path)["configure"].command
-    monkeypatch.setattr(Carried, "gtest", lambda self: None)
-    steps = steps_of(tmp_path)
-    assert "-DMYDIST_BUILD_TESTS=OFF" in steps["configure"].command
-    assert "-DMYDIST_BUILD_BENCHMARKS=ON" in steps["configure"].command
-    assert "bench_convert" in steps["build"].command
-    assert "test_gpu" not in steps["build"].command
-    for name in ("test_gpu", "test_gpu_ipc", "compute-sanitizer memcheck, test_gpu"):
-        assert "GoogleTest" in steps[name].obstacle
-
-
-def test_the_layouts_are_those_of_the_tests() -> None:
-    """One step for each, which runs the tests of that one."""
-    code = "import multiproc, gpu.test_two_ranks as tests; print(*tests.LAYOUTS, sep='\\n')"
-    layouts = subprocess.run(
-        python(code), cwd=ROOT / "tests", capture_output=True, text=True, timeout=120, check=True
-    ).stdout.splitlines()
-    assert sorted((*SHARED_OVER_NCCL, *OTHER_LAYOUTS)) == sorted(layouts)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--collect-only",
-        "tests/gpu/test_two_ranks.py",
-    ]
-    counts = []
-    for layout in layouts:
-        listed = subprocess.run(
-            [*command, f"--layout={layout}"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
-        tests = [line for line in listed.splitlines() if "::" in line]
-        assert tests and all(f"[{layout}" in line for line in tests)
-        counts.append(len(tests))
-    assert len(set(counts)) == 1

@@ -83,7 +83,7 @@ def configure(carried: Carried) -> list[str]:
 
 def test_what_was_not_brought_may_be_missing(carried: Carried) -> None:
     told = configure(carried)
-    assert not [word for word in told if re.match("-DMYDIST_WITH_(MPI|GLOO)", word)]
+    assert "-DMYDIST_WITH_MPI=AUTO" in told and "-DMYDIST_WITH_GLOO=AUTO" in told
     library = carried.root / "usr/lib/x86_64-linux-gnu/libgloo.so.0"
     library.parent.mkdir(parents=True)
     library.write_text("library")
@@ -94,8 +94,20 @@ def test_a_googletest_that_was_brought_comes_before_that_of_the_system(carried: 
     folder = carried.root / "usr/lib/x86_64-linux-gnu/cmake/GTest"
     folder.mkdir(parents=True)
     (folder / "GTestConfig.cmake").write_text("")
+    (folder / "GTestTargets.cmake").write_text("add_library(GTest::gtest_main STATIC IMPORTED)")
+    assert carried.gtest() != folder  # libgtest-dev alone.
+    (folder / "GMockTargets.cmake").write_text("add_library(GTest::gmock_main STATIC IMPORTED)")
     assert carried.gtest() == folder
     assert f"-DGTest_DIR={folder}" in configure(carried)
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_root_may_run_mpi_also_one_that_was_installed(
+    carried: Carried, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    consents = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
+    assert (consents <= set(carried.environment())) == (user == 0)
 
 
 def installed_open_mpi(root: Path) -> bool:
