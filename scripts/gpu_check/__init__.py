@@ -17,8 +17,12 @@ holds it:
             pytest, iniconfig, packaging, pluggy: the tests in Python
 
 Packages of the C and C++ libraries of the system (libc6, libgcc-s1, libstdc++6) are refused: the
-machine has its own. A file too large to be brought in one go may come in pieces, as `split -d`
-makes them (FILE.part00, FILE.part01, …).
+machine has its own. What is broken is named in the table, and costs nothing else.
+
+A file too large to be brought in one go may come in pieces, as `split -d -b 50M FILE FILE.part`
+makes them (FILE.part00, FILE.part01, …). Where each copy of a folder of pieces replaces the one
+before, gather them in another: `mkdir -p /tmp/files && cp pieces/* /tmp/files` after every copy,
+and then `--files /tmp/files`.
 
 The folder RESULTS has three files, which are renewed after every step: results.json, summary.txt
 with the table, and logs.tar.gz with the full logs and reports. Steps come in the order of what
@@ -26,7 +30,7 @@ would be missed most, so --minutes cuts off what has no figure; a second run wit
 where the first one ended, as what is built stays. Files that an earlier run has left in RESULTS go
 to earlier_1 there, the next ones to earlier_2.
 
-Exit code 0 when all was run, measured and right; a figure that misses its target is told and is no
-failure. Where there is no GPU, everything is built, and what needs one is skipped with the reason,
-which is no failure either.
+Exit code 0 when all was run, measured and right, and no file broken; a figure that misses its
+target is told and is no failure. Where there is no GPU, everything is built, and what needs one is
+skipped with the reason, which is no failure either.
 """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __doc__ as description
-from .carried import Carried, join_pieces, unpack
+from .carried import Carried, take
 from .facts import find_gpu, gather
 from .plan import ROOT, Scene, plan
 from .steps import Results, choose, format_table, is_fine, run_steps
@@ -45,17 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deadline = time.monotonic() + 60 * options.minutes
     tree = options.tree.resolve()
     carried = Carried(tree / "root", tree / "site")
-    brought = unpack(join_pieces(options.files), carried) if options.files else []
+    brought, broken = take(options.files, carried, tree / "joined") if options.files else ([], [])
     gpu, no_gpu = find_gpu()
     facts = gather(ROOT, gpu or f"none ({no_gpu})", options.commit, carried.environment())
-    facts["brought"] = ", ".join(brought) or "nothing"
+    facts["brought"] = ", ".join([*brought, *broken]) or "nothing"
     results = Results(options.results, tree / "logs", facts)
     has_pytest = facts["pytest"] != "none"
     scene = Scene(carried, tree, results.logs, bool(gpu), has_pytest, options.commit)
     copy_package(ROOT, scene.package)
     outcomes = run_steps(choose(plan(scene), options.only), no_gpu, results, deadline)
     print(format_table(facts, outcomes))
-    return 0 if outcomes and is_fine(outcomes) else 1
+    return 0 if outcomes and is_fine(outcomes) and not broken else 1
 
 
 if __name__ == "__main__":

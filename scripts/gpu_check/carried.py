@@ -81,39 +81,75 @@ def _has_gmock(folder: Path) -> bool:
     return any(path.exists() and "GTest::gmock_main" in path.read_text() for path in targets)
 
 
-def join_pieces(folder: Path) -> list[Path]:
-    """Puts files together that came in pieces; returns all files of the folder."""
-    for first in sorted(folder.glob("*.part00")):
-        whole = first.with_suffix("")
-        with whole.open("wb") as target:
-            for piece in sorted(folder.glob(f"{whole.name}.part*")):
-                target.write(piece.read_bytes())
-    return sorted(path for path in folder.iterdir() if not re.search(r"\.part\d+$", path.name))
+def take(folder: Path, carried: Carried, joined: Path) -> tuple[list[str], list[str]]:
+    """Unpacks what is in the folder, where nothing is written; pieces become files in `joined`.
 
-
-def unpack(files: Iterable[Path], carried: Carried) -> list[str]:
-    """The names of what was unpacked, or refused."""
-    names = []
-    for path in files:
-        name = path.name
-        if path.suffix == ".deb" and _OF_THE_SYSTEM.match(name):
-            name += " (refused: the system has its own)"
-        elif path.suffix == ".deb":
-            carried.root.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["dpkg-deb", "-x", str(path), str(carried.root)], check=True)
-        elif path.suffix == ".whl":
-            with zipfile.ZipFile(path) as wheel:
-                wheel.extractall(carried.site)
-        else:
-            continue
-        names.append(name)
+    Returns the names of what was unpacked or refused, and of what is broken, which costs no other.
+    """
+    names, broken = [], []
+    for name, pieces in sorted(_files_of(folder).items()):
+        try:
+            path = pieces[0] if pieces[0].name == name else _join(pieces, joined / name)
+            names += _unpack(path, carried)
+        except Exception as error:  # Whatever is wrong with it, the others may be right.
+            broken.append(f"{name} (broken: {_reason_of(error)})")
     _name_as_installed(carried.root)
-    return names
+    return names, broken
+
+
+def _files_of(folder: Path) -> dict[str, list[Path]]:
+    """Each file, or its pieces in order, by its name."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        files.setdefault(re.sub(r"\.part\d+$", "", path.name), []).append(path)
+    return files
+
+
+def _join(pieces: Iterable[Path], whole: Path) -> Path:
+    """Puts a file together.
+
+    Raises:
+        ValueError: a piece is missing.
+    """
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    last = -1
+    with whole.open("wb") as target:
+        for piece in pieces:
+            number = int(piece.name.rpartition(".part")[2])
+            if number != last + 1 and (last, number) != (89, 9000):  # So `split -d` goes on.
+                raise ValueError(f"part{last + 1:02} is missing")
+            target.write(piece.read_bytes())
+            last = number
+    return whole
+
+
+def _unpack(path: Path, carried: Carried) -> list[str]:
+    """Its name, unless it is neither a package nor a wheel. Of a broken one nothing is unpacked."""
+    if path.suffix == ".deb":
+        if _OF_THE_SYSTEM.match(path.name):
+            return [f"{path.name} (refused: the system has its own)"]
+        carried.root.mkdir(parents=True, exist_ok=True)
+        for arguments in (["-c", str(path)], ["-x", str(path), str(carried.root)]):
+            subprocess.run(["dpkg-deb", *arguments], check=True, capture_output=True, text=True)
+    elif path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            if damaged := wheel.testzip():
+                raise ValueError(f"{damaged} is damaged")
+            wheel.extractall(carried.site)
+    else:
+        return []
+    return [path.name]
+
+
+def _reason_of(error: Exception) -> str:
+    told = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    lines = told.strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def _name_as_installed(root: Path) -> None:
     """Debian names Open MPI's programs so when it is installed."""
     for program in root.glob("usr/bin/*.openmpi"):
         plain = program.with_suffix("")
-        if not plain.exists():
+        if not os.path.lexists(plain):
             plain.symlink_to(program.name)

@@ -291,12 +291,15 @@ def test_no_other_package_of_that_name_comes_before(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=True)
 
 
-@pytest.mark.parametrize(("code", "expected"), [("0", 0), ("1", 1)])
+@pytest.mark.parametrize(
+    ("code", "file", "expected"), [("0", "", 0), ("1", "", 1), ("0", "a.whl", 1)]
+)
 def test_the_command_from_end_to_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     code: str,
+    file: str,
     expected: int,
 ) -> None:
     """But for the steps: the real ones take minutes."""
@@ -313,6 +316,8 @@ def test_the_command_from_end_to_end(
     monkeypatch.setattr(program, "plan", stub_plan)
     monkeypatch.setattr(program, "find_gpu", lambda: ("", "none here"))
     (tmp_path / "files").mkdir()
+    if file:
+        (tmp_path / "files" / file).write_text("no wheel")
     folder, tree = tmp_path / "results", tmp_path / "tree"
     arguments = [str(folder), "--tree", str(tree), "--files", str(tmp_path / "files")]
     assert program.main([*arguments, "--commit", "abc", "--minutes", "2"]) == expected
@@ -323,7 +328,7 @@ def test_the_command_from_end_to_end(
     tests = PASSED if code == "0" else FAILED
     assert verdicts == {"build": PASSED, "tests": tests, "figures": SKIPPED}
     assert document["facts"]["commit"] == "abc"
-    assert document["facts"]["brought"] == "nothing"
+    assert document["facts"]["brought"].startswith(f"{file} (broken: " if file else "nothing")
     assert capsys.readouterr().out.endswith((folder / "summary.txt").read_text())
     assert program.main([*arguments, "--only", "no step has it"]) == 1
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check.carried import Carried, join_pieces, unpack
+import scripts.gpu_check
+from scripts.gpu_check.carried import Carried, take
 from scripts.gpu_check.plan import Scene, plan
 
 
@@ -20,17 +21,52 @@ def carried(tmp_path: Path) -> Carried:
     return Carried(tmp_path / "root", tmp_path / "site")
 
 
-def test_pieces_become_the_file_they_were(tmp_path: Path) -> None:
-    whole = bytes(range(256)) * 41
-    (tmp_path / "whole").write_bytes(whole)
-    subprocess.run(
-        ["split", "-b", "900", "-d", "whole", "a.whl.part"], cwd=tmp_path, check=True, timeout=60
-    )
-    (tmp_path / "whole").unlink()
-    (tmp_path / "b.deb").write_bytes(b"")
-    assert len(list(tmp_path.glob("a.whl.part*"))) > 10
-    assert join_pieces(tmp_path) == [tmp_path / "a.whl", tmp_path / "b.deb"]
-    assert (tmp_path / "a.whl").read_bytes() == whole
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder that is brought."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder
+
+
+def make_wheel(path: Path, name: str = "nvidia/nccl/lib/libnccl.so.2", size: int = 0) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, os.urandom(size) or b"library")
+
+
+def split(path: Path, piece: int) -> list[Path]:
+    command = ["split", "-b", str(piece), "-d", path.name, f"{path.name}.part"]
+    subprocess.run(command, cwd=path.parent, check=True, timeout=60)
+    path.unlink()
+    return sorted(path.parent.glob(f"{path.name}.part*"))
+
+
+@pytest.mark.parametrize("piece", [900, 90])
+def test_pieces_become_the_file_they_were(
+    tmp_path: Path, files: Path, carried: Carried, piece: int
+) -> None:
+    """More than 90 of them, too."""
+    whole = files / "a.whl"
+    make_wheel(whole, size=9000)
+    content = whole.read_bytes()
+    assert len(split(whole, piece)) > 10
+    before = sorted(files.iterdir())
+    assert take(files, carried, tmp_path / "joined") == (["a.whl"], [])
+    assert (tmp_path / "joined/a.whl").read_bytes() == content
+    assert sorted(files.iterdir()) == before  # It may be read-only.
+    assert carried.nccl()
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_piece_that_is_missing_is_named(
+    tmp_path: Path, files: Path, carried: Carried, lost: int
+) -> None:
+    whole = files / "a.whl"
+    make_wheel(whole, size=9000)
+    split(whole, 900)[lost].unlink()
+    make_wheel(files / "b.whl", "b.py")
+    expected = f"a.whl (broken: part{lost:02} is missing)"
+    assert take(files, carried, tmp_path / "joined") == (["b.whl"], [expected])
 
 
 def make_package(folder: Path, name: str) -> Path:
@@ -47,22 +83,42 @@ def make_package(folder: Path, name: str) -> Path:
     return package
 
 
-def test_wheels_and_packages_are_unpacked(tmp_path: Path, carried: Carried) -> None:
-    wheel = tmp_path / "one-1.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("nvidia/nccl/lib/libnccl.so.2", "library")
-    one = make_package(tmp_path, "one")
-    libc = make_package(tmp_path, "libc6")
-    other = tmp_path / "notes.txt"
-    other.write_text("no package")
+def test_wheels_and_packages_are_unpacked(tmp_path: Path, files: Path, carried: Carried) -> None:
+    make_wheel(files / "one-1.whl")
+    make_package(files, "one")
+    make_package(files, "libc6")
+    (files / "notes.txt").write_text("no package")
     assert carried.nccl() is None
-    assert unpack([one, libc, wheel, other], carried) == [
-        "one_1_all.deb",
-        "libc6_1_all.deb (refused: the system has its own)",
-        "one-1.whl",
-    ]
+    names = ["libc6_1_all.deb (refused: the system has its own)", "one-1.whl", "one_1_all.deb"]
+    assert take(files, carried, tmp_path / "joined") == (names, [])
     assert [path.name for path in (carried.root / "usr/include").iterdir()] == ["one.h"]
     assert carried.nccl() == carried.site / "nvidia/nccl/lib/libnccl.so.2"
+
+
+def test_a_broken_file_costs_no_other_and_leaves_nothing(
+    tmp_path: Path, files: Path, carried: Carried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(files / "damaged.whl", size=5000)
+    content = bytearray((files / "damaged.whl").read_bytes())
+    content[1000] ^= 1
+    (files / "damaged.whl").write_bytes(content)
+    make_wheel(files / "truncated.whl", size=5000)
+    (files / "truncated.whl").write_bytes((files / "truncated.whl").read_bytes()[:3000])
+    package = make_package(files, "short")
+    package.write_bytes(package.read_bytes()[:-40])
+    make_wheel(files / "whole.whl", "whole.py")
+    make_package(files, "whole")
+    names, broken = take(files, carried, tmp_path / "joined")
+    assert names == ["whole.whl", "whole_1_all.deb"]
+    told = [name.partition(" (broken: ")[0] for name in broken]
+    assert told == ["damaged.whl", "short_1_all.deb", "truncated.whl"]
+    assert not [name for name in broken if name.endswith((": )", "None)"))]
+    assert carried.nccl() is None
+    assert [path.name for path in (carried.root / "usr/include").iterdir()] == ["whole.h"]
+    monkeypatch.setenv("PATH", "")
+    names, broken = take(files, carried, tmp_path / "joined")
+    assert names == ["whole.whl"]
+    assert "dpkg-deb" in broken[-1]
 
 
 def test_only_folders_of_libraries_are_searched_for_them(carried: Carried) -> None:
@@ -112,7 +168,9 @@ def test_root_may_run_mpi_also_one_that_was_installed(
 
 def installed_open_mpi(root: Path) -> bool:
     """Copies the files of Debian's packages to a folder, as they are in the packages."""
-    for package in ("openmpi-bin", "openmpi-common", "libopenmpi-dev", "libopenmpi3"):
+    listed = re.search(r"openmpi-bin, [^:]*", scripts.gpu_check.__doc__ or "")
+    assert listed is not None
+    for package in re.findall(r"[\w.-]+", listed[0]):
         listed = subprocess.run(
             ["dpkg", "-L", package], capture_output=True, text=True, check=False, timeout=60
         )
@@ -145,7 +203,8 @@ def test_an_open_mpi_that_was_brought_is_the_one_that_is_built_with_and_runs(
     if not installed_open_mpi(root):
         pytest.skip("Open MPI's packages are not installed")
     assert not carried.has_mpi()
-    unpack([], carried)
+    (tmp_path / "nothing").mkdir()
+    take(tmp_path / "nothing", carried, tmp_path / "joined")
     assert carried.has_mpi()
     environment = {**os.environ, **carried.environment()}
     (tmp_path / "CMakeLists.txt").write_text(FIND_MPI)
