@@ -6,11 +6,14 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 
+#include "base/log.h"
+#include "base/mutex.h"
 #include "runtime/process.h"
 #include "torch/error_translation.h"
 
@@ -58,6 +61,56 @@ Result<c10::Stream> StreamForWork(const Guard& guard, Device& gpu, const at::Dev
   const c10::Stream current = guard.getStream(device);
   MYDIST_ASSIGN_OR_RETURN(const bool is_captured, gpu.IsCapturing(HandleOf(guard, current)));
   return is_captured ? guard.getDefaultStream(device) : current;
+}
+
+// One that is nobody's; where this torch has none the default one.
+c10::Stream StreamOfPool(const Guard& guard, const at::Device& device) {
+  try {
+    return guard.getStreamFromGlobalPool(device, false);
+  } catch (const c10::Error& error) {
+    MYDIST_LOG(kDebug) << "results on " << device.str() << " are allocated on the default stream: "
+                       << error.what_without_backtrace();
+    return guard.getDefaultStream(device);
+  }
+}
+
+// Streams of torch, one for each GPU, to allocate on and not to compute on: what is recorded there
+// is over at once, however much the host has put on other streams. The same for as long as the
+// process lives, as torch keeps the memory for the stream that it was allocated on.
+class AllocatingStreams {
+ public:
+  static AllocatingStreams& Instance() {
+    static auto* const instance = new AllocatingStreams;
+    return *instance;
+  }
+
+  c10::Stream On(const Guard& guard, const at::Device& device) MYDIST_EXCLUDES(mutex_) {
+    if (const std::optional<c10::Stream> known = Find(device.index())) return *known;
+    // Without the lock: torch may tell a tool in Python of it.
+    const c10::Stream fresh = StreamOfPool(guard, device);
+    MutexLock lock(mutex_);
+    return streams_.emplace(device.index(), fresh).first->second;
+  }
+
+ private:
+  AllocatingStreams() = default;
+
+  std::optional<c10::Stream> Find(c10::DeviceIndex index) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const auto found = streams_.find(index);
+    return found == streams_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  Mutex mutex_;
+  std::map<c10::DeviceIndex, c10::Stream> streams_ MYDIST_GUARDED_BY(mutex_);
+};
+
+// The pool goes round, so a user may come to have that stream, too, and capture it; the default one
+// is never captured.
+Result<c10::Stream> StreamForMemory(const Guard& guard, Device& gpu, const at::Device& device) {
+  const c10::Stream stream = AllocatingStreams::Instance().On(guard, device);
+  MYDIST_ASSIGN_OR_RETURN(const bool is_captured, gpu.IsCapturing(HandleOf(guard, stream)));
+  return is_captured ? guard.getDefaultStream(device) : stream;
 }
 
 }  // namespace
@@ -188,8 +241,10 @@ at::Tensor EmptyOn(const at::Device& device, at::IntArrayRef sizes, at::ScalarTy
                                               std::nullopt));
 }
 
-// From the memory of the default stream, whoever drives: it is never captured, and where most
-// programs compute. FollowResults tells torch of the streams that come to use it.
+// Not from the memory of a stream that computes, which is usable only when that has come so far:
+// the engine's stream would stand behind all that the host has put there since the call. What the
+// allocator hands out may still be in order on its stream, so `allocated` is waited for all the
+// same. FollowResults tells torch of the streams that come to use it.
 Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
                                   at::ScalarType dtype, const OrderPointer& order) {
   try {
@@ -199,7 +254,8 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
     // A thread of ours has no device, and must not be in the way of somebody's capture.
     MYDIST_RETURN_IF_ERROR(order->device->CallWithCurrent([&] {
       const Guard guard(device.type());
-      const c10::Stream stream = guard.getDefaultStream(device);
+      MYDIST_ASSIGN_OR_RETURN(const c10::Stream stream,
+                              StreamForMemory(guard, *order->device, device));
       const c10::StreamGuard on_stream(stream);
       tensor = EmptyOn(device, shape.dims(), dtype);
       MYDIST_ASSIGN_OR_RETURN(order->allocated, order->device->Record(HandleOf(guard, stream)));

@@ -61,6 +61,10 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
     return StreamOf(device, current_streams.at(static_cast<size_t>(device.index())));
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return StreamOf(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high) const override {
+    if (device == FakeCuda::Pooled().device()) return FakeCuda::Pooled();
+    return DeviceGuardImplInterface::getStreamFromGlobalPool(device, is_high);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     auto& current = current_streams.at(static_cast<size_t>(stream.device_index()));
     return StreamOf(stream.device(), std::exchange(current, stream.id()));
@@ -150,6 +154,7 @@ void FakeCuda::Begin(Pace pace) {
   gpus_ = parts.devices;
   plugin_ = std::make_unique<FakePlugin>(std::move(parts));
   streams_ = {{nullptr, nullptr}};
+  pooled_ = Need(gpu(0).CreateStream());
   current_streams.fill(0);
   current_gpu = 0;
 }
@@ -161,6 +166,7 @@ std::string FakeCuda::End() {
       if (stream.native != nullptr && stream.gpu != gpu.get()) continue;
       static_cast<void>(BlockOn(*gpu, {stream.native}));  // What fails has been noted.
     }
+    if (gpu == gpus_.front()) static_cast<void>(BlockOn(*gpu, pooled_));
     violation = violation.empty() ? gpu->TakeViolation() : violation;
   }
   kept_.clear();
@@ -175,6 +181,7 @@ c10::Stream FakeCuda::NewStream(int gpu_index) {
 }
 
 StreamHandle FakeCuda::NativeOf(const c10::Stream& stream) const {
+  if (stream.id() == kPooled) return pooled_;
   return {streams_.at(static_cast<size_t>(stream.id())).native};
 }
 

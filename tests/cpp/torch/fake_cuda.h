@@ -36,6 +36,8 @@ class FakeCuda {
     return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
   }
   c10::Stream NewStream(int gpu);
+  // The only one in torch's pool, the same in all tests; the second GPU has no pool.
+  static c10::Stream Pooled() { return c10::Stream(c10::Stream::UNSAFE, DeviceAt(0), kPooled); }
   StreamHandle NativeOf(const c10::Stream& stream) const;
   StreamHandle Current(int gpu) const;
 
@@ -51,6 +53,7 @@ class FakeCuda {
   void Zero(const at::Tensor& target);
 
  private:
+  static constexpr c10::StreamId kPooled = -1;
   struct Block;
   struct Stream {
     FakeDevice* gpu;
@@ -63,7 +66,8 @@ class FakeCuda {
 
   std::vector<std::shared_ptr<FakeDevice>> gpus_;
   std::unique_ptr<FakePlugin> plugin_;
-  std::vector<Stream> streams_;                 // By id; 0: the default one of each GPU.
+  std::vector<Stream> streams_;  // By id; 0: the default one of each GPU.
+  StreamHandle pooled_;
   std::vector<std::shared_ptr<uint8_t>> kept_;  // What streams may still use, until End.
 };
 

@@ -99,6 +99,39 @@ TEST_P(GpuCollectives, ResultsWhoseShapeComesLateAreFreedInOrder) {
   }
 }
 
+// By the time the engine comes to a call the host has put much more on the default stream.
+TEST_P(GpuCollectives, ResultsWhoseShapeComesLateAreNotBehindTheDefaultStream) {
+  const OnStream on(cuda_.NewStream(0));
+  const Tensors inputs = {cuda_.Make(kValues)};
+  const HeldStream held(cuda_.gpu(0), StreamHandle{});
+  const std::pair<const char*, std::function<py::object()>> calls[] = {
+      {"allgather", [&] { return Call("allgather", inputs, Names{"x"}, "", 0); }},
+      {"alltoall", [&] { return Call("alltoall", inputs[0], py::none(), "x", 0); }},
+      {"reducescatter",
+       [&] { return Call("reducescatter", inputs, Names{"x"}, "", 1, 1.0, 1.0, 0); }}};
+  for (const auto& [op, call] : calls) {
+    SCOPED_TRACE(op);
+    EXPECT_EQ(cuda_.Read(call().cast<Tensors>().at(0)), kValues);
+    ASSERT_FALSE(held.has_given_up());
+  }
+}
+
+// The pool has 32 streams, then it begins anew: somebody else has ours as well, and captures it.
+TEST_P(GpuCollectives, ResultsWhoseShapeComesLateAreNotAllocatedInAGraph) {
+  const at::Tensor input = cuda_.Make(kValues);
+  cuda_.gpu(0).BeginCapture(cuda_.NativeOf(FakeCuda::Pooled()));
+  const at::Tensor output =
+      Call("allgather", Tensors{input}, Names{"x"}, "", 0).cast<Tensors>().at(0);
+  cuda_.gpu(0).EndCapture();
+  EXPECT_EQ(cuda_.Read(output), kValues);
+}
+
+TEST_P(GpuCollectives, ResultsWhoseShapeComesLateNeedNoPoolOfStreams) {
+  const at::Tensor input = cuda_.Make(kValues, 1);
+  EXPECT_EQ(cuda_.Read(Call("allgather", Tensors{input}, Names{"x"}, "", 0).cast<Tensors>().at(0)),
+            kValues);
+}
+
 TEST_P(GpuCollectives, OfOneRankMayUseSeveralGpus) {
   const Tensors tensors = {cuda_.Make(kValues, 0), cuda_.Make(kValues, 1)};
   const Tensors outputs = Wait(EnqueueTripled(tensors, py::none(), {"a", "b"}));

@@ -6,10 +6,15 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "device/device_bench.h"
 #include "runtime/process.h"
 #include "torch/embedded_python.h"
@@ -24,6 +29,35 @@ class OnStream {
 
  private:
   const c10::StreamGuard guard_;
+};
+
+// A stream on which nothing more is done while it lives, as if it had much to compute. It gives up
+// when something waits for it that should not, so that the test fails instead of standing still.
+class HeldStream {
+ public:
+  HeldStream(FakeDevice& gpu, StreamHandle stream) {
+    const Status put = gpu.Enqueue(stream, {.name = "a long computation", .work = [state = state_] {
+                                              const TimePoint end = Now() + kPatience;
+                                              while (!state->is_let_go && Now() < end) {
+                                                std::this_thread::yield();
+                                              }
+                                              state->has_given_up = !state->is_let_go;
+                                            }});
+    EXPECT_TRUE(put.ok()) << put.ToString();
+  }
+  ~HeldStream() { state_->is_let_go = true; }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+  bool has_given_up() const { return state_->has_given_up; }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{10};
+  struct State {
+    std::atomic<bool> is_let_go = false;
+    std::atomic<bool> has_given_up = false;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 class GpuTest : public ::testing::TestWithParam<FakeDeviceOptions> {
