@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 
 #include "torch/bindings.h"
+#include "torch/cached_memory.h"
 
 PYBIND11_MODULE(_C, module) {
   // The tensor conversions below need torch's own types to be registered.
@@ -11,4 +12,5 @@ PYBIND11_MODULE(_C, module) {
   mydist::BindRooted(module);
   mydist::BindProcessSets(module);
   mydist::BindGradientReducer(module);
+  mydist::OfferCachedMemory();
 }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "ops/cuda/rank_fold.h"
+#include "ops/device/memory_shortage.h"
 
 namespace mydist::cuda {
 namespace {
@@ -40,7 +41,12 @@ nccl::SpareMemory::Source DeviceMemory(const CudaContext& context) {
   const auto give_back = [&context](uint8_t* data) {
     (void)CallOn(context, "cudaFree", [&] { return cudaFree(data); });
   };
-  return {get, give_back};
+  // Others free theirs in here, which must not end a capture either.
+  const auto ask_others = [&context] {
+    const CudaScope scope(context);
+    if (scope.status().ok()) AskForMemory(context.index());
+  };
+  return {get, give_back, ask_others};
 }
 
 nccl::SpareMemory::Source PinnedMemory(const CudaContext& context) {

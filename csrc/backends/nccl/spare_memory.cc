@@ -27,6 +27,10 @@ Result<SpareMemory::Block> SpareMemory::Find(int64_t bytes) {
     GiveBackSpares();
     fresh = source_.get(bytes);
   }
+  if (!fresh.ok() && source_.ask_others) {
+    source_.ask_others();
+    fresh = source_.get(bytes);
+  }
   if (!fresh.ok()) return fresh.status();
   return Block{*fresh, bytes};
 }

@@ -17,10 +17,12 @@ namespace mydist::nccl {
 class SpareMemory {
  public:
   // How a block of so many bytes is had, and given back. Get fails with any status; the spare
-  // blocks are then given back and it is asked once more.
+  // blocks are then given back and it is asked once more. Should that fail, too, others are asked
+  // for what they can do without, and then for the last time.
   struct Source {
     std::function<Result<uint8_t*>(int64_t bytes)> get;
     std::function<void(uint8_t*)> give_back;
+    std::function<void()> ask_others{};  // May be null. Without a lock.
   };
   explicit SpareMemory(Source source) : source_(std::move(source)) {}
   ~SpareMemory() { GiveBackSpares(); }

@@ -8,10 +8,12 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/nccl/cuda_device.h"
 #include "host_cuda/host_cuda.h"
+#include "ops/device/memory_shortage.h"
 
 namespace mydist::cuda {
 namespace {
@@ -186,6 +188,82 @@ TEST(CudaFaults, SpareMemoryIsGivenBackBeforeThereIsNone) {
     EXPECT_TRUE(memory.ok()) << memory.status().ToString();
   }
   EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+}
+
+// As torch's allocator has it: most of a GPU in blocks that nobody uses.
+class Hoard {
+ public:
+  Hoard(CudaDevice* device, size_t bytes) : device_(device) {
+    const Status status = device->CallWithCurrent([&] {
+      EXPECT_EQ(cudaMalloc(&memory_, bytes), cudaSuccess);
+      return Status::Ok();
+    });
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    current_ = this;
+    OnMemoryShortage([](int gpu) noexcept { current_->GiveBack(gpu); });
+  }
+  ~Hoard() {
+    OnMemoryShortage(nullptr);
+    EXPECT_TRUE(device_
+                    ->CallWithCurrent([&] {
+                      EXPECT_EQ(cudaFree(memory_), cudaSuccess);
+                      return Status::Ok();
+                    })
+                    .ok());
+  }
+  Hoard(const Hoard&) = delete;
+  Hoard& operator=(const Hoard&) = delete;
+
+  int times_asked() const { return times_asked_; }
+
+ private:
+  void GiveBack(int gpu) {
+    ++times_asked_;
+    int current_gpu = -1;
+    EXPECT_EQ(cudaGetDevice(&current_gpu), cudaSuccess);
+    EXPECT_EQ(current_gpu, device_->index());
+    EXPECT_EQ(gpu, device_->index());
+    EXPECT_EQ(cudaFree(std::exchange(memory_, nullptr)), cudaSuccess);
+  }
+
+  static inline Hoard* current_ = nullptr;
+  CudaDevice* const device_;
+  void* memory_ = nullptr;
+  int times_asked_ = 0;
+};
+
+constexpr int64_t kHalf = static_cast<int64_t>(host_cuda::kGpuBytes) / 2;
+
+// From a thread that has no GPU, while another one captures a stream and allows nothing unsafe.
+TEST(CudaFaults, OthersGiveBackMemoryBeforeThereIsNone) {
+  const auto device = Open(2);
+  Hoard hoard(device.get(), host_cuda::kGpuBytes - (1 << 20));
+  cudaStream_t theirs = nullptr;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&theirs, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(theirs, cudaStreamCaptureModeGlobal), cudaSuccess);
+  std::thread([&] {
+    const auto memory = device->Allocate(kHalf);
+    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+    EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+    EXPECT_EQ(hoard.times_asked(), 1);
+    // Nobody has any more.
+    EXPECT_THAT(device->Allocate(2 * kHalf).status().message(), HasSubstr("bytes are wanted"));
+    EXPECT_EQ(hoard.times_asked(), 2);
+    EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
+  }).join();
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(theirs, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
+}
+
+// A GPU's memory does not help where the host's is short.
+TEST(CudaFaults, PinnedMemoryIsNotAskedOfOthers) {
+  const auto device = Open(2);
+  const Hoard hoard(device.get(), 1 << 20);
+  EXPECT_FALSE(device->AllocatePinned(4 * kHalf).ok());
+  EXPECT_EQ(hoard.times_asked(), 0);
 }
 
 TEST(CudaFaults, AGpuThatIsLostSaysSoAndCanBeLetGo) {

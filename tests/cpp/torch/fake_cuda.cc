@@ -1,6 +1,7 @@
 #include "torch/fake_cuda.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -78,9 +79,21 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-struct FakeAllocator final : c10::Allocator {
+struct FakeAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override { return FakeCuda::Instance().Allocate(bytes); }
   void copy_data(void*, const void*, size_t) const override { FAIL() << "not for the host"; }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {
+    if (const auto& empty = FakeCuda::Instance().on_empty_cache) empty();
+  }
+  void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
+    FakeCuda::Instance().RecordOn(memory, stream);
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex /*gpu*/) override {
+    return {};
+  }
+  void resetAccumulatedStats(c10::DeviceIndex /*gpu*/) override {}
+  void resetPeakStats(c10::DeviceIndex /*gpu*/) override {}
 };
 
 at::Tensor& Copy(at::Tensor& self, const at::Tensor& source, bool /*non_blocking*/) {

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ class FakeCuda {
   at::Tensor Make(const std::vector<float>& values, int gpu = 0);
   // As the current stream sees it; waits.
   std::vector<float> Read(const at::Tensor& tensor);
+
+  // What torch does to give its cache back; null: nothing, as there is none.
+  std::function<void()> on_empty_cache;
 
   // For what torch calls.
   at::DataPtr Allocate(size_t bytes);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -97,6 +98,37 @@ TEST(SpareMemory, SparesGoBackWhenMemoryIsShort) {
   ASSERT_TRUE(all.ok()) << all.status().ToString();
   const auto more = memory.Take(1);
   EXPECT_EQ(more.status().message(), "the heap is full");
+}
+
+// Each of them may be enough; who gives back what he needs himself comes last.
+TEST(SpareMemory, OthersAreAskedWhenNothingElseHelps) {
+  using Log = std::vector<std::string>;
+  Log log;
+  uint8_t room = 0;
+  int gets_to_fail = 0;
+  SpareMemory memory({[&](int64_t) -> Result<uint8_t*> {
+                        log.emplace_back("get");
+                        if (gets_to_fail-- > 0) return Status::Internal("none left");
+                        return &room;
+                      },
+                      [&](uint8_t*) { log.emplace_back("give back"); },
+                      [&] { log.emplace_back("ask others"); }});
+  const Log expected[] = {
+      {"get"}, {"get", "give back", "get"}, {"get", "give back", "get", "ask others", "get"}};
+  for (int failures = 0; failures < 3; ++failures) {
+    gets_to_fail = 0;
+    { const auto spare = memory.Take(100).value(); }
+    log.clear();
+    gets_to_fail = failures;
+    // Too large for the spare one.
+    EXPECT_TRUE(memory.Take(int64_t{100000} << (8 * failures)).ok());
+    EXPECT_EQ(log, expected[failures]);
+    memory.GiveBackSpares();
+  }
+  log.clear();
+  gets_to_fail = 3;
+  EXPECT_EQ(memory.Take(100).status().message(), "none left");
+  EXPECT_EQ(log, (Log{"get", "get", "ask others", "get"}));
 }
 
 TEST(SpareMemory, ThreadsShareIt) {
