@@ -14,7 +14,7 @@
 
 namespace mydist {
 
-// The same element type on both sides; nothing for what does not travel (uint16, float8, …).
+// The same element type on both sides; nothing for what does not travel (uint16, …).
 std::optional<DataType> ToDataType(at::ScalarType dtype);
 at::ScalarType ToScalarType(DataType dtype);
 // As users write it, e.g. "float8_e4m3fn".
