@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/check.h"
 #include "ops/cuda/convert_split.h"
 
 namespace mydist::cuda {
@@ -21,9 +22,25 @@ struct alignas(kBytes) Words {
   uint32_t word[kBytes / 4];
 };
 
+// An access of a GPU is aligned to its size, or the launch fails. The host would not mind, but
+// tests are to find that out there. A call of its own: else GCC warns of what loops leave
+// uninitialised.
+[[gnu::noinline]] inline void CheckOnHost(const uint8_t* address, size_t alignment) {
+  MYDIST_CHECK(reinterpret_cast<uintptr_t>(address) % alignment == 0);
+}
+
+template <typename T>
+MYDIST_ALWAYS_INLINE void CheckAligned([[maybe_unused]] const uint8_t* address) {
+  static_assert(alignof(T) == sizeof(T), "it would be more than one access");
+#if !defined(__CUDA_ARCH__)
+  CheckOnHost(address, alignof(T));
+#endif
+}
+
 // `address` is aligned to T, and on a GPU in device memory.
 template <typename T>
 MYDIST_ALWAYS_INLINE T Load(const uint8_t* address) {
+  CheckAligned<T>(address);
 #if defined(__CUDA_ARCH__)
   __builtin_assume(__isGlobal(address));
   return *reinterpret_cast<const T*>(address);
@@ -36,6 +53,7 @@ MYDIST_ALWAYS_INLINE T Load(const uint8_t* address) {
 
 template <typename T>
 MYDIST_ALWAYS_INLINE void Store(uint8_t* address, const T& value) {
+  CheckAligned<T>(address);
 #if defined(__CUDA_ARCH__)
   __builtin_assume(__isGlobal(address));
   *reinterpret_cast<T*>(address) = value;

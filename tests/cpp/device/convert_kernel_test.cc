@@ -120,5 +120,15 @@ TEST(ConvertKernel, RefusesAnAddressBetweenElements) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
 }
 
+// So that no other test here passes over one.
+TEST(ConvertKernel, AnAccessThatAGpuRefusesEndsTheTest) {
+  using Unit = cuda::Words<16>;
+  alignas(16) uint8_t memory[32] = {};
+  cuda::Store(memory + 16, cuda::Load<Unit>(memory));
+  EXPECT_DEATH(static_cast<void>(cuda::Load<Unit>(memory + 8)), "internal error at .*alignment");
+  EXPECT_DEATH(cuda::Store(memory + 8, Unit{}), "internal error at .*alignment");
+  EXPECT_DEATH(static_cast<void>(cuda::Load<float>(memory + 2)), "internal error at .*alignment");
+}
+
 }  // namespace
 }  // namespace mydist
