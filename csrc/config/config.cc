@@ -246,7 +246,8 @@ Result<Config> Config::From(const Lookup& lookup) {
   const std::optional<std::string> rendezvous = lookup("MYDIST_RENDEZVOUS");
   config.meeting_host =
       rendezvous ? HostPart(*rendezvous) : lookup("MASTER_ADDR").value_or(std::string());
-  config.nccl_shares_gpus = lookup("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
+  config.nccl_shares_gpus =
+      lookup("NCCL_MULTI_RANK_GPU_ENABLE") == "1" && lookup("NCCL_NVLS_ENABLE") == "0";
   config.nccl_blocks = lookup("NCCL_COMM_BLOCKING") == "1";
   config.nccl_host_id = lookup("NCCL_HOSTID").value_or(std::string());
   return config;

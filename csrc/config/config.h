@@ -79,9 +79,9 @@ struct MYDIST_EXPORT Config {
   // Where the ranks meet, without the port: the host in MYDIST_RENDEZVOUS, else MASTER_ADDR; set by
   // launchers, no knob. Empty = unknown. Backends take the network that leads there.
   std::string meeting_host;
-  // NCCL's own variables, no knobs: NCCL_MULTI_RANK_GPU_ENABLE is 1, so ranks may share a GPU from
-  // NCCL 2.30.3 on; NCCL_COMM_BLOCKING is 1, so its calls wait for other ranks whatever we ask for;
-  // and NCCL_HOSTID, what NCCL takes for the host; empty = its own idea.
+  // NCCL's own variables, no knobs: NCCL_MULTI_RANK_GPU_ENABLE is 1 and NCCL_NVLS_ENABLE is 0, so
+  // ranks may share a GPU from NCCL 2.30.3 on; NCCL_COMM_BLOCKING is 1, so its calls wait for other
+  // ranks whatever we ask for; and NCCL_HOSTID, what NCCL takes for the host; empty = its own idea.
   bool nccl_shares_gpus = false;
   bool nccl_blocks = false;
   std::string nccl_host_id;

@@ -49,7 +49,7 @@ std::string WhyShared(Records records, Ranks ranks) {
     if (is_first || may) continue;
     return Rank(ranks, other) + " and " + Rank(ranks, i) + " share GPU " + TextOf(records[i].gpu) +
            " of one host, and NCCL wants one for each (but " + NcclVersionText(kFirstToShareGpus) +
-           " and newer with NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks)";
+           " and newer with NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 on all ranks)";
   }
   return "";
 }

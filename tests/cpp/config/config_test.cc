@@ -327,8 +327,14 @@ TEST(ConfigTest, TheMeetingHostComesFromTheLauncher) {
 
 TEST(ConfigTest, SomeOfNcclsOwnVariablesAreRead) {
   EXPECT_FALSE(ConfigOf({})->nccl_shares_gpus);
-  EXPECT_TRUE(With("NCCL_MULTI_RANK_GPU_ENABLE", "1").nccl_shares_gpus);
-  EXPECT_FALSE(With("NCCL_MULTI_RANK_GPU_ENABLE", "0").nccl_shares_gpus);
+  const auto shares = [](const Variables& variables) {
+    return ConfigOf(variables)->nccl_shares_gpus;
+  };
+  EXPECT_TRUE(shares({{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"}}));
+  EXPECT_FALSE(shares({{"NCCL_MULTI_RANK_GPU_ENABLE", "0"}, {"NCCL_NVLS_ENABLE", "0"}}));
+  EXPECT_FALSE(shares({{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_NVLS_ENABLE", "1"}}));
+  EXPECT_FALSE(With("NCCL_MULTI_RANK_GPU_ENABLE", "1").nccl_shares_gpus);
+  EXPECT_FALSE(With("NCCL_NVLS_ENABLE", "0").nccl_shares_gpus);
   EXPECT_FALSE(ConfigOf({})->nccl_blocks);
   EXPECT_TRUE(With("NCCL_COMM_BLOCKING", "1").nccl_blocks);
   EXPECT_FALSE(With("NCCL_COMM_BLOCKING", "0").nccl_blocks);

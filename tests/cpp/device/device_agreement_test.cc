@@ -56,7 +56,8 @@ TEST(DeviceAgreement, RanksThatShareAGpuAreNamed) {
   const NcclChoice choice = Choose({Rank(1), Rank(2), Rank(1)});
   EXPECT_EQ(choice.version, 0);
   EXPECT_THAT(choice.why, AllOf(HasSubstr("rank 3 and rank 5"), HasSubstr("0000:01:00.0"),
-                                HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE")));
+                                HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 "
+                                          "on all ranks")));
 }
 
 TEST(DeviceAgreement, TheSameBusOfAnotherHostIsAnotherGpu) {

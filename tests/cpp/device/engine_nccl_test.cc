@@ -229,7 +229,8 @@ TEST(EngineNcclChoice, AndTwoThatShareAGpu) {
   GpuJobOptions options = WithNccl();
   options.identity = [](int) { return std::string("0000:01:00.0"); };
   GpuJob job(2, options);
-  ExpectStaged(job, HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"));
+  ExpectStaged(job, AllOf(HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"),
+                          HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0")));
 }
 
 TEST(EngineNcclChoice, AndOneWhoseCallsWaitForOthers) {
