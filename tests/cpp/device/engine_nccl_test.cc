@@ -212,6 +212,26 @@ TEST_P(EngineNccl, GathersAndBroadcastsToo) {
   EXPECT_EQ(CallsOf(job, Kind::kBroadcast), GetParam());
 }
 
+// As bytes: older NCCLs have no such types.
+TEST_P(EngineNccl, MovesFloat8) {
+  constexpr int64_t kCount = 3000;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (const DataType dtype : {DataType::kFloat8E4m3, DataType::kFloat8E5m2}) {
+      const GpuCaller::Tensor tensor = caller.Make(Numbers(kCount, rank.rank()));
+      Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
+      broadcast.request.dtype = dtype;
+      broadcast.request.shape = Shape({kCount * int64_t{sizeof(float)}});
+      broadcast.request.root_rank = 1;
+      const Status status = rank.Run(std::move(broadcast));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(caller.Read(tensor), Numbers(kCount, 1));
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kBroadcast), 2 * GetParam());
+  EXPECT_EQ(job.nccl().calls().size(), static_cast<size_t>(2 * GetParam()));
+}
+
 TEST(EngineNcclChoice, ARankThatHasNoneKeepsAllFromIt) {
   GpuJob job(3, {.nccl_version = [](int rank) -> Result<int> {
                if (rank == 1) return Status::Internal("no libnccl.so.2");

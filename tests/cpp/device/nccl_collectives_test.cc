@@ -288,6 +288,30 @@ TEST(NcclSupport, IsForTheDeviceAndWhatNcclReduces) {
   });
 }
 
+// Which NCCL moves as bytes.
+TEST(NcclSupport, OfFloat8IsMovingIt) {
+  NcclRanks ranks(2);
+  ranks.Run([](const NcclRank& rank) {
+    ExpectFine(rank.collectives.Broadcast(nullptr, 0, 0));  // For transfers between two ranks.
+    for (const DataType dtype : {DataType::kFloat8E4m3, DataType::kFloat8E5m2}) {
+      SCOPED_TRACE(DataTypeName(dtype));
+      BatchTraits traits{.dtype = dtype, .device = rank.device.index(), .bytes = 100};
+      for (const OpKind op : {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall,
+                              OpKind::kGather, OpKind::kScatter, OpKind::kSendReceive}) {
+        traits.op = op;
+        EXPECT_TRUE(rank.collectives.Supports(traits)) << OpKindName(op);
+      }
+      for (const OpKind op : {OpKind::kAllreduce, OpKind::kReducescatter, OpKind::kReduce}) {
+        traits.op = op;
+        for (const ReduceOp reduce_op : testing::kAllReduceOps) {
+          traits.reduce_op = reduce_op;
+          EXPECT_FALSE(rank.collectives.Supports(traits)) << OpKindName(op);
+        }
+      }
+    }
+  });
+}
+
 // It takes all ranks to make a communicator, but only two to send and receive.
 TEST(NcclSupport, OfTransfersBeginsWithTheFirstCollective) {
   NcclRanks ranks(3);
