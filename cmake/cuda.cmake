@@ -56,6 +56,13 @@ if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit QUIET)
   find_path(MYDIST_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     DOC "Folder of CUDA's headers, for tests that need no GPU")
+  # The last place is where scripts/setup.sh puts it.
+  set(_nccl_folders ${_site_packages})
+  list(TRANSFORM _nccl_folders APPEND /nccl/include)
+  find_path(MYDIST_NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_HOME ${_nccl_folders}
+    PATHS ${CUDAToolkit_INCLUDE_DIRS} "${PROJECT_SOURCE_DIR}/build/nccl_header"
+    PATH_SUFFIXES include
+    DOC "Folder of nccl.h, for the test of our declarations")
 endif()
 
 # Overridable; GPUs newer than the last are served by its PTX.
@@ -99,9 +106,4 @@ if(MYDIST_CUDA_BUILT)
   if(MYDIST_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${MYDIST_CCACHE}")
   endif()
-  set(_nccl_folders ${_site_packages})
-  list(TRANSFORM _nccl_folders APPEND /nccl/include)
-  find_path(MYDIST_NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_HOME ${_nccl_folders}
-    PATHS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include
-    DOC "Folder of nccl.h, for the test of our declarations")
 endif()

@@ -15,7 +15,7 @@ describe_build() {
   "$PYTHON" -c 'import sys, importlib.metadata as m; print(sys.version, m.version("torch"))'
   echo "$PYTHON ${CMAKE_ARGS:-} ${MYDIST_WITH_MPI:-} ${MYDIST_WITH_GLOO:-} ${MYDIST_WITH_CUDA:-}"
   # A package installed later may switch on a backend that was left out.
-  ls -d /usr/include/gloo /usr/local/cuda* 2>/dev/null || true
+  ls -d /usr/include/gloo /usr/local/cuda* "$NCCL_HEADER" 2>/dev/null || true
   command -v mpicxx c++ ccache nvcc || true
   echo "${CUDA_HOME:-} ${CUDAToolkit_ROOT:-}"
 }

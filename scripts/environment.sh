@@ -8,6 +8,8 @@ DEV_TREE="$ROOT/build/dev"
 # Not nproc: it follows OMP_NUM_THREADS, which is about running, not building.
 JOBS="${MAX_JOBS:-$(getconf _NPROCESSORS_ONLN)}"
 TORCH_REQUIREMENT="${MYDIST_TORCH_REQUIREMENT:-torch==2.13.0}"
+NCCL_REQUIREMENT="nvidia-nccl-cu13==2.32.3"
+NCCL_HEADER="$ROOT/build/nccl_header/nccl.h" # cmake/cuda.cmake looks there.
 
 die() {
   echo "error: $*" >&2

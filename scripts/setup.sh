@@ -61,6 +61,27 @@ create_environment() {
   die "no Python 3.11 or newer on PATH. Install one, or name it in MYDIST_PYTHON."
 }
 
+# For the test of our declarations, where there is a CUDA whose headers it includes. Of 300 MB one
+# file is kept; where it cannot be had, the test is skipped.
+fetch_nccl_header() {
+  local stamp wheels
+  command -v nvcc >/dev/null || [[ -x "${CUDA_HOME:-}/bin/nvcc" ]] || return 0
+  stamp="$(echo "$NCCL_REQUIREMENT" | stamp_of nccl_header)"
+  [[ ! -e "$stamp" || ! -e "$NCCL_HEADER" ]] || return 0
+  echo "Fetching nccl.h from $NCCL_REQUIREMENT (a large download; PIP_INDEX_URL is honoured)"
+  mkdir -p build "$(dirname "$NCCL_HEADER")"
+  wheels="$(mktemp -d -p build)"
+  if "$PYTHON" -m pip download -qq --no-deps --only-binary=:all: --retries 1 -d "$wheels" \
+    "$NCCL_REQUIREMENT" && "$PYTHON" -c 'import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel: header = wheel.read("nvidia/nccl/include/nccl.h")
+with open(sys.argv[2], "wb") as file: file.write(header)' "$wheels"/*.whl "$NCCL_HEADER"; then
+    set_stamp nccl_header "$stamp"
+  else
+    echo "No nccl.h: the test that compares our declarations with it will be skipped."
+  fi
+  rm -rf "$wheels"
+}
+
 install_debian_packages
 
 PYTHON="$(find_python)"
@@ -77,4 +98,5 @@ if [[ ! -e "$STAMP" ]]; then
   "$PYTHON" -m pip install -q -r scripts/requirements.txt
   set_stamp python "$STAMP"
 fi
+[[ " ${GROUPS_WANTED[*]} " != *" check "* ]] || fetch_nccl_header
 echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"

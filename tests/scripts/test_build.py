@@ -130,10 +130,9 @@ def test_setup_installs_only_what_is_missing_and_once(fake_debian: Path) -> None
     assert (fake_debian / "apt.log").read_text() == (
         "update -q\ninstall -qy --no-install-recommends ninja-build shellcheck\n"
     )
-    pip_calls = [
-        line for line in (fake_debian / "python.log").read_text().splitlines() if "pip" in line
-    ]
-    assert pip_calls == ["-m pip install -q -r scripts/requirements.txt"]
+    log = (fake_debian / "python.log").read_text()
+    installs = [line for line in log.splitlines() if "pip install" in line]
+    assert installs == ["-m pip install -q -r scripts/requirements.txt"]
 
     (fake_debian / "python.log").unlink()
     second = run_setup(fake_debian, 0)
@@ -153,3 +152,42 @@ def test_setup_names_a_python_that_does_not_exist(fake_debian: Path) -> None:
     assert result.returncode != 0
     assert "MYDIST_PYTHON is" in result.stderr
     assert "Name a Python 3.11 or newer" in result.stderr
+
+
+# Plays a pip that has the wheel; what it holds is what its name says.
+PIP_WITH_NCCL = """echo "$@" >> {tree}/python.log
+case "$*" in
+  *'pip download'*)
+    while [ "$1" != -d ]; do shift; done
+    exec {python} -c 'import sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + "/nccl.whl", "w") as wheel:
+    wheel.writestr("nvidia/nccl/include/nccl.h", sys.argv[2])
+    wheel.writestr("nvidia/nccl/lib/libnccl.so.2", "large")' "$2" "$3" ;;
+  *zipfile*) exec {python} "$@" ;;
+esac
+"""
+
+
+def test_setup_fetches_the_header_of_nccl_once(fake_debian: Path) -> None:
+    python = fake_debian / "bin" / "python-with-torch"
+    write_program(fake_debian / "bin" / "nvcc", "exit 0\n")
+    write_program(python, PIP_WITH_NCCL.format(tree=fake_debian, python=sys.executable))
+    header = fake_debian / "build" / "nccl_header" / "nccl.h"
+    for groups in (["check"], ["check"], []):
+        result = run_setup(fake_debian, 0, *groups)
+        assert result.returncode == 0, result.stderr
+        assert header.read_text().startswith("nvidia-nccl-cu13==")
+    assert (fake_debian / "python.log").read_text().count("pip download") == 1
+    assert sorted(path.name for path in header.parent.iterdir()) == ["nccl.h"]
+    assert not list((fake_debian / "build").glob("tmp.*"))
+
+
+def test_setup_goes_on_where_there_is_no_header_of_nccl(fake_debian: Path) -> None:
+    write_program(fake_debian / "bin" / "nvcc", "exit 0\n")
+    write_program(
+        fake_debian / "bin" / "python-with-torch", 'case "$*" in *download*) exit 1 ;; esac\n'
+    )
+    result = run_setup(fake_debian, 0, "check")
+    assert result.returncode == 0, result.stderr
+    assert "No nccl.h: the test" in result.stdout
+    assert not (fake_debian / "build" / "nccl_header" / "nccl.h").exists()
