@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "backends/factory.h"
@@ -10,7 +12,9 @@
 namespace mydist {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -47,6 +51,29 @@ TEST(NcclPlugin, WithoutADriverThatIsTheReason) {
   EXPECT_TRUE(report.built);
   EXPECT_FALSE(report.available);
   EXPECT_EQ(report.reason, reason);
+}
+
+// Ends the process. Who opens the driver gets the library of its name that is there already.
+void TellReason(const std::string& driver) {
+  const std::string path = MYDIST_STAND_IN_FOLDER "/driver_" + driver + "/libcuda.so.1";
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) std::abort();
+  const Result<int> count = Plugin()->DeviceCount();
+  std::fputs(count.ok() ? "there are GPUs" : count.status().message().c_str(), stderr);
+  std::_Exit(0);
+}
+
+// CUDA's own runtime finds that out; each time in a new process, as it keeps what it has found.
+TEST(NcclPlugin, OfADriverThatIsNoGoodSaysWhy) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(TellReason("old"), ExitedWithCode(0),
+              AllOf(HasSubstr("the NVIDIA driver is for CUDA 11.4, expected 1"),
+                    HasSubstr("Update the driver, or build mydist with an older CUDA toolkit")));
+  EXPECT_EXIT(TellReason("lacking"), ExitedWithCode(0),
+              AllOf(HasSubstr("the NVIDIA driver (libcuda.so.1) is too old"),
+                    HasSubstr("it lacks functions of CUDA 11. Update it")));
+  EXPECT_EXIT(TellReason("alone"), ExitedWithCode(0),
+              AllOf(HasSubstr("the NVIDIA driver shows this process no GPU"),
+                    HasSubstr("CUDA_VISIBLE_DEVICES may hide them")));
 }
 
 TEST(NcclPlugin, TheVersionOfNcclNeedsNoDriver) {
