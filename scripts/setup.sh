@@ -71,7 +71,7 @@ fetch_nccl_header() {
   echo "Fetching nccl.h from $NCCL_REQUIREMENT (a large download; PIP_INDEX_URL is honoured)"
   mkdir -p build "$(dirname "$NCCL_HEADER")"
   wheels="$(mktemp -d -p build)"
-  if "$PYTHON" -m pip download -qq --no-deps --only-binary=:all: --retries 1 -d "$wheels" \
+  if "$PYTHON" -m pip download -qq --no-deps --only-binary=:all: --retries 3 -d "$wheels" \
     "$NCCL_REQUIREMENT" && "$PYTHON" -c 'import sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel: header = wheel.read("nvidia/nccl/include/nccl.h")
 with open(sys.argv[2], "wb") as file: file.write(header)' "$wheels"/*.whl "$NCCL_HEADER"; then
