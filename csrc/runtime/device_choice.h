@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "ops/collectives.h"
 #include "ops/device/ipc_connect.h"
+#include "ops/device/ipc_trial.h"
 #include "ops/transport.h"
 #include "runtime/collectives_choice.h"
 #include "runtime/device_agreement.h"
@@ -57,11 +58,13 @@ class DeviceChoice {
     const CollectivesChoice* on_host = nullptr;
     DevicePlugin* plugin = nullptr;  // Null: there are no GPUs.
     std::vector<std::string> nccl_folders{};
+    Duration ipc_patience = kIpcTrialPatience;
   };
   // All that is pointed to outlives this object and what it makes.
   explicit DeviceChoice(Sources sources);
 
   DevicePlugin* plugin() const { return sources_.plugin; }
+  Duration ipc_patience() const { return sources_.ipc_patience; }
 
   // Compares notes with all ranks of the set; blocks until they have called it. Errors of on_host.
   Result<DeviceAgreement> Agree(const DeviceMembers& members) const;

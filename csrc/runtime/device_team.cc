@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "ops/device/ipc_collectives.h"
 #include "ops/device/ipc_trial.h"
+#include "ops/device/verdict.h"
 #include "runtime/ipc_probe.h"
 
 namespace mydist {
@@ -53,17 +54,23 @@ Status DeviceTeam::Agree() {
   return Status::Ok();
 }
 
-// The link is among all others before anything waits for it: a lost rank ends it.
+// The link is among all others before anything waits for it: a lost rank ends it. Where a trial has
+// failed, the next would take as long and leave another board behind.
 Result<DeviceTeam::IpcPath> DeviceTeam::TryIpc(GpuIpcChoice use) {
+  MYDIST_ASSIGN_OR_RETURN(std::string known,
+                          FirstFailure(seat_->ipc_trial, *members_.on_host, members_.set->size()));
+  if (!known.empty()) return IpcPath{.limit_bytes = 0, .why = std::move(known)};
   MYDIST_ASSIGN_OR_RETURN(const IpcConnection connection,
                           surroundings_.choice->ConnectWithinHost(members_, use));
   if (connection.link == nullptr) return IpcPath{.limit_bytes = 0, .why = connection.why_not};
   parts_.links.push_back(connection.link);
   surroundings_.links->Add(connection.link);
   MYDIST_ASSIGN_OR_RETURN(const std::string why_not, TryOut(*connection.link));
-  if (!why_not.empty()) MYDIST_RETURN_IF_ERROR(LeaveOut(connection.link, why_not));
+  if (!why_not.empty()) {
+    LeaveOut(connection.link, why_not);
+    return IpcPath{.limit_bytes = 0, .why = why_not};
+  }
   trial_memory_.reset();
-  if (!why_not.empty()) return IpcPath{.limit_bytes = 0, .why = why_not};
   IpcPath path{.limit_bytes = kIpcHalfBytes, .why = "MYDIST_GPU_IPC=on"};
   if (use == GpuIpcChoice::kAuto) {
     MYDIST_ASSIGN_OR_RETURN(path.limit_bytes, MeasureIpc(connection.link));
@@ -82,24 +89,29 @@ Result<DeviceTeam::IpcPath> DeviceTeam::TryIpc(GpuIpcChoice use) {
 }
 
 Result<std::string> DeviceTeam::TryOut(IpcLink& link) {
-  MYDIST_ASSIGN_OR_RETURN(uint8_t* const memory, seat_->fusion_memory.Reserve(kIpcTrialBytes));
-  MYDIST_ASSIGN_OR_RETURN(trial_memory_, seat_->device->AllocatePinned(kIpcTrialBytes));
+  const Result<uint8_t*> memory = ReserveForTrial();
   return TryIpcLink({.link = &link,
                      .seat = seat_->on_stream,
                      .exchange = members_.on_host,
-                     .memory = memory,
-                     .pinned = trial_memory_.get()});
+                     .prepared = memory.status(),
+                     .memory = memory.ok() ? *memory : nullptr,
+                     .pinned = trial_memory_.get(),
+                     .patience = surroundings_.choice->ipc_patience()});
 }
 
-// It is no failure of the job: what looks after links must not find it.
-Status DeviceTeam::LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why) {
+Result<uint8_t*> DeviceTeam::ReserveForTrial() {
+  MYDIST_ASSIGN_OR_RETURN(trial_memory_, seat_->device->AllocatePinned(kIpcTrialBytes));
+  return seat_->fusion_memory.Reserve(kIpcTrialBytes);
+}
+
+// It is no failure of the job: what looks after links must not find it. Its kernel ends by itself
+// now, and is not waited for: on the stream it may be behind what waits for the program.
+void DeviceTeam::LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why) {
+  seat_->ipc_trial = Status::Internal("a trial has failed before: " + why);
   surroundings_.links->Remove(link.get());
   link->Abort(Status::Aborted(why));
-  const StreamSeat& seat = seat_->on_stream;
-  MYDIST_ASSIGN_OR_RETURN(const EventPointer last, seat.device->Record(seat.stream));
-  MYDIST_RETURN_IF_ERROR(WaitWatched(*seat.device, *last, seat.watch));
+  left_out_ = link;
   parts_.links.pop_back();
-  return Status::Ok();
 }
 
 Result<int64_t> DeviceTeam::MeasureIpc(const std::shared_ptr<IpcLink>& link) {

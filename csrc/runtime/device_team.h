@@ -50,7 +50,8 @@ class DeviceTeam {
   Status Agree();
   Result<IpcPath> TryIpc(GpuIpcChoice use);
   Result<std::string> TryOut(IpcLink& link);
-  Status LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why);
+  Result<uint8_t*> ReserveForTrial();
+  void LeaveOut(const std::shared_ptr<IpcLink>& link, const std::string& why);
   Result<int64_t> MeasureIpc(const std::shared_ptr<IpcLink>& link);
   void Announce(const DeviceAgreement& agreed, const IpcPath& ipc) const;
 
@@ -59,7 +60,9 @@ class DeviceTeam {
   const DeviceMembers members_;
   bool has_agreed_ = false;
   DeviceParts parts_;
-  std::shared_ptr<uint8_t> trial_memory_;  // Pinned; the stream may use it.
+  // The stream may still use them: a link whose trial has failed, and pinned memory of the trial.
+  std::shared_ptr<IpcLink> left_out_;
+  std::shared_ptr<uint8_t> trial_memory_;
 };
 
 }  // namespace mydist

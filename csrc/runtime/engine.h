@@ -53,6 +53,7 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
+  Duration ipc_patience = kIpcTrialPatience;  // See IpcTrial.
   bool measures_costs = false;  // Start then waits for all ranks; see runtime/path_probe.h.
 };
 

@@ -64,7 +64,8 @@ class Device {
   virtual Result<bool> IsCapturing(StreamHandle /*stream*/) { return false; }
 
   // Device memory; freed, when nobody has it, without waiting: whoever lets go of it makes sure
-  // that no stream uses it. Null when bytes is 0.
+  // that no stream uses it. Null when bytes is 0. Where memory is short, what others keep unused is
+  // given back first, which may wait for the device.
   virtual Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) = 0;
   // Memory of the host that copies reach without a detour (pinned), page by page of this process.
   virtual Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) = 0;

@@ -20,7 +20,7 @@ class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
   explicit DeviceMemory(const StreamSeat& seat) : seat_(seat) {}
 
   // At least `bytes` for work that is put on the stream before the next call; arbitrary content.
-  // Never waits. Errors: those of Device.
+  // Waits for nothing but what Device::Allocate may wait for. Errors: those of Device.
   Result<uint8_t*> Reserve(int64_t bytes) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion) override {
     return segments.empty() ? Status::Ok()

@@ -20,15 +20,38 @@ class Trial {
   explicit Trial(const IpcTrial& trial) : trial_(trial) {}
 
   Result<std::string> Run() {
+    MYDIST_ASSIGN_OR_RETURN(std::string unprepared, Judge(Settle()));
+    if (!unprepared.empty()) return unprepared;
+    deadline_ = Now() + trial_.patience;
     Status outcome = Sum(0, false);
     // Two ranks have one shot only; the other half of the board is then used by that.
     if (outcome.ok()) outcome = Sum(1, trial_.link->size() > 2);
-    if (!news_.ok()) return news_;
-    if (outcome.ok()) outcome = wrong_;
-    return FirstFailure(outcome, *trial_.exchange, trial_.link->size());
+    return Judge(outcome.ok() ? wrong_ : outcome);
   }
 
  private:
+  Result<std::string> Judge(const Status& outcome) {
+    if (!news_.ok()) return news_;
+    return FirstFailure(outcome, *trial_.exchange, trial_.link->size());
+  }
+
+  // What lies in front is no fault of the link's. It may wait for something of the program's, and
+  // that for this, so it is not waited for without end either.
+  Status Settle() {
+    MYDIST_RETURN_IF_ERROR(trial_.prepared);
+    return Await("its GPU was busy for too long before");
+  }
+
+  Status Await(const char* overdue) {
+    Device& device = *trial_.seat.device;
+    MYDIST_ASSIGN_OR_RETURN(const EventPointer end, device.Record(trial_.seat.stream));
+    return WaitWatched(device, *end, [&] {
+      if (trial_.seat.watch) news_ = trial_.seat.watch();
+      if (!news_.ok() || Now() < deadline_) return news_;
+      return Status::Timeout(overdue);
+    });
+  }
+
   // Wrong numbers are no failure: the others count on this rank for the next sum.
   Status Sum(int sum, bool in_two_shots) {
     const StreamSeat& seat = trial_.seat;
@@ -38,18 +61,11 @@ class Trial {
     MYDIST_RETURN_IF_ERROR(trial_.link->Allreduce(
         trial_.memory, kCount, {.dtype = DataType::kInt32, .op = ReduceOp::kSum}, in_two_shots));
     MYDIST_RETURN_IF_ERROR(seat.device->Copy(trial_.pinned, trial_.memory, kBytes, seat.stream));
-    MYDIST_ASSIGN_OR_RETURN(const EventPointer end, seat.device->Record(seat.stream));
-    MYDIST_RETURN_IF_ERROR(WaitWatched(*seat.device, *end, [this] { return StillWorthIt(); }));
+    MYDIST_RETURN_IF_ERROR(
+        Await("nothing of what another rank writes to its GPU arrived there in time, though the "
+              "driver says that they reach each other"));
     if (wrong_.ok()) wrong_ = Compare(numbers, sum);
     return Status::Ok();
-  }
-
-  Status StillWorthIt() {
-    if (trial_.seat.watch) news_ = trial_.seat.watch();
-    if (!news_.ok() || Now() < deadline_) return news_;
-    return Status::Timeout("nothing of what another rank writes to its GPU arrived there within " +
-                           std::to_string(static_cast<int>(ToSeconds(trial_.patience) + 0.5)) +
-                           " s, though the driver says that they reach each other");
   }
 
   Status Compare(const int32_t* numbers, int sum) const {
@@ -65,7 +81,7 @@ class Trial {
   }
 
   const IpcTrial& trial_;
-  const TimePoint deadline_ = Now() + trial_.patience;
+  TimePoint deadline_ = Now() + trial_.patience;
   Status wrong_;  // Of the first sum that was.
   Status news_;   // What the watch has said.
 };

@@ -14,17 +14,20 @@
 
 namespace mydist {
 
-// All flags are used: so many bytes keep all blocks busy.
-inline constexpr int64_t kIpcTrialBytes = int64_t{512} << 10;
+// So many bytes keep all blocks busy, also where eight ranks have a slice each: all flags are used.
+inline constexpr int64_t kIpcTrialBytes = int64_t{1} << 20;
+// Far more than two sums take on GPUs that are busy.
+inline constexpr Duration kIpcTrialPatience = std::chrono::seconds(10);
 
 struct IpcTrial {
   IpcLink* link = nullptr;
   StreamSeat seat{};
   Collectives* exchange = nullptr;  // Of the link's ranks, for host memory.
+  Status prepared{};                // Why this rank has no memory for it; OK: it has.
   uint8_t* memory = nullptr;        // Of the device: kIpcTrialBytes of any content, which is lost.
   uint8_t* pinned = nullptr;        // As much of the host's.
-  // For two sums, from when all ranks are there. Far more than they take on GPUs that are busy.
-  Duration patience = std::chrono::seconds(5);
+  // For what is on the stream already, and then, from when all ranks are there, for two sums.
+  Duration patience = kIpcTrialPatience;
 };
 
 // Why the link is of no use, the same text on all ranks; empty: it is. Where it is not, the kernel

@@ -9,7 +9,7 @@
 
 namespace mydist {
 
-// Called with the index of the GPU, which is current. Takes no GIL.
+// Called with the index of the GPU, which is current. The caller does not hold the GIL.
 using GiveBackMemory = void (*)(int device) noexcept;
 
 // Null: nobody is asked. Who is being asked may go on for a while after another one is set.

@@ -149,9 +149,27 @@ TEST(EngineIpcChoice, SoDoesOneOnWhichOtherNumbersArrive) {
                                          HasSubstr("its rank 1: it adds up to other numbers")));
     });
     EXPECT_LE(launches, 2 * 3) << "those of the trial";
-    job.Shutdown();
-    EXPECT_EQ(host.open_count(), 0);
   }
+}
+
+// The kernel of the trial waits for ever, and the first set's ends it. The next does not try again.
+TEST(EngineIpcChoice, SoDoesOneThatNothingReaches) {
+  FakeIpcHost host;
+  host.has_deaf_boards = true;
+  GpuJobOptions options = WithIpc(host, GpuIpcChoice::kOn);
+  options.job.ipc_patience = std::chrono::milliseconds(300);
+  {
+    GpuJob job(3, options);
+    job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+      for (int step = 0; step < 3; ++step) ExpectSum(rank, caller, "x", 5000);
+      EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("nothing goes from GPU to GPU"),
+                                         HasSubstr("its rank 0: nothing of what another rank")));
+      EXPECT_EQ(OperationsOf(job, rank.rank()), 1);
+    });
+    ReduceInPassingSets(job, 3);
+    EXPECT_EQ(host.board_count(), 3);
+  }
+  EXPECT_EQ(host.open_count(), 0);
 }
 
 TEST(EngineIpcChoice, SoDoesAnotherHost) {

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "device/ipc_ranks.h"
+#include "ops/cuda/ipc_plan.h"
 
 namespace mydist::testing {
 namespace {
@@ -27,7 +29,8 @@ struct Ground {
               .seat = {.device = &rank.device, .stream = rank.stream},
               .exchange = &rank.host,
               .memory = memory.get(),
-              .pinned = pinned.get()} {}
+              .pinned = pinned.get(),
+              .patience = std::chrono::hours(1)} {}
 
   const std::shared_ptr<IpcLink> link;
   const std::shared_ptr<uint8_t> memory;
@@ -48,14 +51,65 @@ TEST(IpcTrial, FindsNothingWhereAllIsWell) {
   }
 }
 
+// Of all ranks, before any has launched something.
+TEST(IpcTrial, NeedsMemoryOnAllRanks) {
+  FakeIpcHost host;
+  OnIpcRanks(3, host, {}, [](const IpcRank& rank) {
+    Ground ground(rank);
+    if (rank.rank == 2) ground.trial.prepared = Status::Internal("no memory");
+    EXPECT_EQ(ValueOf(TryIpcLink(ground.trial)), "its rank 2: no memory");
+    EXPECT_EQ(rank.device.counts().operations, 0);
+    ExpectFine(ground.link->Close(kNever, nullptr));
+  });
+}
+
+TEST(IpcTrial, IsNotForWhoHasOtherWorkThatDoesNotEnd) {
+  FakeIpcHost host;
+  std::atomic<bool> is_let_go = false;
+  OnIpcRanks(2, host, {}, [&](const IpcRank& rank) {
+    Ground ground(rank);
+    ground.trial.patience = std::chrono::milliseconds(300);
+    if (rank.rank == 1) {
+      ExpectFine(rank.device.Enqueue(rank.stream, {.name = "other work", .work = [&] {
+                                                     while (!is_let_go) std::this_thread::yield();
+                                                   }}));
+    }
+    EXPECT_THAT(ValueOf(TryIpcLink(ground.trial)), HasSubstr("its rank 1: its GPU was busy"));
+    is_let_go = true;
+    ExpectFine(ground.link->Close(kNever, nullptr));
+  });
+}
+
+// Of the kernel that adds up whole numbers of four bytes.
+TEST(IpcTrial, KeepsAllBlocksBusy) {
+  for (const int size : {2, 8}) {
+    FakeIpcHost host;
+    std::atomic<uint32_t> least = kMaxIpcBlocks + 1;
+    host.on_done = [&](int, const IpcAllreduce& job) {
+      if (job.count == 0) return;  // The farewell.
+      const uint32_t blocks =
+          cuda::IpcBlocksOf<int32_t>(cuda::IpcLaunchOf(job, 1), job.most_blocks);
+      uint32_t before = least;
+      while (blocks < before && !least.compare_exchange_weak(before, blocks)) {
+      }
+    };
+    OnIpcRanks(size, host, {}, [](const IpcRank& rank) {
+      const Ground ground(rank);
+      EXPECT_EQ(ValueOf(TryIpcLink(ground.trial)), "");
+      ExpectFine(ground.link->Close(kNever, nullptr));
+    });
+    EXPECT_EQ(least, static_cast<uint32_t>(kMaxIpcBlocks)) << size << " ranks";
+  }
+}
+
 TEST(IpcTrial, DoesNotWaitForWhatNeverArrives) {
   FakeIpcHost host;
   host.has_deaf_boards = true;
   OnIpcRanks(3, host, {}, [](const IpcRank& rank) {
     Ground ground(rank);
-    ground.trial.patience = std::chrono::milliseconds(600);
+    ground.trial.patience = std::chrono::milliseconds(300);
     EXPECT_THAT(ValueOf(TryIpcLink(ground.trial)),
-                AllOf(HasSubstr("its rank 0: nothing"), HasSubstr("arrived there within 1 s")));
+                AllOf(HasSubstr("its rank 0: nothing"), HasSubstr("arrived there in time")));
     ground.link->Abort(Status::Aborted("of no use"));
     rank.Settle();
   });
@@ -101,7 +155,6 @@ TEST(IpcTrial, EndsWhenARankIsLost) {
   host.has_deaf_boards = true;
   OnIpcRanks(2, host, {}, [](const IpcRank& rank) {
     Ground ground(rank);
-    ground.trial.patience = std::chrono::hours(1);
     ground.trial.seat.watch = [] { return Status::PeerLost("the other one is lost"); };
     const Result<std::string> why_not = TryIpcLink(ground.trial);
     EXPECT_EQ(why_not.status().code(), StatusCode::kPeerLost);
