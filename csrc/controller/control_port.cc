@@ -52,8 +52,9 @@ Status ControlPort::Judge(Status status) {
   return Status::Ok();
 }
 
+// What has just come may say that all have left.
 Status ControlPort::CheckGrace(TimePoint now) {
-  if (finished_ || loss_.ok()) return Status::Ok();
+  if (finished_ || loss_.ok() || HasMessages()) return Status::Ok();
   if (!grace_end_) grace_end_ = now + kLossGrace;
   return now < *grace_end_ ? Status::Ok() : loss_;
 }

@@ -341,6 +341,21 @@ TEST(CoordinatorTest, ALossDuringADepartureThatDoesNotEndIsOneAfterAWhile) {
   EXPECT_EQ(job.Step(2).ToString(), "PEER_LOST: rank 1 is gone");
 }
 
+// It was stopped meanwhile, and finds that all have left.
+TEST(CoordinatorTest, ALossIsNoneForARankThatHearsTooLateOfTheEnd) {
+  SimulatedJob job({.size = 2});
+  job.Hold(0, 1);
+  for (int rank = 0; rank < 2; ++rank) job.Depart(rank, "shutdown");
+  job.plane(1).loss = Status::PeerLost("rank 0 is gone");
+  job.RunUntilQuiet();
+  job.now += std::chrono::hours(1);
+  job.Release();
+  while (job.DeliverOne()) {
+  }
+  ASSERT_TRUE(job.Step(1).ok());
+  EXPECT_EQ(job.Log(1).end()[-2], "finished");
+}
+
 TEST(CoordinatorTest, ALossSeenInSendingCountsFromTheNextExchange) {
   SimulatedJob job({.size = 2});
   job.Depart(1, "shutdown");
