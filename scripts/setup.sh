@@ -98,5 +98,5 @@ if [[ ! -e "$STAMP" ]]; then
   "$PYTHON" -m pip install -q -r scripts/requirements.txt
   set_stamp python "$STAMP"
 fi
-[[ " ${GROUPS_WANTED[*]} " != *" check "* ]] || fetch_nccl_header
+[[ " ${GROUPS_WANTED[*]} " != *" ci "* ]] || fetch_nccl_header
 echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"

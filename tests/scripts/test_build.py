@@ -173,7 +173,7 @@ def test_setup_fetches_the_header_of_nccl_once(fake_debian: Path) -> None:
     write_program(fake_debian / "bin" / "nvcc", "exit 0\n")
     write_program(python, PIP_WITH_NCCL.format(tree=fake_debian, python=sys.executable))
     header = fake_debian / "build" / "nccl_header" / "nccl.h"
-    for groups in (["check"], ["check"], []):
+    for groups in (["ci"], ["ci"], ["check"]):
         result = run_setup(fake_debian, 0, *groups)
         assert result.returncode == 0, result.stderr
         assert header.read_text().startswith("nvidia-nccl-cu13==")
@@ -187,7 +187,7 @@ def test_setup_goes_on_where_there_is_no_header_of_nccl(fake_debian: Path) -> No
     write_program(
         fake_debian / "bin" / "python-with-torch", 'case "$*" in *download*) exit 1 ;; esac\n'
     )
-    result = run_setup(fake_debian, 0, "check")
+    result = run_setup(fake_debian, 0, "ci")
     assert result.returncode == 0, result.stderr
     assert "No nccl.h: the test" in result.stdout
     assert not (fake_debian / "build" / "nccl_header" / "nccl.h").exists()

@@ -137,7 +137,7 @@ TEST(NcclHeader, AFreshConfigurationIsTheirs) {
 TEST(NcclHeader, AFreshConfigurationIsTheirs) {
   const std::string why =
       "no nccl.h was found when this was configured (MYDIST_NCCL_INCLUDE_DIR); where there is a "
-      "CUDA compiler, scripts/setup.sh check fetches it";
+      "CUDA compiler, scripts/setup.sh ci fetches it";
   const char* const required = getenv("TEST_REQUIRED");
   if (required != nullptr) {
     ASSERT_THAT(required, ::testing::Not(::testing::HasSubstr("nccl_header"))) << why;
