@@ -144,22 +144,22 @@ def test_time_that_runs_out(results: Results) -> None:
     reserved = sum(steps_module._ENDINGS.values())
     endless = shell("echo begun; exec sleep 600")
     steps = [Step("limited", endless, limit_s=3), Step("endless", endless), Step("late", endless)]
-    limited, ended, late = run(results, steps, seconds=reserved + 7)
+    limited, ended, late = run(results, steps, seconds=reserved + 15)
     assert (limited.verdict, limited.detail) == (FAILED, "not over in 3 s; see 00.log")
     assert limited.tail.startswith("begun\n")
-    assert re.fullmatch(r"not over in [1-4] s; see 01.log", ended.detail)
+    assert re.fullmatch(r"not over in [1-9]\d? s; see 01.log", ended.detail)
     assert (late.verdict, late.detail) == (NOT_RUN, "time ran out")
 
 
 def test_also_a_step_that_will_not_end_keeps_within_the_time(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endings = {signal.SIGINT: 1.0, signal.SIGTERM: 1.0, signal.SIGKILL: 2.0}
+    endings = {signal.SIGINT: 1.0, signal.SIGTERM: 1.0, signal.SIGKILL: 8.0}
     monkeypatch.setattr(steps_module, "_ENDINGS", endings, raising=False)
     stubborn = shell("trap '' INT TERM; echo begun; while :; do sleep 600; done")
     start = time.monotonic()
-    (ended,) = run(results, [Step("stubborn", stubborn)], seconds=7)
-    assert time.monotonic() - start < 7
+    (ended,) = run(results, [Step("stubborn", stubborn)], seconds=14)
+    assert time.monotonic() - start < 14
     assert ended.verdict == FAILED and ended.tail.startswith("begun\n")
 
 
