@@ -63,7 +63,7 @@ Result<c10::Stream> StreamForWork(const Guard& guard, Device& gpu, const at::Dev
   return is_captured ? guard.getDefaultStream(device) : current;
 }
 
-// One that is nobody's; where this torch has none the default one.
+// One that hardly anybody computes on; where this torch has none the default one.
 c10::Stream StreamOfPool(const Guard& guard, const at::Device& device) {
   try {
     return guard.getStreamFromGlobalPool(device, false);
@@ -75,8 +75,9 @@ c10::Stream StreamOfPool(const Guard& guard, const at::Device& device) {
 }
 
 // Streams of torch, one for each GPU, to allocate on and not to compute on: what is recorded there
-// is over at once, however much the host has put on other streams. The same for as long as the
-// process lives, as torch keeps the memory for the stream that it was allocated on.
+// is over at once, however much the host has put on other streams. Unless the pool, which goes
+// round, has given the same to somebody who computes: then it is right, and late. The same for as
+// long as the process lives, as torch keeps the memory for the stream that it was allocated on.
 class AllocatingStreams {
  public:
   static AllocatingStreams& Instance() {
