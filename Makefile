@@ -35,7 +35,7 @@ format: setup-check ## reformat the sources
 	@scripts/lint.sh --fix
 
 tidy: setup-check build ## clang-tidy on the core (slow)
-	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|controller|ops|runtime|timeline)/'
+	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|timeline|kernels|memory|transport|controller|algorithms|planner|engine|job)/'
 
 bench: build ## measure every target: target, measured, verdict (4 to 20 minutes; keep the machine idle)
 	@scripts/bench.sh

@@ -59,7 +59,7 @@ function(mydist_compile_options target)
                                                "${PROJECT_BINARY_DIR}/generated")
 endfunction()
 
-# Files of folders relative to the source root, e.g. mydist_sources(out "*.cc" csrc/base csrc/ops).
+# Files of folders relative to the source root, e.g. mydist_sources(out "*.cc" csrc/base csrc/world).
 # A folder that does not exist contributes nothing.
 function(mydist_sources out pattern)
   set(_all "")

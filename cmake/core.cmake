@@ -1,8 +1,9 @@
 # libmydist.so and the object library behind it. No Python, torch, MPI, Gloo or CUDA in here.
 set(MYDIST_CORE_FOLDERS
-    csrc/base csrc/config csrc/world csrc/controller csrc/ops csrc/ops/device csrc/ops/shm
-    csrc/ops/simd csrc/runtime csrc/timeline csrc/backends csrc/backends/local
-    csrc/backends/loopback)
+    csrc/base csrc/config csrc/world csrc/timeline csrc/kernels csrc/kernels/simd csrc/memory
+    csrc/memory/shm csrc/memory/device csrc/transport csrc/transport/local csrc/transport/loopback
+    csrc/controller csrc/controller/messages csrc/controller/frozen csrc/algorithms
+    csrc/algorithms/shm csrc/algorithms/device csrc/planner csrc/engine csrc/job)
 mydist_sources(MYDIST_CORE_SOURCES "*.cc" ${MYDIST_CORE_FOLDERS})
 
 # One source, compiled for more than one kind of CPU; which is used is decided at run time. A fused
@@ -14,12 +15,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(_avx2 -mavx2 -mf16c)
   set(_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
 endif()
-set(_ops "${PROJECT_SOURCE_DIR}/csrc/ops")
-set_source_files_properties("${_ops}/simd/kernels_portable.cc" "${_ops}/adasum_math.cc"
+set(_kernels "${PROJECT_SOURCE_DIR}/csrc/kernels")
+set_source_files_properties("${_kernels}/simd/kernels_portable.cc" "${_kernels}/adasum_math.cc"
   PROPERTIES COMPILE_OPTIONS "${_exact}")
-set_source_files_properties("${_ops}/simd/kernels_avx2.cc"
+set_source_files_properties("${_kernels}/simd/kernels_avx2.cc"
   PROPERTIES COMPILE_OPTIONS "${_exact};${_avx2}")
-set_source_files_properties("${_ops}/simd/kernels_avx512.cc"
+set_source_files_properties("${_kernels}/simd/kernels_avx512.cc"
   PROPERTIES COMPILE_OPTIONS "${_exact};${_avx512}")
 
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/mydist/build_config.h" @ONLY)

@@ -1,5 +1,5 @@
 # One test executable per folder of tests/cpp: test_<folder>, linked to the core's objects so that
-# hidden symbols can be tested. The plugin conformance tests live in tests/cpp/backends.
+# hidden symbols can be tested. The plugins are tested in tests/cpp/transport.
 set(MYDIST_TESTS_BUILT OFF)
 set(MYDIST_TESTS_REASON "")
 if(NOT MYDIST_BUILD_TESTS)
@@ -46,7 +46,16 @@ function(mydist_test name)
 endfunction()
 
 set(MYDIST_TEST_NAMES "")
-set(_test_folders base config world controller ops device runtime timeline)
+set(_test_folders base config world timeline kernels memory transport controller algorithms planner
+    engine job)
+# Devices and NCCL of the tests' own, with what of the NCCL plugin needs no CUDA.
+mydist_sources(_files "*.cc" tests/cpp/fakes)
+list(FILTER _files EXCLUDE REGEX "_test\\.cc$")
+add_library(mydist_fakes OBJECT ${_files}
+  csrc/gpu/nccl_collectives.cc csrc/gpu/nccl_communicator.cc csrc/gpu/nccl_reduction.cc)
+mydist_compile_options(mydist_fakes)
+target_include_directories(mydist_fakes PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+set(_needs_fakes algorithms planner engine memory)
 # It replaces operator new, as the sanitizers do.
 if(NOT MYDIST_SANITIZE_FLAGS)
   list(APPEND _test_folders allocation)
@@ -55,32 +64,34 @@ if(MYDIST_SANITIZE STREQUAL "thread")
   mydist_test(test_sanitizer "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping_test.cc")
 endif()
 foreach(_folder IN LISTS _test_folders)
-  mydist_sources(_files "*.cc" tests/cpp/${_folder} tests/cpp/${_folder}/shm)
+  set(_files "")
+  foreach(_inner "" /shm /device /messages /local /loopback)
+    mydist_sources(_more "*.cc" tests/cpp/${_folder}${_inner})
+    list(APPEND _files ${_more})
+  endforeach()
   if(_files)
     mydist_test(test_${_folder} ${_files})
+    if(_folder IN_LIST _needs_fakes)
+      target_link_libraries(test_${_folder} PRIVATE mydist_fakes)
+    endif()
     list(APPEND MYDIST_TEST_NAMES ${_folder})
   endif()
 endforeach()
+# What of the room for GPUs runs without one, and the fakes themselves.
+mydist_sources(_files "*_test.cc" tests/cpp/gpu tests/cpp/fakes)
+mydist_test(test_gpu_on_fakes ${_files})
+target_link_libraries(test_gpu_on_fakes PRIVATE mydist_fakes)
+list(APPEND MYDIST_TEST_NAMES gpu_on_fakes)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/config/documentation_test.cc"
   PROPERTIES COMPILE_DEFINITIONS "MYDIST_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
-# What of the NCCL plugin needs no CUDA is tested over stand-ins.
-if(TARGET test_device)
-  target_sources(test_device PRIVATE
-    csrc/backends/nccl/nccl_collectives.cc csrc/backends/nccl/nccl_communicator.cc
-    csrc/backends/nccl/nccl_reduction.cc)
-endif()
 # The torch binding, with an interpreter of the tests' own and GPUs that torch takes for CUDA's.
 if(MYDIST_TORCH_BUILT)
   find_package(Python 3.11 COMPONENTS Interpreter Development.Embed)
   mydist_sources(_files "*.cc" tests/cpp/torch)
   if(Python_Development.Embed_FOUND AND _files AND NOT MYDIST_SANITIZE_FLAGS)
-    mydist_sources(_devices "fake_*.cc" tests/cpp/device)
-    list(FILTER _devices EXCLUDE REGEX "_test\\.cc$")
-    mydist_test(test_torch ${_files} ${_devices} tests/cpp/device/access_order.cc
-      csrc/backends/nccl/nccl_collectives.cc csrc/backends/nccl/nccl_communicator.cc
-      csrc/backends/nccl/nccl_reduction.cc $<TARGET_OBJECTS:mydist_torch>)
+    mydist_test(test_torch ${_files} $<TARGET_OBJECTS:mydist_torch>)
     mydist_use_torch(test_torch)
-    target_link_libraries(test_torch PRIVATE Python::Python)
+    target_link_libraries(test_torch PRIVATE mydist_fakes Python::Python)
     # The interpreter finds its own library, but not the packages of a virtual environment.
     get_filename_component(_packages "${MYDIST_TORCH_LIB}/../.." ABSOLUTE)
     # For the one file that asks: with the name of a folder in it ccache knows no other clone's.
@@ -89,21 +100,17 @@ if(MYDIST_TORCH_BUILT)
     list(APPEND MYDIST_TEST_NAMES torch)
   endif()
 endif()
-mydist_sources(_files "*_test.cc" tests/cpp/backends/local tests/cpp/backends/loopback)
-if(_files)
-  mydist_test(test_backends ${_files})
-  list(APPEND MYDIST_TEST_NAMES backends)
-endif()
-if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/backends/CMakeLists.txt")
-  add_subdirectory(tests/cpp/backends)
+if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/transport/CMakeLists.txt")
+  add_subdirectory(tests/cpp/transport)
+  add_subdirectory(tests/cpp/gpu)
   list(APPEND MYDIST_TEST_NAMES plugins)
 endif()
 if(MYDIST_CUDA_BUILT AND EXISTS "${PROJECT_SOURCE_DIR}/tests/gpu/CMakeLists.txt")
   add_subdirectory(tests/gpu)
   list(APPEND MYDIST_TEST_NAMES gpu)
 endif()
-if(MYDIST_CUDA_INCLUDE_DIR AND EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/host_cuda/CMakeLists.txt")
-  add_subdirectory(tests/cpp/host_cuda)
+if(MYDIST_CUDA_INCLUDE_DIR AND EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/gpu/host_cuda/CMakeLists.txt")
+  add_subdirectory(tests/cpp/gpu/host_cuda)
   list(APPEND MYDIST_TEST_NAMES host_cuda)
 endif()
 # Code for newer CPUs that the linker took for the rest of the library would crash on others. Not

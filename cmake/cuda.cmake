@@ -1,11 +1,11 @@
 # Looks for a CUDA toolkit whose nvcc works; sets MYDIST_CUDA_BUILT and MYDIST_CUDA_REASON. NCCL is
 # not looked for, as the plugin opens it at run time; its header serves one test only.
-mydist_sources(MYDIST_NCCL_SOURCES "*.cc" csrc/backends/nccl csrc/ops/cuda)
-mydist_sources(MYDIST_KERNEL_SOURCES "*.cu" csrc/ops/cuda)
+mydist_sources(MYDIST_NCCL_SOURCES "*.cc" csrc/gpu csrc/gpu/kernels)
+mydist_sources(MYDIST_KERNEL_SOURCES "*.cu" csrc/gpu/kernels)
 # Those that need neither CUDA nor NCCL; tests are built of them on every machine.
 set(MYDIST_NCCL_PORTABLE
-    csrc/backends/nccl/nccl_library.cc csrc/backends/nccl/nccl_symbols.cc
-    csrc/backends/nccl/spare_memory.cc)
+    csrc/gpu/nccl_library.cc csrc/gpu/nccl_symbols.cc
+    csrc/gpu/spare_memory.cc)
 
 # The folders of pip's packages: nvidia-cuda-nvcc, -crt, nvidia-nvvm and nvidia-cuda-runtime share
 # one, nvidia-nccl has its own.
@@ -36,7 +36,7 @@ if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
     PATHS /usr/local/cuda ${_toolkits}
     PATH_SUFFIXES bin)
   if(NOT MYDIST_NCCL_SOURCES)
-    set(_obstacle "this source tree has no csrc/backends/nccl")
+    set(_obstacle "this source tree has no csrc/gpu")
   elseif(MYDIST_SANITIZE)
     # CUDA's runtime is not instrumented and has leaks of its own. Tests of ours that need no CUDA
     # run all the same.

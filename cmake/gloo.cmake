@@ -1,6 +1,6 @@
 # Looks for a system Gloo (never torch's private copy); sets MYDIST_GLOO_BUILT and _REASON, and
 # the imported target mydist_gloo_library.
-mydist_sources(MYDIST_GLOO_SOURCES "*.cc" csrc/backends/gloo)
+mydist_sources(MYDIST_GLOO_SOURCES "*.cc" csrc/transport/gloo)
 set(_obstacle "")
 if(NOT MYDIST_WITH_GLOO STREQUAL "OFF")
   find_path(MYDIST_GLOO_INCLUDE_DIR gloo/context.h)
@@ -10,7 +10,7 @@ if(NOT MYDIST_WITH_GLOO STREQUAL "OFF")
   elseif(NOT MYDIST_GLOO_LIBRARY)
     set(_obstacle "libgloo.so was not found (Debian: apt-get install libgloo-dev)")
   elseif(NOT MYDIST_GLOO_SOURCES)
-    set(_obstacle "this source tree has no csrc/backends/gloo")
+    set(_obstacle "this source tree has no csrc/transport/gloo")
   endif()
 endif()
 mydist_decide(GLOO "${_obstacle}")

@@ -31,7 +31,7 @@ endif()
 if(MYDIST_CORE_BUILT AND MYDIST_CUDA_BUILT)
   mydist_plugin(mydist_nccl ${MYDIST_NCCL_SOURCES} ${MYDIST_KERNEL_SOURCES})
   # Sums of scaled numbers have the bits of the host, which rounds the products.
-  set_source_files_properties(csrc/ops/cuda/ipc_allreduce.cu csrc/ops/cuda/rank_fold.cu
+  set_source_files_properties(csrc/gpu/kernels/ipc_allreduce.cu csrc/gpu/kernels/rank_fold.cu
     PROPERTIES COMPILE_OPTIONS --fmad=false)
   target_link_libraries(mydist_nccl PRIVATE CUDA::cudart_static)
   target_link_options(mydist_nccl PRIVATE -Wl,--exclude-libs,ALL)

@@ -1,5 +1,5 @@
 # mydist/_C: the pybind11 binding, compiled against the torch of the given Python.
-mydist_sources(MYDIST_TORCH_SOURCES "*.cc" csrc/torch)
+mydist_sources(MYDIST_TORCH_SOURCES "*.cc" csrc/torch csrc/torch/gradients)
 set(MYDIST_TORCH_BUILT OFF)
 set(MYDIST_TORCH_REASON "")
 if(NOT MYDIST_BUILD_TORCH)

@@ -1,6 +1,6 @@
 """Check that code for newer CPUs runs on no other: AVX stays in the kernels that ask for it.
 
-The kernels of csrc/ops/simd are built several times with different flags. A function of theirs
+The kernels of csrc/kernels/simd are built several times with different flags. A function of theirs
 that the linker took for the rest of the library would crash elsewhere; and a fused multiply-add
 rounds once where the other builds round twice. So: no AVX instruction outside the namespaces
 mydist::simd::avx2 and mydist::simd::avx512, and no fused multiply-add in any kernel.

@@ -1,10 +1,8 @@
-"""Check who includes whom: the arrows of docs/architecture.md, for C++ includes and Python imports.
+"""Check who includes whom: the floors of docs/architecture.md, for C++ includes and imports.
 
-    python/mydist -> csrc/torch -> runtime -> {controller, ops, timeline, config} -> world -> base
-
-A backend may see the two interfaces it implements and the layers below them, never another
-backend. Nothing includes a backend but its factory header. MPI, Gloo, CUDA, Python and torch
-headers stay in the one folder that is about them. The launcher imports only the standard library.
+A room of csrc may include what stands in its row of ROOMS and all that those may include. A
+transport is included by nothing but itself. MPI, Gloo, CUDA, Python and torch headers stay in the
+one folder that is about them. The launcher imports only the standard library.
 
 Usage: check_layers.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
 """
@@ -19,38 +17,53 @@ from pathlib import Path
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
-BELOW_ENGINE = {"controller", "ops", "timeline", "config", "world", "base"}
-# Folder of csrc -> the folders it may include from, besides itself.
-ALLOWED: dict[str, set[str]] = {
+# Room of csrc -> the rooms right below it.
+ROOMS: dict[str, set[str]] = {
     "base": set(),
+    "config": {"base"},
     "world": {"base"},
-    "config": {"world", "base"},
-    "timeline": {"world", "base"},
-    "controller": {"world", "base"},
-    "ops": {"world", "base"},
-    "runtime": BELOW_ENGINE,
-    "torch": BELOW_ENGINE | {"runtime"},
-    "backends": {"base", "world", "config", "ops"},
+    "timeline": {"base"},
+    "kernels": {"world"},
+    "memory": {"kernels"},
+    "transport": {"memory", "config"},
+    "controller": {"world"},
+    "algorithms": {"transport"},
+    "gpu": {"algorithms"},
+    "planner": {"algorithms"},
+    "engine": {"planner", "controller", "timeline"},
+    "job": {"engine"},
+    "torch": {"job"},
 }
-FACTORY_HEADER = "backends/factory.h"
-FACTORY_USERS = {"runtime", "torch", "backends"}
-CONTROL_PLANE_HEADER = "controller/control_plane.h"
+# Headers that a room may include besides, by room.
+EXTRA: dict[str, set[str]] = {
+    # How the controller's messages travel, and where its votes are cast.
+    "controller": {"transport/control_plane.h", "transport/vote_board.h"},
+    "transport": {"algorithms/device/device_link.h"},
+}
 GENERATED_HEADERS = {"mydist/build_config.h"}
 
 # Header of another project (regular expression) -> the places that may include it.
 FOREIGN: list[tuple[re.Pattern[str], tuple[str, ...]]] = [
     (re.compile(r"^(torch|ATen|c10|pybind11)/|^Python\.h$"), ("torch/",)),
-    (re.compile(r"^mpi(-ext)?\.h$"), ("backends/mpi/",)),
-    (re.compile(r"^gloo/"), ("backends/gloo/",)),
-    (re.compile(r"^(cuda|nccl)[a-z_]*\.h$"), ("backends/nccl/", "ops/cuda/")),
+    (re.compile(r"^mpi(-ext)?\.h$"), ("transport/mpi/",)),
+    (re.compile(r"^gloo/"), ("transport/gloo/",)),
+    (re.compile(r"^(cuda|nccl)[a-z_]*\.h$"), ("gpu/",)),
 ]
 LAUNCHER_EXTRAS = {"mydist", "yaml"}
 
 
-def part_of(path: str) -> str:
-    """The folder that owns a path relative to csrc; backends count as backends/<name>."""
-    folders = path.split("/")[:-1]
-    return "/".join(folders[:2]) if folders[:1] == ["backends"] else "".join(folders[:1])
+def rooms_below(room: str) -> set[str]:
+    """The rooms that a room may include from, itself among them."""
+    below = {room}
+    for other in ROOMS.get(room, set()):
+        below |= rooms_below(other)
+    return below
+
+
+def transport_of(path: str) -> str | None:
+    """The transport that a path relative to csrc belongs to; None: to all of them, or to none."""
+    parts = path.split("/")
+    return parts[1] if parts[0] == "transport" and len(parts) > 2 else None
 
 
 def quoted_problem(source: str, header: str, csrc: Path) -> str | None:
@@ -59,20 +72,15 @@ def quoted_problem(source: str, header: str, csrc: Path) -> str | None:
         return None
     if not (csrc / header).is_file():
         return "names no file below csrc; write includes relative to csrc"
-    origin, target = part_of(source), part_of(header)
-    layer, target_layer = origin.split("/")[0], target.split("/")[0]
-    if target_layer == "backends":
-        if header == FACTORY_HEADER and layer in FACTORY_USERS:
-            return None
-        # Files directly in backends/ are the factory and the plugin loader.
-        if layer == "backends" and (origin in (target, "backends") or target == "backends"):
-            return None
-        return f"only {FACTORY_HEADER} may be included, from runtime, torch or a backend"
-    if layer == target_layer or target_layer in ALLOWED.get(layer, set()):
+    room, target = source.split("/")[0], header.split("/")[0]
+    if room not in ROOMS:
+        return f"csrc/{room} is no room; add it to ROOMS in scripts/check_layers.py"
+    name = transport_of(header)
+    if name is not None and name != transport_of(source):
+        return f"only transport/{name} may include its own headers"
+    if target in rooms_below(room) or header in EXTRA.get(room, set()):
         return None
-    if layer == "backends" and header == CONTROL_PLANE_HEADER:
-        return None
-    return f"{layer} may not include {target_layer}"
+    return f"{room} may not include {target}"
 
 
 def foreign_problem(source: str, header: str) -> str | None:

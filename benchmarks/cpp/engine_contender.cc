@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "contender.h"
-#include "runtime/process.h"
+#include "job/process.h"
 
 namespace mydist::bench {
 namespace {

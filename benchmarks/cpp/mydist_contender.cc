@@ -1,11 +1,11 @@
 #include <cstring>
 #include <numeric>
 
+#include "algorithms/shm/shm_collectives.h"
 #include "base/usable_cores.h"
 #include "contender.h"
-#include "ops/shm/arena.h"
-#include "ops/shm/shm_collectives.h"
-#include "ops/shm/shm_port.h"
+#include "memory/shm/arena.h"
+#include "transport/shm_port.h"
 
 namespace mydist::bench {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cuda/convert.h"
+#include "gpu/kernels/convert.h"
 
 namespace mydist {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "controller/control_plane.h"
 #include "controller/coordinator.h"
+#include "transport/control_plane.h"
 
 namespace mydist {
 

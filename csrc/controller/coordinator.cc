@@ -6,18 +6,18 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/departure.h"
 #include "base/log.h"
 #include "controller/control_port.h"
 #include "controller/farewell.h"
-#include "controller/frozen_mode.h"
+#include "controller/frozen/frozen_mode.h"
 #include "controller/membership.h"
-#include "controller/message_codec.h"
+#include "controller/messages/message_codec.h"
+#include "controller/messages/report_check.h"
+#include "controller/messages/wire.h"
 #include "controller/process_set_table.h"
-#include "controller/rank_list.h"
-#include "controller/report_check.h"
 #include "controller/tree.h"
-#include "controller/wire.h"
+#include "world/departure.h"
+#include "world/rank_list.h"
 
 namespace mydist {
 namespace {

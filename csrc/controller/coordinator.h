@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/export.h"
 #include "base/result.h"
-#include "controller/control_plane.h"
-#include "controller/request.h"
-#include "controller/response.h"
-#include "controller/vote_board.h"
+#include "controller/messages/request.h"
+#include "controller/messages/response.h"
+#include "transport/control_plane.h"
+#include "transport/vote_board.h"
 
 namespace mydist {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/stream.h"
+#include "controller/messages/stream.h"
 
 namespace mydist {
 

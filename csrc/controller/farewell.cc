@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/departure.h"
-#include "controller/rank_list.h"
+#include "world/departure.h"
+#include "world/rank_list.h"
 
 namespace mydist {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "controller/response.h"
+#include "controller/messages/response.h"
 
 namespace mydist {
 

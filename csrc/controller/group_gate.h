@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "controller/messages/response.h"
+#include "controller/messages/stream.h"
 #include "controller/readiness.h"
-#include "controller/response.h"
-#include "controller/stream.h"
 
 namespace mydist {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "controller/report.h"
-#include "controller/stream.h"
+#include "controller/messages/report.h"
+#include "controller/messages/stream.h"
 
 namespace mydist {
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "controller/rank_list.h"
-#include "controller/report_check.h"
-#include "controller/request_codec.h"
+#include "controller/messages/report_check.h"
+#include "controller/messages/request_codec.h"
+#include "world/rank_list.h"
 
 namespace mydist {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "controller/messages/report_check.h"
 #include "controller/negotiator.h"
-#include "controller/report_check.h"
 
 namespace mydist {
 namespace {

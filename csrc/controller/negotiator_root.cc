@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "controller/fusion_planner.h"
-#include "controller/mismatch_text.h"
+#include "controller/messages/mismatch_text.h"
+#include "controller/messages/stall_text.h"
 #include "controller/negotiator.h"
-#include "controller/rank_list.h"
-#include "controller/stall_text.h"
+#include "world/rank_list.h"
 
 namespace mydist {
 namespace {

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "controller/request.h"
-#include "controller/stream.h"
+#include "controller/messages/request.h"
+#include "controller/messages/stream.h"
 
 namespace mydist {
 

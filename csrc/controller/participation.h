@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "controller/request.h"
+#include "controller/messages/request.h"
 #include "controller/tree.h"
 
 namespace mydist {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "controller/messages/stream.h"
 #include "controller/participation.h"
 #include "controller/readiness.h"
-#include "controller/stream.h"
 #include "controller/tree.h"
 
 namespace mydist {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "controller/messages/report.h"
 #include "controller/participation.h"
 #include "controller/pending_requests.h"
 #include "controller/pending_slots.h"
-#include "controller/report.h"
 #include "controller/response_cache.h"
 #include "controller/stall_inspector.h"
 #include "controller/tree.h"

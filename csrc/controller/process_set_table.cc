@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/departure.h"
 #include "controller/fusion_planner.h"
-#include "controller/rank_list.h"
-#include "controller/report_check.h"
+#include "controller/messages/report_check.h"
+#include "world/departure.h"
+#include "world/rank_list.h"
 
 namespace mydist {
 namespace {

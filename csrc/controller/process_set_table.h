@@ -12,10 +12,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "controller/frozen_schedule.h"
+#include "controller/frozen/frozen_schedule.h"
+#include "controller/messages/report.h"
+#include "controller/messages/stream.h"
 #include "controller/negotiator.h"
-#include "controller/report.h"
-#include "controller/stream.h"
 #include "controller/tree.h"
 
 namespace mydist {

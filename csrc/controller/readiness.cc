@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "controller/request_property.h"
+#include "controller/messages/request_property.h"
 
 namespace mydist {
 namespace {

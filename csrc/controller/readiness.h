@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/request.h"
+#include "controller/messages/request.h"
 
 namespace mydist {
 

@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "controller/response.h"
-#include "controller/stream.h"
+#include "controller/messages/response.h"
+#include "controller/messages/stream.h"
 
 namespace mydist {
 

@@ -10,7 +10,7 @@
 #include <exception>
 
 #include "base/log.h"
-#include "ops/device/memory_shortage.h"
+#include "memory/device/memory_shortage.h"
 
 namespace mydist {
 namespace {

@@ -5,7 +5,7 @@
 namespace mydist {
 
 // From now on, until the process ends, torch is asked to give it back when memory for our buffers
-// is short (ops/device/memory_shortage.h). Called once, at import.
+// is short (memory/device/memory_shortage.h). Called once, at import.
 void OfferCachedMemory();
 
 }  // namespace mydist

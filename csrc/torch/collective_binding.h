@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/process.h"
+#include "job/process.h"
 #include "torch/in_flight.h"
 
 namespace mydist {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/process.h"
+#include "job/process.h"
 #include "torch/error_translation.h"
 #include "torch/reduction_check.h"
 #include "torch/tensor_adapter.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/handle_table.h"
-#include "runtime/submission.h"
+#include "engine/handle_table.h"
+#include "engine/submission.h"
 #include "torch/in_flight.h"
 #include "torch/wire_format.h"
 #include "world/collective_op.h"

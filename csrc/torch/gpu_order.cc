@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "runtime/process.h"
+#include "job/process.h"
 #include "torch/error_translation.h"
 
 namespace mydist {

@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "base/shape.h"
-#include "runtime/submission.h"
+#include "engine/submission.h"
 
 namespace mydist {
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "base/late_writes.h"
-#include "runtime/process.h"
+#include "job/process.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
+#include "world/late_writes.h"
 
 namespace mydist {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "runtime/handle_table.h"
-#include "runtime/submission.h"
+#include "engine/handle_table.h"
+#include "engine/submission.h"
 #include "torch/gpu_order.h"
 
 namespace mydist {

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/factory.h"
+#include "job/process.h"
 #include "mydist/build_config.h"
-#include "runtime/process.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
+#include "transport/factory.h"
 
 namespace mydist {
 namespace {

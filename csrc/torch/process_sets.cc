@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/process.h"
+#include "job/process.h"
 #include "torch/bindings.h"
 #include "torch/collective_binding.h"
 #include "torch/collective_call.h"

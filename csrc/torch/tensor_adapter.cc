@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/wire.h"
+#include "controller/messages/wire.h"
 #include "torch/gpu_order.h"
 
 namespace mydist {

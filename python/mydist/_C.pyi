@@ -183,7 +183,7 @@ class GradientHook:
     def __call__(self, parameter: torch.Tensor) -> None: ...
 
 class GradientReducer:
-    """Enqueues gradients as they become ready; see csrc/torch/gradient_reducer.h.
+    """Enqueues gradients as they become ready; see csrc/torch/gradients/gradient_reducer.h.
 
     compression: 0 none, 1 float16, 2 bfloat16 on the wire.
     """

@@ -1,12 +1,12 @@
 // The convert kernel on a GPU: what the host's emulation cannot show, and all that it can.
-#include "ops/cuda/convert.h"
+#include "gpu/kernels/convert.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "device/convert_scene.h"
+#include "gpu/convert_scene.h"
 #include "gpu/device_bytes.h"
 
 namespace mydist {

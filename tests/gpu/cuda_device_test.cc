@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/factory.h"
+#include "transport/factory.h"
 
 extern "C" mydist::DevicePlugin* mydist_device_plugin_v1();
 

@@ -1,9 +1,9 @@
 // The kernel that folds what has come from other ranks, on a GPU.
 #include <gtest/gtest.h>
 
-#include "device/fold_scene.h"
 #include "gpu/device_bytes.h"
-#include "ops/cuda/rank_fold.h"
+#include "gpu/fold_scene.h"
+#include "gpu/kernels/rank_fold.h"
 
 namespace mydist::testing {
 namespace {

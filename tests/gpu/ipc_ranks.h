@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/cuda_device.h"
-#include "backends/nccl/cuda_driver.h"
+#include "algorithms/device/ipc_connect.h"
+#include "algorithms/rank_ordered_collectives.h"
 #include "base/fixed_text.h"
-#include "ops/device/ipc_connect.h"
-#include "ops/rank_ordered_collectives.h"
-#include "ops/shm/forked_ranks.h"
+#include "gpu/cuda_device.h"
+#include "gpu/cuda_driver.h"
+#include "memory/shm/forked_ranks.h"
 
 namespace mydist::testing {
 

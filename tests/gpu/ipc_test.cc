@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/device/ipc_collectives.h"
 #include "conformance/reduction_reference.h"
 #include "gpu/ipc_ranks.h"
-#include "ops/device/ipc_collectives.h"
-#include "ops/reduce_kernels.h"
+#include "kernels/reduce_kernels.h"
 
 namespace mydist::testing {
 namespace {

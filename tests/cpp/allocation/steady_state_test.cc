@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/shm/shm_collectives.h"
+#include "algorithms/shm/shm_ranks.h"
 #include "allocation/allocation_count.h"
-#include "ops/shm/shm_collectives.h"
-#include "ops/shm/shm_ranks.h"
-#include "runtime/engine_job.h"
+#include "engine/engine_job.h"
 
 namespace mydist {
 namespace {

@@ -11,8 +11,8 @@
 #include <numeric>
 #include <vector>
 
+#include "algorithms/collectives.h"
 #include "conformance/reduction_reference.h"
-#include "ops/collectives.h"
 
 namespace mydist::testing {
 

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/factory.h"
 #include "conformance/receive_by.h"
 #include "conformance/whistle.h"
+#include "transport/factory.h"
 
 namespace mydist::conformance {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "algorithms/rank_ordered_collectives.h"
 #include "conformance/adasum_suite.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/rooted_suite.h"
 #include "conformance/transport_suite.h"
-#include "ops/rank_ordered_collectives.h"
-#include "ops/subset_transport.h"
+#include "transport/subset_transport.h"
 
 namespace mydist::testing {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "conformance/reduction_reference.h"
-#include "ops/half.h"
+#include "kernels/half.h"
 
 namespace mydist::testing {
 

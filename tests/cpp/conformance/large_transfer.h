@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/transport.h"
+#include "transport/transport.h"
 
 namespace mydist::conformance {
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/factory.h"
+#include "transport/factory.h"
 
 namespace mydist::testing {
 

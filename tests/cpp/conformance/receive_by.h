@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "controller/control_plane.h"
+#include "transport/control_plane.h"
 
 namespace mydist::conformance {
 

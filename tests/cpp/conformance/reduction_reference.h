@@ -16,7 +16,7 @@
 
 #include "base/dtype.h"
 #include "conformance/sanitizers.h"
-#include "ops/reduction.h"
+#include "kernels/reduction.h"
 
 namespace mydist::testing {
 

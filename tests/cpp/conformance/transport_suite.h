@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/transport.h"
+#include "transport/transport.h"
 
 namespace mydist::testing {
 

@@ -5,9 +5,9 @@
 
 #include <thread>
 
-#include "controller/message_codec.h"
+#include "controller/messages/message_codec.h"
+#include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
-#include "controller/wire.h"
 
 namespace mydist {
 namespace {

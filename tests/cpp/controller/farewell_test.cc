@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "base/departure.h"
 #include "controller/simulated_job.h"
+#include "world/departure.h"
 
 namespace mydist {
 namespace {

@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 
-#include "controller/frozen_schedule.h"
-#include "controller/message_codec.h"
+#include "controller/frozen/frozen_schedule.h"
+#include "controller/messages/message_codec.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

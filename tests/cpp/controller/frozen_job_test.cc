@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "controller/call_number.h"
-#include "controller/message_codec.h"
+#include "controller/messages/call_number.h"
+#include "controller/messages/message_codec.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/request.h"
+#include "controller/messages/request.h"
 
 namespace mydist {
 

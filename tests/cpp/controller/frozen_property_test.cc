@@ -9,8 +9,8 @@
 #include <set>
 
 #include "conformance/sanitizers.h"
-#include "controller/call_number.h"
 #include "controller/frozen_program.h"
+#include "controller/messages/call_number.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

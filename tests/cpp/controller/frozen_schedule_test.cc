@@ -1,11 +1,11 @@
 // The pure parts of the frozen schedule, one rule at a time; all together: frozen_property_test.
-#include "controller/frozen_schedule.h"
+#include "controller/frozen/frozen_schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "controller/freeze_policy.h"
+#include "controller/frozen/freeze_policy.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/departure.h"
+#include "world/departure.h"
 
 namespace mydist {
 

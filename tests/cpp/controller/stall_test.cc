@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "controller/messages/stall_text.h"
 #include "controller/simulated_job.h"
-#include "controller/stall_text.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "controller/step_history.h"
+#include "controller/frozen/step_history.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "controller/call_number.h"
+#include "controller/messages/call_number.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "ops/shm/shm_ranks.h"
+#include "algorithms/shm/shm_ranks.h"
 
 namespace mydist::shm {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "device/fake_device.h"
-#include "device/fake_plugin.h"
+#include "fakes/fake_device.h"
+#include "fakes/fake_plugin.h"
 
 namespace mydist::testing {
 

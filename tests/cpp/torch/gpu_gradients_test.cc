@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "torch/gpu_test.h"
-#include "torch/gradient_reducer.h"
+#include "torch/gradients/gradient_reducer.h"
 
 namespace mydist::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "ops/device/memory_shortage.h"
+#include "memory/device/memory_shortage.h"
 #include "torch/fake_cuda.h"
 
 namespace mydist::testing {

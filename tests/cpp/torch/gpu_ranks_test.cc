@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/shm/forked_ranks.h"
-#include "runtime/process.h"
+#include "job/process.h"
+#include "memory/shm/forked_ranks.h"
 #include "torch/embedded_python.h"
 #include "torch/fake_cuda.h"
-#include "torch/gradient_reducer.h"
+#include "torch/gradients/gradient_reducer.h"
 
 namespace mydist::testing {
 namespace {

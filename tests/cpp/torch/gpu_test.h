@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "device/device_bench.h"
-#include "runtime/process.h"
+#include "fakes/device_bench.h"
+#include "job/process.h"
 #include "torch/embedded_python.h"
 #include "torch/fake_cuda.h"
 

@@ -1,0 +1,240 @@
+#include "algorithms/hierarchical.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/element.h"
+#include "kernels/slices.h"
+#include "kernels/widening.h"
+
+namespace mydist {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+// What RankOrderedCollectives exchanges at once.
+constexpr int64_t kOneShotBytes = RankOrderedLimits{}.one_shot_bytes;
+
+int64_t CeilOf(int64_t amount, int64_t unit) { return (amount + unit - 1) / unit; }
+
+}  // namespace
+
+Hierarchical::Hierarchical(HostGroups groups, Transport* transport,
+                           std::unique_ptr<Collectives> local, const HierarchicalLimits& limits)
+    : Hierarchical(std::move(groups),
+                   {.local = std::move(local),
+                    .cross = nullptr,
+                    .new_memory = [] { return std::make_unique<HostMemory>(); }},
+                   limits) {
+  flat_.emplace(transport);
+  if (local_ == nullptr) {
+    host_transport_.emplace(transport, groups_.own_members());
+    local_ = std::make_unique<RankOrderedCollectives>(&*host_transport_);
+  }
+  if (groups_.place < groups_.smallest()) {
+    column_transport_.emplace(transport, groups_.Column(groups_.place));
+    cross_ = std::make_unique<RankOrderedCollectives>(&*column_transport_);
+  }
+  routes_.emplace(groups_, transport, local_.get(), limits_);
+}
+
+Hierarchical::Hierarchical(HostGroups groups, HierarchicalParts parts,
+                           const HierarchicalLimits& limits)
+    : groups_(std::move(groups)),
+      limits_(limits),
+      seats_(groups_.Seats()),
+      local_(std::move(parts.local)),
+      cross_(std::move(parts.cross)),
+      wide_(parts.new_memory()),
+      partial_(parts.new_memory()),
+      folded_(parts.new_memory()),
+      narrow_(parts.new_memory()) {}
+
+bool Hierarchical::Supports(const BatchTraits& traits) const {
+  if (flat_) return flat_->Supports(traits);
+  const bool is_ours = traits.op == OpKind::kAllreduce || traits.op == OpKind::kReduce ||
+                       traits.op == OpKind::kBroadcast || traits.op == OpKind::kBarrier;
+  if (!is_ours || traits.reduce_op == ReduceOp::kAdasum) return false;
+  // What they do for it, in the type that partial sums may have.
+  const auto does = [&](const Collectives& part, OpKind op) {
+    BatchTraits step = traits;
+    step.op = op;
+    if (!part.Supports(step)) return false;
+    if (IsHalfWidth(traits.dtype)) step.dtype = DataType::kFloat32;
+    return part.Supports(step);
+  };
+  const bool moves = does(*local_, OpKind::kAllgather) && does(*local_, OpKind::kBroadcast) &&
+                     does(*local_, OpKind::kGather) && does(*local_, OpKind::kReducescatter);
+  return moves && (cross_ == nullptr || does(*cross_, traits.op));
+}
+
+RankOrderedCollectives& Hierarchical::Flat() {
+  MYDIST_CHECK(flat_.has_value());  // Supports has said no.
+  return *flat_;
+}
+
+HierarchicalRoutes& Hierarchical::Routes() {
+  MYDIST_CHECK(routes_.has_value());
+  return *routes_;
+}
+
+int64_t Hierarchical::scratch_capacity_bytes() const {
+  return wide_->capacity_bytes() + partial_->capacity_bytes() + folded_->capacity_bytes() +
+         narrow_->capacity_bytes() + (routes_ ? routes_->scratch_capacity_bytes() : 0);
+}
+
+// The slices of `count` elements: how many each rank of this host has (counts_).
+void Hierarchical::Split(int64_t count, int64_t element_bytes) {
+  const int owners = count * element_bytes <= limits_.one_slice_bytes ? 1 : groups_.smallest();
+  counts_.assign(groups_.own_members().size(), 0);
+  for (int owner = 0; owner < owners; ++owner) {
+    counts_[static_cast<size_t>(owner)] = EvenSlice(count, element_bytes, owners, owner).count;
+  }
+}
+
+std::span<const int64_t> Hierarchical::ByteCounts(int64_t element_bytes) {
+  byte_counts_.clear();
+  for (const int64_t count : counts_) byte_counts_.push_back(count * element_bytes);
+  return byte_counts_;
+}
+
+// Elements of a chunk, the last of which may be shorter. Chunks are alike, for a short one would be
+// exchanged in another way, and divide evenly among ranks and hosts: then no host sends more than
+// its share.
+int64_t Hierarchical::ChunkLimit(int64_t count, int64_t element_bytes) const {
+  const int64_t unit_bytes = kLineBytes * groups_.smallest() * groups_.host_count();
+  const int64_t chunks = std::max<int64_t>(1, CeilOf(count * element_bytes, limits_.chunk_bytes));
+  const int64_t chunk_bytes = CeilOf(count * element_bytes, chunks);
+  return std::max<int64_t>(1, CeilOf(chunk_bytes, unit_bytes)) * unit_bytes / element_bytes;
+}
+
+Status Hierarchical::Allreduce(void* data, int64_t count, const Reduction& whole) {
+  const TwoLevelReduction reduction(whole);
+  const int64_t element_bytes = SizeOf(whole.dtype);
+  const int64_t limit = ChunkLimit(count, element_bytes);
+  for (int64_t begin = 0; begin < count; begin += limit) {
+    uint8_t* chunk = AsBytes(data) + begin * element_bytes;
+    Split(std::min(limit, count - begin), element_bytes);
+    // In place, as long as it is of the tensor's type: one copy less in and out.
+    uint8_t* own_part = chunk + OffsetOf(counts_, groups_.place) * element_bytes;
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * partial,
+                            FoldOnHost(chunk, reduction.is_wide ? nullptr : own_part, reduction));
+    MYDIST_ASSIGN_OR_RETURN(const uint8_t* slice, ReduceAcross(partial, reduction));
+    MYDIST_RETURN_IF_ERROR(local_->Allgather(slice, chunk, ByteCounts(element_bytes)));
+  }
+  return Status::Ok();
+}
+
+// This rank's slice (counts_) of what its host has folded: in `own_part` of the input, or, if that
+// is null, in memory of its own.
+Result<uint8_t*> Hierarchical::FoldOnHost(const uint8_t* input, uint8_t* own_part,
+                                          const TwoLevelReduction& reduction) {
+  if (reduction.is_wide) {
+    const int64_t count = Total(counts_);
+    MYDIST_ASSIGN_OR_RETURN(uint8_t * wide, wide_->Reserve(count * reduction.partial_bytes()));
+    const ConvertSegment whole{input, wide, count};
+    MYDIST_RETURN_IF_ERROR(
+        wide_->Convert({&whole, 1}, {.from = reduction.dtype, .to = DataType::kFloat32}));
+    input = wide;
+  }
+  uint8_t* partial = own_part;
+  if (partial == nullptr) {
+    MYDIST_ASSIGN_OR_RETURN(partial, partial_->Reserve(OwnCount() * reduction.partial_bytes()));
+  }
+  MYDIST_RETURN_IF_ERROR(local_->Reducescatter(input, partial, counts_, reduction.on_host));
+  return partial;
+}
+
+// The slice as all hosts have folded it.
+Result<const uint8_t*> Hierarchical::ReduceAcross(uint8_t* partial,
+                                                  const TwoLevelReduction& reduction) {
+  if (OwnCount() == 0) return static_cast<const uint8_t*>(partial);
+  if (reduction.is_wide) return ReduceAcrossWide(partial, reduction);
+  MYDIST_RETURN_IF_ERROR(cross_->Allreduce(partial, OwnCount(), reduction.across));
+  return static_cast<const uint8_t*>(partial);
+}
+
+// What is folded travels wide, what is handed out is rounded first.
+Result<const uint8_t*> Hierarchical::ReduceAcrossWide(uint8_t* partial,
+                                                      const TwoLevelReduction& reduction) {
+  const int64_t element_bytes = SizeOf(reduction.dtype);
+  const int hosts = groups_.host_count();
+  if (OwnCount() * reduction.partial_bytes() * (hosts - 1) <= kOneShotBytes) {
+    MYDIST_RETURN_IF_ERROR(cross_->Allreduce(partial, OwnCount(), reduction.across));
+    return Narrowed(partial, reduction);
+  }
+  std::vector<int64_t> counts;
+  std::vector<int64_t> byte_counts;
+  for (int host = 0; host < hosts; ++host) {
+    counts.push_back(EvenSlice(OwnCount(), element_bytes, hosts, host).count);
+    byte_counts.push_back(counts.back() * element_bytes);
+  }
+  const int64_t count = counts[static_cast<size_t>(groups_.host)];
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * folded, folded_->Reserve(count * reduction.partial_bytes()));
+  MYDIST_RETURN_IF_ERROR(cross_->Reducescatter(partial, folded, counts, reduction.across));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * slice, narrow_->Reserve(OwnCount() * element_bytes));
+  uint8_t* own = slice + OffsetOf(byte_counts, groups_.host);
+  const ConvertSegment rounded{folded, own, count};
+  MYDIST_RETURN_IF_ERROR(
+      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
+  MYDIST_RETURN_IF_ERROR(cross_->Allgather(own, slice, byte_counts));
+  return static_cast<const uint8_t*>(slice);
+}
+
+Result<const uint8_t*> Hierarchical::Narrowed(const uint8_t* wide,
+                                              const TwoLevelReduction& reduction) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * narrow, narrow_->Reserve(OwnCount() * SizeOf(reduction.dtype)));
+  const ConvertSegment rounded{wide, narrow, OwnCount()};
+  MYDIST_RETURN_IF_ERROR(
+      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
+  return static_cast<const uint8_t*>(narrow);
+}
+
+Status Hierarchical::Reduce(const void* input, void* output, int64_t count, const Reduction& whole,
+                            int root) {
+  const TwoLevelReduction reduction(whole);
+  const int64_t element_bytes = SizeOf(whole.dtype);
+  const int64_t limit = ChunkLimit(count, element_bytes);
+  for (int64_t begin = 0; begin < count; begin += limit) {
+    const int64_t offset = begin * element_bytes;
+    MYDIST_RETURN_IF_ERROR(ReduceChunk(AsBytes(input) + offset, Advance(AsBytes(output), offset),
+                                       std::min(limit, count - begin), reduction,
+                                       seats_[static_cast<size_t>(root)]));
+  }
+  return Status::Ok();
+}
+
+Status Hierarchical::ReduceChunk(const uint8_t* input, uint8_t* output, int64_t count,
+                                 const TwoLevelReduction& reduction, const HostSeat& root) {
+  Split(count, SizeOf(reduction.dtype));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * partial, FoldOnHost(input, nullptr, reduction));
+  if (OwnCount() > 0) {
+    MYDIST_RETURN_IF_ERROR(
+        cross_->Reduce(partial, partial, OwnCount(), reduction.across, root.host));
+  }
+  if (groups_.host != root.host) return Status::Ok();
+  const uint8_t* slice = partial;
+  if (reduction.is_wide) {
+    MYDIST_ASSIGN_OR_RETURN(slice, Narrowed(partial, reduction));
+  }
+  return local_->Gather(slice, output, ByteCounts(SizeOf(reduction.dtype)), root.place);
+}
+
+Status Hierarchical::Broadcast(void* data, int64_t bytes, int root) {
+  const HostSeat seat = seats_[static_cast<size_t>(root)];
+  if (bytes == 0) return Status::Ok();
+  Split(bytes, 1);
+  uint8_t* slice = AsBytes(data) + OffsetOf(counts_, groups_.place);
+  const bool has_root = groups_.host == seat.host;
+  if (has_root) MYDIST_RETURN_IF_ERROR(local_->Broadcast(data, bytes, seat.place));
+  if (OwnCount() > 0) MYDIST_RETURN_IF_ERROR(cross_->Broadcast(slice, OwnCount(), seat.host));
+  return has_root ? Status::Ok() : local_->Allgather(slice, data, counts_);
+}
+
+Status Hierarchical::Barrier() {
+  MYDIST_RETURN_IF_ERROR(local_->Barrier());
+  if (groups_.place == 0) MYDIST_RETURN_IF_ERROR(cross_->Barrier());
+  return local_->Barrier();
+}
+
+}  // namespace mydist

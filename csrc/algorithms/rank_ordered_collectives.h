@@ -1,0 +1,118 @@
+// RankOrderedCollectives: all collectives over any Transport, on host memory or on that of a GPU
+// which the transport takes (reduce).
+// Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
+// are folded by whoever owns a slice, in rank order or, where it is told of several hosts, host by
+// host: a result is bitwise the same on every rank, over every backend, whichever algorithm was
+// chosen, and with a Hierarchical. Scratch memory is bounded (see Limits), kept between calls, and
+// never allocated again once the largest call has been seen.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "algorithms/adasum.h"
+#include "algorithms/collectives.h"
+#include "algorithms/memory_space.h"
+#include "base/export.h"
+#include "base/result.h"
+#include "kernels/slices.h"
+#include "transport/transfer_batch.h"
+#include "transport/transport.h"
+#include "world/host_groups.h"
+
+namespace mydist {
+
+// When which algorithm is used; must be equal on all ranks. Results do not depend on it.
+struct RankOrderedLimits {
+  // Allreduce and Reduce: up to this much received per rank, everybody (the root) gets everything
+  // at once and folds it all (one message latency); beyond, each rank folds its slice and hands it
+  // out (two latencies, but only 2 n (p - 1) / p bytes per rank).
+  int64_t one_shot_bytes = int64_t{64} << 10;
+  // Broadcast over more than two ranks: from here on the root deals out slices that the others pass
+  // on to each other; below, a binomial tree.
+  int64_t scatter_broadcast_bytes = int64_t{1} << 20;
+  // Contributions of peers held at a time: scratch memory is at most this, or
+  // minimum_round_bytes × (p - 1) where that is more, plus one page; a Reduce holds up to
+  // 1 / (p - 1) of that more, several hosts a page for each host and rank. Adasum's is not
+  // bounded: it has to see whole vectors.
+  int64_t scratch_bytes = int64_t{8} << 20;
+  int64_t minimum_round_bytes = int64_t{64} << 10;
+};
+
+class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
+ public:
+  // In host memory. `transport` outlives this object; null for a job of one rank. `groups`: the
+  // hosts of its ranks; not needed unless there are several, one with several ranks.
+  explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {},
+                                  const HostGroups& groups = {});
+  // In other memory, which `transport` takes: all but AdasumAllreduce, if `space` can.
+  RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits,
+                         std::unique_ptr<MemorySpace> space);
+
+  bool Supports(const BatchTraits& traits) const override;
+  Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
+  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
+                         const Reduction& reduction) override;
+  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
+                int root) override;
+  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
+  Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
+                int root) override;
+  Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
+                 int root) override;
+  Status Send(const void* data, int64_t bytes, int peer) override;
+  Status Receive(void* data, int64_t bytes, int peer) override;
+  Status Broadcast(void* data, int64_t bytes, int root) override;
+  Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
+                  std::span<const int64_t> receive_bytes) override;
+  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
+                       const Reduction& reduction) override;
+  Status Barrier() override;
+
+  int64_t scratch_capacity_bytes() const {
+    return space_->scratch_capacity_bytes() + adasum_.scratch_capacity_bytes();
+  }
+
+ private:
+  // Round `index` takes at most `limit` elements of every slice.
+  struct Round {
+    int64_t index;
+    int64_t limit;
+  };
+
+  Status OneShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction);
+  Status FoldOwnSlice(const uint8_t* input, uint8_t* output, const Reduction& reduction);
+  Status FoldRound(const uint8_t* input, uint8_t* output, const Round& round,
+                   const Reduction& reduction);
+  int64_t RoundLimit(int64_t element_bytes) const;
+  bool FitsOneShot(int64_t count, int64_t element_bytes) const;
+  Status FoldAll(const uint8_t* input, uint8_t* output, int64_t count, const Reduction& reduction);
+  Status FoldReceived(const uint8_t* own, const uint8_t* room, uint8_t* output, int64_t count,
+                      const Reduction& reduction);
+  // Everything that has been collected.
+  Status Exchange() { return space_->Exchange(transfers_); }
+  Status ReduceRoundAtRoot(const uint8_t* input, uint8_t* output, const Round& round,
+                           const Reduction& reduction);
+  Status ReduceRoundFor(int root, const uint8_t* input, const Round& round,
+                        const Reduction& reduction);
+  void SplitByCounts(std::span<const int64_t> counts);
+  Status GatherSlices(uint8_t* data, int64_t element_bytes);
+  Status BinomialBroadcast(uint8_t* data, int64_t bytes, int root);
+  Status ScatterBroadcast(uint8_t* data, int64_t bytes, int root);
+  void SplitAmongReceivers(int64_t bytes, int root);
+  void SplitEvenly(int64_t count, int64_t element_bytes);
+  Slice OwnSlice() const { return slices_[static_cast<size_t>(rank_)]; }
+
+  const int rank_;
+  const int size_;
+  const RankOrderedLimits limits_;
+  TransferBatch transfers_;
+  Adasum adasum_;
+  const std::unique_ptr<MemorySpace> space_;
+  // Of each rank, in elements, of the call in progress; kept for its memory only.
+  std::vector<Slice> slices_;
+};
+
+}  // namespace mydist

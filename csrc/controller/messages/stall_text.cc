@@ -1,0 +1,126 @@
+#include "controller/messages/stall_text.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+
+#include "controller/messages/request_property.h"
+#include "world/rank_list.h"
+
+namespace mydist {
+namespace {
+
+// Names beyond this are compared by their beginnings: the cost grows with the square.
+constexpr size_t kMaxComparedBytes = 256;
+
+std::string SecondsText(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4g s", ToSeconds(duration));
+  return text;
+}
+
+bool ReadyOnNoneOf(const WaitingTensor& tensor, const WaitingTensor& other) {
+  return std::none_of(other.ready.begin(), other.ready.end(), [&](int32_t rank) {
+    return std::binary_search(tensor.ready.begin(), tensor.ready.end(), rank);
+  });
+}
+
+bool SomeMissingIsReadyIn(const WaitingTensor& tensor, const WaitingTensor& other) {
+  return std::any_of(tensor.missing.begin(), tensor.missing.end(), [&](int32_t rank) {
+    return std::binary_search(other.ready.begin(), other.ready.end(), rank);
+  });
+}
+
+// Whether `other` may be what the missing ranks have submitted instead.
+bool MayBeMeant(const WaitingTensor& tensor, const WaitingTensor& other) {
+  const bool same_set = tensor.request.process_set == other.request.process_set;
+  if (same_set && other.request.name == tensor.request.name) return false;
+  // In sets without common ranks like names are nothing unusual.
+  return ReadyOnNoneOf(tensor, other) && (same_set || SomeMissingIsReadyIn(tensor, other));
+}
+
+// Lower is more alike; nothing when unlike.
+std::optional<size_t> Distance(const Request& a, const Request& b) {
+  const size_t distance = EditDistance(a.name, b.name);
+  const size_t longer = std::min(kMaxComparedBytes, std::max(a.name.size(), b.name.size()));
+  const bool similar_name = distance <= std::max<size_t>(1, longer / 4);
+  const bool same_tensor = SameProperty(RequestProperty::kOp, a, b) &&
+                           SameProperty(RequestProperty::kDtype, a, b) &&
+                           SameProperty(RequestProperty::kShape, a, b);
+  if (similar_name) return distance;
+  if (same_tensor && a.process_set == b.process_set) return kMaxComparedBytes + distance;
+  return std::nullopt;
+}
+
+std::string InSetText(const WaitingTensor& tensor) {
+  return "\n  '" + tensor.request.name + "' in process set " +
+         std::to_string(tensor.request.process_set) + " is ready on " + RankListText(tensor.ready);
+}
+
+std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other) {
+  if (other.request.process_set != tensor.request.process_set) {
+    return InSetText(tensor) + InSetText(other) +
+           "\nIf that is meant to be one tensor, pass the same process_set on every rank; if not, "
+           "the"
+           " ranks wait for each other: let all call what they share in the same order.";
+  }
+  return "\n  '" + tensor.request.name + "' is ready on " + RankListText(tensor.ready) + "\n  '" +
+         other.request.name + "' is ready on " + RankListText(other.ready) +
+         "\nProbably one tensor under two names: use the same name on every rank.";
+}
+
+}  // namespace
+
+size_t EditDistance(const std::string& a, const std::string& b) {
+  const size_t columns = std::min(b.size(), kMaxComparedBytes);
+  std::vector<size_t> row(columns + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < std::min(a.size(), kMaxComparedBytes); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < columns; ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row[columns];
+}
+
+const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
+                                  const std::vector<WaitingTensor>& others) {
+  const WaitingTensor* best = nullptr;
+  size_t best_distance = 0;
+  for (const WaitingTensor& other : others) {
+    if (!MayBeMeant(tensor, other)) continue;
+    const auto distance = Distance(tensor.request, other.request);
+    if (!distance || (best != nullptr && *distance >= best_distance)) continue;
+    best = &other;
+    best_distance = *distance;
+  }
+  return best;
+}
+
+std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
+  std::string text = std::string(OpKindName(tensor.request.op)) + " '" + tensor.request.name +
+                     "' waits for " + RankListText(tensor.missing) +
+                     HostListText(tensor.missing, *context.hosts) + " for " + SecondsText(waited);
+  if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
+  text += ".";
+  if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {
+    return text + NearMissText(tensor, *other);
+  }
+  return text +
+         " Every rank has to submit the same tensors: look for a branch that only some ranks take,"
+         " or a rank that is slow, stopped or already done.";
+}
+
+std::string GroupStallText(const Request& member, size_t ready_count, Duration waited) {
+  return "group '" + member.group + "' has waited for " + SecondsText(waited) + ": " +
+         std::to_string(ready_count) + " of its " + std::to_string(member.group_size) +
+         " tensors are ready on all ranks, among them '" + member.name +
+         "'. Submit all members of a group together, with the right group size.";
+}
+
+}  // namespace mydist

@@ -1,0 +1,86 @@
+// Stream: the one sequence of decisions of the root, handled by every rank in the same order.
+// Pure data. A segment is a piece of it on its way down the tree; the root ends what it decided in
+// one cycle with kBoundary, and what lies between two boundaries is planned (fused) together.
+// The position of a vertex is the number of items it has applied, boundaries included.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "controller/frozen/step_history.h"
+#include "controller/messages/response.h"
+
+namespace mydist {
+
+enum class StreamKind : uint8_t {
+  kBoundary = 0,
+  kReadySlot = 1,       // process_set, slot
+  kReadyAgreement = 2,  // agreement; everybody caches it
+  kError = 3,           // process_set, name, groups, ranks, code, text
+  kInvalidate = 4,      // process_set, slot
+  kStall = 5,           // process_set, name, text
+  kDeparted = 6,        // rank, text
+  kFinished = 7,
+  kTimelineStart = 8,  // flag: mark cycles
+  kTimelineStop = 9,
+  kAllJoined = 10,  // rank: the last one that joined
+  kFreeze = 11,     // frozen
+  kThaw = 12,
+};
+inline constexpr int kStreamKindCount = 13;
+
+// Whether the item is about a tensor of one process set, rather than about the whole job.
+inline bool ConcernsProcessSet(StreamKind kind) {
+  return kind >= StreamKind::kReadySlot && kind <= StreamKind::kStall;
+}
+
+// Negotiation rests: the last `length` tensors of the stream, which have come `repeats` times, come
+// again and again.
+struct FrozenStep {
+  uint32_t length = 0;
+  uint32_t repeats = 0;
+  uint64_t hash = 0;  // Of the buckets.
+
+  bool operator==(const FrozenStep&) const = default;
+};
+
+struct StreamItem {
+  StreamKind kind = StreamKind::kBoundary;
+  ProcessSetId process_set = kGlobalProcessSet;  // Of what ConcernsProcessSet.
+  uint32_t slot = 0;
+  std::shared_ptr<const Agreement> agreement;
+  StatusCode code = StatusCode::kOk;
+  std::string name;
+  std::string text;
+  std::vector<std::string> groups;  // Groups whose members fail with `name`.
+  std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
+  int32_t rank = -1;
+  bool flag = false;
+  FrozenStep frozen;
+};
+
+struct StreamSegment {
+  uint64_t start = 0;  // Position before the first item.
+  std::vector<StreamItem> items;
+};
+
+// How far a vertex has come, and what follows for its engine from the items applied since it was
+// last asked. Shared by the negotiators of all process sets.
+struct StreamState {
+  uint64_t position = 0;
+  std::vector<Response> responses;
+  StepHistory history;
+};
+
+// Whether an error item ends the negotiation of this tensor.
+inline bool Ends(const StreamItem& error, const Request& request) {
+  if (error.name == request.name) return true;
+  return !request.group.empty() &&
+         std::find(error.groups.begin(), error.groups.end(), request.group) != error.groups.end();
+}
+
+}  // namespace mydist

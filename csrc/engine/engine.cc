@@ -1,0 +1,460 @@
+// The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc.
+#include "engine/engine.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "base/signal_block.h"
+#include "controller/fusion_planner.h"
+#include "engine/neutral_submission.h"
+#include "planner/path_probe.h"
+#include "planner/vote_board_choice.h"
+#include "world/departure.h"
+
+namespace mydist {
+namespace {
+
+CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
+  return {.rank = topology.rank,
+          .size = topology.size,
+          .radix = static_cast<int>(config.coordinator_radix),
+          .freeze_after = config.freeze_after,
+          .cache_capacity = config.cache_capacity,
+          .stall_warning = config.stall_warning,
+          .stall_shutdown = config.stall_shutdown,
+          .hosts = topology.hosts};
+}
+
+TensorKeyView KeyOf(const Agreement& agreement) {
+  return {agreement.request.process_set, agreement.request.name};
+}
+
+std::string UpperCase(std::string_view text) {
+  std::string upper(text);
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return upper;
+}
+
+// Puts the meter around the transport, where there is one.
+HostMeter* Metered(std::unique_ptr<Transport>& transport, const std::vector<std::string>& hosts) {
+  if (transport == nullptr) return nullptr;
+  auto meter = std::make_unique<HostMeter>(std::move(transport), hosts);
+  HostMeter* const metered = meter.get();
+  transport = std::move(meter);
+  return metered;
+}
+
+Result<std::thread> StartThread(std::function<void()> body) {
+  const SignalBlock block;
+  try {
+    std::thread thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), "mydist-engine");
+    return thread;
+  } catch (const std::system_error& error) {
+    return Status::Internal(std::string("the engine's thread cannot be started: ") + error.what() +
+                            ". Check the limit on processes (ulimit -u).");
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
+  const bool measures_costs = options.measures_costs;
+  std::shared_ptr<Engine> engine(new Engine(std::move(options)));
+  if (measures_costs) MYDIST_RETURN_IF_ERROR(engine->MeasureCosts());
+  // The thread keeps the engine alive, should it ever have to be left behind.
+  MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
+  return engine;
+}
+
+Engine::Engine(EngineOptions options)
+    : config_(std::move(options.config)),
+      topology_(std::move(options.topology)),
+      connection_(std::move(options.connection)),
+      shm_(std::move(options.shm)),
+      handles_(std::move(options.handles)),
+      term_(handles_->Reset()),
+      process_sets_(topology_),
+      votes_(ChooseVoteBoard(config_, topology_,
+                             {.shm = shm_.get(),
+                              .shares_everywhere = options.shares_everywhere,
+                              .control = connection_.control.get()})),
+      coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
+      meter_(Metered(connection_.transport, topology_.hosts)),
+      choice_(&config_, &topology_, shm_.get()),
+      device_choice_({.config = &config_,
+                      .topology = &topology_,
+                      .on_host = &choice_,
+                      .plugin = options.devices,
+                      .nccl_folders = std::move(options.nccl_folders),
+                      .ipc_patience = options.ipc_patience}),
+      executor_(
+          topology_, meter_,
+          {.collectives =
+               [this](Transport* transport, const std::vector<int>& ranks) {
+                 return choice_.Make(transport, ranks);
+               },
+           .fusion_memory =
+               [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
+           .on_devices = &device_choice_,
+           .news = [this] { return coordinator_.Exchange(Now()); },
+           .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
+      relay_(&topology_, &timeline_, &coordinator_),
+      policy_(options.wait_policy),
+      seat_(&coordinator_, policy_.linger) {
+  if (shm_ != nullptr) {
+    shm_->WarnOfStalls(config_.stall_warning, [this] { return TextOfExecuting(); });
+  }
+  if (!options.wants_timeline) return;
+  relay_.Start(config_.timeline_mark_cycles);
+  if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
+  // The other ranks have begun to record as well; nobody would read it.
+  if (Status stop = coordinator_.RequestTimeline(false, false); !stop.ok()) {
+    MYDIST_LOG(kWarning) << stop.message();
+  }
+}
+
+Status Engine::MeasureCosts() {
+  constexpr int64_t kSmallBytes = 8;
+  // A full heap is no reason not to start: gradients will then lie elsewhere, too.
+  const auto memory = TakeFromHeap(kProbeBytes, InForkedChild::kNothing);
+  const ProbedPath path{.small = executor_.ReducerOf(kSmallBytes),
+                        .large = executor_.ReducerOf(kProbeBytes),
+                        .memory = memory.ok() ? reinterpret_cast<float*>(memory->get()) : nullptr,
+                        .transport = meter_};
+  if (path.small == nullptr || path.large == nullptr) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(costs_, MeasurePath(path));
+  if (meter_ != nullptr) meter_->Reset();
+  return Status::Ok();
+}
+
+Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
+
+TimePoint Engine::NextDeadline() {
+  const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
+  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end,
+                   executor_.NextCheck()});
+}
+
+void Engine::Drain(TimePoint now) {
+  unhurried_bytes_.store(0);  // Before the queue: what comes in between is counted again.
+  for (Mail& mail : queue_.Drain()) {
+    ++drained_count_;
+    std::visit([&](auto& what) { Obey(std::move(what), now); }, mail);
+  }
+}
+
+void Engine::Obey(Tensors tensors, TimePoint now) {
+  std::vector<Request> requests;
+  requests.reserve(tensors.submissions.size());
+  for (Submission& submission : tensors.submissions) {
+    const Request& request = requests.emplace_back(submission.request);
+    if (timeline_.enabled()) {
+      timeline_.Record(EventPhase::kEnd, request.name, event_name::kEnqueue);
+      timeline_.Record(EventPhase::kBegin, request.name, event_name::kNegotiate);
+    }
+    pending_.Add({std::move(submission), tensors.handle});
+  }
+  const Status announced = coordinator_.Announce(std::move(requests), now);
+  if (announced.ok()) return;
+  for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
+}
+
+void Engine::Obey(Depart, TimePoint now) {
+  departure_deadline_ = now + config_.shutdown_drain;
+  // Before the departure, so that rank 0 has every event when all have departed.
+  relay_.Stop();
+  relay_.Finish();
+  if (Status status = coordinator_.Depart("shutdown", now); !status.ok()) {
+    MYDIST_LOG(kWarning) << status.message();
+  }
+}
+
+void Engine::Obey(JoinCommand command, TimePoint) {
+  if (const Status joined = coordinator_.Join(); !joined.ok()) {
+    return handles_->Complete(command.handle, JoinCommand::key(), joined);
+  }
+  join_ = std::move(command);
+}
+
+void Engine::Obey(TimelineSwitch command, TimePoint) {
+  timeline_switches_.push_back(command.handle);
+  // Without a file there is nothing to start; the log has said so.
+  if (command.start && !relay_.Open(command.path)) {
+    return CompleteTimelineSwitches(Status::Ok());
+  }
+  const Status requested = coordinator_.RequestTimeline(command.start, command.mark_cycles);
+  if (!requested.ok()) CompleteTimelineSwitches(requested);
+}
+
+void Engine::CompleteTimelineSwitches(const Status& status) {
+  for (const Handle handle : std::exchange(timeline_switches_, {})) {
+    handles_->Complete(handle, TimelineSwitch::key(), status);
+  }
+}
+
+Status Engine::Exchange(TimePoint now) {
+  const Status status = coordinator_.Exchange(now);
+  coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
+  relay_.Flush(now);
+  if (now >= departure_deadline_ && !finished_) {
+    MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
+    finished_ = true;
+    overdue_ = Status::Timeout(
+        "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others");
+  }
+  return status.ok() ? executor_.CheckDevices(now) : status;
+}
+
+Result<std::vector<Response>> Engine::Negotiate(TimePoint now) {
+  if (timeline_.mark_cycles()) {
+    timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
+  }
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(now));
+  negotiated_count_ += static_cast<int64_t>(responses.size());
+  for (const Response& response : responses) {
+    if (response.kind != ResponseKind::kReady || !timeline_.enabled()) continue;
+    const std::string& name = response.agreement->request.name;
+    timeline_.Record(EventPhase::kEnd, name, event_name::kNegotiate);
+    timeline_.Record(EventPhase::kBegin, name, event_name::kFuse);
+  }
+  return responses;
+}
+
+std::vector<Engine::Group> Engine::Plan(const std::vector<Response>& responses) const {
+  std::vector<std::shared_ptr<const Agreement>> ready;
+  for (const Response& response : responses) {
+    if (response.kind != ResponseKind::kReady) continue;
+    if (!ChangesProcessSets(response.agreement->request.op)) ready.push_back(response.agreement);
+  }
+  std::vector<Group> groups;
+  if (ready.size() == 1) {  // Most steps of a caller that waits for each tensor.
+    groups.push_back(std::move(ready));
+    return groups;
+  }
+  for (const std::vector<size_t>& indices : PlanFusion(ready, config_.fusion_threshold_bytes)) {
+    Group& group = groups.emplace_back();
+    for (const size_t index : indices) group.push_back(ready[index]);
+  }
+  return groups;
+}
+
+Status Engine::Execute(const Group& group) {
+  std::vector<AgreedTensor> tensors;
+  tensors.reserve(group.size());
+  for (const auto& agreement : group) {
+    PendingTensor* pending = Contribution(*agreement);
+    tensors.push_back({agreement.get(), pending});
+    counted_.tensor_bytes += pending->submission.request.shape.ElementCount().value_or(0) *
+                             SizeOf(agreement->request.dtype);
+  }
+  const std::string op_name =
+      timeline_.enabled() ? UpperCase(OpKindName(group.front()->request.op)) : "";
+  RecordForGroup(group, EventPhase::kEnd, event_name::kFuse);
+  RecordForGroup(group, EventPhase::kBegin, op_name);
+  std::string activity;
+  executing_ = &group;
+  const Status status = executor_.Execute(tensors, ActivitiesOf(group, &activity));
+  executing_ = nullptr;
+  if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
+  RecordForGroup(group, EventPhase::kEnd, op_name);
+  ++counted_.batches;
+  counted_.tensors += static_cast<int64_t>(group.size());
+  const auto named = [&](const Request& request) {
+    if (status.ok()) return status;
+    return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'");
+  };
+  PublishStats();  // Whoever learns that it is complete finds it counted.
+  for (const auto& agreement : group) {
+    CompleteTensor(KeyOf(*agreement), named(agreement->request));
+  }
+  return named(group.front()->request);
+}
+
+void Engine::Complete(const std::vector<Response>& responses) {
+  for (const Response& response : responses) HandleNotice(response);
+}
+
+void Engine::HandleNotice(const Response& response) {
+  switch (response.kind) {
+    case ResponseKind::kReady:  // Executed and completed already, if it moved data.
+      if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
+      return;
+    case ResponseKind::kError:
+      return CompleteTensor({response.process_set, response.name}, response.status);
+    case ResponseKind::kStall:
+      MYDIST_LOG(kWarning) << response.status.message();
+      return;
+    case ResponseKind::kDeparted:
+      return HandleDeparture(response);
+    case ResponseKind::kFinished:
+      finished_ = true;
+      return;
+    case ResponseKind::kAllJoined:
+      return HandleAllJoined(response);
+    case ResponseKind::kTimelineStart:
+      relay_.Start(response.flag);
+      return CompleteTimelineSwitches(Status::Ok());
+    case ResponseKind::kTimelineStop:
+      relay_.Stop();
+      return CompleteTimelineSwitches(Status::Ok());
+  }
+}
+
+void Engine::HandleDeparture(const Response& response) {
+  const std::string& who = response.status.message();
+  for (const TensorKey& key : pending_.Keys()) {
+    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' can no longer complete"));
+  }
+  handles_->Fail(
+      term_,
+      Status::Aborted(
+          who +
+          "; no collective can complete any more. Let every rank call the same collectives before "
+          "it shuts down or exits"));
+}
+
+void Engine::HandleAllJoined(const Response& response) {
+  MYDIST_CHECK(join_.has_value());  // We were one of them.
+  const JoinCommand join = *std::exchange(join_, std::nullopt);
+  if (join.on_numbers) join.on_numbers({response.rank});
+  handles_->Complete(join.handle, JoinCommand::key(), Status::Ok());
+}
+
+void Engine::ChangeProcessSets(const Response& response) {
+  const Request& request = response.agreement->request;
+  const TensorKeyView key{request.process_set, request.name};
+  PendingTensor* pending = pending_.Find(key);
+  if (request.op == OpKind::kAddProcessSet) {
+    ProcessSet set{response.added_set, {request.ranks.begin(), request.ranks.end()}};
+    executor_.AddProcessSet(set);
+    process_sets_.Add(std::move(set));
+    if (pending != nullptr && pending->submission.on_numbers) {
+      pending->submission.on_numbers({response.added_set});
+    }
+  } else {
+    executor_.RemoveProcessSet(request.process_set);
+    process_sets_.Remove(request.process_set);
+  }
+  // Who is no member of a removed set has not asked for it.
+  if (pending != nullptr) CompleteTensor(key, Status::Ok());
+}
+
+PendingTensor* Engine::Contribution(const Agreement& agreement) {
+  const TensorKeyView key = KeyOf(agreement);
+  if (PendingTensor* pending = pending_.Find(key)) return pending;
+  // Ready means that we, too, announced it, unless we have joined.
+  MYDIST_CHECK(join_.has_value());
+  const Result<ProcessSet> set = process_sets_.Find(key.first);
+  MYDIST_CHECK(set.ok());
+  pending_.Add({NeutralSubmission(agreement, *set), 0});
+  return pending_.Find(key);
+}
+
+void Engine::CompleteTensor(TensorKeyView key, const Status& status) {
+  // The tensor's memory is let go before its owner learns that it may.
+  const Handle handle = pending_.Remove(key);
+  if (timeline_.enabled()) {
+    timeline_.Record(EventPhase::kInstant, key.second, event_name::kComplete,
+                     status.ok() ? "" : status.message());
+  }
+  handles_->Complete(handle, key, status);
+}
+
+ActivitySink Engine::ActivitiesOf(const Group& group, std::string* open) {
+  if (!timeline_.enabled()) return nullptr;
+  return [this, &group, open](const char* activity) {
+    if (!open->empty()) RecordForGroup(group, EventPhase::kEnd, *open);
+    *open = activity;
+    RecordForGroup(group, EventPhase::kBegin, activity);
+  };
+}
+
+void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_view name) {
+  if (!timeline_.enabled()) return;
+  for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
+}
+
+void Engine::CollectTimeline() {
+  const TimePoint deadline = Now() + kTimelineGrace;
+  while (!relay_.AllFinished() && Now() < deadline) {
+    if (const TimePoint due = std::min(deadline, coordinator_.NextDeadline()); due > Now()) {
+      coordinator_.Await(due);
+    }
+    if (!coordinator_.Exchange(Now()).ok() || !coordinator_.Negotiate(Now()).ok()) break;
+    relay_.Flush(Now());
+  }
+}
+
+void Engine::Stop(const Status& status) {
+  const Status reason =
+      status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
+  if (!status.ok()) {
+    if (departure_deadline_ != kNever && status.code() == StatusCode::kPeerLost) {
+      MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();
+    } else {
+      MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+    }
+    relay_.Stop();
+    relay_.Finish();
+    // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
+    // they get first hand, or with our farewell.
+    [[maybe_unused]] const bool told = status.code() != StatusCode::kPeerLost &&
+                                       coordinator_.Depart(status.ToString(), Now()).ok() &&
+                                       coordinator_.Negotiate(Now()).ok();
+  }
+  // Peers in a collective that this rank will not come to need not wait for a time-out.
+  const Status& why = status.ok() ? overdue_ : status;
+  coordinator_.Leave(why);
+  const std::string farewell = FarewellWords(why);
+  if (shm_ != nullptr) shm_->Leave(farewell);
+  // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
+  const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
+  executor_.EndDevices(all_are_leaving ? Status::Ok() : reason, departure_deadline_);
+  CollectTimeline();
+  handles_->Fail(term_, reason);
+  // Dropped with what is pending: their handles have just failed.
+  [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
+  pending_.Clear();
+  if (connection_.control != nullptr) {
+    connection_.control->SetFarewell(farewell);
+    // A peer that is only slow, on a loaded host or with a large timeline to write, still gets its
+    // orderly end; one that is gone or never came is not waited for again.
+    const Duration patience = all_are_leaving ? Duration(config_.shutdown_drain) : kExitGrace;
+    if (Status closed = connection_.control->Close(Now() + patience); !closed.ok()) {
+      MYDIST_LOG(kDebug) << "closing: " << closed.message();
+    }
+  }
+  relay_.Close();
+  PublishStats();
+}
+
+void Engine::PublishStats() {
+  const CoordinatorStats& coordinator = coordinator_.stats();
+  counted_.control_messages_sent = static_cast<int64_t>(coordinator.messages_sent);
+  counted_.control_messages_received = static_cast<int64_t>(coordinator.messages_received);
+  counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
+  counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
+  counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
+  counted_.frozen_steps = static_cast<int64_t>(coordinator.frozen_steps);
+  counted_.thaws = static_cast<int64_t>(coordinator.thaws);
+  counted_.host_votes_sent = static_cast<int64_t>(coordinator.votes_sent);
+  counted_.host_votes_received = static_cast<int64_t>(coordinator.votes_received);
+  if (meter_ != nullptr) {
+    counted_.inter_host_messages_sent = meter_->sent_count();
+    counted_.inter_host_bytes_sent = meter_->sent_bytes();
+  }
+  counted_.pack_bytes = executor_.pack_bytes();
+  counted_.most_staged_chunks = executor_.most_staged_chunks();
+  MutexLock lock(stats_mutex_);
+  stats_ = counted_;
+}
+
+}  // namespace mydist

@@ -1,0 +1,260 @@
+// Engine: one per process and init; takes tensors from callers and returns them reduced:
+// enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
+// Submit, Wait and the timeline calls may come from any thread, Shutdown from one; everything else
+// is done by whoever holds the engine role: the engine's own thread, or a caller in Wait, which may
+// sleep with it (decision 0007). It shares with callers: the queue, the HandleTable, the
+// ProcessSetRegistry, the Timeline and, inside the executor, DeviceLinks and FactBoard. The role
+// holder has not the GIL, and no lock but the role across a socket, collective or callback; whoever
+// may have the GIL never waits for the role.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "config/config.h"
+#include "controller/coordinator.h"
+#include "engine/engine_stats.h"
+#include "engine/executor.h"
+#include "engine/handle_table.h"
+#include "engine/pending_table.h"
+#include "engine/process_set_registry.h"
+#include "engine/spin_budget.h"
+#include "engine/submission.h"
+#include "engine/tensor_queue.h"
+#include "engine/timeline_relay.h"
+#include "engine/watch_seat.h"
+#include "planner/collectives_choice.h"
+#include "planner/fact.h"
+#include "planner/path_costs.h"
+#include "timeline/timeline.h"
+#include "transport/factory.h"
+#include "transport/host_meter.h"
+#include "transport/shm_port.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+struct EngineOptions {
+  Config config;
+  Topology topology;
+  Connection connection;
+  std::shared_ptr<HandleTable> handles;     // Reset for this engine; outlives it.
+  std::shared_ptr<shm::ShmPort> shm;        // Null: the ranks of this host share no memory.
+  bool shares_everywhere = false;           // On every host of the job, or it has one rank.
+  bool wants_timeline = false;              // From the start, on all ranks; rank 0 has the path.
+  DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
+  std::vector<std::string> nccl_folders{};  // See NcclPlaces.
+  WaitPolicy wait_policy{};
+  Duration ipc_patience = kIpcTrialPatience;  // See IpcTrial.
+  bool measures_costs = false;  // Start then waits for all ranks; see planner/path_probe.h.
+};
+
+class MYDIST_EXPORT Engine {
+ public:
+  // kInternal when there is no thread to be had.
+  static Result<std::shared_ptr<Engine>> Start(EngineOptions options);
+  ~Engine();
+
+  // See process::Submit.
+  Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
+  // What was submitted with another pace than kNow is due. Cheap when there is nothing.
+  void Hurry();
+  // Waits until complete and releases the handle, or gives nothing when `deadline` passes first; a
+  // batch that has begun is ended whatever the deadline. Drives the engine, unless somebody else
+  // does, while that leads anywhere.
+  Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
+  // Of callers that wait again and again, for as long as they do: what they wait for is not held
+  // back for long. Outlives the engine.
+  std::shared_ptr<std::atomic<int>> patient_callers() const { return patient_callers_; }
+  // Starts (or stops) the timeline on all ranks. On rank 0 it returns when that has taken effect:
+  // every collective submitted afterwards is recorded (or not). Elsewhere it does nothing: one
+  // timeline per job, decided by rank 0.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+  // See process::Join and process::GetProcessSet.
+  Result<Handle> Join(NumbersCallback on_numbers);
+  Result<ProcessSet> GetProcessSet(ProcessSetId id) const { return process_sets_.Find(id); }
+
+  // See process::AllocateShared.
+  using InForkedChild = shm::ArenaHeap::InForkedChild;
+  std::shared_ptr<uint8_t> AllocateShared(int64_t bytes,
+                                          InForkedChild in_child = InForkedChild::kCopy) const;
+  // See process::ForeseeShared.
+  void ForeseeShared(int64_t bytes) const;
+
+  // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of
+  // it be stuck with a peer that is gone, after twice the drain time and three seconds. One caller
+  // at a time; a second call does nothing. False when the thread was left behind: the memory of
+  // tensors in flight must then never be freed.
+  bool Shutdown();
+
+  const Topology& topology() const { return topology_; }
+  const Config& config() const { return config_; }
+  const PathCosts& costs() const { return costs_; }
+  // What this engine does as it does, and why, for mydist.explain().
+  std::vector<Fact> Explain() const;
+  EngineStats stats() const;
+
+ private:
+  struct Depart {};
+  struct JoinCommand {
+    Handle handle = 0;
+    NumbersCallback on_numbers;
+
+    // Stands for it where tensors have their keys: one join at a time.
+    static TensorKey key() { return {-1, "join"}; }
+  };
+  struct TimelineSwitch {
+    bool start;
+    std::string path;
+    bool mark_cycles;
+    Handle handle;  // Completes when the switch has taken effect.
+
+    // Stands for the switch where tensors have their keys: one switch at a time.
+    static TensorKey key() { return {-1, "timeline switch"}; }
+  };
+  // How long rank 0 waits at the end for timeline events still on their way.
+  static constexpr std::chrono::seconds kTimelineGrace{1};
+  // How long the end of the engine's thread may take beyond the drain time.
+  static constexpr std::chrono::seconds kExitGrace{1};
+  // How long the engine's thread leaves the engine to a caller that drives it.
+  static constexpr std::chrono::milliseconds kYieldToCaller{1};
+  // Of one call; announced together.
+  struct Tensors {
+    Handle handle = 0;
+    std::vector<Submission> submissions;
+  };
+  using Mail = std::variant<Tensors, Depart, TimelineSwitch, JoinCommand>;
+  using Group = std::vector<std::shared_ptr<const Agreement>>;
+
+  explicit Engine(EngineOptions options);
+  // OK and null when the ranks share no memory, an error when there is no room.
+  Result<std::shared_ptr<uint8_t>> TakeFromHeap(int64_t bytes, InForkedChild in_child) const;
+  // One rank of the host, once.
+  void WarnOfPrivateMemory(const char* what, const Status& why) const;
+  Status MeasureCosts();
+  Status CheckUnused(ProcessSetId set);
+  // `unhurried_bytes`: 0 when it is due now.
+  Status Post(Mail mail, int64_t unhurried_bytes);
+  // Of one that has a handle, which fails when the engine is closed.
+  template <typename Command>
+  void PostCommand(Command command);
+
+  void Run();
+  void SleepUntilDue() MYDIST_REQUIRES(role_);
+  // One pass over the six steps, without waiting for news. What ends the engine is kept in outcome_
+  // for its own thread.
+  void RunCycle() MYDIST_REQUIRES(role_);
+  // False when the engine is finished.
+  Result<bool> RunSteps();
+  void Finish() MYDIST_REQUIRES(role_);
+  // On a caller's thread: cycles until the handle is complete or it is better to sleep.
+  void DriveOrHandOver(Handle handle, TimePoint deadline);
+  void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
+  // The caller leaves it to who drives, or to the engine's thread.
+  void HandOver();
+  // Until the handle is complete (true), the engine is to end or `deadline` has passed.
+  bool DriveOn(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);
+  // In place of the engine's thread. The first time in a drive only takes its seat.
+  void SleepDriving(TimePoint deadline) MYDIST_REQUIRES(role_);
+  void EndDrive(bool is_over) MYDIST_REQUIRES(role_);
+  // Whether somebody on this rank waits for messages.
+  bool HasInFlight() const;
+  bool IsOver(Handle handle);
+  // Changes when something has happened.
+  int64_t Progress() const;
+  // When a cycle is due even if nothing is submitted and no message comes.
+  TimePoint NextDeadline() MYDIST_REQUIRES(role_);
+  // `now`: when the cycle began; reading the clock costs as much as a step of it.
+  void Drain(TimePoint now);
+  Status Exchange(TimePoint now);
+  Result<std::vector<Response>> Negotiate(TimePoint now);
+  std::vector<Group> Plan(const std::vector<Response>& responses) const;
+  std::string TextOfExecuting() const;
+  Status Execute(const Group& group);
+  void Complete(const std::vector<Response>& responses);
+
+  void Obey(Tensors tensors, TimePoint now);
+  void Obey(Depart command, TimePoint now);
+  void Obey(JoinCommand command, TimePoint now);
+  void Obey(TimelineSwitch command, TimePoint now);
+  Status SwitchTimeline(TimelineSwitch command);
+  void CompleteTimelineSwitches(const Status& status);
+  void HandleNotice(const Response& response);
+  void HandleDeparture(const Response& response);
+  void HandleAllJoined(const Response& response);
+  void ChangeProcessSets(const Response& response);
+  // What this rank has in flight for the agreement; neutral elements when it has joined.
+  PendingTensor* Contribution(const Agreement& agreement);
+  void CompleteTensor(TensorKeyView key, const Status& status);
+  // Records the phases of a batch; `open` is the one that has not ended.
+  ActivitySink ActivitiesOf(const Group& group, std::string* open);
+  void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
+  void CollectTimeline();
+  void Stop(const Status& status);
+  void PublishStats();
+  // Of the engine's thread. False when `deadline` passed.
+  bool AwaitExit(TimePoint deadline);
+
+  const Config config_;
+  const Topology topology_;
+  Connection connection_;
+  const std::shared_ptr<shm::ShmPort> shm_;
+  const std::shared_ptr<HandleTable> handles_;
+  const EngineTerm term_;
+  TensorQueue<Mail> queue_;
+  std::atomic<int64_t> unhurried_bytes_{0};  // In the queue, and the engine has not been woken.
+  Timeline timeline_;
+  ProcessSetRegistry process_sets_;
+  const std::unique_ptr<VoteBoard> votes_;  // Null when the ranks have nothing to vote with.
+  Coordinator coordinator_;
+  HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
+  const CollectivesChoice choice_;
+  const DeviceChoice device_choice_;
+  Executor executor_;
+  const Group* executing_ = nullptr;  // By whoever drives.
+  PathCosts costs_;                   // Written before the thread starts.
+  TimelineRelay relay_;
+  PendingTable pending_;
+  std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
+  std::optional<JoinCommand> join_;        // Until all ranks have joined.
+  bool finished_ = false;
+  Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
+  TimePoint departure_deadline_ = kNever;
+
+  Mutex role_;
+  std::optional<Status> outcome_ MYDIST_GUARDED_BY(role_);  // Of the engine, once it is to end.
+  // Of the engine's thread, while it waits; in the past otherwise. Written by that thread only.
+  std::atomic<TimePoint> sleeps_until_{TimePoint::min()};
+  const WaitPolicy policy_;
+  WatchSeat seat_;
+  TimePoint drive_end_ MYDIST_GUARDED_BY(role_);
+  bool has_seat_ MYDIST_GUARDED_BY(role_) = false;   // Who drives.
+  bool is_series_ MYDIST_GUARDED_BY(role_) = false;  // This drive, by when it took the seat.
+  // After a drive news does not yet wake the engine's thread: the next drive is expected.
+  bool lingers_ MYDIST_GUARDED_BY(role_) = false;
+  int64_t drained_count_ = 0;
+  int64_t negotiated_count_ = 0;
+  std::atomic<int> waiting_callers_{0};
+  const std::shared_ptr<std::atomic<int>> patient_callers_ = std::make_shared<std::atomic<int>>(0);
+  std::atomic<int64_t> hand_overs_{0};
+
+  EngineStats counted_;  // The role holder's own; published after each cycle.
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ MYDIST_GUARDED_BY(stats_mutex_);
+
+  std::thread thread_;
+  Mutex exit_mutex_;
+  CondVar exited_;
+  bool has_exited_ MYDIST_GUARDED_BY(exit_mutex_) = false;
+};
+
+}  // namespace mydist

@@ -1,0 +1,177 @@
+// Who runs the cycles: the engine's own thread, or a caller that waits.
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/float_environment.h"
+#include "engine/engine.h"
+#include "engine/spin_budget.h"
+
+namespace mydist {
+
+void Engine::Run() {
+  const DefaultFloatEnvironment environment;
+  role_.Lock();
+  while (!outcome_) {
+    RunCycle();
+    if (!outcome_) SleepUntilDue();
+  }
+  Finish();
+  role_.Unlock();
+  MutexLock lock(exit_mutex_);
+  has_exited_ = true;
+  exited_.NotifyAll();
+}
+
+void Engine::SleepUntilDue() {
+  if (lingers_ && (HasInFlight() || Now() >= drive_end_ + policy_.linger)) {
+    lingers_ = false;
+    coordinator_.Attend(false);
+  }
+  const TimePoint due = NextDeadline();
+  if (due <= Now()) return;
+  sleeps_until_.store(due);
+  role_.Unlock();
+  seat_.Sleep(due);
+  // A caller that drives sees to whatever this thread was woken for, most of the time.
+  const TimePoint again = Now() + kYieldToCaller;
+  sleeps_until_.store(again);
+  if (!role_.TryLock()) {
+    seat_.Sleep(again);
+    role_.Lock();
+  }
+  sleeps_until_.store(TimePoint::min());
+}
+
+void Engine::RunCycle() {
+  try {
+    const Result<bool> goes_on = RunSteps();
+    if (!goes_on.ok()) {
+      outcome_ = goes_on.status();
+    } else if (!*goes_on) {
+      outcome_ = Status::Ok();
+    }
+  } catch (const std::exception& error) {
+    outcome_ = Status::Internal(std::string("the engine failed: ") + error.what());
+  }
+}
+
+Result<bool> Engine::RunSteps() {
+  const TimePoint now = Now();
+  Drain(now);
+  MYDIST_RETURN_IF_ERROR(Exchange(now));
+  // One who looks again and again comes here for nothing most of the time.
+  if (coordinator_.NextDeadline() > now) return !finished_;
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate(now));
+  const std::vector<Group> groups = Plan(responses);
+  for (const Group& group : groups) MYDIST_RETURN_IF_ERROR(Execute(group));
+  Complete(responses);
+  if (groups.empty()) PublishStats();  // Execute does so by itself.
+  return !finished_;
+}
+
+void Engine::Finish() {
+  try {
+    if (std::exchange(lingers_, false)) coordinator_.Attend(false);
+    Stop(*outcome_);
+  } catch (const std::exception& error) {
+    handles_->Fail(term_, Status::Internal(std::string("the engine failed: ") + error.what()));
+    [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
+  }
+}
+
+Result<std::optional<Status>> Engine::Wait(Handle handle, TimePoint deadline) {
+  waiting_callers_.fetch_add(1);
+  DriveOrHandOver(handle, deadline);
+  auto outcome = handles_->Wait(handle, deadline);
+  waiting_callers_.fetch_sub(1);
+  return outcome;
+}
+
+void Engine::DriveOrHandOver(Handle handle, TimePoint deadline) {
+  SpinBudget budget(policy_.patience);
+  while (!IsOver(handle)) {
+    if (role_.TryLock()) return Drive(handle, deadline);
+    if (!budget.Allows()) return HandOver();
+  }
+}
+
+void Engine::Drive(Handle handle, TimePoint deadline) {
+  bool is_over = false;
+  if (!outcome_) {
+    is_series_ = has_seat_ = seat_.TakeAgain();
+    if (!has_seat_ && !lingers_) coordinator_.Attend(true);
+    is_over = DriveOn(handle, deadline);
+    EndDrive(is_over);
+  }
+  const TimePoint due = outcome_ ? TimePoint::min() : NextDeadline();
+  role_.Unlock();
+  if (!is_over) return HandOver();
+  // Another caller that found the role taken relies on the engine's thread, and so does who
+  // submitted something too late for the last cycle and found the role taken.
+  if (due < sleeps_until_.load() || waiting_callers_.load() > 1 || !queue_.empty()) {
+    seat_.Wake();
+  }
+}
+
+void Engine::HandOver() {
+  hand_overs_.fetch_add(1);
+  seat_.Wake();
+}
+
+void Engine::EndDrive(bool is_over) {
+  const TimePoint now = Now();
+  const bool is_one_of_many = is_series_ || now < drive_end_ + policy_.linger;
+  drive_end_ = now;
+  const bool expects_more = is_over && is_one_of_many && !HasInFlight();
+  if (has_seat_) return seat_.Leave(expects_more ? now + policy_.linger : now, now);
+  lingers_ = expects_more;
+  if (!lingers_) coordinator_.Attend(false);
+}
+
+bool Engine::HasInFlight() const {
+  return !pending_.empty() || join_ || !timeline_switches_.empty() || departure_deadline_ != kNever;
+}
+
+bool Engine::DriveOn(Handle handle, TimePoint deadline) {
+  const DefaultFloatEnvironment environment;
+  SpinBudget budget(policy_.patience);
+  for (bool is_first = true; !outcome_; is_first = false) {
+    const int64_t before = Progress();
+    RunCycle();
+    const bool has_moved = Progress() != before;
+    // Also by who had the role until now.
+    if ((has_moved || is_first) && IsOver(handle)) return true;
+    if (has_moved) {
+      budget.Renew();
+    } else if (outcome_ || Now() >= deadline) {
+      break;
+    } else if (!budget.Allows()) {
+      SleepDriving(std::min(deadline, NextDeadline()));
+    }
+  }
+  return IsOver(handle);
+}
+
+void Engine::SleepDriving(TimePoint deadline) {
+  if (has_seat_) return seat_.SleepDriving(deadline);
+  is_series_ = Now() < drive_end_ + policy_.linger + policy_.patience;
+  seat_.Take();
+  has_seat_ = true;
+  lingers_ = false;
+  // Nobody sleeps whom news could wake but who drives.
+  coordinator_.Attend(false);
+}
+
+bool Engine::IsOver(Handle handle) {
+  const Result<bool> complete = handles_->Poll(handle);
+  return !complete.ok() || *complete;
+}
+
+int64_t Engine::Progress() const {
+  const auto received = static_cast<int64_t>(coordinator_.messages_received());
+  return drained_count_ + received + negotiated_count_;
+}
+
+}  // namespace mydist

@@ -1,0 +1,115 @@
+#include "engine/handle_table.h"
+
+#include <string>
+#include <utility>
+
+namespace mydist {
+namespace {
+
+Status UnknownHandle(Handle handle) {
+  return Status::InvalidArgument("handle " + std::to_string(handle) +
+                                 " is unknown: it was never returned by an async call, or it has "
+                                 "already been synchronized (each handle can be used once)");
+}
+
+}  // namespace
+
+Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (in_flight_.emplace(tensors[i], next_).second) continue;
+    for (size_t j = 0; j < i; ++j) in_flight_.erase(tensors[j]);
+    return Status::InvalidArgument("tensor '" + tensors[i].second +
+                                   "' is already in flight: a name can be enqueued again only "
+                                   "after its handle has been synchronized; give every tensor its "
+                                   "own name, or leave the name out");
+  }
+  const Handle handle = next_++;
+  entries_.emplace(handle, Entry{static_cast<int64_t>(tensors.size()), Status::Ok()});
+  return handle;
+}
+
+void HandleTable::Complete(Handle handle, TensorKeyView tensor, const Status& status) {
+  {
+    MutexLock lock(mutex_);
+    // Freed before the waiter can see the handle complete, so it may reuse the name at once.
+    const auto name = in_flight_.find(tensor);
+    // Under a later engine the same name may be in flight for another handle.
+    if (name != in_flight_.end() && name->second == handle) in_flight_.erase(name);
+    const auto it = entries_.find(handle);
+    if (it == entries_.end()) return;
+    Entry& entry = it->second;
+    if (entry.status.ok()) entry.status = status;
+    if (--entry.remaining_count > 0) return;
+  }
+  completed_.NotifyAll();
+}
+
+void HandleTable::Fail(EngineTerm term, const Status& status) {
+  {
+    MutexLock lock(mutex_);
+    if (term != term_) return;
+    failure_ = status;
+    in_flight_.clear();
+    for (auto& [handle, entry] : entries_) {
+      if (entry.remaining_count <= 0) continue;
+      entry.remaining_count = 0;
+      if (entry.status.ok()) entry.status = status;
+    }
+  }
+  completed_.NotifyAll();
+}
+
+EngineTerm HandleTable::Reset() {
+  MutexLock lock(mutex_);
+  failure_ = Status::Ok();
+  return ++term_;
+}
+
+Result<bool> HandleTable::Poll(Handle handle) {
+  MutexLock lock(mutex_);
+  const auto it = entries_.find(handle);
+  if (it == entries_.end()) return UnknownHandle(handle);
+  return it->second.remaining_count <= 0;
+}
+
+Result<std::optional<Status>> HandleTable::Wait(Handle handle, TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (true) {
+    // Looked up anew after each wait: another thread may have released the handle meanwhile.
+    const auto it = entries_.find(handle);
+    if (it == entries_.end()) return UnknownHandle(handle);
+    if (it->second.remaining_count <= 0) {
+      Status outcome = std::move(it->second.status);
+      entries_.erase(it);
+      return std::optional<Status>(std::move(outcome));
+    }
+    if (deadline == kNever) {
+      completed_.Wait(mutex_);
+    } else if (Now() >= deadline) {
+      return std::optional<Status>();
+    } else {
+      completed_.WaitUntil(mutex_, deadline);
+    }
+  }
+}
+
+void HandleTable::Release(Handle handle) {
+  MutexLock lock(mutex_);
+  entries_.erase(handle);
+}
+
+std::optional<std::string> HandleTable::NameInFlight(ProcessSetId set) {
+  MutexLock lock(mutex_);
+  const auto first = in_flight_.lower_bound(TensorKeyView{set, ""});
+  if (first == in_flight_.end() || first->first.first != set) return std::nullopt;
+  return first->first.second;
+}
+
+int64_t HandleTable::open_count() {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(entries_.size());
+}
+
+}  // namespace mydist

@@ -1,0 +1,59 @@
+// CudaDevice: a Device on CUDA's runtime. Made by the plugin, owned by whoever opened it. Calls are
+// one push and pop of the device's context around one or two of CUDA's. Thread-safe. See Device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gpu/cuda_context.h"
+#include "gpu/cuda_ipc_port.h"
+#include "gpu/event_pool.h"
+#include "gpu/kernels/convert.h"
+#include "gpu/spare_memory.h"
+#include "memory/device/device.h"
+
+namespace mydist::cuda {
+
+class CudaDevice final : public Device {
+ public:
+  static Result<std::unique_ptr<CudaDevice>> Open(int index);
+  ~CudaDevice() override;
+
+  int index() const override { return context_->index(); }
+  std::string identity() const override { return context_->bus_id(); }
+  Status CallWithCurrent(const std::function<Status()>& work) override;
+  Result<StreamHandle> CreateStream() override;
+  Result<bool> IsCapturing(StreamHandle stream) override;
+  Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) override;
+  Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) override;
+  Result<EventPointer> Record(StreamHandle stream) override;
+  Status Wait(StreamHandle stream, const DeviceEvent& event) override;
+  Result<bool> IsOver(const DeviceEvent& event) override;
+  Status Block(const DeviceEvent& event) override;
+  Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
+  Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
+                     StreamHandle stream) override;
+  Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
+                 StreamHandle stream) override;
+  Status Fold(const RankFold& fold, StreamHandle stream) override;
+  IpcPort* ipc_port() override { return &ipc_port_; }
+
+ private:
+  explicit CudaDevice(std::unique_ptr<CudaContext> context);
+
+  // All that is below belongs to the context.
+  const std::unique_ptr<CudaContext> context_;
+  CudaIpcPort ipc_port_;
+  std::unique_ptr<ConvertScratch> scratch_;
+  EventPool events_;
+  nccl::SpareMemory device_memory_;
+  nccl::SpareMemory pinned_memory_;
+  Mutex mutex_;
+  std::vector<cudaStream_t> streams_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist::cuda

@@ -1,0 +1,239 @@
+#include "job/job_start.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "job/hello.h"
+#include "memory/shm/arena.h"
+#include "planner/backend_choice.h"
+
+namespace mydist {
+namespace {
+
+// How long the other ranks may take to leave after a start that failed on all of them.
+constexpr std::chrono::seconds kLeaveGrace{1};
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+// Who takes part, and how they compare notes.
+struct Seat {
+  int rank;
+  int size;
+  const std::string& asked;  // The backend: must be the same on all ranks.
+  const BootstrapExchange& exchange;
+};
+
+struct Meeting {
+  Topology topology;
+  bool wants_timeline = false;
+  bool is_crowded = false;  // As in StartedJob.
+};
+
+bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
+  std::vector<UsableCores> here;
+  for (const Hello& hello : hellos) {
+    if (hello.host == host) here.push_back(hello.cores);
+  }
+  return !HaveACoreEach(here);
+}
+
+Result<Meeting> Meet(const Seat& seat, const Config& config) {
+  Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id,
+                         config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
+  mine.wants_timeline = !config.timeline_path.empty();
+  mine.cores = UsableCores::OfThisThread();
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,
+                          BootstrapRound(seat.exchange, seat.size, EncodeHello(mine)));
+  std::vector<Hello> hellos;
+  std::vector<std::string> hosts;
+  for (const Bytes& blob : blobs) {
+    MYDIST_ASSIGN_OR_RETURN(Hello hello, DecodeHello(blob));
+    hosts.push_back(hello.host);
+    hellos.push_back(std::move(hello));
+  }
+  MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
+  MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(seat.rank, std::move(hosts)));
+  SetLogRank(topology.rank, topology.size);
+  return Meeting{std::move(topology), hellos.front().wants_timeline, IsCrowded(hellos, mine.host)};
+}
+
+size_t HostCount(const Topology& topology) {
+  return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
+}
+
+shm::CrossMemoryAttach AttachOf(AttachChoice choice) {
+  switch (choice) {
+    case AttachChoice::kAuto:
+      break;
+    case AttachChoice::kOn:
+      return shm::CrossMemoryAttach::kOn;
+    case AttachChoice::kOff:
+      return shm::CrossMemoryAttach::kOff;
+  }
+  return shm::CrossMemoryAttach::kAuto;
+}
+
+shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
+  const Topology& topology = meeting.topology;
+  shm::ArenaOptions options;
+  options.is_crowded = meeting.is_crowded;
+  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
+  }
+  options.index = topology.local_rank;
+  options.control_bytes = LocalControlBytes(topology.local_size);
+  options.cross_memory_attach = AttachOf(config.cross_memory_attach);
+  return options;
+}
+
+struct SharedMemory {
+  std::shared_ptr<shm::ShmPort> port;  // Null when there is none.
+  std::string reason;                  // Why not.
+  bool everywhere = false;             // As in StartedJob.
+};
+
+// Collective over all ranks of the job, not only of the host.
+Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
+                                      const Config& config) {
+  const Topology& topology = meeting.topology;
+  if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
+  if (HostCount(topology) == topology.hosts.size()) {
+    return SharedMemory{nullptr, "there is one rank on each host", true};
+  }
+  MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
+                          shm::Arena::Establish(ArenaOptionsOf(meeting, config), seat.exchange));
+  if (established.arena != nullptr) {
+    return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), "",
+                        established.is_everywhere};
+  }
+  if (topology.local_rank == 0) {
+    MYDIST_LOG(kWarning) << "the ranks of host "
+                         << topology.hosts[static_cast<size_t>(topology.rank)]
+                         << " reduce without shared memory, which is slower; "
+                         << established.reason;
+  }
+  return SharedMemory{nullptr, established.reason};
+}
+
+void LogStart(const StartedJob& job) {
+  const Topology& topology = job.topology;
+  if (topology.local_rank != 0) return;
+  MYDIST_LOG(kInfo) << "the job of " << topology.size << " ranks uses the " << job.backend
+                    << " backend: " << job.backend_reason << "; those of host "
+                    << topology.hosts[static_cast<size_t>(topology.rank)]
+                    << " negotiate and reduce "
+                    << (job.shm == nullptr ? "over it"
+                                           : "through shared memory; " + job.shm->Description())
+                    << (job.is_crowded ? "; who waits gives up its core, as there is none for each "
+                                         "rank"
+                                       : "");
+}
+
+Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& options,
+                                 const Config& config) {
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(name));
+  MYDIST_LOG(kInfo) << "connecting over " << plugin->Description();
+  return plugin->Connect({options.rank, options.size, &config, options.exchange, options.members});
+}
+
+// The ranks meet over what they are connected by.
+Result<StartedJob> MeetConnected(std::string backend, Connection connection, const Config& config) {
+  StartedJob job{.backend = std::move(backend), .topology = {}, .connection = {}, .shm = nullptr};
+  const auto meet = [&]() -> Status {
+    const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
+    MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
+    MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
+    job.topology = std::move(meeting.topology);
+    job.wants_timeline = meeting.wants_timeline;
+    job.is_crowded = meeting.is_crowded;
+    job.shm = std::move(memory.port);
+    job.shares_everywhere = memory.everywhere;
+    return Status::Ok();
+  };
+  const Status met = meet();
+  if (!met.ok() && connection.control != nullptr) {
+    // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
+    // usable for another attempt (and lets MPI finalize).
+    if (Status closed = connection.control->Close(Now() + kLeaveGrace); !closed.ok()) {
+      MYDIST_LOG(kDebug) << "closing after a failed start: " << closed.message();
+    }
+  }
+  MYDIST_RETURN_IF_ERROR(met);
+  job.connection = std::move(connection);
+  if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
+  job.backend_reason = job.backend == "local" ? "there is one rank" : "the job was started by it";
+  LogStart(job);
+  return job;
+}
+
+// Of the whole job: else some ranks would connect over Gloo and wait for those that cannot.
+Result<std::string> AgreeOnNoGlooReason(const Seat& seat, const std::vector<std::string>& hosts) {
+  const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
+  const std::string mine = gloo.ok() ? "" : gloo.status().message();
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::vector<Bytes> blobs,
+      BootstrapRound(seat.exchange, seat.size, Bytes(mine.begin(), mine.end())));
+  std::vector<std::string> reasons;
+  for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
+  return NoGlooReason(reasons, hosts);
+}
+
+// The ranks meet first and then choose.
+Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& config) {
+  if (!options.exchange) {
+    return Status::InvalidArgument("a job of " + std::to_string(options.size) +
+                                   " ranks needs a rendezvous to meet at and was given none. Start "
+                                   "it with mydistrun or torchrun, or use MPI");
+  }
+  const Seat seat{options.rank, options.size, options.backend, options.exchange};
+  MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
+  MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
+  BackendFacts facts{.asked = options.backend,
+                     .is_one_host = HostCount(meeting.topology) == 1,
+                     .no_arena_reason = memory.reason,
+                     .no_gloo_reason = ""};
+  if (MayTakeGloo(facts)) {
+    MYDIST_ASSIGN_OR_RETURN(facts.no_gloo_reason,
+                            AgreeOnNoGlooReason(seat, meeting.topology.hosts));
+  }
+  MYDIST_ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(facts));
+  StartedJob job{.backend = choice.name,
+                 .topology = std::move(meeting.topology),
+                 .connection = {},
+                 .shm = std::move(memory.port),
+                 .shares_everywhere = memory.everywhere,
+                 .wants_timeline = meeting.wants_timeline,
+                 .is_crowded = meeting.is_crowded,
+                 .backend_reason = choice.why};
+  if (choice.name == "local") {
+    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
+  } else {
+    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
+    if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
+  }
+  LogStart(job);
+  return job;
+}
+
+}  // namespace
+
+Result<StartedJob> StartJob(const InitOptions& options, const Config& config) {
+  if (options.backend == "mpi") {
+    MYDIST_ASSIGN_OR_RETURN(Connection connection, ConnectPlugin("mpi", options, config));
+    return MeetConnected("mpi", std::move(connection), config);
+  }
+  if (options.size == 1) return MeetConnected("local", ConnectLocal(), config);
+  return MeetAndConnect(options, config);
+}
+
+}  // namespace mydist

@@ -1,0 +1,262 @@
+#include "job/process.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "engine/engine.h"
+#include "job/job_start.h"
+#include "kernels/simd/simd_path.h"
+
+namespace mydist::process {
+namespace {
+
+struct Instance {
+  // Held for the whole of Init and Shutdown, so that they take turns.
+  Mutex lifecycle_mutex;
+  Mutex mutex;
+  std::shared_ptr<Engine> engine MYDIST_GUARDED_BY(mutex);
+  std::string backend MYDIST_GUARDED_BY(mutex);
+  std::string backend_reason MYDIST_GUARDED_BY(mutex);
+  DevicePlugin* devices MYDIST_GUARDED_BY(mutex) = nullptr;
+  const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
+  bool is_forked_copy = false;  // Set before anybody sees the instance.
+};
+
+// Never destroyed: threads of the program may still call in while it exits. Null in a process that
+// has not used mydist yet.
+std::atomic<Instance*> g_instance{nullptr};
+// Read in a forked child, where the mutex that guards `engine` may never be released.
+std::atomic<bool> g_is_initialized{false};
+
+// In a forked child the engine's thread does not exist, and the mutexes may be locked for ever: the
+// child gets an instance of its own that refuses to work.
+void ReplaceInForkedChild() {
+  auto* instance = new Instance;
+  instance->is_forked_copy = g_is_initialized.load();
+  g_instance.store(instance);
+}
+
+Instance& TheInstance() {
+  static Instance* const kInstance = [] {
+    auto* instance = new Instance;
+    g_instance.store(instance);
+    return instance;
+  }();
+  static_cast<void>(kInstance);
+  return *g_instance.load();
+}
+
+Status NotInitialized() {
+  if (TheInstance().is_forked_copy) {
+    return Status::InvalidArgument(
+        "mydist is not available in a process forked from one that has initialized it; start the "
+        "process with the 'spawn' method, or keep mydist calls in the parent");
+  }
+  return Status::InvalidArgument("mydist has not been initialized; call mydist.init() first");
+}
+
+Result<std::shared_ptr<Engine>> CurrentEngine() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  if (instance.engine == nullptr) return NotInitialized();
+  return instance.engine;
+}
+
+// Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
+// may end it, or fork.
+class PatientCaller {
+ public:
+  explicit PatientCaller(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
+    count_->fetch_add(1);
+  }
+  ~PatientCaller() { count_->fetch_sub(1); }
+  PatientCaller(const PatientCaller&) = delete;
+  PatientCaller& operator=(const PatientCaller&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<int>> count_;
+};
+
+}  // namespace
+
+Status Init(const InitOptions& options) {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return NotInitialized();
+  MutexLock lifecycle(instance.lifecycle_mutex);
+  if (IsInitialized()) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(Config config, Config::FromEnv());
+  SetLogLevel(config.log_level);
+  for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
+  MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
+  MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath()) << " kernels";
+  MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
+  // With the size of buckets chosen by hand the answer would go unused.
+  const bool measures_costs = job.topology.size > 1 && !config.bucket_size_bytes;
+  DevicePlugin* const devices = options.devices != nullptr ? options.devices : DevicesOnDemand();
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
+                          Engine::Start({.config = std::move(config),
+                                         .topology = std::move(job.topology),
+                                         .connection = std::move(job.connection),
+                                         .handles = instance.handles,
+                                         .shm = std::move(job.shm),
+                                         .shares_everywhere = job.shares_everywhere,
+                                         .wants_timeline = job.wants_timeline,
+                                         .devices = devices,
+                                         .nccl_folders = options.nccl_folders,
+                                         .wait_policy = WaitPolicy::For(job.is_crowded),
+                                         .measures_costs = measures_costs}));
+  static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
+  if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
+  MutexLock lock(instance.mutex);
+  instance.engine = std::move(engine);
+  instance.devices = devices;
+  instance.backend = std::move(job.backend);
+  instance.backend_reason = std::move(job.backend_reason);
+  g_is_initialized.store(true);
+  return Status::Ok();
+}
+
+Status Shutdown() {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return Status::Ok();
+  MutexLock lifecycle(instance.lifecycle_mutex);
+  std::shared_ptr<Engine> engine;
+  {
+    MutexLock lock(instance.mutex);
+    engine = std::move(instance.engine);
+    instance.engine = nullptr;
+    g_is_initialized.store(false);
+  }
+  if (engine == nullptr || engine->Shutdown()) return Status::Ok();
+  return Status::Timeout(
+      "a collective is stuck with a peer that does not answer; its engine was left behind");
+}
+
+bool IsInitialized() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  return instance.engine != nullptr;
+}
+
+Result<Topology> GetTopology() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->topology();
+}
+
+Result<std::string> BackendName() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  if (instance.engine == nullptr) return NotInitialized();
+  return instance.backend;
+}
+
+Result<std::shared_ptr<Device>> OpenGpu(int index) {
+  Instance& instance = TheInstance();
+  DevicePlugin* devices = nullptr;
+  {
+    MutexLock lock(instance.mutex);
+    if (instance.engine == nullptr) return NotInitialized();
+    devices = instance.devices;
+  }
+  return devices->OpenDevice(index);
+}
+
+Result<Handle> Submit(std::vector<Submission> tensors, Pace pace) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->Submit(std::move(tensors), pace);
+}
+
+Result<Handle> Join(NumbersCallback on_numbers) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->Join(std::move(on_numbers));
+}
+
+Result<ProcessSet> GetProcessSet(ProcessSetId id) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->GetProcessSet(id);
+}
+
+Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->AllocateShared(bytes);
+}
+
+Status ForeseeShared(int64_t bytes) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  engine->ForeseeShared(bytes);
+  return Status::Ok();
+}
+
+void Hurry() {
+  if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
+}
+
+// Whoever asks for an outcome wants what was submitted at any pace.
+Result<bool> Poll(Handle handle) {
+  Hurry();
+  return TheInstance().handles->Poll(handle);
+}
+
+Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                        const std::function<bool()>& is_wanted) {
+  const auto wait = [handle, interval] {
+    return TheInstance().handles->Wait(handle, Now() + interval);
+  };
+  std::optional<PatientCaller> caller;
+  Result<std::optional<Status>> outcome = std::optional<Status>();
+  if (const auto engine = CurrentEngine(); engine.ok()) {
+    caller.emplace((*engine)->patient_callers());
+    outcome = (*engine)->Wait(handle, Now() + interval);
+  } else {  // A handle of an engine that has gone can still be waited for.
+    outcome = wait();
+  }
+  while (outcome.ok() && !outcome->has_value() && is_wanted()) {
+    outcome = wait();
+  }
+  return outcome;
+}
+
+void Release(Handle handle) {
+  Hurry();
+  TheInstance().handles->Release(handle);
+}
+
+Status StartTimeline(const std::string& path, bool mark_cycles) {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->StartTimeline(path, mark_cycles);
+}
+
+Status StopTimeline() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->StopTimeline();
+}
+
+Result<EngineStats> Stats() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->stats();
+}
+
+Result<PathCosts> Costs() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->costs();
+}
+
+Result<Config> GetConfig() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  return engine->config();
+}
+
+Result<std::vector<Fact>> Explain() {
+  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
+  std::vector<Fact> facts = engine->Explain();
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  facts.insert(facts.begin(), {"backend", instance.backend, instance.backend_reason});
+  return facts;
+}
+
+}  // namespace mydist::process

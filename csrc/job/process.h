@@ -1,0 +1,108 @@
+// Process: the single process-wide instance, what `import mydist` talks to.
+// init and shutdown take turns under one mutex; in between, calls only read a shared_ptr to the
+// engine. A forked child finds itself uninitialised: engine threads and connections stay the
+// parent's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "engine/engine_stats.h"
+#include "engine/handle_table.h"
+#include "engine/submission.h"
+#include "planner/fact.h"
+#include "planner/path_costs.h"
+#include "transport/factory.h"
+#include "world/process_set.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+struct MYDIST_EXPORT InitOptions {
+  int rank = 0;  // -1 with size 0: take the backend's own (MPI).
+  int size = 1;
+  // "mpi", or, when size is not 1: "auto", "local" (ranks of one host that share memory) or "gloo".
+  std::string backend = "auto";
+  BootstrapExchange exchange;  // See transport/factory.h; needed unless by mpi, or size is 1.
+  std::vector<int> members{};  // Of a job of some of the started ranks; see transport/factory.h.
+  std::vector<std::string> nccl_folders{};  // See NcclPlaces.
+  // Where GPUs come from; null: libmydist_nccl.so, loaded when a tensor on one comes.
+  DevicePlugin* devices = nullptr;
+};
+
+namespace process {
+
+// Connects to the peers and starts the engine. Blocking; collective over all ranks. When already
+// initialised: OK and nothing happens. kInvalidArgument for bad MYDIST_* values; kMismatch when the
+// ranks are configured differently, kVersionMismatch when they run different builds, naming ranks.
+MYDIST_EXPORT Status Init(const InitOptions& options);
+
+// Leaves the job: waits (at most Config::shutdown_drain) until all ranks have left too, completes
+// what is pending with kAborted and stops the engine. OK when not initialised. kTimeout when a
+// stuck collective had to be left behind: mydist is shut down, but the memory of tensors that were
+// in flight may still be written and must never be freed.
+MYDIST_EXPORT Status Shutdown();
+
+MYDIST_EXPORT bool IsInitialized();
+
+// Everything below: kInvalidArgument "mydist has not been initialized; call mydist.init() first"
+// outside init … shutdown.
+MYDIST_EXPORT Result<Topology> GetTopology();
+MYDIST_EXPORT Result<std::string> BackendName();
+
+// A GPU, as this process counts them, to give tensors on it their DeviceOrder. Any thread.
+// kInternal with the reason, as --check-build has it, where GPUs cannot be used.
+MYDIST_EXPORT Result<std::shared_ptr<Device>> OpenGpu(int index);
+
+// Enqueues tensors that complete together under one handle. Never waits for a peer.
+// kInvalidArgument at once for a name already in flight (naming it) and for a process set that is
+// unknown or has not this rank; the engine's sticky error, if it has failed. All or nothing: on
+// error no tensor has been enqueued.
+MYDIST_EXPORT Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
+// This rank is out of data: until every rank has joined it takes part in whatever the others submit
+// with elements that change nothing, and must submit nothing itself. The handle completes when all
+// have; `on_numbers` is told the rank that joined last. kInvalidArgument for a second call
+// meanwhile.
+MYDIST_EXPORT Result<Handle> Join(NumbersCallback on_numbers);
+// kInvalidArgument for a set that is unknown or has been removed.
+MYDIST_EXPORT Result<ProcessSet> GetProcessSet(ProcessSetId id);
+// At least `bytes` (more than 0) of memory that all ranks of this host can reach, so that tensors
+// in it are reduced where they lie; aligned to 128 bytes. Any thread; without a word to the other
+// ranks. It stays valid after shutdown, but only helps until then. OK and null when the ranks share
+// no memory or, of which one rank of the host warns once with needed and free bytes, it is full:
+// private memory does as well.
+MYDIST_EXPORT Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes);
+// This rank is going to ask for so many bytes (0 or more): warns already now if there is no room.
+MYDIST_EXPORT Status ForeseeShared(int64_t bytes);
+MYDIST_EXPORT Result<bool> Poll(Handle handle);
+// Waits until complete and releases the handle, or gives nothing when `is_wanted`, asked once in
+// each `interval` and without a lock, says that nobody wants it any more. It must not throw. Works
+// for handles of before a shutdown as well. May drive the engine on the calling thread, which must
+// not hold the GIL; a batch that has begun is ended before it is asked.
+MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                                      const std::function<bool()>& is_wanted);
+MYDIST_EXPORT void Release(Handle handle);
+// What was submitted at another pace than kNow is due now.
+MYDIST_EXPORT void Hurry();
+
+// Rank 0 decides for the whole job and waits until the switch has taken effect; other ranks' calls
+// return OK and have no effect. A path that cannot be written is one warning in the log.
+MYDIST_EXPORT Status StartTimeline(const std::string& path, bool mark_cycles);
+MYDIST_EXPORT Status StopTimeline();
+MYDIST_EXPORT Result<EngineStats> Stats();
+
+// What init() measured; see planner/path_costs.h.
+MYDIST_EXPORT Result<PathCosts> Costs();
+MYDIST_EXPORT Result<Config> GetConfig();
+// What was chosen for this job, and why.
+MYDIST_EXPORT Result<std::vector<Fact>> Explain();
+
+}  // namespace process
+
+}  // namespace mydist

@@ -1,0 +1,53 @@
+#include "kernels/slices.h"
+
+#include <algorithm>
+
+namespace mydist {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+
+}  // namespace
+
+Slice EvenSlice(int64_t count, int64_t element_bytes, int parts, int index) {
+  // Element sizes are powers of two up to 16, so a line holds a whole number of them.
+  const int64_t unit =
+      count / parts >= kAlignFromBytes / element_bytes ? kLineBytes / element_bytes : 1;
+  const int64_t units = (count + unit - 1) / unit;
+  const int64_t share = units / parts;
+  const int64_t extra = units % parts;
+  const auto start = [&](int64_t i) {
+    return std::min(count, (i * share + std::min(i, extra)) * unit);
+  };
+  const int64_t offset = start(index);
+  return {offset, start(int64_t{index} + 1) - offset};
+}
+
+Slice RoundOf(const Slice& slice, int64_t limit, int64_t round) {
+  const int64_t begin = std::min(slice.count, round * limit);
+  return {slice.offset + begin, std::min(limit, slice.count - begin)};
+}
+
+int64_t RoundCount(std::span<const Slice> slices, int64_t limit) {
+  int64_t longest = 0;
+  for (const Slice& slice : slices) longest = std::max(longest, slice.count);
+  return longest / limit + (longest % limit != 0 ? 1 : 0);
+}
+
+std::vector<int64_t> ScatterRowCounts(int64_t rows, int parts) {
+  std::vector<int64_t> counts(static_cast<size_t>(parts), rows / parts);
+  for (int64_t part = 0; part < rows % parts; ++part) ++counts[static_cast<size_t>(part)];
+  return counts;
+}
+
+int64_t OffsetOf(std::span<const int64_t> counts, int index) {
+  return Total(counts.first(static_cast<size_t>(index)));
+}
+
+int64_t Total(std::span<const int64_t> counts) {
+  int64_t total = 0;
+  for (const int64_t count : counts) total += count;
+  return total;
+}
+
+}  // namespace mydist

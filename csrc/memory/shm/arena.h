@@ -1,0 +1,167 @@
+// Arena: the memory that the ranks of one host share, as one of them sees it.
+// Owned by the ShmPort; used by whoever drives the engine. Made at the start by all ranks of the
+// job together; ranks are indices among the host's ranks, in rank order, unless said otherwise.
+// Knows who is there: a rank that dies loses its lock, one that leaves says so.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "memory/shm/arena_file.h"
+#include "memory/shm/arena_heap.h"
+#include "memory/shm/arena_layout.h"
+
+namespace mydist::shm {
+
+enum class CrossMemoryAttach {
+  kAuto,  // Where it is faster than through slots.
+  kOn,
+  kOff,
+};
+
+struct ArenaOptions {
+  std::vector<int> ranks;  // Of the job on this host, ascending.
+  int index = 0;           // Of this rank among them.
+  std::string host;        // For error messages.
+  // Where the file is made.
+  std::string directory = "/dev/shm";
+  // Two halves of this much for each rank. They and the chunks in flight should stay in the L2
+  // cache.
+  int64_t slot_bytes = int64_t{512} << 10;
+  // For each ordered pair of ranks; 0: less the more ranks there are.
+  int64_t ring_bytes = 0;
+  // For the control plane.
+  int64_t control_bytes = 0;
+  // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
+  static constexpr int64_t kAutomaticZone = -1;
+  int64_t zone_bytes = kAutomaticZone;
+  // False as if the ranks did not see each other's processes: the file then needs a name.
+  bool sees_processes = true;
+  // Whether there is no core for each rank of the host; said by all alike.
+  bool is_crowded = false;
+  // Whether peers may read and write private tensors through the kernel, where it lets them.
+  CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
+};
+
+// Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.
+using ArenaExchange =
+    std::function<Result<std::vector<std::vector<uint8_t>>>(const std::vector<uint8_t>& mine)>;
+
+class MYDIST_EXPORT Arena {
+ public:
+  struct Establishment {
+    std::unique_ptr<Arena> arena;  // Null when there is none, on all ranks of the host alike.
+    std::string reason;            // Why not.
+    bool is_everywhere = false;    // Whether there is one on every host of the job.
+  };
+
+  // Three rounds of `exchange`, which all ranks of the job take part in; five when some rank can
+  // only find the file by a name. That is gone when this returns, and also when a rank is killed
+  // meanwhile (decision 0006).
+  // The errors are those of the exchange.
+  static Result<Establishment> Establish(const ArenaOptions& options,
+                                         const ArenaExchange& exchange);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int index() const { return index_; }
+  int size() const { return layout_.ranks(); }
+  const std::vector<int>& ranks() const { return ranks_; }  // Of the job.
+  // The index here of a rank of the job; nothing when it is on another host.
+  std::optional<int> IndexOf(int rank) const;
+  const ArenaLayout& layout() const { return layout_; }
+  // Whether there is no core for each of them, so that who waits had better sleep.
+  bool is_crowded() const { return is_crowded_; }
+  // Null when there is none, on all ranks of the host alike.
+  const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
+  // What to say to who would have liked to allocate when there is none.
+  Status NoHeap(int64_t bytes) const;
+  // Whether this rank is the one that is to say so: one of the host does, once.
+  bool ClaimsWarning() const {
+    return !At<HostLine>(ArenaLayout::HostLinePlace()).has_warned.exchange(true);
+  }
+  // Why there is no heap; else empty.
+  const std::string& heap_refusal() const { return heap_refusal_; }
+  // Why the ranks cannot reach each other's private memory; else empty. Of the host alike.
+  const std::string& attach_refusal() const { return attach_refusal_; }
+  // Whether they should even where there is a way through slots; of the host alike.
+  bool prefers_attach() const { return prefers_attach_; }
+  // Whether all ranks accept barriers of who is about to sleep (waking.h); of the host alike.
+  bool SleepersOrder() const;
+
+  RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
+  LastWords& last_words(int rank) const { return At<LastWords>(layout_.LastWordsOf(rank)); }
+  Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
+  VoteLine& vote(int rank) const { return At<VoteLine>(layout_.VoteLineOf(rank)); }
+  PairLine& pair(int writer, int reader) const {
+    return At<PairLine>(layout_.PairLineOf(writer, reader));
+  }
+  uint8_t* slot(int rank, int half) const { return file_->memory() + layout_.SlotOf(rank, half); }
+  uint8_t* ring(int from, int to) const { return file_->memory() + layout_.RingOf(from, to); }
+  // All zeros at first.
+  uint8_t* control_memory() const { return file_->memory() + layout_.ControlMemory(); }
+
+  // "rank 3 (host a, pid 71)".
+  std::string Name(int peer) const;
+  bool IsThisProcess(int peer) const;
+  // Whether the process of `peer` is no more. Costs a system call.
+  bool HasEnded(int peer) const;
+  // Its pid as this process sees it, 0 where it cannot; nothing when it has ended, or is ours.
+  std::optional<pid_t> LockHolder(int peer) const { return file_->LockHolder(peer); }
+
+  // kPeerLost when one of `all` is dead or, that being the lesser cause, one of `needed` has left.
+  Status CheckPeers(std::span<const int> all, std::span<const int> needed) const;
+  // Tells the peers that this rank takes part no more, and why unless it is the job's end (empty).
+  // The first call counts.
+  void Leave(const std::string& why);
+  // Why a peer that has left did so, as far as it has said.
+  std::string WhyLeft(int peer) const;
+
+ private:
+  class Handshake;
+
+  Arena(const ArenaOptions& options, const ArenaLayout& layout, std::shared_ptr<ArenaFile> file)
+      : index_(options.index),
+        ranks_(options.ranks),
+        host_(options.host),
+        is_crowded_(options.is_crowded),
+        layout_(layout),
+        file_(std::move(file)) {}
+  Status Enter(const ArenaOptions& options);
+  bool AnyPrefersAttach() const;
+  // Zones for the heap, when the file system has room for any.
+  void AppendHeap(const ArenaOptions& options);
+  void MapHeap();
+  // Why this rank cannot reach private memory of its peers, or does not want it.
+  std::string ProbePeers(const ArenaOptions& options) const;
+  ArenaHeader& header() const { return At<ArenaHeader>(0); }
+  bool IsDead(int peer) const;
+
+  template <typename T>
+  T& At(int64_t offset) const {
+    return *reinterpret_cast<T*>(file_->memory() + offset);
+  }
+
+  const int index_;
+  const std::vector<int> ranks_;
+  const std::string host_;
+  const bool is_crowded_;
+  const ArenaLayout layout_;
+  const std::shared_ptr<ArenaFile> file_;
+  std::shared_ptr<ArenaHeap> heap_;
+  std::string heap_refusal_;
+  std::string attach_refusal_;
+  bool prefers_attach_ = false;
+};
+
+}  // namespace mydist::shm

@@ -1,0 +1,112 @@
+#include "memory/shm/arena_heap.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "memory/shm/arena_layout.h"
+#include "memory/shm/forked_heaps.h"
+
+namespace mydist::shm {
+
+Result<std::shared_ptr<ArenaHeap>> ArenaHeap::Map(std::shared_ptr<ArenaFile> file,
+                                                  const Zones& zones, int index) {
+  MYDIST_ASSIGN_OR_RETURN(uint8_t * memory,
+                          file->MapSparse(zones.base, zones.zone_bytes * zones.count));
+  // A core dump would fetch every page of every zone, as many as the file system has for each rank.
+  static_cast<void>(
+      madvise(memory, static_cast<size_t>(zones.zone_bytes * zones.count), MADV_DONTDUMP));
+  std::shared_ptr<ArenaHeap> heap(new ArenaHeap(std::move(file), zones, index, memory));
+  forked_heaps::Add(heap.get());
+  return heap;
+}
+
+ArenaHeap::ArenaHeap(std::shared_ptr<ArenaFile> file, const Zones& zones, int index,
+                     uint8_t* memory)
+    : file_(std::move(file)),
+      zones_(zones),
+      index_(index),
+      memory_(memory),
+      owner_pid_(getpid()),
+      free_(zones.zone_bytes) {}
+
+ArenaHeap::~ArenaHeap() {
+  forked_heaps::Remove(this);
+  munmap(memory_, static_cast<size_t>(zones_.zone_bytes * zones_.count));
+}
+
+Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChild in_child) {
+  MYDIST_CHECK(bytes > 0);
+  const bool fits = bytes <= zones_.zone_bytes;
+  const int64_t unit = bytes < kPageBytes ? kLineBytes : kPageBytes;
+  const int64_t taken_bytes = fits ? RoundUp(bytes, unit) : bytes;
+  MutexLock lock(mutex_);
+  const std::optional<int64_t> offset = fits ? free_.Take(taken_bytes, unit) : std::nullopt;
+  if (!offset && bytes > file_->RoomForTensors() / zones_.count) {
+    return file_->NoRoomForTensors(bytes, zones_.count);
+  }
+  if (!offset) {
+    return Status::Internal("this rank's part of the shared memory has no stretch of " +
+                            std::to_string(bytes) + " bytes left; it has " +
+                            std::to_string(zones_.zone_bytes) +
+                            " in all. Enlarge /dev/shm (in a container with --shm-size)");
+  }
+  const Extent extent{*offset, *offset + taken_bytes};
+  const Status reserved = taken_bytes <= file_->RoomForTensors()
+                              ? file_->Reserve(FileOffset(extent.begin), taken_bytes)
+                              : file_->NoRoomForTensors(taken_bytes, zones_.count);
+  if (!reserved.ok()) {
+    // Some of the pages may be there already.
+    Release(extent, free_.Give(extent));
+    return reserved;
+  }
+  if (in_child == InForkedChild::kCopy) copied_[extent.begin] = extent.end;
+  return std::shared_ptr<uint8_t>(own_zone() + extent.begin, [heap = shared_from_this(), extent](
+                                                                 uint8_t*) { heap->Free(extent); });
+}
+
+Status ArenaHeap::CheckRoom(int64_t bytes) const {
+  // Not its share of the room: others may have taken theirs.
+  if (bytes <= std::min(zones_.zone_bytes, file_->RoomForTensors())) return Status::Ok();
+  return file_->NoRoomForTensors(bytes, zones_.count);
+}
+
+void ArenaHeap::Free(const Extent& extent) {
+  // In a forked child the memory is still the parent's, and the mutex may be locked for ever.
+  if (getpid() != owner_pid_) return;
+  MutexLock lock(mutex_);
+  copied_.erase(extent.begin);
+  Release(extent, free_.Give(extent));
+}
+
+// Only whole pages that nobody else has a part of go back.
+void ArenaHeap::Release(const Extent& freed, const Extent& around) {
+  const int64_t begin =
+      std::max(RoundUp(around.begin, kPageBytes), RoundDown(freed.begin, kPageBytes));
+  const int64_t end = std::min(RoundDown(around.end, kPageBytes), RoundUp(freed.end, kPageBytes));
+  if (begin < end) file_->Release(FileOffset(begin), end - begin);
+}
+
+std::optional<int64_t> ArenaHeap::OffsetOf(const void* memory, int64_t bytes) const {
+  // As numbers: pointers into different memory must not be compared.
+  const auto begin = reinterpret_cast<uintptr_t>(own_zone());
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  if (address < begin || bytes < 0) return std::nullopt;
+  const uintptr_t offset = address - begin;
+  const auto zone_bytes = static_cast<uintptr_t>(zones_.zone_bytes);
+  if (offset > zone_bytes || static_cast<uintptr_t>(bytes) > zone_bytes - offset) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(offset);
+}
+
+uint8_t* ArenaHeap::At(int rank, int64_t offset, int64_t bytes) const {
+  if (offset < 0 || bytes < 0 || offset > zones_.zone_bytes) return nullptr;
+  if (bytes > zones_.zone_bytes - offset) return nullptr;
+  return memory_ + rank * zones_.zone_bytes + offset;
+}
+
+}  // namespace mydist::shm

@@ -1,0 +1,51 @@
+// CollectivesChoice: which implementations serve a process set on this job, best first: shared
+// memory inside one host, hosts first across several, else all ranks at once.
+// Owned by the engine, called by whoever drives it when a set begins. Decides by layout and
+// settings that are the same on all ranks of the set, or in a way that the others do not notice.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "algorithms/collectives.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "transport/shm_port.h"
+#include "transport/transport.h"
+#include "world/host_groups.h"
+#include "world/topology.h"
+
+namespace mydist {
+
+// The first that supports it. kInternal when none does.
+Result<Collectives*> ChooseFor(const BatchTraits& traits,
+                               const std::vector<std::unique_ptr<Collectives>>& choices);
+
+class CollectivesChoice {
+ public:
+  // All outlive this object and what it makes; `shm` may be null.
+  CollectivesChoice(const Config* config, const Topology* topology, shm::ShmPort* shm)
+      : config_(config), topology_(topology), shm_(shm) {}
+
+  // See CollectivesFactory (engine/executor.h).
+  std::vector<std::unique_ptr<Collectives>> Make(Transport* transport,
+                                                 const std::vector<int>& ranks) const;
+
+ private:
+  // The hosts of these ranks, where they are to be gone through first; the same on all ranks.
+  // Nothing when there are no two levels, or only one is wanted.
+  std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
+  HostGroups GroupsOf(const std::vector<int>& ranks) const;
+  // Null when the ranks do not all share memory with us.
+  std::unique_ptr<Collectives> SharingMemory(const std::vector<int>& ranks) const;
+  // Null without TwoLevels.
+  std::unique_ptr<Collectives> HostsFirst(Transport* transport,
+                                          const std::vector<int>& ranks) const;
+
+  const Config* const config_;
+  const Topology* const topology_;
+  shm::ShmPort* const shm_;
+};
+
+}  // namespace mydist

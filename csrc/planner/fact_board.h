@@ -1,0 +1,40 @@
+// FactBoard: facts that are found out while the engine runs, for whoever asks.
+// Owned by the engine; written by whoever drives it, read by any thread.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "planner/fact.h"
+#include "world/process_set.h"
+
+namespace mydist {
+
+class FactBoard {
+ public:
+  void Put(ProcessSetId set, Fact fact) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    facts_.insert_or_assign(set, std::move(fact));
+  }
+
+  void Remove(ProcessSetId set) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    facts_.erase(set);
+  }
+
+  // Process set by process set.
+  std::vector<Fact> All() const MYDIST_EXCLUDES(mutex_) {
+    std::vector<Fact> facts;
+    MutexLock lock(mutex_);
+    for (const auto& [set, fact] : facts_) facts.push_back(fact);
+    return facts;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<ProcessSetId, Fact> facts_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist

@@ -1,0 +1,376 @@
+#include "torch/gradients/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "job/process.h"
+#include "torch/error_translation.h"
+#include "torch/gpu_order.h"
+#include "torch/gradients/gradient_errors.h"
+#include "torch/gradients/gradient_hook.h"
+#include "torch/gradients/gradients_in_flight.h"
+#include "torch/in_flight.h"
+#include "torch/tensor_adapter.h"
+
+namespace mydist {
+namespace {
+
+bool IsAbout(const Status& status, const std::string& name) {
+  return !status.ok() && status.message().find("'" + name + "'") != std::string::npos;
+}
+
+}  // namespace
+
+GradientReducer::~GradientReducer() { Remove(); }
+
+void GradientReducer::AddParameter(const at::Tensor& tensor, const std::string& name,
+                                   const std::string& group, int32_t group_size) {
+  ThrowIfError(CheckName(name, "parameter"));
+  for (const Parameter& known : parameters_) {
+    if (known.tensor.is_same(tensor)) return;
+    if (known.name != name) continue;
+    throw StatusError(Status::InvalidArgument("two parameters are named '" + name +
+                                              "'. Pass named_parameters with unique names."));
+  }
+  const std::string what = "parameter '" + name + "'";
+  const DataType dtype = ValueOrThrow(CheckReadable(tensor, what));
+  ThrowIfError(CheckReduction(options_.reduction, dtype, what));
+  if (!tensor.is_leaf()) {
+    throw StatusError(Status::InvalidArgument(
+        what +
+        " is not a leaf tensor, so it gets no gradient of its own. Pass the tensor it was "
+        "computed from, or detach() it."));
+  }
+  Parameter parameter;
+  parameter.tensor = tensor;
+  parameter.name = name;
+  parameter.group = group;
+  parameter.group_size = group.empty() ? 0 : group_size;
+  if (IsFloatingPoint(dtype) || IsComplex(dtype)) {
+    const py::object hook = py::cast(GradientHook(weak_from_this(), parameters_.size()));
+    // torch registers hooks only on what requires a gradient; frozen parameters may be unfrozen.
+    const bool frozen = !tensor.requires_grad();
+    if (frozen) tensor.set_requires_grad(true);
+    parameter.hook_handle = py::cast(tensor).attr("register_post_accumulate_grad_hook")(hook);
+    if (frozen) tensor.set_requires_grad(false);
+  }
+  parameters_.push_back(std::move(parameter));
+}
+
+void GradientReducer::OnGradient(size_t index) {
+  if (index >= parameters_.size()) return;  // Removed while backward was running.
+  touched_ = true;
+  Parameter& parameter = parameters_[index];
+  if (parameter.in_flight) {
+    throw StatusError(TooManyBackwards(parameter.name, backward_passes_per_step_));
+  }
+  if (!enabled_) return;
+  ++parameter.backward_passes;
+  if (parameter.backward_passes < backward_passes_per_step_) return;
+  ThrowIfError(Hold(parameter, true));
+  // In the first step Synchronize finds out what belongs together.
+  if (!parameter.is_laid_out) return;
+  std::optional<size_t> due;
+  if (buckets_.Has(index)) {
+    due = buckets_.Ready(index, [this](size_t member) { return IsExpected(member); });
+    if (!due) return;
+  }
+  const std::span<const size_t> members = due ? buckets_.Members(*due) : std::span(&index, 1);
+  // Who comes last need not wake anybody: the step is about to wait.
+  const bool more_to_come = due && !buckets_.AllDue();
+  ThrowIfError(Enqueue(members, more_to_come ? Pace::kNow : Pace::kWithMore));
+}
+
+bool GradientReducer::IsExpected(size_t index) const {
+  return parameters_[index].tensor.requires_grad() && !parameters_[index].is_idle;
+}
+
+Submission GradientReducer::DenseSubmission(const Parameter& parameter,
+                                            const InFlightGradient& gradient) const {
+  const at::Tensor& wire = gradient.wire;
+  const std::optional<DataType> dtype = ToDataType(WireDtype(wire.scalar_type()));
+  MYDIST_CHECK(dtype.has_value());
+  Submission submission;
+  Request& request = submission.request;
+  request.name = parameter.name;
+  request.op = OpKind::kAllreduce;
+  request.dtype = *dtype;
+  request.shape = ShapeOf(wire);
+  request.reduce_op = options_.reduction.op;
+  request.prescale = options_.reduction.prescale;
+  request.postscale = options_.reduction.postscale;
+  request.process_set = options_.process_set;
+  request.group = parameter.group;
+  request.group_size = parameter.group_size;
+  request.device = DeviceNumber(wire.device());
+  submission.order = NewOrder(wire.device());
+  submission.output = wire.mutable_data_ptr();
+  submission.input = submission.output;
+  submission.is_wide = gradient.is_wide;
+  return submission;
+}
+
+void GradientReducer::AddSubmissions(const Parameter& parameter,
+                                     std::vector<Submission>& submissions,
+                                     InFlightCall& call) const {
+  const InFlightGradient& gradient = *parameter.in_flight;
+  if (!gradient.sparse) {
+    submissions.push_back(DenseSubmission(parameter, gradient));
+    call.memory.push_back(gradient.wire);
+    return;
+  }
+  Request request;
+  request.name = parameter.name;
+  request.process_set = options_.process_set;
+  for (Submission& part : gradient.sparse->Submissions(request)) {
+    submissions.push_back(std::move(part));
+  }
+  for (const at::Tensor& tensor : gradient.sparse->memory()) call.memory.push_back(tensor);
+  call.late = gradient.sparse->late();
+}
+
+Status GradientReducer::EnqueueTogether(std::vector<size_t> members, Pace pace) {
+  try {
+    std::vector<Submission> submissions;
+    InFlightCall call;
+    ReadyEvents events;
+    for (const size_t index : members) {
+      const Parameter& parameter = parameters_[index];
+      const size_t first = submissions.size();
+      AddSubmissions(parameter, submissions, call);
+      for (size_t i = first; i < submissions.size(); ++i) {
+        ThrowIfError(events.Mark(submissions[i].order, parameter.in_flight->stream));
+      }
+    }
+    call.storages = slots_.GpuMemory();
+    const Handle handle =
+        InFlight::Instance().Submit(std::move(submissions), std::move(call), pace);
+    for (const size_t index : members) parameters_[index].in_flight->handle = handle;
+    flights_.push_back({handle, std::move(members)});
+  } catch (const StatusError& error) {
+    return error.status();
+  }
+  return Status::Ok();
+}
+
+Status GradientReducer::Enqueue(std::span<const size_t> members, Pace pace) {
+  std::vector<std::vector<size_t>> flights(1);
+  for (const size_t index : members) {
+    const std::optional<InFlightGradient>& gradient = parameters_[index].in_flight;
+    if (!gradient || gradient->handle) continue;
+    if (gradient->sparse) {
+      flights.push_back({index});
+    } else {
+      flights.front().push_back(index);
+    }
+  }
+  if (flights.front().empty()) flights.erase(flights.begin());
+  Status first;
+  // Grows: when one gradient is refused the others go alone, or other ranks would miss them, too.
+  for (size_t i = 0; i < flights.size(); ++i) {
+    Status status = EnqueueTogether(flights[i], pace);
+    if (status.ok()) continue;
+    if (flights[i].size() == 1) {
+      Land(parameters_[flights[i].front()]);
+      if (first.ok()) first = std::move(status);
+      continue;
+    }
+    for (const size_t index : std::vector<size_t>(flights[i])) flights.push_back({index});
+  }
+  return first;
+}
+
+Status GradientReducer::Hold(Parameter& parameter, bool in_backward) {
+  GradientsInFlight& others = GradientsInFlight::Instance();
+  MYDIST_RETURN_IF_ERROR(others.Check(parameter.tensor, parameter.name, options_.process_set));
+  InFlightGradient gradient{};
+  // What the user has laid there came from Python, and was added to, which shows in the version.
+  const at::Tensor& tensor = parameter.tensor.grad();
+  gradient.is_fresh =
+      in_backward && tensor.defined() && (VersionOf(tensor) == 0 || !IsKnownToPython(tensor));
+  MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
+  gradient.stream = StreamOf(parameter);
+  parameter.in_flight = std::move(gradient);
+  others.Add(parameter.tensor, parameter.name, options_.process_set);
+  return Status::Ok();
+}
+
+void GradientReducer::Land(Parameter& parameter) {
+  GradientsInFlight::Instance().Remove(parameter.tensor);
+  parameter.in_flight.reset();
+}
+
+Status GradientReducer::HoldMissing(bool alone) {
+  Status first;
+  const auto counted = [](const Parameter& parameter) { return parameter.backward_passes > 0; };
+  const bool any_counted = std::any_of(parameters_.begin(), parameters_.end(), counted);
+  for (Parameter& parameter : parameters_) {
+    if (any_counted) parameter.is_idle = !counted(parameter);
+    if (parameter.in_flight) continue;
+    // Alone there is nobody to agree with, and a parameter without gradient stays without.
+    const bool has_gradient = parameter.tensor.grad().defined();
+    const bool takes_part = parameter.tensor.requires_grad() && (has_gradient || !alone);
+    if (!takes_part && parameter.group.empty()) continue;
+    const Status status = Hold(parameter, false);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+Status GradientReducer::EnqueueHeld() {
+  Status first;
+  const auto enqueue = [&](std::span<const size_t> members) {
+    const Status status = Enqueue(members, Pace::kWithMore);
+    if (first.ok()) first = status;
+  };
+  for (size_t bucket = 0; bucket < buckets_.count(); ++bucket) enqueue(buckets_.Members(bucket));
+  for (size_t index = 0; index < parameters_.size(); ++index) enqueue({&index, 1});
+  return first;
+}
+
+Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool alone) {
+  const at::NoGradGuard no_grad;
+  const InFlightGradient done = std::move(*parameter.in_flight);
+  Land(parameter);
+  parameter.backward_passes = 0;
+  if (outcome.code() == StatusCode::kMismatch && IsAbout(outcome, parameter.name) &&
+      (done.sparse || !done.gradient.defined())) {
+    return WithSparseHint(outcome);
+  }
+  MYDIST_RETURN_IF_ERROR(outcome);
+  MYDIST_RETURN_IF_ERROR(CheckUntouched(parameter, done));
+  Install(parameter, done, alone);
+  return Status::Ok();
+}
+
+void GradientReducer::NextStep() {
+  for (Parameter& parameter : parameters_) parameter.backward_passes = 0;
+  buckets_.NextStep();
+}
+
+void GradientReducer::Forget(std::span<const Flight> landed) {
+  std::erase_if(flights_, [&](const Flight& flight) {
+    return std::any_of(landed.begin(), landed.end(),
+                       [&](const Flight& one) { return one.handle == flight.handle; });
+  });
+}
+
+// The wait gave up the GIL, so another thread may have removed or finished the gradients.
+Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome, bool alone) {
+  Status first;
+  for (const size_t index : flight.members) {
+    const bool is_there = index < parameters_.size() && parameters_[index].in_flight &&
+                          parameters_[index].in_flight->handle == flight.handle;
+    const Status status =
+        is_there ? Finish(parameters_[index], outcome, alone) : LostWhileWaiting();
+    // Of the members that share an error, the one it is about has most to say.
+    const bool is_culprit = is_there && IsAbout(outcome, parameters_[index].name);
+    if (first.ok() || is_culprit) first = status;
+  }
+  return first;
+}
+
+// What Synchronize lays out and enqueues itself has been checked by no hook.
+void GradientReducer::CheckMayEnqueue() const {
+  std::set<c10::DeviceIndex> checked;
+  for (const Parameter& parameter : parameters_) {
+    const at::Device device = parameter.tensor.device();
+    if (!device.is_cuda() || !checked.insert(device.index()).second) continue;
+    ThrowIfError(CheckDevice(device, GradientOf(parameter.name)));
+  }
+}
+
+void GradientReducer::Synchronize() {
+  const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
+  const bool alone = set_size == 1;
+  const bool averages = options_.reduction.op == ReduceOp::kAverage;
+  sparse_factor_ =
+      options_.reduction.prescale * options_.reduction.postscale / (averages ? set_size : 1);
+  CheckMayEnqueue();
+  Status first = HoldMissing(alone);
+  LayOut();
+  if (const Status rest = EnqueueHeld(); first.ok()) first = rest;
+  NextStep();
+  const std::vector<Flight> flights = flights_;
+  std::vector<Handle> handles;
+  for (const Flight& flight : flights) handles.push_back(flight.handle);
+  std::vector<Status> outcomes;
+  std::exception_ptr interrupted;
+  try {
+    InFlight::Instance().WaitAll(handles, outcomes);
+  } catch (...) {
+    interrupted = std::current_exception();
+  }
+  Forget(std::span(flights).first(outcomes.size()));
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const Status status = FinishFlight(flights[i], outcomes[i], alone);
+    // What the peers see as well says more than what only this rank did wrong.
+    const bool outranks = first.code() == StatusCode::kInvalidArgument && !outcomes[i].ok();
+    if (first.ok() || outranks) first = status;
+  }
+  if (interrupted) std::rethrow_exception(interrupted);
+  touched_ = false;
+  ThrowIfError(first);
+}
+
+void GradientReducer::SetBackwardPassesPerStep(int64_t passes) {
+  if (passes < 1) {
+    throw StatusError(Status::InvalidArgument("backward_passes_per_step is " +
+                                              std::to_string(passes) + ", expected at least 1"));
+  }
+  backward_passes_per_step_ = passes;
+}
+
+std::vector<std::string> GradientReducer::Pending() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.in_flight) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+std::vector<std::vector<std::string>> GradientReducer::Buckets() const {
+  std::vector<std::vector<std::string>> buckets;
+  for (size_t bucket = 0; bucket < buckets_.count(); ++bucket) {
+    std::vector<std::string>& names = buckets.emplace_back();
+    for (const size_t index : buckets_.Members(bucket)) names.push_back(parameters_[index].name);
+  }
+  return buckets;
+}
+
+void GradientReducer::Reset() {
+  for (Parameter& parameter : parameters_) parameter.backward_passes = 0;
+}
+
+void GradientReducer::Remove() {
+  // Other ranks may have enqueued it already, and would never get rid of it.
+  static_cast<void>(EnqueueHeld());
+  for (Parameter& parameter : parameters_) {
+    if (parameter.in_flight) {
+      if (parameter.in_flight->handle) InFlight::Instance().Abandon(*parameter.in_flight->handle);
+      Land(parameter);
+    }
+    RemoveHook(parameter);
+  }
+  parameters_.clear();
+  buckets_.Clear();
+  layouts_.clear();
+  slots_ = GradientSlots();
+  flights_.clear();
+}
+
+// Also called by the destructor, which must not throw.
+void GradientReducer::RemoveHook(Parameter& parameter) noexcept {
+  if (!parameter.hook_handle) return;
+  try {
+    parameter.hook_handle.attr("remove")();
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("removing a gradient hook");
+  }
+}
+
+}  // namespace mydist

@@ -1,0 +1,186 @@
+#include "torch/gradients/gradient_slots.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "job/process.h"
+#include "torch/error_translation.h"
+#include "torch/gpu_order.h"
+
+namespace mydist {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+[[noreturn]] void RefuseMemory(int64_t bytes, const std::string& where, const std::string& why) {
+  throw StatusError(Status::Internal("out of memory" + why + ": " + std::to_string(bytes) +
+                                     " bytes are needed for gradients; free memory on " + where +
+                                     " or pass gradient_as_buffer_view=False to "
+                                     "DistributedOptimizer"));
+}
+
+// Pages are taken when they are first written.
+std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
+  const auto wanted = static_cast<size_t>(bytes);
+  const size_t unit = wanted >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  const size_t rounded = (wanted + unit - 1) / unit * unit;
+  void* const memory = std::aligned_alloc(unit, rounded);
+  if (memory == nullptr) RefuseMemory(bytes, "this host, run fewer ranks on it,", "");
+  // Only a hint: without it the gradients take more entries of the processor's page table.
+  if (unit == kHugePageBytes) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
+  return {memory, [](void* allocated) { std::free(allocated); }};
+}
+
+// The name differs between versions of torch.
+template <typename Slot>
+bool HasObject(const Slot& slot) {
+  if constexpr (requires { slot.load_pyobj(); }) {
+    return slot.load_pyobj() != nullptr;
+  } else if constexpr (requires { slot.check_pyobj(); }) {
+    return slot.check_pyobj().value_or(nullptr) != nullptr;
+  } else {
+    return true;
+  }
+}
+
+c10::Storage AllocateOnGpu(const at::Device& device, int64_t bytes) {
+  try {
+    return EmptyOn(device, {bytes}, at::kByte).storage();
+  } catch (const std::exception& error) {
+    RefuseMemory(bytes, device.str(), std::string(" (") + error.what() + ")");
+  }
+}
+
+// Where the other ranks of this host can reach it, if there is such a place.
+std::shared_ptr<void> AllocateOnHost(int64_t bytes) {
+  const auto shared = process::AllocateShared(bytes);
+  if (shared.ok() && *shared != nullptr) return *shared;
+  return AllocatePrivate(bytes);
+}
+
+// The storage is one of many owners of the memory.
+c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64_t bytes,
+                         const at::Device& device) {
+  using Owner = std::shared_ptr<void>;
+  at::DataPtr data(
+      place, new Owner(memory), [](void* owner) { delete static_cast<Owner*>(owner); }, device);
+  return {c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), std::move(data), nullptr,
+          false};
+}
+
+}  // namespace
+
+void GradientSlots::Add(std::span<const Extent> extents) {
+  using Kind = std::pair<int32_t, at::ScalarType>;  // Of elements that lie together.
+  struct Region {
+    at::Device device = at::kCPU;
+    int64_t bytes = 0;
+    std::shared_ptr<void> memory{};
+    int64_t used_bytes = 0;
+  };
+  std::map<Kind, Region> regions;
+  size_t count = slots_.size();
+  const auto kind_of = [](const Extent& extent) {
+    return Kind{DeviceNumber(extent.device), extent.dtype};
+  };
+  const auto bytes_of = [](const Extent& extent) {
+    return extent.element_count * static_cast<int64_t>(c10::elementSize(extent.dtype));
+  };
+  for (const Extent& extent : extents) {
+    Region& region = regions[kind_of(extent)];
+    region.device = extent.device;
+    region.bytes += bytes_of(extent);
+    count = std::max(count, extent.index + 1);
+  }
+  std::vector<c10::Storage> on_gpus;
+  for (auto& [kind, region] : regions) {
+    if (region.bytes == 0) continue;
+    if (region.device.is_cpu()) {
+      region.memory = AllocateOnHost(region.bytes);
+      continue;
+    }
+    const auto storage = std::make_shared<c10::Storage>(AllocateOnGpu(region.device, region.bytes));
+    region.memory = std::shared_ptr<void>(storage, storage->mutable_data());
+    on_gpus.push_back(*storage);
+  }
+  slots_.resize(count);
+  gpu_memory_.insert(gpu_memory_.end(), on_gpus.begin(), on_gpus.end());
+  for (const Extent& extent : extents) {
+    const int64_t bytes = bytes_of(extent);
+    if (bytes == 0) continue;
+    Region& region = regions[kind_of(extent)];
+    void* const place = static_cast<uint8_t*>(region.memory.get()) + region.used_bytes;
+    slots_[extent.index] = {StorageOver(region.memory, place, bytes, extent.device), place,
+                            extent.dtype};
+    region.used_bytes += bytes;
+    bytes_ += bytes;
+  }
+}
+
+const GradientSlots::Slot* GradientSlots::Find(size_t index) const {
+  if (index >= slots_.size() || !slots_[index].storage) return nullptr;
+  const Slot& slot = slots_[index];
+  // share_memory_(), for one, gives a storage other memory.
+  return slot.storage.data() == slot.place ? &slot : nullptr;
+}
+
+bool GradientSlots::Holds(size_t index, const at::Tensor& tensor) const {
+  const Slot* const slot = Find(index);
+  return slot != nullptr && tensor.has_storage() && tensor.storage().is_alias_of(slot->storage) &&
+         tensor.scalar_type() == slot->dtype && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg() && static_cast<size_t>(tensor.nbytes()) == slot->storage.nbytes();
+}
+
+at::Tensor GradientSlots::Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype,
+                               const at::Device& device) const {
+  const Slot* const slot = Find(index);
+  if (slot == nullptr || slot->dtype != dtype || slot->storage.use_count() != 1) return {};
+  // A model that has moved takes no gradient of where it was.
+  if (slot->storage.device() != device) return {};
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  if (bytes != slot->storage.nbytes()) return {};
+  at::Tensor tensor = EmptyOn(device, {0}, dtype);
+  tensor.set_(slot->storage, 0, sizes);
+  return tensor;
+}
+
+void GradientSlots::GiveUp(size_t index) {
+  if (index >= slots_.size() || !slots_[index].storage) return;
+  bytes_ -= static_cast<int64_t>(slots_[index].storage.nbytes());
+  slots_[index] = {};
+}
+
+std::vector<c10::Storage> GradientSlots::GpuMemory() {
+  std::erase_if(gpu_memory_, [](const c10::Storage& memory) { return memory.use_count() == 1; });
+  return gpu_memory_;
+}
+
+bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
+  return tensor.storage().nbytes() <= static_cast<size_t>(tensor.nbytes());
+}
+
+bool IsKnownToPython(const at::Tensor& tensor) {
+  return HasObject(*tensor.unsafeGetTensorImpl()->pyobj_slot());
+}
+
+int64_t VersionOf(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+bool CanMove(const at::Tensor& tensor, bool is_fresh) {
+  const bool is_ordinary =
+      !tensor.requires_grad() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  const bool is_alone = HasMemoryOfItsOwn(tensor) && tensor.storage().use_count() == 1;
+  return is_ordinary && (is_fresh || is_alone);
+}
+
+}  // namespace mydist

@@ -1,0 +1,154 @@
+// The Gloo backend plugin: connects a full mesh over TCP; addresses travel through the job's own
+// rendezvous (BackendOptions::exchange), never through a Gloo store.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "gloo/config.h"
+#include "gloo/transport/tcp/device.h"
+#include "transport/factory.h"
+#include "transport/gloo/gloo_control_plane.h"
+#include "transport/gloo/gloo_transport.h"
+#include "transport/gloo/interface_choice.h"
+
+namespace mydist {
+namespace {
+
+struct Place {
+  std::string host_id;
+  std::string pid;
+};
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "unknown";
+  return name;
+}
+
+Bytes Encode(const Place& place) {
+  const std::string text = place.pid + ":" + place.host_id;
+  return Bytes(text.begin(), text.end());
+}
+
+Place Decode(const Bytes& bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return {text, "?"};
+  return {text.substr(colon + 1), text.substr(0, colon)};
+}
+
+Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
+  const Config& config = *options.config;
+  const Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid())};
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
+                          BootstrapRound(options.exchange, options.size, Encode(mine)));
+  std::vector<Place> places;
+  for (const Bytes& each : all) places.push_back(Decode(each));
+  return places;
+}
+
+bool AllOnOneHost(const std::vector<Place>& places) {
+  for (const Place& place : places) {
+    if (place.host_id != places.front().host_id) return false;
+  }
+  return true;
+}
+
+Result<InterfaceAddress> AddressToBind(const BackendOptions& options, bool single_host) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> available, InterfaceAddresses());
+  InterfaceWish wish{options.config->network_interfaces, single_host, {}};
+  if (!single_host) wish.route_addresses = RouteAddresses(options.config->meeting_host);
+  return ChooseInterface(available, wish);
+}
+
+Status CheckOptions(const BackendOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return Status::InvalidArgument("Gloo got rank " + std::to_string(options.rank) + " of " +
+                                   std::to_string(options.size) +
+                                   ", expected 0 <= rank < size. Does the launcher set both?");
+  }
+  if (!options.exchange) {
+    return Status::InvalidArgument(
+        "Gloo needs a rendezvous to find its peers and was given none. Start the job with "
+        "mydistrun or torchrun, or use MPI.");
+  }
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Place> places, GatherPlaces(options));
+  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own, AddressToBind(options, AllOnOneHost(places)));
+  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<GlooContext> context,
+                          GlooContext::Listen(options.rank, options.size, own.address,
+                                              options.config->connect_timeout));
+  MYDIST_LOG(kInfo) << "Gloo listens on " << own.address << " (" << own.name
+                    << "), one port for each of " << options.size - 1 << " peer(s)";
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
+                          BootstrapRound(options.exchange, options.size, context->Addresses()));
+  MYDIST_RETURN_IF_ERROR(context->Connect(addresses));
+  std::vector<std::string> names;
+  for (const Place& place : places) names.push_back("host " + place.host_id + ", pid " + place.pid);
+  return std::make_shared<Mesh>(std::move(context), std::move(names));
+}
+
+class GlooPlugin final : public BackendPlugin {
+ public:
+  std::string name() const override { return "gloo"; }
+
+  std::string Description() const override {
+    return "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + "." + std::to_string(GLOO_VERSION_MINOR) +
+           "." + std::to_string(GLOO_VERSION_PATCH) + ", TCP";
+  }
+
+  Result<Connection> Connect(const BackendOptions& options) override {
+    MYDIST_RETURN_IF_ERROR(CheckOptions(options));
+    Connection connection;
+    connection.rank = options.rank;
+    connection.size = options.size;
+    if (options.size == 1) {
+      connection.exchange = options.exchange;
+      return connection;
+    }
+    try {
+      MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<Mesh> mesh, ConnectMesh(options));
+      connection.control = std::make_unique<GlooControlPlane>(mesh);
+      connection.transport = std::make_unique<GlooTransport>(mesh);
+      // Copied after our own rounds: an exchange may count them.
+      connection.exchange = options.exchange;
+    } catch (const std::exception& error) {
+      return Status::Internal(std::string("connecting over Gloo failed: ") + error.what() +
+                              ". Check the limits on threads and open files (ulimit -u, -n).");
+    }
+    return connection;
+  }
+};
+
+}  // namespace
+}  // namespace mydist
+
+extern "C" {
+
+MYDIST_EXPORT mydist::BackendPlugin* mydist_backend_plugin_v1() {
+  static auto* plugin = new mydist::GlooPlugin;
+  return plugin;
+}
+
+// The file that provides Gloo to this plugin, for the test that it is never torch's private copy.
+MYDIST_EXPORT const char* mydist_gloo_symbol_origin(void) {
+  Dl_info info{};
+  const auto function = &gloo::transport::tcp::CreateDevice;
+  if (dladdr(reinterpret_cast<void*>(function), &info) == 0) return "";
+  return info.dli_fname;
+}
+
+// For tests of chunking: the longest piece of a transfer; to be set alike on all ranks.
+MYDIST_EXPORT void mydist_gloo_set_chunk_bytes(int64_t chunk_bytes) {
+  mydist::GlooTransport::chunk_bytes.store(chunk_bytes);
+}
+
+}  // extern "C"

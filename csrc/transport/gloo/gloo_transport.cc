@@ -1,0 +1,123 @@
+#include "transport/gloo/gloo_transport.h"
+
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "transport/gloo/alarm.h"
+#include "transport/transfer_chunks.h"
+#include "world/departure.h"
+
+namespace mydist {
+namespace {
+
+// How long the receiver thread of a broken connection may take to notice as well.
+constexpr std::chrono::seconds kVerdictGrace{1};
+// How long what a rank sent before its goodbye may take to be complete.
+constexpr std::chrono::milliseconds kGoodbyeGrace{500};
+
+}  // namespace
+
+std::atomic<int64_t> GlooTransport::chunk_bytes{int64_t{1} << 30};
+
+Status GlooTransport::Exchange(std::span<const SendTransfer> sends,
+                               std::span<const ReceiveTransfer> receives) {
+  if (Status loss = mesh_->states().loss(); !loss.ok()) return loss;
+  Status status = PostAll(sends, receives);
+  if (status.ok()) status = AwaitAll();
+  if (!status.ok()) mesh_->Break();
+  // Destroys the buffers: from here on Gloo does not touch the caller's memory.
+  posted_.clear();
+  return status;
+}
+
+Status GlooTransport::PostAll(std::span<const SendTransfer> sends,
+                              std::span<const ReceiveTransfer> receives) {
+  int peer = -1;
+  try {
+    // Receives first: a send whose receive is known goes out without a round trip.
+    for (const ReceiveTransfer& receive : receives) {
+      peer = receive.peer;
+      Post(peer, receive.data, receive.bytes, /*is_receive=*/true);
+    }
+    for (const SendTransfer& send : sends) {
+      peer = send.peer;
+      Post(peer, const_cast<void*>(send.data), send.bytes, /*is_receive=*/false);
+    }
+  } catch (const std::exception& error) {
+    return Verdict(peer, error.what());
+  }
+  return Status::Ok();
+}
+
+void GlooTransport::Post(int peer, void* data, int64_t bytes, bool is_receive) {
+  if (bytes == 0) return;
+  const int64_t limit = chunk_bytes.load();
+  posted_.push_back(
+      {peer, mesh_->context().MakeBuffer(data, bytes), ChunkCount(bytes, limit), is_receive});
+  gloo::transport::UnboundBuffer* buffer = posted_.back().buffer.get();
+  ForEachChunk(bytes, limit, [&](int64_t offset, int64_t length) {
+    if (is_receive) {
+      buffer->recv(peer, kTensorSlot, static_cast<size_t>(offset), static_cast<size_t>(length));
+    } else {
+      buffer->send(peer, kTensorSlot, static_cast<size_t>(offset), static_cast<size_t>(length));
+    }
+  });
+}
+
+Status GlooTransport::AwaitAll() {
+  for (Posted& posted : posted_) {
+    for (; posted.pieces > 0; --posted.pieces) MYDIST_RETURN_IF_ERROR(AwaitPiece(posted));
+  }
+  return Status::Ok();
+}
+
+Status GlooTransport::AwaitPiece(Posted& posted) {
+  PeerStates& states = mesh_->states();
+  for (;;) {
+    const PeerStates::Patience patience = states.BeginWait(posted.buffer.get(), posted.peer);
+    if (patience == PeerStates::Patience::kNone) return states.loss();
+    const bool has_left = patience == PeerStates::Patience::kBounded;
+    bool done = false;
+    std::string broken;
+    try {
+      std::optional<Alarm> alarm;
+      if (has_left) alarm.emplace(kGoodbyeGrace, [&states] { states.Interrupt(); });
+      done = posted.is_receive ? posted.buffer->waitRecv(kGlooForever)
+                               : posted.buffer->waitSend(kGlooForever);
+      if (!done && alarm && alarm->has_rung()) throw std::runtime_error("it has left");
+    } catch (const std::exception& error) {
+      broken = error.what();
+      if (broken.empty()) broken = "unknown error";
+      if (has_left) static_cast<void>(ReportLoss(posted.peer, broken.c_str()));
+    }
+    states.EndWait();
+    if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
+    if (done) return Status::Ok();
+    // Interrupted, by a loss or by this peer's goodbye: look again.
+  }
+}
+
+Status GlooTransport::ReportLoss(int peer, const char* what) {
+  const std::string why = mesh_->states().farewell(peer);
+  const bool has_left = !why.empty() || mesh_->states().HasDeparted(peer);
+  Status loss =
+      has_left ? PeerHasLeft(mesh_->Name(peer), why)
+               : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                  " while moving a tensor: " + what + ". Its output says why.");
+  mesh_->ReportLoss(peer, loss);
+  return loss;
+}
+
+Status GlooTransport::Verdict(int peer, const char* what) {
+  PeerStates& states = mesh_->states();
+  states.AwaitEnded(peer, Now() + kVerdictGrace);
+  if (Status loss = states.loss(); !loss.ok()) return loss;
+  const Status own = ReportLoss(peer, what);
+  // Who is to blame, else this one: bytes are missing, whatever is known of it.
+  const Status first = states.loss();
+  return first.ok() ? own : first;
+}
+
+}  // namespace mydist

@@ -1,0 +1,49 @@
+// GlooTransport: Transport over a Gloo mesh. Posts all transfers, then waits for each; all use one
+// slot, in which Gloo keeps the order per pair of ranks. No time-out: a slow peer is not a dead
+// one.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "transport/gloo/mesh.h"
+#include "transport/transport.h"
+
+namespace mydist {
+
+class GlooTransport final : public Transport {
+ public:
+  explicit GlooTransport(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
+
+  int rank() const override { return mesh_->rank(); }
+  int size() const override { return mesh_->size(); }
+  Status Exchange(std::span<const SendTransfer> sends,
+                  std::span<const ReceiveTransfer> receives) override;
+
+  // Longest piece a transfer is sent in; must be the same on all ranks. Process-wide, for tests.
+  static std::atomic<int64_t> chunk_bytes;
+
+ private:
+  struct Posted {
+    int peer = -1;
+    GlooBuffer buffer;
+    int64_t pieces = 0;
+    bool is_receive = false;
+  };
+
+  Status PostAll(std::span<const SendTransfer> sends, std::span<const ReceiveTransfer> receives);
+  void Post(int peer, void* data, int64_t bytes, bool is_receive);
+  Status AwaitAll();
+  Status AwaitPiece(Posted& posted);
+  // A transfer with `peer` failed: what is reported of it.
+  Status ReportLoss(int peer, const char* what);
+  // Never OK. The connection to `peer` broke: waits for what its receiver thread knows about the
+  // cause.
+  Status Verdict(int peer, const char* what);
+
+  const std::shared_ptr<Mesh> mesh_;
+  std::vector<Posted> posted_;  // Empty between calls; kept for its memory.
+};
+
+}  // namespace mydist

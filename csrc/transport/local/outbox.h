@@ -1,0 +1,70 @@
+// Outbox: sends control messages through the rings to the peers, and keeps what does not fit.
+// Owned by the plane. Whoever holds the engine role sends; a courier thread of the outbox's own,
+// started with the first message that does not fit, sends the rest when a peer has made room, as
+// the role holder may be in a collective which that peer comes to only after the message.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "transport/control_plane.h"
+#include "transport/local/control_ring.h"
+#include "transport/local/incoming_stream.h"
+
+namespace mydist::local {
+
+class Outbox {
+ public:
+  // `on_empty` is called each time the last of what was kept is gone: by the courier, or by who
+  // calls Abandon.
+  Outbox(const ControlMemory& memory, int self, std::function<void()> on_empty);
+  // Drops what is left.
+  ~Outbox();
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  // Never waits for the peer. kInternal when no thread can be had for what does not fit.
+  Status Send(int peer, Bytes payload) MYDIST_EXCLUDES(mutex_);
+  // `peer` is dead: drops what is kept for it, and what is still to come.
+  void Abandon(int peer) MYDIST_EXCLUDES(mutex_);
+  bool IsEmpty() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  struct Parcel {
+    std::array<uint8_t, sizeof(MessageHeader)> header;
+    Bytes payload;
+    size_t sent = 0;  // Of both together.
+  };
+  struct Lane {
+    RingWriter ring;
+    std::deque<Parcel> parcels;  // What is left, oldest first.
+    bool is_abandoned = false;
+  };
+
+  // Sends what fits; true when the parcel is complete.
+  bool Push(int peer, Parcel& parcel) MYDIST_REQUIRES(mutex_);
+  void Drop(Lane& lane) MYDIST_REQUIRES(mutex_);
+  void RingFor(int peer);
+  Status StartCourier() MYDIST_REQUIRES(mutex_);
+  void RunCourier() MYDIST_EXCLUDES(mutex_);
+  // Sends what the rings take now. True when that was the last of what was kept.
+  bool Deliver() MYDIST_EXCLUDES(mutex_);
+  bool CanDeliver() MYDIST_EXCLUDES(mutex_);
+
+  const ControlMemory memory_;
+  const int self_;
+  const std::function<void()> on_empty_;
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  std::vector<Lane> lanes_ MYDIST_GUARDED_BY(mutex_);
+  int kept_count_ MYDIST_GUARDED_BY(mutex_) = 0;  // Parcels in all lanes.
+  std::thread courier_;
+};
+
+}  // namespace mydist::local

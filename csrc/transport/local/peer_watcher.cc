@@ -1,0 +1,112 @@
+#include "transport/local/peer_watcher.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "base/signal_block.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+namespace mydist::local {
+namespace {
+
+// Where a peer cannot be waited for.
+constexpr int kLookInterval_ms = 250;
+
+Status NoWatcher(const std::string& what, int error) {
+  return Status::Internal("nobody can watch over this host's other ranks: " + what + ": " +
+                          std::generic_category().message(error) +
+                          ". Check the limits on processes and open files (ulimit -u, -n).");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerWatcher>> PeerWatcher::Start(const shm::Arena* arena, OnEnd on_end) {
+  std::unique_ptr<PeerWatcher> watcher(new PeerWatcher(arena, std::move(on_end)));
+  const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop < 0) return NoWatcher("eventfd", errno);
+  watcher->polled_.push_back({stop, POLLIN, 0});
+  watcher->peers_.push_back(-1);
+  for (int peer = 0; peer < arena->size(); ++peer) {
+    if (!arena->IsThisProcess(peer)) watcher->Watch(peer);
+  }
+  const SignalBlock block;
+  try {
+    watcher->thread_ = std::thread([raw = watcher.get()] { raw->Run(); });
+  } catch (const std::system_error& error) {
+    return NoWatcher("a thread", error.code().value());
+  }
+  pthread_setname_np(watcher->thread_.native_handle(), "mydist-watcher");
+  return watcher;
+}
+
+PeerWatcher::~PeerWatcher() {
+  if (thread_.joinable()) {
+    const uint64_t stop = 1;
+    [[maybe_unused]] const ssize_t written = write(polled_.front().fd, &stop, sizeof stop);
+    thread_.join();
+  }
+  for (const pollfd& entry : polled_) {
+    if (entry.fd >= 0) close(entry.fd);
+  }
+}
+
+void PeerWatcher::Watch(int peer) {
+  const int descriptor = OpenProcess(peer);
+  polled_.push_back({descriptor, POLLIN, 0});
+  peers_.push_back(peer);
+  if (descriptor >= 0 || !is_event_driven_) return;
+  is_event_driven_ = false;
+  MYDIST_LOG(kInfo) << "the kernel does not tell when " << arena_->Name(peer)
+                    << " ends; a thread looks every " << kLookInterval_ms << " ms";
+}
+
+// The pid is another process's by now if the peer has ended; then it does not hold the lock.
+int PeerWatcher::OpenProcess(int peer) const {
+  const std::optional<pid_t> holder = arena_->LockHolder(peer);
+  if (!holder || *holder <= 0) return -1;
+  const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, *holder, 0));
+  if (descriptor < 0) return -1;
+  if (arena_->LockHolder(peer) == holder) return descriptor;
+  close(descriptor);
+  return -1;
+}
+
+void PeerWatcher::Run() {
+  for (;;) {
+    bool has_unpollable = false;
+    for (size_t i = 1; i < polled_.size();) {
+      // No process any more but something else, which says nothing; whoever put it there closes it.
+      if ((polled_[i].revents & (POLLNVAL | POLLERR)) != 0) polled_[i].fd = -1;
+      if (!HasEnded(i)) {
+        has_unpollable = has_unpollable || polled_[i].fd < 0;
+        ++i;
+        continue;
+      }
+      if (polled_[i].fd >= 0) close(polled_[i].fd);
+      on_end_(std::exchange(peers_[i], peers_.back()));
+      polled_[i] = polled_.back();
+      polled_.pop_back();
+      peers_.pop_back();
+    }
+    poll(polled_.data(), polled_.size(), has_unpollable ? kLookInterval_ms : -1);
+    if (polled_.front().revents != 0) return;
+  }
+}
+
+bool PeerWatcher::HasEnded(size_t i) const {
+  return polled_[i].fd >= 0 ? polled_[i].revents != 0 : arena_->HasEnded(peers_[i]);
+}
+
+}  // namespace mydist::local

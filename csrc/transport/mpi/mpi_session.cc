@@ -1,0 +1,128 @@
+#include "transport/mpi/mpi_session.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/log.h"
+
+namespace mydist {
+namespace {
+
+const char* ThreadLevelName(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    case MPI_THREAD_MULTIPLE:
+      return "MPI_THREAD_MULTIPLE";
+    default:
+      return "an unknown level";
+  }
+}
+
+Status CheckThreadLevel(int provided, bool ours) {
+  if (provided >= MPI_THREAD_MULTIPLE) return Status::Ok();
+  const std::string advice =
+      ours ? "Use an MPI built with thread support, or run over Gloo (mydistrun --gloo)."
+           : "The program initialised MPI itself: let it ask for MPI_THREAD_MULTIPLE (mpi4py: "
+             "mpi4py.rc.thread_level = 'multiple' before importing MPI), or call mydist.init() "
+             "first, or run over Gloo (mydistrun --gloo).";
+  return Status::Internal(std::string("this MPI provides ") + ThreadLevelName(provided) +
+                          ", mydist needs MPI_THREAD_MULTIPLE. " + advice);
+}
+
+MpiSession* the_session = nullptr;
+
+Mutex& SessionMutex() {
+  static auto* mutex = new Mutex;
+  return *mutex;
+}
+
+}  // namespace
+
+Status MpiStatus(int code, const std::string& call) {
+  if (code == MPI_SUCCESS) return Status::Ok();
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  const std::string name = call.substr(0, call.find('('));
+  return Status::Internal(name + " failed: " + text +
+                          ". MPI's own output on the ranks may say more.");
+}
+
+Result<MpiSession*> MpiSession::Get() {
+  MutexLock lock(SessionMutex());
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) {
+    return Status::Internal(
+        "MPI is finalized already and cannot be started again. Call mydist.init() before the "
+        "program (or mpi4py at exit) calls MPI_Finalize.");
+  }
+  if (the_session == nullptr) {
+    auto* session = new MpiSession;
+    if (Status started = Start(session); !started.ok()) {
+      delete session;
+      return started;
+    }
+    the_session = session;
+  }
+  return the_session;
+}
+
+Status MpiSession::Start(MpiSession* session) {
+  int initialized = 0;
+  int provided = MPI_THREAD_SINGLE;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Initialized(&initialized));
+  if (initialized != 0) {
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Query_thread(&provided));
+  } else {
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    static int owner_pid = 0;
+    owner_pid = getpid();
+    // Registered even when the thread level turns out too low: what we started, we end.
+    std::atexit([] {
+      if (getpid() == owner_pid) FinalizeAtExit();
+    });
+  }
+  MYDIST_RETURN_IF_ERROR(CheckThreadLevel(provided, initialized == 0));
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_rank(MPI_COMM_WORLD, &session->world_rank_));
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_size(MPI_COMM_WORLD, &session->world_size_));
+  return Status::Ok();
+}
+
+void MpiSession::NoteOpened() {
+  MutexLock lock(mutex_);
+  ++open_count_;
+}
+
+void MpiSession::NoteClosed() {
+  MutexLock lock(mutex_);
+  --open_count_;
+}
+
+void MpiSession::FinalizeAtExit() {
+  MpiSession* session = nullptr;
+  {
+    MutexLock lock(SessionMutex());
+    session = the_session;
+  }
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) return;
+  if (session != nullptr) {
+    MutexLock lock(session->mutex_);
+    if (session->open_count_ > 0) {
+      MYDIST_LOG(kWarning) << "leaving without MPI_Finalize, because the connection to the other "
+                              "ranks was not closed in an orderly way; mpirun will end the job";
+      return;
+    }
+  }
+  MPI_Finalize();
+}
+
+}  // namespace mydist

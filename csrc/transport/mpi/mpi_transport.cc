@@ -1,0 +1,124 @@
+#include "transport/mpi/mpi_transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "transport/mpi/eager_pieces.h"
+#include "transport/mpi/goodbye_grace.h"
+#include "transport/transfer_chunks.h"
+#include "world/late_writes.h"
+
+namespace mydist {
+namespace {
+
+// MPI moves data only while somebody calls it, so the pauses begin late: after this long without
+// any piece complete, the peers are busy with something else.
+constexpr Duration kEager = std::chrono::milliseconds(2);
+constexpr Duration kLongestPause = std::chrono::microseconds(500);
+// How long what a rank sent before its goodbye may take to arrive.
+constexpr Duration kGoodbyeGrace = std::chrono::milliseconds(500);
+}  // namespace
+
+std::atomic<int64_t> MpiTransport::chunk_bytes{int64_t{1} << 30};
+
+Status MpiTransport::Exchange(std::span<const SendTransfer> sends,
+                              std::span<const ReceiveTransfer> receives) {
+  Status status = PostAll(sends, receives);
+  if (status.ok()) status = AwaitAll();
+  if (!status.ok()) Abandon();
+  requests_.clear();
+  peers_.clear();
+  return status;
+}
+
+Status MpiTransport::PostAll(std::span<const SendTransfer> sends,
+                             std::span<const ReceiveTransfer> receives) {
+  const int64_t limit = chunk_bytes.load();
+  receive_count_ = std::numeric_limits<size_t>::max();  // All, until there are sends.
+  int code = MPI_SUCCESS;
+  const auto post = [&](int peer, int64_t bytes, auto start) {
+    ForEachChunk(bytes, PieceBytes(bytes, limit), [&](int64_t offset, int64_t length) {
+      if (code != MPI_SUCCESS) return;
+      requests_.push_back(MPI_REQUEST_NULL);
+      peers_.push_back(peer);
+      code = start(offset, static_cast<int>(length), &requests_.back());
+    });
+    return MpiStatus(code, "starting a transfer with rank " + std::to_string(peer));
+  };
+  for (const ReceiveTransfer& receive : receives) {
+    auto* data = static_cast<uint8_t*>(receive.data);
+    const auto start = [&](int64_t offset, int count, MPI_Request* request) {
+      return MPI_Irecv(data + offset, count, MPI_BYTE, receive.peer, kTensorTag, world_->tensors(),
+                       request);
+    };
+    MYDIST_RETURN_IF_ERROR(post(receive.peer, receive.bytes, start));
+  }
+  receive_count_ = requests_.size();
+  for (const SendTransfer& send : sends) {
+    const auto* data = static_cast<const uint8_t*>(send.data);
+    const auto start = [&](int64_t offset, int count, MPI_Request* request) {
+      return MPI_Isend(data + offset, count, MPI_BYTE, send.peer, kTensorTag, world_->tensors(),
+                       request);
+    };
+    MYDIST_RETURN_IF_ERROR(post(send.peer, send.bytes, start));
+  }
+  return Status::Ok();
+}
+
+Status MpiTransport::AwaitAll() {
+  completed_.resize(requests_.size());
+  PollBackoff backoff(kEager, kLongestPause);
+  backoff.Reset(Now());
+  GoodbyeGrace grace(kGoodbyeGrace);
+  for (size_t left = requests_.size(); left > 0;) {
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                  completed_.data(), MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) {
+      const int peer = count > 0 ? peers_[static_cast<size_t>(completed_[0])] : -1;
+      return MpiStatus(code, peer < 0 ? "moving tensors"
+                                      : "moving a tensor to or from rank " + std::to_string(peer));
+    }
+    if (count == MPI_UNDEFINED) break;
+    left -= static_cast<size_t>(count);
+    const TimePoint now = Now();
+    if (count > 0) {
+      backoff.Reset(now);
+    } else if (const Duration pause = backoff.Next(now); pause > Duration::zero()) {
+      MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
+      if (grace.IsOver(departed, now)) return world_->HasLeft(departed);
+      std::this_thread::sleep_for(pause);
+    } else {
+      sched_yield();
+    }
+  }
+  return Status::Ok();
+}
+
+Result<int> MpiTransport::DepartedPeer() const {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    MYDIST_ASSIGN_OR_RETURN(const bool departed, world_->HasSaidGoodbye(peers_[i]));
+    if (departed) return peers_[i];
+  }
+  return -1;
+}
+
+void MpiTransport::Abandon() {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    // Best effort: MPI has no way to take back a message that has begun.
+    (void)MPI_Cancel(&requests_[i]);
+    int is_over = 0;
+    const int tested = MPI_Test(&requests_[i], &is_over, MPI_STATUS_IGNORE);
+    if (tested == MPI_SUCCESS && is_over != 0) continue;
+    if (i < receive_count_) ExpectLateWrites();
+    if (requests_[i] != MPI_REQUEST_NULL) (void)MPI_Request_free(&requests_[i]);
+  }
+}
+
+}  // namespace mydist

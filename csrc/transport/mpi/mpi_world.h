@@ -1,0 +1,73 @@
+// MpiWorld: the communicators of one connection, duplicates of MPI_COMM_WORLD, or of one of some of
+// its ranks, that return errors instead of aborting: one for control messages, one for tensors, so
+// neither can match the other. Owned jointly by both planes; the last one frees it.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "transport/control_plane.h"
+#include "transport/mpi/mpi_session.h"
+
+namespace mydist {
+
+class MpiWorld {
+ public:
+  // Collective over `members`, ranks of MPI_COMM_WORLD in ascending order of which this process is
+  // one; empty: over all. kTimeout when not all of them have called it by `deadline`.
+  static Result<std::shared_ptr<MpiWorld>> Connect(MpiSession* session,
+                                                   const std::vector<int>& members,
+                                                   TimePoint deadline);
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  MPI_Comm control() const { return control_; }
+  MPI_Comm tensors() const { return tensors_; }
+
+  // Every rank's blob to every rank. Collective and blocking; over the control communicator.
+  Result<std::vector<Bytes>> Gather(const Bytes& mine);
+
+  // Goodbyes are the control plane's last messages: the reason as text, empty at the job's end.
+  // Both planes look for them, each on its thread: a transfer with a rank that has left never ends.
+  static constexpr int kGoodbyeTag = 2;
+  // Takes a goodbye that MPI has matched.
+  Status TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) MYDIST_EXCLUDES(mutex_);
+  bool HasDeparted(int peer) const MYDIST_EXCLUDES(mutex_);
+  // Whether its goodbye has been taken, or is there to be taken.
+  Result<bool> HasSaidGoodbye(int peer) const MYDIST_EXCLUDES(mutex_);
+  int departed_count() const MYDIST_EXCLUDES(mutex_);
+  // kPeerLost: `peer`, which has said goodbye, is needed. Takes the goodbye for its reason, before
+  // messages that may be there from it: nothing but the end follows.
+  Status HasLeft(int peer) MYDIST_EXCLUDES(mutex_);
+
+  // All ranks have said goodbye, so the communicators may be freed.
+  void MarkClosed() { closed_ = true; }
+
+ private:
+  explicit MpiWorld(MpiSession* session) : session_(session) {}
+  Status Duplicate(TimePoint deadline);
+  Status TooLate() const;
+
+  MpiSession* const session_;
+  int rank_ = 0;
+  int size_ = 1;
+  MPI_Comm base_ = MPI_COMM_WORLD;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  MPI_Comm tensors_ = MPI_COMM_NULL;
+  mutable Mutex mutex_;
+  // By rank; nothing for one that has not departed.
+  std::vector<std::optional<std::string>> farewells_ MYDIST_GUARDED_BY(mutex_);
+  bool closed_ = false;
+};
+
+}  // namespace mydist

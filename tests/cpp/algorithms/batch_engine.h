@@ -1,0 +1,29 @@
+// BatchEngine: what the engine has on one rank to execute batches with, and the phases it was told.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "algorithms/batch.h"
+#include "algorithms/rank_ordered_collectives.h"
+#include "transport/factory.h"
+
+namespace mydist::testing {
+
+struct BatchEngine {
+  explicit BatchEngine(Connection& connection)
+      : collectives(connection.transport.get()),
+        context{.rank = connection.rank,
+                .size = connection.size,
+                .collectives = &collectives,
+                .numbers = &collectives,
+                .memory = &memory,
+                .activity = [this](const char* activity) { activities.emplace_back(activity); }} {}
+
+  RankOrderedCollectives collectives;
+  HostMemory memory;
+  std::vector<std::string> activities;
+  BatchContext context;
+};
+
+}  // namespace mydist::testing

@@ -1,0 +1,196 @@
+// Hosts first, then between hosts: every collective, on even and uneven hosts; the order of sums.
+#include "algorithms/hierarchical.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "algorithms/host_ranks.h"
+#include "conformance/adasum_suite.h"
+#include "conformance/every_collective_suite.h"
+#include "conformance/rooted_suite.h"
+#include "kernels/half.h"
+
+namespace mydist {
+namespace {
+
+using testing::Elements;
+using testing::ExpectOk;
+using testing::HostRank;
+using testing::OnHosts;
+using testing::Rank;
+
+// Tensors of the suites take many chunks, and nearly all of them many slices.
+constexpr HierarchicalLimits kSmallLimits{.one_slice_bytes = 64, .chunk_bytes = 4096};
+
+// Even, uneven, interleaved hosts; a column whose ranks do not ascend; as many hosts as ranks.
+constexpr const char* kLayouts[] = {"aabb", "aabbb", "abcdd", "abab", "abba", "aabbcc", "ab"};
+
+class HierarchicalTest
+    : public ::testing::TestWithParam<std::tuple<const char*, HierarchicalLimits>> {
+ protected:
+  std::string layout() const { return std::get<0>(GetParam()); }
+  HierarchicalLimits limits() const { return std::get<1>(GetParam()); }
+  void OnEachRank(const std::function<void(const Rank&)>& body) const {
+    OnHosts(layout(), [&](const HostRank& host) {
+      Hierarchical collectives(host.groups, host.meter, host.SharedMemory(), limits());
+      body(host.With(&collectives));
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Layouts, HierarchicalTest,
+                         ::testing::Combine(::testing::ValuesIn(kLayouts),
+                                            ::testing::Values(HierarchicalLimits{}, kSmallLimits)),
+                         [](const auto& instance) {
+                           const bool small = std::get<1>(instance.param).chunk_bytes < 10000;
+                           return std::string(std::get<0>(instance.param)) +
+                                  (small ? "_chunked" : "_whole");
+                         });
+
+TEST_P(HierarchicalTest, MovesAsItShould) {
+  OnEachRank([](const Rank& me) {
+    testing::CheckMovingCollectives(me);
+    testing::CheckMovingRooted(me);
+  });
+}
+
+TEST_P(HierarchicalTest, ReducesEveryType) {
+  OnEachRank([](const Rank& me) {
+    for (const DataType dtype : testing::kAllDataTypes) {
+      for (const int64_t count : {0, 1, 7, 1000, 20011}) testing::CheckAllreduce(me, dtype, count);
+      for (const int64_t limit : {0, 1, 1000}) {
+        testing::CheckReducescatter(me, dtype, testing::UnevenCounts(me.size, limit, 7));
+      }
+      testing::CheckReduce(me, dtype, 3001);
+    }
+  });
+}
+
+TEST_P(HierarchicalTest, PassesTheWholeSuite) {
+  OnEachRank([](const Rank& me) {
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat16}) {
+      testing::CheckReducingCollectives(me, dtype);
+      testing::CheckReducingRooted(me, dtype);
+      testing::RunAdasumConformance(me, dtype);
+    }
+  });
+}
+
+TEST_P(HierarchicalTest, ScalesOnce) {
+  OnEachRank([](const Rank& me) {
+    for (const DataType dtype :
+         {DataType::kInt32, DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+        const Reduction reduction{.dtype = dtype, .op = op, .prescale = 0.75, .postscale = 0.3};
+        const auto inputs = testing::ContributionsOf(dtype, me.size, 5003);
+        Elements data = inputs[static_cast<size_t>(me.rank)];
+        ExpectOk(me.collectives->Allreduce(data.data(), 5003, reduction.Resolved(me.size)));
+        testing::ExpectReduced(data, inputs, reduction);
+      }
+    }
+  });
+}
+
+TEST_P(HierarchicalTest, BarrierHoldsBackUntilAllHaveCome) {
+  std::atomic<int> arrived = 0;
+  OnEachRank([&](const Rank& me) {
+    for (int round = 1; round <= 30; ++round) {
+      ++arrived;
+      ExpectOk(me.collectives->Barrier());
+      EXPECT_GE(arrived.load(), round * me.size);
+    }
+  });
+}
+
+// Host by host, in rank order, then the hosts in their order: as the header says.
+std::vector<float> SumByHosts(const HostGroups& groups, int64_t count) {
+  std::vector<float> sum;
+  for (const std::vector<int>& members : groups.members) {
+    std::vector<float> of_host;
+    for (const int member : members) {
+      const Elements input = testing::ContributionOf(DataType::kFloat32, member, count);
+      const auto* values = static_cast<const float*>(input.data());
+      if (of_host.empty()) {
+        of_host.assign(values, values + count);
+        continue;
+      }
+      for (int64_t i = 0; i < count; ++i) of_host[static_cast<size_t>(i)] += values[i];
+    }
+    if (sum.empty()) {
+      sum = of_host;
+      continue;
+    }
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += of_host[i];
+  }
+  return sum;
+}
+
+TEST_P(HierarchicalTest, SumsInTheOrderOfHosts) {
+  OnHosts(layout(), [&](const HostRank& host) {
+    Hierarchical shared(host.groups, host.meter, host.SharedMemory(), limits());
+    Hierarchical over_backend(host.groups, host.meter, nullptr, limits());
+    for (const int64_t count : {1, 63, 5003, 70001}) {
+      const std::vector<float> expected = SumByHosts(host.groups, count);
+      const Elements input = testing::ContributionOf(DataType::kFloat32, host.rank, count);
+      for (Collectives* collectives : {&shared, &over_backend}) {
+        Elements data = input;
+        ExpectOk(collectives->Allreduce(data.data(), count, {}));
+        EXPECT_EQ(std::memcmp(data.data(), expected.data(), data.bytes.size()), 0) << count;
+        Elements reduced(DataType::kFloat32, count, testing::kPoison);
+        ExpectOk(collectives->Reduce(input.data(), reduced.data(), count, {}, 1));
+        if (host.rank == 1) EXPECT_TRUE(reduced.bytes == data.bytes);
+      }
+    }
+  });
+}
+
+// One host shares memory, the others do not: nobody notices, and the bits are the same.
+TEST_P(HierarchicalTest, HostsNeedNotBeAlike) {
+  OnHosts(layout(), [&](const HostRank& host) {
+    auto local = host.groups.host == 0 ? host.SharedMemory() : nullptr;
+    Hierarchical collectives(host.groups, host.meter, std::move(local), limits());
+    Elements data = testing::ContributionOf(DataType::kFloat32, host.rank, 30011);
+    ExpectOk(collectives.Allreduce(data.data(), 30011, {}));
+    const std::vector<float> expected = SumByHosts(host.groups, 30011);
+    EXPECT_EQ(std::memcmp(data.data(), expected.data(), data.bytes.size()), 0);
+    testing::CheckMovingCollectives(host.With(&collectives));
+  });
+}
+
+// 0x1.01p0 + 2^-9 + 2^-9: each small part alone is lost when a partial sum is rounded to bfloat16,
+// together they count; 60000 + 60000 - 60000 - 30000 has a partial sum that no float16 can hold.
+TEST(HierarchicalRounding, PartialSumsAreNotRounded) {
+  OnHosts("aabb", [](const HostRank& host) {
+    Hierarchical collectives(host.groups, host.meter, host.SharedMemory());
+    constexpr float kParts[] = {0x1p-9F, 1.0F, 0x1p-9F, 0x1p-9F};
+    for (const size_t count : {size_t{5}, size_t{100000}}) {
+      std::vector<uint16_t> data(count, FloatToBfloat16(kParts[host.rank]));
+      ExpectOk(collectives.Allreduce(data.data(), static_cast<int64_t>(count),
+                                     {.dtype = DataType::kBfloat16}));
+      EXPECT_EQ(data, std::vector<uint16_t>(count, FloatToBfloat16(1.0F + 3 * 0x1p-9F)));
+      constexpr float kLarge[] = {60000, 60000, -60000, -30000};
+      data.assign(count, FloatToHalf(kLarge[host.rank]));
+      ExpectOk(collectives.Allreduce(data.data(), static_cast<int64_t>(count),
+                                     {.dtype = DataType::kFloat16}));
+      EXPECT_EQ(data, std::vector<uint16_t>(count, FloatToHalf(30000)));
+    }
+  });
+}
+
+TEST(HierarchicalScratch, StaysBoundedAndIsKept) {
+  OnHosts("aabb", [](const HostRank& host) {
+    constexpr HierarchicalLimits kLimits{.one_slice_bytes = 0, .chunk_bytes = 64 << 10};
+    Hierarchical collectives(host.groups, host.meter, host.SharedMemory(), kLimits);
+    std::vector<uint16_t> data(1 << 20);
+    const Reduction reduction{.dtype = DataType::kBfloat16};
+    ExpectOk(collectives.Allreduce(data.data(), 1 << 20, reduction));
+    const int64_t after_first = collectives.scratch_capacity_bytes();
+    EXPECT_GT(after_first, 0);
+    EXPECT_LE(after_first, 4 * kLimits.chunk_bytes);  // Twice of it for the float32 copy.
+    ExpectOk(collectives.Allreduce(data.data(), 1 << 20, reduction));
+    EXPECT_EQ(collectives.scratch_capacity_bytes(), after_first);
+  });
+}
+
+}  // namespace
+}  // namespace mydist

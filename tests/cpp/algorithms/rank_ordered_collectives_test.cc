@@ -1,0 +1,219 @@
+#include "algorithms/rank_ordered_collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <tuple>
+
+#include "algorithms/counting_transport.h"
+#include "conformance/collectives_suite.h"
+#include "conformance/on_every_rank.h"
+
+namespace mydist {
+namespace {
+
+using testing::CountingTransport;
+using testing::Elements;
+using testing::ExpectOk;
+using testing::OnEveryRank;
+using testing::Rank;
+
+constexpr RankOrderedLimits kAlwaysOneShot{.one_shot_bytes = int64_t{1} << 40};
+constexpr RankOrderedLimits kNeverOneShot{.one_shot_bytes = 0};
+// Many rounds even for small tensors, and slices at the smallest broadcast.
+constexpr RankOrderedLimits kTiny{.one_shot_bytes = 0,
+                                  .scatter_broadcast_bytes = 1,
+                                  .scratch_bytes = 512,
+                                  .minimum_round_bytes = 128};
+
+void OnEveryCollectives(int size, const RankOrderedLimits& limits,
+                        const std::function<void(const Rank&)>& body) {
+  OnEveryRank(size, [&](Connection& connection) {
+    RankOrderedCollectives collectives(connection.transport.get(), limits);
+    body({connection.rank, connection.size, &collectives});
+  });
+}
+
+class MovingCollectives : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, MovingCollectives, ::testing::Values(1, 2, 3, 4, 5, 8));
+
+TEST_P(MovingCollectives, Conform) {
+  OnEveryCollectives(GetParam(), {}, testing::CheckMovingCollectives);
+}
+
+TEST_P(MovingCollectives, ConformWithTinyLimits) {
+  OnEveryCollectives(GetParam(), kTiny, testing::CheckMovingCollectives);
+}
+
+TEST_P(MovingCollectives, BarrierHoldsBackUntilAllHaveCome) {
+  std::atomic<int> arrived = 0;
+  OnEveryCollectives(GetParam(), {}, [&](const Rank& me) {
+    for (int round = 1; round <= 50; ++round) {
+      ++arrived;
+      ExpectOk(me.collectives->Barrier());
+      EXPECT_GE(arrived.load(), round * me.size);
+    }
+  });
+}
+
+class ReducingCollectives : public ::testing::TestWithParam<std::tuple<int, DataType>> {
+ protected:
+  int size() const { return std::get<0>(GetParam()); }
+  DataType dtype() const { return std::get<1>(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(RanksAndTypes, ReducingCollectives,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8),
+                                            ::testing::ValuesIn(testing::kAllDataTypes)),
+                         [](const auto& instance) {
+                           return std::to_string(std::get<0>(instance.param)) + "ranks_" +
+                                  std::string(DataTypeName(std::get<1>(instance.param)));
+                         });
+
+TEST_P(ReducingCollectives, Conform) {
+  OnEveryCollectives(size(), {},
+                     [&](const Rank& me) { testing::CheckReducingCollectives(me, dtype()); });
+}
+
+// One shot, two shots, many rounds: bitwise the same.
+TEST_P(ReducingCollectives, AlgorithmsAgreeBitwise) {
+  OnEveryRank(size(), [&](Connection& connection) {
+    for (const ReduceOp op : testing::ReduceOpsOf(dtype())) {
+      const Reduction reduction = Reduction{.dtype = dtype(), .op = op}.Resolved(size());
+      for (const int64_t count : {1, 63, 5003}) {
+        std::vector<std::vector<uint8_t>> results;
+        for (const RankOrderedLimits& limits : {kAlwaysOneShot, kNeverOneShot, kTiny}) {
+          RankOrderedCollectives collectives(connection.transport.get(), limits);
+          Elements data = testing::ContributionOf(dtype(), connection.rank, count);
+          ExpectOk(collectives.Allreduce(data.data(), count, reduction));
+          results.push_back(data.bytes);
+        }
+        EXPECT_TRUE(results[0] == results[1]) << ReduceOpName(op) << " of " << count;
+        EXPECT_TRUE(results[0] == results[2]) << ReduceOpName(op) << " of " << count;
+      }
+    }
+  });
+}
+
+TEST(RankOrderedCollectives, LargeAllreduceSendsTheMinimumOfBytes) {
+  for (const int size : {2, 3, 5, 8}) {
+    OnEveryRank(size, [&](Connection& connection) {
+      CountingTransport transport(*connection.transport);
+      RankOrderedCollectives collectives(&transport);
+      const int64_t count = 1000003;
+      Elements data(DataType::kFloat32, count);
+      ExpectOk(collectives.Allreduce(data.data(), count, {}));
+      const double optimum = 2.0 * 4 * static_cast<double>(count) * (size - 1) / size;
+      const double rounding = 2.0 * 64 * size;  // A cache line per slice.
+      EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), optimum, rounding);
+      EXPECT_EQ(transport.exchange_count(), 2);
+    });
+  }
+}
+
+TEST(RankOrderedCollectives, SmallAllreduceIsOneExchange) {
+  OnEveryRank(4, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    Elements data(DataType::kFloat32, 16);
+    ExpectOk(collectives.Allreduce(data.data(), 16, {}));
+    EXPECT_EQ(transport.exchange_count(), 1);
+    EXPECT_EQ(transport.message_count(), 3);
+  });
+}
+
+TEST(RankOrderedCollectives, EmptyTensorsSendNothing) {
+  OnEveryRank(3, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    const std::vector<int64_t> none(3, 0);
+    ExpectOk(collectives.Allreduce(nullptr, 0, {}));
+    ExpectOk(collectives.Allgather(nullptr, nullptr, none));
+    ExpectOk(collectives.Broadcast(nullptr, 0, 1));
+    ExpectOk(collectives.Alltoall(nullptr, none, nullptr, none));
+    ExpectOk(collectives.Reducescatter(nullptr, nullptr, none, {}));
+    EXPECT_EQ(transport.exchange_count(), 0);
+  });
+}
+
+TEST(RankOrderedCollectives, LargeBroadcastSendsEachByteOnceFromTheRoot) {
+  OnEveryRank(5, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    const int64_t bytes = int64_t{4} << 20;
+    std::vector<uint8_t> data(static_cast<size_t>(bytes));
+    ExpectOk(collectives.Broadcast(data.data(), bytes, 2));
+    if (connection.rank == 2) {
+      EXPECT_EQ(transport.sent_bytes(), bytes);
+    } else {
+      EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), 3.0 / 4 * bytes, 3 * 64);
+    }
+  });
+}
+
+TEST(RankOrderedCollectives, BarrierTakesLogarithmicallyManyRounds) {
+  OnEveryRank(5, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    ExpectOk(collectives.Barrier());
+    EXPECT_EQ(transport.exchange_count(), 3);
+  });
+}
+
+TEST(RankOrderedCollectives, ScratchIsBoundedAndStopsGrowing) {
+  OnEveryRank(3, [](Connection& connection) {
+    const RankOrderedLimits limits{.scratch_bytes = int64_t{256} << 10};
+    RankOrderedCollectives collectives(connection.transport.get(), limits);
+    int64_t warm_capacity_bytes = 0;
+    for (int step = 0; step < 5; ++step) {
+      for (const int64_t count : {10, 5000, 1000000}) {
+        Elements data(DataType::kFloat32, count);
+        ExpectOk(collectives.Allreduce(data.data(), count, {}));
+      }
+      if (step == 0) warm_capacity_bytes = collectives.scratch_capacity_bytes();
+      EXPECT_EQ(collectives.scratch_capacity_bytes(), warm_capacity_bytes);
+    }
+    EXPECT_GT(warm_capacity_bytes, 0);
+    EXPECT_LE(warm_capacity_bytes, limits.scratch_bytes + 4096);
+  });
+}
+
+TEST(RankOrderedCollectives, AllRanksHearOfALostPeer) {
+  OnEveryRank(3, [](Connection& connection) {
+    if (connection.rank == 1) {
+      connection.control.reset();
+      return;
+    }
+    RankOrderedCollectives collectives(connection.transport.get());
+    Elements data(DataType::kFloat32, 100);
+    const Status status = collectives.Allreduce(data.data(), 100, {});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+    // Whoever gives up first leaves too; the other one still hears of the first cause.
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.ToString();
+    connection.control.reset();
+  });
+}
+
+TEST(RankOrderedCollectives, SupportsHostMemoryAndMeaningfulReductions) {
+  const RankOrderedCollectives collectives(nullptr);
+  BatchTraits traits{.op = OpKind::kAllreduce,
+                     .dtype = DataType::kFloat32,
+                     .reduce_op = ReduceOp::kSum,
+                     .device = -1,
+                     .bytes = 4};
+  EXPECT_TRUE(collectives.Supports(traits));
+  traits.device = 0;
+  EXPECT_FALSE(collectives.Supports(traits));
+  traits.device = -1;
+  traits.dtype = DataType::kComplex64;
+  traits.reduce_op = ReduceOp::kMax;
+  EXPECT_FALSE(collectives.Supports(traits));
+  traits.op = OpKind::kAllgather;
+  EXPECT_TRUE(collectives.Supports(traits));
+  traits = {OpKind::kAllreduce, DataType::kFloat32, ReduceOp::kAdasum, -1, 4};
+  EXPECT_TRUE(collectives.Supports(traits));
+  traits.op = OpKind::kReducescatter;
+  EXPECT_FALSE(collectives.Supports(traits));
+}
+
+}  // namespace
+}  // namespace mydist

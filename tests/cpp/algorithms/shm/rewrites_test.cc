@@ -1,0 +1,32 @@
+// Buffers rewritten at random times, by threads and by processes, over every way that tensors take.
+#include <gtest/gtest.h>
+
+#include "algorithms/shm/rewrites_suite.h"
+#include "algorithms/shm/shm_ranks.h"
+#include "conformance/sanitizers.h"
+
+namespace mydist::shm {
+namespace {
+
+constexpr int kRounds = kIsSanitized ? 60 : 150;
+
+using Rewrites = RanksAndAttach;
+INSTANTIATE_TEST_SUITE_P(RanksAndAttach, Rewrites,
+                         ::testing::Combine(::testing::Range(1, 9), Rewrites::EveryAttach()),
+                         Rewrites::NameOf);
+
+TEST_P(Rewrites, AtRandomTimesDoNotReachOtherThreads) {
+  OnThreadsWithPort(
+      size(), kSmallSlot,
+      [&](ShmPort& port, int rank) { RewritesSuite(&port, rank, size(), 11).Run(kRounds); },
+      attach());
+}
+
+TEST_P(Rewrites, AtRandomTimesDoNotReachOtherProcesses) {
+  OnProcessesWithPort(
+      size(), [&](ShmPort& port, int rank) { RewritesSuite(&port, rank, size(), 23).Run(kRounds); },
+      attach());
+}
+
+}  // namespace
+}  // namespace mydist::shm

@@ -1,0 +1,191 @@
+// Ranks that are lost, or whose NCCL fails, while others wait for them on their GPUs: nothing hangs
+// and everybody learns why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "engine/device/gpu_job.h"
+
+namespace mydist {
+namespace {
+
+using testing::ExpectSum;
+using testing::FakeIpcHost;
+using testing::FakeNccl;
+using testing::GpuCaller;
+using testing::GpuJob;
+using testing::GpuJobOptions;
+using ::testing::HasSubstr;
+using testing::Numbers;
+using testing::WithNccl;
+
+void ExpectLossOf(int rank, const Status& status) {
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank)));
+}
+
+// A rank that ends with an error tells the root, which tells all (kAborted), and its peers
+// (kPeerLost): whichever is read first. Both name it and what happened to it.
+void ExpectEndOf(int rank, const Status& status) {
+  EXPECT_TRUE(status.code() == StatusCode::kPeerLost || status.code() == StatusCode::kAborted)
+      << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(rank)));
+  EXPECT_THAT(status.message(), HasSubstr("has left the job: "));
+}
+
+TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
+  GpuJob job(3, WithNccl());
+  job.nccl().Break(1, FakeNccl::Fault::kInitFails);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    caller.Settle(tensor);
+    if (rank.rank() != 1) return ExpectLossOf(1, status);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_THAT(status.message(), HasSubstr("making the communicator of process set 0"));
+  });
+}
+
+// Its work is on the stream already, and the handle complete.
+TEST(EngineNcclLoss, LetsGoOfAStreamThatWaitsForALostRank) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    ASSERT_NE(tensor.order->done, nullptr);
+    caller.Settle(tensor);
+    if (rank.rank() == 1) {
+      EXPECT_EQ(status.code(), StatusCode::kInternal);
+      return;
+    }
+    // The loss may be known before the call has returned.
+    if (!status.ok()) ExpectEndOf(1, status);
+    ExpectEndOf(1, rank.Run(caller.InPlace(OpKind::kAllreduce, "next", tensor)));
+  });
+  EXPECT_EQ(job.nccl().aborts(), 2);
+}
+
+// Nobody submits, waits or sends a message: the engine looks by itself as long as work goes on.
+TEST(EngineNcclLoss, IsNoticedByAnIdleEngine) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  std::atomic<bool> is_let_go = false;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() == 1) caller.Hold(is_let_go);
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    // Rank 1 may hear of the end of rank 0 before its call has returned.
+    if (rank.rank() == 1 && !status.ok()) ExpectLossOf(0, status);
+    if (rank.rank() == 0) {
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      job.nccl().AwaitRunning(1);
+      job.nccl().FailAsync(0, nccl::Outcome::kRemoteError, "the cable is cut");
+      caller.Settle(tensor);
+      is_let_go = true;
+      const Status late = rank.Run(caller.InPlace(OpKind::kAllreduce, "next", tensor));
+      EXPECT_EQ(late.code(), StatusCode::kPeerLost);
+      EXPECT_THAT(late.message(), HasSubstr("the cable is cut"));
+    }
+    caller.Settle(tensor);
+  });
+}
+
+// To end NCCL's work is to wait for the stream, and there lies a kernel of ours in front of it,
+// which waits for the lost rank, too.
+TEST(EngineNcclLoss, EndsTheWorkOfAllLinksAtOnce) {
+  FakeIpcHost host;
+  GpuJobOptions options = WithNccl();
+  options.ipc = &host;
+  options.job.config.gpu_ipc = GpuIpcChoice::kOn;
+  GpuJob job(2, options);
+  constexpr int64_t kSmall = 1000;
+  constexpr int64_t kLarge = kIpcHalfBytes / 4 + 1;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "first", kSmall);
+    ExpectSum(rank, caller, "second", kLarge);
+  });
+  std::atomic<bool> is_let_go = false;
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() == 1) caller.Hold(is_let_go);
+    const GpuCaller::Tensor small = caller.Make(Numbers(kSmall, rank.rank()));
+    const GpuCaller::Tensor large = caller.Make(Numbers(kLarge, rank.rank()));
+    const Status first = rank.Run(caller.InPlace(OpKind::kAllreduce, "small", small));
+    const Status second = rank.Run(caller.InPlace(OpKind::kAllreduce, "large", large));
+    if (rank.rank() == 0) {
+      EXPECT_TRUE(first.ok() && second.ok()) << second.ToString();
+      job.nccl().FailAsync(0, nccl::Outcome::kRemoteError, "the cable is cut");
+      caller.Settle(large);
+      is_let_go = true;
+      const Status late = rank.Run(caller.InPlace(OpKind::kAllreduce, "next", small));
+      EXPECT_EQ(late.code(), StatusCode::kPeerLost);
+      EXPECT_THAT(late.message(), HasSubstr("the cable is cut"));
+    }
+    caller.Settle(large);
+  });
+  EXPECT_EQ(job.nccl().calls().size(), 4U);
+}
+
+// The host of rank 0 waits for what NCCL sums on its own host before it can send it to the other.
+TEST(EngineNcclLoss, EndsAStagingThatWaitsForALostRank) {
+  JobOptions hosts{.hosts = {"a", "a", "b"}};
+  GpuJob job(3, WithNccl(hosts));
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_FALSE(status.ok());
+    if (rank.rank() == 0) ExpectLossOf(1, status);
+    caller.Settle(tensor);
+  });
+}
+
+TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
+  GpuJobOptions options = WithNccl();
+  options.job.config.shutdown_drain = std::chrono::milliseconds(50);
+  GpuJob job(2, options);
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  job.nccl().Break(0, FakeNccl::Fault::kCallsHang);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    std::vector<Submission> tensors;
+    tensors.push_back(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
+    ASSERT_TRUE(handle.ok());
+    // Rank 1 has done its part: both have agreed on it, and rank 0 cannot leave before it does its.
+    job.nccl().AwaitRunning(1);
+    EXPECT_TRUE(rank.engine->Shutdown()) << "the engine was left behind";
+    if (rank.rank() == 0) EXPECT_FALSE(rank.Wait(handle).ok());
+    caller.Settle(tensor);
+  });
+}
+
+TEST(EngineNcclRest, AnEngineWhoseGpuIsIdleDoesNotWakeUp) {
+  GpuJob job(2, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 1000);
+    // Longer than the engine lets pass between two looks at work that goes on.
+    constexpr std::chrono::milliseconds kQuiet{250};
+    const TimePoint limit = Now() + std::chrono::seconds(30);
+    int64_t wakeups = rank.engine->stats().wakeups;
+    for (TimePoint since = Now(); Now() < since + kQuiet;) {
+      ASSERT_LT(Now(), limit) << "the engine's thread never rests";
+      std::this_thread::yield();
+      const int64_t seen = rank.engine->stats().wakeups;
+      if (seen != wakeups) since = Now();
+      wakeups = seen;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,396 @@
+// NCCL behind whole engines: when it is taken, for what, and that all ranks take it or none does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/device/gpu_job.h"
+#include "kernels/half.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::AllOf;
+using testing::ExpectFusedSum;
+using testing::ExpectSum;
+using testing::FakeNcclCall;
+using testing::GpuCaller;
+using testing::GpuFactOf;
+using testing::GpuJob;
+using testing::GpuJobOptions;
+using ::testing::HasSubstr;
+using testing::kNcclVersion;
+using testing::Numbers;
+using testing::ReduceInPassingSets;
+using testing::RunAll;
+using testing::SumOfNumbers;
+using testing::WithNccl;
+using Kind = FakeNcclCall::Kind;
+
+int CallsOf(GpuJob& job, Kind kind) {
+  const std::vector<FakeNcclCall> calls = job.nccl().calls();
+  return static_cast<int>(std::count_if(
+      calls.begin(), calls.end(), [&](const FakeNcclCall& call) { return call.kind == kind; }));
+}
+
+// An allreduce works, without NCCL, and every rank gives this reason.
+void ExpectStaged(GpuJob& job, const ::testing::Matcher<std::string>& reason) {
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    EXPECT_EQ(GpuFactOf(rank), "");
+    ExpectSum(rank, caller, "x", 5000);
+    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("through host memory"), reason));
+  });
+  EXPECT_TRUE(job.nccl().calls().empty());
+}
+
+class EngineNccl : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, EngineNccl, ::testing::Values(2, 3));
+
+TEST_P(EngineNccl, FusedAllreducesGoOverIt) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (int step = 0; step < 3; ++step) ExpectFusedSum(job, rank, caller);
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("NCCL 2.32.3 (every rank has it"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 3 * GetParam());
+}
+
+// Pieces of one buffer, as gradients are: nothing is copied, nothing launched but NCCL, and no host
+// waits. Those of the last rank lie apart, which is its own business.
+TEST_P(EngineNccl, NeighboursAreReducedWhereTheyLie) {
+  constexpr int64_t kCount = 600;
+  const std::vector<int64_t> ends = {1, 200, kCount};
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const std::vector<float> numbers = Numbers(kCount, rank.rank());
+    const bool lies_apart = rank.rank() + 1 == rank.size();
+    const GpuCaller::Tensor buffer = caller.Make(numbers);
+    std::vector<GpuCaller::Tensor> pieces;
+    std::vector<Submission> submissions;
+    for (int64_t begin = 0; const int64_t end : ends) {
+      GpuCaller::Tensor piece{.memory = {buffer.memory, buffer.memory.get() + begin * 4},
+                              .count = end - begin};
+      if (lies_apart) piece = caller.Make({numbers.begin() + begin, numbers.begin() + end});
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(end), piece));
+      pieces.push_back(piece);
+      begin = end;
+    }
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, lies_apart ? 2 : 0);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, lies_apart ? kCount * 4 : 0);
+    const std::vector<float> sums = SumOfNumbers(kCount, rank.size());
+    for (int64_t begin = 0; const GpuCaller::Tensor& piece : pieces) {
+      const std::vector<float> expected(sums.begin() + begin, sums.begin() + begin + piece.count);
+      EXPECT_EQ(caller.Read(piece), expected);
+      begin += piece.count;
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+// As gradients that autograd made anew go to their slots: one launch for all of them, then NCCL,
+// and no host waits. One is in its slot already, one is empty; all inputs stay as they were.
+TEST_P(EngineNccl, NewTensorsGoToNeighboursInOneLaunch) {
+  constexpr int64_t kTensors = 161;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const int64_t count = kTensors * (kTensors - 1) / 2;
+    const std::vector<float> numbers = Numbers(count, rank.rank());
+    const GpuCaller::Tensor slots = caller.Make(numbers);
+    std::vector<GpuCaller::Tensor> news;
+    std::vector<Submission> submissions;
+    for (int64_t i = 0, begin = 0; i < kTensors; begin += i++) {
+      const GpuCaller::Tensor slot{.memory = {slots.memory, slots.memory.get() + begin * 4},
+                                   .count = i};
+      news.push_back(caller.Make({numbers.begin() + begin, numbers.begin() + begin + i}));
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(i), slot));
+      if (i == 7) continue;
+      submissions.back().input = news.back().memory.get();
+      news.back().order = slot.order;
+    }
+    const GpuCaller::Tensor result{slots.memory, count, news.back().order};
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = RunAll(rank, std::move(submissions));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, 1);
+    EXPECT_EQ(after.operations - before.operations, 1);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, 0);
+    EXPECT_EQ(caller.Read(result), SumOfNumbers(count, rank.size()));
+    for (int64_t i = 0, begin = 0; i < kTensors; begin += i++) {
+      if (i == 7) continue;
+      const std::vector<float> own(numbers.begin() + begin, numbers.begin() + begin + i);
+      EXPECT_EQ(caller.Read(news[static_cast<size_t>(i)]), own);
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+// However many there are: one launch casts all on the way to NCCL and one on the way back.
+TEST_P(EngineNccl, CompressedTensorsAreCastTogether) {
+  constexpr int64_t kTensors = 161;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    std::vector<GpuCaller::Tensor> tensors;
+    std::vector<Submission> submissions;
+    int64_t count = 0;
+    for (int64_t i = 0; i < kTensors; count += i++) {
+      // Between two numbers of float16, from 2048 on.
+      std::vector<float> numbers = Numbers(i, rank.rank());
+      for (float& number : numbers) number += 2048.25F;
+      tensors.push_back(caller.Make(numbers));
+      submissions.push_back(caller.InPlace(OpKind::kAllreduce, std::to_string(i), tensors.back()));
+      submissions.back().request.dtype = DataType::kFloat16;
+      submissions.back().is_wide = true;
+    }
+    const testing::DeviceCounts before = job.device(rank.rank()).counts();
+    const Status status = RunAll(rank, std::move(submissions));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const testing::DeviceCounts after = job.device(rank.rank()).counts();
+    EXPECT_EQ(after.launches - before.launches, 2);
+    EXPECT_EQ(after.copies, before.copies);
+    EXPECT_EQ(after.blocks, before.blocks);
+    EXPECT_EQ(rank.engine->stats().pack_bytes, count * 2);
+    for (const GpuCaller::Tensor& tensor : tensors) {
+      std::vector<float> expected(static_cast<size_t>(tensor.count), 0.0F);
+      for (int other = 0; other < rank.size(); ++other) {
+        const std::vector<float> numbers = Numbers(tensor.count, other);
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          expected[i] += HalfToFloat(FloatToHalf(numbers[i] + 2048.25F));
+        }
+      }
+      for (float& sum : expected) sum = HalfToFloat(FloatToHalf(sum));
+      EXPECT_EQ(caller.Read(tensor), expected);
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+TEST_P(EngineNccl, WhatItCannotDoIsStaged) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(100, 0));
+    Submission adasum = caller.InPlace(OpKind::kAllreduce, "adasum", tensor);
+    adasum.request.reduce_op = ReduceOp::kAdasum;
+    const Status status = rank.Run(std::move(adasum));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(caller.Read(tensor), Numbers(100, 0));  // Of equal tensors it is their average.
+    ExpectSum(rank, caller, "sum", 100);
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
+}
+
+TEST_P(EngineNccl, GathersAndBroadcastsToo) {
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
+    GpuCaller::Tensor gathered;
+    const Status status = rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    std::vector<float> expected;
+    for (int r = 0; r < rank.size(); ++r) {
+      const std::vector<float> part = Numbers(7, r);
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(caller.Read(gathered), expected);
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(3000, rank.rank()));
+    Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
+    broadcast.request.root_rank = 1;
+    EXPECT_TRUE(rank.Run(std::move(broadcast)).ok());
+    EXPECT_EQ(caller.Read(tensor), Numbers(3000, 1));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllGather), GetParam());
+  EXPECT_EQ(CallsOf(job, Kind::kBroadcast), GetParam());
+}
+
+// As bytes: older NCCLs have no such types.
+TEST_P(EngineNccl, MovesFloat8) {
+  constexpr int64_t kCount = 3000;
+  GpuJob job(GetParam(), WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    for (const DataType dtype : {DataType::kFloat8E4m3, DataType::kFloat8E5m2}) {
+      const GpuCaller::Tensor tensor = caller.Make(Numbers(kCount, rank.rank()));
+      Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
+      broadcast.request.dtype = dtype;
+      broadcast.request.shape = Shape({kCount * int64_t{sizeof(float)}});
+      broadcast.request.root_rank = 1;
+      const Status status = rank.Run(std::move(broadcast));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(caller.Read(tensor), Numbers(kCount, 1));
+    }
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kBroadcast), 2 * GetParam());
+  EXPECT_EQ(job.nccl().calls().size(), static_cast<size_t>(2 * GetParam()));
+}
+
+TEST(EngineNcclChoice, ARankThatHasNoneKeepsAllFromIt) {
+  GpuJob job(3, {.nccl_version = [](int rank) -> Result<int> {
+               if (rank == 1) return Status::Internal("no libnccl.so.2");
+               return kNcclVersion;
+             }});
+  ExpectStaged(job, AllOf(HasSubstr("rank 1 has no NCCL"), HasSubstr("no libnccl.so.2")));
+}
+
+TEST(EngineNcclChoice, SoDoesOneThatHasAnother) {
+  GpuJob job(2, {.nccl_version = [](int rank) -> Result<int> { return 22803 + rank; }});
+  ExpectStaged(job, HasSubstr("rank 0 has NCCL 2.28.3, rank 1 has 2.28.4"));
+}
+
+TEST(EngineNcclChoice, AndTwoThatShareAGpu) {
+  GpuJobOptions options = WithNccl();
+  options.identity = [](int) { return std::string("0000:01:00.0"); };
+  GpuJob job(2, options);
+  ExpectStaged(job, AllOf(HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"),
+                          HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0")));
+}
+
+TEST(EngineNcclChoice, AndOneWhoseCallsWaitForOthers) {
+  GpuJobOptions options = WithNccl();
+  options.job.config.nccl_blocks = true;
+  GpuJob job(2, options);
+  ExpectStaged(job, HasSubstr("NCCL_COMM_BLOCKING=1"));
+}
+
+TEST(EngineNcclChoice, UnlessItIsToldThatTheyMay) {
+  GpuJobOptions options = WithNccl();
+  options.identity = [](int) { return std::string("0000:01:00.0"); };
+  options.job.config.nccl_shares_gpus = true;
+  GpuJob job(2, options);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
+}
+
+TEST(EngineNcclChoice, OneRankNeedsNoOther) {
+  GpuJob job(1, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 1000);
+    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("where they lie"), HasSubstr("one rank")));
+  });
+}
+
+// Both levels, with another number of ranks on each host.
+TEST(EngineNcclHosts, HostsComeFirst) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b", "b"}};
+  GpuJob job(5, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "large", 70001);
+    ExpectSum(rank, caller, "small", 3);
+    EXPECT_THAT(GpuFactOf(rank),
+                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
+  EXPECT_GT(CallsOf(job, Kind::kBroadcast), 0);  // Uneven parts, see NcclCollectives.
+  EXPECT_GT(CallsOf(job, Kind::kReduce), 0);
+}
+
+// Each rank's part is staged in as many chunks as overlap, however many ranks share a host's work.
+TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
+  JobOptions hosts{.hosts = {"a", "a", "a", "a", "b", "b", "b", "b"}};
+  constexpr int64_t kCount = int64_t{16} << 20;  // 64 MiB.
+  GpuJob job(8, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Empty(kCount);
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    caller.Settle(tensor);
+    EXPECT_GE(job.device(rank.rank()).counts().most_fetches_in_flight, 4);
+    EXPECT_EQ(rank.engine->stats().most_staged_chunks, 8);
+  });
+}
+
+TEST(EngineNcclHosts, WhatHasNoTwoLevelsIsStagedThen) {
+  JobOptions hosts{.hosts = {"a", "a", "b"}};
+  GpuJob job(3, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
+    GpuCaller::Tensor gathered;
+    EXPECT_TRUE(rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered)).ok());
+    EXPECT_EQ(caller.Read(gathered).size(), 21u);
+  });
+  EXPECT_TRUE(job.nccl().calls().empty());
+}
+
+TEST(EngineNcclHosts, AllAtOnceIfAskedFor) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
+  hosts.config.hierarchical_allreduce = false;
+  GpuJob job(4, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 5000);
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("GPU path: NCCL 2.32.3 ("));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 4);
+}
+
+TEST(EngineNcclHosts, OrWithOneRankOnEachHost) {
+  JobOptions hosts{.hosts = {"a", "b"}};
+  GpuJob job(2, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
+}
+
+TEST(EngineNcclHosts, NotEvenThereIfTwoLevelsAreAskedFor) {
+  JobOptions hosts{.hosts = {"a", "b"}};
+  hosts.config.hierarchical_allreduce = true;
+  GpuJob job(2, WithNccl(hosts));
+  ExpectStaged(job, HasSubstr("MYDIST_HIERARCHICAL_ALLREDUCE=1, and each host has one rank"));
+}
+
+// It is not what NCCL shares inside a host.
+TEST(EngineNcclHosts, SharedMemoryHasNoSay) {
+  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
+  hosts.config.shared_memory = false;
+  GpuJob job(4, WithNccl(hosts));
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    ExpectSum(rank, caller, "x", 70001);
+    EXPECT_THAT(GpuFactOf(rank),
+                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
+}
+
+Submission Transfer(GpuCaller& caller, const std::string& name, const GpuCaller::Tensor& tensor) {
+  Submission submission = caller.InPlace(OpKind::kSendReceive, name, tensor);
+  submission.request.ranks = {0, 1};
+  return submission;
+}
+
+// Two ranks cannot agree for all: they wait for a batch that needs everybody.
+TEST(EngineNcclTransfers, AreStagedUntilAllHaveAgreed) {
+  GpuJob job(3, WithNccl());
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    if (rank.rank() < 2) {
+      const GpuCaller::Tensor tensor = caller.Make(Numbers(50, rank.rank()));
+      EXPECT_TRUE(rank.Run(Transfer(caller, "before", tensor)).ok());
+      EXPECT_EQ(caller.Read(tensor), Numbers(50, 0));
+      EXPECT_EQ(GpuFactOf(rank), "");
+    }
+    ExpectSum(rank, caller, "x", 10);
+    if (rank.rank() == 2) return;
+    const GpuCaller::Tensor again = caller.Make(Numbers(60, rank.rank()));
+    EXPECT_TRUE(rank.Run(Transfer(caller, "behind", again)).ok());
+    EXPECT_EQ(caller.Read(again), Numbers(60, 0));
+  });
+  EXPECT_EQ(CallsOf(job, Kind::kSend), 1);
+  EXPECT_EQ(CallsOf(job, Kind::kReceive), 1);
+}
+
+TEST(EngineNcclSets, HaveACommunicatorEachAndLeaveItInOrder) {
+  GpuJob job(3, WithNccl());
+  ReduceInPassingSets(job, 2, [](EngineRank& rank, ProcessSetId set) {
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("set " + std::to_string(set) + ": NCCL 2.32.3"));
+  });
+  job.Shutdown();
+  EXPECT_EQ(job.nccl().aborts(), 0) << "a communicator was not closed in order";
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,388 @@
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <latch>
+#include <numeric>
+#include <random>
+
+#include "engine_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class EngineTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, EngineTest, ::testing::Values(1, 2, 3, 4, 7));
+
+float SumOfRanks(int size) { return static_cast<float>(size * (size + 1)) / 2; }
+
+TEST_P(EngineTest, AllreduceSumsOverRanks) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    std::vector<float> data(1000, static_cast<float>(rank.rank() + 1));
+    const Status status = rank.Run(Allreduce("x", &data));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_THAT(data, Each(SumOfRanks(rank.size())));
+  });
+}
+
+TEST_P(EngineTest, AverageDividesAndMaxDoesNot) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    std::vector<float> average(10, static_cast<float>(rank.rank()) * 2);
+    std::vector<float> largest(10, static_cast<float>(rank.rank()));
+    EXPECT_TRUE(rank.Run(Allreduce("average", &average, ReduceOp::kAverage)).ok());
+    EXPECT_TRUE(rank.Run(Allreduce("max", &largest, ReduceOp::kMax)).ok());
+    EXPECT_THAT(average, Each(static_cast<float>(rank.size() - 1)));
+    EXPECT_THAT(largest, Each(static_cast<float>(rank.size() - 1)));
+  });
+}
+
+// Every rank submits the same 60 tensors in its own order, many times: whatever arrives when, every
+// tensor gets its own sum, with and without fusion, with caches too small and large enough.
+TEST_P(EngineTest, AnyOrderOfSubmissionWorks) {
+  for (const int64_t threshold : {int64_t{0}, int64_t{4000}, int64_t{1} << 20}) {
+    for (const int64_t cache : {0, 7, 1000}) {
+      JobOptions options;
+      options.config.fusion_threshold_bytes = threshold;
+      options.config.cache_capacity = cache;
+      EngineJob job(GetParam(), options);
+      job.OnEveryRank([&](EngineRank& rank) {
+        std::mt19937 random(static_cast<unsigned>(rank.rank() + 17));
+        for (int step = 0; step < 6; ++step) {
+          std::vector<std::vector<float>> data;
+          for (int t = 0; t < 60; ++t) {
+            data.emplace_back(static_cast<size_t>(t * 11),
+                              static_cast<float>(t + step) * static_cast<float>(rank.rank() + 1));
+          }
+          std::vector<int> order(60);
+          std::iota(order.begin(), order.end(), 0);
+          std::shuffle(order.begin(), order.end(), random);
+          std::vector<Result<Handle>> handles;
+          for (const int t : order) {
+            std::vector<Submission> one;
+            one.push_back(Allreduce("t" + std::to_string(t), &data[static_cast<size_t>(t)]));
+            handles.push_back(rank.engine->Submit(std::move(one)));
+          }
+          for (const auto& handle : handles) {
+            const Status status = rank.Wait(handle);
+            EXPECT_TRUE(status.ok()) << status.ToString();
+          }
+          for (int t = 0; t < 60; ++t) {
+            EXPECT_THAT(data[static_cast<size_t>(t)],
+                        Each(static_cast<float>(t + step) * SumOfRanks(rank.size())));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_P(EngineTest, AllgatherTakesUnevenRows) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    // Rank r brings r rows of two elements; rank 0 none.
+    const std::vector<int32_t> input(static_cast<size_t>(2 * rank.rank()), rank.rank());
+    std::vector<int32_t> output;
+    const Status status =
+        rank.Run(WithOutput(OpKind::kAllgather, "gather", Shape({rank.rank(), 2}), input, &output));
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    std::vector<int32_t> expected;
+    for (int r = 0; r < rank.size(); ++r) expected.insert(expected.end(), size_t(2 * r), r);
+    EXPECT_EQ(output, expected);
+  });
+}
+
+TEST_P(EngineTest, BroadcastGivesTheRootsTensor) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    std::vector<float> data(33, static_cast<float>(rank.rank()));
+    Submission submission = Allreduce("b", &data);
+    submission.request.op = OpKind::kBroadcast;
+    submission.request.root_rank = rank.size() - 1;
+    EXPECT_TRUE(rank.Run(std::move(submission)).ok());
+    EXPECT_THAT(data, Each(static_cast<float>(rank.size() - 1)));
+  });
+}
+
+TEST_P(EngineTest, AlltoallDealsOutRowsAndTellsWhatCame) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    // Rank r sends s+1 rows holding r*100+s to each rank s.
+    std::vector<int32_t> input;
+    std::vector<int64_t> splits;
+    for (int s = 0; s < rank.size(); ++s) {
+      input.insert(input.end(), static_cast<size_t>(s + 1), rank.rank() * 100 + s);
+      splits.push_back(s + 1);
+    }
+    std::vector<int32_t> output;
+    std::vector<int64_t> received;
+    Submission submission = WithOutput(OpKind::kAlltoall, "a2a",
+                                       Shape({static_cast<int64_t>(input.size())}), input, &output);
+    submission.splits = splits;
+    submission.on_numbers = [&](const std::vector<int64_t>& rows) { received = rows; };
+    EXPECT_TRUE(rank.Run(std::move(submission)).ok());
+    std::vector<int32_t> expected;
+    for (int s = 0; s < rank.size(); ++s) {
+      expected.insert(expected.end(), static_cast<size_t>(rank.rank() + 1), s * 100 + rank.rank());
+    }
+    EXPECT_EQ(output, expected);
+    EXPECT_THAT(received, Each(rank.rank() + 1));
+    EXPECT_EQ(received.size(), static_cast<size_t>(rank.size()));
+  });
+}
+
+TEST_P(EngineTest, AlltoallCountsRowsWithoutElements) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    const std::vector<int32_t> nothing;
+    std::vector<int32_t> output;
+    std::vector<int64_t> received;
+    Submission submission =
+        WithOutput(OpKind::kAlltoall, "a2a", Shape({2 * rank.size(), 0}), nothing, &output);
+    submission.splits.assign(static_cast<size_t>(rank.size()), 2);
+    submission.on_numbers = [&](const std::vector<int64_t>& rows) { received = rows; };
+    EXPECT_TRUE(rank.Run(std::move(submission)).ok());
+    EXPECT_EQ(received, std::vector<int64_t>(static_cast<size_t>(rank.size()), 2));
+  });
+}
+
+TEST_P(EngineTest, ReducescatterGivesTheFirstRanksTheExtraRows) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    const int rows = 2 * rank.size() + 1;
+    std::vector<int32_t> input(static_cast<size_t>(rows));
+    std::iota(input.begin(), input.end(), 0);
+    std::vector<int32_t> output;
+    EXPECT_TRUE(
+        rank.Run(WithOutput(OpKind::kReducescatter, "rs", Shape({rows}), input, &output)).ok());
+    const int first = rank.rank() == 0 ? 0 : 2 * rank.rank() + 1;
+    std::vector<int32_t> expected;
+    for (int i = 0; i < (rank.rank() == 0 ? 3 : 2); ++i) {
+      expected.push_back((first + i) * rank.size());
+    }
+    EXPECT_EQ(output, expected);
+  });
+}
+
+TEST_P(EngineTest, AGroupCompletesUnderOneHandle) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    std::vector<std::vector<float>> data(5, std::vector<float>(7, 1.0F));
+    std::vector<Submission> group;
+    for (size_t i = 0; i < data.size(); ++i) {
+      group.push_back(Allreduce("g." + std::to_string(i), &data[i]));
+      group.back().request.group = "g";
+      group.back().request.group_size = 5;
+    }
+    EXPECT_TRUE(rank.Wait(rank.engine->Submit(std::move(group))).ok());
+    for (const auto& tensor : data) EXPECT_THAT(tensor, Each(static_cast<float>(rank.size())));
+  });
+}
+
+TEST(EngineErrors, MismatchReachesEveryRankAndTheNextCollectiveWorks) {
+  for (const bool is_cached : {false, true}) {
+    EngineJob job(3);
+    job.OnEveryRank([&](EngineRank& rank) {
+      std::vector<float> data(6, 1.0F);
+      if (is_cached) {
+        EXPECT_TRUE(rank.Run(Allreduce("w", &data)).ok());
+      }
+      std::vector<float> odd(rank.rank() == 1 ? 5 : 6, 1.0F);
+      const Status mismatch = rank.Run(Allreduce("w", &odd));
+      EXPECT_EQ(mismatch.code(), StatusCode::kMismatch) << mismatch.ToString();
+      EXPECT_THAT(mismatch.message(), HasSubstr("'w'"));
+      EXPECT_THAT(mismatch.message(), HasSubstr("[5]"));
+      EXPECT_THAT(mismatch.message(), HasSubstr("[6]"));
+      std::vector<float> good(6, 1.0F);
+      EXPECT_TRUE(rank.Run(Allreduce("w", &good)).ok());
+      EXPECT_THAT(good, Each(3.0F));
+    });
+  }
+}
+
+// Rank 1 comes after rank 0 has given up: its first submission must fail as rank 0's did, or its
+// step n would be summed with step n + 1 of rank 0 from then on.
+TEST(EngineErrors, ALateRankMissesTheStepTheOthersGaveUp) {
+  for (const std::string group : {"", "g"}) {
+    JobOptions options;
+    options.config.stall_shutdown = std::chrono::milliseconds(500);
+    EngineJob job(2, options);
+    const auto submit = [&](int r, std::vector<float>* data) {
+      std::vector<Submission> one;
+      one.push_back(Allreduce("w", data));
+      one.back().request.group = group;
+      one.back().request.group_size = group.empty() ? 0 : 1;
+      return job.rank(r).engine->Submit(std::move(one));
+    };
+    const auto run = [&](int r, float value) {
+      std::vector<float> data(4, value);
+      return job.rank(r).Wait(submit(r, &data)).code();
+    };
+    EXPECT_EQ(run(0, 1.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(0, 2.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 1.0F), StatusCode::kTimeout);
+    EXPECT_EQ(run(1, 2.0F), StatusCode::kTimeout);
+    // Both at once, for this one must not be given up.
+    std::vector<std::vector<float>> data(2, std::vector<float>(4, 3.0F));
+    const std::vector<Result<Handle>> handles = {submit(0, &data[0]), submit(1, &data[1])};
+    for (const int r : {0, 1}) {
+      const Status status = job.rank(r).Wait(handles[static_cast<size_t>(r)]);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_THAT(data[static_cast<size_t>(r)], Each(6.0F));
+    }
+  }
+}
+
+TEST(EngineErrors, ANameInFlightIsRefusedAtTheCall) {
+  EngineJob job(2);
+  std::vector<float> first(4, 1.0F);
+  std::vector<float> second(4, 1.0F);
+  std::vector<Submission> one;
+  one.push_back(Allreduce("same", &first));
+  const Result<Handle> handle = job.rank(0).engine->Submit(std::move(one));
+  const Status refused = job.rank(0).Run(Allreduce("same", &second));
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("tensor 'same' is already in flight"));
+  std::vector<float> other(4, 1.0F);
+  EXPECT_TRUE(job.rank(1).Run(Allreduce("same", &other)).ok());
+  EXPECT_TRUE(job.rank(0).Wait(handle).ok());
+  EXPECT_THAT(first, Each(2.0F));
+}
+
+TEST(EngineErrors, ARankThatLeavesIsNamedToThoseWhoWait) {
+  EngineJob job(3);
+  std::latch others_know(2);
+  job.OnEveryRank([&](EngineRank& rank) {
+    if (rank.rank() == 2) {
+      EXPECT_TRUE(rank.engine->Shutdown());
+      return;
+    }
+    std::vector<float> data(4, 1.0F);
+    const Status status = rank.Run(Allreduce("y", &data));
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("rank 2"));
+    EXPECT_THAT(status.message(), HasSubstr("has left the job"));
+    others_know.arrive_and_wait();  // Or the other one may be told of this one.
+    rank.engine->Shutdown();
+  });
+}
+
+TEST(EngineErrors, AnOutputThatCannotBeHadEndsTheCollectiveOnEveryRank) {
+  EngineJob job(3);
+  job.OnEveryRank([&](EngineRank& rank) {
+    const std::vector<int32_t> input(2, rank.rank());
+    std::vector<int32_t> output;
+    Submission gather = WithOutput(OpKind::kAllgather, "g", Shape({2}), input, &output);
+    if (rank.rank() == 1) {
+      gather.allocate = [](const Shape&) -> Result<void*> { return Status::Internal("no memory"); };
+    }
+    const Status status = rank.Run(std::move(gather));
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr(rank.rank() == 1 ? "'g': no memory" : "'g': rank "));
+  });
+}
+
+// One thread of the program shuts down and starts anew between another's two steps of a call.
+TEST(EngineErrors, ACallThatReachesAnEngineAfterItsSuccessorStartedIsAborted) {
+  EngineJob job(1);
+  job.rank(0).engine->Shutdown();
+  const auto successor = *Engine::Start({.config = {},
+                                         .topology = *MakeTopology(0, {"host-a"}),
+                                         .connection = ConnectLocal(),
+                                         .handles = job.rank(0).handles});
+  std::vector<float> data(4, 1.0F);
+  const Status status = job.rank(0).Run(Allreduce("x", &data));
+  EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
+  std::vector<Submission> again;
+  again.push_back(Allreduce("x", &data));
+  EXPECT_TRUE(job.rank(0).Wait(successor->Submit(std::move(again))).ok());
+  successor->Shutdown();
+}
+
+TEST(EngineErrors, ShutdownEndsWhatIsPendingAndLaterCalls) {
+  EngineJob job(2);
+  std::vector<float> data(4, 1.0F);
+  std::vector<Submission> one;
+  one.push_back(Allreduce("never ready", &data));
+  const Result<Handle> handle = job.rank(0).engine->Submit(std::move(one));
+  ASSERT_TRUE(handle.ok());
+  job.OnEveryRank([](EngineRank& rank) { rank.engine->Shutdown(); });
+  EXPECT_EQ(job.rank(0).Wait(handle).code(), StatusCode::kAborted);
+  const Status later = job.rank(0).Run(Allreduce("later", &data));
+  EXPECT_EQ(later.code(), StatusCode::kAborted) << later.ToString();
+}
+
+// Alone in its job the engine wakes up for nothing else, so what it batches shows when it was
+// woken.
+TEST(EngineCost, WhatCanWaitIsReducedTogether) {
+  EngineJob job(1);
+  EngineRank& rank = job.rank(0);
+  const auto submit = [&](const std::string& name, std::vector<float>* data, Pace pace) {
+    std::vector<Submission> one;
+    one.push_back(Allreduce(name, data));
+    return rank.engine->Submit(std::move(one), pace);
+  };
+  std::vector<std::vector<float>> data(50, std::vector<float>(8, 1.0F));
+  std::vector<Result<Handle>> handles;
+  for (size_t i = 0; i < data.size(); ++i) {
+    handles.push_back(submit("t" + std::to_string(i), &data[i], Pace::kWithMore));
+  }
+  rank.engine->Hurry();
+  for (const auto& handle : handles) EXPECT_TRUE(rank.Wait(handle).ok());
+  // Something that cannot wait takes what can along; so does a bucket that is full.
+  const auto waiting = submit("waiting", &data[0], Pace::kWithMore);
+  EXPECT_TRUE(rank.Wait(submit("urgent", &data[1], Pace::kNow)).ok());
+  EXPECT_TRUE(rank.Wait(waiting).ok());
+  std::vector<float> large(1 << 20, 1.0F);
+  const auto before = submit("before", &data[0], Pace::kWithMore);
+  EXPECT_TRUE(rank.Wait(submit("large", &large, Pace::kWithMore)).ok());
+  EXPECT_TRUE(rank.Wait(before).ok());
+  job.Shutdown();  // After which the counts are final.
+  EXPECT_EQ(rank.engine->stats().tensors, 54);
+  // Three, and one more for each time the engine happened to be awake already: at its start, and
+  // after each of the two answers before a further submission.
+  EXPECT_GE(rank.engine->stats().batches, 3);
+  EXPECT_LE(rank.engine->stats().batches, 6);
+}
+
+TEST(EngineCost, SteadyStateCostsOneMessageEachWayAndIdleNothing) {
+  EngineJob job(2);
+  job.OnEveryRank([&](EngineRank& rank) {
+    std::vector<float> data(64, 1.0F);
+    EXPECT_TRUE(rank.Run(Allreduce("x", &data)).ok());
+  });
+  // Stats are published at the end of a cycle, after the handle is complete; another step orders
+  // the two.
+  const auto step = [&] {
+    job.OnEveryRank([&](EngineRank& rank) {
+      std::vector<float> data(64, 1.0F);
+      EXPECT_TRUE(rank.Run(Allreduce("x", &data)).ok());
+    });
+  };
+  step();
+  const int64_t before = job.rank(1).engine->stats().control_messages_sent;
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_LE(job.rank(1).engine->stats().control_messages_sent - before, 10);
+  EXPECT_GE(job.rank(1).engine->stats().cache_hits, 10);
+}
+
+TEST(EngineCycles, TwoHundredJobsOneAfterAnother) {
+  for (int cycle = 0; cycle < 200; ++cycle) {
+    EngineJob job(2);
+    job.OnEveryRank([&](EngineRank& rank) {
+      std::vector<float> data(4, 1.0F);
+      EXPECT_TRUE(rank.Run(Allreduce("x", &data)).ok());
+      EXPECT_THAT(data, Each(2.0F));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,123 @@
+// The fake device's kernel: the numbers of the host, and no launch that the real one could not do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "fakes/device_bench.h"
+#include "kernels/half.h"
+#include "kernels/scale.h"
+
+namespace mydist::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FakeConvertTest : public DevicePaceTest {};
+INSTANTIATE_TEST_SUITE_P(Paces, FakeConvertTest, kEveryPace, NameOfPace);
+
+Status ConvertOne(DeviceBench& bench, const ConvertSegment& segment, const Conversion& conversion) {
+  return bench.device.Convert({&segment, 1}, conversion, bench.work);
+}
+
+TEST_P(FakeConvertTest, FindsSegmentsThatOverlap) {
+  ExpectViolation(
+      [](DeviceBench& bench) {
+        const ConvertSegment segments[] = {
+            {bench.on_device.get(), bench.on_device_too.get(), 4},
+            {bench.on_device.get(), bench.on_device_too.get() + 12, 4}};
+        return bench.device.Convert(segments, {}, bench.work);
+      },
+      HasSubstr("segments overlap"));
+  ExpectViolation(
+      [](DeviceBench& bench) {
+        return ConvertOne(bench, {bench.on_device.get(), bench.on_device.get() + 4, 4}, {});
+      },
+      HasSubstr("segments overlap"));
+}
+
+TEST_P(FakeConvertTest, FindsConversionsThatDoNotExist) {
+  const Conversion conversions[] = {
+      {.from = DataType::kFloat32, .to = DataType::kInt32},
+      {.from = DataType::kFloat16, .to = DataType::kBfloat16},
+      {.from = DataType::kBool, .to = DataType::kBool, .factor = {.multiplier = 2}}};
+  for (const Conversion& conversion : conversions) {
+    ExpectViolation(
+        [&](DeviceBench& bench) {
+          return ConvertOne(bench, {bench.on_device.get(), bench.on_device_too.get(), 4},
+                            conversion);
+        },
+        HasSubstr("does not exist"));
+  }
+  ExpectViolation(
+      [](DeviceBench& bench) {
+        return ConvertOne(bench, {bench.on_device.get(), bench.on_device.get(), 4},
+                          {.from = DataType::kFloat32, .to = DataType::kFloat16});
+      },
+      HasSubstr("in place"));
+  ExpectViolation(
+      [](DeviceBench& bench) {
+        return ConvertOne(bench, {bench.on_device.get() + 2, bench.on_device_too.get(), 4}, {});
+      },
+      HasSubstr("does not allow"));
+}
+
+// Numbers of `dtype` on the device, converted and copied back.
+template <typename To, typename From>
+std::vector<To> Converted(DeviceBench& bench, const std::vector<From>& numbers,
+                          const Conversion& conversion) {
+  const auto from_bytes = static_cast<int64_t>(numbers.size() * sizeof(From));
+  const auto to_bytes = static_cast<int64_t>(numbers.size() * sizeof(To));
+  const auto count = static_cast<int64_t>(numbers.size());
+  ExpectFine(bench.device.HostWrites(bench.pinned.get(), from_bytes, "numbers"));
+  std::memcpy(bench.pinned.get(), numbers.data(), static_cast<size_t>(from_bytes));
+  ExpectFine(bench.ToDevice(bench.work));
+  // In one launch: odd ones and even ones, and nothing.
+  const ConvertSegment segments[] = {
+      {bench.on_device.get(), bench.on_device_too.get(), count / 3},
+      {nullptr, nullptr, 0},
+      {bench.on_device.get() + count / 3 * static_cast<int64_t>(sizeof(From)),
+       bench.on_device_too.get() + count / 3 * static_cast<int64_t>(sizeof(To)),
+       count - count / 3}};
+  ExpectFine(bench.device.Convert(segments, conversion, bench.work));
+  ExpectFine(
+      bench.device.Copy(bench.pinned_too.get(), bench.on_device_too.get(), to_bytes, bench.work));
+  ExpectFine(bench.device.Block(*bench.Record(bench.work)));
+  ExpectFine(bench.device.HostReads(bench.pinned_too.get(), to_bytes, "result"));
+  std::vector<To> result(numbers.size());
+  std::memcpy(result.data(), bench.pinned_too.get(), static_cast<size_t>(to_bytes));
+  return result;
+}
+
+TEST_P(FakeConvertTest, ConvertsAsTheHostDoes) {
+  DeviceBench bench(GetParam());
+  constexpr Factor kThird{.multiplier = 0.7, .divisor = 3};
+  std::vector<float> numbers;
+  for (int i = 0; i < 101; ++i) numbers.push_back(0.37F * static_cast<float>(i * i) - 11.0F);
+  std::vector<float> scaled = numbers;
+  ScaleElements(numbers.data(), scaled.data(), static_cast<int64_t>(numbers.size()), kThird);
+  std::vector<uint16_t> half(numbers.size());
+  std::vector<uint16_t> brain(numbers.size());
+  std::vector<float> from_brain(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    half[i] = FloatToHalf(numbers[i]);
+    brain[i] = FloatToBfloat16(scaled[i]);
+    from_brain[i] = Bfloat16ToFloat(brain[i]);
+  }
+  EXPECT_EQ(Converted<float>(bench, numbers, {.factor = kThird}), scaled);
+  EXPECT_EQ(Converted<float>(bench, numbers, {}), numbers);
+  EXPECT_EQ(Converted<uint16_t>(bench, numbers, {.to = DataType::kFloat16}), half);
+  EXPECT_EQ(Converted<uint16_t>(bench, numbers, {.to = DataType::kBfloat16, .factor = kThird}),
+            brain);
+  EXPECT_EQ(Converted<float>(bench, brain, {.from = DataType::kBfloat16}), from_brain);
+  const std::vector<int32_t> integers = {-7, 0, 7, 100, 2000000001};
+  EXPECT_EQ(Converted<int32_t>(
+                bench, integers,
+                {.from = DataType::kInt32, .to = DataType::kInt32, .factor = {.multiplier = 0.5}}),
+            (std::vector<int32_t>{-3, 0, 3, 50, 1000000000}));
+  EXPECT_EQ(bench.device.counts().launches, 6);
+}
+
+}  // namespace
+}  // namespace mydist::testing

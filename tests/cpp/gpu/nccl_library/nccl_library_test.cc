@@ -1,0 +1,132 @@
+// Where NCCL is found, and in which order. What a process has loaded stays, so every test has a
+// process of its own, which says what it found on stderr.
+#include "gpu/nccl_library.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "gpu/nccl_symbols.h"
+
+namespace mydist::nccl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
+
+const std::string kFolder = MYDIST_STAND_IN_FOLDER;
+const std::string kGood = kFolder + "/good";        // 2.32.3
+const std::string kOther = kFolder + "/other";      // 2.28.7
+const std::string kOld = kFolder + "/old";          // 2.17.8
+const std::string kLacking = kFolder + "/lacking";  // 2.30.4 without ncclSend
+const std::string kNoNccl = kFolder + "/no_nccl";
+const std::string kRenamed = kFolder + "/renamed/libnccl-1a2b3c.so";  // 2.29.1
+const std::string kFile = "/libnccl.so.2";
+
+void Load(const std::string& file) {
+  if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return;
+  std::cerr << dlerror();
+  std::exit(2);
+}
+
+// 0: found.
+[[noreturn]] void Search(const NcclPlaces& places) {
+  const Result<NcclLibrary> library = NcclLibrary::Open(places);
+  if (!library.ok()) {
+    std::cerr << library.status().message() << "\n";
+    std::exit(1);
+  }
+  std::cerr << NcclVersionText(library->api.version) << " from " << library->path << "\n";
+  std::exit(0);
+}
+
+TEST(NcclLibrary, IsFoundInAFolder) {
+  EXPECT_EXIT(Search({.path = "", .folders = {kFolder + "/nothing", kGood, kOther}}),
+              ExitedWithCode(0), AllOf(HasSubstr("2.32.3"), HasSubstr(kGood + kFile)));
+}
+
+TEST(NcclLibrary, WhatTheProcessHasComesFirst) {
+  EXPECT_EXIT(
+      {
+        Load(kOther + kFile);
+        Search({.path = "", .folders = {kGood}});
+      },
+      ExitedWithCode(0), AllOf(HasSubstr("2.28.7"), HasSubstr(kOther + kFile)));
+}
+
+TEST(NcclLibrary, WhatTheProcessHasUnderAnotherNameIsFoundToo) {
+  EXPECT_EXIT(
+      {
+        Load(kRenamed);
+        Search({.path = "", .folders = {kGood}});
+      },
+      ExitedWithCode(0), AllOf(HasSubstr("2.29.1"), HasSubstr(kRenamed)));
+}
+
+// A second one beside it would be worse.
+TEST(NcclLibrary, AnOldOneInTheProcessIsAnError) {
+  EXPECT_EXIT(
+      {
+        Load(kOld + kFile);
+        Search({.path = "", .folders = {kGood}});
+      },
+      ExitedWithCode(1),
+      AllOf(HasSubstr("which this process has"), HasSubstr("2.17.8, expected 2.18.0")));
+}
+
+TEST(NcclLibrary, PluginsOfNcclAreNoNccl) {
+  EXPECT_EXIT(
+      {
+        Load(kNoNccl + kFile);
+        Search({.path = kGood + kFile, .folders = {}});
+      },
+      ExitedWithCode(0), HasSubstr("2.32.3"));
+  EXPECT_EXIT(
+      {
+        Load(kFolder + "/renamed/libnccl-net.so");
+        Search({.path = "", .folders = {kGood}});
+      },
+      ExitedWithCode(0), HasSubstr("2.32.3"));
+}
+
+TEST(NcclLibrary, AFolderOfNoUseIsPassedOver) {
+  EXPECT_EXIT(Search({.path = "", .folders = {kOld, kLacking, kNoNccl, kOther}}), ExitedWithCode(0),
+              AllOf(HasSubstr("2.28.7"), HasSubstr(kOther)));
+}
+
+TEST(NcclLibrary, TheNamedFileIsTakenWhateverElseIsThere) {
+  EXPECT_EXIT(
+      {
+        Load(kOther + kFile);
+        Search({.path = kRenamed, .folders = {kGood}});
+      },
+      ExitedWithCode(0), HasSubstr("2.29.1"));
+}
+
+TEST(NcclLibrary, ANamedFileOfNoUseIsAnError) {
+  EXPECT_EXIT(Search({.path = "/nowhere/libnccl.so.2", .folders = {kGood}}), ExitedWithCode(1),
+              AllOf(HasSubstr("MYDIST_NCCL_LIBRARY='/nowhere/libnccl.so.2' cannot be used"),
+                    HasSubstr("No such file")));
+  EXPECT_EXIT(Search({.path = kLacking + kFile, .folders = {kGood}}), ExitedWithCode(1),
+              HasSubstr("it is NCCL 2.30.4, but has no function ncclSend"));
+}
+
+TEST(NcclLibrary, AllPlacesAreNamedWhenThereIsNone) {
+  if (void* installed = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
+    dlclose(installed);
+    GTEST_SKIP() << "this system has an NCCL";
+  }
+  EXPECT_EXIT(Search({.path = "", .folders = {"/nowhere", kOld}}), ExitedWithCode(1),
+              AllOf(HasSubstr("not in this process; not in /nowhere; " + kOld + kFile +
+                              ": it is NCCL 2.17.8, expected"),
+                    HasSubstr("libnccl.so.2: cannot open shared object file"),
+                    HasSubstr("pip install nvidia-nccl-cu13"), HasSubstr("MYDIST_NCCL_LIBRARY")));
+}
+
+}  // namespace
+}  // namespace mydist::nccl

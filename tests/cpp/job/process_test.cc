@@ -1,0 +1,127 @@
+#include "job/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "conformance/sanitizers.h"
+#include "engine/outcome_of.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<Submission> OneTensor(const std::string& name, std::vector<float>* data) {
+  std::vector<Submission> tensors(1);
+  tensors[0].request.name = name;
+  tensors[0].request.shape = Shape({static_cast<int64_t>(data->size())});
+  tensors[0].input = data->data();
+  tensors[0].output = data->data();
+  return tensors;
+}
+
+class ProcessTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_TRUE(process::Shutdown().ok());
+    unsetenv("MYDIST_CACHE_CAPACITY");
+  }
+};
+
+TEST_F(ProcessTest, BeforeInitEveryCallSaysSo) {
+  std::vector<float> data(4);
+  EXPECT_FALSE(process::IsInitialized());
+  for (const Status& status :
+       {process::GetTopology().status(), process::BackendName().status(),
+        process::Submit(OneTensor("x", &data)).status(), process::StartTimeline("t", false),
+        process::StopTimeline(), process::Stats().status()}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), "mydist has not been initialized; call mydist.init() first");
+  }
+  EXPECT_TRUE(process::Shutdown().ok());
+}
+
+TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
+  ASSERT_TRUE(process::Init({}).ok());
+  EXPECT_TRUE(process::Init({}).ok()) << "a second init changes nothing";
+  EXPECT_EQ(process::GetTopology()->size, 1);
+  EXPECT_EQ(*process::BackendName(), "local");
+  std::vector<float> data(4, 2.5F);
+  const Result<Handle> handle = process::Submit(OneTensor("x", &data));
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  EXPECT_TRUE(OutcomeOf(*handle).ok());
+  EXPECT_THAT(data, ::testing::Each(2.5F));
+}
+
+TEST_F(ProcessTest, SeveralRanksNeedARendezvous) {
+  const Status status = process::Init({.rank = 0, .size = 2});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("a job of 2 ranks needs a rendezvous to meet at"));
+  EXPECT_FALSE(process::IsInitialized());
+}
+
+TEST_F(ProcessTest, ABadSettingIsNamedWithItsRange) {
+  setenv("MYDIST_CACHE_CAPACITY", "many", 1);
+  const Status status = process::Init({});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("MYDIST_CACHE_CAPACITY"));
+  EXPECT_THAT(status.message(), HasSubstr("many"));
+}
+
+TEST_F(ProcessTest, HandlesOutliveShutdown) {
+  ASSERT_TRUE(process::Init({}).ok());
+  std::vector<float> data(4, 1.0F);
+  const Handle handle = *process::Submit(OneTensor("x", &data));
+  ASSERT_TRUE(process::Shutdown().ok());
+  const Status outcome = OutcomeOf(handle);
+  // It was in time or it was not; but a handle is never left hanging.
+  EXPECT_TRUE(outcome.ok() || outcome.code() == StatusCode::kAborted) << outcome.ToString();
+}
+
+TEST_F(ProcessTest, AThousandCycles) {
+  for (int cycle = 0; cycle < 1000; ++cycle) {
+    ASSERT_TRUE(process::Init({}).ok());
+    std::vector<float> data(4, 1.0F);
+    const Handle handle = *process::Submit(OneTensor("x", &data));
+    ASSERT_TRUE(OutcomeOf(handle).ok());
+    ASSERT_TRUE(process::Shutdown().ok());
+  }
+}
+
+// The exit code of a child that runs `body`.
+int InForkedChild(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ProcessTest, AForkedChildIsToldSo) {
+  // Theirs may be locked for ever in the child by a thread that lives on in the parent only.
+  if (kIsSanitized) GTEST_SKIP() << "the sanitizers' allocator does not survive a fork";
+  ASSERT_TRUE(process::Init({}).ok());
+  EXPECT_EQ(InForkedChild([] {
+              return !process::IsInitialized() && process::Shutdown().ok() &&
+                     process::Init({}).message().find("forked") != std::string::npos &&
+                     process::GetTopology().status().message().find("forked") != std::string::npos;
+            }),
+            0);
+  std::vector<float> data(4, 1.0F);
+  const Handle handle = *process::Submit(OneTensor("x", &data));
+  EXPECT_TRUE(OutcomeOf(handle).ok()) << "the parent goes on";
+}
+
+TEST_F(ProcessTest, AChildForkedOutsideInitMayInitialize) {
+  EXPECT_EQ(InForkedChild([] {
+              return process::Init({}).ok() && process::IsInitialized() && process::Shutdown().ok();
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace mydist

@@ -1,0 +1,62 @@
+#include "memory/shm/forked_ranks.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
+
+namespace mydist::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+void FailAnAssertion() { ASSERT_TRUE(false) << "seven is not eight"; }
+
+TEST(ForkedRanks, EndAtOnceWithTheTextOfAFailedAssertion) {
+  std::array<int, 2> output{};
+  ASSERT_EQ(pipe(output.data()), 0);
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    if (seat.rank == 0) {
+      dup2(output[1], STDOUT_FILENO);
+      FailAnAssertion();
+    }
+    pause();  // As who waits for the other.
+  });
+  EXPECT_EQ(ranks.Wait(1), -SIGKILL);
+  EXPECT_EQ(ranks.Wait(0), ForkedRanks::kGaveUp);
+  close(output[1]);
+  std::string text(4096, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(output[0], text.data(), 4096))));
+  close(output[0]);
+  EXPECT_THAT(text, HasSubstr("seven is not eight"));
+}
+
+TEST(ForkedRanks, AFailedExpectationIsSeenAtTheEnd) {
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+    EXPECT_EQ(seat.rank, 0);
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+  EXPECT_EQ(ranks.Wait(1), 1);
+}
+
+void WaitForever() {
+  for (;;) pause();
+}
+
+TEST(ForkedRanks, NobodyAwaitsWhatCannotCome) {
+  static ForkedRanks* ranks = nullptr;  // What is expected to fail sees no locals.
+  const auto with_a_crash = [](void (*await)()) {
+    ForkedRanks crashing(2, [](const ForkedRanks::Seat& seat) {
+      if (seat.rank == 1) raise(SIGUSR1);
+      WaitForever();
+    });
+    ranks = &crashing;
+    await();
+  };
+  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitReports(1), "HasBroken"); });
+  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitSleeps(0, 9), "HasBroken"); });
+  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitStop(1), "rank 1 has ended"); });
+}
+
+}  // namespace
+}  // namespace mydist::shm

@@ -1,0 +1,149 @@
+// Whether ranks use NCCL: what each says of itself, and what all make of it.
+#include "planner/device_agreement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace mydist {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+DeviceTraits Rank(int number) {
+  return {.nccl_version = 22803, .gpu = "0000:0" + std::to_string(number) + ":00.0", .host = "a"};
+}
+
+// Of ranks 3, 4, … of a job.
+NcclChoice Choose(const std::vector<DeviceTraits>& traits) {
+  std::vector<DeviceRecord> records;
+  std::vector<int> ranks;
+  for (const DeviceTraits& each : traits) {
+    ranks.push_back(3 + static_cast<int>(records.size()));
+    records.push_back(MakeDeviceRecord(each));
+  }
+  return ChooseNccl(records, ranks);
+}
+
+TEST(DeviceAgreement, AllHaveItAndAGpuEach) {
+  EXPECT_EQ(Choose({Rank(1), Rank(2), Rank(3)}).version, 22803);
+  EXPECT_EQ(Choose({Rank(1)}).version, 22803);
+}
+
+TEST(DeviceAgreement, ARankWithoutNcclIsNamed) {
+  DeviceTraits lacking = Rank(2);
+  lacking.nccl_version = 0;
+  lacking.why_not = "no libnccl.so.2";
+  const NcclChoice choice = Choose({Rank(1), lacking});
+  EXPECT_EQ(choice.version, 0);
+  EXPECT_THAT(choice.why, AllOf(HasSubstr("rank 4"), HasSubstr("no libnccl.so.2")));
+  EXPECT_EQ(Choose({lacking, lacking}).why, "no libnccl.so.2");
+}
+
+TEST(DeviceAgreement, AnotherVersionIsNamed) {
+  DeviceTraits newer = Rank(3);
+  newer.nccl_version = 23203;
+  const NcclChoice choice = Choose({Rank(1), Rank(2), newer});
+  EXPECT_EQ(choice.version, 0);
+  EXPECT_THAT(choice.why, AllOf(HasSubstr("rank 3 has NCCL 2.28.3"), HasSubstr("rank 5 has 2.32.3"),
+                                HasSubstr("install the same")));
+}
+
+TEST(DeviceAgreement, RanksThatShareAGpuAreNamed) {
+  const NcclChoice choice = Choose({Rank(1), Rank(2), Rank(1)});
+  EXPECT_EQ(choice.version, 0);
+  EXPECT_THAT(choice.why, AllOf(HasSubstr("rank 3 and rank 5"), HasSubstr("0000:01:00.0"),
+                                HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 "
+                                          "on all ranks")));
+}
+
+TEST(DeviceAgreement, TheSameBusOfAnotherHostIsAnotherGpu) {
+  DeviceTraits elsewhere = Rank(1);
+  elsewhere.host = "b";
+  EXPECT_EQ(Choose({Rank(1), elsewhere}).version, 22803);
+}
+
+TEST(DeviceAgreement, NcclMayBeToldToShare) {
+  const auto sharing = [](int version, bool asked) {
+    DeviceTraits traits = Rank(1);
+    traits.nccl_version = version;
+    traits.is_asked_to_share = asked;
+    return traits;
+  };
+  EXPECT_EQ(Choose({sharing(23003, true), sharing(23003, true)}).version, 23003);
+  EXPECT_EQ(Choose({sharing(23003, true), sharing(23003, false)}).version, 0);
+  EXPECT_EQ(Choose({sharing(23002, true), sharing(23002, true)}).version, 0);
+  EXPECT_EQ(Choose({sharing(23003, true), sharing(23003, true), sharing(23003, false)}).version, 0);
+}
+
+TEST(DeviceAgreement, LongTextsAreCutAndEnd) {
+  DeviceTraits lacking;
+  lacking.gpu = lacking.host = lacking.why_not = std::string(1000, 'x');
+  const DeviceRecord record = MakeDeviceRecord(lacking);
+  EXPECT_EQ(record.gpu.back(), '\0');
+  EXPECT_EQ(record.host.back(), '\0');
+  EXPECT_EQ(ChooseNccl(std::vector{record, record}, std::vector{0, 1}).why, std::string(303, 'x'));
+}
+
+// As it might come from a peer that has gone mad.
+TEST(DeviceAgreement, ATextWithoutAnEndIsReadToItsField) {
+  DeviceRecord record;
+  record.why_not.fill('y');
+  EXPECT_EQ(ChooseNccl(std::vector{record}, std::vector{0}).why, std::string(304, 'y'));
+}
+
+TEST(DirectAgreement, AllTransportsOrNone) {
+  const DeviceRecord takes = MakeDeviceRecord({.takes_device_memory = true});
+  const DeviceRecord refuses = MakeDeviceRecord({});
+  EXPECT_TRUE(ChooseDirect(std::vector{takes, takes, takes}));
+  EXPECT_FALSE(ChooseDirect(std::vector{takes, refuses, takes}));
+  EXPECT_FALSE(ChooseDirect(std::vector{refuses}));
+}
+
+IpcChoice ChooseOnHosts(const std::vector<GpuIpcChoice>& choices,
+                        const std::vector<std::string>& hosts) {
+  std::vector<DeviceRecord> records;
+  std::vector<int> ranks;
+  for (const GpuIpcChoice choice : choices) {
+    ranks.push_back(3 + static_cast<int>(records.size()));
+    records.push_back(MakeDeviceRecord({.gpu_ipc = choice}));
+  }
+  return ChooseIpc(records, ranks, hosts);
+}
+
+TEST(IpcAgreement, WhatAllSayCounts) {
+  using enum GpuIpcChoice;
+  const std::vector<std::string> host(2, "a");
+  EXPECT_EQ(ChooseOnHosts({kOn, kOn}, host).use, kOn);
+  EXPECT_EQ(ChooseOnHosts({kOn, kAuto}, host).use, kAuto);
+  const IpcChoice off = ChooseOnHosts({kOn, kOff}, host);
+  EXPECT_EQ(off.use, kOff);
+  EXPECT_THAT(off.why, HasSubstr("MYDIST_GPU_IPC=off on rank 4"));
+}
+
+TEST(IpcAgreement, IsForAFewRanksOfOneHost) {
+  using enum GpuIpcChoice;
+  EXPECT_THAT(ChooseOnHosts({kOn, kOn}, {"a", "b"}).why, HasSubstr("one host"));
+  EXPECT_EQ(ChooseOnHosts(std::vector(8, kOn), std::vector<std::string>(8, "a")).use, kOn);
+  const IpcChoice many = ChooseOnHosts(std::vector(9, kOn), std::vector<std::string>(9, "a"));
+  EXPECT_EQ(many.use, kOff);
+  EXPECT_THAT(many.why, HasSubstr("more than 8"));
+}
+
+// Two ranks, three sizes.
+TEST(IpcAgreement, TheSlowestRankDecides) {
+  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}, 3),
+            3u);
+  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {1, 2}, {1, 2}, {1, 2}, {9, 2}, {1, 2}}, 3),
+            1u);
+  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {3, 2}, {3, 2}, {1, 2}, {3, 4}, {5, 2}}, 3),
+            2u);
+  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{3, 2}, {1, 2}, {1, 2}, {3, 2}, {1, 2}, {1, 2}}, 3),
+            0u);
+}
+
+}  // namespace
+}  // namespace mydist

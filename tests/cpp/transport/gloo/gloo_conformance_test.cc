@@ -1,0 +1,98 @@
+// The Gloo plugin against the conformance suites, ranks as threads: several Gloo contexts live in
+// one process at once.
+#include <dirent.h>
+
+#include "conformance/control_plane_suite.h"
+#include "conformance/every_collective_suite.h"
+#include "conformance/large_transfer.h"
+#include "conformance/transport_suite.h"
+#include "transport/gloo/gloo_jobs.h"
+#include "transport/plugin_function.h"
+
+namespace mydist {
+namespace {
+
+class GlooConformance : public ::testing::TestWithParam<int> {};
+
+TEST_P(GlooConformance, ControlPlane) {
+  RunGlooJob(GetParam(), [](Connection& connection) {
+    conformance::RunControlPlaneConformance(connection);
+    conformance::ClosesInOrder(connection);
+  });
+}
+
+TEST_P(GlooConformance, Transport) {
+  RunGlooJob(GetParam(), [](Connection& connection) {
+    testing::RunTransportConformance(*connection.transport);
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+}
+
+TEST_P(GlooConformance, EveryCollective) {
+  RunGlooJob(GetParam(), [](Connection& connection) {
+    testing::RunEveryCollective(*connection.transport);
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GlooConformance, ::testing::Values(2, 3, 4));
+
+int EntriesOf(const char* folder) {
+  int count = 0;
+  DIR* open = opendir(folder);
+  while (open != nullptr && readdir(open) != nullptr) ++count;
+  if (open != nullptr) closedir(open);
+  return count;
+}
+
+TEST(GlooCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
+  const auto cycle = [] {
+    RunGlooJob(2, [](Connection& connection) {
+      conformance::Correspondent me(connection);
+      me.Synchronize();
+      EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
+    });
+  };
+  cycle();
+  const int files = EntriesOf("/proc/self/fd");
+  const int threads = EntriesOf("/proc/self/task");
+  for (int i = 0; i < 200; ++i) {
+    cycle();
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "cycle " << i;
+  }
+  EXPECT_EQ(EntriesOf("/proc/self/fd"), files);
+  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+}
+
+TEST(GlooLargeTransfer, GoesInPieces) {
+  BackendPlugin* plugin = GlooPluginForTest();
+  ASSERT_NE(plugin, nullptr);
+  auto set_chunk_bytes = PluginFunction<void (*)(int64_t)>(plugin, "mydist_gloo_set_chunk_bytes");
+  ASSERT_NE(set_chunk_bytes, nullptr);
+  set_chunk_bytes(1000);
+  RunGlooJob(3, [](Connection& connection) {
+    conformance::DeliversInPieces(*connection.transport, 1000);
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+  set_chunk_bytes(int64_t{1} << 30);
+}
+
+TEST(GlooLargeTransfer, Beyond32Bits) {
+  if (!conformance::HasMemoryForLargeTransfer(2)) GTEST_SKIP() << "needs 7 GiB of free memory";
+  RunGlooJob(2, [](Connection& connection) {
+    conformance::DeliversBeyond32Bits(*connection.transport);
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+}
+
+TEST(GlooExchange, WorksBeforeTheControlPlaneIsUsed) {
+  RunGlooJob(3, [](Connection& connection) {
+    const auto all = connection.exchange({static_cast<uint8_t>(connection.rank)});
+    ASSERT_TRUE(all.ok()) << all.status().ToString();
+    EXPECT_EQ(*all, (std::vector<Bytes>{{0}, {1}, {2}}));
+    EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());
+  });
+}
+
+}  // namespace
+}  // namespace mydist

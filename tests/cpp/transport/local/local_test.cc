@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include "conformance/control_plane_suite.h"
+#include "conformance/transport_suite.h"
+#include "transport/factory.h"
+#include "transport/local/local_jobs.h"
+
+namespace mydist::local {
+namespace {
+
+TEST(Local, IsAJobOfOneRankWithoutPlanes) {
+  const Connection connection = ConnectLocal();
+  EXPECT_EQ(connection.rank, 0);
+  EXPECT_EQ(connection.size, 1);
+  EXPECT_EQ(connection.control, nullptr);
+  EXPECT_EQ(connection.transport, nullptr);
+}
+
+TEST(Local, ExchangeReturnsOurOwnBlob) {
+  const Connection connection = ConnectLocal();
+  const auto all = connection.exchange({1, 2, 3});
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(*all, std::vector<Bytes>({{1, 2, 3}}));
+}
+
+class LocalConformance : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, LocalConformance, ::testing::Values(2, 3, 4));
+
+TEST_P(LocalConformance, ControlPlaneOfThreads) {
+  OnThreads(GetParam(), [](LocalRank& rank) {
+    conformance::RunControlPlaneConformance(rank.connection);
+    conformance::ClosesInOrder(rank.connection);
+  });
+}
+
+TEST_P(LocalConformance, AllOfItBetweenProcesses) {
+  const int size = GetParam();
+  const shm::ShmDirectory directory;
+  shm::ForkedRanks ranks(size, AsRank(size, directory, [](LocalRank& rank, const auto&) {
+                           conformance::RunControlPlaneConformance(rank.connection);
+                           testing::RunTransportConformance(*rank.connection.transport);
+                           conformance::ClosesInOrder(rank.connection);
+                         }));
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+int EntriesOf(const char* folder) {
+  const auto entries = std::filesystem::directory_iterator(folder);
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
+TEST(LocalCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
+  const auto cycle = [] {
+    OnThreads(2, [](LocalRank& rank) {
+      conformance::Correspondent me(rank.connection);
+      me.Send(1 - me.rank(), Bytes(200'000, 7));  // Longer than a ring: there is a courier.
+      EXPECT_EQ(me.ReceiveFrom(1 - me.rank()).size(), 200'000U);
+      ExpectOk(me.plane().Close(Soon()));
+    });
+  };
+  cycle();
+  const int files = EntriesOf("/proc/self/fd");
+  const int threads = EntriesOf("/proc/self/task");
+  for (int i = 0; i < 200; ++i) {
+    cycle();
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "cycle " << i;
+  }
+  EXPECT_EQ(EntriesOf("/proc/self/fd"), files);
+  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace mydist::local

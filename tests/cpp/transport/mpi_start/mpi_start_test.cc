@@ -1,0 +1,98 @@
+// How mydist finds MPI when the program has used it first. MPI starts once per process, so each
+// case is a process of its own: test_mpi_start CASE, under mpirun. Exits non-zero when the case
+// fails.
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <map>
+#include <string>
+
+#include "conformance/receive_by.h"
+#include "transport/factory.h"
+
+namespace mydist {
+namespace {
+
+Result<Connection> ConnectMpi() {
+  const Result<BackendPlugin*> plugin = LoadPlugin("mpi");
+  if (!plugin.ok()) return plugin.status();
+  const Config config;
+  BackendOptions options;
+  options.rank = -1;
+  options.size = 0;
+  options.config = &config;
+  return plugin.value()->Connect(options);
+}
+
+void StartMpi(int level) {
+  int provided = -1;
+  ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, level, &provided), MPI_SUCCESS);
+  ASSERT_EQ(provided, level);
+}
+
+void ExpectInternal(const Result<Connection>& connection, const std::string& text) {
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.status().code(), StatusCode::kInternal);
+  EXPECT_NE(connection.status().message().find(text), std::string::npos)
+      << connection.status().message();
+}
+
+// The program's MPI is used, and is left running for the program to end.
+void Reused() {
+  StartMpi(MPI_THREAD_MULTIPLE);
+  {
+    Result<Connection> connection = ConnectMpi();
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    int world_rank = -1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    EXPECT_EQ(connection->rank, world_rank);
+    EXPECT_TRUE(connection->control->Close(Now() + std::chrono::seconds(30)).ok());
+  }
+  int finalized = 1;
+  MPI_Finalized(&finalized);
+  EXPECT_EQ(finalized, 0);
+  int sum = 0;
+  const int one = 1;
+  EXPECT_EQ(MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD), MPI_SUCCESS);
+  EXPECT_EQ(sum, 2);
+  MPI_Finalize();
+}
+
+void LowThreadLevel() {
+  StartMpi(MPI_THREAD_FUNNELED);
+  ExpectInternal(ConnectMpi(),
+                 "this MPI provides MPI_THREAD_FUNNELED, mydist needs MPI_THREAD_MULTIPLE");
+  MPI_Finalize();
+}
+
+void Finalized() {
+  StartMpi(MPI_THREAD_MULTIPLE);
+  MPI_Finalize();
+  ExpectInternal(ConnectMpi(), "MPI is finalized already");
+}
+
+// A rank that leaves without closing must not wait in MPI_Finalize for peers that never come: its
+// exit ends, and mpirun ends the others.
+void LeftOpen() {
+  Result<Connection> connection = ConnectMpi();
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  if (connection->rank == 0) {
+    const auto got =
+        conformance::ReceiveBy(*connection->control, kNever);  // Until mpirun kills us.
+    ADD_FAILURE() << "got " << got.ok();
+  }
+}
+
+}  // namespace
+}  // namespace mydist
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::map<std::string, void (*)()> cases = {{"reused", &mydist::Reused},
+                                                   {"low_thread_level", &mydist::LowThreadLevel},
+                                                   {"finalized", &mydist::Finalized},
+                                                   {"left_open", &mydist::LeftOpen}};
+  if (argc != 2 || !cases.contains(argv[1])) return 2;
+  cases.at(argv[1])();
+  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}

@@ -1,0 +1,48 @@
+// In a chain of failures everybody names the rank that left first.
+#include "world/departure.h"
+
+#include <gtest/gtest.h>
+
+namespace mydist {
+namespace {
+
+TEST(DepartureTest, ARankThatFailsByItselfIsNamedWithItsWords) {
+  const std::string words = FarewellWords(Status::Internal("the disk is full").WithContext("save"));
+  const Status loss = PeerHasLeft("rank 2 (host h)", words);
+  EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
+  EXPECT_EQ(loss.message(), "rank 2 (host h) has left the job: save: the disk is full");
+}
+
+TEST(DepartureTest, OneThatFollowsAnotherIsNotNamed) {
+  Status loss = PeerHasLeft("rank 2 (host h)", FarewellWords(Status::Internal("the disk is full")));
+  for (const char* messenger : {"rank 1 (host h)", "rank 0", "rank 5"}) {
+    loss = PeerHasLeft(messenger, FarewellWords(loss.WithContext("allreduce 'x'")));
+    EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
+    EXPECT_EQ(loss.message(), "rank 2 (host h) has left the job: the disk is full");
+  }
+}
+
+TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
+  const Status near = PeerHasLeft("rank 2", "");
+  EXPECT_EQ(near.message(), "rank 2 has left the job while it is needed; its output says why");
+  EXPECT_EQ(PeerHasLeft("rank 1", FarewellWords(near)).message(), near.message());
+}
+
+// What one rank alone has seen may be a fault between two: both are named.
+TEST(DepartureTest, OneThatLostAConnectionSaysItItself) {
+  const Status lost = Status::PeerLost("lost the connection to rank 2");
+  const Status near = PeerHasLeft("rank 1", FarewellWords(lost));
+  EXPECT_EQ(near.message(), "rank 1 has left the job: lost the connection to rank 2");
+  EXPECT_EQ(PeerHasLeft("rank 0", FarewellWords(near)).message(), near.message());
+}
+
+TEST(DepartureTest, WordsThatAreCutShortStillNameTheFirst) {
+  const Status first = PeerHasLeft("rank 2", FarewellWords(Status::Internal("the disk is full")));
+  const std::string words = FarewellWords(first).substr(0, 30);
+  EXPECT_EQ(PeerHasLeft("rank 1", words).message(), first.message().substr(0, 29));
+}
+
+TEST(DepartureTest, WhoLeavesInOrderHasNoWords) { EXPECT_EQ(FarewellWords(Status::Ok()), ""); }
+
+}  // namespace
+}  // namespace mydist
