@@ -1,6 +1,6 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-check build build-tests demo test lint format tidy bench tsan asan \
+.PHONY: help setup setup-check build build-tests demo test deep lint format tidy bench tsan asan \
         asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
@@ -27,6 +27,10 @@ demo: build ## train LeNet on Fashion-MNIST with two ranks
 
 test: build-tests ## C++ tests, then Python tests on one to four ranks
 	@scripts/test.sh
+
+deep: build-tests setup-check ## everything that is too slow for every change (PARTS="jobs model …")
+	@scripts/setup.sh check ci model
+	@scripts/deep.sh $${PARTS:-}
 
 lint: setup-check ## format, types, layers, sizes, shell scripts
 	@scripts/lint.sh

@@ -15,7 +15,9 @@ find_package(Threads REQUIRED)
 
 find_program(MYDIST_CCACHE ccache)
 if(MYDIST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${MYDIST_CCACHE}")
+  # Without this ccache does not store what is compiled with precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros" "${MYDIST_CCACHE}")
 endif()
 
 # Designated initializers leave fields out on purpose, hence no -Wmissing-field-initializers.
@@ -46,13 +48,20 @@ if(MYDIST_THREAD_SAFETY)
                         "Pass -DCMAKE_CXX_COMPILER=clang++-14 or switch it off.")
   endif()
   list(APPEND MYDIST_WARNINGS -Wthread-safety -Werror=thread-safety)
-  set(CMAKE_CXX_FLAGS_RELEASE "-O0")  # Nothing of it is run.
+endif()
+
+# Nor without these: ccache recognizes the header by its text, not by when it was compiled.
+set(MYDIST_CACHED_HEADERS "")
+if(CMAKE_CXX_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(MYDIST_CACHED_HEADERS -fpch-preprocess)
+elseif(CMAKE_CXX_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(MYDIST_CACHED_HEADERS "SHELL:-Xclang -fno-pch-timestamp")
 endif()
 
 function(mydist_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_WARNINGS};${MYDIST_SANITIZE_FLAGS}>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_WARNINGS};${MYDIST_SANITIZE_FLAGS};${MYDIST_CACHED_HEADERS}>"
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc"

@@ -1,4 +1,4 @@
-# One test executable per folder of tests/cpp: test_<folder>, linked to the core's objects so that
+# One test program per folder of tests/cpp: test_<folder>, linked to the core's objects so that
 # hidden symbols can be tested. The plugins are tested in tests/cpp/transport.
 set(MYDIST_TESTS_BUILT OFF)
 set(MYDIST_TESTS_REASON "")
@@ -17,32 +17,78 @@ if(NOT TARGET GTest::gmock_main)
     "tests: -DMYDIST_BUILD_TESTS=OFF.")
 endif()
 enable_testing()
-include(GoogleTest)
+find_program(MYDIST_TEST_PYTHON python3 REQUIRED)
 
-# Seconds one test may take; the sanitizers slow a test down about tenfold.
-set(MYDIST_TEST_TIMEOUT_S 60)
-if(MYDIST_SANITIZE_FLAGS)
-  set(MYDIST_TEST_TIMEOUT_S 300)
-endif()
+# Seconds after which a test counts as hung: far more than any takes, as a machine may be busy. The
+# limit of CTest is for what is no GoogleTest program.
+set(MYDIST_TEST_LIMIT_S 300)
+set(MYDIST_TEST_TIMEOUT_S 600)
 
+# What runs under a sanitizer on every change: "threads" what has threads, "bytes" what parses bytes
+# or shares memory. make deep runs all of them. Each label is also a target that builds its programs.
+foreach(_label threads bytes)
+  add_custom_target(mydist_tests_${_label})
+endforeach()
+
+# mydist_run_gtest(NAME [SHARDS N] [ALONE PATTERN...] [LABELS LABEL...]): N entries of CTest for one
+# program. ALONE names tests that need a process of their own; see scripts/run_gtest.py.
+function(mydist_run_gtest name)
+  cmake_parse_arguments(_run "" "SHARDS" "ALONE;LABELS" ${ARGN})
+  if(NOT _run_SHARDS)
+    set(_run_SHARDS 1)
+  endif()
+  list(JOIN _run_ALONE ":" _alone)
+  foreach(_shard RANGE 1 ${_run_SHARDS})
+    set(_entry "${name}.${_shard}")
+    add_test(NAME ${_entry} COMMAND "${MYDIST_TEST_PYTHON}"
+      "${PROJECT_SOURCE_DIR}/scripts/run_gtest.py" $<TARGET_FILE:${name}>
+      --shard ${_shard}/${_run_SHARDS} --alone "${_alone}" --limit ${MYDIST_TEST_LIMIT_S}
+      --report "${PROJECT_BINARY_DIR}/reports/${_entry}.jsonl")
+    set_tests_properties(${_entry} PROPERTIES TIMEOUT 3600 LABELS "cpp;${_run_LABELS}")
+  endforeach()
+  foreach(_label IN LISTS _run_LABELS)
+    if(TARGET mydist_tests_${_label})
+      add_dependencies(mydist_tests_${_label} ${name})
+    endif()
+  endforeach()
+endfunction()
+
+# GoogleTest's headers are most of what a test compiles: once for all of them.
+add_library(mydist_gtest_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/cpp/gtest_headers.cc")
+mydist_compile_options(mydist_gtest_headers)
+target_compile_options(mydist_gtest_headers PRIVATE -Wno-dangling-else -fPIE)
+# A program is compiled with -fPIE, and a precompiled header serves the same flags only.
+set_target_properties(mydist_gtest_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+target_link_libraries(mydist_gtest_headers PRIVATE GTest::gmock Threads::Threads)
+target_precompile_headers(mydist_gtest_headers PRIVATE
+  <gmock/gmock.h> <gtest/gtest.h> <chrono> <cstdint> <functional> <memory> <random> <string>
+  <thread> <utility> <vector>)
+function(mydist_precompiled_gtest target)
+  target_compile_options(${target} PRIVATE -Wno-dangling-else)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12 warns of concatenations in the standard library once its header is precompiled.
+    target_compile_options(${target} PRIVATE -Wno-stringop-overflow)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM mydist_gtest_headers)
+endfunction()
+
+# mydist_test(NAME SOURCES... [OWN_HEADERS] [SHARDS N] [ALONE PATTERN...] [LABELS LABEL...])
 function(mydist_test name)
-  add_executable(${name} ${ARGN})
+  cmake_parse_arguments(_test "OWN_HEADERS" "SHARDS" "ALONE;LABELS" ${ARGN})
+  add_executable(${name} ${_test_UNPARSED_ARGUMENTS})
   if(MYDIST_SANITIZE STREQUAL "thread")  # Ranks that are threads share addresses; see the file.
     target_sources(${name} PRIVATE
       "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping.cc")
     target_link_options(${name} PRIVATE -Wl,--wrap=mmap,--wrap=munmap)
   endif()
   mydist_compile_options(${name})
-  # GoogleTest's assertions are if-else statements; below an unbraced if they are harmless.
-  target_compile_options(${name} PRIVATE -Wno-dangling-else)
+  if(NOT _test_OWN_HEADERS)
+    mydist_precompiled_gtest(${name})
+  endif()
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
   target_link_libraries(${name} PRIVATE mydist_core_objects GTest::gmock_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  gtest_discover_tests(${name}
-    DISCOVERY_MODE PRE_TEST
-    NO_PRETTY_VALUES  # A parameter without a printer shows raw bytes, another name every run.
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${MYDIST_TEST_TIMEOUT_S} LABELS cpp)
+  mydist_run_gtest(${name} SHARDS ${_test_SHARDS} ALONE ${_test_ALONE} LABELS ${_test_LABELS})
 endfunction()
 
 set(MYDIST_TEST_NAMES "")
@@ -56,12 +102,24 @@ add_library(mydist_fakes OBJECT ${_files}
 mydist_compile_options(mydist_fakes)
 target_include_directories(mydist_fakes PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
 set(_needs_fakes algorithms planner engine memory)
+# Programs of more than half a minute are cut in pieces; the fakes' memory that a lost rank may still
+# write to, and a count of allocations, belong to a process.
+set(_algorithms SHARDS 4 LABELS threads)
+set(_base LABELS threads)
+set(_controller SHARDS 3 LABELS bytes)
+set(_engine SHARDS 2 LABELS threads ALONE EngineNcclLoss.* EngineOnGpuMistake.*)
+set(_job LABELS threads)
+set(_memory LABELS threads bytes)
+set(_timeline LABELS threads bytes)
+set(_transport SHARDS 2 LABELS threads bytes)
+set(_allocation ALONE *CollectivesAllocateNothing*)
 # It replaces operator new, as the sanitizers do.
 if(NOT MYDIST_SANITIZE_FLAGS)
   list(APPEND _test_folders allocation)
 endif()
 if(MYDIST_SANITIZE STREQUAL "thread")
-  mydist_test(test_sanitizer "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping_test.cc")
+  mydist_test(test_sanitizer "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping_test.cc"
+    LABELS threads)
 endif()
 foreach(_folder IN LISTS _test_folders)
   set(_files "")
@@ -70,7 +128,7 @@ foreach(_folder IN LISTS _test_folders)
     list(APPEND _files ${_more})
   endforeach()
   if(_files)
-    mydist_test(test_${_folder} ${_files})
+    mydist_test(test_${_folder} ${_files} ${_${_folder}})
     if(_folder IN_LIST _needs_fakes)
       target_link_libraries(test_${_folder} PRIVATE mydist_fakes)
     endif()
@@ -79,7 +137,7 @@ foreach(_folder IN LISTS _test_folders)
 endforeach()
 # What of the room for GPUs runs without one, and the fakes themselves.
 mydist_sources(_files "*_test.cc" tests/cpp/gpu tests/cpp/fakes)
-mydist_test(test_gpu_on_fakes ${_files})
+mydist_test(test_gpu_on_fakes ${_files} LABELS threads)
 target_link_libraries(test_gpu_on_fakes PRIVATE mydist_fakes)
 list(APPEND MYDIST_TEST_NAMES gpu_on_fakes)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/config/documentation_test.cc"
@@ -89,8 +147,10 @@ if(MYDIST_TORCH_BUILT)
   find_package(Python 3.11 COMPONENTS Interpreter Development.Embed)
   mydist_sources(_files "*.cc" tests/cpp/torch)
   if(Python_Development.Embed_FOUND AND _files AND NOT MYDIST_SANITIZE_FLAGS)
-    mydist_test(test_torch ${_files} $<TARGET_OBJECTS:mydist_torch>)
+    mydist_test(test_torch ${_files} $<TARGET_OBJECTS:mydist_torch> OWN_HEADERS)
     mydist_use_torch(test_torch)
+    target_compile_options(test_torch PRIVATE -Wno-dangling-else)
+    target_precompile_headers(test_torch PRIVATE <gtest/gtest.h> ${MYDIST_TORCH_HEADERS})
     target_link_libraries(test_torch PRIVATE mydist_fakes Python::Python)
     # The interpreter finds its own library, but not the packages of a virtual environment.
     get_filename_component(_packages "${MYDIST_TORCH_LIB}/../.." ABSOLUTE)
@@ -115,8 +175,7 @@ if(MYDIST_CUDA_INCLUDE_DIR AND EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/gpu/host_
 endif()
 # Code for newer CPUs that the linker took for the rest of the library would crash on others. Not
 # with a sanitizer: clang puts data in front of functions, which may read as any instruction.
-find_program(MYDIST_TEST_PYTHON python3)
-if(MYDIST_TEST_PYTHON AND CMAKE_OBJDUMP AND NOT MYDIST_SANITIZE_FLAGS)
+if(CMAKE_OBJDUMP AND NOT MYDIST_SANITIZE_FLAGS)
   add_test(NAME instructions COMMAND "${MYDIST_TEST_PYTHON}"
     "${PROJECT_SOURCE_DIR}/scripts/check_instructions.py" $<TARGET_FILE:mydist>)
   set_tests_properties(instructions PROPERTIES TIMEOUT ${MYDIST_TEST_TIMEOUT_S} LABELS cpp)

@@ -39,6 +39,9 @@ endfunction()
 python_add_library(mydist_torch MODULE WITH_SOABI ${MYDIST_TORCH_SOURCES})
 mydist_compile_options(mydist_torch)
 mydist_use_torch(mydist_torch)
+# torch's headers are most of what these files compile.
+set(MYDIST_TORCH_HEADERS <ATen/core/Tensor.h> <pybind11/pybind11.h> <torch/csrc/utils/pybind.h>)
+target_precompile_headers(mydist_torch PRIVATE ${MYDIST_TORCH_HEADERS})
 target_link_libraries(mydist_torch PRIVATE mydist)
 set_target_properties(mydist_torch PROPERTIES
   OUTPUT_NAME _C

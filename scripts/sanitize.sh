@@ -1,43 +1,62 @@
 #!/usr/bin/env bash
-# Builds the core and its C++ tests with clang and a sanitizer and runs them; "lock-analysis"
-# compiles only, with clang's thread-safety analysis as errors, and the binding to torch as well.
-# Usage: sanitize.sh thread|address|lock-analysis
+# Builds the core and its C++ tests with clang, a sanitizer and clang's lock analysis (a violation is
+# an error), and runs the tests. Usage: sanitize.sh thread|address|lock-analysis|ci
+# thread, address: all tests.
+# ci: one of the two, by the parity of the number of commits, with the tests that have threads or
+#     parse bytes; then lock-analysis.
+# lock-analysis: only reads what the sanitizers' trees leave out: the binding and the plugins.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"
 
 CXX="${MYDIST_CLANG:-clang++-14}"
 command -v "$CXX" >/dev/null || die "$CXX is missing. Run: scripts/setup.sh check"
-KIND="${1:-}"
-OPTIONS=("-DCMAKE_CXX_COMPILER=$CXX")
-case "$KIND" in
-  thread) # Open MPI and Gloo are not instrumented, so their plugins would report false races.
-    OPTIONS+=(-DMYDIST_SANITIZE=thread -DMYDIST_BUILD_TORCH=OFF -DMYDIST_WITH_MPI=OFF
-      -DMYDIST_WITH_GLOO=OFF) ;;
-  address) OPTIONS+=(-DMYDIST_SANITIZE=address -DMYDIST_BUILD_TORCH=OFF -DMYDIST_WITH_MPI=OFF) ;;
-  lock-analysis)
-    PYTHON="$(find_python)"
-    has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
-    OPTIONS+=(-DMYDIST_THREAD_SAFETY=ON -DMYDIST_BUILD_TESTS=OFF
-      -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "-DPython_EXECUTABLE=$PYTHON") ;;
-  *) die "got '$KIND', expected one of: thread, address, lock-analysis" ;;
-esac
 
-TREE="build/$KIND"
-cmake -G Ninja -S . -B "$TREE" "${OPTIONS[@]}"
-cmake --build "$TREE" --parallel "$JOBS"
-if [[ "$KIND" == lock-analysis ]]; then
+sanitizer_options() { # sanitizer_options thread|address
+  local options=("-DMYDIST_SANITIZE=$1" -DMYDIST_BUILD_TORCH=OFF -DMYDIST_WITH_MPI=OFF)
+  # Open MPI and Gloo are not instrumented, so their plugins would report false races.
+  [[ "$1" == address ]] || options+=(-DMYDIST_WITH_GLOO=OFF)
+  printf '%s\n' "${options[@]}"
+}
+
+sanitize() { # sanitize thread|address TARGET [LABEL]
+  local kind="$1" target="$2" tree="build/$1" options run=() selection=()
+  mapfile -t options < <(sanitizer_options "$kind")
+  cmake -G Ninja -S . -B "$tree" "-DCMAKE_CXX_COMPILER=$CXX" -DMYDIST_THREAD_SAFETY=ON "${options[@]}"
+  cmake --build "$tree" --target "$target" --parallel "$JOBS"
+  export_run_environment "$(find_python)"
+  export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+  export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+  # ThreadSanitizer needs the memory layout that address randomisation may spoil.
+  setarch "$(uname -m)" -R true 2>/dev/null && run=(setarch "$(uname -m)" -R)
+  [[ -z "${3:-}" ]] || selection=(-L "^$3\$")
+  mkdir -p build/logs
+  "${run[@]}" ctest --test-dir "$tree" --output-on-failure --no-tests=error --parallel "$JOBS" \
+    "${selection[@]}" | tee "build/logs/ctest-$kind.log" |
+    grep -vE '^ *[0-9]+/[0-9]+ Test +#.* Passed |^ +Start +[0-9]+:'
+}
+
+lock_analysis() {
+  local tree="build/lock-analysis" python
+  python="$(find_python)"
+  has_module "$python" torch || die "$python has no torch. Run: make setup"
+  cmake -G Ninja -S . -B "$tree" "-DCMAKE_CXX_COMPILER=$CXX" -DMYDIST_THREAD_SAFETY=ON \
+    -DMYDIST_BUILD_TESTS=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "-DPython_EXECUTABLE=$python"
+  "$python" scripts/check_syntax.py "$tree" csrc/torch csrc/transport/mpi csrc/transport/gloo csrc/gpu
   echo "Lock analysis: no violation."
-  exit 0
-fi
+}
 
-export_run_environment "$(find_python)"
-export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
-export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
-export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-# ThreadSanitizer needs the memory layout that address randomisation may spoil.
-RUN=()
-setarch "$(uname -m)" -R true 2>/dev/null && RUN=(setarch "$(uname -m)" -R)
-mkdir -p build/logs
-"${RUN[@]}" ctest --test-dir "$TREE" --output-on-failure --no-tests=error --parallel "$JOBS" |
-  tee "build/logs/ctest-$KIND.log" | grep -vE '^ *[0-9]+/[0-9]+ Test +#.* Passed |^ +Start +[0-9]+:'
+case "${1:-}" in
+  thread | address) sanitize "$1" all ;;
+  lock-analysis) lock_analysis ;;
+  ci)
+    if (($(git rev-list --count HEAD) % 2)); then
+      sanitize thread mydist_tests_threads threads
+    else
+      sanitize address mydist_tests_bytes bytes
+    fi
+    lock_analysis
+    ;;
+  *) die "got '${1:-}', expected one of: thread, address, lock-analysis, ci" ;;
+esac

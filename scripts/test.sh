@@ -1,34 +1,56 @@
 #!/usr/bin/env bash
-# Runs the C++ tests with CTest, then the Python tests with pytest. CTest's summary is held back and
-# shown after pytest's, so that both are the last lines. Exit code 1 if either failed.
-# Arguments go to pytest.
+# Runs the C++ tests with CTest, then the Python tests with pytest: first those that may run beside
+# others, two at a time, then those marked alone. Tables of steps and of the slowest checks follow,
+# then how all of them ended. Nothing here ends a run that a busy machine makes long.
+# Arguments go to pytest, such as --deep; TEST_WORKERS is how many tests run at a time.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$ROOT" || exit 1
 
 PYTHON="$(find_python)" || exit 1
 export_run_environment "$PYTHON"
+WORKERS="${TEST_WORKERS:-2}"
+REPORTS="$ROOT/build/reports"
 mkdir -p build/logs
+rm -rf "$REPORTS" "$DEV_TREE/reports"
 
-ctest --test-dir build/dev --output-on-failure --no-tests=error --parallel "$JOBS" \
-  >build/logs/ctest.log 2>&1
-CTEST_STATUS=$?
-# Passed tests are one line each in the log; here only what went wrong is of interest.
-if ((CTEST_STATUS != 0)); then
-  grep -vE '^ *[0-9]+/[0-9]+ Test +#.* Passed |^ +Start +[0-9]+:' build/logs/ctest.log
-fi
+cpp_tests() {
+  local status=0
+  ctest --test-dir "$DEV_TREE" --output-on-failure --no-tests=error --parallel "$JOBS" \
+    >build/logs/ctest.log 2>&1 || status=$?
+  # Passed tests are lines in the log; here only what went wrong is of interest.
+  if ((status != 0)); then
+    grep -vE '^ *[0-9]+/[0-9]+ Test +#.* Passed |^ +Start +[0-9]+:|\[ +(OK|RUN) ' build/logs/ctest.log
+  fi
+  return "$status"
+}
 
 FOLDERS=()
 for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/multihost tests/gpu; do
   [[ -d "$folder" ]] && FOLDERS+=("$folder")
 done
-timeout --kill-after=30 2400 "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"
-PYTEST_STATUS=$?
-((PYTEST_STATUS != 124)) || echo "pytest was stopped after 2400 s"
 
+python_tests() { # python_tests REPORT ARGUMENTS...; no test for a selection is no failure.
+  local report="$REPORTS/$1.jsonl" status=0
+  shift
+  TEST_REPORT="$report" "$PYTHON" -m pytest "${FOLDERS[@]}" "$@" || status=$?
+  ((status != 5)) || status=0
+  return "$status"
+}
+
+step "C++ tests" cpp_tests
+step "Python tests, $WORKERS at a time" python_tests beside -n "$WORKERS" --dist loadgroup \
+  -m "not alone" "$@"
+step "Python tests, one at a time" python_tests alone -m alone "$@"
+
+print_steps "Steps of the tests:"
 echo
 echo "C++ tests (build/logs/ctest.log):"
 grep -E '^[0-9]+% tests passed|^Total Test time|^No tests were found' build/logs/ctest.log ||
   tail -5 build/logs/ctest.log
-echo "ctest exit code $CTEST_STATUS, pytest exit code $PYTEST_STATUS (summary above)"
-((CTEST_STATUS == 0 && PYTEST_STATUS == 0))
+((${#STEPS_FAILED[@]} == 0)) || echo "failed: ${STEPS_FAILED[*]}"
+shopt -s nullglob
+"$PYTHON" scripts/test_report.py "$DEV_TREE"/reports/*.jsonl "$REPORTS"/*.jsonl ||
+  STEPS_FAILED+=("a test")
+((${#STEPS_FAILED[@]} == 0))

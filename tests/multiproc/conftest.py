@@ -8,10 +8,19 @@ import pytest
 import torch  # noqa: F401  (the extension needs its libraries)
 
 from multiproc.job import CheckResults, run_suite
+from multiproc.jobs import DEEP, ORDINARY, Job
 from mydist import _C
 
-# Seconds; a job of four ranks on two cores takes about a quarter of this.
-SUITE_TIMEOUT = 150.0
+# Seconds; far more than any job takes, as the machine may be busy.
+SUITE_TIMEOUT = 1200.0
+
+# The jobs of this run.
+JOBS = pytest.StashKey[tuple[Job, ...]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses the jobs: all with --deep."""
+    config.stash[JOBS] = DEEP if config.getoption("--deep") else ORDINARY
 
 
 def missing_backends() -> dict[str, str]:
@@ -35,15 +44,14 @@ def needs_backend(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def suite_results(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[int, str, str], CheckResults]:
-    """(np, backend, suite) → the results of that job."""
-    cache: dict[tuple[int, str, str], CheckResults] = {}
+) -> Callable[[Job], CheckResults]:
+    """The results of a job, which is run when it is first asked for."""
+    cache: dict[Job, CheckResults] = {}
 
-    def results(np: int, backend: str, suite: str) -> CheckResults:
-        key = (np, backend, suite)
-        if key not in cache:
-            folder = tmp_path_factory.mktemp(f"{suite}_{backend}_{np}")
-            cache[key] = run_suite(np, backend, suite, folder, SUITE_TIMEOUT)
-        return cache[key]
+    def results(job: Job) -> CheckResults:
+        if job not in cache:
+            folder = tmp_path_factory.mktemp(job.name)
+            cache[job] = run_suite(job, folder, SUITE_TIMEOUT)
+        return cache[job]
 
     return results

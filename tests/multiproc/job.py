@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from multiproc.jobs import Job
 
 TESTS = Path(__file__).resolve().parent.parent
 WORKERS = TESTS / "multiproc" / "workers"
 
 # A failing check may leave ranks waiting for each other; then the engine ends the wait.
-STALL_SECONDS = 20
+STALL_SECONDS = 60
 
 # Under which some suites run.
 _SHARED = {"MYDIST_SHARED_MEMORY": "1"}  # Its default, which backend_environment() takes away.
@@ -134,18 +137,24 @@ def launch(
 class CheckResults:
     """What the ranks of one job reported, by check."""
 
+    job_seconds = 0.0  # From start to end.
+
     def __init__(self, np: int, folder: Path, outcome: Outcome | None, problem: str = "") -> None:
         self._np = np
         self._outcome = outcome
         self._problem = problem
         self._rows: dict[str, dict[int, str]] = {}
         self._skipped: dict[str, dict[int, str]] = {}  # Reasons, of those that could not be.
+        self._seconds: dict[str, float] = {}  # Of the slowest rank.
         for rank in range(np):
             path = folder / f"rank{rank}.jsonl"
             lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             for line in lines:
                 row = json.loads(line)
                 self._rows.setdefault(row["check"], {})[rank] = row["traceback"]
+                self._seconds[row["check"]] = max(
+                    row["seconds"], self._seconds.get(row["check"], 0.0)
+                )
                 if row["skipped"]:
                     self._skipped.setdefault(row["check"], {})[rank] = row["skipped"]
 
@@ -171,6 +180,10 @@ class CheckResults:
             report.append(f"--- not checked on all ranks: {skipped}")
         assert not report, "\n".join(report)
 
+    def seconds(self, name: str) -> float:
+        """How long the check took on the slowest rank."""
+        return self._seconds.get(name, 0.0)
+
     def reason_to_skip(self, name: str) -> str:
         """Why the check cannot be made here; empty: it was."""
         return self._skipped.get(name, {}).get(0, "")
@@ -180,12 +193,15 @@ class CheckResults:
         self._outcome.expect_success()
 
 
-def run_suite(np: int, backend: str, suite: str, folder: Path, timeout: float) -> CheckResults:
-    """Runs all checks of a suite in one job."""
-    env = _ENVIRONMENTS.get(suite, {})
-    worker = str(WORKERS / "check_worker.py")
+def run_suite(job: Job, folder: Path, timeout: float) -> CheckResults:
+    """Runs the checks of a job's suite."""
+    env = _ENVIRONMENTS.get(job.suite, {})
+    worker = (str(WORKERS / "check_worker.py"), job.suite, "all" if job.every_case else "few")
+    started, outcome, problem = time.monotonic(), None, ""
     try:
-        outcome = launch(np, backend, worker, suite, str(folder), timeout=timeout, env=env)
+        outcome = launch(job.np, job.backend, *worker, str(folder), timeout=timeout, env=env)
     except AssertionError as error:
-        return CheckResults(np, folder, None, str(error))
-    return CheckResults(np, folder, outcome)
+        problem = str(error)
+    results = CheckResults(job.np, folder, outcome, problem)
+    results.job_seconds = time.monotonic() - started
+    return results

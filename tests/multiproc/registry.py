@@ -7,12 +7,13 @@ run the same checks in the same order.
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 # The suites; a job runs all checks of the modules of its suite.
-SUITES = {
+SUITES: dict[str, tuple[str, ...]] = {
     "main": (
         "allreduce",
         "gathering",
@@ -130,6 +131,13 @@ SUITES = {
 }
 
 
+# All that a job with the settings as they come can run, after one start.
+SUITES["whole"] = (*SUITES["main"], *SUITES["optimizer"], *SUITES["sets"], *SUITES["state"])
+
+# How many cases of a check a job runs that does not run all of them.
+FEW = 8
+
+
 class NotHereError(Exception):
     """Raised by a check, with the reason, where what it is about cannot be seen: on all ranks
     alike, so that its item is skipped and says why.
@@ -143,6 +151,7 @@ class Check:
     name: str
     function: Callable[[], None]
     min_size: int
+    stem: str = ""  # The name without its case.
 
 
 _checks: dict[str, list[Check]] = {}
@@ -157,10 +166,10 @@ def check(
         registered = _checks.setdefault(function.__module__, [])
         stem = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         if cases is None:
-            registered.append(Check(stem, function, min_size))
+            registered.append(Check(stem, function, min_size, stem))
         for case in cases or ():
             label = "-".join(str(value).replace("torch.", "") for value in case)
-            registered.append(Check(f"{stem}[{label}]", _bind(function, case), min_size))
+            registered.append(Check(f"{stem}[{label}]", _bind(function, case), min_size, stem))
         return function
 
     return register
@@ -170,10 +179,28 @@ def _bind(function: Callable[..., None], case: tuple[Any, ...]) -> Callable[[], 
     return lambda: function(*case)
 
 
-def checks_of(suite: str) -> list[Check]:
-    """All checks of a suite, in the order in which every rank runs them."""
+def checks_of(suite: str, every_case: bool = True) -> list[Check]:
+    """The checks of a suite, in the order in which every rank runs them.
+
+    Args:
+        every_case: run all cases of each check; else FEW of them, spread over the list. Suites
+            begin at different cases, so that together they run more of them.
+    """
     found: list[Check] = []
     for name in SUITES[suite]:
         module = importlib.import_module(f"multiproc.checks.{name}")
         found += _checks[module.__name__]
-    return found
+    if every_case:
+        return found
+    chosen: list[Check] = []
+    for _, group in itertools.groupby(found, key=lambda one: one.stem):
+        chosen += _few(list(group), sum(map(ord, suite)))
+    return chosen
+
+
+def _few(cases: list[Check], first: int) -> list[Check]:
+    """At most FEW of the cases, evenly spread, beginning with number `first` (modulo the step)."""
+    if len(cases) <= FEW:
+        return cases
+    step = len(cases) / FEW
+    return [cases[int(step * i + first % step) % len(cases)] for i in range(FEW)]

@@ -6,63 +6,72 @@ from collections.abc import Callable
 
 import pytest
 
+from multiproc.conftest import JOBS
 from multiproc.job import CheckResults
-from multiproc.registry import checks_of
+from multiproc.jobs import ORDINARY, Job
+from multiproc.registry import SUITES, checks_of
 
-# Over MPI and Gloo without shared memory, but for the suite "shared". One rank talks to nobody.
-JOBS = [
-    *[(np, "local", "main") for np in (1, 2, 3, 4)],
-    *[(np, "gloo", "main") for np in (2, 4)],
-    *[(np, "mpi", "main") for np in (1, 2, 3)],
-    *[
-        (np, backend, suite)
-        for suite in ("optimizer", "sets", "state")
-        for np, backend in ((1, "local"), (2, "local"), (3, "local"), (4, "local"))
-    ],
-    *[(3, "gloo", suite) for suite in ("optimizer", "sets", "state")],
-    *[(4, "mpi", suite) for suite in ("optimizer", "sets", "state")],
-    (3, "local", "unfused"),
-    (3, "mpi", "unfused"),
-    (3, "mpi", "shared"),
-    (2, "gloo", "shared"),
-    (2, "local", "bucketed"),
-    *[(np, "local", "frozen") for np in (2, 4)],
-    (3, "gloo", "frozen"),
-    *[(2, backend, "steady") for backend in ("local", "gloo", "mpi")],
-    (4, "gloo", "steady_hosts"),
-    (3, "gloo", "frozen_lone"),
-    (2, "local", "late"),
-    (5, "local", "crowded"),
-    (3, "mpi", "crowded"),
-    *[(4, backend, "late_hosts") for backend in ("gloo", "mpi")],
-    *[(2, backend, "late_lone") for backend in ("gloo", "mpi")],
-    (4, "gloo", "hosts"),
-    (3, "mpi", "hosts"),
-    (4, "gloo", "frozen_hosts"),
-    (3, "mpi", "frozen_hosts"),
-]
-ITEMS = [
-    pytest.param(np, backend, suite, check.name, id=f"{backend}-np{np}-{suite}-{check.name}")
-    for np, backend, suite in JOBS
-    for check in checks_of(suite)
-    if check.min_size <= np
-]
-# Named alike, so that what leaves out checks by the number of ranks leaves out their jobs.
-ENDS = [
-    pytest.param(np, backend, suite, id=f"{backend}-np{np}-{suite}") for np, backend, suite in JOBS
-]
-
-Results = Callable[[int, str, str], CheckResults]
+Results = Callable[[Job], CheckResults]
 
 
-@pytest.mark.parametrize(("np", "backend", "suite", "name"), ITEMS)
-def test_check(suite_results: Results, np: int, backend: str, suite: str, name: str) -> None:
-    results = suite_results(np, backend, suite)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item a check of each job of this run, in the job's group."""
+    if "job" not in metafunc.fixturenames:
+        return
+    jobs: tuple[Job, ...] = metafunc.config.stash[JOBS]
+    items = []
+    for job in jobs:
+        marks = [pytest.mark.xdist_group(job.name)]
+        if "name" not in metafunc.fixturenames:
+            items.append(pytest.param(job, job.backend, id=job.name, marks=marks))
+            continue
+        items += [
+            pytest.param(job, job.backend, check.name, id=f"{job.name}-{check.name}", marks=marks)
+            for check in checks_of(job.suite, job.every_case)
+            if check.min_size <= job.np
+        ]
+    names = ["job", "backend", "name"] if "name" in metafunc.fixturenames else ["job", "backend"]
+    metafunc.parametrize(names, items)
+
+
+def test_check(
+    suite_results: Results,
+    job: Job,
+    backend: str,
+    name: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    results = suite_results(job)
+    record_property("seconds", results.seconds(name))
     results.expect_passed(name)
     if reason := results.reason_to_skip(name):
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize(("np", "backend", "suite"), ENDS)
-def test_job_ends_cleanly(suite_results: Results, np: int, backend: str, suite: str) -> None:
-    suite_results(np, backend, suite).expect_clean_end()
+def test_job_ends_cleanly(
+    suite_results: Results,
+    job: Job,
+    backend: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("seconds", suite_results(job).job_seconds)
+    suite_results(job).expect_clean_end()
+
+
+def test_an_ordinary_run_leaves_out_no_check() -> None:
+    """Each check has a job with several ranks, or with as many as it makes sense on."""
+    run = {
+        check.stem
+        for job in ORDINARY
+        for check in checks_of(job.suite, job.every_case)
+        if check.min_size <= job.np and (job.np > 1 or job.suite == "main")
+    }
+    every = {check.stem for suite in SUITES for check in checks_of(suite)}
+    assert every - run == set()
+
+
+def test_an_ordinary_run_has_all_cases_once() -> None:
+    full = {check.name for job in ORDINARY if job.every_case for check in checks_of(job.suite)}
+    few = {check.name for job in ORDINARY for check in checks_of(job.suite, job.every_case)}
+    lacking = {name for suite in SUITES for name in (c.name for c in checks_of(suite))} - full - few
+    assert lacking == set()

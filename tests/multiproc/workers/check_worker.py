@@ -1,6 +1,6 @@
 """Runs the checks of a suite on this rank and writes one JSON line per check.
 
-Started by mydistrun: check_worker.py SUITE RESULT_DIR
+Started by mydistrun: check_worker.py SUITE all|few RESULT_DIR
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import mydist as md
 
 
 def main() -> None:
-    suite, folder = sys.argv[1], Path(sys.argv[2])
+    suite, every_case, folder = sys.argv[1], sys.argv[2] == "all", Path(sys.argv[3])
     pretend_hosts()
     if cores := os.environ.get("TEST_CORES"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
     md.init()
     with open(folder / f"rank{md.rank()}.jsonl", "w", encoding="utf-8") as results:
-        for check in checks_of(suite):
+        for check in checks_of(suite, every_case):
             if check.min_size > md.size():
                 continue
             started, text, skipped = time.monotonic(), "", ""

@@ -1,0 +1,59 @@
+"""What all Python tests share: the choice of an ordinary or a deep run, and the report of times."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--deep runs what an ordinary run leaves out, too."""
+    parser.addoption(
+        "--deep", action="store_true", help="run all jobs, all their cases and tests marked deep"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks, and where the report goes."""
+    config.addinivalue_line("markers", "deep: runs with --deep only")
+    config.addinivalue_line(
+        "markers", "alone: measures what other programs disturb, so nothing runs beside it"
+    )
+    if hasattr(config, "workerinput"):  # Its controller hears of everything.
+        return
+    if path := os.environ.get("TEST_REPORT"):
+        config.pluginmanager.register(Report(Path(path)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is marked deep."""
+    if config.getoption("--deep"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("deep")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+
+
+class Report:
+    """Writes a JSON line per test: name, result and seconds, which scripts/test_report.py reads."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="utf-8")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One phase of a test has ended; the call counts, or whatever else went wrong."""
+        if report.when != "call" and report.passed:
+            return
+        # A check runs inside a job, which only the first test that asks for it waits for.
+        seconds = dict(report.user_properties).get("seconds", report.duration)
+        row = {"name": report.nodeid, "result": report.outcome, "seconds": seconds}
+        self._file.write(json.dumps(row) + "\n")
+
+    def pytest_sessionfinish(self) -> None:
+        """All tests have ended."""
+        self._file.close()

@@ -1,0 +1,76 @@
+"""The jobs of checks: which suite runs on how many ranks over which backend, and how often.
+
+An ordinary run has each check in one job at least, each data path in one job with all cases, and
+each backend and layout with a few cases. A deep run has all jobs and all cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job. Over MPI and Gloo without shared memory, unless its suite says otherwise."""
+
+    np: int
+    backend: str
+    suite: str
+    every_case: bool = False
+
+    @property
+    def name(self) -> str:
+        """Also the name of its group: all its items are read by the worker that ran it."""
+        return f"{self.backend}-np{self.np}-{self.suite}"
+
+
+# One rank talks to nobody. All cases run once for each way in which numbers are folded: in shared
+# memory, and host by host over a network.
+ORDINARY = (
+    Job(1, "local", "main"),
+    Job(2, "local", "whole"),
+    Job(3, "local", "whole", every_case=True),
+    Job(4, "local", "frozen"),
+    Job(3, "local", "unfused"),
+    Job(2, "local", "bucketed"),
+    Job(2, "local", "late"),
+    Job(2, "local", "steady"),
+    Job(2, "gloo", "main"),
+    Job(3, "gloo", "sets"),
+    Job(3, "gloo", "frozen_lone"),
+    Job(4, "gloo", "hosts", every_case=True),
+    Job(4, "gloo", "frozen_hosts"),
+    Job(3, "mpi", "main"),
+    Job(4, "mpi", "sets"),
+    Job(3, "mpi", "hosts"),
+    Job(2, "mpi", "late_lone"),
+)
+
+_DEEP = (
+    *[(np, "local", "main") for np in (1, 2, 3, 4)],
+    *[(np, "gloo", "main") for np in (2, 4)],
+    *[(np, "mpi", "main") for np in (1, 2, 3)],
+    *[(np, "local", suite) for suite in ("optimizer", "sets", "state") for np in (1, 2, 3, 4)],
+    *[(3, "gloo", suite) for suite in ("optimizer", "sets", "state")],
+    *[(4, "mpi", suite) for suite in ("optimizer", "sets", "state")],
+    (3, "local", "unfused"),
+    (3, "mpi", "unfused"),
+    (3, "mpi", "shared"),
+    (2, "gloo", "shared"),
+    (2, "local", "bucketed"),
+    *[(np, "local", "frozen") for np in (2, 4)],
+    (3, "gloo", "frozen"),
+    *[(2, backend, "steady") for backend in ("local", "gloo", "mpi")],
+    (4, "gloo", "steady_hosts"),
+    (3, "gloo", "frozen_lone"),
+    (2, "local", "late"),
+    (5, "local", "crowded"),
+    (3, "mpi", "crowded"),
+    *[(4, backend, "late_hosts") for backend in ("gloo", "mpi")],
+    *[(2, backend, "late_lone") for backend in ("gloo", "mpi")],
+    (4, "gloo", "hosts"),
+    (3, "mpi", "hosts"),
+    (4, "gloo", "frozen_hosts"),
+    (3, "mpi", "frozen_hosts"),
+)
+DEEP = tuple(Job(np, backend, suite, every_case=True) for np, backend, suite in _DEEP)
