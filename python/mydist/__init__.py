@@ -12,7 +12,10 @@ torch nor the compiled extension.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from ._moved_modules import MOVED, MovedModules
 
 if TYPE_CHECKING:
     from ._explain import explain
@@ -257,6 +260,8 @@ _ELSEWHERE = {
     "sync_batch_norm": ("SyncBatchNorm", "convert_sync_batchnorm"),
 }
 _MODULE_OF = {name: module for module, names in _ELSEWHERE.items() for name in names}
+
+sys.meta_path.insert(0, MovedModules(MOVED))
 
 
 def __getattr__(name: str) -> Any:
