@@ -17,9 +17,9 @@ from mydist.launcher.environment import (
     requested_environment,
 )
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.mpi import mpirun_command
 from mydist.launcher.placement import RankPlacement, place_ranks
-from mydist.launcher.remote import ssh_command
+from mydist.launcher.platforms.mpi import mpirun_command
+from mydist.launcher.platforms.ssh import ssh_command
 
 AT_START = "<chosen at start>"
 # Shown whoever set them, unless the name looks like a secret.

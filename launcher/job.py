@@ -28,11 +28,11 @@ from mydist.launcher.environment import (
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.hosts import Host, bracketed
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.mpi import MpiRun
 from mydist.launcher.output import OutputFiles, RankOutput
 from mydist.launcher.placement import RankPlacement, place_ranks
+from mydist.launcher.platforms.mpi import MpiRun
+from mydist.launcher.platforms.ssh import RemoteHost
 from mydist.launcher.process_group import ProcessGroup, RankCommand
-from mydist.launcher.remote import RemoteHost
 from mydist.launcher.rendezvous_server import RendezvousServer
 from mydist.launcher.rendezvous_wire import KEY_BYTES
 

@@ -18,35 +18,6 @@ from typing import TYPE_CHECKING, Any
 from ._moved_modules import MOVED, MovedModules
 
 if TYPE_CHECKING:
-    from ._explain import explain
-    from ._lifecycle import (
-        ccl_built,
-        cross_rank,
-        cross_size,
-        cuda_built,
-        ddl_built,
-        gloo_built,
-        gloo_enabled,
-        init,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
-        rank,
-        rocm_built,
-        shutdown,
-        size,
-        start_timeline,
-        stats,
-        stop_timeline,
-    )
-    from ._run import run
-    from ._sparse import sparse_allreduce_async
-    from .checkpoint import Checkpoint
     from .collectives import (
         allgather,
         allgather_async,
@@ -85,8 +56,9 @@ if TYPE_CHECKING:
         send_async,
         synchronize,
     )
-    from .compression import Compression, Compressor
-    from .consistency import check_consistency
+    from .collectives.compression import Compression, Compressor
+    from .collectives.objects import allgather_object, broadcast_object
+    from .collectives.sparse import sparse_allreduce_async
     from .errors import (
         AbortedError,
         CollectiveTimeoutError,
@@ -96,25 +68,53 @@ if TYPE_CHECKING:
         PeerLostError,
         VersionMismatchError,
     )
-    from .learning_rate import WarmupLR, scale_lr
-    from .loader import prepare_loader
-    from .main_rank import main_rank_first
-    from .metrics import Metrics
-    from .objects import allgather_object, broadcast_object
-    from .optimizer import DistributedOptimizer
-    from .process_set import (
+    from .job.lifecycle import (
+        ccl_built,
+        cross_rank,
+        cross_size,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rank,
+        rocm_built,
+        shutdown,
+        size,
+        start_timeline,
+        stats,
+        stop_timeline,
+    )
+    from .job.process_set import (
         ProcessSet,
         add_process_set,
         global_process_set,
         remove_process_set,
     )
-    from .progress_bar import progress
-    from .rank_logger import get_logger
+    from .job.run import run
+    from .optim.consistency import check_consistency
+    from .optim.explain import explain
+    from .optim.learning_rate import WarmupLR, scale_lr
+    from .optim.optimizer import DistributedOptimizer
+    from .optim.state import broadcast_optimizer_state, broadcast_parameters
     from .reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-    from .sampler import DistributedSampler
-    from .seed import seed_everything
-    from .state import broadcast_optimizer_state, broadcast_parameters
-    from .sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
+    from .training.checkpoint import Checkpoint
+    from .training.loader import prepare_loader
+    from .training.main_rank import main_rank_first
+    from .training.metrics import Metrics
+    from .training.progress_bar import progress
+    from .training.rank_logger import get_logger
+    from .training.sampler import DistributedSampler
+    from .training.seed import seed_everything
+    from .training.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
     __version__: str
 
@@ -222,11 +222,11 @@ __all__ = [
     "synchronize",
 ]
 
-# The module of each public name; everything that is not here is in collectives or _lifecycle.
+# The module of each public name; everything that is not here is in collectives or job.lifecycle.
 _ELSEWHERE = {
-    "checkpoint": ("Checkpoint",),
-    "compression": ("Compression", "Compressor"),
-    "consistency": ("check_consistency",),
+    "training.checkpoint": ("Checkpoint",),
+    "collectives.compression": ("Compression", "Compressor"),
+    "optim.consistency": ("check_consistency",),
     "errors": (
         "AbortedError",
         "CollectiveTimeoutError",
@@ -236,28 +236,28 @@ _ELSEWHERE = {
         "PeerLostError",
         "VersionMismatchError",
     ),
-    "learning_rate": ("WarmupLR", "scale_lr"),
-    "loader": ("prepare_loader",),
-    "main_rank": ("main_rank_first",),
-    "metrics": ("Metrics",),
-    "objects": ("allgather_object", "broadcast_object"),
-    "optimizer": ("DistributedOptimizer",),
-    "process_set": (
+    "optim.learning_rate": ("WarmupLR", "scale_lr"),
+    "training.loader": ("prepare_loader",),
+    "training.main_rank": ("main_rank_first",),
+    "training.metrics": ("Metrics",),
+    "collectives.objects": ("allgather_object", "broadcast_object"),
+    "optim.optimizer": ("DistributedOptimizer",),
+    "job.process_set": (
         "ProcessSet",
         "add_process_set",
         "global_process_set",
         "remove_process_set",
     ),
-    "progress_bar": ("progress",),
-    "rank_logger": ("get_logger",),
+    "training.progress_bar": ("progress",),
+    "training.rank_logger": ("get_logger",),
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
-    "_explain": ("explain",),
-    "_run": ("run",),
-    "_sparse": ("sparse_allreduce_async",),
-    "sampler": ("DistributedSampler",),
-    "seed": ("seed_everything",),
-    "state": ("broadcast_optimizer_state", "broadcast_parameters"),
-    "sync_batch_norm": ("SyncBatchNorm", "convert_sync_batchnorm"),
+    "optim.explain": ("explain",),
+    "job.run": ("run",),
+    "collectives.sparse": ("sparse_allreduce_async",),
+    "training.sampler": ("DistributedSampler",),
+    "training.seed": ("seed_everything",),
+    "optim.state": ("broadcast_optimizer_state", "broadcast_parameters"),
+    "training.sync_batch_norm": ("SyncBatchNorm", "convert_sync_batchnorm"),
 }
 _MODULE_OF = {name: module for module, names in _ELSEWHERE.items() for name in names}
 
@@ -289,7 +289,7 @@ def _load(name: str) -> Any:
 
 
 def _lifecycle_module() -> Any:
-    return importlib.import_module(f"{__name__}._lifecycle")
+    return importlib.import_module(f"{__name__}.job.lifecycle")
 
 
 def _version() -> str:

@@ -16,7 +16,24 @@ from types import ModuleType
 __all__ = ["MOVED", "MovedModules"]
 
 # Path that was given to users -> path of the module.
-MOVED: dict[str, str] = {}
+MOVED = {
+    "mydist.checkpoint": "mydist.training.checkpoint",
+    "mydist.compression": "mydist.collectives.compression",
+    "mydist.consistency": "mydist.optim.consistency",
+    "mydist.learning_rate": "mydist.optim.learning_rate",
+    "mydist.loader": "mydist.training.loader",
+    "mydist.main_rank": "mydist.training.main_rank",
+    "mydist.metrics": "mydist.training.metrics",
+    "mydist.objects": "mydist.collectives.objects",
+    "mydist.optimizer": "mydist.optim.optimizer",
+    "mydist.process_set": "mydist.job.process_set",
+    "mydist.progress_bar": "mydist.training.progress_bar",
+    "mydist.rank_logger": "mydist.training.rank_logger",
+    "mydist.sampler": "mydist.training.sampler",
+    "mydist.seed": "mydist.training.seed",
+    "mydist.state": "mydist.optim.state",
+    "mydist.sync_batch_norm": "mydist.training.sync_batch_norm",
+}
 
 
 class MovedModules(MetaPathFinder, Loader):
