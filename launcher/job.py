@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from mydist.job.rendezvous_wire import KEY_BYTES
 from mydist.launcher import report, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.command import remote_command, resolve_command
@@ -34,7 +35,6 @@ from mydist.launcher.platforms.mpi import MpiRun
 from mydist.launcher.platforms.ssh import RemoteHost
 from mydist.launcher.process_group import ProcessGroup, RankCommand
 from mydist.launcher.rendezvous_server import RendezvousServer
-from mydist.launcher.rendezvous_wire import KEY_BYTES
 
 RESUME_CHECK_SECONDS = 0.02
 _EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

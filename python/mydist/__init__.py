@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from .collectives.compression import Compression, Compressor
     from .collectives.objects import allgather_object, broadcast_object
+    from .collectives.sets import add_process_set, remove_process_set
     from .collectives.sparse import sparse_allreduce_async
     from .errors import (
         AbortedError,
@@ -68,38 +69,32 @@ if TYPE_CHECKING:
         PeerLostError,
         VersionMismatchError,
     )
-    from .job.lifecycle import (
+    from .job.build_report import (
         ccl_built,
-        cross_rank,
-        cross_size,
         cuda_built,
         ddl_built,
         gloo_built,
         gloo_enabled,
-        init,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
         mpi_built,
         mpi_enabled,
         mpi_threads_supported,
         nccl_built,
-        rank,
         rocm_built,
-        shutdown,
-        size,
-        start_timeline,
-        stats,
-        stop_timeline,
     )
-    from .job.process_set import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        remove_process_set,
-    )
+    from .job.init import init, shutdown
+    from .job.process_set import ProcessSet, global_process_set
+    from .job.recording import start_timeline, stats, stop_timeline
     from .job.run import run
+    from .job.topology import (
+        cross_rank,
+        cross_size,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        size,
+    )
     from .optim.consistency import check_consistency
     from .optim.explain import explain
     from .optim.learning_rate import WarmupLR, scale_lr
@@ -222,7 +217,7 @@ __all__ = [
     "synchronize",
 ]
 
-# The module of each public name; everything that is not here is in collectives or job.lifecycle.
+# The module of each public name; everything that is not here is in collectives.
 _ELSEWHERE = {
     "training.checkpoint": ("Checkpoint",),
     "collectives.compression": ("Compression", "Compressor"),
@@ -242,17 +237,37 @@ _ELSEWHERE = {
     "training.metrics": ("Metrics",),
     "collectives.objects": ("allgather_object", "broadcast_object"),
     "optim.optimizer": ("DistributedOptimizer",),
-    "job.process_set": (
-        "ProcessSet",
-        "add_process_set",
-        "global_process_set",
-        "remove_process_set",
+    "job.build_report": (
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
     ),
+    "job.init": ("init", "shutdown"),
+    "job.process_set": ("ProcessSet", "global_process_set"),
     "training.progress_bar": ("progress",),
     "training.rank_logger": ("get_logger",),
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "optim.explain": ("explain",),
+    "job.recording": ("start_timeline", "stats", "stop_timeline"),
     "job.run": ("run",),
+    "job.topology": (
+        "cross_rank",
+        "cross_size",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "size",
+    ),
+    "collectives.sets": ("add_process_set", "remove_process_set"),
     "collectives.sparse": ("sparse_allreduce_async",),
     "training.sampler": ("DistributedSampler",),
     "training.seed": ("seed_everything",),
@@ -281,15 +296,8 @@ def __dir__() -> list[str]:
 
 def _load(name: str) -> Any:
     importlib.import_module("torch")  # The extension finds torch's libraries by their being loaded.
-    if name in _MODULE_OF:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    collectives = importlib.import_module(f"{__name__}.collectives")
-    module = collectives if name in collectives.__all__ else _lifecycle_module()
+    module = importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'collectives')}")
     return getattr(module, name)
-
-
-def _lifecycle_module() -> Any:
-    return importlib.import_module(f"{__name__}.job.lifecycle")
 
 
 def _version() -> str:

@@ -26,7 +26,7 @@ MOVED = {
     "mydist.metrics": "mydist.training.metrics",
     "mydist.objects": "mydist.collectives.objects",
     "mydist.optimizer": "mydist.optim.optimizer",
-    "mydist.process_set": "mydist.job.process_set",
+    "mydist.process_set": "mydist.collectives.sets",
     "mydist.progress_bar": "mydist.training.progress_bar",
     "mydist.rank_logger": "mydist.training.rank_logger",
     "mydist.sampler": "mydist.training.sampler",

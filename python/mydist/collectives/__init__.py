@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
-
-from .. import _C
-from ..job.names import resolve_name
-from ..job.process_set import ProcessSet, global_process_set
 from .allgather_calls import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from .allreduce_calls import (
     allreduce,
@@ -19,7 +14,7 @@ from .allreduce_calls import (
     grouped_allreduce_async_,
 )
 from .alltoall_calls import alltoall, alltoall_async
-from .arguments import check_process_set
+from .barrier_call import barrier
 from .broadcast_calls import broadcast, broadcast_, broadcast_async, broadcast_async_
 from .handles import poll, synchronize
 from .join_call import join
@@ -70,18 +65,3 @@ __all__ = [
     "send_async",
     "synchronize",
 ]
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank of the set has called it. Does not wait for other sets.
-
-    Args:
-        process_set: the ranks that take part; this one is among them.
-
-    Raises:
-        ValueError: before mydist.init(), or this rank is not in the set.
-        TypeError: `process_set` is no ProcessSet.
-        MydistError: the job failed; see mydist.errors.
-    """
-    set_id = check_process_set("barrier", process_set)
-    _C.barrier(resolve_name("barrier", None, set_id), set_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..job import lifecycle, set_table
+from ..job import set_table, topology
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp, Sum
 
@@ -54,7 +54,7 @@ def check_process_set(call: str, process_set: object) -> int:
 
 
 def _check_member(call: str, process_set: ProcessSet) -> int:
-    own = lifecycle.rank()
+    own = topology.rank()
     if process_set._current() is None:
         raise ValueError(f"{call}: {process_set!r} is not part of the job; {set_table.ADD_IT}")
     if own not in process_set.ranks:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from ..errors import MydistError
-from ..job.lifecycle import rank, size
 from ..job.process_set import ProcessSet, global_process_set
-from . import allgather, broadcast_
+from ..job.topology import rank, size
+from .allgather_calls import allgather
 from .arguments import check_int, check_process_set
+from .broadcast_calls import broadcast_
 
 __all__ = ["allgather_object", "broadcast_object"]
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from .. import _C
-from ..job import lifecycle
+from ..job import topology
 from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import (
@@ -75,7 +75,7 @@ def _send(
 ) -> _Answer:
     checked = check_tensor("send", tensor)
     peer = check_int("send", "destination", destination)
-    return _submit(submit, "send", checked, (lifecycle.rank(), peer), name, process_set)
+    return _submit(submit, "send", checked, (topology.rank(), peer), name, process_set)
 
 
 def recv(
@@ -128,7 +128,7 @@ def _recv(
     checked = check_tensor("recv", tensor)
     refuse_in_place_on_gradient("recv", [checked])
     peer = check_int("recv", "source", source)
-    return _submit(submit, "recv", checked, (peer, lifecycle.rank()), name, process_set)
+    return _submit(submit, "recv", checked, (peer, topology.rank()), name, process_set)
 
 
 def _submit(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..job import lifecycle
+from ..job import topology
 from ..job.process_set import ProcessSet
 from ..reduce_op import Average, Max, Min, Product, Sum
 from .arguments import Reduction, check_process_set
@@ -193,7 +193,7 @@ class _Broadcast(torch.autograd.Function):
         name: str,
         process_set: ProcessSet,
     ) -> torch.Tensor:
-        ctx.call = (root_rank == lifecycle.rank(), name, process_set)
+        ctx.call = (root_rank == topology.rank(), name, process_set)
         set_id = check_process_set("broadcast", process_set)
         return _C.broadcast(tensor, None, root_rank, name, set_id)[0]
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed
 
 from ..errors import MydistError
+from .rendezvous_client import RendezvousClient, RendezvousError
 
 Exchange = Callable[[bytes], list[bytes]]
 
@@ -41,8 +42,6 @@ def launcher_exchange(
     Raises:
         MydistError: the launcher cannot be reached, or refuses us.
     """
-    from mydist.launcher.rendezvous import RendezvousClient, RendezvousError
-
     try:
         client = RendezvousClient.from_environment(environment, timeout)
     except RendezvousError as error:
@@ -51,8 +50,7 @@ def launcher_exchange(
 
     def exchange(blob: bytes) -> list[bytes]:
         try:
-            blobs: list[bytes] = client.exchange(f"init.{attempt}.{next(rounds)}", rank, size, blob)
-            return blobs
+            return client.exchange(f"init.{attempt}.{next(rounds)}", rank, size, blob)
         except RendezvousError as error:
             raise MydistError(f"rank {rank}: {error}") from error
 

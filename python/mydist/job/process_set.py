@@ -8,12 +8,13 @@ wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from . import lifecycle, set_table
+from . import set_table, topology
 from .set_table import Membership
 
-__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = ["ProcessSet", "global_process_set"]
 
 
 class ProcessSet:
@@ -73,14 +74,14 @@ class ProcessSet:
 
     def rank(self) -> int:
         """This process's index in the set. ValueError when it is not in it, or before init()."""
-        own = lifecycle.rank()
+        own = topology.rank()
         if own not in self.ranks:
             raise ValueError(f"rank {own} is not in {self!r}; ask included() first")
         return self.ranks.index(own)
 
     def included(self) -> bool:
         """Whether this process is in the set. ValueError before mydist.init()."""
-        return lifecycle.rank() in self.ranks
+        return topology.rank() in self.ranks
 
     def __repr__(self) -> str:
         current = self._current()
@@ -117,19 +118,19 @@ class _GlobalProcessSet(ProcessSet):
     @property
     def ranks(self) -> list[int]:
         """All ranks. Raises ValueError before mydist.init()."""
-        return list(range(lifecycle.size()))
+        return list(range(topology.size()))
 
     def size(self) -> int:
         """mydist.size(). Raises ValueError before mydist.init()."""
-        return lifecycle.size()
+        return topology.size()
 
     def rank(self) -> int:
         """mydist.rank(). Raises ValueError before mydist.init()."""
-        return lifecycle.rank()
+        return topology.rank()
 
     def included(self) -> bool:
         """True. Raises ValueError before mydist.init()."""
-        lifecycle.rank()
+        topology.rank()
         return True
 
     def __repr__(self) -> str:
@@ -142,31 +143,30 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set: ProcessSet = _GlobalProcessSet()
 
 
-def add_process_set(process_set: ProcessSet | Any) -> ProcessSet:
-    """Makes a process set known to the job and returns it. All ranks of the job call it.
+def add_to_job(call: str, process_sets: Sequence[ProcessSet]) -> None:
+    """Adds the sets in their order, for the call of this name. Collective over the job."""
+    _check_new(call, process_sets, topology.size())
+    for process_set in process_sets:
+        process_set._membership = set_table.add(process_set._source)
 
-    Blocks until they have; ranks make these calls in the same order with the same sets.
 
-    Args:
-        process_set: a ProcessSet, or what ProcessSet() takes. From a communicator that differs from
-            rank to rank, one set is made for each of the different groups, in the order of their
-            smallest ranks; each rank gets the one that it is in.
-
-    Returns:
-        The set; the argument itself if that is a ProcessSet. A rank whose communicator is COMM_NULL
-        gets the set of the others if there is only one, else an empty one.
-
-    Raises:
-        ValueError: a rank is not one of the job, the set has been added already, or another one has
-            the same ranks (the text gives its number); or before init().
-        TypeError: as for ProcessSet().
-        MismatchError: the ranks gave different sets; no set has been added.
-        MydistError: the job failed; see mydist.errors.
-    """
-    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    set_table.check_new("add_process_set", [added], lifecycle.size())
-    added._membership = set_table.add(added._source)
-    return added
+def _check_new(call: str, sets: Sequence[ProcessSet], job_size: int) -> None:
+    """Raises ValueError for a set that cannot be added to a job of this size."""
+    seen = set_table.known(job_size)
+    for i, process_set in enumerate(sets):
+        current = process_set._current()
+        if current is not None or process_set._source == []:
+            raise ValueError(f"{call}: {process_set!r} is part of the job already")
+        if not isinstance(process_set._source, list):
+            continue
+        ranks = tuple(process_set._source)
+        if ranks[-1] >= job_size:
+            raise ValueError(
+                f"{call}: {process_set!r} contains rank {ranks[-1]}, but the job has ranks 0 to "
+                f"{job_size - 1}"
+            )
+        set_table.check_not_seen(call, ranks, seen)
+        seen[ranks] = f"element {i} of process_sets"
 
 
 def check_process_sets(process_sets: Any) -> list[ProcessSet]:
@@ -194,13 +194,6 @@ def check_process_sets(process_sets: Any) -> list[ProcessSet]:
     return list(process_sets)
 
 
-def add_at_start(process_sets: list[ProcessSet]) -> None:
-    """Adds the sets that init() was given, in their order. Collective over the job."""
-    set_table.check_new("init", process_sets, lifecycle.size())
-    for process_set in process_sets:
-        process_set._membership = set_table.add(process_set._source)
-
-
 def check_added(process_sets: list[ProcessSet]) -> None:
     """Raises ValueError when init(), called once more, was given a set that is not in the job."""
     for process_set in process_sets:
@@ -209,38 +202,3 @@ def check_added(process_sets: list[ProcessSet]) -> None:
                 f"init: mydist is initialized already, without {process_set!r}; add it with "
                 "mydist.add_process_set()"
             )
-
-
-def remove_process_set(process_set: ProcessSet) -> None:
-    """Ends a process set; its number stands for nothing then. All ranks of the job call it.
-
-    Members wait for each other, other ranks only forget the set. It may be added again. If the set
-    came from a communicator, its sibling sets end by the same call on their own ranks.
-
-    Args:
-        process_set: what add_process_set() returned, or was given to init().
-
-    Raises:
-        ValueError: it is the global set or is not part of the job, or tensors of it are in flight
-            (the text names one).
-        TypeError: it is no ProcessSet.
-        MydistError: the job failed; see mydist.errors.
-    """
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(
-            f"remove_process_set: got {process_set!r} ({type(process_set).__qualname__}), expected "
-            "a ProcessSet"
-        )
-    if isinstance(process_set, _GlobalProcessSet):
-        raise ValueError(
-            "remove_process_set: the global process set is the job itself and cannot be removed; "
-            "mydist.shutdown() leaves the job"
-        )
-    lifecycle.rank()
-    current = process_set._current()
-    if current is None:
-        raise ValueError(
-            f"remove_process_set: {process_set!r} is not part of the job; it was never added, or "
-            "has been removed"
-        )
-    set_table.remove(current)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from .. import _C
-from . import lifecycle
+from . import topology
 from .names import resolve_name, restart_names
-
-if TYPE_CHECKING:
-    from .process_set import ProcessSet
 
 GLOBAL = 0
 ADD_IT = "add it first, with mydist.init(process_sets=[…]) or mydist.add_process_set()"
@@ -40,6 +39,9 @@ def forget_all() -> None:
     for membership in _memberships:
         membership.valid = False
     _memberships.clear()
+
+
+topology.when_job_ends(forget_all)
 
 
 def is_communicator(source: object) -> bool:
@@ -73,7 +75,7 @@ def check_ranks(ranks: object) -> list[int]:
     return sorted(checked)
 
 
-def _known(job_size: int) -> dict[tuple[int, ...], str]:
+def known(job_size: int) -> dict[tuple[int, ...], str]:
     """What the sets of the job are called, by their ranks."""
     seen = {tuple(range(job_size)): "the global process set, id 0"}
     for membership in _memberships:
@@ -82,26 +84,8 @@ def _known(job_size: int) -> dict[tuple[int, ...], str]:
     return seen
 
 
-def check_new(call: str, sets: Sequence[ProcessSet], job_size: int) -> None:
-    """Raises ValueError for a set that cannot be added to a job of this size."""
-    seen = _known(job_size)
-    for i, process_set in enumerate(sets):
-        current = process_set._current()
-        if current is not None or process_set._source == []:
-            raise ValueError(f"{call}: {process_set!r} is part of the job already")
-        if not isinstance(process_set._source, list):
-            continue
-        ranks = tuple(process_set._source)
-        if ranks[-1] >= job_size:
-            raise ValueError(
-                f"{call}: {process_set!r} contains rank {ranks[-1]}, but the job has ranks 0 to "
-                f"{job_size - 1}"
-            )
-        _check_not_seen(call, ranks, seen)
-        seen[ranks] = f"element {i} of process_sets"
-
-
-def _check_not_seen(call: str, ranks: tuple[int, ...], seen: dict[tuple[int, ...], str]) -> None:
+def check_not_seen(call: str, ranks: tuple[int, ...], seen: dict[tuple[int, ...], str]) -> None:
+    """Raises ValueError when a set with these ranks is among those that were seen."""
     if ranks in seen:
         raise ValueError(
             f"{call}: ranks {list(ranks)} are those of {seen[ranks]}; use that set, because no two "
@@ -113,7 +97,7 @@ def add(source: list[int] | Any) -> Membership:
     """Adds the set, or the sets of all ranks' communicators. Collective over the job."""
     lists = [tuple(source)] if isinstance(source, list) else _exchange_groups(source)
     siblings = {_add_one(ranks): ranks for ranks in lists}
-    own = lifecycle.rank()
+    own = topology.rank()
     mine = [(number, ranks) for number, ranks in siblings.items() if own in ranks]
     if not mine and len(lists) == 1:
         mine = list(siblings.items())
@@ -125,13 +109,11 @@ def add(source: list[int] | Any) -> Membership:
 
 def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
     """The different groups of ranks behind the communicators, the same list on every rank."""
-    from ..collectives.objects import allgather_object
-
-    own = lifecycle.rank()
+    own = topology.rank()
     # COMM_NULL is false. What MPI calls a rank need not be ours, so the members tell each other.
     group = tuple(sorted(communicator.allgather(own))) if communicator else ()
     name = resolve_name("add_process_set.communicator", None)
-    by_rank: list[tuple[int, ...]] = allgather_object(group, name=name)
+    by_rank = _gather_ranks(group, f"{name}.ranks")
     groups = sorted({members for members in by_rank if members})
     if not groups:
         raise ValueError("add_process_set: the communicator is COMM_NULL on all ranks")
@@ -143,10 +125,23 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
                     f"{list(members)}, but gave one of ranks {list(by_rank[rank])}; pass the same "
                     "communicator on all of its ranks"
                 )
-    seen = _known(lifecycle.size())
+    seen = known(topology.size())
     for members in groups:
-        _check_not_seen("add_process_set", members, seen)
+        check_not_seen("add_process_set", members, seen)
     return groups
+
+
+def _gather_ranks(own: tuple[int, ...], name: str) -> list[tuple[int, ...]]:
+    """What all ranks give, in rank order. Collective over the job."""
+    row = torch.tensor([len(own), *own], dtype=torch.int64)  # The length says where it ends.
+    numbers = _C.allgather([row], [name], "", GLOBAL)[0].tolist()
+    by_rank: list[tuple[int, ...]] = []
+    begin = 0
+    while begin < len(numbers):
+        end = begin + 1 + numbers[begin]
+        by_rank.append(tuple(numbers[begin + 1 : end]))
+        begin = end
+    return by_rank
 
 
 def _add_one(ranks: tuple[int, ...]) -> int:
@@ -158,7 +153,7 @@ def _add_one(ranks: tuple[int, ...]) -> int:
 
 def remove(membership: Membership) -> None:
     """Ends the set if this rank is in it, and forgets it and its siblings."""
-    if membership.number is not None and lifecycle.rank() in membership.ranks:
+    if membership.number is not None and topology.rank() in membership.ranks:
         # Not numbered: ranks whose first attempt was refused meet the others in the next one.
         _C.remove_process_set(membership.number, "remove_process_set")
     membership.valid = False

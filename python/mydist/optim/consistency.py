@@ -22,7 +22,7 @@ from ..collectives.arguments import check_process_set
 from ..collectives.join_call import join_count
 from ..collectives.objects import allgather_object
 from ..errors import MismatchError
-from ..job import lifecycle
+from ..job import topology
 from ..job.process_set import ProcessSet, global_process_set
 from .rank_table import difference_text
 from .value_hash import value_hash
@@ -148,7 +148,7 @@ def _compare(comparison: _Comparison) -> None:
     named = sorted(comparison.named, key=lambda entry: entry[0])
     layout = {name: _describe(tensor) for name, tensor in named}
     hashes = _hashes([tensor for _, tensor in named])
-    row = [lifecycle.rank(), _text_hash(repr(layout)), int(value_hash(hashes))]
+    row = [topology.rank(), _text_hash(repr(layout)), int(value_hash(hashes))]
     # Ranks say who they are: those that have joined are not in the table.
     rows = _gather(torch.tensor([row]), "digest", comparison)
     ranks = [int(rank) for rank in rows[:, 0]]
@@ -182,7 +182,7 @@ def _text_hash(text: str) -> int:
 def _layout_message(layout: dict[str, tuple[str, str, str]], comparison: _Comparison) -> str:
     """Names the first parameter that is missing, or of another kind, somewhere."""
     entries = allgather_object(
-        (lifecycle.rank(), layout),
+        (topology.rank(), layout),
         name="check_consistency.layout",
         process_set=comparison.process_set,
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from .. import _C
 from .gradient_path import live_reducers
 
+__all__ = ["explain"]
+
 
 @dataclass(frozen=True)
 class Fact:

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import torch
 
-from ..job import lifecycle
+from ..job import topology
 
 __all__ = ["WarmupLR", "scale_lr"]
 
@@ -67,7 +67,7 @@ def scale_lr(
 
 def _factor(size: Any, rule: Any) -> float:
     if size is None:
-        size = lifecycle.size()
+        size = topology.size()
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(
             f"scale_lr: size is {size!r} ({type(size).__qualname__}), expected an int or None"
@@ -203,7 +203,7 @@ def _check_steps(steps: Any) -> int:
 
 def _check_start(start_factor: Any) -> float:
     if start_factor is None:
-        return 1.0 / lifecycle.size()
+        return 1.0 / topology.size()
     if isinstance(start_factor, bool) or not isinstance(start_factor, (int, float)):
         raise TypeError(
             f"WarmupLR: start_factor is {start_factor!r} ({type(start_factor).__qualname__}), "

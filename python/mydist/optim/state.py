@@ -12,8 +12,8 @@ from ..collectives import broadcast_async_, synchronize
 from ..collectives.arguments import check_int, check_process_set
 from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError
-from ..job.lifecycle import rank
 from ..job.process_set import ProcessSet, global_process_set
+from ..job.topology import rank
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 

@@ -24,7 +24,7 @@ from ..collectives import allreduce
 from ..collectives.arguments import check_process_set
 from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError, MydistError
-from ..job import lifecycle
+from ..job import topology
 from ..job.process_set import ProcessSet, global_process_set
 from ..optim.rank_table import difference_text
 from ..reduce_op import Max
@@ -219,7 +219,7 @@ class Checkpoint:
         self.close()
 
     def _is_root(self) -> bool:
-        return lifecycle.rank() == self._root_rank
+        return topology.rank() == self._root_rank
 
     def _agree(self, cause: Exception | None, doing: str) -> None:
         """Raises rank 0's failure on every rank."""
@@ -235,7 +235,7 @@ class Checkpoint:
     def _gather_random_states(self, step: int) -> list[Any]:
         """The random states of all ranks, in rank order. Raises MismatchError."""
         entries = allgather_object(
-            (lifecycle.rank(), step, capture_random_state()),
+            (topology.rank(), step, capture_random_state()),
             name="checkpoint.random_states",
             process_set=self._process_set,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..collectives.objects import allgather_object
 from ..errors import MydistError
-from ..job.lifecycle import local_rank, rank
+from ..job.topology import local_rank, rank
 
 __all__ = ["main_rank_first"]
 

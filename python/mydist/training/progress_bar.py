@@ -9,7 +9,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 import torch
 
-from ..job.lifecycle import is_initialized, rank
+from ..job.topology import is_initialized, rank
 
 __all__ = ["progress"]
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from ..job.lifecycle import is_initialized, rank, size
+from ..job.topology import is_initialized, rank, size
 
 __all__ = ["get_logger"]
 

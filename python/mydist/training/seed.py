@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from ..job.lifecycle import rank
+from ..job.topology import rank
 
 __all__ = ["seed_everything"]
 

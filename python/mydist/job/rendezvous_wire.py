@@ -1,5 +1,8 @@
 """The rendezvous protocol, version 1: what the bytes are. Big-endian throughout, over TCP.
 
+The client of the ranks and the server of the launcher both speak it. So this module imports only
+the standard library.
+
 Handshake (nothing else is read before it succeeded):
     client → server   64 bytes: magic "MYDR", version u8 = 1, 3 zero bytes, job id (16 bytes),
                       8 zero bytes, client nonce (32 bytes)

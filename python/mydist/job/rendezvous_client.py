@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from mydist.launcher import rendezvous_wire as wire
+from . import rendezvous_wire as wire
 
 _RETRY_SECONDS = 0.05
 # The server answers a timed-out round itself; beyond this it is the server that is missing.
