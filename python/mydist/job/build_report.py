@@ -10,7 +10,6 @@ from .. import _C
 from .nccl_folders import nccl_folders
 
 __all__ = [
-    "backend_report",
     "ccl_built",
     "cuda_built",
     "ddl_built",

@@ -14,14 +14,12 @@ from .. import _C
 __all__ = [
     "cross_rank",
     "cross_size",
-    "end_job",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
     "size",
-    "when_job_ends",
 ]
 
 # What _C.topology() says, kept because training loops ask often. None outside init … shutdown.
