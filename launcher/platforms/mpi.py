@@ -1,4 +1,4 @@
-"""`--mpi`: the ranks are started by Open MPI's mpirun, seen from the job as one more source.
+"""`--mpi`: the ranks are started by Open MPI's mpirun, which stands for all of them.
 
 mpirun's tags are taken off its output again, so that output files, prefixes and the failure report
 look the same as without --mpi. Values of variables travel in mpirun's environment, only their names
@@ -7,14 +7,15 @@ look the same as without --mpi. Values of variables travel in mpirun's environme
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
+import shlex
 import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import remote_command, resolve_command
+from mydist.launcher.dry_run import environment_lines
 from mydist.launcher.endpoints import first_interface
 from mydist.launcher.environment import (
     forwarded_environment,
@@ -25,8 +26,10 @@ from mydist.launcher.errors import LaunchError
 from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
+from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
-from mydist.launcher.platforms.ssh import HostEvents, ssh_arguments
+from mydist.launcher.platforms.platform import Launch
+from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
 from mydist.launcher.report import is_consequence, raised_itself
 
@@ -126,34 +129,41 @@ def name_failures(named: dict[int, int], complaints: Mapping[int, list[str]]) ->
     return {raised[0]: 1, **named} if raised else named
 
 
-class MpiRun:
-    """The running mpirun. Reports to `events` as if it were the ranks themselves."""
+class MpiPlatform:
+    """The running mpirun. Reports as if it were the ranks themselves. See Platform."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        spec: JobSpec,
-        environment: Mapping[str, str],
-        events: HostEvents,
-    ) -> None:
-        self._spec = spec
-        self._environment = environment
-        self._events = events
-        self._group = ProcessGroup(loop, self, b"", die_gently=True)
-        self._streams = {s: TaggedStream(s, spec.num_proc) for s in (STDOUT, STDERR)}
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._spec = launch.spec
+        self._events = launch.events
+        self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
+        self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
         self._own_lines: list[str] = []
         self._error_lines: dict[int, LineSplitter] = {}
         self._complaints: dict[int, deque[str]] = {}
         # The ranks that ended without finalizing MPI; their exit codes are unknown.
-        self.improper: set[int] = set()
-        # mpirun's exit code when it failed and nothing says which rank is to blame.
-        self.unnamed_failure = 0
+        self._improper: set[int] = set()
 
-    def start(self) -> None:
+    @staticmethod
+    def serves(spec: JobSpec, ranks: Sequence[RankPlacement]) -> bool:
+        """Whether the job asks for MPI."""
+        return spec.controller == "mpi"
+
+    @staticmethod
+    def describe(
+        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
+    ) -> list[str]:
+        """The command line of mpirun, and what it gives to all ranks."""
+        requested = requested_environment(spec, environment)
+        lines = ["mpirun:", f"  {shlex.join(mpirun_command(spec, environment))}"]
+        return lines + environment_lines(spec, requested)
+
+    async def start(self, ranks: Sequence[RankPlacement]) -> None:
         """Starts mpirun. Raises LaunchError."""
-        require_mpirun(self._environment)
-        argv = mpirun_command(self._spec, self._environment)
-        env = mpirun_environment(self._spec, self._environment)
+        environment = self._launch.environment
+        require_mpirun(environment)
+        argv = mpirun_command(self._spec, environment)
+        env = mpirun_environment(self._spec, environment)
         self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
 
     def send_signal(self, signum: int) -> None:
@@ -168,13 +178,17 @@ class MpiRun:
         """See ProcessGroup."""
         self._group.resume_output()
 
-    def close(self) -> None:
+    def out_of_memory(self) -> bool:
+        """False: mpirun does not say on which host a rank ran."""
+        return False
+
+    async def close(self) -> None:
         """Kills what is left and frees everything."""
         self._group.close()
 
     def on_started(self, rank: int, pid: int) -> None:
         """mpirun runs; the pids of the ranks are its secret."""
-        self._events.on_note(f"mydistrun: mpirun has pid {pid}") if self._spec.verbose else None
+        self._launch.tell(f"mpirun has pid {pid}")
 
     def on_output(self, rank: int, stream: int, data: bytes) -> None:
         """Output of mpirun: takes it apart by rank."""
@@ -187,7 +201,7 @@ class MpiRun:
         for writer, splitter in self._error_lines.items():
             self._remember(writer, splitter.finish())
         for failed, code in self._failures(128 - status if status < 0 else status).items():
-            self._events.on_exited(failed, code)
+            self._events.on_exited(failed, code, improper=failed in self._improper)
         for other in range(self._spec.num_proc):
             self._events.on_exited(other, 0)
 
@@ -196,9 +210,9 @@ class MpiRun:
         if code == 0:
             return {}
         text = "\n".join(self._own_lines)
-        self.improper = {r for r in find_improper(text) if r < self._spec.num_proc}
+        self._improper = {r for r in find_improper(text) if r < self._spec.num_proc}
         named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
-        for rank in self.improper:
+        for rank in self._improper:
             named.setdefault(rank, code)
         complaints = {rank: list(words) for rank, words in self._complaints.items()}
         if failures := name_failures(named, complaints):
@@ -206,7 +220,8 @@ class MpiRun:
         own = [rank for rank, words in complaints.items() if not is_consequence(words)]
         if len(own) == 1:  # mpirun names nobody, but one rank alone complained
             return {own[0]: code}
-        self.unnamed_failure = code
+        text = f"mydistrun: mpirun ended with {code} and named no rank; see above"
+        self._events.on_unnamed_failure(code, text)
         return {}
 
     def _pass_on(self, stream: int, pieces: list[Piece], own_lines: list[bytes]) -> None:
