@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from mydist.job.nccl_folders import nccl_folders
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,6 @@ def library_path() -> Path:
 
     package = Path(mydist.__file__ or "").parent if mydist.__file__ else Path(__file__).parents[1]
     return package / "lib" / "libmydist.so"
-
-
-def nccl_folders() -> list[str]:
-    """Where pip puts the NCCL of the nvidia-nccl packages, in the order of sys.path; those that
-    exist."""
-    folders = (os.path.join(path, "nvidia", "nccl", "lib") for path in sys.path)
-    return [folder for folder in folders if os.path.isdir(folder)]
 
 
 def read_build_report(path: Path) -> BuildReport:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from mydist.launcher.check_build import check_build
 from mydist.launcher.doctor import doctor
-from mydist.launcher.dry_run import describe_job
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job
+from mydist.launcher.placement import place_ranks
+from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
 
 
@@ -46,7 +47,8 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return doctor(print)
     spec = make_job_spec(parsed.values, parsed.command, environment)
     if spec.dry_run:
-        print(describe_job(spec, environment))
+        ranks = place_ranks(spec.hosts, spec.num_proc)
+        print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))
         return 0
     return run_job(spec, environment)
 

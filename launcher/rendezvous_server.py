@@ -1,5 +1,6 @@
-"""The launcher's rendezvous server: where ranks find each other. Wire format: rendezvous_wire.py.
+"""The launcher's rendezvous server: where ranks find each other.
 
+The wire format is in mydist.job.rendezvous_wire, beside the client.
 One thread with one event loop, made by start() and ended by stop(); nothing it does can reach the
 job but the answers. Whoever does not prove the job key within three seconds is dropped and
 counted, having been given no more memory than the 96 bytes of the handshake.
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from mydist.launcher import rendezvous_wire as wire
+import mydist.job.rendezvous_wire as wire
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.rendezvous_round import Round, RoundError, RoundTable
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from running_job import Mydistrun
 
+from mydist.job.nccl_folders import nccl_folders
 from mydist.launcher.check_build import (
     check_build,
-    nccl_folders,
     parse_build_report,
     read_build_report,
 )

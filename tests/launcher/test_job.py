@@ -22,7 +22,7 @@ print(json.dumps({k: os.environ[k] for k in keys}))
 """
 EXCHANGE = """
 import os
-from mydist.launcher.rendezvous import RendezvousClient
+from mydist.job.rendezvous_client import RendezvousClient
 rank, size = int(os.environ["MYDIST_RANK"]), int(os.environ["MYDIST_SIZE"])
 with RendezvousClient.from_environment() as client:
     print(client.exchange("hello", rank, size, f"from {rank}".encode()))

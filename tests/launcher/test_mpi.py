@@ -7,8 +7,8 @@ import os
 import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
-from mydist.launcher.mpi import find_failures, find_improper, name_failures
-from mydist.launcher.mpi_output import TaggedStream
+from mydist.launcher.platforms.mpi import find_failures, find_improper, name_failures
+from mydist.launcher.platforms.mpi_output import TaggedStream
 
 VICTIM = ["Traceback (most recent call last):", "mydist.AbortedError: rank 1 on host a has left"]
 RAISED = ["Traceback (most recent call last):", "ValueError: bad data"]

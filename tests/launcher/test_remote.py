@@ -19,7 +19,7 @@ import mydist.launcher
 from mydist.launcher import framing
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import SshOptions
-from mydist.launcher.remote import ssh_command
+from mydist.launcher.platforms.remote_host import ssh_command
 
 TWO = ["--ssh-local", "-np", "3", "-H", "localhost:1,127.0.0.2:2"]
 WHO = 'echo "$RANK $LOCAL_RANK $MYDIST_CROSS_RANK $MYDIST_HOST_ID $PWD"'

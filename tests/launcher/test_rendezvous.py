@@ -10,8 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
-from mydist.launcher import rendezvous_wire as wire
-from mydist.launcher.rendezvous import RendezvousClient, RendezvousError, split_address
+from mydist.job import rendezvous_wire as wire
+from mydist.job.rendezvous_client import RendezvousClient, RendezvousError, split_address
 from mydist.launcher.rendezvous_round import MAX_OPEN_ROUNDS, RoundError, RoundTable
 from mydist.launcher.rendezvous_server import MAX_STRANGERS, RendezvousServer
 

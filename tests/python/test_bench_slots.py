@@ -170,7 +170,7 @@ def test_only_ranks_that_share_a_gpu_over_nccl_are_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from benchmarks.jobs.gpu_sharing import do_without_sharing
-    from mydist._explain import Explanation, Fact
+    from mydist.optim.explain import Explanation, Fact
 
     facts = {} if choice is None else {"GPU path": Fact(choice, "")}
     monkeypatch.setattr(md, "size", lambda: ranks)

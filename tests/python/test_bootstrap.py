@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from mydist import _bootstrap, _meeting
 from mydist.errors import MydistError
+from mydist.job import bootstrap, meeting
 
 MYDISTRUN = {
     "MYDIST_RANK": "1",
@@ -23,7 +23,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_
 
 
 def place(environment: Mapping[str, str]) -> tuple[int, int, str]:
-    context = _bootstrap.detect(1, environment)
+    context = bootstrap.detect(1, environment)
     return context.rank, context.size, context.backend
 
 
@@ -103,7 +103,7 @@ def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
 )
 def test_a_broken_environment_names_the_variable(environment: Mapping[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        _bootstrap.detect(1, environment)
+        bootstrap.detect(1, environment)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
 )
 def test_a_contradiction_says_how_to_start(environment: Mapping[str, str], text: str) -> None:
     with pytest.raises(MydistError, match=text):
-        _bootstrap.detect(1, environment)
+        bootstrap.detect(1, environment)
 
 
 def free_port() -> int:
@@ -137,17 +137,17 @@ def free_port() -> int:
 
 @pytest.fixture
 def torchrun_environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(_meeting, "_stores", {})
+    monkeypatch.setattr(meeting, "_stores", {})
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> None:
     """Two ranks as two threads over one store; five rounds, binary contents."""
     results: dict[int, list[list[bytes]]] = {0: [], 1: []}
-    first = _meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)
-    second = _meeting.store_exchange(torchrun_environment, "1", 1, 2, 30.0)
+    first = meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)
+    second = meeting.store_exchange(torchrun_environment, "1", 1, 2, 30.0)
 
-    def work(rank: int, exchange: _meeting.Exchange) -> None:
+    def work(rank: int, exchange: meeting.Exchange) -> None:
         for number in range(5):
             results[rank].append(exchange(bytes([rank, number, 0, 255])))
 
@@ -161,9 +161,9 @@ def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> No
 
 
 def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, str]) -> None:
-    _meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)  # Serves the store.
-    stale = _meeting.store_exchange(torchrun_environment, "1", 1, 2, 0.05)
-    current = _meeting.store_exchange(torchrun_environment, "2", 0, 2, 0.05)
+    meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)  # Serves the store.
+    stale = meeting.store_exchange(torchrun_environment, "1", 1, 2, 0.05)
+    current = meeting.store_exchange(torchrun_environment, "2", 0, 2, 0.05)
     with pytest.raises(MydistError, match=r"ranks \[0\] of 2 did not arrive within 0\.05 s"):
         stale(b"old")
     with pytest.raises(MydistError, match=r"ranks \[1\] of 2 did not arrive within 0\.05 s"):
@@ -173,4 +173,4 @@ def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, st
 def test_no_store_names_address_and_port() -> None:
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with pytest.raises(MydistError, match=r"rank 1: no store at MASTER_ADDR=127\.0\.0\.1, MASTER_"):
-        _meeting.store_exchange(environment, "1", 1, 2, 0.2)
+        meeting.store_exchange(environment, "1", 1, 2, 0.2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mydist._gradient_names import GradientNames, parameter_groups
+from mydist.optim.gradient_names import GradientNames, parameter_groups
 
 
 def parameters(count: int) -> list[torch.nn.Parameter]:

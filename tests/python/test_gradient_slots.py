@@ -379,7 +379,7 @@ def test_explain_tells_of_all_buckets_when_parameters_were_added(
 ) -> None:
     reducer = make()
     weights = parameters(reducer, 3 << 20, 4)
-    monkeypatch.setattr("mydist._explain.live_reducers", {reducer})
+    monkeypatch.setattr("mydist.optim.explain.live_reducers", {reducer})
     step(reducer, weights, 1.0)
     before = md.explain().facts["buckets"]
     added = torch.nn.Parameter(torch.ones(2))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,13 +58,26 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         md.allredcue  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_type_checker_sees_the_same_names() -> None:
-    source = Path(md.__file__).read_text()
-    typed = source.split("if TYPE_CHECKING:")[1].split("\n__all__")[0]
-    missing = [name for name in md.__all__ if f" {name}," not in typed.replace("\n", ",")]
-    missing = [name for name in missing if f"import {name}" not in typed]
-    still = [name for name in missing if f"{name}" not in typed]
-    assert still == []
+def names_for_type_checkers() -> Iterator[tuple[str, str]]:
+    """Each name that `if TYPE_CHECKING:` imports, and the module of its import."""
+    tree = ast.parse(Path(md.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [alias.name for alias in node.names]
+            if names == ["*"]:
+                names = importlib.import_module(f"mydist.{node.module}").__all__
+            yield from ((name, node.module) for name in names)
+        else:
+            assert ast.unparse(node) == "__version__: str"
+
+
+def test_the_type_checker_sees_the_names_of_the_table() -> None:
+    seen = list(names_for_type_checkers())
+    assert len(dict(seen)) == len(seen)
+    assert dict(seen) == md._MODULE_OF
+    assert sorted(["__version__", *dict(seen)]) == md.__all__
 
 
 def test_the_version_is_the_compiled_one() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist._names import resolve_name
+from mydist.job.names import resolve_name
 
 RunPython = Callable[[str], subprocess.CompletedProcess[str]]
 

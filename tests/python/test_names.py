@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist._names import Submitting, resolve_kept_name, resolve_name, restart_names
+from mydist.job.names import Submitting, resolve_kept_name, resolve_name, restart_names
 
 pytestmark = pytest.mark.usefixtures("job")
 

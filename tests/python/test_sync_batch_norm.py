@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import mydist as md
-from mydist import _batch_statistics
+from mydist.training import batch_statistics
 
 
 def untyped(value: object) -> Any:
@@ -183,10 +183,10 @@ def test_nothing_leaves_a_gpu_and_nobody_waits_for_it(
         counts.append(count)
         return 2 * count
 
-    monkeypatch.setattr(_batch_statistics, "allgather", collective)
-    monkeypatch.setattr(_batch_statistics, "allreduce", collective)
-    monkeypatch.setattr(_batch_statistics, "_count_on_all_ranks", count_on_all_ranks)
-    function, ctx = _batch_statistics._Normalize, SimpleNamespace()
+    monkeypatch.setattr(batch_statistics, "allgather", collective)
+    monkeypatch.setattr(batch_statistics, "allreduce", collective)
+    monkeypatch.setattr(batch_statistics, "_count_on_all_ranks", count_on_all_ranks)
+    function, ctx = batch_statistics._Normalize, SimpleNamespace()
     ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
     with FakeTensorMode():
         layer = md.SyncBatchNorm(3, momentum=momentum, device="cuda")
@@ -194,7 +194,7 @@ def test_nothing_leaves_a_gpu_and_nobody_waits_for_it(
         batch = torch.empty(4, 3, 5, dtype=dtype, device="cuda")
         weight, bias = torch.empty(3, device="cuda"), torch.empty(3, device="cuda")
         with StaysOnTheGpu():
-            statistics = _batch_statistics.gather_statistics(batch, "layer", md.global_process_set)
+            statistics = batch_statistics.gather_statistics(batch, "layer", md.global_process_set)
             layer._track(statistics)
             output = function.forward(
                 ctx, batch, weight, bias, statistics, 1e-5, "layer", md.global_process_set

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mydist._value_hash import _weights, value_hash
+from mydist.optim.value_hash import _weights, value_hash
 
 DTYPES = [
     torch.bool,

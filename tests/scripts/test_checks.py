@@ -45,6 +45,10 @@ GOOD_TREE = {
     "csrc/job/process.cc": '#include "engine/engine.h"\n#include "mydist/build_config.h"\n',
     "csrc/torch/module.cc": '#include <torch/extension.h>\n#include "base/status.h"\n',
     "launcher/cli.py": "import argparse\nfrom mydist.launcher import hosts\n",
+    "launcher/server.py": (
+        "import mydist.job.rendezvous_wire as wire\n"
+        "from mydist.job.nccl_folders import nccl_folders\n"
+    ),
     "python/mydist/__init__.py": "import torch\n",
 }
 
@@ -116,6 +120,7 @@ BAD_LAYERS = [
     ("launcher/x.py", "def f():\n    import numpy", "the launcher uses the standard library only"),
     ("launcher/x.py", "from mydist import _C", "the launcher uses mydist.launcher only"),
     ("launcher/x.py", "import mydist.bench", "the launcher uses mydist.launcher only"),
+    ("launcher/x.py", "from mydist.job import init", "the launcher uses mydist.launcher only"),
 ]
 
 

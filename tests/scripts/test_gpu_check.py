@@ -322,7 +322,7 @@ def test_the_command_from_end_to_end(
     arguments = [str(folder), "--tree", str(tree), "--files", str(tmp_path / "files")]
     assert program.main([*arguments, "--commit", "abc", "--minutes", "2"]) == expected
     assert scenes[0].commit == "abc" and not scenes[0].has_gpu
-    assert (scenes[0].package / "mydist" / "optimizer.py").exists()
+    assert (scenes[0].package / "mydist" / "optim" / "optimizer.py").exists()
     document = json.loads((folder / "results.json").read_text())
     verdicts = {step["name"]: step["verdict"] for step in document["steps"]}
     tests = PASSED if code == "0" else FAILED
@@ -335,6 +335,6 @@ def test_the_command_from_end_to_end(
 
 def test_the_package_is_put_together_as_installed(tmp_path: Path) -> None:
     program.copy_package(ROOT, tmp_path)
-    assert (tmp_path / "mydist" / "optimizer.py").exists()
+    assert (tmp_path / "mydist" / "optim" / "optimizer.py").exists()
     assert (tmp_path / "mydist" / "launcher" / "check_build.py").exists()
     assert not list(tmp_path.rglob("*.so"))

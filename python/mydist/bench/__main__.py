@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 import mydist as md
-from mydist._bootstrap import launched_as
 from mydist.bench.contest import Plan, measure, pin_to_core
 from mydist.bench.implementations import (
     Falsified,
@@ -24,6 +23,7 @@ from mydist.bench.peers import Gloo, OpenMpi, OtherMydist, PeerUnavailable, Sepa
 from mydist.bench.problem import COLLECTIVES
 from mydist.bench.results import Measured, Row, format_table, parse_size, write_json
 from mydist.bench.step import MODELS, StepPlan, measure_step
+from mydist.job.bootstrap import launched_as
 
 PEERS = ("openmpi", "gloo", "torch-gloo", "mydist-mpi", "mydist-gloo")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")

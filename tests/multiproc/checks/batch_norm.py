@@ -13,7 +13,7 @@ import mydist as md
 from multiproc.checks.process_sets import added
 from multiproc.reference import expect_near, make
 from multiproc.registry import check
-from mydist._batch_statistics import _count_on_all_ranks
+from mydist.training.batch_statistics import _count_on_all_ranks
 
 CHANNELS = 3
 LOCAL: dict[int, Callable[..., torch.nn.Module]] = {

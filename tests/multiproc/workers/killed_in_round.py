@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mydist as md
-from mydist import _bootstrap, _meeting
+from mydist.job import bootstrap, meeting
 
 Exchange = Callable[[bytes], list[bytes]]
 
@@ -33,10 +33,10 @@ def dying_in(number: int, rank: int, exchange: Exchange) -> Exchange:
 
 def main(number: int) -> None:
     def dying(*arguments: Any) -> tuple[Exchange, Callable[[], None]]:
-        exchange, close = _meeting.launcher_exchange(*arguments)
+        exchange, close = meeting.launcher_exchange(*arguments)
         return dying_in(number, arguments[2], exchange), close
 
-    setattr(_bootstrap, "launcher_exchange", dying)  # noqa: B010
+    setattr(bootstrap, "launcher_exchange", dying)  # noqa: B010
     md.init()
 
 

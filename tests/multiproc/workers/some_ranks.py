@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import mydist as md
-from mydist import _bootstrap
+from mydist.job import bootstrap
 
 
 def groups(kind: str, launched: int, count: int) -> tuple[Any, Any]:
@@ -32,7 +32,7 @@ def refused(comm: Any, text: str) -> None:
 
 
 def main() -> None:
-    launched = _bootstrap.launched_as()
+    launched = bootstrap.launched_as()
     assert launched is not None
     rank, count = launched
     comm, other = groups(sys.argv[1], rank, count)

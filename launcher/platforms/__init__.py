@@ -1,0 +1,1 @@
+"""Platforms: each starts the ranks of a job in its own way."""

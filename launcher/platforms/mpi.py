@@ -1,0 +1,241 @@
+"""`--mpi`: the ranks are started by Open MPI's mpirun, which stands for all of them.
+
+mpirun's tags are taken off its output again, so that output files, prefixes and the failure report
+look the same as without --mpi. Values of variables travel in mpirun's environment, only their names
+(`-x NAME`) on its command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from mydist.launcher.command import remote_command, resolve_command
+from mydist.launcher.dry_run import environment_lines
+from mydist.launcher.endpoints import first_interface
+from mydist.launcher.environment import (
+    forwarded_environment,
+    inherited_environment,
+    requested_environment,
+)
+from mydist.launcher.errors import LaunchError
+from mydist.launcher.hosts import format_entry
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
+from mydist.launcher.placement import RankPlacement
+from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
+from mydist.launcher.platforms.platform import Launch
+from mydist.launcher.platforms.remote_host import ssh_arguments
+from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
+from mydist.launcher.report import is_consequence, raised_itself
+
+_EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
+_SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+_ABORTED = re.compile(
+    r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
+)
+_IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
+_MPIRUN_RANK = 0  # mpirun is the one process of its group
+
+
+def mpirun_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
+    """The complete mpirun command line; holds no value of any variable."""
+    command = ["mpirun", "-np", str(spec.num_proc), "--tag-output"]
+    if spec.hosts_given:
+        command += ["-H", ",".join(format_entry(host) for host in spec.hosts)]
+    all_local = all(spec.is_local(host) for host in spec.hosts)
+    if all_local and spec.num_proc > len(os.sched_getaffinity(0)):
+        command.append("--oversubscribe")
+    given = set(spec.mpi_args)
+    if not given & {"--bind-to", "-bind-to"}:
+        command += ["--bind-to", "none"]
+    if not given & {"--map-by", "-map-by"}:
+        command += ["--map-by", "slot"]
+    names = set(requested_environment(spec, environment))
+    if not all_local:
+        names |= forwarded_environment(environment).keys()
+    for name in sorted(names):
+        command += ["-x", name]
+    if not all_local:
+        command += _remote_arguments(spec)
+    command += spec.mpi_args
+    if all_local:
+        return command + resolve_command(spec, environment.get("PATH", os.defpath))
+    return command + remote_command(spec)
+
+
+def _remote_arguments(spec: JobSpec) -> list[str]:
+    """How mpirun reaches other hosts: the same ssh arguments and interface as without --mpi."""
+    arguments = ssh_arguments(spec.ssh)
+    for argument in arguments:
+        if not argument or any(character.isspace() for character in argument):
+            raise LaunchError(
+                f"--mpi: mpirun cannot pass on the ssh argument {argument!r}: it cuts at spaces; "
+                f"write it into your ssh configuration instead"
+            )
+    command = ["--mca", "plm_rsh_args", " ".join(arguments)]
+    if spec.network_interfaces:
+        name, _ = first_interface(spec.network_interfaces)
+        for component in ("oob", "btl"):
+            command += ["--mca", f"{component}_tcp_if_include", name]
+    return command
+
+
+def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment mpirun itself runs in."""
+    return {**inherited_environment(environment), **requested_environment(spec, environment)}
+
+
+def require_mpirun(environment: Mapping[str, str]) -> None:
+    """Raises LaunchError when there is no mpirun or it would refuse to run as root."""
+    if shutil.which("mpirun", path=environment.get("PATH", os.defpath)) is None:
+        raise LaunchError("--mpi: no mpirun in PATH; install Open MPI, or leave --mpi out")
+    consents = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    if os.geteuid() == 0 and any(environment.get(name) != "1" for name in consents):
+        raise LaunchError(
+            "--mpi: Open MPI refuses to run as root unless you agree to it; "
+            "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
+            "or use another user"
+        )
+
+
+def find_failures(text: str) -> dict[int, int]:
+    """Rank → status (-N for signal N) of the failures that mpirun's own messages name."""
+    found = {int(rank): -int(number) for rank, number in _SIGNALLED.findall(text)}
+    for pattern in (_ABORTED, _EXITED):
+        found.update({int(rank): int(code) for rank, code in pattern.findall(text)})
+    return found
+
+
+def find_improper(text: str) -> set[int]:
+    """The ranks that, as mpirun says, ended without finalizing MPI, e.g. by os._exit()."""
+    return {int(rank) for rank in _IMPROPER.findall(text)}
+
+
+def name_failures(named: dict[int, int], complaints: Mapping[int, list[str]]) -> dict[int, int]:
+    """Rank → status of the failures, the first to blame first.
+
+    mpirun names the rank that it saw end first, which may be one that only lost the first cause.
+    Then a rank that raised an exception of its own is put before it, with Python's exit code 1.
+    `complaints` are the last error lines by rank, in the order in which the ranks began to print.
+    """
+    if any(not is_consequence(complaints.get(rank, [])) for rank in named):
+        return named
+    raised = [rank for rank, words in complaints.items() if raised_itself(words)]
+    return {raised[0]: 1, **named} if raised else named
+
+
+class MpiPlatform:
+    """The running mpirun. Reports as if it were the ranks themselves. See Platform."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._spec = launch.spec
+        self._events = launch.events
+        self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
+        self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
+        self._own_lines: list[str] = []
+        self._error_lines: dict[int, LineSplitter] = {}
+        self._complaints: dict[int, deque[str]] = {}
+        # The ranks that ended without finalizing MPI; their exit codes are unknown.
+        self._improper: set[int] = set()
+
+    @staticmethod
+    def serves(spec: JobSpec, ranks: Sequence[RankPlacement]) -> bool:
+        """Whether the job asks for MPI."""
+        return spec.controller == "mpi"
+
+    @staticmethod
+    def describe(
+        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
+    ) -> list[str]:
+        """The command line of mpirun, and what it gives to all ranks."""
+        requested = requested_environment(spec, environment)
+        lines = ["mpirun:", f"  {shlex.join(mpirun_command(spec, environment))}"]
+        return lines + environment_lines(spec, requested)
+
+    async def start(self, ranks: Sequence[RankPlacement]) -> None:
+        """Starts mpirun. Raises LaunchError."""
+        environment = self._launch.environment
+        require_mpirun(environment)
+        argv = mpirun_command(self._spec, environment)
+        env = mpirun_environment(self._spec, environment)
+        self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+
+    def send_signal(self, signum: int) -> None:
+        """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""
+        self._group.send_signal(signum)
+
+    def pause_output(self) -> None:
+        """See ProcessGroup."""
+        self._group.pause_output()
+
+    def resume_output(self) -> None:
+        """See ProcessGroup."""
+        self._group.resume_output()
+
+    def out_of_memory(self) -> bool:
+        """False: mpirun does not say on which host a rank ran."""
+        return False
+
+    async def close(self) -> None:
+        """Kills what is left and frees everything."""
+        self._group.close()
+
+    def on_started(self, rank: int, pid: int) -> None:
+        """mpirun runs; the pids of the ranks are its secret."""
+        self._launch.tell(f"mpirun has pid {pid}")
+
+    def on_output(self, rank: int, stream: int, data: bytes) -> None:
+        """Output of mpirun: takes it apart by rank."""
+        self._pass_on(stream, *self._streams[stream].feed(data))
+
+    def on_exited(self, rank: int, status: int) -> None:
+        """mpirun ended, and with it every rank."""
+        for stream, tagged in self._streams.items():
+            self._pass_on(stream, *tagged.finish())
+        for writer, splitter in self._error_lines.items():
+            self._remember(writer, splitter.finish())
+        for failed, code in self._failures(128 - status if status < 0 else status).items():
+            self._events.on_exited(failed, code, improper=failed in self._improper)
+        for other in range(self._spec.num_proc):
+            self._events.on_exited(other, 0)
+
+    def _failures(self, code: int) -> dict[int, int]:
+        """Rank → status; empty when mpirun's exit code is 0 or nothing says who failed."""
+        if code == 0:
+            return {}
+        text = "\n".join(self._own_lines)
+        self._improper = {r for r in find_improper(text) if r < self._spec.num_proc}
+        named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
+        for rank in self._improper:
+            named.setdefault(rank, code)
+        complaints = {rank: list(words) for rank, words in self._complaints.items()}
+        if failures := name_failures(named, complaints):
+            return failures
+        own = [rank for rank, words in complaints.items() if not is_consequence(words)]
+        if len(own) == 1:  # mpirun names nobody, but one rank alone complained
+            return {own[0]: code}
+        text = f"mydistrun: mpirun ended with {code} and named no rank; see above"
+        self._events.on_unnamed_failure(code, text)
+        return {}
+
+    def _pass_on(self, stream: int, pieces: list[Piece], own_lines: list[bytes]) -> None:
+        for rank, piece in pieces:
+            self._events.on_output(rank, stream, piece)
+            if stream == STDERR:
+                self._remember(rank, self._error_lines.setdefault(rank, LineSplitter()).feed(piece))
+        for line in own_lines:
+            text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+            if stream == STDERR:
+                self._own_lines = [*self._own_lines[-400:], text]
+            self._events.on_note(text)
+
+    def _remember(self, rank: int, lines: list[bytes]) -> None:
+        for line in lines:
+            kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))
+            kept.append(line[:TAIL_LINE_BYTES].decode("utf-8", "replace"))

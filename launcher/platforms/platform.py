@@ -1,0 +1,79 @@
+"""What every platform is to the job: it starts all ranks, and reports what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mydist.launcher.hosts import Host
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.placement import RankPlacement
+from mydist.launcher.process_group import RankEvents
+
+
+class JobEvents(RankEvents, Protocol):
+    """Receives what happens to the ranks of a job and their hosts, on the loop's thread."""
+
+    def on_exited(self, rank: int, status: int, improper: bool = False) -> None:
+        """See RankEvents. `improper`: it ended without finalizing MPI, its own status is unknown.
+
+        A second end of a rank has no effect.
+        """
+
+    def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None: ...
+
+    def on_unnamed_failure(self, exit_code: int, text: str) -> None:
+        """The job failed, and nothing says which rank is to blame."""
+
+    def on_note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a platform works with: the job, the launcher's environment, the loop, the receiver."""
+
+    spec: JobSpec
+    environment: Mapping[str, str]
+    loop: asyncio.AbstractEventLoop
+    events: JobEvents
+
+    def tell(self, text: str) -> None:
+        """Says it to a user who gave --verbose."""
+        if self.spec.verbose:
+            self.events.on_note(f"mydistrun: {text}")
+
+
+class Platform(Protocol):
+    """One way to start the ranks of a job. Owned and called by the job's loop."""
+
+    def __init__(self, launch: Launch) -> None: ...
+
+    @staticmethod
+    def serves(spec: JobSpec, ranks: Sequence[RankPlacement]) -> bool:
+        """Whether it is the one for this job."""
+
+    @staticmethod
+    def describe(
+        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
+    ) -> list[str]:
+        """The lines of the dry run. Raises LaunchError as the start itself does."""
+
+    async def start(self, ranks: Sequence[RankPlacement]) -> None:
+        """Starts all ranks of the job. Raises LaunchError; close() follows in any case."""
+
+    def send_signal(self, signum: int) -> None:
+        """Sends the signal to all living ranks; SIGKILL also to what they started."""
+
+    def pause_output(self) -> None:
+        """Reads no more output, so that the ranks wait in write() in the end."""
+
+    def resume_output(self) -> None:
+        """Reads on after pause_output()."""
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed a process on this host for memory; False when unknown."""
+
+    async def close(self) -> None:
+        """Kills what is left and frees everything, also after a start that failed."""

@@ -1,0 +1,272 @@
+"""One remote host: an agent started through ssh, spoken to in frames over ssh's pipes.
+
+ssh is run with an argument vector, in batch mode, with one fixed remote command; what the user
+gave (program, arguments, environment, directory) and the job key travel as a frame on its stdin,
+so they never meet a shell, an argument list or a log. Owned and called by the job's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from mydist.launcher import framing
+from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.errors import EXIT_START, LaunchError
+from mydist.launcher.hosts import Host
+from mydist.launcher.job_spec import SshOptions
+from mydist.launcher.platforms.platform import JobEvents
+from mydist.launcher.process_group import READ_BYTES, RankCommand, die_with_parent
+
+PING_SECONDS = 5.0
+# An agent waits longer than we do, so that a job may be suspended for a moment.
+AGENT_PATIENCE_FACTOR = 6
+END_SECONDS = 3.0
+
+
+def ssh_command(host: Host, options: SshOptions) -> list[str]:
+    """The ssh command line for a host: no user string but the host's name and ssh's own options."""
+    python = shlex.quote(options.remote_python or sys.executable)
+    remote = [host.name, f"{python} -m mydist.launcher.agent"]
+    return ["ssh", *ssh_arguments(options), "--", *remote]
+
+
+def ssh_arguments(options: SshOptions) -> list[str]:
+    """What stands before the host: never waits for a password, and gives up on a silent host."""
+    arguments = ["-T", "-o", "BatchMode=yes"]
+    arguments += ["-o", f"ConnectTimeout={max(1, round(options.start_timeout))}"]
+    # ssh gives up when the third answer in a row is due and missing.
+    interval = max(1, int(options.host_timeout / 3))
+    arguments += ["-o", f"ServerAliveInterval={interval}", "-o", "ServerAliveCountMax=2"]
+    if options.port is not None:
+        arguments += ["-p", str(options.port)]
+    if options.identity_file is not None:
+        arguments += ["-i", options.identity_file]
+    return [*arguments, *options.extra_args]
+
+
+class RemoteHost:
+    """The agent of one host. `hello` becomes its first message or a LaunchError."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host: Host, options: SshOptions, events: JobEvents
+    ) -> None:
+        self.host = host
+        self.hello: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._loop = loop
+        self._options = options
+        self._events = events
+        self._frames = framing.FrameReader(expect_magic=True)
+        self._errors: deque[str] = deque(maxlen=5)
+        self._living: set[int] = set()
+        self._ssh: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._writer: BoundedWriter | None = None
+        self._ping: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._ended = asyncio.Event()
+
+    def connect(self) -> None:
+        """Starts ssh; the outcome arrives in `hello`. Raises LaunchError when there is no ssh."""
+        parent_pid = os.getpid()
+        try:
+            self._ssh = subprocess.Popen(
+                ssh_command(self.host, self._options),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(parent_pid, signal.SIGTERM),
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"host {self.host.name!r}: cannot run ssh: {error.strerror}; "
+                f"install an ssh client, or use --mpi"
+            ) from None
+        assert self._ssh.stdin and self._ssh.stdout and self._ssh.stderr
+        self._writer = BoundedWriter(self._ssh.stdin.fileno(), limit_bytes=framing.MAX_FRAME_BYTES)
+        self._pidfd = os.pidfd_open(self._ssh.pid)
+        self._loop.add_reader(self._pidfd, self._on_ssh_exit)
+        for pipe, read in ((self._ssh.stdout, self._read), (self._ssh.stderr, self._read_errors)):
+            os.set_blocking(pipe.fileno(), False)
+            self._loop.add_reader(pipe, read)
+        # From now on, because other hosts may take long to answer before the ranks start.
+        self._send_ping()
+
+    def start(self, commands: Sequence[RankCommand], key: bytes) -> None:
+        """Sends the agent its ranks; STARTED frames or an ERROR follow."""
+        self._living = {command.rank for command in commands}
+        ranks = [{"rank": c.rank, "argv": list(c.argv), "env": dict(c.env)} for c in commands]
+        job = {
+            "key": key.hex(),
+            "cwd": commands[0].cwd,
+            "ranks": ranks,
+            "silence_seconds": self._options.host_timeout * AGENT_PATIENCE_FACTOR,
+        }
+        self._send(framing.pack_json(framing.Kind.JOB, job))
+
+    def send_signal(self, signum: int) -> None:
+        """Asks the agent to send the signal to its living ranks."""
+        self._send(framing.pack(framing.Kind.SIGNAL, bytes([signum])))
+
+    def alive(self) -> list[int]:
+        """The ranks of this host whose end was not reported."""
+        return sorted(self._living)
+
+    def pause_output(self) -> None:
+        """Stops reading from the agent; its ranks wait once the pipes between are full."""
+        if not self._paused and self._ssh is not None and self._ssh.stdout is not None:
+            self._paused = True
+            self._loop.remove_reader(self._ssh.stdout)
+
+    def resume_output(self) -> None:
+        """Reads on after pause_output()."""
+        if self._paused and self._ssh is not None and self._ssh.stdout is not None:
+            self._paused = False
+            self._loop.add_reader(self._ssh.stdout, self._read)
+
+    async def close(self) -> None:
+        """Closes the agent's stdin, so that it stops everything; kills ssh if that takes long."""
+        if self._ping is not None:
+            self._ping.cancel()
+        if not self.hello.done():
+            self.hello.cancel()
+        if self._ssh is None or self._writer is None:
+            return
+        assert self._ssh.stdin is not None
+        self._paused = False
+        self._living.clear()
+        if not self._ended.is_set():
+            await self._loop.run_in_executor(None, self._writer.close, 0.5)
+            with contextlib.suppress(OSError):
+                self._ssh.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._ended.wait()
+        if self._ssh.poll() is None:
+            self._ssh.kill()
+            self._ssh.wait()
+        self._release()
+
+    def last_words(self) -> str:
+        """What ssh or the remote side said last on the error stream, in one line."""
+        return " / ".join(self._errors)
+
+    def _send(self, frame: bytes) -> None:
+        if self._writer is not None:
+            self._writer.push(frame)
+
+    def _send_ping(self) -> None:
+        self._send(framing.pack(framing.Kind.PING))
+        self._ping = self._loop.call_later(PING_SECONDS, self._send_ping)
+
+    def _read(self) -> None:
+        assert self._ssh is not None and self._ssh.stdout is not None
+        try:
+            data = os.read(self._ssh.stdout.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._ssh.stdout)
+            return
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._handle(kind, payload)
+        except framing.FrameError as error:
+            self._lose(f"its agent sent garbage: {error}")
+
+    def _handle(self, kind: framing.Kind, payload: bytes) -> None:
+        if kind == framing.Kind.OUTPUT:
+            self._events.on_output(*framing.unpack_output(payload))
+        elif kind == framing.Kind.STARTED:
+            self._events.on_started(*framing.unpack_rank_value(payload))
+        elif kind == framing.Kind.EXITED:
+            rank, status = framing.unpack_rank_value(payload)
+            self._living.discard(rank)
+            self._events.on_exited(rank, status)
+        elif kind == framing.Kind.HELLO and not self.hello.done():
+            self.hello.set_result(framing.unpack_json(payload))
+        elif kind == framing.Kind.ERROR:
+            error = framing.unpack_json(payload)
+            self._lose(str(error.get("text")), int(error.get("exit_code", EXIT_START)))
+        else:
+            raise framing.FrameError(f"unexpected {kind.name} frame")
+
+    def _read_errors(self) -> None:
+        assert self._ssh is not None and self._ssh.stderr is not None
+        try:
+            data = os.read(self._ssh.stderr.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._ssh.stderr)
+        for line in data.decode("utf-8", "backslashreplace").splitlines():
+            if line.strip():
+                self._errors.append(line.strip()[:300])
+                if self.hello.done():
+                    self._events.on_note(f"[{self.host.name}] {line}")
+
+    def _on_ssh_exit(self) -> None:
+        assert self._ssh is not None
+        self._loop.remove_reader(self._pidfd)
+        status = self._ssh.wait()
+        self._read_errors()
+        if not self._paused:
+            self._read_rest()
+        self._ended.set()
+        self._lose(self._explain_exit(status))
+
+    def _read_rest(self) -> None:
+        """What the agent sent just before the end is still in the pipe."""
+        assert self._ssh is not None and self._ssh.stdout is not None
+        while True:
+            try:
+                data = os.read(self._ssh.stdout.fileno(), READ_BYTES)
+                if not data:
+                    return
+                for kind, payload in self._frames.feed(data):
+                    self._handle(kind, payload)
+            except (OSError, framing.FrameError):
+                return
+
+    def _explain_exit(self, status: int) -> str:
+        words = self.last_words()
+        shown = f": {words}" if words else ""
+        if "No module named" in words:
+            python = self._options.remote_python or sys.executable
+            return f"mydist is not installed there for {python}{shown}"
+        if status == 127:
+            python = self._options.remote_python or sys.executable
+            return f"{python} was not found there; give its path with --remote-python{shown}"
+        if status < 0:
+            return f"ssh was killed by signal {-status}{shown}"
+        return f"ssh exited with {status}{shown}"
+
+    def _lose(self, cause: str, exit_code: int = EXIT_START) -> None:
+        if not self.hello.done():
+            self.hello.set_exception(LaunchError(f"host {self.host.name!r}: {cause}"))
+        elif self._living:
+            self._living.clear()
+            self._events.on_host_lost(self.host, cause, exit_code)
+
+    def _release(self) -> None:
+        assert self._ssh is not None
+        self._loop.remove_reader(self._pidfd)
+        for pipe in (self._ssh.stdout, self._ssh.stderr):
+            if pipe is not None:
+                self._loop.remove_reader(pipe)
+                pipe.close()
+        os.close(self._pidfd)
+        self._ssh = None

@@ -1,0 +1,20 @@
+"""The platforms there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.placement import RankPlacement
+from mydist.launcher.platforms.local import LocalPlatform
+from mydist.launcher.platforms.mpi import MpiPlatform
+from mydist.launcher.platforms.platform import Platform
+from mydist.launcher.platforms.ssh import SshPlatform
+
+# Asked in this order; the first that serves a job starts it.
+PLATFORMS: tuple[type[Platform], ...] = (MpiPlatform, LocalPlatform, SshPlatform)
+
+
+def platform_for(spec: JobSpec, ranks: Sequence[RankPlacement]) -> type[Platform]:
+    """The platform that starts this job."""
+    return next(platform for platform in PLATFORMS if platform.serves(spec, ranks))

@@ -1,0 +1,149 @@
+"""What every collective checks about its arguments before anything is enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..job import set_table, topology
+from ..job.process_set import ProcessSet, global_process_set
+from ..reduce_op import Average, ReduceOp, Sum
+
+
+def check_tensor(call: str, tensor: object) -> torch.Tensor:
+    """The argument, which must be a tensor. Raises TypeError."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor
+    raise TypeError(
+        f"{call}: got {_type(tensor)}, expected a torch.Tensor; convert it with torch.as_tensor()"
+    )
+
+
+def check_tensors(call: str, tensors: object) -> list[torch.Tensor]:
+    """The argument, which must be a list or tuple of tensors. Raises TypeError or ValueError."""
+    if not isinstance(tensors, (list, tuple)):
+        raise TypeError(f"{call}: got {_type(tensors)}, expected a list or tuple of tensors")
+    if not tensors:
+        raise ValueError(f"{call}: got an empty list, expected at least one tensor")
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{call}: element {i} is {_type(tensor)}, expected a torch.Tensor; convert it "
+                "with torch.as_tensor()"
+            )
+    return list(tensors)
+
+
+def check_process_set(call: str, process_set: object) -> int:
+    """The number of the set.
+
+    Raises TypeError when it is no ProcessSet, ValueError when it has not been added to the job or
+    this rank is not in it.
+    """
+    if process_set is global_process_set:
+        return 0
+    if isinstance(process_set, ProcessSet):
+        return _check_member(call, process_set)
+    raise TypeError(
+        f"{call}: process_set is {process_set!r} ({_type(process_set)}), expected a ProcessSet "
+        "such as mydist.global_process_set"
+    )
+
+
+def _check_member(call: str, process_set: ProcessSet) -> int:
+    own = topology.rank()
+    if process_set._current() is None:
+        raise ValueError(f"{call}: {process_set!r} is not part of the job; {set_table.ADD_IT}")
+    if own not in process_set.ranks:
+        raise ValueError(
+            f"{call}: rank {own} is not in {process_set!r}; only its members may call this with "
+            "it, as process_set.included() tells"
+        )
+    return process_set.process_set_id
+
+
+def check_int(call: str, argument: str, value: object) -> int:
+    """The argument, which must be an int that fits in 32 bits. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{call}: {argument} is {value!r} ({_type(value)}), expected an int")
+    number = int(value.__index__())
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{call}: {argument} is {number}, which is no rank of any job")
+    return number
+
+
+def refuse_in_place_on_gradient(
+    call: str, tensors: Sequence[torch.Tensor], instead: str = ""
+) -> None:
+    """Raises ValueError when autograd would lose track of what is written in place.
+
+    `instead` is the call that does the same out of place, if there is one.
+    """
+    if not torch.is_grad_enabled():
+        return
+    for i, tensor in enumerate(tensors):
+        if not tensor.requires_grad:
+            continue
+        which = f"tensor {i}" if len(tensors) > 1 else "the tensor"
+        kind = "is a leaf that requires grad" if tensor.is_leaf else "requires grad"
+        raise ValueError(
+            f"{call}: {which} {kind}, so it cannot be changed in place while gradients are "
+            f"recorded; {f'use {instead}(), or ' if instead else ''}call it under torch.no_grad()"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is computed: `postscale * op over ranks of (prescale * input)`."""
+
+    op: ReduceOp
+    prescale: float
+    postscale: float
+
+
+def resolve_reduction(
+    call: str, average: object, op: object, prescale: object, postscale: object
+) -> Reduction:
+    """The reduction that the arguments of a call describe. Raises TypeError or ValueError."""
+    return Reduction(
+        _resolve_op(call, average, op),
+        _check_factor(call, "prescale_factor", prescale),
+        _check_factor(call, "postscale_factor", postscale),
+    )
+
+
+def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
+    if average is not None and not isinstance(average, bool):
+        raise TypeError(
+            f"{call}: average is {average!r} ({_type(average)}), expected True, False or None; a "
+            "name is passed as name=, an operation as op="
+        )
+    if op is None:
+        return Average if average is None or average else Sum
+    # Before `average`: Horovod scripts may have a compression in this place.
+    if not isinstance(op, ReduceOp):
+        raise TypeError(
+            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
+            "Product or Adasum; a Compressor is passed as compression="
+        )
+    if average is not None:
+        raise ValueError(
+            f"{call}: both average={average} and op={op} are given, expected one of them; "
+            "average=True means op=Average, average=False op=Sum"
+        )
+    return op
+
+
+def _check_factor(call: str, argument: str, value: Any) -> float:
+    if isinstance(value, bool) or not (
+        isinstance(value, (int, float)) or hasattr(value, "__float__")
+    ):
+        raise TypeError(f"{call}: {argument} is {value!r} ({_type(value)}), expected a number")
+    return float(value)
+
+
+def _type(value: object) -> str:
+    return type(value).__qualname__

@@ -1,0 +1,83 @@
+"""Handles: ints that stand for what has been enqueued, and what to make of it once complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _C
+
+__all__ = ["poll", "synchronize"]
+
+Finish = Callable[[list[torch.Tensor]], Any]
+
+_finishers: dict[int, Finish] = {}
+
+
+def remember(handle: int, finish: Finish) -> int:
+    """Keeps how to turn the handle's outputs into what the user gets. Returns the handle."""
+    _finishers[handle] = finish
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize(handle) would return without waiting. Never blocks.
+
+    On a GPU the result may still be on its way then.
+
+    Args:
+        handle: what an `_async` function returned.
+
+    Raises:
+        ValueError: the handle was never given out or has been synchronized already.
+        TypeError: it is no int.
+    """
+    return _C.poll(_check(handle))
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an `_async` call and returns what its synchronous form would have returned.
+
+    A tensor; a list of tensors for the grouped forms; `(output, received_splits)` for alltoall with
+    splits. Other threads run on while this one waits, and Ctrl-C interrupts the wait without using
+    up the handle. On a GPU the current stream goes on behind the result; the host does not wait for
+    the GPU.
+
+    Args:
+        handle: what an `_async` function returned. It can be synchronized once.
+
+    Raises:
+        ValueError: the handle was never given out or has been synchronized already, or the current
+            stream is being captured into a CUDA graph.
+        TypeError: it is no int.
+        MismatchError: the ranks disagree about the tensor; nothing was written to it.
+        MydistError: the job failed; see mydist.errors.
+    """
+    _check(handle)
+    try:
+        outputs = _C.wait(handle)
+    except ValueError:  # not our handle, or another thread's by now
+        raise
+    except Exception:  # not KeyboardInterrupt, after which the handle is still good
+        _finishers.pop(handle, None)
+        raise
+    finish = _finishers.pop(handle, None)
+    return outputs if finish is None else finish(outputs)
+
+
+def first(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """What is left of the outputs of a call with one."""
+    return outputs[0]
+
+
+def _check(handle: int) -> int:
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        raise TypeError(
+            f"handle is {handle!r} ({type(handle).__qualname__}), expected the int that an _async "
+            "function returned"
+        )
+    if not 0 < handle < 2**63:
+        raise ValueError(f"handle {handle} is not known: handles are numbered from 1")
+    return handle

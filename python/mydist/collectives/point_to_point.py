@@ -1,0 +1,162 @@
+"""send and recv: a tensor from one rank to another; no other rank takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from .. import _C
+from ..job import topology
+from ..job.names import Submitting, resolve_name
+from ..job.process_set import ProcessSet, global_process_set
+from .arguments import (
+    check_int,
+    check_process_set,
+    check_tensor,
+    refuse_in_place_on_gradient,
+)
+from .handles import first, remember
+
+__all__ = ["recv", "recv_async", "send", "send_async"]
+
+_Answer = TypeVar("_Answer")  # A handle, or the outputs.
+
+
+def send(
+    tensor: torch.Tensor,
+    destination: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Sends a tensor to one rank, which calls recv(). Carries no gradient.
+
+    Blocks until the receiver has called recv() for it; two ranks that both send first and receive
+    afterwards wait for ever, so exchanges use send_async().
+
+    Args:
+        tensor: any shape, equal to the receiver's; not changed.
+        destination: the global rank that receives it; not this one.
+        name: equal to the receiver's; None: the k-th unnamed send from here to there meets the k-th
+            unnamed recv there from here. Other pairs of ranks may use the same name.
+        process_set: a set that both are in, the same on both.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the receiver's tensor has another shape or dtype; raised on both ranks.
+        MydistError: the job failed; see mydist.errors.
+    """
+    _send(_C.send_receive, tensor, destination, name, process_set)
+
+
+def send_async(
+    tensor: torch.Tensor,
+    destination: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Enqueues a send and returns a handle for poll() and synchronize(), which gives None.
+
+    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
+    Arguments and errors as in send().
+    """
+    handle = _send(_C.enqueue_send_receive, tensor, destination, name, process_set)
+    return remember(handle, lambda outputs: None)
+
+
+def _send(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    destination: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
+    checked = check_tensor("send", tensor)
+    peer = check_int("send", "destination", destination)
+    return _submit(submit, "send", checked, (topology.rank(), peer), name, process_set)
+
+
+def recv(
+    tensor: torch.Tensor,
+    source: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Receives what one rank sends with send() into `tensor`, which is returned.
+
+    Blocks until it has arrived. Carries no gradient.
+
+    Args:
+        tensor: where to put it; the shape and dtype are equal to the sender's. Replaced in place.
+        source: the global rank that sends it; not this one.
+        name: equal to the sender's; None as in send().
+        process_set: a set that both are in, the same on both.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, a tensor that requires grad while
+            gradients are recorded or whose elements share memory, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the sender's tensor has another shape or dtype; raised on both ranks.
+        MydistError: the job failed; see mydist.errors.
+    """
+    return _recv(_C.send_receive, tensor, source, name, process_set)[0]
+
+
+def recv_async(
+    tensor: torch.Tensor,
+    source: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Enqueues a recv and returns a handle for poll() and synchronize(), which gives the tensor.
+
+    Never waits for other ranks. The tensor must not be used until synchronize() has returned.
+    Arguments and errors as in recv().
+    """
+    return remember(_recv(_C.enqueue_send_receive, tensor, source, name, process_set), first)
+
+
+def _recv(
+    submit: Callable[..., _Answer],
+    tensor: torch.Tensor,
+    source: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
+    checked = check_tensor("recv", tensor)
+    refuse_in_place_on_gradient("recv", [checked])
+    peer = check_int("recv", "source", source)
+    return _submit(submit, "recv", checked, (peer, topology.rank()), name, process_set)
+
+
+def _submit(
+    submit: Callable[..., _Answer],
+    call: str,
+    tensor: torch.Tensor,
+    route: tuple[int, int],
+    name: str | None,
+    process_set: ProcessSet,
+) -> _Answer:
+    set_id = check_process_set(call, process_set)
+    source, destination = route
+    if source == destination:
+        raise ValueError(
+            f"{call}: rank {source} is this process itself, expected another rank; use "
+            "tensor.clone() or copy_()"
+        )
+    peer = destination if call == "send" else source
+    if peer not in process_set.ranks:
+        raise ValueError(
+            f"{call}: rank {peer} is not in {process_set!r} with ranks {process_set.ranks}; pass "
+            "the global rank of a member"
+        )
+    # Names are per pair of ranks, so that a ring may call all its messages the same.
+    route_text = f"{source}->{destination}"
+    if name is None:
+        full_name = resolve_name(f"send {route_text}", None, set_id)
+    else:
+        full_name = f"{resolve_name(call, name)} {route_text}"
+    with Submitting(full_name):
+        return submit(tensor, source, destination, full_name, set_id)

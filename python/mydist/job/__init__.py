@@ -1,0 +1,1 @@
+"""How a process joins, knows and leaves its job."""

@@ -1,0 +1,154 @@
+"""init and shutdown: how this process joins its job and leaves it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from typing import Any
+
+import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
+
+from .. import _C
+from . import topology
+from .bootstrap import LaunchContext, detect, launched_as
+from .build_report import backend_report
+from .names import restart_names
+from .nccl_folders import nccl_folders
+from .process_set import add_to_job, check_added, check_process_sets
+from .subset import check_comm, members_of
+
+__all__ = ["init", "shutdown"]
+
+_lock = threading.Lock()
+# How often each group of launched ranks has tried to start a job; None: all of them.
+_generations: dict[tuple[int, ...] | None, int] = {}
+# The launched ranks that form the job, when it is not all of them.
+_members: tuple[int, ...] | None = None
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins the job this process was started for; collective over all of its ranks.
+
+    Understands mydistrun, Open MPI's mpirun, torchrun and plain python (one rank). Calling it again
+    changes nothing. Leaving the job at exit is taken care of.
+
+    Args:
+        comm: None for all ranks that were launched; or the launched ranks that form the job, in
+            ascending order, as a list or an mpi4py communicator. Within the job they are numbered
+            from 0. The others do not call init(), or give the list of another job.
+        process_sets: sets to start with, equal on all ranks and in one order: a list of ProcessSet.
+            "dynamic" means none, as None does; sets can be added and removed at any time.
+
+    Raises:
+        ValueError: `comm` or a process set does not fit the ranks there are, or a MYDIST_* or
+            launcher variable is malformed or missing; the text names it, its value and what is
+            allowed.
+        TypeError: `comm` or `process_sets` is something else.
+        MismatchError: the ranks are configured differently.
+        VersionMismatchError: the ranks run different builds of mydist.
+        MydistError: a peer or backend is not there; the text says which and why.
+    """
+    sets = check_process_sets(process_sets)
+    wanted = check_comm(comm)
+    with _lock:
+        if _C.is_initialized():
+            _check_same_job(wanted)
+            check_added(sets)
+            return
+        _connect(wanted)
+        try:
+            add_to_job("init", sets)
+        except BaseException:
+            shutdown()
+            raise
+        atexit.unregister(_leave_at_exit)
+        atexit.register(_leave_at_exit)
+
+
+def _connect(comm: Any) -> None:
+    global _members
+    launched = launched_as()
+    _members = members_of(comm, *launched) if launched is not None else None
+    # Every attempt counts, so that ranks that failed in different ways meet in the next one.
+    generation = _generations[_members] = _generations.get(_members, 0) + 1
+    context = detect(generation, members=_members)
+    try:
+        _require_backend(context)
+        members = list(_members or ())
+        _C.init(
+            context.rank, context.size, context.backend, context.exchange, members, nccl_folders()
+        )
+    finally:
+        context.close()
+    if launched is None:
+        _check_covers_all(comm)
+    restart_names()
+
+
+def _check_covers_all(comm: Any) -> None:
+    """Where MPI alone knows the ranks, it is too late for a job of some of them."""
+    try:
+        if members_of(comm, _C.topology().rank, _C.topology().size) is None:
+            return
+        raise ValueError(
+            f"init: comm is {comm!r}, but a job of some of the ranks can be started by mydistrun, "
+            "mpirun and torchrun only"
+        )
+    except ValueError:
+        _C.shutdown()
+        raise
+
+
+def _check_same_job(comm: Any) -> None:
+    launched = launched_as() or (_C.topology().rank, _C.topology().size)
+    if comm is None or members_of(comm, *launched) == _members:
+        return
+    job = "all launched ranks" if _members is None else f"ranks {list(_members)}"
+    raise ValueError(
+        f"init: comm is {comm!r}, but mydist is initialized already, as a job of {job}; call "
+        "mydist.shutdown() first"
+    )
+
+
+def _require_backend(context: LaunchContext) -> None:
+    """Raises MydistError with the reasons when the backend is not there.
+
+    What "auto" comes to, and what "local" lacks, is known when the ranks have met.
+    """
+    if context.backend in ("auto", "local") or backend_report(context.backend)["available"]:
+        return
+    why_not = {name: backend_report(name)["reason"] for name in ("local", "mpi", "gloo")}
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in why_not.items() if reason)
+    raise _C.MydistError(
+        f"a job of {context.size or 'several'} ranks started this way needs the {context.backend} "
+        f"backend, which is not available ({reasons}). `mydistrun --check-build` shows what is"
+    )
+
+
+def shutdown() -> None:
+    """Leaves the job. Waits, at most MYDIST_SHUTDOWN_SECONDS (5), until all ranks have left too.
+
+    What is still pending fails with AbortedError. Does nothing when not initialized. init() may be
+    called again, on all ranks.
+    """
+    topology.end_job()
+    _C.shutdown()
+
+
+def _leave_at_exit() -> None:
+    # The job is over either way, and a traceback here would hide the program's own exit code.
+    with contextlib.suppress(Exception):
+        shutdown()
+
+
+def _forget_in_child() -> None:
+    """A forked child is no rank: the engine and its connections stay the parent's."""
+    global _lock
+    topology.end_job()
+    _lock = threading.Lock()
+    atexit.unregister(_leave_at_exit)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

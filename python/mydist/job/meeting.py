@@ -1,0 +1,132 @@
+"""How ranks meet before they are connected: small allgathers of bytes, one after the other.
+
+Over mydistrun they go through the launcher's rendezvous, over torchrun through torch's TCPStore.
+Round names carry the name of the init(), so that a rank left behind in an earlier one is not
+taken for a member of this one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
+
+from ..errors import MydistError
+from .rendezvous_client import RendezvousClient, RendezvousError
+
+Exchange = Callable[[bytes], list[bytes]]
+
+# torch documents these, but does not export them to type checkers.
+_distributed: Any = torch.distributed
+_Store = Any
+
+_POLL_SECONDS = 0.005
+# Kept for the life of the process: the store of rank 0 is the one all others talk to, and later
+# generations continue on it.
+_stores: dict[tuple[str, int, int], _Store] = {}
+
+
+def launcher_exchange(
+    environment: Mapping[str, str], attempt: str, rank: int, size: int, timeout: float
+) -> tuple[Exchange, Callable[[], None]]:
+    """Rounds over the launcher's rendezvous, and what closes the connection to it.
+
+    Args:
+        attempt: names this init(); equal on all ranks and different for every other one.
+        timeout: seconds that connecting and each round may take.
+
+    Raises:
+        MydistError: the launcher cannot be reached, or refuses us.
+    """
+    try:
+        client = RendezvousClient.from_environment(environment, timeout)
+    except RendezvousError as error:
+        raise MydistError(f"rank {rank}: {error}") from error
+    rounds = itertools.count(1)
+
+    def exchange(blob: bytes) -> list[bytes]:
+        try:
+            return client.exchange(f"init.{attempt}.{next(rounds)}", rank, size, blob)
+        except RendezvousError as error:
+            raise MydistError(f"rank {rank}: {error}") from error
+
+    return exchange, client.close
+
+
+def store_exchange(
+    environment: Mapping[str, str], attempt: str, rank: int, size: int, timeout: float
+) -> Exchange:
+    """Rounds over the store that torch.distributed's env:// rendezvous would use.
+
+    Args:
+        environment: MASTER_ADDR, MASTER_PORT and torchrun's own variables.
+        attempt: names this init(); equal on all ranks and different for every other one.
+        timeout: seconds that connecting and each round may take.
+
+    Raises:
+        MydistError: the store cannot be reached.
+    """
+    # A restarted torchrun attempt finds the keys of the last one in the agent's store.
+    restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = _distributed.PrefixStore(
+        f"mydist/{restart}/{attempt}", _open_store(environment, rank, size, timeout)
+    )
+    rounds = itertools.count(1)
+
+    def exchange(blob: bytes) -> list[bytes]:
+        number = next(rounds)
+        store.set(f"{number}/{rank}", blob.hex())
+        blobs = _collect(store, number, size, timeout)
+        if number > 2:
+            # Whoever has answered round n-1 has read round n-2 completely.
+            store.delete_key(f"{number - 2}/{rank}")
+        return blobs
+
+    return exchange
+
+
+def _open_store(environment: Mapping[str, str], rank: int, size: int, timeout: float) -> _Store:
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    key = (address, port, size)
+    if key not in _stores:
+        # torchrun serves the store itself and says so; otherwise rank 0 does.
+        by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        try:
+            _stores[key] = _distributed.TCPStore(
+                address,
+                port,
+                world_size=size,
+                is_master=environment.get("RANK", str(rank)) == "0" and not by_agent,
+                timeout=timedelta(seconds=timeout),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except RuntimeError as error:
+            raise MydistError(
+                f"rank {rank}: no store at MASTER_ADDR={address}, MASTER_PORT={port} within "
+                f"{timeout:g} s: {_first_line(error)}; check that all {size} ranks were started "
+                "and that the port is free and reachable"
+            ) from error
+    return _stores[key]
+
+
+def _collect(store: _Store, number: int, size: int, timeout: float) -> list[bytes]:
+    keys = [f"{number}/{rank}" for rank in range(size)]
+    deadline = time.monotonic() + timeout
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise MydistError(
+                f"ranks {missing} of {size} did not arrive within {timeout:g} s; they were not "
+                "started, ended, or have not called mydist.init()"
+            )
+        time.sleep(_POLL_SECONDS)
+    return [bytes.fromhex(value.decode()) for value in store.multi_get(keys)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

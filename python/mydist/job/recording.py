@@ -1,0 +1,62 @@
+"""What a job records about itself: the timeline, and the counters of the engine."""
+
+from __future__ import annotations
+
+import os
+
+import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
+
+from .. import _C
+
+__all__ = ["start_timeline", "stats", "stop_timeline"]
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Starts recording what the engines of all ranks do into one Chrome-trace file.
+
+    Args:
+        file_path: written by rank 0; the calls of other ranks have no effect. Opens in Perfetto.
+        mark_cycles: also record each time the engine wakes up.
+
+    On rank 0 the call returns when all collectives submitted from now on will be recorded. A second
+    start begins a new file. A path that cannot be written is one warning; training goes on.
+
+    Raises:
+        ValueError: before init(), or `file_path` is empty.
+        TypeError: `file_path` is no path.
+    """
+    if not isinstance(file_path, (str, os.PathLike)):
+        raise TypeError(
+            f"start_timeline: file_path is {file_path!r} ({type(file_path).__qualname__}), "
+            "expected a str or path"
+        )
+    if not os.fspath(file_path):
+        raise ValueError("start_timeline: file_path is empty, expected the path of a file")
+    _C.start_timeline(os.path.abspath(file_path), bool(mark_cycles))
+
+
+def stop_timeline() -> None:
+    """Ends the recording; what rank 0 decides counts. ValueError before init().
+
+    On rank 0 the call returns when this rank's events are in the file. Those of the other ranks
+    follow within moments, at the latest when shutdown() returns; the file is valid JSON throughout.
+    """
+    _C.stop_timeline()
+
+
+def stats() -> dict[str, int]:
+    """What this rank's engine has counted since init().
+
+    Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
+    cache_misses, frozen_steps (whole steps without negotiation, see MYDIST_FREEZE_AFTER), thaws
+    (returns to negotiation), host_votes_sent and host_votes_received (of the control messages those
+    between hosts in steps without negotiation: one word per bucket, to and from each other host, on
+    the lowest rank of a host; 0 elsewhere and in a job of one host), wakeups (of the engine's
+    thread), hand_overs (waiting callers that left the engine to another thread), batches, tensors,
+    tensor_bytes; inter_host_messages_sent and inter_host_bytes_sent: what collectives made
+    this rank send to ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that
+    do not lie one after the other, or to cast them; most_staged_chunks: how many chunks of a tensor
+    on a GPU were on their way to the host at once, before they were exchanged, at most.
+    ValueError before init().
+    """
+    return _C.stats()

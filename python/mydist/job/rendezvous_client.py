@@ -1,0 +1,201 @@
+"""The client of the launcher's rendezvous: how the ranks of a job exchange their addresses.
+
+One connection, used by one thread. Wire format and security: rendezvous_wire.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+
+from . import rendezvous_wire as wire
+
+_RETRY_SECONDS = 0.05
+# The server answers a timed-out round itself; beyond this it is the server that is missing.
+_SERVER_GRACE_SECONDS = 5.0
+
+
+class RendezvousError(RuntimeError):
+    """The rendezvous failed; the text says which rank or address is concerned and what to do."""
+
+
+class RendezvousClient:
+    """An authenticated connection to the launcher at `address` (`host:port` or `[v6]:port`).
+
+    `job_id` is MYDIST_JOB_ID, `key` the 32-byte job key, `timeout` in seconds bounds connecting and
+    each exchange, unless that has an `exchange_timeout` of its own. Raises RendezvousError, also
+    when the server does not know the key.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        job_id: str,
+        key: bytes,
+        timeout: float = 30.0,
+        *,
+        exchange_timeout: float | None = None,
+    ) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._exchange_timeout = timeout if exchange_timeout is None else exchange_timeout
+        if len(key) != wire.KEY_BYTES:
+            raise RendezvousError(f"job key of {len(key)} bytes, expected {wire.KEY_BYTES}")
+        try:
+            packed_id = wire.pack_job_id(job_id)
+        except ValueError as error:
+            raise RendezvousError(str(error)) from None
+        host, port = split_address(address)
+        self._socket = self._connect(host, port)
+        try:
+            self._handshake(packed_id, key)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str] = os.environ, timeout: float = 30.0
+    ) -> RendezvousClient:
+        """Connects with what mydistrun gave this process. Raises RendezvousError."""
+        try:
+            address = environment["MYDIST_RENDEZVOUS"]
+            job_id = environment["MYDIST_JOB_ID"]
+            key = os.pread(int(environment["MYDIST_JOB_KEY_FD"]), wire.KEY_BYTES, 0)
+        except KeyError as error:
+            raise RendezvousError(f"{error.args[0]} is not set; start with mydistrun") from None
+        except (OSError, ValueError):
+            raise RendezvousError(
+                f"MYDIST_JOB_KEY_FD={environment['MYDIST_JOB_KEY_FD']}: not a descriptor with the "
+                f"job key; it must stay open in every process of the rank"
+            ) from None
+        return cls(address, job_id, key, timeout)
+
+    def exchange(self, round_name: str, rank: int, size: int, blob: bytes) -> list[bytes]:
+        """Gives `blob` to all `size` ranks of the round and returns theirs, in rank order.
+
+        Blocks until all have arrived. The name is at most 64 bytes of UTF-8, the blob at most
+        16 MiB. Raises RendezvousError; on a timeout it names the ranks that did not arrive.
+        """
+        name = round_name.encode()
+        if not 1 <= len(name) <= wire.MAX_NAME_BYTES:
+            raise RendezvousError(
+                f"round name {round_name!r}: {len(name)} bytes, expected 1 to {wire.MAX_NAME_BYTES}"
+            )
+        if not 0 <= rank < size:
+            raise RendezvousError(f"rank {rank} of {size}: expected 0 to {size - 1}")
+        if len(blob) > wire.MAX_BLOB_BYTES:
+            raise RendezvousError(
+                f"blob of {len(blob)} bytes, at most {wire.MAX_BLOB_BYTES} are allowed"
+            )
+        timeout = self._exchange_timeout
+        timeout_ms = min(max(1, round(timeout * 1000)), 0xFFFFFFFF)
+        request = wire.ExchangeRequest(len(name), rank, size, timeout_ms, len(blob))
+        deadline = time.monotonic() + timeout + _SERVER_GRACE_SECONDS
+        try:
+            self._socket.settimeout(timeout + _SERVER_GRACE_SECONDS)
+            self._socket.sendall(wire.pack_request(request, name) + blob)
+            return self._read_answer(size, deadline)
+        except TimeoutError:
+            self.close()
+            raise RendezvousError(
+                f"round {round_name!r}: no answer from {self._address} within {timeout:g} s"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise RendezvousError(
+                f"round {round_name!r}: lost the launcher at {self._address}: "
+                f"{error.strerror or error}; it ended or the network failed"
+            ) from None
+
+    def close(self) -> None:
+        """Closes the connection. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def __enter__(self) -> RendezvousClient:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return socket.create_connection((host, port), timeout=max(left, 0.001))
+            except OSError as error:
+                if not isinstance(error, ConnectionRefusedError) or left <= _RETRY_SECONDS:
+                    raise RendezvousError(
+                        f"cannot reach the launcher at {self._address} within {self._timeout:g} s: "
+                        f"{error.strerror or error}; check the route to it and its firewall"
+                    ) from None
+            time.sleep(_RETRY_SECONDS)
+
+    def _handshake(self, job_id: bytes, key: bytes) -> None:
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        deadline = time.monotonic() + min(self._timeout, 2 * wire.HANDSHAKE_SECONDS)
+        try:
+            self._socket.sendall(wire.pack_hello(job_id, nonce))
+            answer = self._receive(wire.NONCE_BYTES + wire.DIGEST_BYTES, deadline)
+            transcript = nonce + answer[: wire.NONCE_BYTES] + job_id
+            if not wire.verify(key, "server", transcript, answer[wire.NONCE_BYTES :]):
+                raise RendezvousError(
+                    f"{self._address} does not know the key of this job; it belongs to another one"
+                )
+            self._socket.sendall(wire.prove(key, "client", transcript))
+        except TimeoutError:
+            raise RendezvousError(
+                f"{self._address} did not complete the handshake in time; is it a mydistrun?"
+            ) from None
+        except OSError:
+            raise RendezvousError(
+                f"{self._address} refused the handshake: it is not the launcher of this job "
+                f"(MYDIST_JOB_ID), or no mydistrun at all"
+            ) from None
+
+    def _read_answer(self, size: int, deadline: float) -> list[bytes]:
+        status = self._receive(1, deadline)[0]
+        count = self._receive_length(deadline)
+        if status in (wire.STATUS_ERROR, wire.STATUS_TIMEOUT):
+            if count > wire.MAX_TEXT_BYTES:
+                raise RendezvousError(f"{self._address} sent an error text of {count} bytes")
+            raise RendezvousError(self._receive(count, deadline).decode("utf-8", "replace"))
+        if status != wire.STATUS_OK or count != size:
+            raise RendezvousError(
+                f"{self._address} answered status {status} with {count} blobs, expected {size}"
+            )
+        blobs = []
+        for rank in range(size):
+            length = self._receive_length(deadline)
+            if length > wire.MAX_BLOB_BYTES:
+                raise RendezvousError(f"{self._address} sent {length} bytes for rank {rank}")
+            blobs.append(self._receive(length, deadline))
+        return blobs
+
+    def _receive_length(self, deadline: float) -> int:
+        return int(wire.LENGTH.unpack(self._receive(wire.LENGTH.size, deadline))[0])
+
+    def _receive(self, byte_count: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < byte_count:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = self._socket.recv(min(byte_count - len(data), 1 << 20))
+            if not piece:
+                raise ConnectionResetError("it closed the connection")
+            data += piece
+        return bytes(data)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`. Raises RendezvousError."""
+    host, colon, port = address.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise RendezvousError(f"address {address!r}: expected host:port or [v6]:port")
+    return host, int(port)

@@ -1,0 +1,1 @@
+"""What an optimizer needs on many ranks: gradients reduced, states equal."""

@@ -1,0 +1,178 @@
+"""op=Adasum: every rank steps on its own gradients, and the changes of the parameters are combined.
+
+Adasum of two changes a and b is (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b per parameter: their
+sum where they are orthogonal, their average where they are parallel. Source: Maleki et al.,
+"Scaling Distributed Training with Adaptive Summation", arXiv:2006.02924, which combines the steps
+of the optimizers rather than the gradients, as done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
+
+import torch
+
+from ..collectives import allreduce_, grouped_allreduce_async_, synchronize
+from ..reduce_op import Max
+from .distributed_steps import DistributedSteps
+from .gradient_path import ReductionOptions, SoloPath
+from .optimizer_arguments import check_closure
+
+
+class AdasumPath(SoloPath):
+    """Knows where the parameters started and brings in what the other ranks did."""
+
+    def __init__(self, options: ReductionOptions) -> None:
+        super().__init__(options)
+        self._options = options
+        self._alone = options.process_set.size() == 1
+        self._names: dict[torch.Tensor, str] = {}
+        self._groups: dict[str, list[torch.Tensor]] = {}  # Name → what is reduced together.
+        self._starts: dict[torch.Tensor, torch.Tensor] = {}
+        self._overflow = False  # Some rank's gradients are not finite.
+
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None:
+        """See GradientPath."""
+        super().add_parameter(parameter, name, group, group_size)
+        self._names[parameter] = name
+        self._groups.setdefault(f"adasum.{group or name}", []).append(parameter)
+
+    def remove(self) -> None:
+        """See GradientPath."""
+        self._names.clear()
+        self._groups.clear()
+
+    def reset(self) -> None:
+        """See GradientPath."""
+        self._overflow = False
+
+    def start(self) -> None:
+        """Remembers the parameters. Raises ValueError for a sparse gradient."""
+        for parameter, name in self._names.items():
+            sparse = parameter.grad is not None and parameter.grad.layout != torch.strided
+            if sparse and not self._options.sparse_as_dense:
+                raise ValueError(
+                    f"gradient of '{name}' is sparse, expected a dense one with op=Adasum, which "
+                    "compares whole steps; create the layer with sparse=False, or pass "
+                    "sparse_as_dense=True to DistributedOptimizer"
+                )
+        self._starts = {p: p.detach().clone() for p in self._names if p.requires_grad}
+
+    def finish(self) -> None:
+        """Waits for all ranks: the parameters become start + Adasum of the changes. Blocking."""
+        changes = self._reduced_changes()
+        with torch.no_grad():
+            for parameter, change in changes.items():
+                parameter.copy_(self._starts[parameter] + change)
+        self._starts = {}
+
+    def undo(self) -> None:
+        """Puts the parameters back to where they were at `start`."""
+        with torch.no_grad():
+            for parameter, start in self._starts.items():
+                parameter.copy_(start)
+        self._starts = {}
+
+    def agree_on_overflow(self) -> None:
+        """Makes every rank see a gradient that is not finite when one rank has one. Blocking."""
+        gradients = [p.grad for p in self._names if p.grad is not None]
+        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        flag = torch.tensor([0.0 if finite else 1.0])
+        allreduce_(flag, op=Max, name="adasum.overflow", process_set=self._options.process_set)
+        self._overflow = bool(flag)
+        if self._overflow and finite:
+            for gradient in gradients:
+                gradient.fill_(float("inf"))
+
+    def overflow(self) -> bool:
+        """Whether the last `agree_on_overflow` found one, since `reset`."""
+        return self._overflow
+
+    def _reduced_changes(self) -> dict[torch.Tensor, torch.Tensor]:
+        """Adasum over the ranks of how far each parameter moved; all are in flight at once."""
+        if self._alone:
+            return {}
+        flights = []
+        for name, members in self._groups.items():
+            moving = [p for p in members if p in self._starts]
+            if not moving:
+                continue
+            changes = [p.detach() - self._starts[p] for p in moving]
+            handle = grouped_allreduce_async_(
+                changes,
+                name=name,
+                op=self._options.op,
+                process_set=self._options.process_set,
+                compression=self._options.compression,
+            )
+            flights.append((handle, moving))
+        reduced: dict[torch.Tensor, torch.Tensor] = {}
+        first_error: Exception | None = None
+        for handle, moving in flights:
+            try:
+                reduced.update(zip(moving, synchronize(handle), strict=True))
+            except Exception as error:  # every handle has to be consumed before one is raised
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return reduced
+
+
+class AdasumSteps(DistributedSteps):
+    """What differs when steps are combined instead of gradients."""
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Takes this rank's own step and combines it with those of the other ranks. Blocking.
+
+        Args:
+            closure: as torch optimizers take it; it sees this rank's parameters and loss.
+
+        Raises:
+            TypeError: `closure` is neither callable nor None.
+            ValueError: a gradient is sparse.
+            MydistError: the reduction failed; the parameters are unchanged.
+        """
+        check_closure(closure)
+        path = self._path()
+        if path.overflow():  # This rank's GradScaler has looked before all could agree.
+            path.reset()
+            return None
+        path.start()
+        try:
+            result = super().step(closure, **kwargs)
+            path.finish()
+        except BaseException:
+            path.undo()
+            raise
+        return result
+
+    step.hooked = True  # type: ignore[attr-defined]  # as in DistributedSteps
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients stay as they are on each rank, the step is reduced."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Raises ValueError: without its reduction the ranks' steps would drift apart."""
+        raise ValueError(
+            "skip_synchronize() cannot be used with op=Adasum, where step() itself is reduced; "
+            "call step() without it"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        self._before_unscaling()
+        return False  # The optimizer would look for overflow of this rank alone.
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _before_unscaling(self) -> None:
+        """See DistributedSteps: gradients stay those of each rank, but ranks skip together."""
+        self._path().agree_on_overflow()
+
+    def _path(self) -> AdasumPath:
+        return cast(AdasumPath, self._distribution.path)

@@ -1,0 +1,271 @@
+"""The methods that a wrapped optimizer has in front of those of its own class."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .consistency import ConsistencyCheck
+from .gradient_names import GradientNames
+from .gradient_path import GradientPath
+from .optimizer_arguments import check_backward_passes, check_closure
+
+
+@dataclass
+class Distribution:
+    """What a wrapped optimizer knows beyond the original; kept in one attribute of it."""
+
+    path: GradientPath
+    names: GradientNames
+    consistency: ConsistencyCheck
+    synchronized: bool = False  # The gradients are reduced and step() has not followed yet.
+    explicit: bool = False  # … by a call of synchronize(), so step() wants skip_synchronize().
+    skip: bool = False  # Inside skip_synchronize().
+    accumulating: bool = False  # Inside no_sync().
+    warned: bool = False
+    registered: set[int] = field(default_factory=set)  # id() of parameters with a hook.
+
+    def register(
+        self, optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[torch.Tensor]] = ()
+    ) -> None:
+        """Puts hooks on all parameters that have none yet, frozen ones included."""
+        named = list(self.names.of(optimizer))
+        group_of = self._group_names(named, groups)
+        for parameter, name in named:
+            if id(parameter) in self.registered:
+                continue
+            group, size = group_of.get(id(parameter), ("", 1))
+            self.path.add_parameter(parameter, name, group, size)
+            self.registered.add(id(parameter))
+
+    def _group_names(
+        self,
+        named: Sequence[tuple[torch.Tensor, str]],
+        groups: Sequence[Sequence[torch.Tensor]],
+    ) -> dict[int, tuple[str, int]]:
+        """By id() of the parameter, the name and length of its group."""
+        name_of = {id(parameter): name for parameter, name in named}
+        # Named after its first member, so that groups of two optimizers are not taken for one.
+        return {
+            id(parameter): (f"gradient_group of {name_of[id(group[0])]}", len(group))
+            for group in groups
+            for parameter in group
+        }
+
+
+class DistributedSteps(torch.optim.Optimizer):
+    """The methods that are put in front of the wrapped optimizer's class; never instantiated."""
+
+    _distribution: Distribution
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Waits for the reduced gradients and updates the parameters.
+
+        Args:
+            closure: recomputes the loss, as torch optimizers take it. The gradients are
+                synchronized right after the closure returns, so it runs zero_grad, forward and
+                backward; every rank must pass one. The value returned is this rank's own loss.
+
+        Raises:
+            TypeError: `closure` is neither callable nor None.
+            ValueError: a gradient was changed or replaced between backward and step.
+            MismatchError: the parameters are not the same on all ranks; compared at the first step
+                and as `mydistrun --check-consistency` says.
+            MydistError: the reduction failed; the parameters are unchanged.
+        """
+        check_closure(closure)
+        distribution = self._distribution
+        if distribution.skip:
+            synchronized_closure = closure
+        elif closure is not None:
+            synchronized_closure = self._synchronizing(closure)
+        else:
+            synchronized_closure = None
+            if self._needs_synchronize():
+                self._synchronize()
+            elif distribution.explicit:
+                self._warn_once()
+        arguments = () if closure is None else (synchronized_closure,)
+        result = super().step(*arguments, **kwargs)
+        distribution.synchronized = False
+        distribution.consistency.step_done()
+        return result
+
+    # The base class would otherwise wrap this step a second time and run step hooks twice.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def synchronize(self) -> None:
+        """Reduces what is not reduced yet, waits, and leaves the results in `.grad`. Blocking.
+
+        Parameters without a gradient on this rank take part with zeros, so ranks may use
+        different parameters. Call it to look at or change gradients before `step()`, which must
+        then run inside `skip_synchronize()`.
+
+        Raises: as `step`.
+        """
+        self._synchronize()
+        self._distribution.explicit = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within this context `step()` does not synchronize.
+
+        Raises:
+            ValueError: gradients are being reduced and `synchronize()` has not been called.
+        """
+        pending = self._distribution.path.pending()
+        if pending:
+            raise ValueError(
+                f"skip_synchronize() was entered while the gradient of '{pending[0]}' is being "
+                "reduced; call synchronize() first"
+            )
+        previous = self._distribution.skip
+        self._distribution.skip = True
+        try:
+            yield
+        finally:
+            self._distribution.skip = previous
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes within this context only accumulate; the next one outside reduces all."""
+        distribution = self._distribution
+        previous = distribution.accumulating
+        distribution.accumulating = True
+        distribution.path.set_enabled(False)
+        try:
+            yield
+        finally:
+            distribution.accumulating = previous
+            distribution.path.set_enabled(not previous)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Resets the gradients.
+
+        Raises:
+            ValueError: gradients are being reduced, that is between backward and step().
+        """
+        distribution = self._distribution
+        pending = distribution.path.pending()
+        if pending:
+            raise ValueError(
+                f"zero_grad() was called after backward() and before step(), while the gradient "
+                f"of '{pending[0]}' is being reduced ({len(pending)} in all); "
+                "call it after step() or synchronize()"
+            )
+        distribution.path.reset()
+        distribution.synchronized = False
+        super().zero_grad(set_to_none)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are accumulated before gradients are reduced.
+
+        Raises:
+            ValueError: `passes` is no int of at least 1.
+        """
+        check_backward_passes(passes)
+        self._distribution.path.set_backward_passes_per_step(passes)
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> torch.Tensor:
+        """Synchronizes, then scales the reduced gradients so that their joint norm fits.
+
+        The next `step()` does not synchronize again. Arguments as
+        `torch.nn.utils.clip_grad_norm_`.
+
+        Returns:
+            The norm before clipping, of shape (); the same on all ranks.
+
+        Raises:
+            RuntimeError: with `error_if_nonfinite`, the norm is not finite.
+            Others as `step`.
+        """
+        self._synchronize_if_needed()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(
+            parameters, max_norm, norm_type, error_if_nonfinite, foreach
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, which are then reduced as well; call it alike on every rank."""
+        super().add_param_group(param_group)
+        self._distribution.register(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises: an optimizer that is tied to running reductions has no copy."""
+        raise TypeError(
+            "a DistributedOptimizer can be neither copied nor pickled; "
+            "save state_dict() and wrap a new optimizer"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler.step() asks for this right before it reads and unscales the gradients.
+        self._before_unscaling()
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """As of every torch optimizer."""
+        # GradScaler.unscale_() asks for nothing else before it writes into the gradients.
+        if sys._getframe(1).f_code.co_name == "_unscale_grads_":
+            self._before_unscaling()
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    def _before_unscaling(self) -> None:
+        """Gradients have to be reduced by then, or ranks would disagree about skipping the step."""
+        self._synchronize_if_needed()
+
+    def _synchronize(self) -> None:
+        distribution = self._distribution
+        distribution.synchronized = False
+        distribution.consistency.at_step(distribution.names.of(self))
+        distribution.path.synchronize()
+        distribution.synchronized = True
+        distribution.explicit = False
+
+    def _needs_synchronize(self) -> bool:
+        """Whether the gradients are not reduced yet, or a backward followed."""
+        return not self._distribution.synchronized or self._distribution.path.touched()
+
+    def _synchronize_if_needed(self) -> None:
+        if self._needs_synchronize():
+            self._synchronize()
+
+    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def synchronized_closure() -> Any:
+            loss = closure()
+            self._synchronize()
+            return loss
+
+        return synchronized_closure
+
+    def _warn_once(self) -> None:
+        if not self._distribution.warned:
+            self._distribution.warned = True
+            warnings.warn(
+                "step() was called after synchronize() without skip_synchronize(); the gradients "
+                "are not reduced a second time. Write `with optimizer.skip_synchronize(): "
+                "optimizer.step()`",
+                stacklevel=3,
+            )

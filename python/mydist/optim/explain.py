@@ -1,0 +1,68 @@
+"""explain(): what mydist chose for this job, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import _C
+from .gradient_path import live_reducers
+
+__all__ = ["explain"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that was chosen or measured, and why; `reason` may be empty."""
+
+    choice: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What was chosen, by topic; `str()` of it is a text of one line per topic."""
+
+    facts: dict[str, Fact]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.facts))
+        return "\n".join(
+            f"{topic:<{width}}  {fact.choice}" + (f" ({fact.reason})" if fact.reason else "")
+            for topic, fact in self.facts.items()
+        )
+
+
+def explain() -> Explanation:
+    """What mydist chose for this job on this rank, and why: `print(mydist.explain())`.
+
+    Tells the backend, the data path, what was measured at the start, and for every
+    DistributedOptimizer that has taken a step its buckets. Topics and texts may change between
+    versions.
+
+    Raises:
+        ValueError: before init().
+    """
+    facts = {topic: Fact(choice, reason) for topic, choice, reason in _C.explain()}
+    # In the order in which they were made is not known; by their first parameter it is stable.
+    laid_out = sorted((r for r in live_reducers if r.buckets()), key=lambda r: r.buckets())
+    for number, reducer in enumerate(laid_out):
+        topic = "buckets" if number == 0 else f"buckets {number + 1}"
+        facts[topic] = _buckets(reducer)
+    return Explanation(facts)
+
+
+def _buckets(reducer: _C.GradientReducer) -> Fact:
+    names = reducer.buckets()
+    memory = reducer.slot_bytes()
+    kept = f"{_mebibytes(memory)} reserved" if memory else "gradients stay where autograd puts them"
+    count = "1 bucket" if len(names) == 1 else f"{len(names)} buckets"
+    reasons: list[str] = []
+    for added, first, others, reason in reducer.layouts():
+        which = f"of {added} added later " if reasons else ""
+        sizes = f"the first of up to {_mebibytes(first)}, others of {_mebibytes(others)}"
+        reasons.append(f"{which}{sizes}: {reason}")
+    return Fact(f"{sum(map(len, names))} gradients in {count}; {kept}", "; ".join(reasons))
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / (1 << 20):.4g} MiB"

@@ -1,0 +1,214 @@
+"""Learning rates for many ranks: the scaling rules, and a warm-up that any scheduler goes with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, overload
+
+import torch
+
+from ..job import topology
+
+__all__ = ["WarmupLR", "scale_lr"]
+
+Rule = Literal["linear", "sqrt"]
+_MARK = "_mydist_warmup"
+
+
+@overload
+def scale_lr(target: float, size: int | None = None, rule: Rule = "linear") -> float: ...
+@overload
+def scale_lr(
+    target: torch.optim.Optimizer, size: int | None = None, rule: Rule = "linear"
+) -> torch.optim.Optimizer: ...
+
+
+def scale_lr(
+    target: float | torch.optim.Optimizer, size: int | None = None, rule: Rule = "linear"
+) -> float | torch.optim.Optimizer:
+    """Scales a learning rate that suits one rank to the batch of all ranks.
+
+    "linear" multiplies by `size`: for SGD, Goyal et al. 2017, arXiv:1706.02677. "sqrt" multiplies
+    by √size, which keeps the variance of the update: Krizhevsky 2014, arXiv:1404.5997; for Adam and
+    RMSProp, Malladi et al. 2022, arXiv:2205.10287.
+
+    Args:
+        target: a rate, or an optimizer, wrapped or not, whose groups' rates are changed in place.
+        size: by how much the batch has grown. None: size(); with accumulation pass
+            `mydist.size() * backward_passes_per_step`.
+        rule: "linear" or "sqrt".
+
+    Returns:
+        The scaled rate, or the same optimizer.
+
+    Raises:
+        ValueError: `size` is below 1, the rule is unknown, the optimizer has a scheduler already,
+            which would put the old rate back, or before mydist.init().
+        TypeError: `target` is neither, or `size` is no int.
+    """
+    factor = _factor(size, rule)
+    if isinstance(target, torch.optim.Optimizer):
+        if any("initial_lr" in group for group in target.param_groups):
+            raise ValueError(
+                "scale_lr: the optimizer has a scheduler, which remembers the rate from before; "
+                "scale the rate first and make the scheduler afterwards"
+            )
+        for group in target.param_groups:
+            group["lr"] *= factor  # In place if it is a tensor.
+        return target
+    if isinstance(target, bool) or not isinstance(target, (int, float)):
+        raise TypeError(
+            f"scale_lr: got {target!r} ({type(target).__qualname__}), expected a learning rate or "
+            "a torch.optim.Optimizer"
+        )
+    return target * factor
+
+
+def _factor(size: Any, rule: Any) -> float:
+    if size is None:
+        size = topology.size()
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(
+            f"scale_lr: size is {size!r} ({type(size).__qualname__}), expected an int or None"
+        )
+    if size < 1:
+        raise ValueError(f"scale_lr: size is {size}, expected at least 1")
+    if rule not in ("linear", "sqrt"):
+        raise ValueError(f"scale_lr: rule is {rule!r}, expected 'linear' or 'sqrt'")
+    return float(size) if rule == "linear" else math.sqrt(size)
+
+
+class WarmupLR:
+    """Lets the first steps of an optimizer use less than the learning rate that is set.
+
+    Step t, from 0, uses `lr · (start_factor + (1 - start_factor) · t / steps)` while t < steps, and
+    lr itself from then on: the gradual warm-up of Goyal et al. 2017, arXiv:1706.02677, section 2.2.
+
+    The groups' "lr" is lowered while `optimizer.step()` runs and put back after it. Whatever sets
+    it, each step or each epoch, ReduceLROnPlateau and chained schedulers included, therefore sees
+    and saves the full rate, and is used and stepped as if there were no warm-up. There is no step()
+    to call: the steps of the optimizer are counted, not those that GradScaler skips.
+
+    Args:
+        optimizer: any torch optimizer; the warm-up holds for it and its DistributedOptimizer, and
+            may be made before or after wrapping, before or after schedulers.
+        steps: length of the warm-up in steps of the optimizer, e.g. `5 * len(loader)` for 5
+            epochs; 0: none.
+        start_factor: from 0 to 1. None: 1 / size(), from the rate of one rank to the scaled one.
+
+    Raises:
+        TypeError: `optimizer` is no optimizer, `steps` no int or `start_factor` no number.
+        ValueError: a number is out of range, the optimizer has a warm-up, or start_factor is None
+            before mydist.init().
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, steps: int, start_factor: float | None = None
+    ) -> None:
+        _check_optimizer(optimizer)
+        self.steps = _check_steps(steps)
+        self.start_factor = _check_start(start_factor)
+        self.steps_taken = 0
+        self._optimizer = optimizer
+        # The full rates while a step runs; empty in between.
+        self._full: list[float | torch.Tensor] = []
+        self._last: list[float] = []
+        optimizer.__dict__[_MARK] = self  # The wrapped optimizer has the same __dict__.
+        optimizer.register_step_pre_hook(self._lower)
+        optimizer.register_step_post_hook(self._restore)
+
+    @property
+    def factor(self) -> float:
+        """What the next step's rate is multiplied with."""
+        if self.steps_taken >= self.steps:
+            return 1.0
+        return self.start_factor + (1.0 - self.start_factor) * self.steps_taken / self.steps
+
+    def get_last_lr(self) -> list[float]:
+        """The rates the last step used, by parameter group; before the first, those it will use."""
+        if self._last:
+            return list(self._last)
+        return [float(group["lr"]) * self.factor for group in self._optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, int | float]:
+        """The settings and the number of steps taken, to be saved with the optimizer's state."""
+        return {
+            "steps": self.steps,
+            "start_factor": self.start_factor,
+            "steps_taken": self.steps_taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken. Raises ValueError if it is not of a WarmupLR."""
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise ValueError(
+                f"WarmupLR.load_state_dict: the state lacks {', '.join(missing)}; expected what "
+                "state_dict() of a WarmupLR returned"
+            )
+        self.steps = _check_steps(state["steps"])
+        self.start_factor = _check_start(state["start_factor"])
+        self.steps_taken = state["steps_taken"]
+        self._last = []
+
+    def _lower(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._full:  # The last step raised before the rates were put back.
+            self._put_back()
+        factor = self.factor
+        groups = self._optimizer.param_groups
+        if factor < 1.0:
+            for group in groups:
+                rate = group["lr"]
+                # A tensor is changed in place: fused and captured kernels hold on to it.
+                is_tensor = isinstance(rate, torch.Tensor)
+                self._full.append(rate.clone() if is_tensor else rate)
+                group["lr"] = rate.mul_(factor) if is_tensor else rate * factor
+        self._last = [float(group["lr"]) for group in groups]
+
+    def _restore(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._put_back()
+        self.steps_taken += 1
+
+    def _put_back(self) -> None:
+        # Not strict: groups may have been added since a step that raised.
+        for group, rate in zip(self._optimizer.param_groups, self._full, strict=False):
+            is_tensor = isinstance(rate, torch.Tensor)
+            group["lr"] = group["lr"].copy_(rate) if is_tensor else rate
+        self._full = []
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"WarmupLR: got {type(optimizer).__qualname__}, expected a torch.optim.Optimizer; a "
+            "scheduler is left as it is, the warm-up goes with any"
+        )
+    if _MARK in optimizer.__dict__:
+        raise ValueError(
+            "WarmupLR: the optimizer has a warm-up already, expected one per optimizer"
+        )
+
+
+def _check_steps(steps: Any) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(
+            f"WarmupLR: steps is {steps!r} ({type(steps).__qualname__}), expected an int; round "
+            "epochs * len(loader)"
+        )
+    if steps < 0:
+        raise ValueError(f"WarmupLR: steps is {steps}, expected a number from 0 on")
+    return steps
+
+
+def _check_start(start_factor: Any) -> float:
+    if start_factor is None:
+        return 1.0 / topology.size()
+    if isinstance(start_factor, bool) or not isinstance(start_factor, (int, float)):
+        raise TypeError(
+            f"WarmupLR: start_factor is {start_factor!r} ({type(start_factor).__qualname__}), "
+            "expected a number or None"
+        )
+    if not 0.0 <= start_factor <= 1.0:
+        raise ValueError(f"WarmupLR: start_factor is {start_factor}, expected a number from 0 to 1")
+    return float(start_factor)

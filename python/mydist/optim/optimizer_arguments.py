@@ -1,0 +1,104 @@
+"""What DistributedOptimizer accepts: every wrong argument is refused before any communication."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ..collectives.arguments import check_process_set
+from ..job.process_set import ProcessSet
+from ..reduce_op import Average, ReduceOp
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises ValueError for what cannot be wrapped."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"optimizer is {type(optimizer).__name__}, expected a torch.optim.Optimizer"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "LBFGS is not supported: its line search evaluates the loss of one rank, so ranks "
+            "would take different steps; use a first-order optimizer"
+        )
+
+
+def check_backward_passes(passes: Any) -> None:
+    """Raises ValueError for what is not a positive integer."""
+    if not isinstance(passes, int) or isinstance(passes, bool) or passes <= 0:
+        raise ValueError(
+            f"backward_passes_per_step is {passes!r}, expected an integer of at least 1"
+        )
+
+
+def check_closure(closure: Any) -> None:
+    """Raises TypeError for what step() could not call."""
+    if closure is not None and not callable(closure):
+        raise TypeError(
+            f"step: closure is {closure!r} ({type(closure).__qualname__}), expected a function "
+            "that recomputes the loss, or None"
+        )
+
+
+def check_compression(compression: Any) -> None:
+    """Raises ValueError for what does not compress."""
+    if not (
+        callable(getattr(compression, "compress", None))
+        and callable(getattr(compression, "decompress", None))
+    ):
+        raise ValueError(
+            f"compression is {compression!r}, expected Compression.none, .fp16, .bf16 or a "
+            "Compressor with compress and decompress"
+        )
+
+
+def checked_op(op: Any) -> ReduceOp:
+    """The operation. Raises ValueError."""
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        raise ValueError(
+            f"op is {op!r}, expected Average, Sum, Min, Max, Product or Adasum"
+        ) from None
+
+
+def checked_predivide(factor: Any, op: ReduceOp) -> float:
+    """The factor as a float. Raises ValueError when it is not positive or op is not Average."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0:
+        raise ValueError(f"gradient_predivide_factor is {factor!r}, expected a number above 0")
+    if factor != 1.0 and op != Average:
+        raise ValueError(
+            f"gradient_predivide_factor is {factor!r} with op={op}; it needs op=Average. "
+            "Scale the loss instead"
+        )
+    return float(factor)
+
+
+def checked_process_set(process_set: Any) -> ProcessSet:
+    """The set. Raises TypeError when it is none, ValueError when this rank is not in it."""
+    check_process_set("DistributedOptimizer", process_set)
+    checked: ProcessSet = process_set
+    return checked
+
+
+def chosen_groups(groups: Any, num_groups: Any) -> Any:
+    """`groups`, or what the older `num_groups` means. Raises ValueError when both are given."""
+    if num_groups is None:
+        return groups
+    warnings.warn(
+        "num_groups is the older name of groups; write groups instead",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    if groups is not None:
+        raise ValueError(
+            f"groups and num_groups={num_groups!r} are both given, expected one of them; write "
+            "groups"
+        )
+    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
+        raise ValueError(
+            f"num_groups is {num_groups!r}, expected an integer of at least 0; 0 is no groups"
+        )
+    return num_groups or None

@@ -1,0 +1,292 @@
+"""State: makes parameters and optimizer state equal on all ranks before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..collectives import broadcast_async_, synchronize
+from ..collectives.arguments import check_int, check_process_set
+from ..collectives.objects import allgather_object, broadcast_object
+from ..errors import MismatchError
+from ..job.process_set import ProcessSet, global_process_set
+from ..job.topology import rank
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Sequence[tuple[str, torch.Tensor]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrites the tensors, in place, with those of rank `root_rank`. Blocking.
+
+    Args:
+        params: `model.state_dict()`, or a list such as `list(model.named_parameters())`; the same
+            names, shapes and dtypes on every rank. Entries that are None are skipped.
+        root_rank: global rank whose values win.
+        process_set: the ranks that take part; this one and the root are among them.
+
+    Raises:
+        ValueError: `params` is a generator, an entry is not a tensor, a name appears twice, or
+            `root_rank` is not in the process set.
+        TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
+        MismatchError: a shape or dtype differs between ranks.
+        MydistError: the job failed; see mydist.errors.
+    """
+    named = {f"broadcast_parameters.{name}": tensor for name, tensor in _named_tensors(params)}
+    _check_root("broadcast_parameters", root_rank, process_set)
+    _broadcast_all(named, root_rank, process_set)
+
+
+def _broadcast_all(
+    named: Mapping[str, torch.Tensor], root_rank: int, process_set: ProcessSet
+) -> None:
+    """In place, all in flight at once."""
+    handles = [
+        broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set)
+        for name, tensor in named.items()
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def _check_root(call: str, root_rank: Any, process_set: ProcessSet) -> None:
+    check_process_set(call, process_set)
+    if check_int(call, "root_rank", root_rank) not in process_set.ranks:
+        raise ValueError(
+            f"{call}: root_rank is {root_rank}, expected one of the ranks {process_set.ranks} of "
+            "the process set; pass the global rank of the one whose values win"
+        )
+
+
+def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
+    """The entries of `params`, sorted by name when it is a mapping."""
+    if isinstance(params, Mapping):
+        entries = sorted(params.items())
+    elif isinstance(params, Sequence) and not isinstance(params, (str, bytes)):
+        entries = list(params)
+    else:
+        hint = "pass a list: list(model.named_parameters())"
+        kind = "a generator" if isinstance(params, Iterator) else type(params).__name__
+        raise ValueError(f"params is {kind}, expected a state_dict or a list of pairs; {hint}")
+    named: dict[str, torch.Tensor] = {}
+    for entry in entries:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
+            raise ValueError(
+                f"params contains {type(entry).__name__}, expected (name, tensor) pairs; "
+                "pass model.state_dict() or list(model.named_parameters())"
+            )
+        name, value = entry
+        if name in named:
+            raise ValueError(f"params contains the name '{name}' twice; names must be unique")
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"params['{name}'] is {type(value).__name__}, expected a tensor; "
+                "send other values with broadcast_object"
+            )
+        named[name] = value
+    return list(named.items())
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Makes state and hyperparameters of `optimizer` equal to those of rank `root_rank`. Blocking.
+
+    Structure, numbers and other small values travel pickled (see `mydist.objects`), tensors as
+    they are. No step is taken: parameters do not change, and a state that does not exist yet on a
+    rank is created there. Tensors that fit are overwritten in place, so schedulers and fused
+    kernels that hold on to them keep working.
+
+    Args:
+        optimizer: any torch optimizer but LBFGS, wrapped by DistributedOptimizer or not.
+        root_rank: global rank whose state wins.
+        model: accepted for scripts written for horovod.torch; not needed.
+        process_set: the ranks that take part; this one and the root are among them.
+
+    Raises:
+        ValueError: `optimizer` is no optimizer, or LBFGS, whose state refers to its own flat
+            parameter copy; or `root_rank` is not in the process set.
+        TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
+        MismatchError: the ranks' optimizers have different parameter groups.
+        MydistError: the root's state cannot be pickled, or the job failed; see mydist.errors.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"optimizer is {type(optimizer).__name__}, expected a torch.optim.Optimizer; send a "
+            "model's parameters with broadcast_parameters(model.state_dict(), root_rank)"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "broadcast_optimizer_state does not support LBFGS: its history belongs to the "
+            "gradients of one rank. Broadcast the parameters and start LBFGS afresh"
+        )
+    _check_root("broadcast_optimizer_state", root_rank, process_set)
+    _check_layout(optimizer, process_set)
+    tensors: list[torch.Tensor] = []
+    plan = _strip(_snapshot(optimizer), tensors) if rank() == root_rank else None
+    plan = broadcast_object(plan, root_rank, "broadcast_optimizer_state.plan", process_set)
+    if rank() != root_rank:
+        _pair(plan, _snapshot(optimizer), _Targets(tensors, _gpu_of(optimizer)))
+    named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
+    _broadcast_all(named, root_rank, process_set)
+    if rank() != root_rank:
+        _install(optimizer, _fill(plan, iter(tensors)))
+
+
+@dataclass(frozen=True)
+class _TensorPlace:
+    """Stands for a tensor in the pickled structure."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None  # Where elements lie; None is row by row.
+    on_gpu: bool  # Some state stays on the CPU, the step count of Adam, say.
+
+    def fits(self, tensor: Any) -> bool:
+        """Whether `tensor` can take what travels for this place."""
+        return (
+            isinstance(tensor, torch.Tensor)
+            and tuple(tensor.shape) == self.shape
+            and tensor.dtype == self.dtype
+            and tensor.is_cuda == self.on_gpu
+            and (tensor.is_contiguous() or tensor.stride() == self.stride)
+        )
+
+    def new(self, gpu: torch.device) -> torch.Tensor:
+        """A tensor for it, laid out as on the root; on `gpu` if the root has it on one."""
+        device = gpu if self.on_gpu else torch.device("cpu")
+        if self.stride is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+
+
+def _place_of(tensor: torch.Tensor) -> _TensorPlace:
+    dense = torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    stride = tuple(tensor.stride()) if dense and not tensor.is_contiguous() else None
+    return _TensorPlace(tuple(tensor.shape), tensor.dtype, stride, tensor.is_cuda)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters in the order of the groups; the same on all ranks."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
+    """Raises on every rank when parameter groups differ anywhere."""
+    layout = [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
+    layouts = allgather_object(layout, "broadcast_optimizer_state.layout", process_set)
+    if any(other != layouts[0] for other in layouts):
+        table = "; ".join(
+            f"rank {i}: {[len(group) for group in groups]} parameters per group"
+            for i, groups in zip(process_set.ranks, layouts, strict=True)
+        )
+        raise MismatchError(
+            "broadcast_optimizer_state: the optimizers of the ranks have different parameters "
+            f"({table}); make the same optimizer on every rank"
+        )
+
+
+def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """State by parameter index, and the groups without their parameters. Nothing is copied."""
+    index_of = {id(p): index for index, p in enumerate(_parameters(optimizer))}
+    by_index: dict[int, Any] = {}
+    other: dict[Any, Any] = {}
+    entries: Mapping[Any, Any] = optimizer.state
+    for key, value in entries.items():
+        if id(key) in index_of:
+            by_index[index_of[id(key)]] = value
+        elif not isinstance(key, torch.Tensor):  # some optimizers keep more under other keys
+            other[key] = value
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    return {"state": dict(sorted(by_index.items())), "other": other, "groups": groups}
+
+
+def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with every tensor replaced by its place; the tensors are appended in order."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _place_of(value)
+    if isinstance(value, Mapping):
+        return {key: _strip(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _rebuild(value, [_strip(item, tensors) for item in value])
+    return value
+
+
+def _rebuild(like: Any, items: list[Any]) -> Any:
+    """A list, tuple or named tuple of the type of `like`."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+
+
+def _gpu_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Where its first parameter on a GPU is; the CPU when it has none, which is a mismatch."""
+    devices = (p.device for p in _parameters(optimizer) if p.is_cuda)
+    return next(devices, torch.device("cpu"))
+
+
+@dataclass
+class _Targets:
+    """What is to be written, in the order of the plan; no two share memory."""
+
+    tensors: list[torch.Tensor]
+    gpu: torch.device  # Where new ones are made.
+    used: set[int] = field(default_factory=set)  # Addresses given out.
+
+    def add(self, place: _TensorPlace, current: Any) -> None:
+        """The tensor that is there now if it fits, else a new one."""
+        fits = place.fits(current) and current.data_ptr() not in self.used
+        self.tensors.append(current if fits else place.new(self.gpu))
+        self.used.add(self.tensors[-1].data_ptr())
+
+
+def _pair(plan: Any, current: Any, targets: _Targets) -> None:
+    """Adds a target for every place in `plan`."""
+    if isinstance(plan, _TensorPlace):
+        targets.add(plan, current)
+    elif isinstance(plan, Mapping):
+        known = current if isinstance(current, Mapping) else {}
+        for key, item in plan.items():
+            _pair(item, known.get(key), targets)
+    elif isinstance(plan, (list, tuple)):
+        same = isinstance(current, (list, tuple)) and len(current) == len(plan)
+        for index, item in enumerate(plan):
+            _pair(item, current[index] if same else None, targets)
+
+
+def _fill(plan: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The reverse of `_strip`."""
+    if isinstance(plan, _TensorPlace):
+        return next(tensors)
+    if isinstance(plan, Mapping):
+        return {key: _fill(item, tensors) for key, item in plan.items()}
+    if isinstance(plan, (list, tuple)):
+        return _rebuild(plan, [_fill(item, tensors) for item in plan])
+    return plan
+
+
+def _install(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:
+    """Writes a snapshot into the optimizer, without the casts of load_state_dict."""
+    parameters = _parameters(optimizer)
+    optimizer.state.clear()
+    for index, value in snapshot["state"].items():
+        optimizer.state[parameters[index]] = value
+    optimizer.state.update(snapshot["other"])
+    for group, values in zip(optimizer.param_groups, snapshot["groups"], strict=True):
+        params = group["params"]
+        group.clear()
+        group["params"] = params
+        group.update(values)

@@ -1,0 +1,311 @@
+"""Checkpoint: saves training state from rank 0 and restores it on all ranks.
+
+checkpoint = md.Checkpoint("runs/a", keep=3, model=model, optimizer=optimizer)
+for step in range(checkpoint.step, total_steps):
+    ...
+    if (step + 1) % 1000 == 0:
+        checkpoint.save(step + 1)
+    if checkpoint.should_stop(step + 1):
+        break
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ..collectives import allreduce
+from ..collectives.arguments import check_process_set
+from ..collectives.objects import allgather_object, broadcast_object
+from ..errors import MismatchError, MydistError
+from ..job import topology
+from ..job.process_set import ProcessSet, global_process_set
+from ..optim.rank_table import difference_text
+from ..reduce_op import Max
+from .checkpoint_arguments import checked_keep, checked_objects, checked_path, checked_step
+from .checkpoint_choice import AUTO, FoundCheckpoint, find_checkpoint
+from .checkpoint_file import (
+    FORMAT,
+    VERSION,
+    checkpoint_path,
+    load_checkpoint,
+    remove_old_checkpoints,
+    write_checkpoint,
+)
+from .random_state import capture_random_state, restore_random_state
+from .stop_signal import StopSignal
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """Training state in a folder: saved atomically, restored on every rank.
+
+    A checkpoint holds the `state_dict()` of each object given, as rank 0 has it, the random
+    generators of every rank, the step, and extras. Rank 0 (of the process set) alone reads and
+    writes the folder and sends what it read to the others, so no shared disk is needed. Every
+    method that says so is collective: all ranks call it at the same point. All calls come from
+    the thread that trains.
+
+    Attributes:
+        step: that of the checkpoint last restored or saved, 0 if there was none.
+        extras: those of the checkpoint last restored.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        keep: int | None = 3,
+        resume: str | os.PathLike[str] | None = AUTO,
+        *,
+        on_sigterm: bool = True,
+        process_set: ProcessSet = global_process_set,
+        **objects: Any,
+    ) -> None:
+        """Restores, unless `resume` is None, and starts to watch for SIGTERM. Collective.
+
+        Args:
+            directory: made by rank 0 with the first save. One job at a time may use it.
+            keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
+            resume: see `restore`; None starts afresh.
+            on_sigterm: SIGTERM no longer ends the process; it makes `should_stop()` true. The
+                handler that was installed before runs as well. `close()` restores it.
+            process_set: the ranks that share the checkpoints.
+            objects: what to save, by name: model=…, optimizer=…, scheduler=…, sampler=… or any
+                other; each with `state_dict()` and `load_state_dict()`. Optimizers may be wrapped.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong, mydist is not initialized, or on_sigterm
+                outside the main thread.
+            Exception: whatever `restore` raises.
+        """
+        self._folder = Path(checked_path("directory", directory)).absolute()
+        self._keep = checked_keep(keep)
+        check_process_set("Checkpoint", process_set)
+        if resume is not None:
+            checked_path("resume", resume)
+        self._objects = checked_objects(objects)
+        self._process_set = process_set
+        self._root_rank = process_set.ranks[0]
+        self._stop_requested = False
+        self._saved_step: int | None = None
+        self.step = 0
+        self.extras: dict[str, Any] = {}
+        self._signal = StopSignal() if on_sigterm else None
+        try:
+            self.restore(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def save(self, step: int, extras: Mapping[str, Any] | None = None) -> Path:
+        """Writes a checkpoint; returns when it is safely on rank 0's disk. Collective.
+
+        Older ones than the newest `keep` are removed after that. A file of the same step is
+        replaced.
+
+        Args:
+            step: how many steps have been made; the same on all ranks.
+            extras: further plain values and tensors by name; rank 0's are kept.
+
+        Returns:
+            The file.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong.
+            MismatchError: the ranks are at different steps; nothing was written.
+            OSError: rank 0 could not write; on every rank, naming the file.
+            TypeError: a state holds what could not be loaded again; on every rank, naming it.
+        """
+        step = checked_step(step)
+        if extras is not None and not isinstance(extras, Mapping):
+            raise TypeError(f"Checkpoint.save: extras is {type(extras).__name__}, expected a dict")
+        random_states = self._gather_random_states(step)
+        path = checkpoint_path(self._folder, step)
+        failure: Exception | None = None
+        if self._is_root():
+            try:
+                write_checkpoint(path, self._content(step, extras or {}, random_states))
+                if self._keep is not None:
+                    remove_old_checkpoints(self._folder, step, self._keep)
+            except Exception as error:  # state_dict() is the user's code
+                failure = error
+        self._agree(failure, f"saving step {step}")
+        self.step = self._saved_step = step
+        return path
+
+    def restore(self, resume: str | os.PathLike[str] | None = AUTO) -> int:
+        """Loads a checkpoint into the objects, on all ranks alike. Collective.
+
+        Args:
+            resume: "auto": the newest one in the folder that is whole; one that is damaged is
+                skipped with a warning. A path: that file, or the newest in that folder. None:
+                nothing is loaded.
+
+        Returns:
+            The step at which it was saved; 0 when there is none. Ranks that the saving job did
+            not have keep their random generators as they are.
+
+        Raises:
+            FileNotFoundError, ValueError: the file or folder named is not there, damaged, no
+                checkpoint, or does not hold the state of every object; on every rank.
+            MydistError: there are checkpoints, but none of them can be read; on every rank.
+        """
+        if resume is None:
+            return 0
+        checked_path("resume", resume)
+        found: FoundCheckpoint | None = None
+        failure: Exception | None = None
+        if self._is_root():
+            try:
+                found = find_checkpoint(self._folder, resume)
+            except Exception as error:
+                failure = error
+        self._agree(failure, "restoring")
+        content = self._share(found)
+        if content is not None:
+            self._install(content)
+        return self.step
+
+    def should_stop(self, step: int | None = None) -> bool:
+        """Whether any rank got SIGTERM or `request_stop()`: the same answer everywhere. Collective.
+
+        Costs one reduction of four bytes, so it can be called after every step.
+
+        Args:
+            step: if given and the answer is True, this step is saved first (unless it just was).
+
+        Raises: as `save`.
+        """
+        if step is not None:
+            step = checked_step(step)
+        mine = self._stop_requested or (self._signal is not None and self._signal.received)
+        stop = allreduce(
+            torch.tensor([int(mine)], dtype=torch.int32),
+            op=Max,
+            name="checkpoint.should_stop",
+            process_set=self._process_set,
+        )
+        if not int(stop):
+            return False
+        if step is not None and step != self._saved_step:
+            self.save(step)
+        return True
+
+    def request_stop(self) -> None:
+        """Makes the next `should_stop()` True on all ranks. Not collective; any rank may ask."""
+        self._stop_requested = True
+
+    def close(self) -> None:
+        """Stops watching for SIGTERM and puts the former handler back. Not collective."""
+        if self._signal is not None:
+            self._signal.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _is_root(self) -> bool:
+        return topology.rank() == self._root_rank
+
+    def _agree(self, cause: Exception | None, doing: str) -> None:
+        """Raises rank 0's failure on every rank."""
+        failure = broadcast_object(
+            _portable(cause, doing) if self._is_root() else None,
+            self._root_rank,
+            name="checkpoint.outcome",
+            process_set=self._process_set,
+        )
+        if failure is not None:
+            raise failure from (cause if cause is not failure else None)
+
+    def _gather_random_states(self, step: int) -> list[Any]:
+        """The random states of all ranks, in rank order. Raises MismatchError."""
+        entries = allgather_object(
+            (topology.rank(), step, capture_random_state()),
+            name="checkpoint.random_states",
+            process_set=self._process_set,
+        )
+        if len({entry[1] for entry in entries}) > 1:
+            table = {rank: f"step {of_rank}" for rank, of_rank, _ in entries}
+            what = "Checkpoint.save: ranks save different steps"
+            raise MismatchError(
+                difference_text(what, table, [], "Call save() with the same step on every rank.")
+            )
+        return [states for _, _, states in entries]
+
+    def _content(
+        self, step: int, extras: Mapping[str, Any], random_states: list[Any]
+    ) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": step,
+            "objects": {name: value.state_dict() for name, value in self._objects.items()},
+            "random_states": random_states,
+            "extras": dict(extras),
+        }
+
+    def _share(self, found: FoundCheckpoint | None) -> dict[str, Any] | None:
+        """What rank 0 found, on every rank."""
+        sent = broadcast_object(
+            found and (str(found.path), found.data),
+            self._root_rank,
+            name="checkpoint.bytes",
+            process_set=self._process_set,
+        )
+        if sent is None:
+            return None
+        content = found.content if found is not None else load_checkpoint(sent[1])
+        self._expect_objects(sent[0], content)
+        return content
+
+    def _expect_objects(self, path: str, content: Mapping[str, Any]) -> None:
+        saved, given = set(content["objects"]), set(self._objects)
+        if given - saved:
+            raise ValueError(
+                f"checkpoint '{path}' has no state of {_quoted(given - saved)}, but only of "
+                f"{_quoted(saved)}; give this Checkpoint the objects that were saved, or pass "
+                "resume=None to start afresh"
+            )
+        if saved - given and self._is_root():
+            warnings.warn(
+                f"checkpoint '{path}' also has the state of {_quoted(saved - given)}, which this "
+                "Checkpoint was not given; it is left out",
+                stacklevel=4,
+            )
+
+    def _install(self, content: Mapping[str, Any]) -> None:
+        for name, value in self._objects.items():
+            value.load_state_dict(content["objects"][name])
+        self.step = self._saved_step = content["step"]
+        self.extras = content["extras"]
+        # Last: what ran before may have drawn numbers.
+        states = content["random_states"]
+        index = self._process_set.rank()
+        if index < len(states):
+            restore_random_state(states[index])
+
+
+def _portable(failure: Exception | None, doing: str) -> Exception | None:
+    """The failure as the other ranks can have it: exceptions of users may not be picklable."""
+    if failure is None or type(failure).__module__ in ("builtins", MydistError.__module__):
+        return failure
+    return MydistError(f"checkpoint: {doing} failed: {type(failure).__name__}: {failure}")
+
+
+def _quoted(names: set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "nothing"

@@ -1,0 +1,150 @@
+"""Check who imports whom in python/mydist: packages import downwards, and no circle exists.
+
+    bench -> mydist/__init__ -> training -> optim -> collectives -> job -> errors, reduce_op, _C
+
+An import inside a function counts, because a late import only hides a circle. An import for type
+checkers does not count. Python loads the package around a module before the module; this counts
+only where an import statement names the package.
+
+Usage: check_python_imports.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from check_layers import LAUNCHER_SHARED
+
+# The rooms of python/mydist from the ground up: packages, and modules beside them. A room imports
+# from the floors below its own. NAMES is mydist/__init__ itself.
+NAMES = ""
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("_C", "_moved_modules"),
+    ("errors", "reduce_op"),
+    ("job",),
+    ("collectives",),
+    ("optim",),
+    ("training",),
+    (NAMES,),
+    ("bench", "launcher"),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# What the launcher loads, on hosts without torch.
+WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of one module: where it stands, and what it names."""
+
+    source: str  # The dotted name of the module that imports.
+    where: str  # File and line.
+    target: str  # A dotted name.
+
+    def __str__(self) -> str:
+        return f"{self.where}: import {self.target}"
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    """Whether it is `if TYPE_CHECKING:`."""
+    tests = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in tests
+
+
+def import_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements that run, also those inside functions."""
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif isinstance(node, ast.If) and is_for_type_checkers(node):
+            yield from import_statements(node.orelse)
+        else:
+            yield from import_statements(ast.iter_child_nodes(node))
+
+
+def named_by(node: ast.Import | ast.ImportFrom, package: str, modules: set[str]) -> Iterator[str]:
+    """The dotted names of the modules that an import statement in `package` names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    parents = package.split(".")
+    above = parents[: len(parents) - node.level + 1] if node.level else []
+    base = ".".join([*above, *([node.module] if node.module else [])])
+    for alias in node.names:
+        module = f"{base}.{alias.name}"
+        yield module if module in modules or module == "mydist._C" else base
+
+
+def read_imports(python: Path) -> tuple[set[str], list[Import]]:
+    """All modules of the package below `python`, and the imports in them."""
+    files: dict[str, Path] = {}
+    for path in sorted((python / "mydist").rglob("*.py")):
+        parts = path.relative_to(python).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    imports = []
+    for module, path in files.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for node in import_statements([ast.parse(path.read_text(), str(path))]):
+            where = f"{path.relative_to(python.parent).as_posix()}:{node.lineno}"
+            for target in dict.fromkeys(named_by(node, package, set(files))):
+                imports.append(Import(module, where, target))
+    return set(files), imports
+
+
+def room_of(module: str) -> str:
+    """The part of a dotted name after mydist."""
+    return module.split(".")[1] if "." in module else NAMES
+
+
+def floor_problem(item: Import) -> str | None:
+    """Why the import is against the order of FLOORS or of WITHOUT_TORCH; None if it is not."""
+    project = item.target.split(".")[0]
+    light = item.target in WITHOUT_TORCH or project in sys.stdlib_module_names
+    if item.source in WITHOUT_TORCH and not light:
+        return f"{item.source} works without torch, for the launcher"
+    if project != "mydist":
+        return None
+    source, target = room_of(item.source), room_of(item.target)
+    for room in (source, target):
+        if room not in FLOOR_OF:
+            return f"mydist.{room} has no floor in FLOORS"
+    if source == target or FLOOR_OF[target] < FLOOR_OF[source]:
+        return None
+    return f"{source or 'mydist/__init__'} may not import {target or 'mydist/__init__'}"
+
+
+def circles(modules: set[str], imports: list[Import]) -> Iterator[str]:
+    """One line per circle of modules, until what is left has none."""
+    used: dict[str, set[str]] = {module: set() for module in modules}
+    for item in imports:
+        if item.target in modules and item.target != item.source:
+            used[item.source].add(item.target)
+    while True:
+        try:
+            TopologicalSorter({name: sorted(used[name]) for name in sorted(used)}).prepare()
+            return
+        except CycleError as error:
+            circle: list[str] = error.args[1][::-1]
+            used[circle[0]].discard(circle[1])
+            yield f"import circle: {' -> '.join(circle)}"
+
+
+def main(arguments: list[str]) -> int:
+    """Check the tree at arguments[0] (default: the parent of this folder)."""
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    modules, imports = read_imports(root / "python")
+    problems = [f"{item}: {problem}" for item in imports if (problem := floor_problem(item))]
+    problems += circles(modules, imports)
+    for problem in problems:
+        print(problem)
+    print(f"check_python_imports: {len(problems)} violations")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
