@@ -2,7 +2,8 @@
 
 A room of csrc may include what stands in its row of ROOMS and all that those may include. A
 transport is included by nothing but itself. MPI, Gloo, CUDA, Python and torch headers stay in the
-one folder that is about them. The launcher imports only the standard library.
+one folder that is about them. The launcher imports only the standard library
+and what LAUNCHER_SHARED lists.
 
 Usage: check_layers.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
 """

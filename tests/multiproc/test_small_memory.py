@@ -126,7 +126,7 @@ def test_every_collective_is_right(backend: str, size: str, tmp_path: Path) -> N
     worker = str(WORKERS / "check_worker.py")
     # Gloo comes by itself where there is no room.
     asked = "mpi" if backend == "mpi" else "local"
-    command = launcher_command(np, asked, worker, suite, str(tmp_path))
+    command = launcher_command(np, asked, worker, suite, "all", str(tmp_path))
     outcome = run(with_memory_of(size, *command), timeout=200)
     results = CheckResults(np, tmp_path, outcome)
     for check in checks_of(suite):
