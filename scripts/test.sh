@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs the C++ tests with CTest, then the Python tests with pytest: first those that may run beside
-# others, two at a time, then those marked alone. Tables of steps and of the slowest checks follow,
-# then how all of them ended. Nothing here ends a run that a busy machine makes long.
-# Arguments go to pytest, such as --deep; TEST_WORKERS is how many tests run at a time.
+# Runs the C++ tests with CTest, then the Python tests with pytest. Tables of steps and of the slowest
+# checks follow, then how all of them ended. Nothing here ends a run that a busy machine makes long.
+# Arguments go to pytest, such as --deep.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -10,7 +9,6 @@ cd "$ROOT" || exit 1
 
 PYTHON="$(find_python)" || exit 1
 export_run_environment "$PYTHON"
-WORKERS="${TEST_WORKERS:-2}"
 REPORTS="$ROOT/build/reports"
 mkdir -p build/logs
 rm -rf "$REPORTS" "$DEV_TREE/reports"
@@ -31,18 +29,12 @@ for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/mu
   [[ -d "$folder" ]] && FOLDERS+=("$folder")
 done
 
-python_tests() { # python_tests REPORT ARGUMENTS...; no test for a selection is no failure.
-  local report="$REPORTS/$1.jsonl" status=0
-  shift
-  TEST_REPORT="$report" "$PYTHON" -m pytest "${FOLDERS[@]}" "$@" || status=$?
-  ((status != 5)) || status=0
-  return "$status"
+python_tests() {
+  TEST_REPORT="$REPORTS/python.jsonl" "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"
 }
 
 step "C++ tests" cpp_tests
-step "Python tests, $WORKERS at a time" python_tests beside -n "$WORKERS" --dist loadgroup \
-  -m "not alone" "$@"
-step "Python tests, one at a time" python_tests alone -m alone "$@"
+step "Python tests" python_tests "$@"
 
 print_steps "Steps of the tests:"
 echo

@@ -19,9 +19,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The marks, and where the report goes."""
     config.addinivalue_line("markers", "deep: runs with --deep only")
-    config.addinivalue_line(
-        "markers", "alone: measures what other programs disturb, so nothing runs beside it"
-    )
     if hasattr(config, "workerinput"):  # Its controller hears of everything.
         return
     if path := os.environ.get("TEST_REPORT"):

@@ -20,7 +20,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Also the name of its group: all its items are read by the worker that ran it."""
+        """How its items are named."""
         return f"{self.backend}-np{self.np}-{self.suite}"
 
 

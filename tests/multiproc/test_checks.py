@@ -15,18 +15,17 @@ Results = Callable[[Job], CheckResults]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item a check of each job of this run, in the job's group."""
+    """One item a check of each job of this run."""
     if "job" not in metafunc.fixturenames:
         return
     jobs: tuple[Job, ...] = metafunc.config.stash[JOBS]
     items = []
     for job in jobs:
-        marks = [pytest.mark.xdist_group(job.name)]
         if "name" not in metafunc.fixturenames:
-            items.append(pytest.param(job, job.backend, id=job.name, marks=marks))
+            items.append(pytest.param(job, job.backend, id=job.name))
             continue
         items += [
-            pytest.param(job, job.backend, check.name, id=f"{job.name}-{check.name}", marks=marks)
+            pytest.param(job, job.backend, check.name, id=f"{job.name}-{check.name}")
             for check in checks_of(job.suite, job.every_case)
             if check.min_size <= job.np
         ]
