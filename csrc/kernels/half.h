@@ -1,6 +1,7 @@
 // Half: float16 and bfloat16 to and from float32; every sum of 16-bit numbers passes through here.
 // Pure. Narrowing rounds to nearest, ties to even; NaN stays a (quiet) NaN. The block functions use
-// the CPU's own instructions when it has them (kernels/simd) and are bit-identical to the scalar ones.
+// the CPU's own instructions when it has them (kernels/simd) and are bit-identical to the scalar
+// ones.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // ReduceInRankOrder: where reducing really happens, for all dtypes and ops, on host memory.
 // Pure and thread-safe. Every element is folded in the order of the sources, whatever the position,
-// the count, the alignment or the CPU (kernels/simd), so results are bitwise the same wherever they are
-// computed. float16 and bfloat16 are folded and scaled in float32 and rounded once, at the end. NaN
-// in a sum, a product, an extreme or a scaled number is the positive quiet NaN without payload.
+// the count, the alignment or the CPU (kernels/simd), so results are bitwise the same wherever they
+// are computed. float16 and bfloat16 are folded and scaled in float32 and rounded once, at the end.
+// NaN in a sum, a product, an extreme or a scaled number is the positive quiet NaN without payload.
 #pragma once
 
 #include <cstdint>
