@@ -89,7 +89,7 @@ class Nameless(Pretended):
     """Fails as a whole."""
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:
-        self._launch.events.on_unnamed_failure(7, "nobody is to blame")
+        self._launch.events.on_unnamed_failure(7, "no rank is known")
         await super().start(ranks)
 
 
@@ -127,4 +127,4 @@ def test_a_failure_without_a_rank_ends_the_job(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run_on(Nameless, monkeypatch) == 7
-    assert capfd.readouterr().err == "nobody is to blame\n"
+    assert capfd.readouterr().err == "no rank is known\n"

@@ -24,8 +24,7 @@ class Job:
         return f"{self.backend}-np{self.np}-{self.suite}"
 
 
-# One rank talks to nobody. All cases run once for each way in which numbers are folded: in shared
-# memory, and host by host over a network.
+# Each way to fold numbers runs all cases once: in shared memory, and host by host over a network.
 ORDINARY = (
     Job(1, "local", "main"),
     Job(2, "local", "whole"),

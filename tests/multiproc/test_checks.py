@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from multiproc.conftest import JOBS
 from multiproc.job import CheckResults
 from multiproc.jobs import ORDINARY, Job
-from multiproc.registry import SUITES, checks_of
+from multiproc.registry import SUITES, Check, checks_of
 
 Results = Callable[[Job], CheckResults]
 
@@ -57,20 +57,23 @@ def test_job_ends_cleanly(
     suite_results(job).expect_clean_end()
 
 
-def test_an_ordinary_run_leaves_out_no_check() -> None:
-    """Each check has a job with several ranks, or with as many as it makes sense on."""
-    run = {
-        check.stem
-        for job in ORDINARY
+def every_check() -> list[Check]:
+    return [check for suite in SUITES for check in checks_of(suite)]
+
+
+def run_by(jobs: Iterable[Job]) -> list[Check]:
+    return [
+        check
+        for job in jobs
         for check in checks_of(job.suite, job.every_case)
-        if check.min_size <= job.np and (job.np > 1 or job.suite == "main")
-    }
-    every = {check.stem for suite in SUITES for check in checks_of(suite)}
-    assert every - run == set()
+        if check.min_size <= job.np
+    ]
 
 
-def test_an_ordinary_run_has_all_cases_once() -> None:
-    full = {check.name for job in ORDINARY if job.every_case for check in checks_of(job.suite)}
-    few = {check.name for job in ORDINARY for check in checks_of(job.suite, job.every_case)}
-    lacking = {name for suite in SUITES for name in (c.name for c in checks_of(suite))} - full - few
-    assert lacking == set()
+def test_an_ordinary_run_leaves_out_no_check() -> None:
+    several = {check.stem for check in run_by(job for job in ORDINARY if job.np > 1)}
+    assert {check.stem for check in every_check()} - several == set()
+
+
+def test_an_ordinary_run_leaves_out_no_case() -> None:
+    assert {check.name for check in every_check()} - {c.name for c in run_by(ORDINARY)} == set()
