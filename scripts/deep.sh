@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long for every change. All parts: make deep.
+# What takes too long for every change, and is not in make test. All parts: make deep.
 # Usage: deep.sh                all parts; goes on after one that fails, exit code 1 if one did
 #        deep.sh PART...        these parts
 set -uo pipefail
@@ -7,13 +7,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$ROOT" || exit 1
 
-PARTS=(thread address binding model jobs programs hosts)
+PARTS=(thread address binding model jobs)
 
-pytest_deep() { # pytest_deep ARGUMENTS... with what is marked deep
+# Every check with every case, on every number of ranks, backend and layout.
+jobs_of_checks() {
   local python
   python="$(find_python)"
   export_run_environment "$python"
-  "$python" -m pytest --deep -q "$@"
+  "$python" -m pytest --deep -q tests/multiproc/test_checks.py
 }
 
 run_part() {
@@ -22,11 +23,7 @@ run_part() {
     address) scripts/sanitize.sh address ;;
     binding) scripts/sanitize_binding.sh ;;
     model) scripts/model.sh ;;
-    # Every check with every case, on every number of ranks, backend and layout.
-    jobs) pytest_deep tests/multiproc/test_checks.py ;;
-    # Kills, soak, paths, containers, benchmarks.
-    programs) pytest_deep tests/multiproc --ignore tests/multiproc/test_checks.py ;;
-    hosts) pytest_deep tests/scripts tests/launcher tests/python tests/multihost tests/gpu ;;
+    jobs) jobs_of_checks ;;
     *) die "got '$1', expected one of: ${PARTS[*]}" ;;
   esac
 }

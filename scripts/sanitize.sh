@@ -4,7 +4,8 @@
 # thread, address: all tests.
 # ci: one of the two, by the parity of the number of commits, with the tests that have threads or
 #     parse bytes; then lock-analysis.
-# lock-analysis: only reads what the sanitizers' trees leave out: the binding and the plugins.
+# lock-analysis: only reads, without a build, all of csrc; in ci only what the sanitizers' trees
+#     leave out, which is the binding and the plugins.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"
@@ -37,26 +38,26 @@ sanitize() { # sanitize thread|address TARGET [LABEL]
     grep -vE '^ *[0-9]+/[0-9]+ Test +#.* Passed |^ +Start +[0-9]+:'
 }
 
-lock_analysis() {
+lock_analysis() { # lock_analysis FOLDER...
   local tree="build/lock-analysis" python
   python="$(find_python)"
   has_module "$python" torch || die "$python has no torch. Run: make setup"
   cmake -G Ninja -S . -B "$tree" "-DCMAKE_CXX_COMPILER=$CXX" -DMYDIST_THREAD_SAFETY=ON \
     -DMYDIST_BUILD_TESTS=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "-DPython_EXECUTABLE=$python"
-  "$python" scripts/check_syntax.py "$tree" csrc/torch csrc/transport/mpi csrc/transport/gloo csrc/gpu
+  "$python" scripts/check_syntax.py "$tree" "$@"
   echo "Lock analysis: no violation."
 }
 
 case "${1:-}" in
   thread | address) sanitize "$1" all ;;
-  lock-analysis) lock_analysis ;;
+  lock-analysis) lock_analysis csrc ;;
   ci)
     if (($(git rev-list --count HEAD) % 2)); then
       sanitize thread mydist_tests_threads threads
     else
       sanitize address mydist_tests_bytes bytes
     fi
-    lock_analysis
+    lock_analysis csrc/torch csrc/transport/mpi csrc/transport/gloo csrc/gpu
     ;;
   *) die "got '${1:-}', expected one of: thread, address, lock-analysis, ci" ;;
 esac

@@ -11,28 +11,13 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--deep runs what an ordinary run leaves out, too."""
-    parser.addoption(
-        "--deep", action="store_true", help="run all jobs, all their cases and tests marked deep"
-    )
+    parser.addoption("--deep", action="store_true", help="run all jobs with all their cases")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marks, and where the report goes."""
-    config.addinivalue_line("markers", "deep: runs with --deep only")
-    if hasattr(config, "workerinput"):  # Its controller hears of everything.
-        return
+    """Where the report goes."""
     if path := os.environ.get("TEST_REPORT"):
         config.pluginmanager.register(Report(Path(path)))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked deep."""
-    if config.getoption("--deep"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("deep")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("deep")]
 
 
 class Report:
