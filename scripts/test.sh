@@ -30,7 +30,7 @@ for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/mu
 done
 
 python_tests() {
-  TEST_REPORT="$REPORTS/python.jsonl" "$PYTHON" -m pytest "${FOLDERS[@]}" "$@"
+  "$PYTHON" -m pytest "${FOLDERS[@]}" --report "$REPORTS/python.jsonl" "$@"
 }
 
 step "C++ tests" cpp_tests

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--deep runs what an ordinary run leaves out, too."""
+    """The choice of jobs, and the report."""
     parser.addoption("--deep", action="store_true", help="run all jobs with all their cases")
+    # No variable: the tests start pytest themselves, which would write to the same file.
+    parser.addoption("--report", type=Path, help="where a JSON line per test goes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where the report goes."""
-    if path := os.environ.get("TEST_REPORT"):
-        config.pluginmanager.register(Report(Path(path)))
+    if path := config.getoption("--report"):
+        config.pluginmanager.register(Report(path))
 
 
 class Report:
