@@ -4,7 +4,7 @@ mydist_sources(MYDIST_NCCL_SOURCES "*.cc" csrc/gpu csrc/gpu/kernels)
 mydist_sources(MYDIST_KERNEL_SOURCES "*.cu" csrc/gpu/kernels)
 # Those that need neither CUDA nor NCCL; tests are built of them on every machine.
 set(MYDIST_NCCL_PORTABLE
-    csrc/gpu/nccl_library.cc csrc/gpu/nccl_symbols.cc
+    csrc/gpu/nccl_library.cc
     csrc/gpu/spare_memory.cc)
 
 # The folders of pip's packages: nvidia-cuda-nvcc, -crt, nvidia-nvvm and nvidia-cuda-runtime share
@@ -24,7 +24,7 @@ endif()
 list(REMOVE_DUPLICATES _site_packages)
 
 set(_obstacle "")
-if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
+if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$")
   file(GLOB _toolkits /usr/local/cuda-*)
   list(SORT _toolkits COMPARE NATURAL ORDER DESCENDING)
   foreach(_folder IN LISTS _site_packages)
@@ -48,7 +48,7 @@ if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
 endif()
 
 # Headers alone are enough for the tests over a CUDA in host memory, which sanitizers can see into.
-if(NOT MYDIST_WITH_CUDA STREQUAL "OFF")
+if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$")
   # CMake 3.25.1 sets a property of this library, which CUDA 13 has no more, and would stop there.
   if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
     add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
@@ -71,7 +71,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       CACHE STRING "GPU architectures the kernels are built for")
 endif()
 
-if(NOT MYDIST_WITH_CUDA STREQUAL "OFF" AND _obstacle STREQUAL "")
+if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$" AND _obstacle STREQUAL "")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} "${MYDIST_NVCC}")

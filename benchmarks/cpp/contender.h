@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "ranks.h"
 
 namespace mydist::bench {

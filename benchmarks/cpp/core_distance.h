@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "ranks.h"
 
 namespace mydist::bench {

@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "contender.h"
 
 namespace mydist::bench {

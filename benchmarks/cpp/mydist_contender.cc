@@ -5,7 +5,7 @@
 #include "base/usable_cores.h"
 #include "contender.h"
 #include "memory/shm/arena.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 
 namespace mydist::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist::bench {
 

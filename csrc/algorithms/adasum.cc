@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "kernels/codec.h"
 
 namespace mydist {

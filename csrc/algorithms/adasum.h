@@ -13,12 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "kernels/adasum_math.h"
+#include "kernels/element.h"
 #include "kernels/reduction.h"
-#include "kernels/slices.h"
 #include "memory/fusion_buffer.h"
-#include "transport/transfer_batch.h"
 #include "transport/transport.h"
 
 namespace mydist {

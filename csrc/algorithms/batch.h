@@ -13,9 +13,9 @@
 
 #include "algorithms/collectives.h"
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "kernels/reduction.h"
-#include "memory/batch_memory.h"
+#include "memory/fusion_buffer.h"
 
 namespace mydist {
 

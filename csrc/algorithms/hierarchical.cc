@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/element.h"
-#include "kernels/slices.h"
-#include "kernels/widening.h"
 
 namespace mydist {
 namespace {

@@ -15,13 +15,12 @@
 #include <vector>
 
 #include "algorithms/collectives.h"
-#include "algorithms/hierarchical_limits.h"
 #include "algorithms/hierarchical_routes.h"
+#include "algorithms/host_ordered_fold.h"
 #include "algorithms/rank_ordered_collectives.h"
-#include "algorithms/two_level_reduction.h"
 #include "base/export.h"
-#include "base/result.h"
-#include "memory/batch_memory.h"
+#include "base/status.h"
+#include "memory/fusion_buffer.h"
 #include "transport/subset_transport.h"
 #include "world/host_groups.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/element.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 
 namespace mydist {
 namespace {

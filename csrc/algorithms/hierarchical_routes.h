@@ -10,15 +10,23 @@
 #include <vector>
 
 #include "algorithms/collectives.h"
-#include "algorithms/hierarchical_limits.h"
-#include "algorithms/two_level_reduction.h"
-#include "base/result.h"
-#include "kernels/slices.h"
+#include "algorithms/host_ordered_fold.h"
+#include "base/status.h"
+#include "kernels/element.h"
 #include "memory/fusion_buffer.h"
-#include "transport/transfer_batch.h"
+#include "transport/transport.h"
 #include "world/host_groups.h"
 
 namespace mydist {
+
+// How much a Hierarchical works on at a time. Equal on all ranks; results do not depend on it.
+
+struct HierarchicalLimits {
+  // Up to this much, one rank of each host speaks for its host: fewer messages.
+  int64_t one_slice_bytes = int64_t{32} << 10;
+  // Worked on at a time, of a tensor or of all contributions together.
+  int64_t chunk_bytes = int64_t{8} << 20;
+};
 
 class HierarchicalRoutes {
  public:

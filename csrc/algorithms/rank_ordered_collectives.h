@@ -14,11 +14,10 @@
 
 #include "algorithms/adasum.h"
 #include "algorithms/collectives.h"
-#include "algorithms/memory_space.h"
+#include "algorithms/host_space.h"
 #include "base/export.h"
-#include "base/result.h"
-#include "kernels/slices.h"
-#include "transport/transfer_batch.h"
+#include "base/status.h"
+#include "kernels/element.h"
 #include "transport/transport.h"
 #include "world/host_groups.h"
 

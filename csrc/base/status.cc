@@ -1,8 +1,8 @@
 #include "base/status.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
-
-#include "base/check.h"
 
 namespace mydist {
 
@@ -78,6 +78,12 @@ Status Status::WithContext(std::string_view context) const {
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(StatusCodeName(code())) + ": " + message();
+}
+
+void CheckFailed(const char* file, int line, const char* condition) {
+  std::fprintf(stderr, "mydist: internal error at %s:%d: %s does not hold. Please report this.\n",
+               file, line, condition);
+  std::abort();
 }
 
 }  // namespace mydist

@@ -11,7 +11,7 @@
 
 #include "base/export.h"
 #include "base/log.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

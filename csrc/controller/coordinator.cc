@@ -5,19 +5,17 @@
 #include <iterator>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "controller/control_port.h"
-#include "controller/farewell.h"
 #include "controller/frozen/frozen_mode.h"
 #include "controller/membership.h"
-#include "controller/messages/message_codec.h"
-#include "controller/messages/report_check.h"
+#include "controller/messages/report.h"
 #include "controller/messages/wire.h"
 #include "controller/process_set_table.h"
 #include "controller/tree.h"
 #include "world/departure.h"
-#include "world/rank_list.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "controller/messages/request.h"
 #include "controller/messages/response.h"
 #include "transport/control_plane.h"

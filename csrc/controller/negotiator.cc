@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "controller/messages/report_check.h"
-#include "controller/messages/request_codec.h"
-#include "world/rank_list.h"
+#include "base/status.h"
+#include "controller/messages/report.h"
+#include "controller/messages/wire.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
-#include "controller/messages/report_check.h"
+#include "base/status.h"
+#include "controller/messages/report.h"
 #include "controller/negotiator.h"
 
 namespace mydist {

@@ -3,10 +3,9 @@
 #include <utility>
 
 #include "controller/fusion_planner.h"
-#include "controller/messages/mismatch_text.h"
 #include "controller/messages/stall_text.h"
 #include "controller/negotiator.h"
-#include "world/rank_list.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {

@@ -12,9 +12,8 @@
 
 #include "base/clock.h"
 #include "controller/messages/report.h"
-#include "controller/participation.h"
 #include "controller/pending_requests.h"
-#include "controller/pending_slots.h"
+#include "controller/readiness.h"
 #include "controller/response_cache.h"
 #include "controller/stall_inspector.h"
 #include "controller/tree.h"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "controller/fusion_planner.h"
-#include "controller/messages/report_check.h"
+#include "controller/messages/report.h"
 #include "world/departure.h"
-#include "world/rank_list.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {

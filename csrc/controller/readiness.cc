@@ -1,12 +1,14 @@
 #include "controller/readiness.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "base/check.h"
-#include "controller/messages/request_property.h"
+#include "base/status.h"
+#include "controller/messages/request.h"
 
 namespace mydist {
+
 namespace {
 
 void AddVariant(Readiness& merged, const Request& request, const std::vector<int32_t>& ranks) {
@@ -70,6 +72,32 @@ Readiness MergeReadiness(std::span<const ReadinessPart> parts) {
   std::sort(merged.variants.begin(), merged.variants.end(),
             [](const Variant& a, const Variant& b) { return a.ranks < b.ranks; });
   return merged;
+}
+
+void Participation::Join(int32_t rank) {
+  if (std::binary_search(vertex_.members.begin(), vertex_.members.end(), rank)) {
+    joined_.insert(rank);
+  }
+}
+
+bool Participation::Awaits(size_t lane) const {
+  if (joined_.empty()) return true;
+  const std::vector<int32_t>& ranks = vertex_.lanes[lane].ranks;
+  return !std::includes(joined_.begin(), joined_.end(), ranks.begin(), ranks.end());
+}
+
+std::vector<int32_t> Participation::Awaited(size_t lane, const Request& request) const {
+  const std::vector<int32_t>& ranks = vertex_.lanes[lane].ranks;
+  std::vector<int32_t> awaited;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(awaited),
+               [&](int32_t rank) { return Counts(request, rank); });
+  return awaited;
+}
+
+bool Participation::Awaits(size_t lane, const Request& request) const {
+  const std::vector<int32_t>& ranks = vertex_.lanes[lane].ranks;
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](int32_t rank) { return Counts(request, rank); });
 }
 
 }  // namespace mydist

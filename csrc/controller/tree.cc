@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 
 namespace mydist {
 namespace {

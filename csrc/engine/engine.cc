@@ -12,9 +12,9 @@
 #include "base/log.h"
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
-#include "engine/neutral_submission.h"
+#include "engine/submission.h"
+#include "planner/collectives_choice.h"
 #include "planner/path_probe.h"
-#include "planner/vote_board_choice.h"
 #include "world/departure.h"
 
 namespace mydist {

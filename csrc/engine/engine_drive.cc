@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "base/float_environment.h"
+#include "base/signal_block.h"
 #include "engine/engine.h"
-#include "engine/spin_budget.h"
+#include "engine/watch_seat.h"
 
 namespace mydist {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/slices.h"
+#include "kernels/element.h"
 #include "transport/subset_transport.h"
 #include "world/late_writes.h"
 

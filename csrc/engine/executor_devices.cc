@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "engine/executor.h"
 #include "engine/guest_tensors.h"
-#include "engine/neutral_submission.h"
+#include "engine/submission.h"
 
 namespace mydist {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "world/late_writes.h"
 
 namespace mydist {

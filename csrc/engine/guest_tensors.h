@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "engine/submission.h"
-#include "planner/device_seats.h"
+#include "planner/device_links.h"
 
 namespace mydist {
 

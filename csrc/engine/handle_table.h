@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/export.h"
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "world/process_set.h"
 
 namespace mydist {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 

@@ -9,14 +9,46 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "gpu/cuda_context.h"
+#include "base/status.h"
+#include "gpu/cuda_driver.h"
 #include "gpu/cuda_ipc_port.h"
-#include "gpu/event_pool.h"
 #include "gpu/kernels/convert.h"
 #include "gpu/spare_memory.h"
 #include "memory/device/device.h"
 
 namespace mydist::cuda {
+
+// EventPool: events of one GPU, used again when nobody has them. Owned by the CudaDevice, outlives
+// what it gave out. Thread-safe; callers have the device current.
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  explicit CudaEvent(cudaEvent_t native) : native_(native) {}
+  cudaEvent_t native() const { return native_; }
+
+ private:
+  const cudaEvent_t native_;
+};
+
+class EventPool {
+ public:
+  explicit EventPool(int device) : device_(device) {}
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  // One that is not recorded yet. A thread that waits for it in cudaEventSynchronize sleeps.
+  Result<std::shared_ptr<const CudaEvent>> Take();
+
+  // Those that nobody has; last of all calls.
+  void Destroy();
+
+ private:
+  void Keep(const CudaEvent* event);
+
+  const int device_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<const CudaEvent>> spares_ MYDIST_GUARDED_BY(mutex_);
+};
 
 class CudaDevice final : public Device {
  public:

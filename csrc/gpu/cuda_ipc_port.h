@@ -2,7 +2,7 @@
 // process: they stay when the device is closed, as other processes may have them open. Thread-safe.
 #pragma once
 
-#include "gpu/cuda_context.h"
+#include "gpu/cuda_driver.h"
 #include "memory/device/ipc_port.h"
 
 namespace mydist::cuda {

@@ -4,10 +4,11 @@
 // one; a value afterwards.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "gpu/nccl_api.h"
 #include "transport/factory.h"
 
@@ -25,5 +26,14 @@ struct NcclLibrary {
 // The files of this process, as it loaded them, of which one could contain a NCCL: those named
 // libnccl*, then torch's own, into which it may have been linked.
 std::vector<std::string> LoadedCandidates();
+
+// ReadNcclApi: fills NcclApi from whatever finds functions by their names. Pure.
+
+// The function of that name; null when there is none.
+using SymbolLookup = std::function<void*(const char* name)>;
+
+// kInternal, saying what is wrong, when this is no NCCL, is older than 2.18, or lacks a function
+// that is not marked "newer"; those become null.
+Result<NcclApi> ReadNcclApi(const SymbolLookup& lookup);
 
 }  // namespace mydist::nccl

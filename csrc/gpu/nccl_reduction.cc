@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "base/check.h"
-#include "kernels/half.h"
+#include "base/status.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/dtype.h"
 #include "gpu/nccl_api.h"
+#include "kernels/conversion.h"
 #include "kernels/reduction.h"
-#include "kernels/scale.h"
 
 namespace mydist {
 

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist::nccl {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "base/usable_cores.h"
 
 namespace mydist {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "config/config.h"
 #include "engine/engine_stats.h"
 #include "engine/handle_table.h"
 #include "engine/submission.h"
-#include "planner/fact.h"
-#include "planner/path_costs.h"
+#include "planner/bucket_plan.h"
+#include "planner/fact_board.h"
 #include "transport/factory.h"
 #include "world/process_set.h"
 #include "world/topology.h"
@@ -97,7 +97,7 @@ MYDIST_EXPORT Status StartTimeline(const std::string& path, bool mark_cycles);
 MYDIST_EXPORT Status StopTimeline();
 MYDIST_EXPORT Result<EngineStats> Stats();
 
-// What init() measured; see planner/path_costs.h.
+// What init() measured; see planner/bucket_plan.h.
 MYDIST_EXPORT Result<PathCosts> Costs();
 MYDIST_EXPORT Result<Config> GetConfig();
 // What was chosen for this job, and why.

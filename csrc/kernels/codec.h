@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/conversion.h"
 #include "kernels/element.h"
-#include "kernels/half.h"
-#include "kernels/scale.h"
 
 namespace mydist {
 

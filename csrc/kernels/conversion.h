@@ -7,9 +7,38 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "kernels/scale.h"
+#include "base/status.h"
+#include "kernels/element.h"
 
 namespace mydist {
+
+// Scale: multiplies elements by a factor; part of reducing (prescale, postscale, average).
+// Pure. Floating point: computed in float64 and rounded once to float32 (the 16-bit types: from
+// there once more to their own). Integers: computed in float64, truncated toward zero, saturated at
+// the ends of the type, NaN gives 0; so int64 beyond 2^53 loses its low bits. Complex × real.
+
+struct Factor {
+  double multiplier = 1.0;
+  int64_t divisor = 1;
+
+  bool IsOne() const { return multiplier == 1.0 && divisor == 1; }
+};
+
+// output[i] = source[i] × multiplier ÷ divisor. `output` is `source` or does not overlap it.
+void ScaleElements(const float* source, float* output, int64_t count, const Factor& factor);
+void ScaleElements(const double* source, double* output, int64_t count, const Factor& factor);
+void ScaleElements(const uint8_t* source, uint8_t* output, int64_t count, const Factor& factor);
+void ScaleElements(const int8_t* source, int8_t* output, int64_t count, const Factor& factor);
+void ScaleElements(const int16_t* source, int16_t* output, int64_t count, const Factor& factor);
+void ScaleElements(const int32_t* source, int32_t* output, int64_t count, const Factor& factor);
+void ScaleElements(const int64_t* source, int64_t* output, int64_t count, const Factor& factor);
+void ScaleElements(const Complex<float>* source, Complex<float>* output, int64_t count,
+                   const Factor& factor);
+void ScaleElements(const Complex<double>* source, Complex<double>* output, int64_t count,
+                   const Factor& factor);
+
+// A bool cannot be scaled: aborts. Reduction::Validate keeps users away from here.
+void ScaleElements(const Bool* source, Bool* output, int64_t count, const Factor& factor);
 
 // Elements that lie one after the other, at any address. Pointers may be null when there are none.
 struct ConvertSegment {
@@ -35,5 +64,25 @@ inline constexpr Conversion kCopyOfBytes{.from = DataType::kUint8, .to = DataTyp
 
 // A segment's target is its source, if the types have one size, or overlaps no segment.
 void ConvertElements(std::span<const ConvertSegment> segments, const Conversion& conversion);
+
+// Widening: 16-bit floats as float32 and back, for partial sums that are folded again; private to
+// ops/. Pure. Whoever narrows last rounds, once.
+
+inline bool IsHalfWidth(DataType dtype) {
+  return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
+}
+
+// `dtype` is a 16-bit float, that of the 16-bit side. `count` elements; nothing overlaps.
+inline void WidenElements(DataType dtype, const void* source, void* output, int64_t count) {
+  MYDIST_CHECK(IsHalfWidth(dtype));
+  const auto widen = dtype == DataType::kFloat16 ? WidenHalf : WidenBfloat16;
+  if (count > 0) widen(static_cast<const uint16_t*>(source), static_cast<float*>(output), count);
+}
+
+inline void NarrowElements(DataType dtype, const void* source, void* output, int64_t count) {
+  MYDIST_CHECK(IsHalfWidth(dtype));
+  const auto narrow = dtype == DataType::kFloat16 ? NarrowHalf : NarrowBfloat16;
+  if (count > 0) narrow(static_cast<const float*>(source), static_cast<uint16_t*>(output), count);
+}
 
 }  // namespace mydist

@@ -3,6 +3,7 @@
 // same sizes get the same plan, but nothing breaks where they differ.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,9 +13,18 @@
 
 #include "base/dtype.h"
 #include "base/export.h"
-#include "planner/path_costs.h"
 
 namespace mydist {
+
+// PathCosts: what it costs to reduce something over all ranks of the job, as measured once while it
+// starts. The same on all ranks. Pure data.
+
+struct PathCosts {
+  std::chrono::duration<double> latency{0};  // Of an allreduce of next to nothing, negotiated.
+  double seconds_per_byte = 0;               // Of a large one.
+
+  bool measured() const { return seconds_per_byte > 0; }
+};
 
 struct BucketSizes {
   int64_t first_bytes = 0;  // Of the first bucket; the wire should have something to do early.

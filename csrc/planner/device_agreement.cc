@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/fixed_text.h"
-#include "memory/device/ipc_board.h"
+#include "memory/device/ipc_port.h"
 #include "transport/factory.h"
 
 namespace mydist {

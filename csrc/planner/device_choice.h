@@ -12,11 +12,10 @@
 
 #include "algorithms/collectives.h"
 #include "algorithms/device/ipc_connect.h"
-#include "algorithms/device/ipc_trial.h"
 #include "config/config.h"
 #include "planner/collectives_choice.h"
 #include "planner/device_agreement.h"
-#include "planner/device_seats.h"
+#include "planner/device_links.h"
 #include "transport/factory.h"
 #include "transport/transport.h"
 #include "world/host_groups.h"

@@ -1,5 +1,7 @@
 #include "planner/device_links.h"
 
+#include <algorithm>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -59,6 +61,67 @@ void DeviceLinks::Close(TimePoint deadline) {
       return Abort(closed);
     }
   }
+}
+
+namespace {
+
+Status WaitFor(const DeviceSeat& seat) {
+  MYDIST_ASSIGN_OR_RETURN(const EventPointer last, seat.device->Record(seat.on_stream.stream));
+  return seat.device->Block(*last);
+}
+
+Status NoGpus(const std::string& what) {
+  return Status::Internal(what + " has come to a job that has no GPUs");
+}
+
+}  // namespace
+
+DeviceSeats::~DeviceSeats() {
+  for (const auto& [index, seat] : seats_) {
+    if (const Status waited = WaitFor(seat); !waited.ok()) {
+      MYDIST_LOG(kDebug) << "leaving GPU " << index << ": " << waited.message();
+    }
+  }
+}
+
+Result<DeviceSeat*> DeviceSeats::At(int index) {
+  const auto found = seats_.find(index);
+  if (found != seats_.end()) return &found->second;
+  if (plugin_ == nullptr) return NoGpus("a tensor on GPU " + std::to_string(index));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, plugin_->OpenDevice(index));
+  MYDIST_ASSIGN_OR_RETURN(const StreamHandle stream, device->CreateStream());
+  const StreamSeat on_stream{device.get(), stream, watch_};
+  MYDIST_ASSIGN_OR_RETURN(auto staging, StagingPipeline::Open(on_stream));
+  DeviceSeat seat{.device = std::move(device),
+                  .on_stream = on_stream,
+                  .fusion_memory = DeviceMemory(on_stream),
+                  .guest_memory = DeviceMemory(on_stream),
+                  .staging = std::move(staging)};
+  return &seats_.emplace(index, std::move(seat)).first->second;
+}
+
+Result<int> DeviceSeats::Home(int local_rank) const {
+  if (!seats_.empty()) return seats_.begin()->first;
+  if (plugin_ == nullptr) return NoGpus("a collective of tensors on GPUs");
+  MYDIST_ASSIGN_OR_RETURN(const int count, plugin_->DeviceCount());
+  return local_rank % count;
+}
+
+Result<bool> DeviceSeats::AreIdle() {
+  bool are_idle = true;
+  for (auto& [index, seat] : seats_) {
+    if (seat.last_batch == nullptr) continue;
+    MYDIST_ASSIGN_OR_RETURN(const bool is_over, seat.device->IsOver(*seat.last_batch));
+    if (is_over) seat.last_batch = nullptr;
+    are_idle = are_idle && is_over;
+  }
+  return are_idle;
+}
+
+int64_t DeviceSeats::MostStagedChunks() const {
+  int64_t most = 0;
+  for (const auto& [index, seat] : seats_) most = std::max(most, seat.staging->most_in_flight());
+  return most;
 }
 
 }  // namespace mydist

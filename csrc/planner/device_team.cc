@@ -3,11 +3,11 @@
 #include <string>
 #include <utility>
 
+#include "algorithms/device/device_link.h"
 #include "algorithms/device/ipc_collectives.h"
-#include "algorithms/device/ipc_trial.h"
-#include "algorithms/device/verdict.h"
+#include "algorithms/device/ipc_connect.h"
 #include "base/log.h"
-#include "planner/ipc_probe.h"
+#include "planner/path_probe.h"
 
 namespace mydist {
 

@@ -9,10 +9,9 @@
 #include <string>
 
 #include "algorithms/collectives.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "planner/device_choice.h"
 #include "planner/device_links.h"
-#include "planner/device_seats.h"
 #include "planner/fact_board.h"
 
 namespace mydist {

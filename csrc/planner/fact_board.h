@@ -3,14 +3,23 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
-#include "planner/fact.h"
 #include "world/process_set.h"
 
 namespace mydist {
+
+// Fact: something that was chosen when the job started, and why; a row of mydist.explain(). Pure
+// data.
+
+struct Fact {
+  std::string topic;   // One or two words, e.g. "data path".
+  std::string choice;  // What was chosen or measured, with units.
+  std::string reason;  // Why; may be empty.
+};
 
 class FactBoard {
  public:

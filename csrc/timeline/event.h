@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels refuse it.

@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
-#include "timeline/trace_records.h"
+#include "base/status.h"
+#include "timeline/trace_format.h"
 
 namespace mydist {
 

@@ -7,7 +7,9 @@
 // What begins and ends within the same events is one record, half as much to write as two.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,9 +19,41 @@
 #include <vector>
 
 #include "timeline/event.h"
-#include "timeline/trace_records.h"
 
 namespace mydist {
+
+// TraceRecords: JSON texts one after the other in one piece of memory. Pure data.
+// Filled by the TraceFormat, written by the TraceFile; kept between uses for its memory.
+
+class TraceRecords {
+ public:
+  TraceRecords() = default;
+  TraceRecords(std::initializer_list<std::string_view> records) {
+    for (const std::string_view record : records) Add(record);
+  }
+
+  void Add(std::string_view record) {
+    text_ += record;
+    End();
+  }
+  // A record in pieces: appended here, then ended.
+  std::string& text() { return text_; }
+  void End() { ends_.push_back(text_.size()); }
+
+  size_t size() const { return ends_.size(); }
+  std::string_view operator[](size_t i) const {
+    const size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(text_).substr(begin, ends_[i] - begin);
+  }
+  void Clear() {
+    text_.clear();
+    ends_.clear();
+  }
+
+ private:
+  std::string text_;
+  std::vector<size_t> ends_;  // Of each record, in text_.
+};
 
 class TraceFormat {
  public:
@@ -91,5 +125,14 @@ class TraceFormat {
   std::vector<Draft> drafts_;  // Of this batch.
   Formatted formatted_;
 };
+
+// JsonText: any bytes as a JSON string. Pure.
+
+// The text in quotes, ASCII only in what is escaped: quotes, backslashes and control characters
+// are escaped, bytes that are not UTF-8 become U+FFFD. A text that would take more than
+// `max_bytes` (at least 16) is cut between characters and ends in U+2026, an ellipsis.
+std::string JsonText(std::string_view text, size_t max_bytes = 1024);
+// The same at the end of `out`.
+void AppendJsonText(std::string_view text, size_t max_bytes, std::string& out);
 
 }  // namespace mydist

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "timeline/event.h"
 
 namespace mydist {

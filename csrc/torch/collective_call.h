@@ -14,7 +14,7 @@
 #include "engine/handle_table.h"
 #include "engine/submission.h"
 #include "torch/in_flight.h"
-#include "torch/wire_format.h"
+#include "torch/reduction_check.h"
 #include "world/collective_op.h"
 #include "world/process_set.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -268,5 +269,67 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
                             error.what());
   }
 }
+
+}  // namespace mydist
+
+#if __has_include(<c10/core/CachingDeviceAllocator.h>)
+#include <c10/core/CachingDeviceAllocator.h>
+#endif
+
+#include <exception>
+
+#include "memory/device/device_memory.h"
+
+namespace mydist {
+namespace {
+
+// Older versions of torch have no such function: it is looked for where it would be.
+namespace lookup {
+
+using namespace c10;  // NOLINT(google-build-using-namespace)
+
+template <typename Type>
+constexpr bool kHasCaches = requires(Type type) {
+  getDeviceAllocator(type)->emptyCache();
+};
+
+template <typename Type>
+void EmptyCache([[maybe_unused]] Type type) {
+  if constexpr (kHasCaches<Type>) getDeviceAllocator(type)->emptyCache();
+}
+
+}  // namespace lookup
+
+void Warn(const char* why) {
+  MYDIST_LOG(kWarning) << "torch did not give back the memory that it keeps: " << why;
+}
+
+// Of all GPUs, as torch has no other way. It may wait for what still uses such memory, as every
+// cudaFree does.
+void GiveBackCache(int device) noexcept {
+  MYDIST_LOG(kDebug) << "GPU " << device << " has no memory left: torch gives back what it keeps";
+  try {
+    lookup::EmptyCache(c10::DeviceType::CUDA);
+  } catch (const c10::Error& error) {
+    Warn(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    Warn(error.what());
+  } catch (...) {
+    Warn("no exception of C++'s own");
+  }
+}
+
+// Torch's allocator ends with the process: later than this, which was made after torch was loaded.
+class Offer {
+ public:
+  Offer() { OnMemoryShortage(&GiveBackCache); }
+  ~Offer() { OnMemoryShortage(nullptr); }
+  Offer(const Offer&) = delete;
+  Offer& operator=(const Offer&) = delete;
+};
+
+}  // namespace
+
+void OfferCachedMemory() { static const Offer kOffer; }
 
 }  // namespace mydist

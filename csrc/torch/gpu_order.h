@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/result.h"
-#include "base/shape.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "engine/submission.h"
 
 namespace mydist {
@@ -73,5 +73,12 @@ at::Tensor EmptyOn(const at::Device& device, at::IntArrayRef sizes, at::ScalarTy
 // The same, called by whoever drives the engine, for a result: usable from `order->allocated` on.
 Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
                                   at::ScalarType dtype, const OrderPointer& order);
+
+// CachedMemory: what torch's allocator keeps of a GPU's memory though no tensor uses it. Our own
+// buffers are not torch's, so it does not know when they lack it.
+
+// From now on, until the process ends, torch is asked to give it back when memory for our buffers
+// is short (memory/device/memory_shortage.h). Called once, at import.
+void OfferCachedMemory();
 
 }  // namespace mydist

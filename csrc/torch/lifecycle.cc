@@ -1,8 +1,12 @@
 // init … shutdown and the questions about the job. No torch in here.
+
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -13,10 +17,14 @@
 #include "job/process.h"
 #include "mydist/build_config.h"
 #include "torch/bindings.h"
+#include "torch/collective_call.h"
 #include "torch/error_translation.h"
+#include "torch/gpu_order.h"
+#include "torch/in_flight.h"
 #include "transport/factory.h"
 
 namespace mydist {
+
 namespace {
 
 namespace py = pybind11;
@@ -189,4 +197,56 @@ void BindLifecycle(py::module_& module) {
   module.def("explain", &Explain);
 }
 
+// Who takes part: enqueue_* that add and remove process sets, and join.
+
+namespace {
+
+// wait() gives the number of the new set. Which ranks may be in a set is checked in Python.
+Handle EnqueueAddProcessSet(std::vector<int32_t> ranks, const std::string& name) {
+  CollectiveCall call({.op = OpKind::kAddProcessSet}, 1);
+  std::sort(ranks.begin(), ranks.end());
+  call.AddSignal(name).request.ranks = std::move(ranks);
+  call.ReceiveNumbers();
+  return call.Enqueue();
+}
+
+Handle EnqueueRemoveProcessSet(int process_set, const std::string& name) {
+  CollectiveCall call({.op = OpKind::kRemoveProcessSet, .process_set = process_set}, 1);
+  call.AddSignal(name);
+  return call.Enqueue();
+}
+
+// wait() gives the rank that joined last.
+Handle EnqueueJoin() {
+  InFlightCall call;
+  call.late = std::make_shared<LateOutputs>(0);
+  call.gives_numbers = true;
+  const auto on_numbers = [late = call.late](const std::vector<int64_t>& numbers) {
+    late->numbers = numbers;
+  };
+  return InFlight::Instance().Keep(ValueOrThrow(process::Join(on_numbers)), std::move(call));
+}
+
+}  // namespace
+
+void BindProcessSets(py::module_& module) {
+  using py::arg;
+  DefineCollective(module, "add_process_set", &EnqueueAddProcessSet, arg("ranks"), arg("name"));
+  DefineCollective(module, "remove_process_set", &EnqueueRemoveProcessSet, arg("process_set"),
+                   arg("name"));
+  module.def("enqueue_join", &EnqueueJoin);
+}
+
 }  // namespace mydist
+
+PYBIND11_MODULE(_C, module) {
+  // The tensor conversions below need torch's own types to be registered.
+  pybind11::module_::import("torch");
+  mydist::BindErrors(module);
+  mydist::BindLifecycle(module);
+  mydist::BindCollectives(module);
+  mydist::BindRooted(module);
+  mydist::BindProcessSets(module);
+  mydist::BindGradientReducer(module);
+  mydist::OfferCachedMemory();
+}

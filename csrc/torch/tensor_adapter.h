@@ -9,8 +9,7 @@
 #include <string>
 
 #include "base/dtype.h"
-#include "base/result.h"
-#include "base/shape.h"
+#include "base/status.h"
 
 namespace mydist {
 

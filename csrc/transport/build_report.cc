@@ -1,4 +1,5 @@
 // The build report: which backends this build has, and which of them work on this machine.
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -141,3 +142,18 @@ const char* mydist_build_report(const char* nccl_folders) {
   text += "]}";
   return text.c_str();
 }
+
+namespace mydist {
+
+Result<std::vector<Bytes>> BootstrapRound(const BootstrapExchange& exchange, int size,
+                                          const Bytes& mine) {
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Bytes> all, exchange(mine));
+  if (all.size() != static_cast<size_t>(size)) {
+    return Status::Internal("the rendezvous answered for " + std::to_string(all.size()) +
+                            " ranks, expected " + std::to_string(size) +
+                            "; is a rendezvous of another job still running?");
+  }
+  return all;
+}
+
+}  // namespace mydist

@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
 #include "base/clock.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

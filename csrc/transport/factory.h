@@ -12,7 +12,7 @@
 #include "algorithms/device/device_link.h"
 #include "base/clock.h"
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "config/config.h"
 #include "memory/device/device.h"
 #include "transport/control_plane.h"

@@ -3,15 +3,46 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
-#include "base/check.h"
-#include "memory/shm/votes.h"
+#include "base/status.h"
+#include "memory/shm/arena.h"
 #include "transport/control_plane.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 #include "transport/vote_board.h"
+
+// Votes: a few words of every rank of the host, for all to read: what it says to agree on without
+// messages. They mean nothing here. Owned by whoever votes and used by whoever drives the engine;
+// the arena outlives it. All words are 0 at first; each has one writer, which has a line of its
+// own.
+
+namespace mydist::shm {
+
+class Votes {
+ public:
+  static constexpr size_t kWords = VoteLine::kWords;  // Of each rank.
+
+  explicit Votes(Arena* arena) : arena_(arena) {}
+
+  // In place of the word before. Never blocks, wakes nobody. `number` < kWords.
+  void Cast(size_t number, uint64_t word) {
+    arena_->vote(arena_->index()).words[number].store(word, std::memory_order_release);
+  }
+
+  // The latest word of a rank, an index in the arena.
+  uint64_t Read(size_t number, int rank) const {
+    return arena_->vote(rank).words[number].load(std::memory_order_acquire);
+  }
+
+ private:
+  Arena* const arena_;
+};
+
+}  // namespace mydist::shm
 
 namespace mydist {
 
@@ -56,6 +87,20 @@ class ShmVoteBoard final : public VoteBoard {
   ControlPlane* const plane_;
   shm::Votes votes_;
   std::array<VoteWord, kVoices> last_;
+};
+
+// LoneVoteBoard: the board of a rank that shares no memory with others: nobody is to see what it
+// says but by messages. Owned by the engine; used by whoever drives it.
+
+class LoneVoteBoard final : public VoteBoard {
+ public:
+  void Cast(Voice /*voice*/, const VoteWord& /*word*/,
+            std::span<const int32_t> /*members*/) override {}
+
+  VoteWord Read(Voice /*voice*/, int32_t /*rank*/) const override {
+    MYDIST_CHECK(false);
+    return {};
+  }
 };
 
 }  // namespace mydist

@@ -3,8 +3,10 @@
 // all algorithms and reductions are ours (ops/), so results do not depend on the backend.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 
@@ -42,5 +44,59 @@ class Transport {
   virtual Status Exchange(std::span<const SendTransfer> sends,
                           std::span<const ReceiveTransfer> receives) = 0;
 };
+
+// TransferBatch: collects what a step of a collective sends and receives, then moves it at once.
+// Owned by an implementation of collectives and driven by its one caller. Keeps its memory between
+// steps.
+
+class TransferBatch {
+ public:
+  // `transport` outlives this object; null when there are no peers.
+  explicit TransferBatch(Transport* transport) : transport_(transport) {}
+
+  // Memory stays valid until Exchange returns. Transfers of 0 bytes are left out.
+  void Send(int peer, const uint8_t* data, int64_t bytes) {
+    if (bytes > 0) sends_.push_back({peer, data, bytes});
+  }
+  void Receive(int peer, uint8_t* data, int64_t bytes) {
+    if (bytes > 0) receives_.push_back({peer, data, bytes});
+  }
+
+  bool empty() const { return sends_.empty() && receives_.empty(); }
+
+  // Performs what has been collected, and forgets it; errors are those of Transport::Exchange.
+  Status Exchange() {
+    if (empty()) return Status::Ok();
+    const Status status = transport_->Exchange(sends_, receives_);
+    Forget();
+    return status;
+  }
+
+  void Forget() {
+    sends_.clear();
+    receives_.clear();
+  }
+
+ private:
+  Transport* const transport_;
+  std::vector<SendTransfer> sends_;
+  std::vector<ReceiveTransfer> receives_;
+};
+
+// Splits one long transfer into pieces below a backend's limit. Both ends split alike, because they
+// agree on the transfer's size and use the same limit.
+
+// Number of pieces; 0 for 0 bytes.
+inline int64_t ChunkCount(int64_t bytes, int64_t chunk_bytes) {
+  return bytes <= 0 ? 0 : (bytes - 1) / chunk_bytes + 1;
+}
+
+// Calls visit(offset, length) for each piece in order, all but the last `chunk_bytes` long.
+template <typename Visit>
+void ForEachChunk(int64_t bytes, int64_t chunk_bytes, Visit visit) {
+  for (int64_t offset = 0; offset < bytes; offset += chunk_bytes) {
+    visit(offset, std::min(chunk_bytes, bytes - offset));
+  }
+}
 
 }  // namespace mydist

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

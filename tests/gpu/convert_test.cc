@@ -138,7 +138,7 @@ TEST_F(ConvertOnGpu, ManyLongListsAtOnce) {
   }
 }
 
-// The instructions for float16 against half.h: every float16, and one of every 16 float32.
+// The instructions for float16 against element.h: every float16, and one of every 16 float32.
 TEST_F(ConvertOnGpu, EveryHalf) {
   for (const DataType narrow : {DataType::kFloat16, DataType::kBfloat16}) {
     std::vector<uint8_t> all(2 << 16);

@@ -156,7 +156,7 @@ def test_pytest_may_be_started_by_a_test() -> None:
 
 def test_the_syntax_check_finds_what_does_not_compile(tmp_path: Path) -> None:
     """In a build tree of which only the list of commands counts."""
-    good, bad = (SCRIPTS.parent / "csrc" / "base" / "shape.cc", tmp_path / "bad.cc")
+    good, bad = (SCRIPTS.parent / "csrc" / "base" / "dtype.cc", tmp_path / "bad.cc")
     bad.write_text("int F() { return nothing; }\n")
     flags = f"-std=c++20 -I{SCRIPTS.parent / 'csrc'}"
 

@@ -4,7 +4,7 @@
 // For one stream, made for its owner as in algorithms/memory_space.h.
 #pragma once
 
-#include "algorithms/memory_space.h"
+#include "algorithms/host_space.h"
 #include "base/export.h"
 #include "memory/device/device_memory.h"
 #include "memory/device/stream_collectives.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/element.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 #include "memory/shm/stream_copy.h"
 #include "world/departure.h"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "algorithms/shm/shm_team.h"
+#include "kernels/element.h"
 #include "kernels/reduction.h"
-#include "kernels/slices.h"
 #include "memory/fusion_buffer.h"
-#include "memory/shm/place.h"
+#include "memory/shm/peer_memory.h"
 
 namespace mydist::shm {
 

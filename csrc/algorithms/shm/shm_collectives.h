@@ -15,7 +15,7 @@
 #include "algorithms/shm/shm_team.h"
 #include "algorithms/shm/slot_collectives.h"
 #include "base/export.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 #include "transport/subset_transport.h"
 
 namespace mydist::shm {

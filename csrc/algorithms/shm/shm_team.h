@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 
 namespace mydist::shm {
 

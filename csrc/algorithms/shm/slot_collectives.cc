@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "kernels/element.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 #include "memory/shm/stream_copy.h"
 
 namespace mydist::shm {

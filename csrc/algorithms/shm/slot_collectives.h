@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "algorithms/shm/shm_team.h"
+#include "kernels/element.h"
 #include "kernels/reduction.h"
-#include "kernels/slices.h"
 
 namespace mydist::shm {
 

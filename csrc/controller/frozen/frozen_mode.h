@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "controller/coordinator.h"
-#include "controller/farewell.h"
 #include "controller/frozen/freeze_policy.h"
 #include "controller/frozen/frozen_schedule.h"
+#include "controller/membership.h"
 #include "controller/messages/report.h"
 #include "controller/process_set_table.h"
 #include "transport/vote_board.h"

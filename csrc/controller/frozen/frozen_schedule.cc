@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-#include "controller/messages/call_number.h"
-#include "controller/messages/report_check.h"
+#include "base/status.h"
+#include "controller/messages/report.h"
+#include "controller/messages/response.h"
 
 namespace mydist {
 

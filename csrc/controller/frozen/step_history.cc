@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/check.h"
-#include "controller/messages/call_number.h"
+#include "base/status.h"
+#include "controller/messages/response.h"
 
 namespace mydist {
 namespace {

@@ -1,8 +1,11 @@
 #include "controller/messages/request.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdio>
 
-#include "controller/messages/request_property.h"
+#include "world/process_set.h"
 
 namespace mydist {
 
@@ -22,6 +25,143 @@ bool Agree(const Request& a, const Request& b) {
     if (!SameProperty(static_cast<RequestProperty>(i), a, b)) return false;
   }
   return true;
+}
+
+namespace {
+
+// Bitwise, so that NaN agrees with itself and the comparison is an equivalence.
+bool SameDouble(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+bool SameShape(const Request& a, const Request& b) {
+  if (a.op != b.op || !HasData(a.op)) return true;
+  return FirstDimMayDiffer(a.op) ? a.shape.SameRowAs(b.shape) : a.shape == b.shape;
+}
+
+bool SameScale(const Request& a, const Request& b) {
+  if (!Reduces(a.op) || !Reduces(b.op)) return true;
+  return SameDouble(a.prescale, b.prescale) && SameDouble(a.postscale, b.postscale);
+}
+
+std::string NumberText(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.17g", value);
+  return text;
+}
+
+std::string ShapeText(const Request& request) {
+  std::string text = request.shape.ToString();
+  if (!FirstDimMayDiffer(request.op) || request.shape.rank() == 0) return text;
+  const size_t end = text.find_first_of(",]");
+  return "[*" + text.substr(end);
+}
+
+std::string RanksText(const Request& request) {
+  if (request.op == OpKind::kSendReceive && request.ranks.size() == 2) {
+    return "from rank " + std::to_string(request.ranks[0]) + " to rank " +
+           std::to_string(request.ranks[1]);
+  }
+  return RankListText(request.ranks);
+}
+
+}  // namespace
+
+bool SameProperty(RequestProperty property, const Request& a, const Request& b) {
+  switch (property) {
+    case RequestProperty::kOp:
+      return a.op == b.op;
+    case RequestProperty::kDtype:
+      return a.dtype == b.dtype || (!HasData(a.op) && !HasData(b.op));
+    case RequestProperty::kShape:
+      return SameShape(a, b);
+    case RequestProperty::kReduceOp:
+      return a.reduce_op == b.reduce_op || !Reduces(a.op) || !Reduces(b.op);
+    case RequestProperty::kScale:
+      return SameScale(a, b);
+    case RequestProperty::kRoot:
+      return a.root_rank == b.root_rank || !HasRoot(a.op) || b.op != a.op;
+    case RequestProperty::kProcessSet:
+      return a.process_set == b.process_set;
+    case RequestProperty::kDevice:
+      return (a.device == kCpuDevice) == (b.device == kCpuDevice);
+    case RequestProperty::kGroup:
+      return a.group == b.group && a.group_size == b.group_size;
+    case RequestProperty::kRanks:
+      return a.ranks == b.ranks || a.op != b.op;
+  }
+  return true;
+}
+
+std::vector<RequestProperty> DifferingProperties(const Request& a, const Request& b) {
+  std::vector<RequestProperty> differing;
+  for (int i = 0; i < kRequestPropertyCount; ++i) {
+    const auto property = static_cast<RequestProperty>(i);
+    if (!SameProperty(property, a, b)) differing.push_back(property);
+  }
+  return differing;
+}
+
+std::string_view RequestPropertyName(RequestProperty property) {
+  switch (property) {
+    case RequestProperty::kOp:
+      return "op";
+    case RequestProperty::kDtype:
+      return "dtype";
+    case RequestProperty::kShape:
+      return "shape";
+    case RequestProperty::kReduceOp:
+      return "reduce op";
+    case RequestProperty::kScale:
+      return "scale factors";
+    case RequestProperty::kRoot:
+      return "root rank";
+    case RequestProperty::kProcessSet:
+      return "process set";
+    case RequestProperty::kDevice:
+      return "device";
+    case RequestProperty::kGroup:
+      return "group";
+    case RequestProperty::kRanks:
+      return "ranks";
+  }
+  return "unknown";
+}
+
+std::string RequestPropertyText(RequestProperty property, const Request& request) {
+  switch (property) {
+    case RequestProperty::kOp:
+      return std::string(OpKindName(request.op));
+    case RequestProperty::kDtype:
+      return std::string(DataTypeName(request.dtype));
+    case RequestProperty::kShape:
+      return ShapeText(request);
+    case RequestProperty::kReduceOp:
+      return std::string(ReduceOpName(request.reduce_op));
+    case RequestProperty::kScale:
+      return "prescale " + NumberText(request.prescale) + ", postscale " +
+             NumberText(request.postscale);
+    case RequestProperty::kRoot:
+      return "root " + std::to_string(request.root_rank);
+    case RequestProperty::kProcessSet:
+      return "process set " + std::to_string(request.process_set);
+    case RequestProperty::kDevice:
+      return request.device == kCpuDevice ? "CPU" : "GPU";
+    case RequestProperty::kGroup:
+      if (request.group.empty()) return "no group";
+      return "group '" + request.group + "' of " + std::to_string(request.group_size);
+    case RequestProperty::kRanks:
+      return RanksText(request);
+  }
+  return "?";
+}
+
+Request RankIndependent(Request request) {
+  if (FirstDimMayDiffer(request.op) && request.shape.rank() > 0) {
+    request.shape = request.shape.WithFirstDim(0);
+  }
+  if (request.device != kCpuDevice) request.device = 0;
+  return request;
 }
 
 }  // namespace mydist

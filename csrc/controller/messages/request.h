@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/export.h"
-#include "base/shape.h"
 #include "world/collective_op.h"
 #include "world/process_set.h"
 
@@ -48,5 +48,37 @@ bool FirstDimMayDiffer(OpKind op);  // allgather, alltoall, gather, scatter
 
 // Whether two ranks' requests for the same name agree.
 bool Agree(const Request& a, const Request& b);
+
+// RequestProperty: the properties ranks have to agree on, one by one, so that a mismatch can be
+// found and explained with the same code. Pure.
+
+enum class RequestProperty {
+  kOp,
+  kDtype,
+  kShape,
+  kReduceOp,
+  kScale,
+  kRoot,
+  kProcessSet,
+  kDevice,
+  kGroup,
+  kRanks,
+};
+inline constexpr int kRequestPropertyCount = 10;
+
+// Whether the two requests agree on it. A property without a meaning for their op is never
+// different; of the device only CPU or GPU counts; the first dimension where it may differ is
+// not compared.
+bool SameProperty(RequestProperty property, const Request& a, const Request& b);
+
+std::vector<RequestProperty> DifferingProperties(const Request& a, const Request& b);
+
+std::string_view RequestPropertyName(RequestProperty property);  // "reduce op"
+// The value as a user would write it, e.g. "[2, 3]", "[*, 3]" where the first dimension is free.
+std::string RequestPropertyText(RequestProperty property, const Request& request);
+
+// The request as the root may send it to every rank: what differs from rank to rank is replaced
+// (first dimension by 0 where it may differ, GPU index by 0).
+Request RankIndependent(Request request);
 
 }  // namespace mydist

@@ -8,9 +8,15 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
+#include "controller/membership.h"
+#include "controller/messages/report.h"
+#include "controller/messages/request.h"
+#include "controller/messages/stream.h"
 #include "transport/control_plane.h"
+#include "transport/vote_board.h"
 
 namespace mydist {
 
@@ -85,5 +91,48 @@ class Reader {
 // The kind of a message; kVersionMismatch or kInternal when it cannot be read by this build.
 Result<MessageKind> PeekKind(std::span<const uint8_t> message);
 inline constexpr size_t kMessageHeaderBytes = 2;
+
+// Request codec: the parts that reports and segments have in common, to bytes and back. Pure.
+
+void WriteRequest(Writer& writer, const Request& request);
+// What it returns passed CheckRequest, or the reader has failed.
+Request ReadRequest(Reader& reader);
+
+void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks);
+std::vector<int32_t> ReadRanks(Reader& reader);
+
+void WriteFirstDims(Writer& writer, const std::vector<int64_t>& first_dims);
+std::vector<int64_t> ReadFirstDims(Reader& reader);  // None negative.
+
+// A reader behind the header of a message of this kind; kVersionMismatch or kInternal.
+Result<Reader> OpenMessage(std::span<const uint8_t> message, MessageKind expected);
+
+// Whether a message can carry the request: lengths, dimensions, element count. kInvalidArgument.
+Status CheckRequest(const Request& request);
+
+// Message codec: reports and segments to bytes and back. Pure; the format is docs/wire_protocol.md.
+// Decoding checks every count, length and enumerator; what needs the job's state (ranks, slots) is
+// checked by the Negotiator. A list too long for one message is spread over several.
+
+// Encoders start another message beyond this size, well below kMaxControlMessageBytes.
+inline constexpr size_t kMessageTargetBytes = size_t{16} << 20;
+
+// Entries a message may have; a decoded entry is larger than its bytes.
+inline constexpr size_t kMaxEntriesPerMessage = size_t{1} << 17;
+
+// At least one message; each is a valid report of the same position.
+std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes = kMessageTargetBytes);
+// At least one message; segments that follow each other.
+std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
+                                 size_t target_bytes = kMessageTargetBytes);
+
+Bytes EncodeVote(const VoteWord& word);
+Bytes EncodeFarewell(const Farewell& farewell);  // Cut to kMaxFarewellBytes.
+
+// kInternal or kVersionMismatch, saying what is wrong.
+Result<Report> DecodeReport(std::span<const uint8_t> message);
+Result<StreamSegment> DecodeSegment(std::span<const uint8_t> message);
+Result<VoteWord> DecodeVote(std::span<const uint8_t> message);
+Result<Farewell> DecodeFarewell(std::span<const uint8_t> message);
 
 }  // namespace mydist

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/conversion.h"
 #include "kernels/element.h"
-#include "kernels/half.h"
-#include "kernels/scale.h"
 
 // All indices into arrays that live in registers must be known to the compiler.
 #if defined(__CUDA_ARCH__)

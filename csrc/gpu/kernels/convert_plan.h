@@ -6,8 +6,7 @@
 #include <span>
 #include <type_traits>
 
-#include "base/check.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "gpu/kernels/convert_split.h"
 #include "memory/device/device.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "base/export.h"
 #include "gpu/kernels/convert_element.h"
 
 namespace mydist::cuda {

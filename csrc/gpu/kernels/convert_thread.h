@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "gpu/kernels/convert_split.h"
 
 namespace mydist::cuda {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "base/export.h"
 
 namespace mydist::cuda {
 

@@ -5,8 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/result.h"
-#include "memory/device/ipc_board.h"
+#include "base/status.h"
+#include "memory/device/ipc_port.h"
 
 namespace mydist::cuda {
 

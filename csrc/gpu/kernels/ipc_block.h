@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/fold_unit.h"
-#include "memory/device/ipc_board.h"
+#include "memory/device/ipc_port.h"
 
 namespace mydist::cuda {
 

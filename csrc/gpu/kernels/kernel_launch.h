@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "gpu/kernels/cuda_status.h"
 #include "gpu/kernels/launch_shape.h"
 #include "gpu/kernels/put_kernel.h"

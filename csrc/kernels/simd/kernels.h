@@ -4,11 +4,32 @@
 // passes on is up to the compiler.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#include "kernels/simd/fold_call.h"
+#include "base/dtype.h"
+#include "world/collective_op.h"
 
 namespace mydist::simd {
+
+// FoldCall: one reduction as the kernels get it; private to ops/. Plain data without functions: it
+// is seen by code for CPUs with AVX, and nothing inline may be compiled there for everybody else.
+
+// Each output gets: fold over sources in order of (source × prescale), then × postscale ÷ divisor.
+// `count` elements each; an output is one of the sources or overlaps nothing.
+struct FoldCall {
+  const void* const* sources;
+  size_t source_count;  // At least 1.
+  void* const* outputs;
+  size_t output_count;
+  int64_t count;
+  DataType dtype;
+  ReduceOp op;  // Sum, Min, Max or Product.
+  double prescale;
+  double postscale;
+  int64_t divisor;
+  bool streams;  // Stores pass by the caches.
+};
 
 struct Kernels {
   void (*fold)(const FoldCall& call);

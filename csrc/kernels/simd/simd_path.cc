@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "base/check.h"
+#include "base/status.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

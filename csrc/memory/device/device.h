@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "kernels/conversion.h"
 #include "kernels/rank_fold.h"
 #include "memory/device/ipc_port.h"

@@ -1,5 +1,6 @@
 #include "memory/device/device_memory.h"
 
+#include <atomic>
 #include <utility>
 
 #include "world/late_writes.h"
@@ -19,6 +20,23 @@ Result<uint8_t*> DeviceMemory::Reserve(int64_t bytes) {
   memory_ = GuardFromLateWrites(std::move(memory_));
   capacity_bytes_ = bytes;
   return memory_.get();
+}
+
+namespace {
+
+std::atomic<GiveBackMemory> registered = nullptr;
+thread_local bool is_asking = false;
+
+}  // namespace
+
+void OnMemoryShortage(GiveBackMemory give_back) { registered = give_back; }
+
+void AskForMemory(int device) {
+  const GiveBackMemory give_back = registered;
+  if (give_back == nullptr || is_asking) return;
+  is_asking = true;
+  give_back(device);
+  is_asking = false;
 }
 
 }  // namespace mydist

@@ -4,16 +4,47 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/export.h"
-#include "memory/batch_memory.h"
 #include "memory/device/device.h"
-#include "memory/device/passing_memory.h"
 #include "memory/device/stream_collectives.h"
+#include "memory/fusion_buffer.h"
 
 namespace mydist {
+
+// PassingMemory: memory that a stream still uses and nobody else keeps; let go of when the stream
+// has passed. Owned by whoever put the work there and used by the same thread; destroyed when the
+// stream has passed.
+
+class PassingMemory {
+ public:
+  // `last_use`: recorded on one stream, call by call.
+  void Keep(std::shared_ptr<void> memory, EventPointer last_use) {
+    kept_.push_back({std::move(memory), std::move(last_use)});
+  }
+
+  // Lets go of what is not used any more. Never waits. Errors: those of Device.
+  Status FreePassed(Device& device) {
+    while (!kept_.empty()) {
+      MYDIST_ASSIGN_OR_RETURN(const bool is_over, device.IsOver(*kept_.front().last_use));
+      if (!is_over) break;
+      kept_.pop_front();
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kept {
+    std::shared_ptr<void> memory;
+    EventPointer last_use;
+  };
+
+  std::deque<Kept> kept_;
+};
 
 class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
  public:
@@ -34,5 +65,20 @@ class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
   int64_t capacity_bytes_ = 0;
   PassingMemory outgrown_;  // Too small by now, but the stream may not be through with it.
 };
+
+// MemoryShortage: what others in the process give back when a GPU has no memory left. Torch keeps
+// what its tensors do not use any more, of which the driver knows nothing. One function for the
+// process, set by the torch binding as long as that is there; devices ask for it when an allocation
+// has failed. Any thread; without a lock, as it may wait for the GPU and a fork may come in
+// between.
+
+// Called with the index of the GPU, which is current. The caller does not hold the GIL.
+using GiveBackMemory = void (*)(int device) noexcept;
+
+// Null: nobody is asked. Who is being asked may go on for a while after another one is set.
+MYDIST_EXPORT void OnMemoryShortage(GiveBackMemory give_back);
+
+// Whoever asks from inside such a function asks nobody.
+MYDIST_EXPORT void AskForMemory(int device);
 
 }  // namespace mydist

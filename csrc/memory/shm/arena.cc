@@ -7,8 +7,7 @@
 
 #include "memory/shm/arena_handshake.h"
 #include "memory/shm/bell.h"
-#include "memory/shm/cross_memory.h"
-#include "memory/shm/waking.h"
+#include "memory/shm/peer_memory.h"
 #include "world/departure.h"
 
 namespace mydist::shm {

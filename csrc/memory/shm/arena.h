@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "memory/shm/arena_file.h"
 #include "memory/shm/arena_heap.h"
 #include "memory/shm/arena_layout.h"

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist::shm {
 

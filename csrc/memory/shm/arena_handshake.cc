@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "memory/shm/nonce.h"
+#include "memory/shm/fleeting_name.h"
 
 namespace mydist::shm {
 namespace {

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
+#include "memory/shm/arena_heap_fork.h"
 #include "memory/shm/arena_layout.h"
-#include "memory/shm/forked_heaps.h"
 
 namespace mydist::shm {
 
@@ -107,6 +108,34 @@ uint8_t* ArenaHeap::At(int rank, int64_t offset, int64_t bytes) const {
   if (offset < 0 || bytes < 0 || offset > zones_.zone_bytes) return nullptr;
   if (bytes > zones_.zone_bytes - offset) return nullptr;
   return memory_ + rank * zones_.zone_bytes + offset;
+}
+
+std::optional<int64_t> FreeExtents::Take(int64_t bytes, int64_t alignment) {
+  for (auto it = ends_.begin(); it != ends_.end(); ++it) {
+    const auto [begin, end] = *it;
+    const int64_t offset = (begin + alignment - 1) / alignment * alignment;
+    if (end - offset < bytes) continue;
+    ends_.erase(it);
+    if (begin < offset) ends_[begin] = offset;
+    if (offset + bytes < end) ends_[offset + bytes] = end;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+Extent FreeExtents::Give(const Extent& extent) {
+  Extent merged = extent;
+  auto next = ends_.lower_bound(extent.begin);
+  if (next != ends_.end() && next->first == extent.end) {
+    merged.end = next->second;
+    next = ends_.erase(next);
+  }
+  if (next != ends_.begin() && std::prev(next)->second == extent.begin) {
+    merged.begin = std::prev(next)->first;
+    ends_.erase(std::prev(next));
+  }
+  ends_[merged.begin] = merged.end;
+  return merged;
 }
 
 }  // namespace mydist::shm

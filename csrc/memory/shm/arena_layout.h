@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "memory/shm/nonce.h"
+#include "memory/shm/fleeting_name.h"
 
 namespace mydist::shm {
 

@@ -1,6 +1,7 @@
 #include "memory/shm/bell.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,15 @@ bool SleepOnBell(Bell& bell, uint32_t rings, std::chrono::nanoseconds limit) {
     syscall(SYS_futex, &bell.rings, FUTEX_WAIT, rings, &timeout, nullptr, 0);
   }
   return bell.rings.load() != rings;
+}
+
+bool AcceptSleeperBarriers() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
+         SleeperBarrier();
+}
+
+bool SleeperBarrier() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
 }  // namespace mydist::shm

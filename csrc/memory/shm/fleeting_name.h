@@ -4,6 +4,12 @@
 // in whatever way but SIGKILL, removes it. Owned by the Handshake, which one thread uses.
 #pragma once
 
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <string>
 
 namespace mydist::shm {
@@ -21,5 +27,20 @@ class FleetingName {
  private:
   const std::string path_;  // Empty: none.
 };
+
+// Nonce: random bytes by which the ranks of a host tell one file, or one process, from another.
+// Pure value; drawn by any thread.
+
+using Nonce = std::array<uint8_t, 16>;
+
+inline Nonce RandomNonce() {
+  Nonce nonce{};
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    // Unlikely enough to be told apart by the pid alone.
+    const int64_t pid = getpid();
+    std::memcpy(nonce.data(), &pid, sizeof pid);
+  }
+  return nonce;
+}
 
 }  // namespace mydist::shm

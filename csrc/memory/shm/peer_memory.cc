@@ -1,11 +1,13 @@
 #include "memory/shm/peer_memory.h"
 
+#include <sys/mman.h>
+#include <sys/uio.h>
+
 #include <cerrno>
 #include <system_error>
 
 #include "base/clock.h"
 #include "kernels/element.h"
-#include "memory/shm/cross_memory.h"
 
 namespace mydist::shm {
 
@@ -79,3 +81,80 @@ Status PeerMemory::Outcome(int peer, const Transfer& transfer, int error) const 
 }
 
 }  // namespace mydist::shm
+
+namespace mydist::shm::cross_memory {
+namespace {
+
+constexpr uint64_t kMark = 0x6d61726b;
+
+// What peers read and write when they probe. They all write the same.
+struct Target {
+  Nonce nonce;
+  uint64_t mark;
+};
+
+using Call = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                         unsigned long);
+
+int Copy(Call call, pid_t pid, uint64_t address, void* memory, int64_t bytes) {
+  auto* local = static_cast<uint8_t*>(memory);
+  while (bytes > 0) {
+    const iovec here{local, static_cast<size_t>(bytes)};
+    const iovec there{reinterpret_cast<void*>(address), static_cast<size_t>(bytes)};
+    const ssize_t copied = call(pid, &here, 1, &there, 1, 0);
+    if (copied <= 0) return copied == 0 ? EFAULT : errno;
+    local += copied;
+    address += static_cast<uint64_t>(copied);
+    bytes -= copied;
+  }
+  return 0;
+}
+
+std::string Refusal(const char* call, int error) {
+  return std::string(call) + " was refused: " + std::generic_category().message(error);
+}
+
+}  // namespace
+
+int Read(pid_t pid, uint64_t address, void* memory, int64_t bytes) {
+  return Copy(process_vm_readv, pid, address, memory, bytes);
+}
+
+int Write(pid_t pid, uint64_t address, const void* memory, int64_t bytes) {
+  // Only read; one loop serves both ways.
+  return Copy(process_vm_writev, pid, address, const_cast<void*>(memory), bytes);
+}
+
+bool IsMapped(const void* memory, int64_t bytes) {
+  constexpr uintptr_t kPage = kPageBytes;
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t end = address + static_cast<uintptr_t>(bytes);
+  unsigned char is_resident = 0;  // Of no interest: the call fails where there is no memory.
+  for (uintptr_t page = address / kPage * kPage; page < end; page += kPage) {
+    if (mincore(reinterpret_cast<void*>(page), kPage, &is_resident) != 0) return false;
+  }
+  return true;
+}
+
+uint64_t ProbeAddress(const Nonce& nonce) {
+  static Target target{nonce, 0};
+  return reinterpret_cast<uintptr_t>(&target);
+}
+
+std::string Probe(pid_t pid, uint64_t address, const Nonce& nonce) {
+  Target seen{};
+  if (const int error = Read(pid, address, &seen.nonce, sizeof seen.nonce); error != 0) {
+    return Refusal("process_vm_readv", error);
+  }
+  if (seen.nonce != nonce) return "its process id means another process here (a container?)";
+  const uint64_t mark_address = address + offsetof(Target, mark);
+  if (const int error = Write(pid, mark_address, &kMark, sizeof kMark); error != 0) {
+    return Refusal("process_vm_writev", error);
+  }
+  if (const int error = Read(pid, mark_address, &seen.mark, sizeof seen.mark); error != 0) {
+    return Refusal("process_vm_readv", error);
+  }
+  return seen.mark == kMark ? "" : "what process_vm_writev wrote did not arrive";
+}
+
+}  // namespace mydist::shm::cross_memory

@@ -3,16 +3,45 @@
 // the arena. What a peer says is checked: a wrong place is an error, never a crash.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "memory/shm/arena.h"
-#include "memory/shm/place.h"
+#include "memory/shm/arena_layout.h"
 #include "memory/shm/waiter.h"
 
 namespace mydist::shm {
+
+// Place: where memory of a rank lies, in words its peers understand. Travels in the posts of
+// SlotSteps, so whoever reads one checks it.
+
+enum class PlaceKind : uint8_t {
+  kUnreachable = 0,  // Only its owner can read it.
+  kSlot,             // It has been copied into the slot of this step.
+  kHeap,             // `position`: offset in the owner's zone of the heap.
+  kPrivate,          // `position`: address in the owner's process.
+};
+
+struct Place {
+  PlaceKind kind = PlaceKind::kUnreachable;
+  int64_t position = 0;
+
+  // `bytes` further on.
+  Place At(int64_t bytes) const { return {kind, position + bytes}; }
+};
+
+// What a post of a collective that works on tensors in place says.
+struct PlaceMessage {
+  Place input;
+  Place output;
+};
+
+static_assert(std::is_trivially_copyable_v<PlaceMessage>);
 
 enum class Attach {
   kWherePossible,
@@ -59,3 +88,25 @@ class PeerMemory {
 };
 
 }  // namespace mydist::shm
+
+// CrossMemory: reading and writing private memory of another process of the same user through the
+// kernel. Stateless but for the probe's target; any thread.
+
+namespace mydist::shm::cross_memory {
+
+// Copies `bytes` at `address` of process `pid` to `memory`, or the other way. Returns errno, or 0
+// when all of it was copied. Blocks until then.
+int Read(pid_t pid, uint64_t address, void* memory, int64_t bytes);
+int Write(pid_t pid, uint64_t address, const void* memory, int64_t bytes);
+
+// Whether all of these bytes of this process are mapped.
+bool IsMapped(const void* memory, int64_t bytes);
+
+// Memory of this process for peers to try their hands on; holds `nonce` from now on.
+uint64_t ProbeAddress(const Nonce& nonce);
+
+// Whether the target of process `pid` at `address` can be read and written, and is the one that
+// holds `nonce`. Empty, or why not.
+std::string Probe(pid_t pid, uint64_t address, const Nonce& nonce);
+
+}  // namespace mydist::shm::cross_memory

@@ -12,8 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "base/check.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "memory/shm/arena.h"
 #include "memory/shm/waiter.h"
 

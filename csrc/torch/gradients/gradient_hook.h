@@ -28,4 +28,9 @@ class __attribute__((visibility("hidden"))) GradientHook {
   size_t index_;
 };
 
+// torch's handle of a registered hook. Made, used and destroyed with the GIL held.
+struct __attribute__((visibility("hidden"))) HookHandle {
+  pybind11::object handle;
+};
+
 }  // namespace mydist

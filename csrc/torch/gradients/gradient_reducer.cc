@@ -10,7 +10,6 @@
 #include "job/process.h"
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
-#include "torch/gradients/gradient_errors.h"
 #include "torch/gradients/gradient_hook.h"
 #include "torch/gradients/gradients_in_flight.h"
 #include "torch/in_flight.h"
@@ -55,7 +54,8 @@ void GradientReducer::AddParameter(const at::Tensor& tensor, const std::string& 
     // torch registers hooks only on what requires a gradient; frozen parameters may be unfrozen.
     const bool frozen = !tensor.requires_grad();
     if (frozen) tensor.set_requires_grad(true);
-    parameter.hook_handle = py::cast(tensor).attr("register_post_accumulate_grad_hook")(hook);
+    parameter.hook = std::make_shared<HookHandle>(
+        HookHandle{py::cast(tensor).attr("register_post_accumulate_grad_hook")(hook)});
     if (frozen) tensor.set_requires_grad(false);
   }
   parameters_.push_back(std::move(parameter));
@@ -365,9 +365,9 @@ void GradientReducer::Remove() {
 
 // Also called by the destructor, which must not throw.
 void GradientReducer::RemoveHook(Parameter& parameter) noexcept {
-  if (!parameter.hook_handle) return;
+  if (parameter.hook == nullptr) return;
   try {
-    parameter.hook_handle.attr("remove")();
+    parameter.hook->handle.attr("remove")();
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("removing a gradient hook");
   }

@@ -9,11 +9,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <pybind11/pybind11.h>
-
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/handle_table.h"
@@ -22,10 +22,11 @@
 #include "torch/gradients/gradient_slots.h"
 #include "torch/gradients/sparse_gradient.h"
 #include "torch/reduction_check.h"
-#include "torch/wire_format.h"
 #include "world/process_set.h"
 
 namespace mydist {
+
+struct HookHandle;  // In gradient_hook.h.
 
 struct GradientReducerOptions {
   ReductionArguments reduction;
@@ -112,7 +113,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     bool is_idle = false;      // No backward came to it in the last step.
     bool had_slot = false;     // It has been given one.
     std::optional<InFlightGradient> in_flight;
-    pybind11::object hook_handle;
+    std::shared_ptr<HookHandle> hook;  // Null: without a gradient.
   };
   // What was enqueued under one handle.
   struct Flight {

@@ -8,8 +8,8 @@
 
 #include "memory/shm/stream_copy.h"
 #include "torch/gpu_order.h"
-#include "torch/gradients/gradient_errors.h"
 #include "torch/gradients/gradient_reducer.h"
+#include "torch/gradients/gradients_in_flight.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {

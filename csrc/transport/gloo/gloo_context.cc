@@ -3,12 +3,11 @@
 #include <cstring>
 #include <exception>
 
-#include "base/check.h"
 #include "base/signal_block.h"
+#include "base/status.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
-#include "transport/gloo/batch_scheduling.h"
 
 namespace mydist {
 namespace {

@@ -2,13 +2,15 @@
 // Owned jointly by the control plane and the transport. Thread-safe.
 #pragma once
 
+#include <sched.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "transport/control_plane.h"
@@ -49,6 +51,29 @@ class GlooContext {
   const int rank_;
   const int size_;
   std::shared_ptr<gloo::transport::Context> context_;
+};
+
+// BatchScheduling: while it lives, threads that the calling one starts do not interrupt others when
+// they are woken (SCHED_BATCH): they run on an idle core at once, else when the one there sleeps or
+// has had its turn. On the stack, on one thread.
+
+class BatchScheduling {
+ public:
+  // Nothing where the thread has been given a policy of its own, or the kernel refuses.
+  BatchScheduling() {
+    const sched_param parameters{};
+    is_set_ = sched_getscheduler(0) == SCHED_OTHER &&
+              sched_setscheduler(0, SCHED_BATCH, &parameters) == 0;
+  }
+  ~BatchScheduling() {
+    const sched_param parameters{};
+    if (is_set_) sched_setscheduler(0, SCHED_OTHER, &parameters);
+  }
+  BatchScheduling(const BatchScheduling&) = delete;
+  BatchScheduling& operator=(const BatchScheduling&) = delete;
+
+ private:
+  bool is_set_ = false;
 };
 
 }  // namespace mydist

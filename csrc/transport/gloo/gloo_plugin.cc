@@ -12,7 +12,6 @@
 #include "gloo/config.h"
 #include "gloo/transport/tcp/device.h"
 #include "transport/factory.h"
-#include "transport/gloo/gloo_control_plane.h"
 #include "transport/gloo/gloo_transport.h"
 #include "transport/gloo/interface_choice.h"
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "transport/gloo/frame.h"
 #include "transport/gloo/mesh.h"
+#include "transport/gloo/outbox.h"
 
 namespace mydist {
 

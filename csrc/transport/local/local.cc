@@ -5,10 +5,10 @@
 
 #include "transport/factory.h"
 #include "transport/local/composite_control_plane.h"
-#include "transport/local/control_memory.h"
+#include "transport/local/control_ring.h"
+#include "transport/local/local.h"
 #include "transport/local/local_control_plane.h"
-#include "transport/local/one_host_control_plane.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 
 namespace mydist {
 namespace {

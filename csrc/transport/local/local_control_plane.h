@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "transport/control_plane.h"
-#include "transport/local/control_memory.h"
-#include "transport/local/incoming_stream.h"
+#include "transport/local/control_ring.h"
 #include "transport/local/outbox.h"
 #include "transport/local/peer_watcher.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 
 namespace mydist::local {
 

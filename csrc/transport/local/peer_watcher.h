@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "memory/shm/arena.h"
 
 namespace mydist::local {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "world/departure.h"
 
 namespace mydist::loopback {

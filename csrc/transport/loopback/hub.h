@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "transport/control_plane.h"
 #include "transport/transport.h"
 

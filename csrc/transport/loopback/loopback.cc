@@ -2,7 +2,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "transport/factory.h"
 #include "transport/loopback/hub.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/check.h"
+#include "base/status.h"
 
 namespace mydist {
 

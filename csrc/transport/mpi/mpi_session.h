@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 
 namespace mydist {
 

@@ -7,9 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "transport/mpi/eager_pieces.h"
-#include "transport/mpi/goodbye_grace.h"
-#include "transport/transfer_chunks.h"
+#include "transport/mpi/poll_backoff.h"
+#include "transport/transport.h"
 #include "world/late_writes.h"
 
 namespace mydist {

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "transport/control_plane.h"
 #include "transport/mpi/mpi_session.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 #include "base/clock.h"
 
@@ -35,6 +36,43 @@ class PollBackoff {
   const Duration longest_;
   TimePoint eager_until_{};
   Duration pause_ = kShortest;
+};
+
+// How long the pieces of a transfer over MPI are. Pure: both ends split alike.
+
+// Over TCP Open MPI sends up to 64 KiB at once, its header included, and asks the receiver before
+// it sends more; a few pieces are there sooner. Longer ones stay whole: other networks ask earlier
+// and then move all at once, and what has not been asked for piles up where a rank is late.
+inline constexpr int64_t kEagerBytes = (int64_t{64} << 10) - 512;
+inline constexpr int64_t kMostEagerPieces = 4;
+
+// Of a transfer of so many bytes, each piece but the last; at most `limit`.
+inline int64_t PieceBytes(int64_t bytes, int64_t limit) {
+  return bytes <= kMostEagerPieces * kEagerBytes ? std::min(kEagerBytes, limit) : limit;
+}
+
+// GoodbyeGrace: how long a transfer still waits for a peer that has said goodbye, as what that one
+// sent before may be on its way. Pure; owned by one call of MpiTransport::Exchange.
+
+class GoodbyeGrace {
+ public:
+  explicit GoodbyeGrace(Duration grace) : grace_(grace) {}
+
+  // `departed`: a peer that is waited for and has said goodbye; -1: none. Whether it has been
+  // waited for long enough. Each peer has the whole time: it is not its fault that another one left
+  // before.
+  bool IsOver(int departed, TimePoint now) {
+    if (departed != peer_) {
+      peer_ = departed;
+      end_ = now + grace_;
+    }
+    return departed >= 0 && now >= end_;
+  }
+
+ private:
+  const Duration grace_;
+  int peer_ = -1;
+  TimePoint end_;
 };
 
 }  // namespace mydist

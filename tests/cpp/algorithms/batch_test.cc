@@ -8,7 +8,7 @@
 #include "algorithms/counting_transport.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
-#include "kernels/slices.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

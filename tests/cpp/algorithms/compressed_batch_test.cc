@@ -5,7 +5,7 @@
 #include "algorithms/batch_engine.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

@@ -9,7 +9,7 @@
 #include "conformance/adasum_suite.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/rooted_suite.h"
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

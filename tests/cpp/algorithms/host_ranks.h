@@ -13,7 +13,7 @@
 #include "algorithms/shm/shm_ranks.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
-#include "transport/host_meter.h"
+#include "transport/subset_transport.h"
 #include "world/topology.h"
 
 namespace mydist::testing {

@@ -6,7 +6,7 @@
 #include "conformance/adasum_reference.h"
 #include "conformance/collectives_suite.h"
 #include "conformance/on_every_rank.h"
-#include "kernels/slices.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/check.h"
+#include "base/status.h"
 
 #include <gtest/gtest.h>
 

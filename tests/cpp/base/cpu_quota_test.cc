@@ -1,4 +1,4 @@
-#include "base/cpu_quota.h"
+#include "base/usable_cores.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/shape.h"
+#include "base/dtype.h"
 
 #include <gtest/gtest.h>
 

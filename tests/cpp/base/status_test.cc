@@ -5,8 +5,6 @@
 #include <memory>
 #include <set>
 
-#include "base/result.h"
-
 namespace mydist {
 namespace {
 
@@ -122,8 +120,8 @@ TEST(ResultTest, AssignOrReturnMovesTheValueOut) {
 
 TEST(ResultDeathTest, MisuseIsABug) {
   const Result<int> bad = Status::Internal("x");
-  EXPECT_DEATH({ [[maybe_unused]] const int value = bad.value(); }, "internal error at .*result.h");
-  EXPECT_DEATH({ const Result<int> none = Status::Ok(); }, "internal error at .*result.h");
+  EXPECT_DEATH({ [[maybe_unused]] const int value = bad.value(); }, "internal error at .*status.h");
+  EXPECT_DEATH({ const Result<int> none = Status::Ok(); }, "internal error at .*status.h");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "conformance/reduction_reference.h"
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist::testing {
 

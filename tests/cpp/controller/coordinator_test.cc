@@ -5,7 +5,6 @@
 
 #include <thread>
 
-#include "controller/messages/message_codec.h"
 #include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
 

@@ -1,6 +1,6 @@
 // A rank whose engine stops with an error while its process lives on: nobody waits for it, what it
 // had decided stands, and who leaves in order is not taken for it.
-#include "controller/farewell.h"
+#include "controller/membership.h"
 
 #include <gmock/gmock.h>
 

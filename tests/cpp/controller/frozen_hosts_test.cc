@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "controller/frozen/frozen_schedule.h"
-#include "controller/messages/message_codec.h"
+#include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

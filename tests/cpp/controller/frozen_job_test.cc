@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "controller/messages/call_number.h"
-#include "controller/messages/message_codec.h"
+#include "controller/messages/response.h"
+#include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

@@ -10,7 +10,7 @@
 
 #include "conformance/sanitizers.h"
 #include "controller/frozen_program.h"
-#include "controller/messages/call_number.h"
+#include "controller/messages/response.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

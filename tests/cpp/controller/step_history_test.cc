@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "controller/messages/call_number.h"
+#include "controller/messages/response.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

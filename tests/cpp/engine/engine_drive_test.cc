@@ -5,7 +5,7 @@
 #include <cmath>
 #include <thread>
 
-#include "base/float_environment.h"
+#include "base/signal_block.h"
 #include "engine_job.h"
 
 namespace mydist {

@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "memory/shm/arena.h"
 #include "transport/factory.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 #include "world/host_groups.h"
 
 namespace mydist {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fakes/device_bench.h"
-#include "kernels/half.h"
-#include "kernels/scale.h"
+#include "kernels/conversion.h"
+#include "kernels/element.h"
 
 namespace mydist::testing {
 namespace {

@@ -6,8 +6,7 @@
 
 #include "fakes/fake_device.h"
 #include "kernels/conversion.h"
-#include "kernels/reduce_kernels.h"
-#include "kernels/widening.h"
+#include "kernels/reduction.h"
 
 namespace mydist::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "base/status.h"
 #include "fakes/access_order.h"
 
 namespace mydist::testing {

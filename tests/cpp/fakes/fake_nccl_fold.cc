@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist::testing {
 namespace {

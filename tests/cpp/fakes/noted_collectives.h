@@ -8,7 +8,7 @@
 
 #include "algorithms/collectives.h"
 #include "fakes/fake_device.h"
-#include "kernels/slices.h"
+#include "kernels/element.h"
 
 namespace mydist::testing {
 

@@ -1,5 +1,5 @@
 // ConvertScene: made-up segments in two pieces of memory, one with numbers and one that is
-// poisoned, and what a Convert must leave there: bit by bit after ScaleElements and half.h, and in
+// poisoned, and what a Convert must leave there: bit by bit after ScaleElements and element.h, and in
 // numbers after float64. Where the memory lies is the test's business: on the host or on a GPU.
 #pragma once
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "conformance/reduction_reference.h"
-#include "kernels/half.h"
-#include "kernels/scale.h"
+#include "kernels/conversion.h"
+#include "kernels/element.h"
 #include "memory/device/device.h"
 
 namespace mydist::testing {

@@ -12,7 +12,7 @@
 
 #include "conformance/reduction_reference.h"
 #include "kernels/rank_fold.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 
 namespace mydist::testing {
 

@@ -14,7 +14,7 @@
 #include "algorithms/device/ipc_collectives.h"
 #include "conformance/reduction_reference.h"
 #include "gpu/emulated_ipc.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 
 namespace mydist::testing {
 namespace {

@@ -1,4 +1,4 @@
-// Pieces of memory copied, scaled and cast: against the scalar functions of half.h and float64.
+// Pieces of memory copied, scaled and cast: against the scalar functions of element.h and float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/conversion.h"
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "conformance/reduction_reference.h"
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/reduce_kernels.h"
+#include "kernels/reduction.h"
 
 #include <gtest/gtest.h>
 

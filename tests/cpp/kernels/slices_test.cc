@@ -1,4 +1,4 @@
-#include "kernels/slices.h"
+#include "kernels/element.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What the probe of allreduces between GPUs works on.
-#include "planner/ipc_probe.h"
+#include "planner/path_probe.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "algorithms/device/lone_collectives.h"
 #include "algorithms/rank_ordered_collectives.h"
 #include "fakes/device_bench.h"
-#include "memory/device/ipc_board.h"
+#include "memory/device/ipc_port.h"
 
 namespace mydist::testing {
 namespace {

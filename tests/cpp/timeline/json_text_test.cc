@@ -1,4 +1,4 @@
-#include "timeline/json_text.h"
+#include "timeline/trace_format.h"
 
 #include <gtest/gtest.h>
 

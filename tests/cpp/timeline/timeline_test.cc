@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "timeline/clock_offset.h"
+#include "engine/timeline_relay.h"
 
 namespace mydist {
 namespace {

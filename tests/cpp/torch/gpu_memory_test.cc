@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "memory/device/memory_shortage.h"
+#include "memory/device/device_memory.h"
 #include "torch/fake_cuda.h"
 
 namespace mydist::testing {

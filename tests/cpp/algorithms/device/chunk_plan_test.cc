@@ -1,5 +1,5 @@
 // Where tensors are cut on their way over the host.
-#include "algorithms/device/chunk_plan.h"
+#include "algorithms/device/staging_pipeline.h"
 
 #include <gtest/gtest.h>
 

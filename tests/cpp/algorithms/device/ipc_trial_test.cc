@@ -1,6 +1,6 @@
 // The trial of a link between GPUs: what does not arrive, or arrives as something else, keeps all
 // ranks from it, for one reason, and nobody waits for ever.
-#include "algorithms/device/ipc_trial.h"
+#include "algorithms/device/ipc_connect.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

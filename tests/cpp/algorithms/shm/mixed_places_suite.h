@@ -16,7 +16,7 @@
 #include "algorithms/shm/random_draws.h"
 #include "algorithms/shm/shm_collectives.h"
 #include "conformance/collectives_suite.h"
-#include "kernels/slices.h"
+#include "kernels/element.h"
 
 namespace mydist::shm {
 

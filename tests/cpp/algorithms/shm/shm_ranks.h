@@ -17,7 +17,7 @@
 #include "memory/shm/arena.h"
 #include "memory/shm/forked_ranks.h"
 #include "transport/rank_threads.h"
-#include "transport/shm_port.h"
+#include "transport/shm_transport.h"
 
 namespace mydist::shm {
 

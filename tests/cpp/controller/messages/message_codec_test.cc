@@ -1,13 +1,10 @@
-#include "controller/messages/message_codec.h"
+#include "controller/messages/wire.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <random>
-
-#include "controller/messages/request_codec.h"
-#include "controller/messages/wire.h"
 
 namespace mydist {
 namespace {

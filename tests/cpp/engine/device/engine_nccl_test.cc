@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/device/gpu_job.h"
-#include "kernels/half.h"
+#include "kernels/element.h"
 
 namespace mydist {
 namespace {

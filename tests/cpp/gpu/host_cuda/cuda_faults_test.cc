@@ -13,7 +13,7 @@
 
 #include "gpu/cuda_device.h"
 #include "gpu/host_cuda/host_cuda.h"
-#include "memory/device/memory_shortage.h"
+#include "memory/device/device_memory.h"
 
 namespace mydist::cuda {
 namespace {

@@ -10,8 +10,6 @@
 #include <iostream>
 #include <string>
 
-#include "gpu/nccl_symbols.h"
-
 namespace mydist::nccl {
 namespace {
 

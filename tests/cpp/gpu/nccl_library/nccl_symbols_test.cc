@@ -1,5 +1,5 @@
 // ReadNcclApi takes what a library has, and says what is wrong with one that is no use.
-#include "gpu/nccl_symbols.h"
+#include "gpu/nccl_library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

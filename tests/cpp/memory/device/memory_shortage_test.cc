@@ -1,5 +1,5 @@
 // MemoryShortage: who is asked when memory is short, by whom, and who is not.
-#include "memory/device/memory_shortage.h"
+#include "memory/device/device_memory.h"
 
 #include <gmock/gmock.h>
 

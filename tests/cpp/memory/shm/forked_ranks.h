@@ -21,8 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/result.h"
+#include "base/status.h"
 #include "memory/shm/arena.h"
 
 namespace mydist::shm {

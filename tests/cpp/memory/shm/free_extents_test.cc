@@ -1,5 +1,5 @@
 // Which parts of a stretch of memory are free.
-#include "memory/shm/free_extents.h"
+#include "memory/shm/arena_heap.h"
 
 #include <gtest/gtest.h>
 

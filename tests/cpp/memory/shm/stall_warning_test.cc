@@ -1,5 +1,5 @@
 // What a rank says while others hold it up in the middle of a collective.
-#include "memory/shm/stall_warning.h"
+#include "memory/shm/waiter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "transport/gloo/batch_scheduling.h"
+#include "transport/gloo/gloo_context.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "transport/mpi/eager_pieces.h"
+#include "transport/mpi/poll_backoff.h"
 
 #include <gtest/gtest.h>
 
-#include "transport/transfer_chunks.h"
+#include "transport/transport.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/mpi/goodbye_grace.h"
+#include "transport/mpi/poll_backoff.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "transport/gloo/mailbox.h"
+#include "transport/gloo/mesh.h"
 
 #include <gtest/gtest.h>
 

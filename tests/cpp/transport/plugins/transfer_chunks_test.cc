@@ -1,4 +1,4 @@
-#include "transport/transfer_chunks.h"
+#include "transport/transport.h"
 
 #include <gtest/gtest.h>
 

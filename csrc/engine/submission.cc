@@ -1,4 +1,4 @@
-#include "engine/neutral_submission.h"
+#include "engine/submission.h"
 
 #include <cstdint>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/status.h"
 #include "kernels/neutral.h"
 
 namespace mydist {

@@ -1,4 +1,4 @@
-#include "memory/device/watched_wait.h"
+#include "memory/device/stream_collectives.h"
 
 #include <thread>
 

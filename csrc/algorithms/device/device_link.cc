@@ -1,4 +1,4 @@
-#include "algorithms/device/verdict.h"
+#include "algorithms/device/device_link.h"
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,10 @@
-#include "kernels/slices.h"
-
 #include <algorithm>
 
+#include "kernels/element.h"
+#include "kernels/simd/simd_path.h"
+
 namespace mydist {
+
 namespace {
 
 constexpr int64_t kLineBytes = 64;
@@ -48,6 +50,22 @@ int64_t Total(std::span<const int64_t> counts) {
   int64_t total = 0;
   for (const int64_t count : counts) total += count;
   return total;
+}
+
+void WidenHalf(const uint16_t* source, float* output, int64_t count) {
+  simd::CurrentKernels().widen_half(source, output, count);
+}
+
+void NarrowHalf(const float* source, uint16_t* output, int64_t count) {
+  simd::CurrentKernels().narrow_half(source, output, count);
+}
+
+void WidenBfloat16(const uint16_t* source, float* output, int64_t count) {
+  simd::CurrentKernels().widen_bfloat16(source, output, count);
+}
+
+void NarrowBfloat16(const float* source, uint16_t* output, int64_t count) {
+  simd::CurrentKernels().narrow_bfloat16(source, output, count);
 }
 
 }  // namespace mydist

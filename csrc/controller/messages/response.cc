@@ -1,4 +1,4 @@
-#include "controller/messages/call_number.h"
+#include "controller/messages/response.h"
 
 #include <string>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "world/rank_list.h"
+#include "world/process_set.h"
 
 #include <algorithm>
 
