@@ -9,7 +9,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # A new libmydist.so does not relink what only calls it.
 set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
 # Line tables only: enough for stack traces, a tenth of the size of -g.
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(MYDIST_LOOPS_OPTIMIZED -O3)
 
 find_package(Threads REQUIRED)
 
@@ -39,6 +40,7 @@ elseif(MYDIST_SANITIZE STREQUAL "address")
 endif()
 if(MYDIST_SANITIZE_FLAGS)
   list(APPEND MYDIST_SANITIZE_FLAGS -fno-omit-frame-pointer)
+  set(MYDIST_LOOPS_OPTIMIZED "")
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")  # Functions and lines are all that reports show.
 endif()
 
@@ -65,7 +67,7 @@ function(mydist_compile_options target)
     "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_WARNINGS};${MYDIST_SANITIZE_FLAGS};${MYDIST_CACHED_HEADERS}>"
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   # Tests look at fields without their locks, once no other thread is left.
-  if(target MATCHES "^mydist(_core_objects|_mpi|_gloo|_nccl|_torch)?$")
+  if(target MATCHES "^mydist(_core_objects|_mpi|_gloo|_nccl|_torch|_torch_tensors)?$")
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_LOCK_ANALYSIS}>")
   endif()
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})

@@ -16,12 +16,16 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
 endif()
 set(_kernels "${PROJECT_SOURCE_DIR}/csrc/kernels")
-set_source_files_properties("${_kernels}/simd/kernels_portable.cc" "${_kernels}/adasum_math.cc"
-  PROPERTIES COMPILE_OPTIONS "${_exact}")
-set_source_files_properties("${_kernels}/simd/kernels_avx2.cc"
-  PROPERTIES COMPILE_OPTIONS "${_exact};${_avx2}")
-set_source_files_properties("${_kernels}/simd/kernels_avx512.cc"
-  PROPERTIES COMPILE_OPTIONS "${_exact};${_avx512}")
+# Loops over elements are worth more of the compiler's time than the rest of the core.
+mydist_sources(_loops "*.cc" csrc/kernels csrc/kernels/simd)
+set_source_files_properties(${_loops} PROPERTIES
+  COMPILE_OPTIONS "$<$<CONFIG:Release>:${MYDIST_LOOPS_OPTIMIZED}>" SKIP_PRECOMPILE_HEADERS ON)
+set_property(SOURCE "${_kernels}/simd/kernels_portable.cc" "${_kernels}/adasum_math.cc"
+  APPEND PROPERTY COMPILE_OPTIONS ${_exact})
+set_property(SOURCE "${_kernels}/simd/kernels_avx2.cc"
+  APPEND PROPERTY COMPILE_OPTIONS ${_exact} ${_avx2})
+set_property(SOURCE "${_kernels}/simd/kernels_avx512.cc"
+  APPEND PROPERTY COMPILE_OPTIONS ${_exact} ${_avx512})
 
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/mydist/build_config.h" @ONLY)
 
@@ -30,6 +34,9 @@ if(MYDIST_CORE_SOURCES)
   set(MYDIST_CORE_BUILT ON)
   add_library(mydist_core_objects OBJECT ${MYDIST_CORE_SOURCES})
   mydist_compile_options(mydist_core_objects)
+  target_precompile_headers(mydist_core_objects PRIVATE
+    <algorithm> <atomic> <chrono> <cstdint> <deque> <functional> <map> <memory> <mutex> <optional>
+    <span> <string> <string_view> <unordered_map> <utility> <vector>)
   target_link_libraries(mydist_core_objects PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
 
   add_library(mydist SHARED)

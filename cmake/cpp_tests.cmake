@@ -56,7 +56,9 @@ endfunction()
 # GoogleTest's headers are most of what a test compiles: once for all of them.
 add_library(mydist_gtest_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/cpp/gtest_headers.cc")
 mydist_compile_options(mydist_gtest_headers)
-target_compile_options(mydist_gtest_headers PRIVATE -Wno-dangling-else -fPIE)
+# Tests are compiled more often than they run.
+set(MYDIST_TEST_OPTIONS -O0 -Wno-dangling-else)
+target_compile_options(mydist_gtest_headers PRIVATE ${MYDIST_TEST_OPTIONS} -fPIE)
 # A program is compiled with -fPIE, and a precompiled header serves the same flags only.
 set_target_properties(mydist_gtest_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_link_libraries(mydist_gtest_headers PRIVATE GTest::gmock Threads::Threads)
@@ -64,7 +66,7 @@ target_precompile_headers(mydist_gtest_headers PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <chrono> <cstdint> <functional> <memory> <random> <string>
   <thread> <utility> <vector>)
 function(mydist_precompiled_gtest target)
-  target_compile_options(${target} PRIVATE -Wno-dangling-else)
+  target_compile_options(${target} PRIVATE ${MYDIST_TEST_OPTIONS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC 12 warns of concatenations in the standard library once its header is precompiled.
     target_compile_options(${target} PRIVATE -Wno-stringop-overflow)
@@ -147,9 +149,10 @@ if(MYDIST_TORCH_BUILT)
   find_package(Python 3.11 COMPONENTS Interpreter Development.Embed)
   mydist_sources(_files "*.cc" tests/cpp/torch)
   if(Python_Development.Embed_FOUND AND _files AND NOT MYDIST_SANITIZE_FLAGS)
-    mydist_test(test_torch ${_files} $<TARGET_OBJECTS:mydist_torch> OWN_HEADERS)
+    mydist_test(test_torch ${_files} $<TARGET_OBJECTS:mydist_torch>
+                $<TARGET_OBJECTS:mydist_torch_tensors> OWN_HEADERS)
     mydist_use_torch(test_torch)
-    target_compile_options(test_torch PRIVATE -Wno-dangling-else)
+    target_compile_options(test_torch PRIVATE ${MYDIST_TEST_OPTIONS})
     target_precompile_headers(test_torch PRIVATE <gtest/gtest.h> ${MYDIST_TORCH_HEADERS})
     target_link_libraries(test_torch PRIVATE mydist_fakes Python::Python)
     # The interpreter finds its own library, but not the packages of a virtual environment.

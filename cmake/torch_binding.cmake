@@ -36,11 +36,24 @@ function(mydist_use_torch target)
     "${_torch_lib}/libtorch_python.so" "${_torch_lib}/libtorch_cpu.so" "${_torch_lib}/libc10.so")
 endfunction()
 
-python_add_library(mydist_torch MODULE WITH_SOABI ${MYDIST_TORCH_SOURCES})
+# torch's headers are most of what these files compile, and pybind11's make every file that sees them
+# twice as dear: the files that speak to Python have headers of their own.
+set(MYDIST_TORCH_HEADERS <ATen/core/Tensor.h> <pybind11/pybind11.h> <torch/csrc/utils/pybind.h>)
+set(_python_sources ${MYDIST_TORCH_SOURCES})
+list(FILTER _python_sources INCLUDE REGEX
+  "/(bindings|collectives|error_translation|in_flight|lifecycle|gradient_binding|gradient_reducer)\\.cc$")
+set(_tensor_sources ${MYDIST_TORCH_SOURCES})
+list(REMOVE_ITEM _tensor_sources ${_python_sources})
+
+add_library(mydist_torch_tensors OBJECT ${_tensor_sources})
+mydist_compile_options(mydist_torch_tensors)
+mydist_use_torch(mydist_torch_tensors)
+target_precompile_headers(mydist_torch_tensors PRIVATE <ATen/core/Tensor.h>)
+
+python_add_library(mydist_torch MODULE WITH_SOABI ${_python_sources}
+                   $<TARGET_OBJECTS:mydist_torch_tensors>)
 mydist_compile_options(mydist_torch)
 mydist_use_torch(mydist_torch)
-# torch's headers are most of what these files compile.
-set(MYDIST_TORCH_HEADERS <ATen/core/Tensor.h> <pybind11/pybind11.h> <torch/csrc/utils/pybind.h>)
 target_precompile_headers(mydist_torch PRIVATE ${MYDIST_TORCH_HEADERS})
 target_link_libraries(mydist_torch PRIVATE mydist)
 set_target_properties(mydist_torch PROPERTIES
