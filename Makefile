@@ -21,9 +21,8 @@ build: setup ## compile and install in editable mode
 build-tests: setup
 	@scripts/build.sh all
 
-demo: build ## train LeNet on Fashion-MNIST with two ranks
-	@scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
-	  python examples/train_fashion_mnist.py
+demo: ## train LeNet on Fashion-MNIST with two ranks, with as little built as that takes
+	@scripts/demo.sh
 
 test: build-tests ## C++ tests, then Python tests on one to four ranks
 	@scripts/test.sh

@@ -1,7 +1,7 @@
 """Build of the mydist package: setuptools packs the Python files, CMake compiles the C++ parts.
 
 Environment:
-    MYDIST_WITH_MPI, MYDIST_WITH_GLOO, MYDIST_WITH_CUDA   AUTO (default), ON or OFF
+    MYDIST_WITH_MPI, MYDIST_WITH_GLOO, MYDIST_WITH_CUDA   AUTO (default), ON, OFF or LATER
     CMAKE_ARGS        further arguments of the configure step, split like a shell would
     MAX_JOBS          parallel compilations; default: the number of cores
     MYDIST_BUILD_DIR  the CMake build tree; default: build/cmake-<python tag>-<platform>
@@ -88,11 +88,18 @@ class CMakeBuild(build_ext):
 
         fingerprint = "\n".join([*arguments, str(torch_dir()), ""])
         record = tree / "configured_with.txt"
-        unchanged = record.is_file() and record.read_text() == fingerprint
-        fresh = [] if unchanged or not tree.exists() else ["--fresh"]
+        if not record.is_file() or record.read_text() != fingerprint:
+            self.forget_configuration(tree)
         tree.mkdir(parents=True, exist_ok=True)
-        self.call(cmake, *fresh, "-S", str(ROOT), "-B", str(tree), *arguments)
+        self.call(cmake, "-S", str(ROOT), "-B", str(tree), *arguments)
         record.write_text(fingerprint)
+
+    @staticmethod
+    def forget_configuration(tree: Path) -> None:
+        """Configure afresh next time. Compiled files stay, as Ninja knows their flags."""
+        (tree / "CMakeCache.txt").unlink(missing_ok=True)
+        for compilers in tree.glob("CMakeFiles/[0-9]*"):
+            shutil.rmtree(compilers)
 
     def package_root(self) -> Path:
         """The folder of the package that is being built: the source tree when editable."""

@@ -1,16 +1,18 @@
-# Every knob of the build. AUTO builds a part when its packages are found, ON insists on it.
-set(_auto_values AUTO ON OFF)
+# Every knob of the build. AUTO builds a part when its packages are found, ON insists on it, LATER
+# leaves it to the next build (make demo).
+set(_auto_values AUTO ON OFF LATER)
 foreach(_backend MPI GLOO CUDA)
-  set(MYDIST_WITH_${_backend} AUTO CACHE STRING "Build the ${_backend} backend: AUTO, ON or OFF")
+  set(MYDIST_WITH_${_backend} AUTO CACHE STRING
+      "Build the ${_backend} backend: AUTO, ON, OFF or LATER")
   set_property(CACHE MYDIST_WITH_${_backend} PROPERTY STRINGS ${_auto_values})
   string(TOUPPER "${MYDIST_WITH_${_backend}}" _value)
   if(_value MATCHES "^(ON|TRUE|YES|1)$")
     set(_value ON)
   elseif(_value MATCHES "^(OFF|FALSE|NO|0)$")
     set(_value OFF)
-  elseif(NOT _value STREQUAL "AUTO")
+  elseif(NOT _value MATCHES "^(AUTO|LATER)$")
     message(FATAL_ERROR "MYDIST_WITH_${_backend} is '${MYDIST_WITH_${_backend}}', expected AUTO, "
-                        "ON or OFF. Pass e.g. -DMYDIST_WITH_${_backend}=AUTO.")
+                        "ON, OFF or LATER. Pass e.g. -DMYDIST_WITH_${_backend}=AUTO.")
   endif()
   set(MYDIST_WITH_${_backend} ${_value})
 endforeach()
@@ -40,6 +42,9 @@ function(mydist_decide backend obstacle)
   set(_built OFF)
   if(MYDIST_WITH_${backend} STREQUAL "OFF")
     set(_reason "switched off by MYDIST_WITH_${backend}=OFF")
+  elseif(MYDIST_WITH_${backend} STREQUAL "LATER")
+    set(_built OFF)
+    set(_reason "not built yet: run make build")
   elseif(NOT obstacle STREQUAL "")
     if(MYDIST_WITH_${backend} STREQUAL "ON")
       message(FATAL_ERROR "MYDIST_WITH_${backend}=ON, but ${obstacle}. "

@@ -2,6 +2,7 @@
 # Builds mydist and installs it in editable mode. The first run, and every run after a change of
 # Python, torch or build options, goes through pip; the others only rebuild what changed.
 # Usage: build.sh [TARGET], a CMake target; default mydist_package, "all" adds the C++ tests.
+# --demo: what the ranks of one host need, and nothing else; the next build completes it.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"
@@ -9,6 +10,16 @@ cd "$ROOT"
 PYTHON="$(find_python)"
 [[ -x "$PYTHON" ]] || die "$PYTHON does not exist. Run: make setup"
 has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
+
+STEP=package
+TARGET="${1:-mydist_package}"
+TREE_OPTIONS="-DMYDIST_BUILD_TESTS=ON -DMYDIST_BUILD_BENCHMARKS=ON"
+if [[ "${1:-}" == --demo ]]; then
+  STEP=demo
+  TARGET=mydist_package
+  TREE_OPTIONS=""
+  export_demo_options
+fi
 
 describe_build() {
   cat setup.py pyproject.toml VERSION scripts/build.sh
@@ -20,12 +31,12 @@ describe_build() {
   echo "${CUDA_HOME:-} ${CUDAToolkit_ROOT:-}"
 }
 
-STAMP="$(describe_build | stamp_of package)"
+STAMP="$(describe_build | stamp_of "$STEP")"
 if [[ ! -e "$STAMP" || ! -f "$DEV_TREE/build.ninja" ]] || ! has_module "$PYTHON" mydist; then
-  MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="-DMYDIST_BUILD_TESTS=ON -DMYDIST_BUILD_BENCHMARKS=ON ${CMAKE_ARGS:-}" \
+  MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="$TREE_OPTIONS ${CMAKE_ARGS:-}" \
     MAX_JOBS="$JOBS" "$PYTHON" -m pip install -v --no-build-isolation --no-deps -e .
-  set_stamp package "$STAMP"
+  set_stamp "$STEP" "$STAMP"
 fi
-cmake --build "$DEV_TREE" --target "${1:-mydist_package}" --parallel "$JOBS"
-[[ "${1:-}" != all ]] || cmake --build "$DEV_TREE" --target mydist_package --parallel "$JOBS"
+cmake --build "$DEV_TREE" --target "$TARGET" --parallel "$JOBS"
+[[ "$TARGET" != all ]] || cmake --build "$DEV_TREE" --target mydist_package --parallel "$JOBS"
 cmake --install "$DEV_TREE" --prefix python/mydist >/dev/null

@@ -48,6 +48,16 @@ export_run_environment() {
   export PATH
 }
 
+# What the demo leaves to the next build. Where there is a GPU, its plugin is built, for that GPU.
+export_demo_options() {
+  export MYDIST_WITH_MPI="${MYDIST_WITH_MPI:-LATER}" MYDIST_WITH_GLOO="${MYDIST_WITH_GLOO:-LATER}"
+  if [[ -e /dev/nvidia0 ]]; then
+    export CUDAARCHS="${CUDAARCHS:-native}"
+  else
+    export MYDIST_WITH_CUDA="${MYDIST_WITH_CUDA:-LATER}"
+  fi
+}
+
 # A stamp is an empty file named after a step and the hash of what the step depends on.
 stamp_of() { # stamp_of STEP, inputs on stdin
   echo "$STAMPS/$1-$(sha256sum | cut -c1-16)"
@@ -55,6 +65,6 @@ stamp_of() { # stamp_of STEP, inputs on stdin
 
 set_stamp() { # set_stamp STEP FILE
   mkdir -p "$STAMPS"
-  rm -f "$STAMPS/$1"-*
+  rm -f "$STAMPS/$1"-????????????????
   : >"$2"
 }

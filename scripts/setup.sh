@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Installs what is missing: Debian packages, .venv, torch, Python packages. Does nothing when all
-# is there. Usage: setup.sh [GROUP...], groups of debian_packages.txt; "base" is always included.
+# is there. Usage: setup.sh [GROUP...], groups of debian_packages.txt besides those that building and
+# testing take. For the demo, which takes less: setup.sh --demo packages, then setup.sh --demo python.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"
 
-GROUPS_WANTED=(base "$@")
+PARTS=(packages python)
+REQUIREMENTS=(scripts/requirements.txt scripts/requirements-run.txt)
+if [[ "${1:-}" == --demo ]]; then
+  GROUPS_WANTED=(build demo)
+  PARTS=("$2")
+  REQUIREMENTS=(scripts/requirements-run.txt)
+else
+  GROUPS_WANTED=(build demo base "$@")
+fi
 
 packages_of() { # packages_of GROUP
   awk -v group="[$1]" '/^\[/ { on = ($0 == group); next } on && NF && !/^#/' \
@@ -82,21 +91,30 @@ with open(sys.argv[2], "wb") as file: file.write(header)' "$wheels"/*.whl "$NCCL
   rm -rf "$wheels"
 }
 
-install_debian_packages
-
-PYTHON="$(find_python)"
-[[ "$PYTHON" == "$ROOT/.venv/bin/python" && ! -x "$PYTHON" ]] && create_environment
-python_is_recent "$PYTHON" || die "$PYTHON is older than Python 3.11. Name another in MYDIST_PYTHON."
-
-STAMP="$( (cat scripts/requirements.txt && echo "$PYTHON $TORCH_REQUIREMENT" &&
-  stat -c '%i %Y' "$PYTHON") | stamp_of python)"
-if [[ ! -e "$STAMP" ]]; then
+install_python_packages() {
+  PYTHON="$(find_python)"
+  [[ "$PYTHON" == "$ROOT/.venv/bin/python" && ! -x "$PYTHON" ]] && create_environment
+  python_is_recent "$PYTHON" ||
+    die "$PYTHON is older than Python 3.11. Name another in MYDIST_PYTHON."
+  local step stamp
+  step="$(basename "${REQUIREMENTS[0]}" .txt)"
+  stamp="$( (cat "${REQUIREMENTS[@]}" && echo "$PYTHON $TORCH_REQUIREMENT" &&
+    stat -c '%i %Y' "$PYTHON") | stamp_of "$step")"
+  [[ ! -e "$stamp" ]] || return 0
   if ! has_module "$PYTHON" torch; then
     echo "Installing $TORCH_REQUIREMENT into $PYTHON (a large download; PIP_INDEX_URL is honoured)"
     "$PYTHON" -m pip install -q "$TORCH_REQUIREMENT"
   fi
-  "$PYTHON" -m pip install -q -r scripts/requirements.txt
-  set_stamp python "$STAMP"
-fi
+  "$PYTHON" -m pip install -q -r "${REQUIREMENTS[0]}"
+  set_stamp "$step" "$stamp"
+}
+
+for part in "${PARTS[@]}"; do
+  case "$part" in
+    packages) install_debian_packages ;;
+    python) install_python_packages ;;
+    *) die "setup.sh has no part '$part', expected packages or python." ;;
+  esac
+done
 [[ " ${GROUPS_WANTED[*]} " != *" ci "* ]] || fetch_nccl_header
-echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"
+[[ "${1:-}" == --demo ]] || echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Trains the first example on two ranks. On a machine where nothing has been built yet it takes the
+# shortest way there: only the packages that this takes, the core compiled while torch is being
+# installed, and no part that ranks of one host can do without. "make build" completes the rest.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+cd "$ROOT"
+
+LOG="$ROOT/build/demo.log"
+INSTALLATION=""
+
+failed() {
+  echo "error: $1 failed; the last lines of $LOG:" >&2
+  tail -n 30 "$LOG" >&2
+  exit 1
+}
+
+end_installation() {
+  [[ -z "$INSTALLATION" ]] || kill "$INSTALLATION" 2>/dev/null || true
+}
+
+# Everything goes to the log; of it, what is being compiled is shown.
+show_compiling() {
+  tee -a "$LOG" | sed -nuE \
+    's|^ *\[([0-9]+)/([0-9]+)\] Building [A-Z]+ object .*dir/(.*)\.o$|      compile \1 of \2: \3|p'
+}
+
+build_core() {
+  local targets=(mydist)
+  cmake -S . -B "$DEV_TREE" -G Ninja -DMYDIST_BUILD_TORCH=OFF -DMYDIST_BUILD_TESTS=OFF \
+    -DMYDIST_WITH_MPI="$MYDIST_WITH_MPI" -DMYDIST_WITH_GLOO="$MYDIST_WITH_GLOO" \
+    -DMYDIST_WITH_CUDA="${MYDIST_WITH_CUDA:-AUTO}" || return
+  if cmake --build "$DEV_TREE" --target help | grep -q '^mydist_nccl:'; then
+    targets=(mydist_nccl mydist)
+  fi
+  local target
+  for target in "${targets[@]}"; do
+    cmake --build "$DEV_TREE" --target "$target" --parallel "$JOBS" || return
+  done
+}
+
+build_for_demo() {
+  export_demo_options
+  mkdir -p build
+  : >"$LOG"
+  echo "[1/4] Debian packages: a compiler, CMake, Ninja, the images of Fashion-MNIST"
+  scripts/setup.sh --demo packages >>"$LOG" 2>&1 || failed "installing Debian packages"
+  if [[ -e "$DEV_TREE/configured_with.txt" ]]; then
+    scripts/setup.sh --demo python >>"$LOG" 2>&1 || failed "installing torch"
+  else
+    echo "[2/4] torch and NumPy into a Python environment, and meanwhile the core of mydist"
+    trap end_installation EXIT
+    scripts/setup.sh --demo python >>"$LOG" 2>&1 &
+    INSTALLATION=$!
+    build_core 2>&1 | show_compiling || failed "compiling the core"
+    echo "      waiting for torch"
+    wait "$INSTALLATION" || failed "installing torch"
+    INSTALLATION=""
+  fi
+  echo "[3/4] what is between torch and the core"
+  scripts/build.sh --demo 2>&1 | show_compiling || failed "compiling"
+}
+
+if compgen -G "$STAMPS/package-????????????????" >/dev/null; then
+  scripts/setup.sh
+  scripts/build.sh
+else
+  build_for_demo
+  echo "      MPI, Gloo and tests are not built yet: make build, make test"
+fi
+echo "[4/4] training LeNet on Fashion-MNIST with two ranks"
+exec scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
+  python examples/train_fashion_mnist.py
