@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mydist.launcher.failure_record import TAG_VARIABLE
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 
@@ -60,6 +61,8 @@ def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict
     requested = dict(spec.tunables)
     if spec.controller is not None:
         requested["MYDIST_CONTROLLER"] = spec.controller
+    if spec.failure_tag:
+        requested[TAG_VARIABLE] = spec.failure_tag
     if "PYTHONUNBUFFERED" not in environment:
         requested["PYTHONUNBUFFERED"] = "1"
     for name, value in spec.exported.items():

@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mydist.launcher import report, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.errors import EXIT_START
+from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import OutputFiles, RankOutput
@@ -30,7 +33,13 @@ _EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     """Runs the job to its end, blocking; returns the exit code. Raises LaunchError before a rank
     runs. Installs signal handlers for its duration when called on the main thread."""
-    output = RankOutput(BoundedWriter(1), BoundedWriter(2), spec.output.timestamps)
+    spec = replace(spec, failure_tag=secrets.token_hex(16))
+    output = RankOutput(
+        BoundedWriter(1),
+        BoundedWriter(2),
+        spec.output.timestamps,
+        failure_tag=spec.failure_tag,
+    )
     try:
         if spec.output.directory is not None:
             output.attach_files(OutputFiles(spec.output.directory, spec.num_proc))
@@ -108,6 +117,10 @@ class Job:
     def on_unnamed_failure(self, exit_code: int, text: str) -> None:
         """The job failed; the text stands for the report of a rank."""
         self._unnamed_failure = (exit_code, text)
+
+    def failure(self, rank: int) -> FailureRecord | None:
+        """What the rank has said of its own failure so far."""
+        return self._output.failure(rank)
 
     def on_note(self, text: str) -> None:
         """Something to tell that no rank printed."""
@@ -188,12 +201,15 @@ class Job:
             return 128 + self._signal
         ends = list(self._ends.values())
         tails = {end.rank: self._output.tail(end.rank) for end in ends}
-        cause = report.find_cause(ends, tails)
+        failures = {
+            end.rank: failure for end in ends if (failure := self.failure(end.rank)) is not None
+        }
+        cause = report.find_cause(ends, failures)
         if cause is None and self._unnamed_failure is not None:
             code, text = self._unnamed_failure
             self._output.note(text)
             return code
         if cause is None:
             return 0
-        self._output.note(report.format_failure(cause, ends, self._spec.num_proc, tails))
+        self._output.note(report.format_failure(cause, ends, tails, failures))
         return cause.exit_code or EXIT_START

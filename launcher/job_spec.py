@@ -38,7 +38,8 @@ class OutputOptions:
 class JobSpec:
     """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
     `exported` holds `-x` (None = the value it has in the launcher's environment); `stop_timeout` is
-    how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL.
+    how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL; `failure_tag`
+    marks what ranks say of their failures (failure_record.py).
     """
 
     command: tuple[str, ...]
@@ -56,6 +57,7 @@ class JobSpec:
     stop_timeout: float = 2.5
     verbose: bool = False
     dry_run: bool = False
+    failure_tag: str = ""
 
     def is_local(self, host: Host) -> bool:
         """Whether the ranks of the host are started directly rather than through ssh."""

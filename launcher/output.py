@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.errors import LaunchError
+from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
 from mydist.launcher.process_group import STDERR, STDOUT
 
 MAX_LINE_BYTES = 1 << 20
@@ -72,6 +73,7 @@ class RankOutput:
         stderr: BoundedWriter,
         timestamps: bool = False,
         now: Callable[[], datetime.datetime] = datetime.datetime.now,
+        failure_tag: str = "",
     ) -> None:
         self._writers = {STDOUT: stdout, STDERR: stderr}
         self._timestamps = timestamps
@@ -80,6 +82,9 @@ class RankOutput:
         self._tails: dict[int, deque[bytes]] = {}
         self._open_progress: dict[int, int] = {}
         self._files: OutputFiles | None = None
+        self._failure_tag = failure_tag
+        self._filters: dict[int, RecordFilter] = {}
+        self._failures: dict[int, FailureRecord] = {}
 
     def attach_files(self, files: OutputFiles) -> None:
         """Also writes what comes, unprefixed, to these files."""
@@ -87,6 +92,20 @@ class RankOutput:
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Takes bytes a rank printed on stream 1 or 2."""
+        if stream == STDERR and self._failure_tag:
+            data, records = self._filters.setdefault(rank, RecordFilter(self._failure_tag)).feed(
+                data
+            )
+            for record in records:
+                if (failure := parse_record(record)) is not None:
+                    self._failures[rank] = failure
+        self._show(rank, stream, data)
+
+    def failure(self, rank: int) -> FailureRecord | None:
+        """The last error that the rank said it raised; None when it said nothing."""
+        return self._failures.get(rank)
+
+    def _show(self, rank: int, stream: int, data: bytes) -> None:
         if self._files is not None:
             warning = self._files.write(rank, stream, data)
             if warning:
@@ -96,6 +115,8 @@ class RankOutput:
 
     def finish(self, rank: int) -> None:
         """The rank ended: shows its open lines."""
+        if (filtered := self._filters.pop(rank, None)) is not None:
+            self._show(rank, STDERR, filtered.finish())
         for stream in (STDOUT, STDERR):
             splitter = self._splitters.pop((rank, stream), None)
             if splitter is not None:

@@ -1,22 +1,19 @@
 """Who failed first, and the one screen that says so. Pure.
 
 When a rank dies the others soon fail as well, because they lost their peer, and may even be seen
-to exit before it. The cause is therefore the first failure whose own last lines do not say that
-somebody else was lost.
+to exit before it. The cause is therefore the first failure of a rank that has not said, in its
+FailureRecord, that it lost another.
 """
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mydist.launcher.failure_record import FailureRecord
+
 MAX_OTHERS_LISTED = 8
-_CONSEQUENCE = re.compile(
-    r"\b(PeerLostError|AbortedError|CollectiveTimeoutError)\b|Connection closed by peer"
-)
-_ACCUSED = re.compile(r"\brank (\d+)(?: on [^,;:()]*| \([^()]*\))? has left\b")
 
 
 @dataclass(frozen=True)
@@ -64,35 +61,37 @@ class RankExit:
         return f"was killed by {name} (signal {-self.status}){memory}"
 
 
-def is_consequence(lines: Iterable[str]) -> bool:
-    """Whether a rank's last error lines say that it failed because it lost another rank."""
-    return any(_CONSEQUENCE.search(line) for line in lines)
+def is_consequence(failure: FailureRecord | None) -> bool:
+    """Whether a rank has said that it failed because it lost another rank."""
+    return failure is not None and failure.is_consequence
 
 
-def raised_itself(lines: Iterable[str]) -> bool:
-    """Whether a rank's last error lines hold an exception that is not such a consequence."""
-    words = list(lines)
-    return any(line.startswith("Traceback") for line in words) and not is_consequence(words)
+def raised_itself(failure: FailureRecord | None) -> bool:
+    """Whether a rank has said that it raised an exception that is not such a consequence."""
+    return failure is not None and not failure.is_consequence
 
 
-def find_cause(exits: list[RankExit], tails: dict[int, list[str]]) -> RankExit | None:
+def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> RankExit | None:
     """The failure to blame, None when nothing failed. `exits` are in order of arrival.
 
     When every failure is a consequence, the cause may be a rank that was stopped while it ended
     with an exception of its own: then Python's exit code 1 is assumed for it.
     """
-    failures = [end for end in exits if end.failed]
-    for end in failures:
-        if not is_consequence(tails.get(end.rank, [])):
+    failed = [end for end in exits if end.failed]
+    for end in failed:
+        if not is_consequence(failures.get(end.rank)):
             return end
     for end in exits:
-        if failures and end.stopped and raised_itself(tails.get(end.rank, [])):
+        if failed and end.stopped and raised_itself(failures.get(end.rank)):
             return end if end.status > 0 else replace(end, status=1)
-    return failures[0] if failures else None
+    return failed[0] if failed else None
 
 
 def format_failure(
-    cause: RankExit, exits: list[RankExit], size: int, tails: dict[int, list[str]]
+    cause: RankExit,
+    exits: list[RankExit],
+    tails: Mapping[int, list[str]],
+    failures: Mapping[int, FailureRecord],
 ) -> str:
     """The report: the cause, its last error lines, and a line about the others."""
     pid = f" (pid {cause.pid})" if cause.pid else ""
@@ -106,15 +105,15 @@ def format_failure(
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
-    if is_consequence(tail):
-        lines += _describe_silent_cause(cause, exits, tails)
+    if is_consequence(failures.get(cause.rank)):
+        lines += _describe_silent_cause(cause, exits, failures)
     others = [end for end in exits if end.rank != cause.rank and (end.failed or end.stopped)]
     lines += _describe_others(others)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _describe_silent_cause(
-    cause: RankExit, exits: list[RankExit], tails: dict[int, list[str]]
+    cause: RankExit, exits: list[RankExit], failures: Mapping[int, FailureRecord]
 ) -> list[str]:
     """The rank named only lost another one: says which others ended before it, or are named."""
     lines = ["  that is a consequence: the first cause printed nothing"]
@@ -123,12 +122,13 @@ def _describe_silent_cause(
         lines.append(f"  rank {end.rank} had already exited with code 0")
     if len(before) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(before) - MAX_OTHERS_LISTED} more ranks exited with code 0")
-    victims = {rank for rank, words in tails.items() if is_consequence(words)}
+    victims = {rank for rank, failure in failures.items() if failure.is_consequence}
     known = victims | {end.rank for end in before}
-    text = "\n".join(line for rank in sorted(victims) for line in tails[rank])
-    accused = {int(rank) for rank in _ACCUSED.findall(text)} - known
+    accused = {rank for victim in victims for rank in failures[victim].ranks} - known
     for rank in sorted(accused)[:MAX_OTHERS_LISTED]:
-        lines.append(f"  rank {rank} had ended before, say the others; look at how it ends")
+        lines.append(
+            f"  rank {rank} exited first (reported by the other ranks); check its exit path"
+        )
     also = sorted(victims - {cause.rank} - {end.rank for end in exits if end.failed})
     if also:
         listed = ", ".join(str(rank) for rank in also[:32])

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 #include <utility>
 
 namespace mydist {
@@ -30,10 +31,11 @@ std::string_view StatusCodeName(StatusCode code) {
   return "UNKNOWN";
 }
 
-Status::Status(StatusCode code, std::string message) : Status(code, std::move(message), "") {}
+Status::Status(StatusCode code, std::string message)
+    : Status(code, std::move(message), Failure()) {}
 
-Status::Status(StatusCode code, std::string message, std::string cause)
-    : state_(std::make_shared<const State>(State{code, std::move(message), std::move(cause)})) {
+Status::Status(StatusCode code, std::string message, Failure failure)
+    : state_(std::make_shared<const State>(State{code, std::move(message), std::move(failure)})) {
   MYDIST_CHECK(code != StatusCode::kOk);
 }
 
@@ -60,19 +62,44 @@ const std::string& Status::message() const {
 }
 
 const std::string& Status::cause() const {
-  return ok() || state_->cause.empty() ? message() : state_->cause;
+  return failure().cause.empty() ? message() : failure().cause;
 }
 
-bool Status::is_consequence() const { return !ok() && !state_->cause.empty(); }
+bool Status::is_consequence() const { return !failure().cause.empty(); }
+
+const Failure& Status::failure() const {
+  static const Failure kNone;
+  return ok() ? kNone : state_->failure;
+}
 
 Status Status::Because(std::string cause) const {
   if (ok()) return {};
-  return {code(), message(), std::move(cause)};
+  Failure failure = state_->failure;
+  failure.cause = std::move(cause);
+  return {code(), message(), std::move(failure)};
+}
+
+Status Status::About(const Failure& known) const {
+  if (ok()) return {};
+  Failure failure = state_->failure;
+  const auto fill = [](auto& field, const auto& value) {
+    if (field == std::decay_t<decltype(field)>()) field = value;
+  };
+  fill(failure.operation, known.operation);
+  fill(failure.tensor, known.tensor);
+  fill(failure.phase, known.phase);
+  fill(failure.ranks, known.ranks);
+  fill(failure.host, known.host);
+  fill(failure.pid, known.pid);
+  fill(failure.signal, known.signal);
+  fill(failure.cause, known.cause);
+  fill(failure.hint, known.hint);
+  return {code(), message(), std::move(failure)};
 }
 
 Status Status::WithContext(std::string_view context) const {
   if (ok()) return {};
-  return {code(), std::string(context) + ": " + message(), state_->cause};
+  return {code(), std::string(context) + ": " + message(), state_->failure};
 }
 
 std::string Status::ToString() const {

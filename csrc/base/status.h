@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/export.h"
+#include "base/failure.h"
 
 namespace mydist {
 
@@ -55,6 +56,11 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   // The same as a consequence of `cause`, which is not empty; OK stays OK.
   Status Because(std::string cause) const;
 
+  // What is known of it as data; nothing of OK.
+  const Failure& failure() const;
+  // The same with what `known` has and this error's own record has not; OK stays OK.
+  Status About(const Failure& known) const;
+
   // The same code and cause with `context` and ": " put before the message; OK stays OK.
   Status WithContext(std::string_view context) const;
 
@@ -65,9 +71,9 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   struct State {
     StatusCode code;
     std::string message;
-    std::string cause;  // Empty: the message.
+    Failure failure;
   };
-  Status(StatusCode code, std::string message, std::string cause);
+  Status(StatusCode code, std::string message, Failure failure);
   std::shared_ptr<const State> state_;
 };
 

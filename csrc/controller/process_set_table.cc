@@ -216,7 +216,9 @@ void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   response.rank = item.rank;
   const std::string who =
       "rank " + std::to_string(item.rank) + HostListText({&item.rank, 1}, options_.hosts);
-  response.status = Status::Aborted(DepartureText(who, item.text));
+  const Status left = PeerHasLeft(item.rank, who, item.text);
+  response.status =
+      Status::Aborted(left.message()).About({.ranks = left.failure().ranks, .cause = left.cause()});
 }
 
 void ProcessSetTable::FollowChange(const StreamItem& item) {

@@ -269,7 +269,10 @@ Status Engine::Execute(const Group& group) {
   counted_.tensors += static_cast<int64_t>(group.size());
   const auto named = [&](const Request& request) {
     if (status.ok()) return status;
-    return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'");
+    return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'")
+        .About({.operation = std::string(OpKindName(request.op)),
+                .tensor = request.name,
+                .phase = "reduce"});
   };
   PublishStats();  // Whoever learns that it is complete finds it counted.
   for (const auto& agreement : group) {
@@ -407,7 +410,7 @@ void Engine::Stop(const Status& status) {
     // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
     // they get first hand, or with our farewell.
     [[maybe_unused]] const bool told = status.code() != StatusCode::kPeerLost &&
-                                       coordinator_.Depart(status.ToString(), Now()).ok() &&
+                                       coordinator_.Depart(FarewellWords(status), Now()).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.

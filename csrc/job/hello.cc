@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -13,7 +15,7 @@
 namespace mydist {
 namespace {
 
-constexpr std::string_view kMagic = "mydist hello 1";
+constexpr std::string_view kMagic = "mydist hello 2";
 
 std::map<std::string, std::string> ParseDigest(const std::string& digest) {
   std::map<std::string, std::string> values;
@@ -59,16 +61,18 @@ Status CompareVersions(const std::vector<Hello>& hellos) {
 }
 
 Status CompareConfigs(const std::vector<Hello>& hellos) {
-  const auto expected = ParseDigest(hellos.front().config_digest);
-  for (const auto& [variable, value] : expected) {
+  std::vector<std::map<std::string, std::string>> digests;
+  // Of any rank: settings of extensions are there only where they are set.
+  std::set<std::string> variables;
+  for (const Hello& hello : hellos) {
+    digests.push_back(ParseDigest(hello.config_digest));
+    for (const auto& [variable, value] : digests.back()) variables.insert(variable);
+  }
+  for (const std::string& variable : variables) {
     std::vector<std::string> values;
-    bool equal = true;
-    for (const Hello& hello : hellos) {
-      auto theirs = ParseDigest(hello.config_digest);
-      values.push_back(theirs[variable]);
-      equal = equal && values.back() == value;
-    }
-    if (equal) continue;
+    for (auto& digest : digests) values.push_back(digest[variable]);
+    const auto is_first = [&](const std::string& value) { return value == values.front(); };
+    if (std::all_of(values.begin(), values.end(), is_first)) continue;
     return Status::Mismatch(variable +
                             " must be the same on every rank; set it in one place, or let "
                             "mydistrun pass it on:" +

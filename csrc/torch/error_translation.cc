@@ -1,6 +1,7 @@
 #include "torch/error_translation.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <array>
 
@@ -21,7 +22,8 @@ struct ErrorClass {
 constexpr const char* kBaseName = "MydistError";
 constexpr const char* kBaseDoc =
     "A collective or the job failed. The base of all mydist errors but wrong arguments, which are "
-    "ValueError and TypeError.";
+    "ValueError and TypeError. Its attribute `failure` has as data what is known: code, operation, "
+    "tensor, phase, ranks (that are to blame), host, pid, signal, cause and hint.";
 constexpr std::array<ErrorClass, 5> kErrorClasses = {{
     {StatusCode::kMismatch, "MismatchError",
      "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Raised on every "
@@ -37,6 +39,7 @@ constexpr std::array<ErrorClass, 5> kErrorClasses = {{
 // Never released: exceptions may still be raised while the interpreter shuts down.
 PyObject* base_class = nullptr;
 std::array<PyObject*, kErrorClasses.size()> derived_classes = {};
+PyObject* failure_listener = nullptr;  // Null: nobody listens.
 
 PyObject* ClassOf(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return PyExc_ValueError;
@@ -56,6 +59,45 @@ PyObject* MakeClass(py::module_& module, const char* name, const char* doc, PyOb
   return made;
 }
 
+std::string Utf8(const std::string& text) {
+  const auto decoded = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  return decoded ? decoded.cast<std::string>() : std::string();
+}
+
+py::dict RecordOf(const Status& status) {
+  const Failure& failure = status.failure();
+  py::dict record;
+  record["code"] = std::string(StatusCodeName(status.code()));
+  record["operation"] = Utf8(failure.operation);
+  record["tensor"] = Utf8(failure.tensor);
+  record["phase"] = failure.phase;
+  record["ranks"] = failure.ranks;
+  record["host"] = Utf8(failure.host);
+  record["pid"] = failure.pid;
+  record["signal"] = failure.signal;
+  record["cause"] = Utf8(failure.cause);
+  record["hint"] = failure.hint;
+  return record;
+}
+
+// Raises an error of the class of its code; a MydistError has what is known of it in `failure`.
+void SetError(const Status& status, const py::object& text) {
+  PyObject* const type = ClassOf(status.code());
+  const auto error = py::reinterpret_steal<py::object>(PyObject_CallOneArg(type, text.ptr()));
+  if (!error) return;  // Python has raised another.
+  if (PyObject_IsSubclass(type, base_class) == 1) {
+    try {
+      error.attr("failure") = RecordOf(status);
+      if (failure_listener != nullptr) py::handle(failure_listener)(error);
+    } catch (py::error_already_set& problem) {
+      problem.discard_as_unraisable(
+          "telling of a failure");  // The error goes its way all the same.
+    }
+  }
+  PyErr_SetObject(type, error.ptr());
+}
+
 void Translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
@@ -64,7 +106,7 @@ void Translate(std::exception_ptr pointer) {
     const std::string& message = error.status().message();
     const auto text = py::reinterpret_steal<py::object>(
         PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
-    if (text) PyErr_SetObject(ClassOf(error.status().code()), text.ptr());
+    if (text) SetError(error.status(), text);
   }
 }
 
@@ -76,6 +118,13 @@ void BindErrors(py::module_& module) {
     derived_classes[i] = MakeClass(module, kErrorClasses[i].name, kErrorClasses[i].doc, base_class);
   }
   py::register_local_exception_translator(&Translate);
+  module.def(
+      "on_failure",
+      [](const py::function& listener) {
+        Py_XDECREF(failure_listener);
+        failure_listener = listener.inc_ref().ptr();
+      },
+      py::arg("listener"));
 }
 
 }  // namespace mydist

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import remote_command, resolve_command
@@ -23,9 +22,9 @@ from mydist.launcher.environment import (
     requested_environment,
 )
 from mydist.launcher.errors import LaunchError
+from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.output import TAIL_LINE_BYTES, TAIL_LINE_COUNT, LineSplitter
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
 from mydist.launcher.platforms.platform import Launch
@@ -116,16 +115,18 @@ def find_improper(text: str) -> set[int]:
     return {int(rank) for rank in _IMPROPER.findall(text)}
 
 
-def name_failures(named: dict[int, int], complaints: Mapping[int, list[str]]) -> dict[int, int]:
+def name_failures(
+    named: dict[int, int], failures: Mapping[int, FailureRecord | None]
+) -> dict[int, int]:
     """Rank → status of the failures, the first to blame first.
 
     mpirun names the rank that it saw end first, which may be one that only lost the first cause.
     Then a rank that raised an exception of its own is put before it, with Python's exit code 1.
-    `complaints` are the last error lines by rank, in the order in which the ranks began to print.
+    `failures` are in the order in which the ranks began to print errors; None: it said nothing.
     """
-    if any(not is_consequence(complaints.get(rank, [])) for rank in named):
+    if any(not is_consequence(failures.get(rank)) for rank in named):
         return named
-    raised = [rank for rank, words in complaints.items() if raised_itself(words)]
+    raised = [rank for rank, failure in failures.items() if raised_itself(failure)]
     return {raised[0]: 1, **named} if raised else named
 
 
@@ -139,8 +140,8 @@ class MpiPlatform:
         self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
         self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
         self._own_lines: list[str] = []
-        self._error_lines: dict[int, LineSplitter] = {}
-        self._complaints: dict[int, deque[str]] = {}
+        # The ranks that printed errors, in the order in which they began.
+        self._complained: dict[int, None] = {}
         # The ranks that ended without finalizing MPI; their exit codes are unknown.
         self._improper: set[int] = set()
 
@@ -198,8 +199,6 @@ class MpiPlatform:
         """mpirun ended, and with it every rank."""
         for stream, tagged in self._streams.items():
             self._pass_on(stream, *tagged.finish())
-        for writer, splitter in self._error_lines.items():
-            self._remember(writer, splitter.finish())
         for failed, code in self._failures(128 - status if status < 0 else status).items():
             self._events.on_exited(failed, code, improper=failed in self._improper)
         for other in range(self._spec.num_proc):
@@ -214,10 +213,10 @@ class MpiPlatform:
         named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
         for rank in self._improper:
             named.setdefault(rank, code)
-        complaints = {rank: list(words) for rank, words in self._complaints.items()}
-        if failures := name_failures(named, complaints):
-            return failures
-        own = [rank for rank, words in complaints.items() if not is_consequence(words)]
+        failures = {rank: self._events.failure(rank) for rank in self._complained}
+        if named := name_failures(named, failures):
+            return named
+        own = [rank for rank, failure in failures.items() if not is_consequence(failure)]
         if len(own) == 1:  # mpirun names nobody, but one rank alone complained
             return {own[0]: code}
         text = f"mydistrun: mpirun ended with {code} and named no rank; see above"
@@ -228,14 +227,9 @@ class MpiPlatform:
         for rank, piece in pieces:
             self._events.on_output(rank, stream, piece)
             if stream == STDERR:
-                self._remember(rank, self._error_lines.setdefault(rank, LineSplitter()).feed(piece))
+                self._complained.setdefault(rank)
         for line in own_lines:
             text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
             if stream == STDERR:
                 self._own_lines = [*self._own_lines[-400:], text]
             self._events.on_note(text)
-
-    def _remember(self, rank: int, lines: list[bytes]) -> None:
-        for line in lines:
-            kept = self._complaints.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT))
-            kept.append(line[:TAIL_LINE_BYTES].decode("utf-8", "replace"))

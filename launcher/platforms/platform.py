@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
@@ -28,6 +29,9 @@ class JobEvents(RankEvents, Protocol):
         """The job failed, and nothing says which rank is to blame."""
 
     def on_note(self, text: str) -> None: ...
+
+    def failure(self, rank: int) -> FailureRecord | None:
+        """What the rank has said of its own failure in the output that was passed on."""
 
 
 @dataclass(frozen=True)

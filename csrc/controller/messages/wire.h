@@ -20,7 +20,7 @@
 
 namespace mydist {
 
-inline constexpr uint8_t kWireVersion = 1;
+inline constexpr uint8_t kWireVersion = 2;
 
 enum class MessageKind : uint8_t {
   kReport = 1,    // Child to parent.

@@ -141,11 +141,12 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
     if (!IsDead(peer)) continue;
     return Status::PeerLost(Name(peer) +
                             " has died while it is needed to move a tensor through shared memory; "
-                            "its output says why");
+                            "its output says why")
+        .About(FailureOf(peer));
   }
   for (const int peer : needed) {
     if (rank_line(peer).presence.load() != Presence::kLeft) continue;
-    return PeerHasLeft(Name(peer), WhyLeft(peer));
+    return PeerHasLeft(ranks_[static_cast<size_t>(peer)], Name(peer), WhyLeft(peer));
   }
   return Status::Ok();
 }
@@ -161,6 +162,12 @@ bool Arena::IsThisProcess(int peer) const {
   const RankLine& line = rank_line(peer);
   // A forked process has its parent's nonce.
   return line.process == ThisProcess() && line.pid.load() == getpid();
+}
+
+Failure Arena::FailureOf(int peer) const {
+  return {.ranks = {ranks_[static_cast<size_t>(peer)]},
+          .host = host_,
+          .pid = rank_line(peer).pid.load()};
 }
 
 std::string Arena::Name(int peer) const {

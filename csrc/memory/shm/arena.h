@@ -111,8 +111,9 @@ class MYDIST_EXPORT Arena {
   // All zeros at first.
   uint8_t* control_memory() const { return file_->memory() + layout_.ControlMemory(); }
 
-  // "rank 3 (host a, pid 71)".
+  // "rank 3 (host a, pid 71)", and the same as data.
   std::string Name(int peer) const;
+  Failure FailureOf(int peer) const;
   bool IsThisProcess(int peer) const;
   // Whether the process of `peer` is no more. Costs a system call.
   bool HasEnded(int peer) const;

@@ -19,7 +19,7 @@ namespace mydist {
 namespace {
 
 bool IsAbout(const Status& status, const std::string& name) {
-  return !status.ok() && status.message().find("'" + name + "'") != std::string::npos;
+  return !status.ok() && status.failure().tensor == name;
 }
 
 }  // namespace

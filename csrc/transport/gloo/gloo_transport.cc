@@ -106,10 +106,11 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
 Status GlooTransport::ReportLoss(int peer, const char* what) {
   const std::string why = mesh_->states().farewell(peer);
   const bool has_left = !why.empty() || mesh_->states().HasDeparted(peer);
-  Status loss =
-      has_left ? PeerHasLeft(mesh_->Name(peer), why)
-               : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
-                                  " while moving a tensor: " + what + ". Its output says why.");
+  Status loss = has_left
+                    ? PeerHasLeft(peer, mesh_->Name(peer), why)
+                    : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                       " while moving a tensor: " + what + ". Its output says why.")
+                          .About({.ranks = {peer}});
   mesh_->ReportLoss(peer, loss);
   return loss;
 }
@@ -135,7 +136,7 @@ Status GlooControlPlane::CheckPeer(int peer) {
   MYDIST_CHECK(peer >= 0 && peer < mesh_->size() && peer != mesh_->rank());
   if (mesh_->states().IsOpen(peer)) return Status::Ok();
   MYDIST_RETURN_IF_ERROR(mesh_->states().loss());
-  return PeerHasLeft(mesh_->Name(peer), mesh_->states().farewell(peer));
+  return PeerHasLeft(peer, mesh_->Name(peer), mesh_->states().farewell(peer));
 }
 
 Status GlooControlPlane::Send(int peer, Bytes payload) {

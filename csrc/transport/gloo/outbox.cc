@@ -39,7 +39,8 @@ Status Outbox::SendLocked(FrameKind kind, Bytes payload, int cause_rank) {
     }
   } catch (const std::exception& error) {
     return Status::PeerLost("cannot send to rank " + std::to_string(peer_) +
-                            ", its connection is closed: " + error.what());
+                            ", its connection is closed: " + error.what())
+        .About({.ranks = {peer_}});
   }
   unacknowledged_.push_back(std::move(sent));
   unannounced_count_ = 0;

@@ -35,7 +35,8 @@ void Receiver::Run() {
         peer_,
         Status::PeerLost("lost the connection to " + mesh_->Name(peer_) + ": " + error.what() +
                          ". That process has most likely died; its output and exit code "
-                         "say why."));
+                         "say why.")
+            .About({.ranks = {peer_}}));
   }
 }
 
@@ -83,11 +84,12 @@ void Receiver::HandleGoodbye(const Frame& frame, const Bytes& words) {
   const int cause = frame.cause_rank;
   const bool blames_other = cause >= 0 && cause < mesh_->size() && cause != mesh_->rank();
   if (blames_other && cause != peer_) {
-    mesh_->ReportLoss(cause, PeerHasLeft(mesh_->Name(cause), why));
+    mesh_->ReportLoss(cause, PeerHasLeft(cause, mesh_->Name(cause), why));
   } else if (cause == mesh_->rank()) {
     mesh_->ReportLoss(peer_, Status::PeerLost(mesh_->Name(peer_) +
                                               " left because it lost its connection to us. Look "
-                                              "for a network fault between the two hosts."));
+                                              "for a network fault between the two hosts.")
+                                 .About({.ranks = {peer_}}));
   }
   mesh_->states().MarkDeparted(peer_, why);
 }

@@ -53,7 +53,8 @@ Status LocalControlPlane::CheckPeer(int peer) {
   if (IsLost(index)) return Lost(index);
   if (memory_.line(index).state.load() == PlaneState::kOpen) return Status::Ok();
   MYDIST_RETURN_IF_ERROR(FindCause());
-  return PeerHasLeft(Name(index), port_->arena().WhyLeft(index));
+  return PeerHasLeft(port_->arena().ranks()[static_cast<size_t>(index)], Name(index),
+                     port_->arena().WhyLeft(index));
 }
 
 Status LocalControlPlane::Send(int peer, Bytes payload) {
@@ -177,7 +178,8 @@ Status LocalControlPlane::Lost(int index) {
                           (memory_.line(index).state.load() == PlaneState::kBroken
                                ? " is gone: its connection closed without a goodbye"
                                : " has died") +
-                          "; its own output says why");
+                          "; its own output says why")
+      .About(port_->arena().FailureOf(index));
 }
 
 Status LocalControlPlane::FindCause() {

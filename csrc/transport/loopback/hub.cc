@@ -16,10 +16,12 @@ Hub::Hub(int size)
 
 Status Hub::PeerGone(int peer) {
   const std::string who = "rank " + std::to_string(peer);
-  if (member(peer).presence == Presence::kClosed) return PeerHasLeft(who, member(peer).farewell);
+  if (member(peer).presence == Presence::kClosed)
+    return PeerHasLeft(peer, who, member(peer).farewell);
   return Status::PeerLost(who +
                           " is gone: its connection closed without a goodbye; expected it to take "
-                          "part, see that rank's own output for the cause");
+                          "part, see that rank's own output for the cause")
+      .About({.ranks = {peer}});
 }
 
 void Hub::WakeAll() {

@@ -176,7 +176,7 @@ Status MpiWorld::HasLeft(int peer) {
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Improbe(peer, kGoodbyeTag, control_, &found, &matched, &envelope));
   if (found != 0) MYDIST_RETURN_IF_ERROR(TakeGoodbye(matched, envelope));
   MutexLock lock(mutex_);
-  return PeerHasLeft("rank " + std::to_string(peer),
+  return PeerHasLeft(peer, "rank " + std::to_string(peer),
                      farewells_[static_cast<size_t>(peer)].value_or(""));
 }
 

@@ -185,7 +185,7 @@ TEST(FarewellChain, WordsThatAreTooLongStillNameTheFirst) {
     EXPECT_THAT(job.outcome(rank).message(),
                 MatchesRegex("rank 0 \\(host h0\\) has left the job: a cable!+"));
   }
-  EXPECT_EQ(job.outcome(2).message().size(), kMaxFarewellBytes - 1) << "less the mark";
+  EXPECT_EQ(job.outcome(2).message().size(), kMaxFarewellBytes - 2) << "less rank and newline";
 }
 
 // Rank 2 follows rank 1, and the root hears of rank 2 before it hears of rank 1.

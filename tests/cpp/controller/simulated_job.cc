@@ -8,7 +8,7 @@ namespace mydist {
 
 Status SimulatedPlane::Send(int peer, Bytes payload) {
   if (lost_peers.contains(peer)) {
-    return PeerHasLeft("rank " + std::to_string(peer), FarewellWords(job_->outcome(peer)));
+    return PeerHasLeft(peer, "rank " + std::to_string(peer), FarewellWords(job_->outcome(peer)));
   }
   const std::pair<int, int> key{rank_, peer};
   auto& wire = job_->wires_[key];

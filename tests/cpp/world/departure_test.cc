@@ -8,38 +8,43 @@ namespace {
 
 TEST(DepartureTest, ARankThatFailsByItselfIsNamedWithItsWords) {
   const std::string words = FarewellWords(Status::Internal("the disk is full").WithContext("save"));
-  const Status loss = PeerHasLeft("rank 2 (host h)", words);
+  const Status loss = PeerHasLeft(2, "rank 2 (host h)", words);
   EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
   EXPECT_EQ(loss.message(), "rank 2 (host h) has left the job: save: the disk is full");
 }
 
 TEST(DepartureTest, OneThatFollowsAnotherIsNotNamed) {
-  Status loss = PeerHasLeft("rank 2 (host h)", FarewellWords(Status::Internal("the disk is full")));
+  Status loss =
+      PeerHasLeft(2, "rank 2 (host h)", FarewellWords(Status::Internal("the disk is full")));
   for (const char* messenger : {"rank 1 (host h)", "rank 0", "rank 5"}) {
-    loss = PeerHasLeft(messenger, FarewellWords(loss.WithContext("allreduce 'x'")));
+    loss = PeerHasLeft(9, messenger, FarewellWords(loss.WithContext("allreduce 'x'")));
     EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
     EXPECT_EQ(loss.message(), "rank 2 (host h) has left the job: the disk is full");
+    EXPECT_EQ(loss.failure().ranks, std::vector<int>{2});
   }
 }
 
 TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
-  const Status near = PeerHasLeft("rank 2", "");
+  const Status near = PeerHasLeft(2, "rank 2", "");
   EXPECT_EQ(near.message(), "rank 2 has left the job while it is needed; its output says why");
-  EXPECT_EQ(PeerHasLeft("rank 1", FarewellWords(near)).message(), near.message());
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(near)).message(), near.message());
 }
 
 // What one rank alone has seen may be a fault between two: both are named.
 TEST(DepartureTest, OneThatLostAConnectionSaysItItself) {
   const Status lost = Status::PeerLost("lost the connection to rank 2");
-  const Status near = PeerHasLeft("rank 1", FarewellWords(lost));
+  const Status near = PeerHasLeft(1, "rank 1", FarewellWords(lost));
   EXPECT_EQ(near.message(), "rank 1 has left the job: lost the connection to rank 2");
-  EXPECT_EQ(PeerHasLeft("rank 0", FarewellWords(near)).message(), near.message());
+  EXPECT_EQ(PeerHasLeft(0, "rank 0", FarewellWords(near)).message(), near.message());
 }
 
 TEST(DepartureTest, WordsThatAreCutShortStillNameTheFirst) {
-  const Status first = PeerHasLeft("rank 2", FarewellWords(Status::Internal("the disk is full")));
+  const Status first =
+      PeerHasLeft(2, "rank 2", FarewellWords(Status::Internal("the disk is full")));
   const std::string words = FarewellWords(first).substr(0, 30);
-  EXPECT_EQ(PeerHasLeft("rank 1", words).message(), first.message().substr(0, 29));
+  const Status second = PeerHasLeft(1, "rank 1", words);
+  EXPECT_EQ(second.message(), first.message().substr(0, 28));
+  EXPECT_EQ(second.failure().ranks, std::vector<int>{2});
 }
 
 TEST(DepartureTest, WhoLeavesInOrderHasNoWords) { EXPECT_EQ(FarewellWords(Status::Ok()), ""); }

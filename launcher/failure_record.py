@@ -1,0 +1,80 @@
+"""What a rank says of its own failure, as data: one marked line of its error output. Pure.
+
+The mark is a random word of the job, which only its ranks know. The line is taken out of the
+output, so a user never sees it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+TAG_VARIABLE = "MYDIST_FAILURE_TAG"
+# Begins the mark; hardly ever printed otherwise, so that output is held back hardly ever.
+_START = b"\x1e"
+_MAX_LINE_BYTES = 1 << 16
+# The codes of errors that a rank has because another one failed.
+_CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """The last error that a rank raised. `code` is empty for one that is not of mydist.
+
+    `type` is the name of its class; `ranks` are those it is blamed on.
+    """
+
+    type: str
+    code: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether the rank failed because it lost another."""
+        return self.code in _CONSEQUENCES
+
+
+def parse_record(line: bytes) -> FailureRecord | None:
+    """The record in a line of JSON; None when it is none, as from another version."""
+    try:
+        fields = json.loads(line)
+        ranks = tuple(int(rank) for rank in fields.get("ranks", ()))
+        return FailureRecord(str(fields["type"]), str(fields.get("code", "")), ranks)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class RecordFilter:
+    """Takes the records out of a rank's error stream, wherever its pieces are cut."""
+
+    def __init__(self, tag: str) -> None:
+        self._mark = _START + tag.encode()
+        self._held = b""
+
+    def feed(self, data: bytes) -> tuple[bytes, list[bytes]]:
+        """What is left of the output, and the records that are complete."""
+        data, self._held = self._held + data, b""
+        rest, records, position = [], [], 0
+        while (start := data.find(_START, position)) >= 0:
+            rest.append(data[position:start])
+            if not self._mark.startswith(data[start : start + len(self._mark)]):
+                rest.append(_START)
+                position = start + 1
+                continue
+            end = data.find(b"\n", start)
+            if end >= 0:
+                records.append(data[start + len(self._mark) : end])
+                position = end + 1
+            elif len(data) - start < _MAX_LINE_BYTES:
+                self._held = data[start:]
+                return b"".join(rest), records
+            else:
+                rest.append(_START)
+                position = start + 1
+        rest.append(data[position:])
+        return b"".join(rest), records
+
+    def finish(self) -> bytes:
+        """What was held back at the end of the stream."""
+        held, self._held = self._held, b""
+        return held

@@ -1,0 +1,47 @@
+"""What ranks say of their failures is taken out of their output, however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
+
+TAG = "0123456789abcdef"
+LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2]}\n'
+
+
+def _feed(pieces: list[bytes]) -> tuple[bytes, list[bytes]]:
+    records = RecordFilter(TAG)
+    rest, found = b"", []
+    for piece in pieces:
+        shown, more = records.feed(piece)
+        rest += shown
+        found += more
+    return rest + records.finish(), found
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 30, 1000])
+def test_a_record_is_found_wherever_the_stream_is_cut(size: int) -> None:
+    stream = b"50 %" + LINE + b"Traceback\n\x1e0123 other\x1e\n" + LINE + b"end"
+    rest, found = _feed([stream[at : at + size] for at in range(0, len(stream), size)])
+    assert rest == b"50 %Traceback\n\x1e0123 other\x1e\nend"
+    assert [parse_record(line) for line in found] == [
+        FailureRecord("PeerLostError", "PEER_LOST", (2,))
+    ] * 2
+
+
+def test_output_without_a_record_is_not_held_back() -> None:
+    records = RecordFilter(TAG)
+    assert records.feed(b"no newline yet") == (b"no newline yet", [])
+    assert records.feed(b"\x1e01")[0] == b""  # It may become one,
+    assert records.feed(b"x") == (b"\x1e01x", [])  # and did not.
+    endless = b"\x1e" + TAG.encode() + b"x" * 70000
+    assert records.feed(endless) == (endless, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{", b"[]", b"{}", b'{"type": "E", "ranks": 3}', b'{"type": "E", "ranks": ["a"]}'],
+)
+def test_what_is_no_record_is_ignored(line: bytes) -> None:
+    assert parse_record(line) is None
