@@ -56,8 +56,8 @@ endfunction()
 # GoogleTest's headers are most of what a test compiles: once for all of them.
 add_library(mydist_gtest_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/cpp/gtest_headers.cc")
 mydist_compile_options(mydist_gtest_headers)
-# Tests are compiled more often than they run.
-set(MYDIST_TEST_OPTIONS -O0 -Wno-dangling-else)
+# Tests are compiled more often than they run; those that compute a lot are HEAVY.
+set(MYDIST_TEST_OPTIONS -O1 -Wno-dangling-else)
 target_compile_options(mydist_gtest_headers PRIVATE ${MYDIST_TEST_OPTIONS} -fPIE)
 # A program is compiled with -fPIE, and a precompiled header serves the same flags only.
 set_target_properties(mydist_gtest_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
@@ -74,9 +74,9 @@ function(mydist_precompiled_gtest target)
   target_precompile_headers(${target} REUSE_FROM mydist_gtest_headers)
 endfunction()
 
-# mydist_test(NAME SOURCES... [OWN_HEADERS] [SHARDS N] [ALONE PATTERN...] [LABELS LABEL...])
+# mydist_test(NAME SOURCES... [OWN_HEADERS] [HEAVY] [SHARDS N] [ALONE PATTERN...] [LABELS LABEL...])
 function(mydist_test name)
-  cmake_parse_arguments(_test "OWN_HEADERS" "SHARDS" "ALONE;LABELS" ${ARGN})
+  cmake_parse_arguments(_test "OWN_HEADERS;HEAVY" "SHARDS" "ALONE;LABELS" ${ARGN})
   add_executable(${name} ${_test_UNPARSED_ARGUMENTS})
   if(MYDIST_SANITIZE STREQUAL "thread")  # Ranks that are threads share addresses; see the file.
     target_sources(${name} PRIVATE
@@ -86,6 +86,9 @@ function(mydist_test name)
   mydist_compile_options(${name})
   if(NOT _test_OWN_HEADERS)
     mydist_precompiled_gtest(${name})
+  endif()
+  if(_test_HEAVY AND NOT MYDIST_SANITIZE_FLAGS)
+    target_compile_options(${name} PRIVATE -O2)
   endif()
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
   target_link_libraries(${name} PRIVATE mydist_core_objects GTest::gmock_main)
@@ -106,9 +109,9 @@ target_include_directories(mydist_fakes PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp
 set(_needs_fakes algorithms planner engine memory)
 # Programs of more than half a minute are cut in pieces; the fakes' memory that a lost rank may still
 # write to, and a count of allocations, belong to a process.
-set(_algorithms SHARDS 4 LABELS threads)
+set(_algorithms HEAVY SHARDS 4 LABELS threads)
 set(_base LABELS threads)
-set(_controller SHARDS 3 LABELS bytes)
+set(_controller HEAVY SHARDS 3 LABELS bytes)
 set(_engine SHARDS 2 LABELS threads ALONE EngineNcclLoss.* EngineOnGpuMistake.*)
 set(_job LABELS threads)
 set(_memory LABELS threads bytes)
@@ -165,6 +168,7 @@ if(MYDIST_TORCH_BUILT)
 endif()
 if(EXISTS "${PROJECT_SOURCE_DIR}/tests/cpp/transport/CMakeLists.txt")
   add_subdirectory(tests/cpp/transport)
+  add_subdirectory(tests/cpp/extensions)
   add_subdirectory(tests/cpp/gpu)
   list(APPEND MYDIST_TEST_NAMES plugins)
 endif()

@@ -209,6 +209,20 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_FREEZE_AFTER",
     ),
     Flag(
+        ("--algorithm",),
+        "try this algorithm first, such as flat or hierarchical [auto]",
+        text_value,
+        "NAME",
+        "MYDIST_ALGORITHM",
+    ),
+    Flag(
+        ("--plugins",),
+        "libraries that add transports, algorithms and settings",
+        text_value,
+        "PATHS",
+        "MYDIST_PLUGINS",
+    ),
+    Flag(
         ("--hierarchical-allreduce",),
         "reduce inside each host first [as --shared-memory; on GPUs: on]",
         variable="MYDIST_HIERARCHICAL_ALLREDUCE",

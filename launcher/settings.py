@@ -137,7 +137,10 @@ def _controller(
     for source in (given, None, from_file):
         if source is None:
             value = environment.get("MYDIST_CONTROLLER", "")
-            if value not in ("", "auto", "local", "mpi", "gloo"):
+            ours = ("", "auto", "local", "mpi", "gloo")
+            # Only the ranks know what an extension adds.
+            extended = environment.get("MYDIST_PLUGINS") or "plugins" in {**given, **from_file}
+            if value not in ours and not extended:
                 raise UsageError(
                     f"MYDIST_CONTROLLER: got {value!r}, expected one of auto, local, mpi, gloo"
                 )

@@ -39,7 +39,6 @@ ROOMS: dict[str, set[str]] = {
 EXTRA: dict[str, set[str]] = {
     # How the controller's messages travel, and where its votes are cast.
     "controller": {"transport/control_plane.h", "transport/vote_board.h"},
-    "transport": {"algorithms/device/device_link.h"},
 }
 GENERATED_HEADERS = {"mydist/build_config.h"}
 

@@ -24,17 +24,45 @@ cpp_tests() {
   return "$status"
 }
 
-FOLDERS=()
-for folder in tests/scripts tests/launcher tests/python tests/multiproc tests/multihost tests/gpu; do
-  [[ -d "$folder" ]] && FOLDERS+=("$folder")
+# Two pytests share the cores: most tests start jobs and wait. What watches the machine (free memory,
+# cores, lateness) comes after them, alone. All of tests/ is in one of the three.
+ALONE=()
+for file in bench soak small_memory containers; do
+  ALONE+=("tests/multiproc/test_$file.py")
+done
+FIRST=(tests/multiproc/test_checks.py tests/scripts tests/gpu)
+SECOND=(tests/launcher tests/python tests/multihost)
+for file in tests/multiproc/test_*.py; do
+  [[ " ${FIRST[*]} ${ALONE[*]} " == *" $file "* ]] || SECOND+=("$file")
 done
 
-python_tests() {
-  "$PYTHON" -m pytest "${FOLDERS[@]}" --report "$REPORTS/python.jsonl" "$@"
+python_tests() { # python_tests NAME PATH... [-- OPTION...]
+  local name="$1" paths=() status=0
+  shift
+  while (($#)) && [[ "$1" != -- ]]; do
+    [[ -e "$1" ]] && paths+=("$1")
+    shift
+  done
+  shift
+  "$PYTHON" -m pytest "${paths[@]}" --report "$REPORTS/$name.jsonl" -o cache_dir=".pytest_cache/$name" \
+    "$@" >"build/logs/$name.log" 2>&1 || status=$?
+  # No test was left by the options: as good as passed, where another part has some.
+  ((status != 5)) || status=0
+  cat "build/logs/$name.log"
+  return "$status"
+}
+
+python_tests_at_once() {
+  local status=0
+  python_tests python_first "${FIRST[@]}" -- "$@" &
+  python_tests python_second "${SECOND[@]}" -- "$@" || status=$?
+  wait "$!" || status=$?
+  return "$status"
 }
 
 step "C++ tests" cpp_tests
-step "Python tests" python_tests "$@"
+step "Python tests, two at once" python_tests_at_once "$@"
+step "Python tests, alone" python_tests python_alone "${ALONE[@]}" -- "$@"
 
 print_steps "Steps of the tests:"
 echo

@@ -25,7 +25,7 @@ Hierarchical::Hierarchical(HostGroups groups, Transport* transport,
                     .cross = nullptr,
                     .new_memory = [] { return std::make_unique<HostMemory>(); }},
                    limits) {
-  flat_.emplace(transport);
+  flat_ = std::make_unique<RankOrderedCollectives>(transport);
   if (local_ == nullptr) {
     host_transport_.emplace(transport, groups_.own_members());
     local_ = std::make_unique<RankOrderedCollectives>(&*host_transport_);
@@ -50,7 +50,7 @@ Hierarchical::Hierarchical(HostGroups groups, HierarchicalParts parts,
       narrow_(parts.new_memory()) {}
 
 bool Hierarchical::Supports(const BatchTraits& traits) const {
-  if (flat_) return flat_->Supports(traits);
+  if (flat_ != nullptr) return flat_->Supports(traits);
   const bool is_ours = traits.op == OpKind::kAllreduce || traits.op == OpKind::kReduce ||
                        traits.op == OpKind::kBroadcast || traits.op == OpKind::kBarrier;
   if (!is_ours || traits.reduce_op == ReduceOp::kAdasum) return false;
@@ -67,8 +67,8 @@ bool Hierarchical::Supports(const BatchTraits& traits) const {
   return moves && (cross_ == nullptr || does(*cross_, traits.op));
 }
 
-RankOrderedCollectives& Hierarchical::Flat() {
-  MYDIST_CHECK(flat_.has_value());  // Supports has said no.
+Collectives& Hierarchical::Inner(const BatchTraits&) const {
+  MYDIST_CHECK(flat_ != nullptr);  // Supports has said no.
   return *flat_;
 }
 

@@ -34,7 +34,7 @@ struct HierarchicalParts {
   std::function<std::unique_ptr<BatchMemory>()> new_memory;
 };
 
-class MYDIST_EXPORT Hierarchical final : public Collectives {
+class MYDIST_EXPORT Hierarchical final : public ForwardingCollectives {
  public:
   // For host memory. `transport` spans the ranks of `groups` and outlives this object. `local`
   // spans groups.own_members(), in their order; null: what is to be done there goes over
@@ -59,35 +59,12 @@ class MYDIST_EXPORT Hierarchical final : public Collectives {
     return Routes().Reducescatter(input, output, counts, reduction);
   }
 
-  // Flat: hosts in between would save nothing.
-  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override {
-    return Flat().AdasumAllreduce(data, counts, reduction);
-  }
-  Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
-                int root) override {
-    return Flat().Gather(input, output, byte_counts, root);
-  }
-  Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
-                 int root) override {
-    return Flat().Scatter(input, byte_counts, output, root);
-  }
-  Status Send(const void* data, int64_t bytes, int peer) override {
-    return Flat().Send(data, bytes, peer);
-  }
-  Status Receive(void* data, int64_t bytes, int peer) override {
-    return Flat().Receive(data, bytes, peer);
-  }
-  Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
-                  std::span<const int64_t> receive_bytes) override {
-    return Flat().Alltoall(input, send_bytes, output, receive_bytes);
-  }
-
   // Of its own; what it is built on has more.
   int64_t scratch_capacity_bytes() const;
 
  private:
-  RankOrderedCollectives& Flat();
+  // Flat, where hosts in between would save nothing.
+  Collectives& Inner(const BatchTraits& traits) const override;
   HierarchicalRoutes& Routes();
   void Split(int64_t count, int64_t element_bytes);
   int64_t ChunkLimit(int64_t count, int64_t element_bytes) const;
@@ -105,7 +82,7 @@ class MYDIST_EXPORT Hierarchical final : public Collectives {
   const HierarchicalLimits limits_;
   const std::vector<HostSeat> seats_;  // Of each rank.
   // For host memory only.
-  std::optional<RankOrderedCollectives> flat_;
+  std::unique_ptr<RankOrderedCollectives> flat_;
   std::optional<SubsetTransport> host_transport_;
   std::optional<SubsetTransport> column_transport_;
   std::unique_ptr<Collectives> local_;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/mutex.h"
 #include "config/value_text.h"
 
 namespace mydist {
@@ -53,16 +54,37 @@ bool ParseBucketSize(const std::string& text, Config& config) {
   return true;
 }
 
+// Whether there is such a row is for the registry that it is looked up in.
+bool ParseName(const std::string& text, std::string& field) {
+  constexpr size_t kMaxNameBytes = 64;
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (text.size() > kMaxNameBytes || !std::all_of(text.begin(), text.end(), is_part)) return false;
+  field = text;
+  return true;
+}
+
 bool ParseController(const std::string& text, Config& config) {
-  constexpr std::array<std::pair<std::string_view, ControllerChoice>, 4> kChoices = {
-      {{"auto", ControllerChoice::kAuto},
-       {"local", ControllerChoice::kLocal},
-       {"mpi", ControllerChoice::kMpi},
-       {"gloo", ControllerChoice::kGloo}}};
-  for (const auto& [word, choice] : kChoices) {
-    if (text == word) return Store(std::optional(choice), config.controller);
+  return ParseName(text, config.controller);
+}
+
+bool ParseAlgorithm(const std::string& text, Config& config) {
+  return ParseName(text, config.algorithm);
+}
+
+bool ParseMarkCycles(const std::string& text, Config& config) {
+  return Store(value_text::Switch(text), config.timeline_mark_cycles);
+}
+
+bool ParsePlugins(const std::string& text, Config& config) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    if (end == begin) return false;
+    config.plugins.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
-  return false;
+  return true;
 }
 
 // The enumerators are in the order of the words.
@@ -109,6 +131,10 @@ bool ParseText(const std::string& text, size_t max_bytes, std::string& field) {
   return true;
 }
 
+bool ParseHostId(const std::string& text, Config& config) {
+  return ParseText(text, 255, config.host_id);
+}
+
 bool ParseNcclLibrary(const std::string& text, Config& config) {
   return ParseText(text, 4095, config.nccl_library);
 }
@@ -147,11 +173,13 @@ constexpr std::array kRows = {
         [](const std::string& text, Config& config) {
           return ParseText(text, 4095, config.timeline_path);
         }},
-    Row{"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false", "0",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Switch(text), config.timeline_mark_cycles);
-        }},
-    Row{"MYDIST_CONTROLLER", "auto, local, mpi or gloo", "auto", ParseController},
+    Row{"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false", "0", ParseMarkCycles},
+    Row{"MYDIST_CONTROLLER", "auto, local, mpi, gloo or the name of an extension's transport",
+        "auto", ParseController},
+    Row{"MYDIST_ALGORITHM",
+        "auto, shared_memory, hierarchical, flat or the name of an extension's algorithm", "auto",
+        ParseAlgorithm},
+    Row{"MYDIST_PLUGINS", "paths of libraries, separated by colons", "", ParsePlugins},
     Row{"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas", "",
         [](const std::string& text, Config& config) {
           return Store(value_text::InterfaceNames(text), config.network_interfaces);
@@ -176,17 +204,49 @@ constexpr std::array kRows = {
     Row{"MYDIST_GPU_IPC", "auto, on or off", "auto", ParseGpuIpc},
     Row{"MYDIST_CUDA_AWARE_MPI", "auto, on or off", "auto", ParseCudaAwareMpi},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
-    Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "",
-        [](const std::string& text, Config& config) {
-          return ParseText(text, 255, config.host_id);
-        }},
+    Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "", ParseHostId},
 };
 
+// Of extensions. Thread-safe.
+class ExtraKnobs {
+ public:
+  Status Add(ExtraKnob added) MYDIST_EXCLUDES(mutex_) {
+    const std::string& variable = added.knob.variable;
+    const auto is_ours = [&](const Row& row) { return variable == row.variable; };
+    MutexLock lock(mutex_);
+    const auto is_theirs = [&](const ExtraKnob& row) { return variable == row.knob.variable; };
+    if (!variable.starts_with(kPrefix) || added.is_allowed == nullptr ||
+        std::any_of(kRows.begin(), kRows.end(), is_ours) ||
+        std::any_of(rows_.begin(), rows_.end(), is_theirs)) {
+      return Status::InvalidArgument(
+          "the setting '" + variable +
+          "' cannot be added: expected a variable that begins with MYDIST_ and is not in use, and "
+          "a function that says which texts are allowed");
+    }
+    rows_.push_back(std::move(added));
+    return Status::Ok();
+  }
+
+  std::vector<ExtraKnob> All() const MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return rows_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<ExtraKnob> rows_ MYDIST_GUARDED_BY(mutex_);
+};
+
+ExtraKnobs& Extras() {
+  static auto* const kExtras = new ExtraKnobs;
+  return *kExtras;
+}
+
 // Set by the launcher for each rank and read in Python; no knobs.
-constexpr std::array<std::string_view, 9> kLauncherVariables = {
-    "MYDIST_RANK",       "MYDIST_SIZE",       "MYDIST_LOCAL_RANK",
-    "MYDIST_LOCAL_SIZE", "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",
-    "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD", "MYDIST_RENDEZVOUS"};
+constexpr std::array<std::string_view, 10> kLauncherVariables = {
+    "MYDIST_RANK",       "MYDIST_SIZE",       "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
+    "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
+    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG"};
 
 // The value as it can be shown in one line: control characters as \xNN, a long one cut.
 std::string Shown(const std::string& value) {
@@ -208,14 +268,14 @@ std::string FormatNumber(double value) {
 }
 
 // The knob that `name` is probably meant to be: differing in at most a quarter of what follows the
-// prefix, or in two places.
-const Row* LooksLike(std::string_view name) {
-  const Row* nearest = nullptr;
+// prefix, or in two places. Empty: there is none.
+std::string LooksLike(std::string_view name) {
+  std::string nearest;
   size_t nearest_distance = std::max<size_t>(2, (name.size() - kPrefix.size()) / 4) + 1;
-  for (const Row& row : kRows) {
-    const size_t distance = value_text::EditDistance(name, row.variable);
+  for (const Knob& knob : Knobs()) {
+    const size_t distance = value_text::EditDistance(name, knob.variable);
     if (distance >= nearest_distance) continue;
-    nearest = &row;
+    nearest = knob.variable;
     nearest_distance = distance;
   }
   return nearest;
@@ -243,6 +303,15 @@ Result<Config> Config::From(const Lookup& lookup) {
                                      " is not valid: expected " + row.allowed);
     }
   }
+  for (const ExtraKnob& row : Extras().All()) {
+    const std::optional<std::string> text = lookup(row.knob.variable);
+    if (!text || text->empty()) continue;
+    if (!row.is_allowed(*text)) {
+      return Status::InvalidArgument(row.knob.variable + "=" + Shown(*text) +
+                                     " is not valid: expected " + row.knob.allowed);
+    }
+    config.extra[row.knob.variable] = *text;
+  }
   const std::optional<std::string> rendezvous = lookup("MYDIST_RENDEZVOUS");
   config.meeting_host =
       rendezvous ? HostPart(*rendezvous) : lookup("MASTER_ADDR").value_or(std::string());
@@ -268,36 +337,43 @@ std::string Config::Digest() const {
     return FormatNumber(static_cast<double>(bytes) / kBytesPerMegabyte);
   };
   const std::string bucket = bucket_size_bytes ? megabytes(*bucket_size_bytes) : "unset";
-  return "MYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +
+  std::string extras;
+  for (const ExtraKnob& row : Extras().All()) {
+    const auto set = extra.find(row.knob.variable);
+    if (!row.is_same_everywhere || set == extra.end()) continue;
+    extras += set->first + "=" + set->second + "\n";
+  }
+  return "MYDIST_ALGORITHM=" + algorithm +
+         "\nMYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +
          "\nMYDIST_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          "\nMYDIST_COORDINATOR_RADIX=" + std::to_string(coordinator_radix) +
          "\nMYDIST_FREEZE_AFTER=" + std::to_string(freeze_after) +
          "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
          "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
          "\nMYDIST_BUCKET_SIZE_MB=" + bucket +
-         "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n";
+         "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n" + extras;
 }
 
-const std::vector<Knob>& Knobs() {
-  static const std::vector<Knob> kKnobs = [] {
-    std::vector<Knob> knobs;
-    for (const Row& row : kRows) knobs.push_back({row.variable, row.allowed, row.default_value});
-    return knobs;
-  }();
-  return kKnobs;
+std::vector<Knob> Knobs() {
+  std::vector<Knob> knobs;
+  for (const Row& row : kRows) knobs.push_back({row.variable, row.allowed, row.default_value});
+  for (const ExtraKnob& row : Extras().All()) knobs.push_back(row.knob);
+  return knobs;
 }
+
+Status RegisterKnob(ExtraKnob knob) { return Extras().Add(std::move(knob)); }
 
 std::vector<std::string> UnknownVariables(const std::vector<std::string>& names) {
+  const std::vector<Knob> knobs = Knobs();
   std::vector<std::string> warnings;
   for (const std::string& name : names) {
-    const bool is_known = std::any_of(kRows.begin(), kRows.end(),
-                                      [&](const Row& row) { return name == row.variable; }) ||
+    const bool is_known = std::any_of(knobs.begin(), knobs.end(),
+                                      [&](const Knob& knob) { return name == knob.variable; }) ||
                           std::find(kLauncherVariables.begin(), kLauncherVariables.end(), name) !=
                               kLauncherVariables.end();
     if (!name.starts_with(kPrefix) || is_known) continue;
-    if (const Row* row = LooksLike(name); row != nullptr) {
-      warnings.push_back(name + " is set but means nothing to mydist; did you mean " +
-                         row->variable + "?");
+    if (const std::string meant = LooksLike(name); !meant.empty()) {
+      warnings.push_back(name + " is set but means nothing to mydist; did you mean " + meant + "?");
     }
   }
   return warnings;

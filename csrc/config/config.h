@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,6 @@
 
 namespace mydist {
 
-enum class ControllerChoice { kAuto, kMpi, kGloo, kLocal };
 enum class AttachChoice { kAuto, kOn, kOff };
 enum class GpuIpcChoice { kAuto, kOn, kOff };
 enum class CudaAwareMpiChoice { kAuto, kOn, kOff };
@@ -43,8 +43,14 @@ struct MYDIST_EXPORT Config {
   std::string timeline_path;
   // MYDIST_TIMELINE_MARK_CYCLES: also record every engine cycle.
   bool timeline_mark_cycles = false;
-  // MYDIST_CONTROLLER: auto, local, mpi or gloo.
-  ControllerChoice controller = ControllerChoice::kAuto;
+  // MYDIST_CONTROLLER: auto or the name of a transport; see transport/registry.h.
+  std::string controller = "auto";
+  // MYDIST_ALGORITHM: auto or the name of an algorithm, which is tried first; see
+  // algorithms/registry.h.
+  std::string algorithm = "auto";
+  // MYDIST_PLUGINS: files of extensions, which add transports, algorithms and settings; see
+  // job/extension.h.
+  std::vector<std::string> plugins;
   // MYDIST_NETWORK_INTERFACES: comma-separated names, first usable wins; empty = by route.
   std::vector<std::string> network_interfaces;
   // MYDIST_HIERARCHICAL_ALLREDUCE: hosts first, then between them; unset = as shared_memory, for
@@ -86,6 +92,9 @@ struct MYDIST_EXPORT Config {
   bool nccl_blocks = false;
   std::string nccl_host_id;
 
+  // Settings that extensions have added: variable → value, of those that are set.
+  std::map<std::string, std::string> extra;
+
   // kInvalidArgument naming variable, value and allowed range when one is malformed.
   static Result<Config> FromEnv();
   // The same over any source of variables, for tests: name → value, nothing when unset.
@@ -102,7 +111,17 @@ struct Knob {
   std::string allowed;
   std::string default_value;
 };
-MYDIST_EXPORT const std::vector<Knob>& Knobs();
+// Ours; those of extensions follow.
+MYDIST_EXPORT std::vector<Knob> Knobs();
+
+// A setting of an extension. Its value is in Config::extra.
+struct ExtraKnob {
+  Knob knob;
+  std::function<bool(const std::string& text)> is_allowed;
+  bool is_same_everywhere = true;  // Ranks with different values are refused at init.
+};
+// Adds one. kInvalidArgument when the variable is taken or does not begin with MYDIST_.
+MYDIST_EXPORT Status RegisterKnob(ExtraKnob knob);
 
 // One warning for each MYDIST_* variable among `names` that is no knob and not of the launcher, but
 // looks like a misspelt knob; it names the knob that was probably meant.

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "algorithms/device/device_plugin.h"
 #include "base/mutex.h"
 #include "config/config.h"
 #include "controller/coordinator.h"

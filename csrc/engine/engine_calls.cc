@@ -231,6 +231,9 @@ std::vector<Fact> Engine::Explain() const {
   const HostGroups hosts =
       MakeHostGroups(topology_.hosts, GlobalProcessSet(topology_.size).ranks, topology_.rank);
   if (hosts.host_count() > 1) facts.push_back(Hierarchy(config_, hosts));
+  if (config_.algorithm != "auto") {
+    facts.push_back({"algorithm", config_.algorithm, "MYDIST_ALGORITHM; others where it cannot"});
+  }
   if (topology_.size > 1) facts.push_back(Waiting(policy_));
   facts.push_back({"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
                    config_.simd == "auto" ? "the widest this CPU has" : "MYDIST_SIMD is set"});

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/factory.h"
+#include "algorithms/device/device_plugin.h"
 
 namespace mydist::nccl {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/device/device_plugin.h"
 #include "base/status.h"
 #include "gpu/nccl_api.h"
-#include "transport/factory.h"
 
 namespace mydist::nccl {
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <utility>
 
+#include "algorithms/device/device_plugin.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/nccl_collectives.h"
 #include "gpu/nccl_library.h"
-#include "transport/factory.h"
 
 namespace mydist {
 namespace {

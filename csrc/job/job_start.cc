@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "job/hello.h"
 #include "memory/shm/arena.h"
+#include "transport/registry.h"
 
 namespace mydist {
 
@@ -177,16 +178,26 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   return job;
 }
 
-// Of the whole job: else some ranks would connect over Gloo and wait for those that cannot.
-Result<std::string> AgreeOnNoGlooReason(const Seat& seat, const std::vector<std::string>& hosts) {
-  const Result<BackendPlugin*> gloo = LoadPlugin("gloo");
-  const std::string mine = gloo.ok() ? "" : gloo.status().message();
+// Of the whole job: else some ranks would connect and wait for those that cannot.
+Result<std::string> AgreeOnNoNetworkReason(const std::string& network, const Seat& seat,
+                                           const std::vector<std::string>& hosts) {
+  const Result<BackendPlugin*> plugin = LoadPlugin(network);
+  const std::string mine = plugin.ok() ? "" : plugin.status().message();
   MYDIST_ASSIGN_OR_RETURN(
       const std::vector<Bytes> blobs,
       BootstrapRound(seat.exchange, seat.size, Bytes(mine.begin(), mine.end())));
   std::vector<std::string> reasons;
   for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
-  return NoGlooReason(reasons, hosts);
+  return NoNetworkReason(reasons, hosts);
+}
+
+// The transport between ranks that share no memory, if it comes to that.
+std::string NetworkFor(const std::string& asked) {
+  if (asked != "auto" && asked != "local") return asked;
+  for (const TransportRow& row : Transports()) {
+    if (row.is_automatic && !row.is_local()) return row.name;
+  }
+  return "";
 }
 
 // The ranks meet first and then choose.
@@ -202,10 +213,11 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   BackendFacts facts{.asked = options.backend,
                      .is_one_host = HostCount(meeting.topology) == 1,
                      .no_arena_reason = memory.reason,
-                     .no_gloo_reason = ""};
-  if (MayTakeGloo(facts)) {
-    MYDIST_ASSIGN_OR_RETURN(facts.no_gloo_reason,
-                            AgreeOnNoGlooReason(seat, meeting.topology.hosts));
+                     .network = NetworkFor(options.backend),
+                     .no_network_reason = ""};
+  if (MayTakeNetwork(facts)) {
+    MYDIST_ASSIGN_OR_RETURN(facts.no_network_reason,
+                            AgreeOnNoNetworkReason(facts.network, seat, meeting.topology.hosts));
   }
   MYDIST_ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(facts));
   StartedJob job{.backend = choice.name,
@@ -229,9 +241,12 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
 }  // namespace
 
 Result<StartedJob> StartJob(const InitOptions& options, const Config& config) {
-  if (options.backend == "mpi") {
-    MYDIST_ASSIGN_OR_RETURN(Connection connection, ConnectPlugin("mpi", options, config));
-    return MeetConnected("mpi", std::move(connection), config);
+  if (options.backend != "auto") {
+    MYDIST_ASSIGN_OR_RETURN(const TransportRow asked, FindTransport(options.backend));
+    if (asked.numbers_ranks) {
+      MYDIST_ASSIGN_OR_RETURN(Connection connection, ConnectPlugin(asked.name, options, config));
+      return MeetConnected(asked.name, std::move(connection), config);
+    }
   }
   if (options.size == 1) return MeetConnected("local", ConnectLocal(), config);
   return MeetAndConnect(options, config);
@@ -256,20 +271,21 @@ Status NothingFits(const BackendFacts& facts) {
       facts.is_one_host
           ? "the ranks of this host do not share memory (" + facts.no_arena_reason + ")"
           : std::string("ranks on several hosts cannot talk through shared memory");
-  return Status::Internal(need + " and Gloo is not to be had (" + facts.no_gloo_reason + "). " +
-                          (facts.is_one_host ? "Mend the one or install the other" : "Install it") +
-                          ", or start the job with MPI: mydistrun --mpi");
+  return Status::Internal(need + " and " + facts.network + " is unavailable (" +
+                          facts.no_network_reason + "). " +
+                          (facts.is_one_host ? "Fix shared memory or install " : "Install ") +
+                          facts.network + ", or start the job with MPI: mydistrun --mpi");
 }
 
 }  // namespace
 
-bool MayTakeGloo(const BackendFacts& facts) {
+bool MayTakeNetwork(const BackendFacts& facts) {
   if (facts.asked == "local") return false;
-  return facts.asked == "gloo" || !facts.is_one_host || !facts.no_arena_reason.empty();
+  return facts.asked != "auto" || !facts.is_one_host || !facts.no_arena_reason.empty();
 }
 
-std::string NoGlooReason(const std::vector<std::string>& reasons,
-                         const std::vector<std::string>& hosts) {
+std::string NoNetworkReason(const std::vector<std::string>& reasons,
+                            const std::vector<std::string>& hosts) {
   const auto lacks = [](const std::string& reason) { return !reason.empty(); };
   const auto first = std::find_if(reasons.begin(), reasons.end(), lacks);
   if (first == reasons.end()) return "";
@@ -281,17 +297,17 @@ std::string NoGlooReason(const std::vector<std::string>& reasons,
 
 Result<BackendChoice> ChooseBackend(const BackendFacts& facts) {
   if (facts.asked == "local") return ChooseLocal(facts);
-  if (facts.asked == "gloo" && facts.no_gloo_reason.empty()) {
-    return BackendChoice{"gloo", "it was asked for"};
+  const bool has_network = facts.no_network_reason.empty();
+  if (facts.asked != "auto") {
+    if (has_network) return BackendChoice{facts.network, "it was asked for"};
+    return Status::Internal(facts.no_network_reason);
   }
-  if (facts.asked == "gloo") return Status::Internal(facts.no_gloo_reason);
-  const bool has_arena = facts.no_arena_reason.empty();
-  if (facts.is_one_host && has_arena) {
+  if (facts.is_one_host && facts.no_arena_reason.empty()) {
     return BackendChoice{"local", "all ranks are on one host and share memory"};
   }
-  if (!facts.no_gloo_reason.empty()) return NothingFits(facts);
-  if (!facts.is_one_host) return BackendChoice{"gloo", "the ranks are on several hosts"};
-  return BackendChoice{"gloo", "the ranks do not share memory: " + facts.no_arena_reason};
+  if (!has_network) return NothingFits(facts);
+  if (!facts.is_one_host) return BackendChoice{facts.network, "the ranks are on several hosts"};
+  return BackendChoice{facts.network, "the ranks do not share memory: " + facts.no_arena_reason};
 }
 
 }  // namespace mydist

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "config/config.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
 #include "world/topology.h"
@@ -16,7 +16,7 @@
 namespace mydist {
 
 struct StartedJob {
-  std::string backend;  // "local", "mpi" or "gloo".
+  std::string backend;  // The name of a transport.
   Topology topology;
   Connection connection;
   std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
@@ -33,21 +33,22 @@ Result<StartedJob> StartJob(const InitOptions& options, const Config& config);
 // all ranks, so all choose alike.
 
 struct BackendFacts {
-  std::string asked;  // "auto", "local" or "gloo".
+  std::string asked;  // "auto", "local" or the network's name.
   bool is_one_host = false;
-  std::string no_arena_reason;  // Empty: the ranks of each host share memory.
-  std::string no_gloo_reason;   // Empty: Gloo loads on every rank.
+  std::string no_arena_reason;    // Empty: the ranks of each host share memory.
+  std::string network;            // The transport between ranks that share no memory.
+  std::string no_network_reason;  // Empty: it loads on every rank.
 };
 
-// Whether the choice depends on no_gloo_reason.
-bool MayTakeGloo(const BackendFacts& facts);
+// Whether the choice depends on no_network_reason.
+bool MayTakeNetwork(const BackendFacts& facts);
 
-// What ranks say why they have no Gloo, by rank, as one reason for all; empty: all have it.
-std::string NoGlooReason(const std::vector<std::string>& reasons,
-                         const std::vector<std::string>& hosts);
+// Why the ranks cannot use a transport, given each rank's own reason; empty: all can.
+std::string NoNetworkReason(const std::vector<std::string>& reasons,
+                            const std::vector<std::string>& hosts);
 
 struct BackendChoice {
-  std::string name;  // "local" or "gloo".
+  std::string name;  // "local" or the network.
   std::string why;   // For the log.
 };
 

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <utility>
 
+#include "algorithms/registry.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "engine/engine.h"
-#include "job/job_start.h"
+#include "job/extension.h"
 #include "kernels/simd/simd_path.h"
 
 namespace mydist::process {
@@ -18,10 +18,7 @@ struct Instance {
   // Held for the whole of Init and Shutdown, so that they take turns.
   Mutex lifecycle_mutex;
   Mutex mutex;
-  std::shared_ptr<Engine> engine MYDIST_GUARDED_BY(mutex);
-  std::string backend MYDIST_GUARDED_BY(mutex);
-  std::string backend_reason MYDIST_GUARDED_BY(mutex);
-  DevicePlugin* devices MYDIST_GUARDED_BY(mutex) = nullptr;
+  std::shared_ptr<Job> job MYDIST_GUARDED_BY(mutex);
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before anybody sees the instance.
 };
@@ -59,11 +56,11 @@ Status NotInitialized() {
   return Status::InvalidArgument("mydist has not been initialized; call mydist.init() first");
 }
 
-Result<std::shared_ptr<Engine>> CurrentEngine() {
+Result<std::shared_ptr<Job>> CurrentJob() {
   Instance& instance = TheInstance();
   MutexLock lock(instance.mutex);
-  if (instance.engine == nullptr) return NotInitialized();
-  return instance.engine;
+  if (instance.job == nullptr) return NotInitialized();
+  return instance.job;
 }
 
 // Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
@@ -88,34 +85,20 @@ Status Init(const InitOptions& options) {
   if (instance.is_forked_copy) return NotInitialized();
   MutexLock lifecycle(instance.lifecycle_mutex);
   if (IsInitialized()) return Status::Ok();
-  MYDIST_ASSIGN_OR_RETURN(Config config, Config::FromEnv());
+  MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
+  if (config.algorithm != "auto") {
+    MYDIST_RETURN_IF_ERROR(FindAlgorithm(config.algorithm).status());
+  }
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
   MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
   MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath()) << " kernels";
-  MYDIST_ASSIGN_OR_RETURN(StartedJob job, StartJob(options, config));
-  // With the size of buckets chosen by hand the answer would go unused.
-  const bool measures_costs = job.topology.size > 1 && !config.bucket_size_bytes;
-  DevicePlugin* const devices = options.devices != nullptr ? options.devices : DevicesOnDemand();
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
-                          Engine::Start({.config = std::move(config),
-                                         .topology = std::move(job.topology),
-                                         .connection = std::move(job.connection),
-                                         .handles = instance.handles,
-                                         .shm = std::move(job.shm),
-                                         .shares_everywhere = job.shares_everywhere,
-                                         .wants_timeline = job.wants_timeline,
-                                         .devices = devices,
-                                         .nccl_folders = options.nccl_folders,
-                                         .wait_policy = WaitPolicy::For(job.is_crowded),
-                                         .measures_costs = measures_costs}));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Job> job,
+                          Job::Start(options, std::move(config), instance.handles));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
   if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
   MutexLock lock(instance.mutex);
-  instance.engine = std::move(engine);
-  instance.devices = devices;
-  instance.backend = std::move(job.backend);
-  instance.backend_reason = std::move(job.backend_reason);
+  instance.job = std::move(job);
   g_is_initialized.store(true);
   return Status::Ok();
 }
@@ -124,75 +107,65 @@ Status Shutdown() {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return Status::Ok();
   MutexLock lifecycle(instance.lifecycle_mutex);
-  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Job> job;
   {
     MutexLock lock(instance.mutex);
-    engine = std::move(instance.engine);
-    instance.engine = nullptr;
+    job = std::move(instance.job);
+    instance.job = nullptr;
     g_is_initialized.store(false);
   }
-  if (engine == nullptr || engine->Shutdown()) return Status::Ok();
-  return Status::Timeout(
-      "a collective is stuck with a peer that does not answer; its engine was left behind");
+  return job == nullptr ? Status::Ok() : job->Shutdown();
 }
 
 bool IsInitialized() {
   Instance& instance = TheInstance();
   MutexLock lock(instance.mutex);
-  return instance.engine != nullptr;
+  return instance.job != nullptr;
 }
 
 Result<Topology> GetTopology() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->topology();
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().topology();
 }
 
 Result<std::string> BackendName() {
-  Instance& instance = TheInstance();
-  MutexLock lock(instance.mutex);
-  if (instance.engine == nullptr) return NotInitialized();
-  return instance.backend;
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->backend();
 }
 
 Result<std::shared_ptr<Device>> OpenGpu(int index) {
-  Instance& instance = TheInstance();
-  DevicePlugin* devices = nullptr;
-  {
-    MutexLock lock(instance.mutex);
-    if (instance.engine == nullptr) return NotInitialized();
-    devices = instance.devices;
-  }
-  return devices->OpenDevice(index);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->devices()->OpenDevice(index);
 }
 
 Result<Handle> Submit(std::vector<Submission> tensors, Pace pace) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->Submit(std::move(tensors), pace);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().Submit(std::move(tensors), pace);
 }
 
 Result<Handle> Join(NumbersCallback on_numbers) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->Join(std::move(on_numbers));
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().Join(std::move(on_numbers));
 }
 
 Result<ProcessSet> GetProcessSet(ProcessSetId id) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->GetProcessSet(id);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().GetProcessSet(id);
 }
 
 Result<std::shared_ptr<uint8_t>> AllocateShared(int64_t bytes) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->AllocateShared(bytes);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().AllocateShared(bytes);
 }
 
 Status ForeseeShared(int64_t bytes) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  engine->ForeseeShared(bytes);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  job->engine().ForeseeShared(bytes);
   return Status::Ok();
 }
 
 void Hurry() {
-  if (const auto engine = CurrentEngine(); engine.ok()) (*engine)->Hurry();
+  if (const auto job = CurrentJob(); job.ok()) (*job)->engine().Hurry();
 }
 
 // Whoever asks for an outcome wants what was submitted at any pace.
@@ -208,9 +181,9 @@ Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
   };
   std::optional<PatientCaller> caller;
   Result<std::optional<Status>> outcome = std::optional<Status>();
-  if (const auto engine = CurrentEngine(); engine.ok()) {
-    caller.emplace((*engine)->patient_callers());
-    outcome = (*engine)->Wait(handle, Now() + interval);
+  if (const auto job = CurrentJob(); job.ok()) {
+    caller.emplace((*job)->engine().patient_callers());
+    outcome = (*job)->engine().Wait(handle, Now() + interval);
   } else {  // A handle of an engine that has gone can still be waited for.
     outcome = wait();
   }
@@ -226,37 +199,33 @@ void Release(Handle handle) {
 }
 
 Status StartTimeline(const std::string& path, bool mark_cycles) {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->StartTimeline(path, mark_cycles);
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().StartTimeline(path, mark_cycles);
 }
 
 Status StopTimeline() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->StopTimeline();
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().StopTimeline();
 }
 
 Result<EngineStats> Stats() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->stats();
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().stats();
 }
 
 Result<PathCosts> Costs() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->costs();
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().costs();
 }
 
 Result<Config> GetConfig() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  return engine->config();
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->engine().config();
 }
 
 Result<std::vector<Fact>> Explain() {
-  MYDIST_ASSIGN_OR_RETURN(const auto engine, CurrentEngine());
-  std::vector<Fact> facts = engine->Explain();
-  Instance& instance = TheInstance();
-  MutexLock lock(instance.mutex);
-  facts.insert(facts.begin(), {"backend", instance.backend, instance.backend_reason});
-  return facts;
+  MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
+  return job->Explain();
 }
 
 }  // namespace mydist::process

@@ -1,4 +1,4 @@
-// Process: the single process-wide instance, what `import mydist` talks to.
+// Process: the default Job of this process, what `import mydist` talks to.
 // init and shutdown take turns under one mutex; in between, calls only read a shared_ptr to the
 // engine. A forked child finds itself uninitialised: engine threads and connections stay the
 // parent's.
@@ -16,25 +16,13 @@
 #include "engine/engine_stats.h"
 #include "engine/handle_table.h"
 #include "engine/submission.h"
+#include "job/job.h"
 #include "planner/bucket_plan.h"
 #include "planner/fact_board.h"
-#include "transport/factory.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 
 namespace mydist {
-
-struct MYDIST_EXPORT InitOptions {
-  int rank = 0;  // -1 with size 0: take the backend's own (MPI).
-  int size = 1;
-  // "mpi", or, when size is not 1: "auto", "local" (ranks of one host that share memory) or "gloo".
-  std::string backend = "auto";
-  BootstrapExchange exchange;  // See transport/factory.h; needed unless by mpi, or size is 1.
-  std::vector<int> members{};  // Of a job of some of the started ranks; see transport/factory.h.
-  std::vector<std::string> nccl_folders{};  // See NcclPlaces.
-  // Where GPUs come from; null: libmydist_nccl.so, loaded when a tensor on one comes.
-  DevicePlugin* devices = nullptr;
-};
 
 namespace process {
 

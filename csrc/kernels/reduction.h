@@ -57,7 +57,7 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
                        int64_t count, const Reduction& reduction, Stores stores = Stores::kCached);
 
 // The same into one output.
-void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64_t count,
-                       const Reduction& reduction);
+MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void* output,
+                                     int64_t count, const Reduction& reduction);
 
 }  // namespace mydist

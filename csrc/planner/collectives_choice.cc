@@ -1,12 +1,11 @@
 #include "planner/collectives_choice.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "algorithms/hierarchical.h"
-#include "algorithms/rank_ordered_collectives.h"
-#include "algorithms/shm/shm_collectives.h"
+#include "algorithms/registry.h"
 #include "base/log.h"
 #include "transport/shm_vote_board.h"
 
@@ -24,41 +23,20 @@ Result<Collectives*> ChooseFor(const BatchTraits& traits,
 
 std::vector<std::unique_ptr<Collectives>> CollectivesChoice::Make(
     Transport* transport, const std::vector<int>& ranks) const {
+  const AlgorithmSite site{.config = *config_,
+                           .topology = *topology_,
+                           .ranks = ranks,
+                           .transport = transport,
+                           .shm = shm_};
+  std::vector<AlgorithmRow> rows = Algorithms();
+  const auto is_named = [&](const AlgorithmRow& row) { return row.name == config_->algorithm; };
+  std::stable_partition(rows.begin(), rows.end(), is_named);
   std::vector<std::unique_ptr<Collectives>> choices;
-  if (auto sharing = SharingMemory(ranks)) choices.push_back(std::move(sharing));
-  if (auto hosts_first = HostsFirst(transport, ranks)) choices.push_back(std::move(hosts_first));
-  choices.push_back(
-      std::make_unique<RankOrderedCollectives>(transport, RankOrderedLimits{}, GroupsOf(ranks)));
+  for (const AlgorithmRow& row : rows) {
+    if (!row.keeps_rank_order && !is_named(row)) continue;
+    if (auto collectives = row.make(site)) choices.push_back(std::move(collectives));
+  }
   return choices;
-}
-
-HostGroups CollectivesChoice::GroupsOf(const std::vector<int>& ranks) const {
-  return MakeHostGroups(topology_->hosts, ranks, topology_->rank);
-}
-
-std::optional<HostGroups> CollectivesChoice::TwoLevels(const std::vector<int>& ranks) const {
-  // What other ranks see depends on nothing but layout and settings, which are the same everywhere.
-  if (!config_->hierarchical_allreduce.value_or(config_->shared_memory)) return std::nullopt;
-  HostGroups groups = GroupsOf(ranks);
-  if (!groups.HasTwoLevels()) return std::nullopt;
-  return groups;
-}
-
-std::unique_ptr<Collectives> CollectivesChoice::SharingMemory(const std::vector<int>& ranks) const {
-  if (shm_ == nullptr) return nullptr;
-  auto members = shm_->IndicesOf(ranks);
-  if (!members) return nullptr;
-  return std::make_unique<shm::ShmCollectives>(shm_, *std::move(members));
-}
-
-std::unique_ptr<Collectives> CollectivesChoice::HostsFirst(Transport* transport,
-                                                           const std::vector<int>& ranks) const {
-  std::optional<HostGroups> groups = TwoLevels(ranks);
-  if (!groups) return nullptr;
-  std::vector<int> here;
-  for (const int index : groups->own_members()) here.push_back(ranks[static_cast<size_t>(index)]);
-  auto local = here.size() > 1 ? SharingMemory(here) : nullptr;
-  return std::make_unique<Hierarchical>(*std::move(groups), transport, std::move(local));
 }
 
 std::unique_ptr<VoteBoard> ChooseVoteBoard(const Config& config, const Topology& topology,

@@ -1,11 +1,10 @@
-// CollectivesChoice: which implementations serve a process set on this job, best first: shared
-// memory inside one host, hosts first across several, else all ranks at once.
+// CollectivesChoice: which algorithms serve a process set on this job, best first: the one that
+// MYDIST_ALGORITHM names, then the others of the registry that keep the order of ranks.
 // Owned by the engine, called by whoever drives it when a set begins. Decides by layout and
 // settings that are the same on all ranks of the set, or in a way that the others do not notice.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "algorithms/collectives.h"
@@ -15,7 +14,6 @@
 #include "transport/shm_transport.h"
 #include "transport/transport.h"
 #include "transport/vote_board.h"
-#include "world/host_groups.h"
 #include "world/topology.h"
 
 namespace mydist {
@@ -35,16 +33,6 @@ class CollectivesChoice {
                                                  const std::vector<int>& ranks) const;
 
  private:
-  // The hosts of these ranks, where they are to be gone through first; the same on all ranks.
-  // Nothing when there are no two levels, or only one is wanted.
-  std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
-  HostGroups GroupsOf(const std::vector<int>& ranks) const;
-  // Null when the ranks do not all share memory with us.
-  std::unique_ptr<Collectives> SharingMemory(const std::vector<int>& ranks) const;
-  // Null without TwoLevels.
-  std::unique_ptr<Collectives> HostsFirst(Transport* transport,
-                                          const std::vector<int>& ranks) const;
-
   const Config* const config_;
   const Topology* const topology_;
   shm::ShmPort* const shm_;

@@ -4,9 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "algorithms/device/device_plugin.h"
 #include "base/fixed_text.h"
 #include "memory/device/ipc_port.h"
-#include "transport/factory.h"
 
 namespace mydist {
 namespace {

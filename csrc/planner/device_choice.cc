@@ -125,10 +125,9 @@ DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {
     parts.choices.push_back(std::make_unique<LoneCollectives>(members.seat->on_stream));
     return parts;
   }
-  // All that Make gives support the same, whatever the size: the first does.
   auto on_host = sources_.on_host->Make(members.transport, members.set->ranks);
   parts.choices.push_back(std::make_unique<StagedCollectives>(
-      members.index, std::move(on_host.front()), members.seat->staging));
+      members.index, std::make_unique<FirstOf>(std::move(on_host)), members.seat->staging));
   return parts;
 }
 
@@ -171,9 +170,8 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::WithinHost(const DeviceMember
   for (const int index : groups.own_members()) {
     here.push_back(members.set->ranks[static_cast<size_t>(index)]);
   }
-  // The first, as for host memory; nothing of it reaches another host.
-  auto within = sources_.on_host->Make(transport, here);
-  parts.exchanges.push_back(std::move(within.front()));
+  // As for host memory; nothing of it reaches another host.
+  parts.exchanges.push_back(std::make_unique<FirstOf>(sources_.on_host->Make(transport, here)));
   return Link({.seat = members.seat->on_stream,
                .rank = groups.place,
                .size = static_cast<int>(here.size()),

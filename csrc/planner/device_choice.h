@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "algorithms/collectives.h"
+#include "algorithms/device/device_plugin.h"
 #include "algorithms/device/ipc_connect.h"
 #include "config/config.h"
 #include "planner/collectives_choice.h"
 #include "planner/device_agreement.h"
 #include "planner/device_links.h"
-#include "transport/factory.h"
 #include "transport/transport.h"
 #include "world/host_groups.h"
 #include "world/process_set.h"

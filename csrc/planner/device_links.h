@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "algorithms/device/device_link.h"
+#include "algorithms/device/device_plugin.h"
 #include "algorithms/device/staging_pipeline.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "memory/device/device.h"
 #include "memory/device/device_memory.h"
-#include "transport/factory.h"
 
 namespace mydist {
 

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "job/build_report.h"
+#include "job/extension.h"
 #include "job/process.h"
 #include "mydist/build_config.h"
 #include "torch/bindings.h"
@@ -21,7 +23,7 @@
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
 #include "torch/in_flight.h"
-#include "transport/factory.h"
+#include "transport/registry.h"
 
 namespace mydist {
 
@@ -145,6 +147,14 @@ std::vector<std::tuple<std::string, std::string, std::string>> Explain() {
   return rows;
 }
 
+// The name of each transport, and whether it brings the numbers of the ranks.
+std::vector<std::pair<std::string, bool>> TransportNames() {
+  ThrowIfError(ConfigWithExtensions().status());
+  std::vector<std::pair<std::string, bool>> names;
+  for (const TransportRow& row : Transports()) names.emplace_back(row.name, row.numbers_ranks);
+  return names;
+}
+
 void StartTimeline(const std::string& path, bool mark_cycles) {
   Status status;
   {
@@ -185,6 +195,7 @@ void BindLifecycle(py::module_& module) {
   module.def("backend_name", [] { return ValueOrThrow(process::BackendName()); });
   module.def("backend_report", &Report, py::arg("name"),
              py::arg("nccl_folders") = std::vector<std::string>());
+  module.def("transports", &TransportNames);
   module.def("cuda_built", [] { return build_config::kCudaBuilt; });
   module.def("nccl_version", &NcclVersion, py::arg("nccl_folders"));
   module.def("version", [] { return std::string(build_config::kVersion); });

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/factory.h"
+#include "algorithms/device/device_plugin.h"
 
 extern "C" mydist::DevicePlugin* mydist_device_plugin_v1();
 

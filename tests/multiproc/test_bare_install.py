@@ -83,7 +83,7 @@ def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("backend", "more", "text"),
     [
-        ("local", {"MYDIST_SHARED_MEMORY": "0"}, "Mend the one or install the other"),
+        ("local", {"MYDIST_SHARED_MEMORY": "0"}, "Fix shared memory or install gloo"),
         ("gloo", {}, "needs the gloo backend, which is not available"),
         ("mpi", {}, "needs the mpi backend, which is not available"),
     ],

@@ -1,7 +1,6 @@
 #include "algorithms/device/ipc_collectives.h"
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/element.h"
 
@@ -10,12 +9,6 @@ namespace {
 
 // What a rank may read of others' memory in one shot; beyond, a second meeting costs less.
 constexpr int64_t kOneShotReadBytes = int64_t{2} << 20;
-
-Status CannotDo(const char* what) {
-  return Status::Internal("the kernel between GPUs of a host was asked for " + std::string(what) +
-                          ", but it does allreduces only; expected the choice to fall on other "
-                          "collectives. This is a bug of mydist: please report it");
-}
 
 }  // namespace
 
@@ -36,43 +29,5 @@ Status IpcCollectives::Allreduce(void* data, int64_t count, const Reduction& red
   }
   return Status::Ok();
 }
-
-Status IpcCollectives::Allgather(const void*, void*, std::span<const int64_t>) {
-  return CannotDo("an allgather");
-}
-
-Status IpcCollectives::Reduce(const void*, void*, int64_t, const Reduction&, int) {
-  return CannotDo("a reduce");
-}
-
-Status IpcCollectives::AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) {
-  return CannotDo("adaptive summation");
-}
-
-Status IpcCollectives::Gather(const void*, void*, std::span<const int64_t>, int) {
-  return CannotDo("a gather");
-}
-
-Status IpcCollectives::Scatter(const void*, std::span<const int64_t>, void*, int) {
-  return CannotDo("a scatter");
-}
-
-Status IpcCollectives::Send(const void*, int64_t, int) { return CannotDo("a send"); }
-
-Status IpcCollectives::Receive(void*, int64_t, int) { return CannotDo("a receive"); }
-
-Status IpcCollectives::Broadcast(void*, int64_t, int) { return CannotDo("a broadcast"); }
-
-Status IpcCollectives::Alltoall(const void*, std::span<const int64_t>, void*,
-                                std::span<const int64_t>) {
-  return CannotDo("an alltoall");
-}
-
-Status IpcCollectives::Reducescatter(const void*, void*, std::span<const int64_t>,
-                                     const Reduction&) {
-  return CannotDo("a reducescatter");
-}
-
-Status IpcCollectives::Barrier() { return CannotDo("a barrier"); }
 
 }  // namespace mydist

@@ -24,25 +24,6 @@ class MYDIST_EXPORT IpcCollectives final : public Collectives {
   // Of any size, piece by piece.
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
 
-  // Never supported: kInternal.
-  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
-  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
-                int root) override;
-  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override;
-  Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
-                int root) override;
-  Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
-                 int root) override;
-  Status Send(const void* data, int64_t bytes, int peer) override;
-  Status Receive(void* data, int64_t bytes, int peer) override;
-  Status Broadcast(void* data, int64_t bytes, int root) override;
-  Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
-                  std::span<const int64_t> receive_bytes) override;
-  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                       const Reduction& reduction) override;
-  Status Barrier() override;
-
  private:
   const std::shared_ptr<IpcLink> link_;
   const int64_t limit_bytes_;

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import MydistError
+from .build_report import transport_names
 from .meeting import launcher_exchange, store_exchange
 
 Exchange = Callable[[bytes], list[bytes]]
 
-_CONTROLLERS = ("auto", "local", "mpi", "gloo")
 _MYDISTRUN = (
     "MYDIST_RANK",
     "MYDIST_SIZE",
@@ -38,7 +38,7 @@ class LaunchContext:
 
     rank: int
     size: int
-    backend: str  # "local", "mpi", "gloo", or "auto": the ranks choose when they have met.
+    backend: str  # The name of a transport, or "auto": the ranks choose when they have met.
     # Gives every rank's bytes to every rank; one call per round. None when there is no need.
     exchange: Exchange | None = None
     # Called when init() is over; closes what `exchange` used.
@@ -103,9 +103,11 @@ def detect(
             supported, or it cannot be reached.
     """
     controller = environment.get("MYDIST_CONTROLLER", "auto") or "auto"
-    if controller not in _CONTROLLERS:
+    names = ["auto", *transport_names()]
+    if controller not in names:
         raise ValueError(
-            f"MYDIST_CONTROLLER={controller!r} is not valid: expected auto, local, mpi or gloo"
+            f"MYDIST_CONTROLLER={controller!r} is not valid: "
+            f"expected {', '.join(names[:-1])} or {names[-1]}"
         )
     attempt = _Attempt(generation, members)
     if any(name in environment for name in _MYDISTRUN[:3]):
@@ -154,7 +156,7 @@ def _from_open_mpi(
 ) -> LaunchContext:
     _require(environment, _OPEN_MPI, "Open MPI's mpirun")
     rank, size = attempt.seat(*_rank_and_size(environment, *_OPEN_MPI))
-    if controller in ("gloo", "local") and size > 1:
+    if controller not in ("auto", "mpi") and size > 1:
         start = "mydistrun --gloo" if controller == "gloo" else "mydistrun"
         raise MydistError(
             f"MYDIST_CONTROLLER={controller}, but the job was started by mpirun, which serves no "

@@ -29,6 +29,14 @@ def backend_report(backend: str) -> dict[str, str | bool]:
     return _C.backend_report(backend)
 
 
+def transport_names() -> list[str]:
+    """What MYDIST_CONTROLLER may name besides "auto": ours and those of MYDIST_PLUGINS.
+
+    Raises ValueError when an extension cannot be loaded.
+    """
+    return [name for name, _ in _C.transports()]
+
+
 def _is(backend: str, property_name: str) -> bool:
     return bool(backend_report(backend)[property_name])
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
-from . import topology
+from . import failure_report, topology
 from .bootstrap import LaunchContext, detect, launched_as
-from .build_report import backend_report
+from .build_report import backend_report, transport_names
 from .names import restart_names
 from .nccl_folders import nccl_folders
 from .process_set import add_to_job, check_added, check_process_sets
@@ -69,6 +69,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _connect(comm: Any) -> None:
     global _members
+    failure_report.install()
     launched = launched_as()
     _members = members_of(comm, *launched) if launched is not None else None
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
@@ -119,7 +120,7 @@ def _require_backend(context: LaunchContext) -> None:
     """
     if context.backend in ("auto", "local") or backend_report(context.backend)["available"]:
         return
-    why_not = {name: backend_report(name)["reason"] for name in ("local", "mpi", "gloo")}
+    why_not = {name: backend_report(name)["reason"] for name in transport_names()}
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why_not.items() if reason)
     raise _C.MydistError(
         f"a job of {context.size or 'several'} ranks started this way needs the {context.backend} "

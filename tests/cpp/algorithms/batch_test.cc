@@ -412,31 +412,16 @@ class LyingCollectives final : public Collectives {
   explicit LyingCollectives(int64_t announced) : announced_(announced) {}
 
   bool Supports(const BatchTraits&) const override { return true; }
-  Status Allreduce(void*, int64_t, const Reduction&) override { return Status::Ok(); }
   Status Allgather(const void*, void*, std::span<const int64_t>) override { return Status::Ok(); }
-  Status Broadcast(void*, int64_t, int) override { return Status::Ok(); }
   Status Alltoall(const void*, std::span<const int64_t>, void* output,
                   std::span<const int64_t>) override {
     static_cast<int64_t*>(output)[1] = announced_;
     return Status::Ok();
   }
-  Status Reducescatter(const void*, void*, std::span<const int64_t>, const Reduction&) override {
-    return Status::Ok();
-  }
-  Status Reduce(const void*, void*, int64_t, const Reduction&, int) override {
-    return Status::Ok();
-  }
-  Status AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) override {
-    return Status::Ok();
-  }
-  Status Gather(const void*, void*, std::span<const int64_t>, int) override { return Status::Ok(); }
   Status Scatter(const void*, std::span<const int64_t>, void* output, int) override {
     *static_cast<int64_t*>(output) = announced_;
     return Status::Ok();
   }
-  Status Send(const void*, int64_t, int) override { return Status::Ok(); }
-  Status Receive(void*, int64_t, int) override { return Status::Ok(); }
-  Status Barrier() override { return Status::Ok(); }
 
  private:
   const int64_t announced_;

@@ -39,7 +39,8 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.connect_timeout.count()),
       config.timeline_path,
       std::to_string(config.timeline_mark_cycles),
-      std::to_string(static_cast<int>(config.controller)),
+      config.controller,
+      config.algorithm,
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
       config.simd,
       config.bucket_size_bytes ? std::to_string(*config.bucket_size_bytes) : "unset",
@@ -50,6 +51,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
+  fields.insert(fields.end(), config.plugins.begin(), config.plugins.end());
   return fields;
 }
 
@@ -66,7 +68,7 @@ TEST(ConfigTest, NothingSetGivesTheDefaults) {
   EXPECT_EQ(config.connect_timeout, milliseconds(30000));
   EXPECT_EQ(config.timeline_path, "");
   EXPECT_FALSE(config.timeline_mark_cycles);
-  EXPECT_EQ(config.controller, ControllerChoice::kAuto);
+  EXPECT_EQ(config.controller, "auto");
   EXPECT_TRUE(config.network_interfaces.empty());
   EXPECT_EQ(config.hierarchical_allreduce, std::nullopt);
   EXPECT_TRUE(config.shared_memory);
@@ -103,6 +105,8 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_TIMELINE", "/tmp/a b.json"},
       {"MYDIST_TIMELINE_MARK_CYCLES", "1"},
       {"MYDIST_CONTROLLER", "gloo"},
+      {"MYDIST_ALGORITHM", "flat"},
+      {"MYDIST_PLUGINS", "/a/x.so:y.so"},
       {"MYDIST_NETWORK_INTERFACES", "eth0,eth1"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0"},
       {"MYDIST_SHARED_MEMORY", "0"},
@@ -117,10 +121,11 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
-  EXPECT_THAT(Fields(ConfigOf(variables).value()),
-              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000",
-                          "/tmp/a b.json", "1", "2", "0", "avx2", "4194304", "100", "/opt/nccl.so",
-                          "2", "1", "1", "host", "eth0", "eth1"));
+  EXPECT_THAT(
+      Fields(ConfigOf(variables).value()),
+      ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000", "/tmp/a b.json",
+                  "1", "gloo", "flat", "0", "avx2", "4194304", "100", "/opt/nccl.so", "2", "1", "1",
+                  "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -156,10 +161,10 @@ TEST(ConfigTest, WordsAreRead) {
     EXPECT_FALSE(With("MYDIST_TIMELINE_MARK_CYCLES", word).timeline_mark_cycles);
     EXPECT_EQ(With("MYDIST_HIERARCHICAL_ALLREDUCE", word).hierarchical_allreduce, false);
   }
-  EXPECT_EQ(With("MYDIST_CONTROLLER", "auto").controller, ControllerChoice::kAuto);
-  EXPECT_EQ(With("MYDIST_CONTROLLER", "mpi").controller, ControllerChoice::kMpi);
-  EXPECT_EQ(With("MYDIST_CONTROLLER", "gloo").controller, ControllerChoice::kGloo);
-  EXPECT_EQ(With("MYDIST_CONTROLLER", "local").controller, ControllerChoice::kLocal);
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "auto").controller, "auto");
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "mpi").controller, "mpi");
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "gloo").controller, "gloo");
+  EXPECT_EQ(With("MYDIST_CONTROLLER", "local").controller, "local");
   for (const char* word : {"auto", "avx512", "avx2", "portable"}) {
     EXPECT_EQ(With("MYDIST_SIMD", word).simd, word);
   }
@@ -198,7 +203,10 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_TIMEOUT_SECONDS", "a number from 0.1 to 1000000"},
       {"MYDIST_TIMELINE", "a path of at most 4095 bytes"},
       {"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false"},
-      {"MYDIST_CONTROLLER", "auto, local, mpi or gloo"},
+      {"MYDIST_CONTROLLER", "auto, local, mpi, gloo or the name of an extension's transport"},
+      {"MYDIST_ALGORITHM",
+       "auto, shared_memory, hierarchical, flat or the name of an extension's algorithm"},
+      {"MYDIST_PLUGINS", "paths of libraries, separated by colons"},
       {"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas"},
       {"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false"},
       {"MYDIST_SHARED_MEMORY", "0, 1, true or false"},
@@ -256,8 +264,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "yes", ""},
         BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "2", ""},
         BadValue{"MYDIST_TIMELINE_MARK_CYCLES", "True", ""},
-        BadValue{"MYDIST_CONTROLLER", "nccl", ""}, BadValue{"MYDIST_CONTROLLER", "MPI", ""},
-        BadValue{"MYDIST_CONTROLLER", "mpi,gloo", ""},
+        BadValue{"MYDIST_CONTROLLER", "MPI", ""}, BadValue{"MYDIST_CONTROLLER", "mpi,gloo", ""},
         BadValue{"MYDIST_NETWORK_INTERFACES", ",", ""},
         BadValue{"MYDIST_NETWORK_INTERFACES", "eth0,", ""},
         BadValue{"MYDIST_NETWORK_INTERFACES", "eth0,,eth1", ""},
@@ -276,6 +283,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_NCCL_LIBRARY", std::string(4096, 'p'), "'" + std::string(100, 'p') + "'…"},
         BadValue{"MYDIST_GPU_IPC", "1", ""}, BadValue{"MYDIST_GPU_IPC", "Auto", ""},
         BadValue{"MYDIST_CUDA_AWARE_MPI", "yes", ""}, BadValue{"MYDIST_LOG_LEVEL", "verbose", ""},
+        BadValue{"MYDIST_ALGORITHM", "a b", ""}, BadValue{"MYDIST_PLUGINS", "a.so:", ""},
         BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""}, BadValue{"MYDIST_LOG_LEVEL", "3", ""},
         BadValue{"MYDIST_HOST_ID", std::string(256, 'h'), "'" + std::string(100, 'h') + "'…"}));
 
@@ -292,7 +300,7 @@ TEST(ConfigTest, FromEnvReadsTheEnvironment) {
 TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   EXPECT_EQ(
       Config{}.Digest(),
-      "MYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
+      "MYDIST_ALGORITHM=auto\nMYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
       "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=10\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
       "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));

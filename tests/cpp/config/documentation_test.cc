@@ -40,7 +40,7 @@ TEST(DocumentationTest, TableAndCodeAgree) {
   const auto rows = DocumentedRows();
   ASSERT_EQ(rows.size(), Knobs().size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    const Knob& knob = Knobs()[i];
+    const Knob knob = Knobs()[i];
     ASSERT_EQ(rows[i].size(), 5U) << knob.variable;
     EXPECT_EQ(rows[i][0], "`" + knob.variable + "`");
     EXPECT_FALSE(rows[i][2].empty()) << knob.variable << " has no meaning";

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "algorithms/device/device_plugin.h"
 #include "base/usable_cores.h"
 #include "engine/engine.h"
 #include "memory/shm/arena.h"

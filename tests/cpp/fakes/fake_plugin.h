@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "algorithms/device/device_plugin.h"
 #include "gpu/nccl_collectives.h"
 #include "gpu/nccl_streams.h"
-#include "transport/factory.h"
 
 namespace mydist::testing {
 

@@ -12,12 +12,10 @@
 
 namespace mydist::testing {
 
-class NotedCollectives final : public Collectives {
+class NotedCollectives final : public ForwardingCollectives {
  public:
   NotedCollectives(FakeDevice* device, int rank, std::unique_ptr<Collectives> inner)
       : device_(device), rank_(rank), inner_(std::move(inner)) {}
-
-  bool Supports(const BatchTraits& traits) const override { return inner_->Supports(traits); }
 
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override {
     MYDIST_RETURN_IF_ERROR(Writes(data, count * SizeOf(reduction.dtype)));
@@ -88,9 +86,8 @@ class NotedCollectives final : public Collectives {
     return inner_->Reducescatter(input, output, counts, reduction);
   }
 
-  Status Barrier() override { return inner_->Barrier(); }
-
  private:
+  Collectives& Inner(const BatchTraits&) const override { return *inner_; }
   Status Reads(const void* data, int64_t bytes) {
     return device_->HostReads(data, bytes, "what is sent");
   }

@@ -1,6 +1,6 @@
 // ConvertScene: made-up segments in two pieces of memory, one with numbers and one that is
-// poisoned, and what a Convert must leave there: bit by bit after ScaleElements and element.h, and in
-// numbers after float64. Where the memory lies is the test's business: on the host or on a GPU.
+// poisoned, and what a Convert must leave there: bit by bit after ScaleElements and element.h, and
+// in numbers after float64. Where the memory lies is the test's business: on the host or on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -58,7 +58,7 @@ inline void OnIpcRanks(int size, FakeIpcHost& host, const FakeDeviceOptions& opt
 }
 
 // Allreduces by one Collectives, all else by another.
-class WithAllreduceOf final : public Collectives {
+class WithAllreduceOf final : public ForwardingCollectives {
  public:
   WithAllreduceOf(Collectives* allreduce, Collectives* rest) : allreduce_(allreduce), rest_(rest) {}
 
@@ -66,45 +66,10 @@ class WithAllreduceOf final : public Collectives {
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override {
     return allreduce_->Allreduce(data, count, reduction);
   }
-  Status Allgather(const void* input, void* output, std::span<const int64_t> counts) override {
-    return rest_->Allgather(input, output, counts);
-  }
-  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
-                int root) override {
-    return rest_->Reduce(input, output, count, reduction, root);
-  }
-  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override {
-    return rest_->AdasumAllreduce(data, counts, reduction);
-  }
-  Status Gather(const void* input, void* output, std::span<const int64_t> counts,
-                int root) override {
-    return rest_->Gather(input, output, counts, root);
-  }
-  Status Scatter(const void* input, std::span<const int64_t> counts, void* output,
-                 int root) override {
-    return rest_->Scatter(input, counts, output, root);
-  }
-  Status Send(const void* data, int64_t bytes, int peer) override {
-    return rest_->Send(data, bytes, peer);
-  }
-  Status Receive(void* data, int64_t bytes, int peer) override {
-    return rest_->Receive(data, bytes, peer);
-  }
-  Status Broadcast(void* data, int64_t bytes, int root) override {
-    return rest_->Broadcast(data, bytes, root);
-  }
-  Status Alltoall(const void* input, std::span<const int64_t> sent, void* output,
-                  std::span<const int64_t> received) override {
-    return rest_->Alltoall(input, sent, output, received);
-  }
-  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                       const Reduction& reduction) override {
-    return rest_->Reducescatter(input, output, counts, reduction);
-  }
-  Status Barrier() override { return rest_->Barrier(); }
 
  private:
+  Collectives& Inner(const BatchTraits&) const override { return *rest_; }
+
   Collectives* const allreduce_;
   Collectives* const rest_;
 };

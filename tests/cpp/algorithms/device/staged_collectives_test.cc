@@ -282,27 +282,8 @@ class FailingCollectives final : public Collectives {
     return inner_->Allreduce(data, count, reduction);
   }
   bool Supports(const BatchTraits&) const override { return true; }
-  Status Allgather(const void*, void*, std::span<const int64_t>) override { return Unasked(); }
-  Status Reduce(const void*, void*, int64_t, const Reduction&, int) override { return Unasked(); }
-  Status AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) override {
-    return Unasked();
-  }
-  Status Gather(const void*, void*, std::span<const int64_t>, int) override { return Unasked(); }
-  Status Scatter(const void*, std::span<const int64_t>, void*, int) override { return Unasked(); }
-  Status Send(const void*, int64_t, int) override { return Unasked(); }
-  Status Receive(void*, int64_t, int) override { return Unasked(); }
-  Status Broadcast(void*, int64_t, int) override { return Unasked(); }
-  Status Alltoall(const void*, std::span<const int64_t>, void*, std::span<const int64_t>) override {
-    return Unasked();
-  }
-  Status Reducescatter(const void*, void*, std::span<const int64_t>, const Reduction&) override {
-    return Unasked();
-  }
-  Status Barrier() override { return Unasked(); }
 
  private:
-  static Status Unasked() { return Status::Internal("only allreduce is expected here"); }
-
   const std::unique_ptr<Collectives> inner_;
   const std::function<Status(int call)> before_;
   int call_count_ = 0;

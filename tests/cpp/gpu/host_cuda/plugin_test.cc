@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/device/device_plugin.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/host_cuda/host_cuda.h"
-#include "transport/factory.h"
 
 extern "C" mydist::DevicePlugin* mydist_device_plugin_v1();
 

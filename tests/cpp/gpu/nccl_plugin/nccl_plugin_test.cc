@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "transport/factory.h"
+#include "algorithms/device/device_plugin.h"
+#include "job/build_report.h"
 
 namespace mydist {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "transport/factory.h"
 #include "transport/rank_threads.h"
+#include "transport/registry.h"
 
 namespace mydist {
 

@@ -1,4 +1,5 @@
 #include "transport/gloo/process_jobs.h"
+#include "transport/registry.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -112,7 +113,7 @@ void StartWithoutGloo(int rank, int size, const BootstrapExchange& exchange) {
   }
   const Status status = process::Init({.rank = rank, .size = size, .exchange = exchange});
   EXPECT_EQ(status.code(), StatusCode::kInternal) << status.ToString();
-  for (const char* part : {"and Gloo is not to be had (rank 2 (host ", "has none, other ranks do",
+  for (const char* part : {"and gloo is unavailable (rank 2 (host ", "has none, other ranks do",
                            "install the same build of mydist", "cannot be loaded"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }

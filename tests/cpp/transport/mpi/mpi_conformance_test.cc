@@ -9,7 +9,9 @@
 #include "conformance/every_collective_suite.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
+#include "job/build_report.h"
 #include "transport/plugin_function.h"
+#include "transport/registry.h"
 
 extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
 

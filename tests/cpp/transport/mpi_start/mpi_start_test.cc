@@ -9,6 +9,7 @@
 
 #include "conformance/receive_by.h"
 #include "transport/factory.h"
+#include "transport/registry.h"
 
 namespace mydist {
 namespace {

@@ -5,9 +5,12 @@
 
 #include <string>
 
+#include "algorithms/device/device_plugin.h"
+#include "job/build_report.h"
 #include "mydist/build_config.h"
 #include "transport/factory.h"
 #include "transport/plugin_function.h"
+#include "transport/registry.h"
 
 namespace mydist {
 namespace {
@@ -32,11 +35,11 @@ TEST(PluginLoader, AnUnknownNameSaysWhatExists) {
   const Result<BackendPlugin*> plugin = LoadPlugin("carrier-pigeon");
   ASSERT_FALSE(plugin.ok());
   EXPECT_THAT(plugin.status().message(), HasSubstr("'carrier-pigeon'"));
-  EXPECT_THAT(plugin.status().message(), HasSubstr("expected 'mpi' or 'gloo'"));
+  EXPECT_THAT(plugin.status().message(), HasSubstr("expected auto, local, mpi or gloo"));
 }
 
 TEST(PluginLoader, NcclConnectsNoRanks) {
-  EXPECT_THAT(LoadPlugin("nccl").status().message(), HasSubstr("expected 'mpi' or 'gloo'"));
+  EXPECT_THAT(LoadPlugin("nccl").status().message(), HasSubstr("expected auto, local, mpi or gloo"));
 }
 
 TEST(PluginLoader, GpusThatWereNotBuiltAreAReason) {

@@ -1,4 +1,4 @@
-// The build report: which backends this build has, and which of them work on this machine.
+#include "job/build_report.h"
 
 #include <unistd.h>
 
@@ -8,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/device/device_plugin.h"
+#include "base/registry.h"
+#include "config/config.h"
 #include "mydist/build_config.h"
-#include "transport/factory.h"
+#include "transport/registry.h"
 
 namespace mydist {
 namespace {
@@ -21,8 +24,8 @@ Result<NcclPlaces> PlacesOf(const Folders& folders) {
   return NcclPlaces{config.nccl_library, folders};
 }
 
-Result<std::string> DescribePlugin(const std::string& name) {
-  MYDIST_ASSIGN_OR_RETURN(BackendPlugin* const plugin, LoadPlugin(name));
+Result<std::string> DescribePlugin(const TransportRow& row) {
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin* const plugin, row.open());
   return plugin->Description();
 }
 
@@ -84,36 +87,35 @@ std::string Row(const BackendReport& report) {
          ", \"description\": " + Quoted(report.description) + "}";
 }
 
+BackendReport ReportTransport(const TransportRow& row) {
+  if (row.is_local()) return ReportLocal();
+  return Report(row.name, row.not_built.empty(), row.not_built,
+                [&row] { return DescribePlugin(row); });
+}
+
+BackendReport ReportNccl(const Folders& nccl_folders) {
+  return Report("nccl", build_config::kCudaBuilt, build_config::kCudaReason,
+                [&] { return DescribeNccl(nccl_folders); });
+}
+
 }  // namespace
 
 BackendReport ReportBackend(const std::string& name, const Folders& nccl_folders) {
-  const auto describe = [&] { return DescribePlugin(name); };
-  if (name == "local") return ReportLocal();
-  if (name == "mpi")
-    return Report(name, build_config::kMpiBuilt, build_config::kMpiReason, describe);
-  if (name == "gloo") {
-    return Report(name, build_config::kGlooBuilt, build_config::kGlooReason, describe);
+  std::vector<std::string> names;
+  for (const TransportRow& row : Transports()) {
+    if (row.name == name) return ReportTransport(row);
+    names.push_back(row.name);
   }
-  if (name == "nccl") {
-    return Report(name, build_config::kCudaBuilt, build_config::kCudaReason,
-                  [&] { return DescribeNccl(nccl_folders); });
-  }
-  return Report(name, false, "there is no such backend, expected local, mpi, gloo or nccl", {});
+  if (name == "nccl") return ReportNccl(nccl_folders);
+  names.emplace_back("nccl");
+  return Report(name, false, "there is no such backend, expected " + ListOfNames(names), {});
 }
 
 std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {
   std::vector<BackendReport> reports;
-  for (const char* name : {"local", "mpi", "gloo", "nccl"}) {
-    reports.push_back(ReportBackend(name, nccl_folders));
-  }
+  for (const TransportRow& row : Transports()) reports.push_back(ReportTransport(row));
+  reports.push_back(ReportNccl(nccl_folders));
   return reports;
-}
-
-std::string NcclVersionText(int version) {
-  // Before 2.9 it was 2804 for 2.8.4.
-  const int major_unit = version < 10000 ? 1000 : 10000;
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
-         "." + std::to_string(version % 100);
 }
 
 Result<int> FindNcclVersion(const Folders& nccl_folders) {
@@ -142,18 +144,3 @@ const char* mydist_build_report(const char* nccl_folders) {
   text += "]}";
   return text.c_str();
 }
-
-namespace mydist {
-
-Result<std::vector<Bytes>> BootstrapRound(const BootstrapExchange& exchange, int size,
-                                          const Bytes& mine) {
-  MYDIST_ASSIGN_OR_RETURN(std::vector<Bytes> all, exchange(mine));
-  if (all.size() != static_cast<size_t>(size)) {
-    return Status::Internal("the rendezvous answered for " + std::to_string(all.size()) +
-                            " ranks, expected " + std::to_string(size) +
-                            "; is a rendezvous of another job still running?");
-  }
-  return all;
-}
-
-}  // namespace mydist

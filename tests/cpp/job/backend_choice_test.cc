@@ -9,17 +9,18 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string Chosen(const BackendFacts& facts) {
+std::string Chosen(BackendFacts facts) {
+  facts.network = "gloo";
   const auto choice = ChooseBackend(facts);
   return choice.ok() ? choice->name + ": " + choice->why : choice.status().ToString();
 }
 
 TEST(BackendChoice, OneHostNeedsNothingInstalled) {
-  EXPECT_EQ(Chosen({.asked = "auto", .is_one_host = true, .no_gloo_reason = "not built"}),
+  EXPECT_EQ(Chosen({.asked = "auto", .is_one_host = true, .no_network_reason = "not built"}),
             "local: all ranks are on one host and share memory");
 }
 
-TEST(BackendChoice, GlooIsNextAndTheReasonIsSaid) {
+TEST(BackendChoice, TheNetworkIsNextAndTheReasonIsSaid) {
   EXPECT_EQ(Chosen({.asked = "auto", .is_one_host = true, .no_arena_reason = "no room"}),
             "gloo: the ranks do not share memory: no room");
   EXPECT_EQ(Chosen({.asked = "auto"}), "gloo: the ranks are on several hosts");
@@ -34,30 +35,30 @@ TEST(BackendChoice, WhatIsMissingIsAnErrorThatSaysWhatToDo) {
   EXPECT_THAT(Chosen({.asked = "auto",
                       .is_one_host = true,
                       .no_arena_reason = "needed 7 bytes, free 3",
-                      .no_gloo_reason = "not built"}),
+                      .no_network_reason = "not built"}),
               AllOf(HasSubstr("needed 7 bytes, free 3"), HasSubstr("not built"),
-                    HasSubstr("Mend the one or install the other"), HasSubstr("mydistrun --mpi")));
-  EXPECT_THAT(Chosen({.asked = "auto", .no_gloo_reason = "not built"}),
-              AllOf(HasSubstr("ranks on several hosts"), HasSubstr("Install it")));
-  EXPECT_THAT(Chosen({.asked = "gloo", .is_one_host = true, .no_gloo_reason = "not built"}),
+                    HasSubstr("Fix shared memory or install gloo"), HasSubstr("mydistrun --mpi")));
+  EXPECT_THAT(Chosen({.asked = "auto", .no_network_reason = "not built"}),
+              AllOf(HasSubstr("ranks on several hosts"), HasSubstr("Install gloo")));
+  EXPECT_THAT(Chosen({.asked = "gloo", .is_one_host = true, .no_network_reason = "not built"}),
               HasSubstr("INTERNAL: not built"));
   EXPECT_THAT(Chosen({.asked = "local"}), HasSubstr("is for jobs of one host"));
   EXPECT_THAT(Chosen({.asked = "local", .is_one_host = true, .no_arena_reason = "no room"}),
               HasSubstr("needs memory that the ranks share, and there is none: no room"));
 }
 
-TEST(BackendChoice, AsksForGlooOnlyWhereItMayBeTaken) {
-  EXPECT_FALSE(MayTakeGloo({.asked = "auto", .is_one_host = true}));
-  EXPECT_FALSE(MayTakeGloo({.asked = "local", .no_arena_reason = "no room"}));
-  EXPECT_TRUE(MayTakeGloo({.asked = "gloo", .is_one_host = true}));
-  EXPECT_TRUE(MayTakeGloo({.asked = "auto", .is_one_host = true, .no_arena_reason = "no room"}));
-  EXPECT_TRUE(MayTakeGloo({.asked = "auto"}));
+TEST(BackendChoice, AsksForTheNetworkOnlyWhereItMayBeTaken) {
+  EXPECT_FALSE(MayTakeNetwork({.asked = "auto", .is_one_host = true}));
+  EXPECT_FALSE(MayTakeNetwork({.asked = "local", .no_arena_reason = "no room"}));
+  EXPECT_TRUE(MayTakeNetwork({.asked = "gloo", .is_one_host = true}));
+  EXPECT_TRUE(MayTakeNetwork({.asked = "auto", .is_one_host = true, .no_arena_reason = "no room"}));
+  EXPECT_TRUE(MayTakeNetwork({.asked = "auto"}));
 }
 
-TEST(BackendChoice, NamesTheRankWithoutGloo) {
-  EXPECT_EQ(NoGlooReason({"", ""}, {"a", "b"}), "");
-  EXPECT_EQ(NoGlooReason({"not built", "not built"}, {"a", "b"}), "not built");
-  EXPECT_THAT(NoGlooReason({"", "cannot be loaded"}, {"a", "b"}),
+TEST(BackendChoice, NamesTheRankWithoutTheNetwork) {
+  EXPECT_EQ(NoNetworkReason({"", ""}, {"a", "b"}), "");
+  EXPECT_EQ(NoNetworkReason({"not built", "not built"}, {"a", "b"}), "not built");
+  EXPECT_THAT(NoNetworkReason({"", "cannot be loaded"}, {"a", "b"}),
               AllOf(HasSubstr("rank 1 (host b)"), HasSubstr("cannot be loaded"),
                     HasSubstr("install the same build")));
 }

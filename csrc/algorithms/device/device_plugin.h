@@ -1,0 +1,56 @@
+// DevicePlugin: how the rest of mydist sees GPUs and NCCL. They are in a library of their own
+// (libmydist_nccl.so), which is opened when a tensor on a GPU comes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/device/device_link.h"
+#include "base/export.h"
+#include "base/status.h"
+#include "memory/device/device.h"
+
+namespace mydist {
+
+// Where NCCL is looked for when this process has none, before the system's places.
+struct NcclPlaces {
+  std::string path;                  // Config::nccl_library: this file or none; empty: search.
+  std::vector<std::string> folders;  // Of installed packages; Python knows them.
+};
+
+// The GPUs of this process. Thread-safe.
+class DevicePlugin {
+ public:
+  virtual ~DevicePlugin() = default;
+  virtual std::string name() const = 0;  // "nccl"
+  // How many there are. kInternal with the reason when none can be used: no driver, no GPU. The
+  // first call starts the driver, which may take seconds; afterwards GPUs are of no use in a child
+  // made by fork.
+  virtual Result<int> DeviceCount() = 0;
+  // 0 <= index < DeviceCount(). kInvalidArgument for another, kInternal with the driver's words.
+  // The same object for all who have it at a time.
+  virtual Result<std::shared_ptr<Device>> OpenDevice(int index) = 0;
+  // E.g. 23203 for 2.32.3. Opens NCCL the first time, which asks for no GPU; only that call's
+  // places count. kInternal with the places that were looked at.
+  virtual Result<int> NcclVersion(const NcclPlaces& places) = 0;
+  // Links peers over NCCL. All of them call it, and have the same version; it waits for nobody:
+  // that is for the first collective. Fails as NcclVersion does.
+  virtual Result<DeviceConnection> Connect(const DevicePeers& peers, const NcclPlaces& places) = 0;
+  // "NCCL 2.32.3 from <path>, CUDA runtime 13.0, driver 13.0, 2 GPUs"; fails as the two above do.
+  virtual Result<std::string> Description(const NcclPlaces& places) = 0;
+};
+
+// "2.32.3" for 23203.
+MYDIST_EXPORT std::string NcclVersionText(int version);
+
+// A device plugin's library exports `extern "C" mydist::DevicePlugin* mydist_device_plugin_v1()`.
+inline constexpr const char* kDevicePluginSymbol = "mydist_device_plugin_v1";
+
+// Opens libmydist_nccl.so, once per process. Needs neither driver nor NCCL. kInternal with the
+// reason when it cannot be.
+MYDIST_EXPORT Result<DevicePlugin*> LoadDevicePlugin();
+// The same, loaded at the first call, which fails with its reason: never null, lives for ever.
+MYDIST_EXPORT DevicePlugin* DevicesOnDemand();
+
+}  // namespace mydist

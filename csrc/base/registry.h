@@ -1,0 +1,65 @@
+// Registry: rows that a setting names, in order of preference. Built-in rows come first, those of
+// extensions after them. Thread-safe; rows are never removed.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace mydist {
+
+// "a, b or c".
+std::string ListOfNames(const std::vector<std::string>& names);
+
+// `Row` has a `name`.
+template <typename Row>
+class Registry {
+ public:
+  // `setting`: the variable whose values the names are.
+  Registry(std::string setting, std::vector<Row> rows)
+      : setting_(std::move(setting)), rows_(std::move(rows)) {}
+
+  // kInvalidArgument when the name is empty, "auto" or taken.
+  Status Add(Row row) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (row.name.empty() || row.name == "auto" || Position(row.name) != rows_.size()) {
+      return Status::InvalidArgument("the name '" + row.name + "' cannot be added to " + setting_ +
+                                     ": expected one that is not empty, not auto and not in use");
+    }
+    rows_.push_back(std::move(row));
+    return Status::Ok();
+  }
+
+  std::vector<Row> All() const MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return rows_;
+  }
+
+  // kInvalidArgument, naming the setting and what it may be, when there is no such row.
+  Result<Row> Find(const std::string& name) const MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (const size_t at = Position(name); at != rows_.size()) return rows_[at];
+    std::vector<std::string> names = {"auto"};
+    for (const Row& row : rows_) names.push_back(row.name);
+    return Status::InvalidArgument(setting_ + "='" + name + "' is not valid: expected " +
+                                   ListOfNames(names));
+  }
+
+ private:
+  size_t Position(const std::string& name) const MYDIST_REQUIRES(mutex_) {
+    const auto found =
+        std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.name == name; });
+    return static_cast<size_t>(found - rows_.begin());
+  }
+
+  const std::string setting_;
+  mutable Mutex mutex_;
+  std::vector<Row> rows_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist

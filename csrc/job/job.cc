@@ -1,0 +1,57 @@
+#include "job/job.h"
+
+#include <utility>
+
+#include "job/job_start.h"
+
+namespace mydist {
+
+Result<std::shared_ptr<Job>> Job::Start(const InitOptions& options, Config config,
+                                        std::shared_ptr<HandleTable> handles) {
+  MYDIST_ASSIGN_OR_RETURN(StartedJob started, StartJob(options, config));
+  return Run(std::move(started), options, std::move(config), std::move(handles));
+}
+
+Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& options, Config config,
+                                      std::shared_ptr<HandleTable> handles) {
+  std::shared_ptr<Job> job(new Job);
+  job->handles_ = std::move(handles);
+  job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();
+  job->backend_ = std::move(started.backend);
+  job->backend_reason_ = std::move(started.backend_reason);
+  // With the size of buckets chosen by hand the answer would go unused.
+  const bool measures_costs = started.topology.size > 1 && !config.bucket_size_bytes;
+  MYDIST_ASSIGN_OR_RETURN(job->engine_,
+                          Engine::Start({.config = std::move(config),
+                                         .topology = std::move(started.topology),
+                                         .connection = std::move(started.connection),
+                                         .handles = job->handles_,
+                                         .shm = std::move(started.shm),
+                                         .shares_everywhere = started.shares_everywhere,
+                                         .wants_timeline = started.wants_timeline,
+                                         .devices = job->devices_,
+                                         .nccl_folders = options.nccl_folders,
+                                         .wait_policy = WaitPolicy::For(started.is_crowded),
+                                         .measures_costs = measures_costs}));
+  return job;
+}
+
+Job::~Job() { static_cast<void>(Shutdown().ok()); }
+
+Status Job::Shutdown() {
+  if (is_over_ || engine_ == nullptr) return outcome_;
+  is_over_ = true;
+  if (!engine_->Shutdown()) {
+    outcome_ = Status::Timeout(
+        "a collective is stuck with a peer that does not answer; its engine was left behind");
+  }
+  return outcome_;
+}
+
+std::vector<Fact> Job::Explain() const {
+  std::vector<Fact> facts = engine_->Explain();
+  facts.insert(facts.begin(), {"backend", backend_, backend_reason_});
+  return facts;
+}
+
+}  // namespace mydist

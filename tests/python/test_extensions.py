@@ -1,0 +1,107 @@
+"""The extensions of examples/ as docs/extending.md builds and starts them, in jobs of two ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import torch
+import mydist as md
+
+md.init()
+mine = torch.arange(1000, dtype=torch.float64) * (md.rank() + 1)
+total = md.allreduce(mine, op=md.Sum)
+assert torch.equal(total, torch.arange(1000, dtype=torch.float64) * 3), total
+gathered = md.allgather(torch.tensor([md.rank()]))
+assert gathered.tolist() == [0, 1]
+if md.rank() == 0:
+    for topic, fact in md.explain().facts.items():
+        print(topic, "=", fact.choice)
+md.shutdown()
+"""
+
+
+def _documented_command() -> list[str]:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    found = re.search(r"^    (c\+\+ .*)$", text, re.MULTILINE)
+    assert found is not None, "docs/extending.md shows no compiler command"
+    return shlex.split(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both examples, compiled with the command of the page; by name of the source."""
+    folder = tmp_path_factory.mktemp("extensions")
+    command = _documented_command()
+    running = {}
+    for name in ("star_allreduce", "socket_transport"):
+        words = [word.replace("star_allreduce", name) for word in command]
+        words[words.index("-o") + 1] = str(folder / f"lib{name}.so")
+        running[name] = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for name, process in running.items():
+        _, errors = process.communicate()
+        assert process.returncode == 0, f"{name}: {errors}"
+    return {name: folder / f"lib{name}.so" for name in running}
+
+
+def _run(script: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "mydist.launcher", "-np", "2", *flags]
+    return subprocess.run(
+        [*launcher, sys.executable, str(script)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "job.py"
+    file.write_text(SCRIPT)
+    return file
+
+
+def test_algorithm_and_transport_of_others_carry_a_job(
+    libraries: dict[str, Path], script: Path
+) -> None:
+    plugins = ":".join(map(str, libraries.values()))
+    done = _run(
+        script,
+        *("--plugins", plugins, "--algorithm", "star", "--no-shared-memory"),
+        MYDIST_CONTROLLER="sockets",
+        MYDIST_STAR_CENTRE="1",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "algorithm = star" in done.stdout
+    assert "backend = sockets" in done.stdout
+
+
+def test_a_setting_that_differs_between_ranks_is_refused(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "differs.py"
+    file.write_text(
+        "import os\nos.environ['MYDIST_STAR_CENTRE'] = os.environ['MYDIST_RANK']\n" + SCRIPT
+    )
+    done = _run(file, "--plugins", str(libraries["star_allreduce"]), "--algorithm", "star")
+    assert done.returncode != 0
+    assert "MYDIST_STAR_CENTRE" in done.stderr + done.stdout
+
+
+def test_a_wrong_name_says_what_there_is(libraries: dict[str, Path], script: Path) -> None:
+    done = _run(script, "--plugins", str(libraries["star_allreduce"]), "--algorithm", "tree")
+    assert done.returncode != 0
+    assert (
+        "MYDIST_ALGORITHM='tree' is not valid: expected auto, shared_memory, hierarchical, flat "
+        "or star" in done.stderr + done.stdout
+    )
