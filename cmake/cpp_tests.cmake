@@ -53,25 +53,38 @@ function(mydist_run_gtest name)
   endforeach()
 endfunction()
 
-# GoogleTest's headers are most of what a test compiles: once for all of them.
-add_library(mydist_gtest_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/cpp/gtest_headers.cc")
-mydist_compile_options(mydist_gtest_headers)
-# Tests are compiled more often than they run; those that compute a lot are HEAVY.
+# Tests are compiled more often than they run; those that compute a lot are HEAVY. GoogleTest's headers
+# are most of what a test compiles: once for each kind, as GCC takes a precompiled header of other
+# flags, or crashes of it.
 set(MYDIST_TEST_OPTIONS -O1 -Wno-dangling-else)
-target_compile_options(mydist_gtest_headers PRIVATE ${MYDIST_TEST_OPTIONS} -fPIE)
-# A program is compiled with -fPIE, and a precompiled header serves the same flags only.
-set_target_properties(mydist_gtest_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-target_link_libraries(mydist_gtest_headers PRIVATE GTest::gmock Threads::Threads)
-target_precompile_headers(mydist_gtest_headers PRIVATE
-  <gmock/gmock.h> <gtest/gtest.h> <chrono> <cstdint> <functional> <memory> <random> <string>
-  <thread> <utility> <vector>)
+set(MYDIST_HEAVY_TEST_OPTIONS -Wno-dangling-else)
+function(mydist_gtest_headers name)
+  add_library(${name} OBJECT "${PROJECT_SOURCE_DIR}/tests/cpp/gtest_headers.cc")
+  mydist_compile_options(${name})
+  # A program is compiled with -fPIE.
+  target_compile_options(${name} PRIVATE ${ARGN} -fPIE)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_link_libraries(${name} PRIVATE GTest::gmock Threads::Threads)
+  target_precompile_headers(${name} PRIVATE
+    <gmock/gmock.h> <gtest/gtest.h> <chrono> <cstdint> <functional> <memory> <random> <string>
+    <thread> <utility> <vector>)
+endfunction()
+mydist_gtest_headers(mydist_gtest_headers ${MYDIST_TEST_OPTIONS})
+mydist_gtest_headers(mydist_heavy_gtest_headers ${MYDIST_HEAVY_TEST_OPTIONS})
+# mydist_precompiled_gtest(TARGET [HEAVY])
 function(mydist_precompiled_gtest target)
-  target_compile_options(${target} PRIVATE ${MYDIST_TEST_OPTIONS})
+  set(_headers mydist_gtest_headers)
+  set(_options ${MYDIST_TEST_OPTIONS})
+  if("HEAVY" IN_LIST ARGN)
+    set(_headers mydist_heavy_gtest_headers)
+    set(_options ${MYDIST_HEAVY_TEST_OPTIONS})
+  endif()
+  target_compile_options(${target} PRIVATE ${_options})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC 12 warns of concatenations in the standard library once its header is precompiled.
     target_compile_options(${target} PRIVATE -Wno-stringop-overflow)
   endif()
-  target_precompile_headers(${target} REUSE_FROM mydist_gtest_headers)
+  target_precompile_headers(${target} REUSE_FROM ${_headers})
 endfunction()
 
 # mydist_test(NAME SOURCES... [OWN_HEADERS] [HEAVY] [SHARDS N] [ALONE PATTERN...] [LABELS LABEL...])
@@ -84,11 +97,10 @@ function(mydist_test name)
     target_link_options(${name} PRIVATE -Wl,--wrap=mmap,--wrap=munmap)
   endif()
   mydist_compile_options(${name})
-  if(NOT _test_OWN_HEADERS)
+  if(_test_HEAVY)
+    mydist_precompiled_gtest(${name} HEAVY)
+  elseif(NOT _test_OWN_HEADERS)
     mydist_precompiled_gtest(${name})
-  endif()
-  if(_test_HEAVY AND NOT MYDIST_SANITIZE_FLAGS)
-    target_compile_options(${name} PRIVATE -O2)
   endif()
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
   target_link_libraries(${name} PRIVATE mydist_core_objects GTest::gmock_main)
