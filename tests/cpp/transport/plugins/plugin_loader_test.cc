@@ -39,7 +39,8 @@ TEST(PluginLoader, AnUnknownNameSaysWhatExists) {
 }
 
 TEST(PluginLoader, NcclConnectsNoRanks) {
-  EXPECT_THAT(LoadPlugin("nccl").status().message(), HasSubstr("expected auto, local, mpi or gloo"));
+  EXPECT_THAT(LoadPlugin("nccl").status().message(),
+              HasSubstr("expected auto, local, mpi or gloo"));
 }
 
 TEST(PluginLoader, GpusThatWereNotBuiltAreAReason) {
