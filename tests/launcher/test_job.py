@@ -60,10 +60,10 @@ def test_environment_contract(mydistrun: Mydistrun) -> None:
         (1, 1, 2, 0, 1, 0, "localhost"),
         (2, 0, 1, 1, 2, 1, "127.0.0.1"),
     ]
-    for same in ("MASTER_PORT", "MYDIST_JOB_ID", "MYDIST_RENDEZVOUS"):
+    for same in ("MASTER_PORT", "MYDIST_JOB_ID", "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG"):
         values = {seen[rank].pop(same) for rank in seen}
         assert len(values) == 1
-        assert re.fullmatch(r"[0-9]+|[0-9a-f]{16}|127\.0\.0\.1:[0-9]+", values.pop())
+        assert re.fullmatch(r"[0-9]+|[0-9a-f]{16}|[0-9a-f]{32}|127\.0\.0\.1:[0-9]+", values.pop())
     for rank, local_rank, local_size, cross_rank, cross_size, node, host in layout:
         env = seen[rank]
         assert int(env.pop("MYDIST_JOB_KEY_FD")) > 2

@@ -7,11 +7,12 @@ import os
 import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
+from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.platforms.mpi import find_failures, find_improper, name_failures
 from mydist.launcher.platforms.mpi_output import TaggedStream
 
-VICTIM = ["Traceback (most recent call last):", "mydist.AbortedError: rank 1 on host a has left"]
-RAISED = ["Traceback (most recent call last):", "ValueError: bad data"]
+VICTIM = FailureRecord("AbortedError", "ABORTED", (0,))
+RAISED = FailureRecord("ValueError")
 MIXED = (
     b"[1,0]<stdout>:a [1,1]<stdout>:b [1,0]<stdout>:c\n[1,1]<stdout>:[x]\xff\n"
     b"mpirun says\n[1,9]<stdout>: too\n[1,1]<stdout>:[1,0]<stderr>:open"
@@ -34,8 +35,8 @@ def test_pieces_of_several_ranks_in_one_line_are_sorted_by_rank(step: int) -> No
 
 def test_a_rank_that_raised_is_blamed_before_the_victim_mpirun_names() -> None:
     assert list(name_failures({0: 1}, {0: VICTIM, 1: RAISED}).items()) == [(1, 1), (0, 1)]
-    assert name_failures({2: 5}, {2: ["why"], 1: RAISED}) == {2: 5}
-    assert name_failures({0: 1}, {0: VICTIM, 1: ["a warning"]}) == {0: 1}
+    assert name_failures({2: 5}, {2: None, 1: RAISED}) == {2: 5}
+    assert name_failures({0: 1}, {0: VICTIM, 1: None}) == {0: 1}
 
 
 def test_messages_of_mpirun_name_ranks() -> None:
@@ -46,14 +47,17 @@ def test_messages_of_mpirun_name_ranks() -> None:
 
 @pytest.mark.parametrize("cause", ["raised", "silent"])
 def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) -> None:
-    victim = "Traceback (most recent call last):\\nmydist.AbortedError: rank 0 on host a has left"
     # Rank 1 ends first, and mpirun then stops rank 0.
-    first = "raise ValueError('bad data')" if cause == "raised" else "pass"
+    first = '{"type": "ValueError"}' if cause == "raised" else ""
+    victim = '{"type": "AbortedError", "code": "ABORTED", "ranks": [0]}'
     script = mydistrun.script(
-        "import os, signal, sys, time, traceback\n"
+        "import os, signal, sys\n"
+        "def tell(words):\n"
+        "    tag = os.environ['MYDIST_FAILURE_TAG']\n"
+        "    os.write(2, f'\\x1e{tag}{words}\\n'.encode())\n"
         "if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
-        f"    open('gate', 'rb').read()\n    print('{victim}', file=sys.stderr); sys.exit(1)\n"
-        f"try:\n    {first}\nexcept ValueError:\n    traceback.print_exc()\n"
+        f"    open('gate', 'rb').read()\n    tell('{victim}'); sys.exit('AbortedError')\n"
+        f"if '{first}': tell('{first}')\n"
         "open('gate', 'wb').close()\nsignal.pause()\n"
     )
     os.mkfifo(mydistrun.directory / "gate")
@@ -66,7 +70,7 @@ def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) ->
     else:
         assert report.startswith("mydistrun: rank 1 on host localhost exited with code 1")
         assert "the first cause printed nothing" in report
-        assert "  rank 0 had ended before, say the others" in report
+        assert "  rank 0 exited first (reported by the other ranks)" in report
 
 
 # What mpirun leaves in its temporary folder is up to mpirun, which does not always finish its
