@@ -313,15 +313,19 @@ void Engine::HandleNotice(const Response& response) {
 
 void Engine::HandleDeparture(const Response& response) {
   const std::string& who = response.status.message();
+  const Failure& known = response.status.failure();
   for (const TensorKey& key : pending_.Keys()) {
-    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' can no longer complete"));
+    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' can no longer complete")
+                            .About({.tensor = key.second})
+                            .About(known));
   }
   handles_->Fail(
       term_,
       Status::Aborted(
           who +
           "; no collective can complete any more. Let every rank call the same collectives before "
-          "it shuts down or exits"));
+          "it shuts down or exits")
+          .About(known));
 }
 
 void Engine::HandleAllJoined(const Response& response) {

@@ -30,7 +30,7 @@ Status Load(const std::string& file) {
   }
   Status status;
   add(&status);
-  return status.ok() ? status : Status(status.code(), who + ": " + status.message());
+  return status.WithContext(who);
 }
 
 struct Loaded {

@@ -64,11 +64,13 @@ Status LostWhileWaiting() {
 }
 
 Status WithSparseHint(const Status& mismatch) {
-  return {mismatch.code(),
-          mismatch.message() +
-              "\nIf the gradient is sparse on some ranks only: a rank that has not had one yet "
-              "contributes dense zeros. Use the layer on every rank in the first step, or pass "
-              "sparse_as_dense=True to DistributedOptimizer."};
+  const std::string hint =
+      "If the gradient is sparse on some ranks only: a rank that has not had one yet contributes "
+      "dense zeros. Use the layer on every rank in the first step, or pass sparse_as_dense=True to "
+      "DistributedOptimizer.";
+  return Status(mismatch.code(), mismatch.message() + "\n" + hint)
+      .About({.hint = hint})
+      .About(mismatch.failure());
 }
 
 Status GradientChanged(const std::string& name) {
