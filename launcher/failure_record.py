@@ -19,7 +19,7 @@ _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """The last error that a rank raised. `code` is empty for one that is not of mydist.
+    """The exception that ended a rank. `code` is empty for one that is not of mydist.
 
     `type` is the name of its class; `ranks` are those it is blamed on.
     """

@@ -102,7 +102,7 @@ class RankOutput:
         self._show(rank, stream, data)
 
     def failure(self, rank: int) -> FailureRecord | None:
-        """The last error that the rank said it raised; None when it said nothing."""
+        """The exception that the rank said ended it; None when it said nothing."""
         return self._failures.get(rank)
 
     def _show(self, rank: int, stream: int, data: bytes) -> None:

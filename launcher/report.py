@@ -71,6 +71,11 @@ def raised_itself(failure: FailureRecord | None) -> bool:
     return failure is not None and not failure.is_consequence
 
 
+def _is_victim(end: RankExit, failures: Mapping[int, FailureRecord]) -> bool:
+    """Whether a rank failed because it lost another. What it said says nothing of a signal."""
+    return end.status >= 0 and not end.lost and is_consequence(failures.get(end.rank))
+
+
 def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> RankExit | None:
     """The failure to blame, None when nothing failed. `exits` are in order of arrival.
 
@@ -79,7 +84,7 @@ def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> 
     """
     failed = [end for end in exits if end.failed]
     for end in failed:
-        if not is_consequence(failures.get(end.rank)):
+        if not _is_victim(end, failures):
             return end
     for end in exits:
         if failed and end.stopped and raised_itself(failures.get(end.rank)):
@@ -105,7 +110,7 @@ def format_failure(
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
-    if is_consequence(failures.get(cause.rank)):
+    if _is_victim(cause, failures):
         lines += _describe_silent_cause(cause, exits, failures)
     others = [end for end in exits if end.rank != cause.rank and (end.failed or end.stopped)]
     lines += _describe_others(others)
@@ -127,7 +132,7 @@ def _describe_silent_cause(
     accused = {rank for victim in victims for rank in failures[victim].ranks} - known
     for rank in sorted(accused)[:MAX_OTHERS_LISTED]:
         lines.append(
-            f"  rank {rank} exited first (reported by the other ranks); check its exit path"
+            f"  rank {rank} exited first (reported by the other ranks); look at how it ends"
         )
     also = sorted(victims - {cause.rank} - {end.rank for end in exits if end.failed})
     if also:

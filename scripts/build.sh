@@ -33,6 +33,8 @@ describe_build() {
 
 STAMP="$(describe_build | stamp_of "$STEP")"
 if [[ ! -e "$STAMP" || ! -f "$DEV_TREE/build.ninja" ]] || ! has_module "$PYTHON" mydist; then
+  # What an interrupted build leaves is neither of the two.
+  rm -f "$STAMPS"/package-* "$STAMPS"/demo-*
   MYDIST_BUILD_DIR="$DEV_TREE" CMAKE_ARGS="$TREE_OPTIONS ${CMAKE_ARGS:-}" \
     MAX_JOBS="$JOBS" "$PYTHON" -m pip install -v --no-build-isolation --no-deps -e .
   set_stamp "$STEP" "$STAMP"

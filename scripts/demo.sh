@@ -7,16 +7,19 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$ROOT"
 
 LOG="$ROOT/build/demo.log"
+INSTALLATION_LOG="$ROOT/build/demo_installation.log"
 INSTALLATION=""
 
-failed() {
-  echo "error: $1 failed; the last lines of $LOG:" >&2
-  tail -n 30 "$LOG" >&2
+failed() { # failed WHAT LOG
+  echo "error: $1 failed; from $2:" >&2
+  # What a compiler complains of comes long before the last lines.
+  grep -m 20 -A 3 -E 'FAILED:|error:|Error' "$2" >&2 || tail -n 30 "$2" >&2
   exit 1
 }
 
 end_installation() {
-  [[ -z "$INSTALLATION" ]] || kill "$INSTALLATION" 2>/dev/null || true
+  # With what it has started, so that no pip goes on beside the next attempt's.
+  [[ -z "$INSTALLATION" ]] || kill -- -"$INSTALLATION" 2>/dev/null || true
 }
 
 # Everything goes to the log; of it, what is being compiled is shown.
@@ -43,22 +46,25 @@ build_for_demo() {
   export_demo_options
   mkdir -p build
   : >"$LOG"
-  echo "[1/4] Debian packages: a compiler, CMake, Ninja, the images of Fashion-MNIST"
-  scripts/setup.sh --demo packages >>"$LOG" 2>&1 || failed "installing Debian packages"
+  echo "[1/4] Installing Debian packages: a compiler, CMake, Ninja, the images of Fashion-MNIST"
+  scripts/setup.sh --demo packages >"$INSTALLATION_LOG" 2>&1 ||
+    failed "installing Debian packages" "$INSTALLATION_LOG"
+  grep -A 1 '^No apt-get here' "$INSTALLATION_LOG" || true
   if [[ -e "$DEV_TREE/configured_with.txt" ]]; then
-    scripts/setup.sh --demo python >>"$LOG" 2>&1 || failed "installing torch"
+    scripts/setup.sh --demo python >"$INSTALLATION_LOG" 2>&1 ||
+      failed "installing torch" "$INSTALLATION_LOG"
   else
-    echo "[2/4] torch and NumPy into a Python environment, and meanwhile the core of mydist"
+    echo "[2/4] Installing torch and NumPy, and compiling the core of mydist meanwhile"
     trap end_installation EXIT
-    scripts/setup.sh --demo python >>"$LOG" 2>&1 &
+    setsid scripts/setup.sh --demo python >"$INSTALLATION_LOG" 2>&1 &
     INSTALLATION=$!
-    build_core 2>&1 | show_compiling || failed "compiling the core"
-    echo "      waiting for torch"
-    wait "$INSTALLATION" || failed "installing torch"
+    build_core 2>&1 | show_compiling || failed "compiling the core" "$LOG"
+    echo "      waiting for torch to be installed"
+    wait "$INSTALLATION" || failed "installing torch" "$INSTALLATION_LOG"
     INSTALLATION=""
   fi
-  echo "[3/4] what is between torch and the core"
-  scripts/build.sh --demo 2>&1 | show_compiling || failed "compiling"
+  echo "[3/4] Compiling what joins torch and the core"
+  scripts/build.sh --demo 2>&1 | show_compiling || failed "compiling" "$LOG"
 }
 
 if compgen -G "$STAMPS/package-????????????????" >/dev/null; then
@@ -66,8 +72,8 @@ if compgen -G "$STAMPS/package-????????????????" >/dev/null; then
   scripts/build.sh
 else
   build_for_demo
-  echo "      MPI, Gloo and tests are not built yet: make build, make test"
+  echo "      Run make build to add MPI and Gloo, which jobs of several hosts need"
 fi
-echo "[4/4] training LeNet on Fashion-MNIST with two ranks"
+echo "[4/4] Training LeNet on Fashion-MNIST with two ranks"
 exec scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
   python examples/train_fashion_mnist.py

@@ -51,7 +51,7 @@ export_run_environment() {
 # What the demo leaves to the next build. Where there is a GPU, its plugin is built, for that GPU.
 export_demo_options() {
   export MYDIST_WITH_MPI="${MYDIST_WITH_MPI:-LATER}" MYDIST_WITH_GLOO="${MYDIST_WITH_GLOO:-LATER}"
-  if [[ -e /dev/nvidia0 ]]; then
+  if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then
     export CUDAARCHS="${CUDAARCHS:-native}"
   else
     export MYDIST_WITH_CUDA="${MYDIST_WITH_CUDA:-LATER}"

@@ -12,6 +12,7 @@ export_run_environment "$PYTHON"
 REPORTS="$ROOT/build/reports"
 mkdir -p build/logs
 rm -rf "$REPORTS" "$DEV_TREE/reports"
+mkdir -p "$REPORTS"
 
 cpp_tests() {
   local status=0
@@ -24,16 +25,16 @@ cpp_tests() {
   return "$status"
 }
 
-# Two pytests share the cores: most tests start jobs and wait. What watches the machine (free memory,
-# cores, lateness) comes after them, alone. All of tests/ is in one of the three.
+# Two pytests share the cores: most tests start jobs and wait. What watches the machine (idleness, free
+# memory, cores, lateness) comes after them, alone. All of tests/ is in one of the three.
 ALONE=()
-for file in bench soak small_memory containers; do
+for file in checks bench soak small_memory containers; do
   ALONE+=("tests/multiproc/test_$file.py")
 done
-FIRST=(tests/multiproc/test_checks.py tests/scripts tests/gpu)
-SECOND=(tests/launcher tests/python tests/multihost)
+FIRST=(tests/scripts tests/gpu tests/launcher tests/python tests/multihost)
+SECOND=()
 for file in tests/multiproc/test_*.py; do
-  [[ " ${FIRST[*]} ${ALONE[*]} " == *" $file "* ]] || SECOND+=("$file")
+  [[ " ${ALONE[*]} " == *" $file "* ]] || SECOND+=("$file")
 done
 
 python_tests() { # python_tests NAME PATH... [-- OPTION...]
@@ -46,8 +47,12 @@ python_tests() { # python_tests NAME PATH... [-- OPTION...]
   shift
   "$PYTHON" -m pytest "${paths[@]}" --report "$REPORTS/$name.jsonl" -o cache_dir=".pytest_cache/$name" \
     "$@" >"build/logs/$name.log" 2>&1 || status=$?
-  # No test was left by the options: as good as passed, where another part has some.
-  ((status != 5)) || status=0
+  # No test was left by the options: that is fine where another part has some.
+  if ((status == 5)); then
+    status=0
+  else
+    : >"$REPORTS/$name.ran"
+  fi
   cat "build/logs/$name.log"
   return "$status"
 }
@@ -63,6 +68,7 @@ python_tests_at_once() {
 step "C++ tests" cpp_tests
 step "Python tests, two at once" python_tests_at_once "$@"
 step "Python tests, alone" python_tests python_alone "${ALONE[@]}" -- "$@"
+compgen -G "$REPORTS/*.ran" >/dev/null || STEPS_FAILED+=("no Python test was selected")
 
 print_steps "Steps of the tests:"
 echo

@@ -26,7 +26,7 @@ class Report:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("w", encoding="utf-8", buffering=1)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of a test has ended; the call counts, or whatever else went wrong."""

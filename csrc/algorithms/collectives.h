@@ -36,6 +36,8 @@ class MYDIST_EXPORT Collectives {
  public:
   virtual ~Collectives() = default;
 
+  // All ranks come to the same. traits.bytes is 0 where it is not known, and may differ between
+  // ranks in an allgather, gather, scatter or alltoall.
   virtual bool Supports(const BatchTraits& traits) const = 0;
 
   // What is not overridden gives kInternal: the choice should have fallen on another algorithm.

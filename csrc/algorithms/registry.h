@@ -17,11 +17,12 @@
 
 namespace mydist {
 
-// Where an algorithm is to work: one process set as this rank sees it. All outlive what is made.
+// Where an algorithm is to work: one process set as this rank sees it. All but `ranks` outlive what
+// is made.
 struct AlgorithmSite {
   const Config& config;
   const Topology& topology;
-  const std::vector<int>& ranks;  // Of the set, as numbers in the job, ascending.
+  const std::vector<int>& ranks;  // Of the set, as numbers in the job, ascending; during make only.
   Transport* transport;           // Spans `ranks`; null when there is one.
   shm::ShmPort* shm;              // Null: this rank shares no memory with others of its host.
 };

@@ -340,8 +340,9 @@ std::string Config::Digest() const {
   std::string extras;
   for (const ExtraKnob& row : Extras().All()) {
     const auto set = extra.find(row.knob.variable);
-    if (!row.is_same_everywhere || set == extra.end()) continue;
-    extras += set->first + "=" + set->second + "\n";
+    if (!row.is_same_everywhere) continue;
+    extras += row.knob.variable + "=" +
+              (set == extra.end() ? row.knob.default_value : set->second) + "\n";
   }
   return "MYDIST_ALGORITHM=" + algorithm +
          "\nMYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +

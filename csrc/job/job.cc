@@ -2,18 +2,29 @@
 
 #include <utility>
 
+#include "algorithms/registry.h"
 #include "job/job_start.h"
 
 namespace mydist {
+namespace {
+
+// Before the ranks meet: a wrong name is an error on each of them.
+Status CheckAlgorithm(const Config& config) {
+  return config.algorithm == "auto" ? Status::Ok() : FindAlgorithm(config.algorithm).status();
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Job>> Job::Start(const InitOptions& options, Config config,
                                         std::shared_ptr<HandleTable> handles) {
+  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
   MYDIST_ASSIGN_OR_RETURN(StartedJob started, StartJob(options, config));
   return Run(std::move(started), options, std::move(config), std::move(handles));
 }
 
 Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& options, Config config,
                                       std::shared_ptr<HandleTable> handles) {
+  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
   std::shared_ptr<Job> job(new Job);
   job->handles_ = std::move(handles);
   job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();

@@ -1,6 +1,7 @@
 // Job: one job as one rank takes part in it: its engine, its handles, and what it talks over.
 // A process may have several at once, of other ranks or connected by other means, or one after the
-// other: nothing of a Job is shared but its HandleTable, where it was given one. Any thread.
+// other: nothing of a Job is shared but its HandleTable, which Jobs may have one after the other
+// only. Handles are numbered by their table. Any thread.
 #pragma once
 
 #include <memory>

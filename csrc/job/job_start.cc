@@ -194,10 +194,13 @@ Result<std::string> AgreeOnNoNetworkReason(const std::string& network, const Sea
 // The transport between ranks that share no memory, if it comes to that.
 std::string NetworkFor(const std::string& asked) {
   if (asked != "auto" && asked != "local") return asked;
+  std::string missing;  // Of this build: its reason is told if there is no other.
   for (const TransportRow& row : Transports()) {
-    if (row.is_automatic && !row.is_local()) return row.name;
+    if (!row.is_automatic || row.is_local()) continue;
+    if (row.not_built.empty()) return row.name;
+    if (missing.empty()) missing = row.name;
   }
-  return "";
+  return missing;
 }
 
 // The ranks meet first and then choose.

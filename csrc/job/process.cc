@@ -5,7 +5,6 @@
 #include <atomic>
 #include <utility>
 
-#include "algorithms/registry.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "job/extension.h"
@@ -86,9 +85,6 @@ Status Init(const InitOptions& options) {
   MutexLock lifecycle(instance.lifecycle_mutex);
   if (IsInitialized()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
-  if (config.algorithm != "auto") {
-    MYDIST_RETURN_IF_ERROR(FindAlgorithm(config.algorithm).status());
-  }
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
   MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));

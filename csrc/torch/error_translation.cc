@@ -39,7 +39,6 @@ constexpr std::array<ErrorClass, 5> kErrorClasses = {{
 // Never released: exceptions may still be raised while the interpreter shuts down.
 PyObject* base_class = nullptr;
 std::array<PyObject*, kErrorClasses.size()> derived_classes = {};
-PyObject* failure_listener = nullptr;  // Null: nobody listens.
 
 PyObject* ClassOf(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return PyExc_ValueError;
@@ -48,15 +47,6 @@ PyObject* ClassOf(StatusCode code) {
     if (kErrorClasses[i].code == code) return derived_classes[i];
   }
   return base_class;
-}
-
-PyObject* MakeClass(py::module_& module, const char* name, const char* doc, PyObject* base) {
-  // Users know the class as mydist.<name>, and pickle looks for it there.
-  const std::string full_name = std::string("mydist.") + name;
-  PyObject* made = PyErr_NewExceptionWithDoc(full_name.c_str(), doc, base, nullptr);
-  if (made == nullptr) throw py::error_already_set();
-  module.add_object(name, py::reinterpret_borrow<py::object>(made));
-  return made;
 }
 
 std::string Utf8(const std::string& text) {
@@ -81,6 +71,19 @@ py::dict RecordOf(const Status& status) {
   return record;
 }
 
+PyObject* MakeClass(py::module_& module, const ErrorClass& error, PyObject* base) {
+  const char* const name = error.name;
+  // Users know the class as mydist.<name>, and pickle looks for it there.
+  const std::string full_name = std::string("mydist.") + name;
+  // What is known of one that Python code raises.
+  py::dict members;
+  members["failure"] = RecordOf(Status(error.code, ""));
+  PyObject* made = PyErr_NewExceptionWithDoc(full_name.c_str(), error.doc, base, members.ptr());
+  if (made == nullptr) throw py::error_already_set();
+  module.add_object(name, py::reinterpret_borrow<py::object>(made));
+  return made;
+}
+
 // Raises an error of the class of its code; a MydistError has what is known of it in `failure`.
 void SetError(const Status& status, const py::object& text) {
   PyObject* const type = ClassOf(status.code());
@@ -89,7 +92,6 @@ void SetError(const Status& status, const py::object& text) {
   if (PyObject_IsSubclass(type, base_class) == 1) {
     try {
       error.attr("failure") = RecordOf(status);
-      if (failure_listener != nullptr) py::handle(failure_listener)(error);
     } catch (py::error_already_set& problem) {
       problem.discard_as_unraisable(
           "telling of a failure");  // The error goes its way all the same.
@@ -113,18 +115,11 @@ void Translate(std::exception_ptr pointer) {
 }  // namespace
 
 void BindErrors(py::module_& module) {
-  base_class = MakeClass(module, kBaseName, kBaseDoc, PyExc_RuntimeError);
+  base_class = MakeClass(module, {StatusCode::kInternal, kBaseName, kBaseDoc}, PyExc_RuntimeError);
   for (size_t i = 0; i < kErrorClasses.size(); ++i) {
-    derived_classes[i] = MakeClass(module, kErrorClasses[i].name, kErrorClasses[i].doc, base_class);
+    derived_classes[i] = MakeClass(module, kErrorClasses[i], base_class);
   }
   py::register_local_exception_translator(&Translate);
-  module.def(
-      "on_failure",
-      [](const py::function& listener) {
-        Py_XDECREF(failure_listener);
-        failure_listener = listener.inc_ref().ptr();
-      },
-      py::arg("listener"));
 }
 
 }  // namespace mydist

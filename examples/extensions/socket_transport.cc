@@ -151,6 +151,13 @@ class Mesh {
     }
   }
 
+  // Who still waits for tensors of ours learns that none will come.
+  void EndTensors() const {
+    for (const Descriptor& data : data_) {
+      if (data.get() >= 0) shutdown(data.get(), SHUT_WR);
+    }
+  }
+
   // What has become of a peer whose socket for tensors has ended.
   Status Lost(int peer) MYDIST_EXCLUDES(mutex_) {
     const TimePoint deadline = Now() + std::chrono::seconds(1);
@@ -303,7 +310,9 @@ class SocketControlPlane final : public ControlPlane {
       // One that has gone needs no goodbye.
       static_cast<void>(mesh_->Send(peer, Bytes(farewell_.begin(), farewell_.end()), true).ok());
     }
-    return mesh_->Flush(deadline);
+    const Status flushed = mesh_->Flush(deadline);
+    mesh_->EndTensors();
+    return flushed;
   }
 
  private:

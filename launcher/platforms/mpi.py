@@ -124,7 +124,7 @@ def name_failures(
     Then a rank that raised an exception of its own is put before it, with Python's exit code 1.
     `failures` are in the order in which the ranks began to print errors; None: it said nothing.
     """
-    if any(not is_consequence(failures.get(rank)) for rank in named):
+    if any(code < 0 or not is_consequence(failures.get(rank)) for rank, code in named.items()):
         return named
     raised = [rank for rank, failure in failures.items() if raised_itself(failure)]
     return {raised[0]: 1, **named} if raised else named

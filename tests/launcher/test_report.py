@@ -43,6 +43,11 @@ def test_the_survivor_that_ends_first_is_not_the_cause() -> None:
     )
 
 
+def test_a_rank_that_a_signal_ended_is_a_cause_whatever_it_said_before() -> None:
+    killed = end(1, -signal.SIGSEGV)
+    assert find_cause([end(0, 1), killed], {0: LOST, 1: LOST}) == killed
+
+
 def test_when_all_are_consequences_the_first_is_named() -> None:
     assert find_cause([end(1, 1), end(0, 1)], {0: LOST, 1: LOST}) == end(1, 1)
 
@@ -61,7 +66,7 @@ def test_who_is_said_to_have_left_is_listed(code: str) -> None:
     failures = {0: FailureRecord("Error", code, (1,))}
     assert format_failure(ends[0], ends, {0: ["words"]}, failures).splitlines()[3:] == [
         "  that is a consequence: the first cause printed nothing",
-        "  rank 1 exited first (reported by the other ranks); check its exit path",
+        "  rank 1 exited first (reported by the other ranks); look at how it ends",
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 BAD_OPTIONS = [
-    (["-DMYDIST_WITH_MPI=perhaps"], ["MYDIST_WITH_MPI is 'perhaps'", "AUTO, ON or OFF"]),
+    (["-DMYDIST_WITH_MPI=perhaps"], ["MYDIST_WITH_MPI is 'perhaps'", "AUTO, ON, OFF or LATER"]),
     (["-DMYDIST_SANITIZE=memory"], ["MYDIST_SANITIZE is 'memory'", "'thread', 'address'"]),
     (
         ["-DMYDIST_WITH_CUDA=ON", "-DMYDIST_SANITIZE=thread"],
@@ -93,7 +93,8 @@ def fake_debian(tmp_path: Path) -> Path:
     (tmp_path / "scripts" / "debian_packages.txt").write_text(
         "# comment\n[base]\ncmake\nninja-build\n\n[check]\nshellcheck\n\n[ci]\niproute2\n"
     )
-    (tmp_path / "scripts" / "requirements.txt").write_text("numpy\n")
+    (tmp_path / "scripts" / "requirements.txt").write_text("-r requirements-run.txt\n")
+    (tmp_path / "scripts" / "requirements-run.txt").write_text("numpy\n")
     programs = tmp_path / "bin"
     programs.mkdir()
     write_program(

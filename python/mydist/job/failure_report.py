@@ -12,39 +12,45 @@ import os
 import sys
 from types import TracebackType
 
-from .. import _C
 from ..errors import MydistError
 
 _TAG_VARIABLE = "MYDIST_FAILURE_TAG"
-_MAX_REPORTS = 100  # Of a program that catches errors and goes on.
-_reports = 0
 _process = 0  # The one that reports; a forked child of it does not.
 
 
 def install() -> None:
-    """From now on errors of mydist, and exceptions that end this program, are told."""
+    """From now on the exception that ends this program is told."""
     global _process
     if not os.environ.get(_TAG_VARIABLE) or _process == os.getpid():
         return
     _process = os.getpid()
-    _C.on_failure(_tell)
     previous = sys.excepthook
 
     def hook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        _tell(error)
+        _tell(_behind(error))
         previous(kind, error, traceback)
 
     sys.excepthook = hook
 
 
+def _behind(error: BaseException) -> BaseException:
+    """The error of mydist that an exception was raised from or during; else the exception."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        if isinstance(behind, MydistError):
+            return behind
+        seen.add(id(behind))
+        behind = behind.__cause__ or behind.__context__
+    return error
+
+
 def _tell(error: BaseException) -> None:
     """Writes one line, at once and whole."""
-    global _reports
-    if _process != os.getpid() or _reports >= _MAX_REPORTS:
+    if _process != os.getpid():
         return
-    _reports += 1
     record: dict[str, object] = {"type": type(error).__name__}
     if isinstance(error, MydistError):
         failure = getattr(error, "failure", {})
