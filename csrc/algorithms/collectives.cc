@@ -124,15 +124,15 @@ FirstOf::FirstOf(std::vector<std::unique_ptr<Collectives>> choices) : choices_(s
   MYDIST_CHECK(!choices_.empty());
 }
 
-bool FirstOf::Supports(const BatchTraits& traits) const {
-  return std::any_of(choices_.begin(), choices_.end(),
-                     [&](const auto& choice) { return choice->Supports(traits); });
+Collectives* FirstOf::Find(const BatchTraits& traits) const {
+  const auto found = std::find_if(choices_.begin(), choices_.end(),
+                                  [&](const auto& choice) { return choice->Supports(traits); });
+  return found == choices_.end() ? nullptr : found->get();
 }
 
 Collectives& FirstOf::Inner(const BatchTraits& traits) const {
-  const auto found = std::find_if(choices_.begin(), choices_.end(),
-                                  [&](const auto& choice) { return choice->Supports(traits); });
-  return found == choices_.end() ? *choices_.back() : **found;
+  Collectives* const found = Find(traits);
+  return found == nullptr ? *choices_.back() : *found;
 }
 
 }  // namespace mydist

@@ -130,9 +130,10 @@ class MYDIST_EXPORT FirstOf final : public ForwardingCollectives {
   // Not empty, best first; all span the same ranks.
   explicit FirstOf(std::vector<std::unique_ptr<Collectives>> choices);
 
-  bool Supports(const BatchTraits& traits) const override;
+  bool Supports(const BatchTraits& traits) const override { return Find(traits) != nullptr; }
 
  private:
+  Collectives* Find(const BatchTraits& traits) const;  // Null: none supports it.
   Collectives& Inner(const BatchTraits& traits) const override;
 
   const std::vector<std::unique_ptr<Collectives>> choices_;

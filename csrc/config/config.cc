@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/mutex.h"
+#include "base/registry.h"
 #include "config/value_text.h"
 
 namespace mydist {
@@ -207,38 +207,14 @@ constexpr std::array kRows = {
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "", ParseHostId},
 };
 
-// Of extensions. Thread-safe.
-class ExtraKnobs {
- public:
-  Status Add(ExtraKnob added) MYDIST_EXCLUDES(mutex_) {
-    const std::string& variable = added.knob.variable;
-    const auto is_ours = [&](const Row& row) { return variable == row.variable; };
-    MutexLock lock(mutex_);
-    const auto is_theirs = [&](const ExtraKnob& row) { return variable == row.knob.variable; };
-    if (!variable.starts_with(kPrefix) || added.is_allowed == nullptr ||
-        std::any_of(kRows.begin(), kRows.end(), is_ours) ||
-        std::any_of(rows_.begin(), rows_.end(), is_theirs)) {
-      return Status::InvalidArgument(
-          "the setting '" + variable +
-          "' cannot be added: expected a variable that begins with MYDIST_ and is not in use, and "
-          "a function that says which texts are allowed");
-    }
-    rows_.push_back(std::move(added));
-    return Status::Ok();
-  }
-
-  std::vector<ExtraKnob> All() const MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return rows_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::vector<ExtraKnob> rows_ MYDIST_GUARDED_BY(mutex_);
+struct ExtraRow {
+  std::string name;  // The variable.
+  ExtraKnob extra;
 };
 
-ExtraKnobs& Extras() {
-  static auto* const kExtras = new ExtraKnobs;
+// The settings of extensions.
+Registry<ExtraRow>& Extras() {
+  static auto* const kExtras = new Registry<ExtraRow>("the settings", {});
   return *kExtras;
 }
 
@@ -259,6 +235,11 @@ std::string Shown(const std::string& value) {
     shown += byte < 0x20 || byte == 0x7F ? std::string(escaped.data()) : std::string(1, c);
   }
   return "'" + shown + "'" + (value.size() > kMaxShownBytes ? "…" : "");
+}
+
+Status NotValid(const std::string& variable, const std::string& text, const std::string& allowed) {
+  return Status::InvalidArgument(variable + "=" + Shown(text) + " is not valid: expected " +
+                                 allowed);
 }
 
 std::string FormatNumber(double value) {
@@ -298,19 +279,13 @@ Result<Config> Config::From(const Lookup& lookup) {
   for (const Row& row : kRows) {
     const std::optional<std::string> text = lookup(row.variable);
     if (!text || text->empty()) continue;
-    if (!row.parse(*text, config)) {
-      return Status::InvalidArgument(std::string(row.variable) + "=" + Shown(*text) +
-                                     " is not valid: expected " + row.allowed);
-    }
+    if (!row.parse(*text, config)) return NotValid(row.variable, *text, row.allowed);
   }
-  for (const ExtraKnob& row : Extras().All()) {
-    const std::optional<std::string> text = lookup(row.knob.variable);
+  for (const ExtraRow& row : Extras().All()) {
+    const std::optional<std::string> text = lookup(row.name);
     if (!text || text->empty()) continue;
-    if (!row.is_allowed(*text)) {
-      return Status::InvalidArgument(row.knob.variable + "=" + Shown(*text) +
-                                     " is not valid: expected " + row.knob.allowed);
-    }
-    config.extra[row.knob.variable] = *text;
+    if (!row.extra.is_allowed(*text)) return NotValid(row.name, *text, row.extra.knob.allowed);
+    config.extra[row.name] = *text;
   }
   const std::optional<std::string> rendezvous = lookup("MYDIST_RENDEZVOUS");
   config.meeting_host =
@@ -338,11 +313,10 @@ std::string Config::Digest() const {
   };
   const std::string bucket = bucket_size_bytes ? megabytes(*bucket_size_bytes) : "unset";
   std::string extras;
-  for (const ExtraKnob& row : Extras().All()) {
-    const auto set = extra.find(row.knob.variable);
+  for (const auto& [variable, row] : Extras().All()) {
     if (!row.is_same_everywhere) continue;
-    extras += row.knob.variable + "=" +
-              (set == extra.end() ? row.knob.default_value : set->second) + "\n";
+    const auto set = extra.find(variable);
+    extras += variable + "=" + (set == extra.end() ? row.knob.default_value : set->second) + "\n";
   }
   return "MYDIST_ALGORITHM=" + algorithm +
          "\nMYDIST_FUSION_THRESHOLD_MB=" + megabytes(fusion_threshold_bytes) +
@@ -358,11 +332,22 @@ std::string Config::Digest() const {
 std::vector<Knob> Knobs() {
   std::vector<Knob> knobs;
   for (const Row& row : kRows) knobs.push_back({row.variable, row.allowed, row.default_value});
-  for (const ExtraKnob& row : Extras().All()) knobs.push_back(row.knob);
+  for (const ExtraRow& row : Extras().All()) knobs.push_back(row.extra.knob);
   return knobs;
 }
 
-Status RegisterKnob(ExtraKnob knob) { return Extras().Add(std::move(knob)); }
+Status RegisterKnob(ExtraKnob knob) {
+  const std::string variable = knob.knob.variable;
+  const auto is_ours = [&](const Row& row) { return variable == row.variable; };
+  if (!variable.starts_with(kPrefix) || knob.is_allowed == nullptr ||
+      std::any_of(kRows.begin(), kRows.end(), is_ours)) {
+    return Status::InvalidArgument(
+        "the setting '" + variable +
+        "' cannot be added: expected a variable that begins with MYDIST_ and is not in use, and "
+        "a function that says which texts are allowed");
+  }
+  return Extras().Add({variable, std::move(knob)});
+}
 
 std::vector<std::string> UnknownVariables(const std::vector<std::string>& names) {
   const std::vector<Knob> knobs = Knobs();
