@@ -24,7 +24,7 @@ endif()
 list(REMOVE_DUPLICATES _site_packages)
 
 set(_obstacle "")
-if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$")
+if(MYDIST_SEEKS_CUDA)
   file(GLOB _toolkits /usr/local/cuda-*)
   list(SORT _toolkits COMPARE NATURAL ORDER DESCENDING)
   foreach(_folder IN LISTS _site_packages)
@@ -48,7 +48,7 @@ if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$")
 endif()
 
 # Headers alone are enough for the tests over a CUDA in host memory, which sanitizers can see into.
-if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$")
+if(MYDIST_SEEKS_CUDA)
   # CMake 3.25.1 sets a property of this library, which CUDA 13 has no more, and would stop there.
   if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
     add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
@@ -71,7 +71,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       CACHE STRING "GPU architectures the kernels are built for")
 endif()
 
-if(NOT MYDIST_WITH_CUDA MATCHES "^(OFF|LATER)$" AND _obstacle STREQUAL "")
+if(MYDIST_SEEKS_CUDA AND _obstacle STREQUAL "")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} "${MYDIST_NVCC}")

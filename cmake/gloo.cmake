@@ -2,7 +2,7 @@
 # the imported target mydist_gloo_library.
 mydist_sources(MYDIST_GLOO_SOURCES "*.cc" csrc/transport/gloo)
 set(_obstacle "")
-if(NOT MYDIST_WITH_GLOO MATCHES "^(OFF|LATER)$")
+if(MYDIST_SEEKS_GLOO)
   find_path(MYDIST_GLOO_INCLUDE_DIR gloo/context.h)
   find_library(MYDIST_GLOO_LIBRARY gloo)
   if(NOT MYDIST_GLOO_INCLUDE_DIR)

@@ -1,7 +1,7 @@
 # Looks for an MPI with C++-callable headers; sets MYDIST_MPI_BUILT and MYDIST_MPI_REASON.
 mydist_sources(MYDIST_MPI_SOURCES "*.cc" csrc/transport/mpi)
 set(_obstacle "")
-if(NOT MYDIST_WITH_MPI MATCHES "^(OFF|LATER)$")
+if(MYDIST_SEEKS_MPI)
   # The C++ bindings of MPI-2 are deprecated; the C interface is all we call.
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI QUIET COMPONENTS CXX)

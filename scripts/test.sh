@@ -31,20 +31,17 @@ ALONE=()
 for file in checks bench soak small_memory containers; do
   ALONE+=("tests/multiproc/test_$file.py")
 done
+# shellcheck disable=SC2034  # Passed on by name.
 FIRST=(tests/scripts tests/gpu tests/launcher tests/python tests/multihost)
 SECOND=()
 for file in tests/multiproc/test_*.py; do
   [[ " ${ALONE[*]} " == *" $file "* ]] || SECOND+=("$file")
 done
 
-python_tests() { # python_tests NAME PATH... [-- OPTION...]
-  local name="$1" paths=() status=0
-  shift
-  while (($#)) && [[ "$1" != -- ]]; do
-    [[ -e "$1" ]] && paths+=("$1")
-    shift
-  done
-  shift
+python_tests() { # python_tests NAME ARRAY [OPTION...], an array of paths
+  local name="$1" status=0
+  local -n paths="$2"
+  shift 2
   "$PYTHON" -m pytest "${paths[@]}" --report "$REPORTS/$name.jsonl" -o cache_dir=".pytest_cache/$name" \
     "$@" >"build/logs/$name.log" 2>&1 || status=$?
   # No test was left by the options: that is fine where another part has some.
@@ -59,15 +56,15 @@ python_tests() { # python_tests NAME PATH... [-- OPTION...]
 
 python_tests_at_once() {
   local status=0
-  python_tests python_first "${FIRST[@]}" -- "$@" &
-  python_tests python_second "${SECOND[@]}" -- "$@" || status=$?
+  python_tests python_first FIRST "$@" &
+  python_tests python_second SECOND "$@" || status=$?
   wait "$!" || status=$?
   return "$status"
 }
 
 step "C++ tests" cpp_tests
 step "Python tests, two at once" python_tests_at_once "$@"
-step "Python tests, alone" python_tests python_alone "${ALONE[@]}" -- "$@"
+step "Python tests, alone" python_tests python_alone ALONE "$@"
 compgen -G "$REPORTS/*.ran" >/dev/null || STEPS_FAILED+=("no Python test was selected")
 
 print_steps "Steps of the tests:"
