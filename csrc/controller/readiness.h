@@ -86,9 +86,9 @@ class EndedNames {
   std::vector<Entry> errors_;
 };
 
-// Participation: whom a vertex waits for. Pure; owned by the Negotiator of one process set.
-// Usually every rank of every lane; not those that have joined (they contribute neutral elements
-// to everything until all have), and of a send/recv nobody but its two ranks.
+// Participation: which ranks a vertex waits for. Pure; owned by the Negotiator of one process set.
+// Every rank of every lane takes part, except: a rank that has joined contributes neutral elements
+// until all have joined, and a send/recv has two ranks.
 
 class Participation {
  public:

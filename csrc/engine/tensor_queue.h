@@ -91,7 +91,8 @@ class PendingTable {
     return it == tensors_.end() ? nullptr : &it->second;
   }
 
-  // Lets go of it and of its memory; the tensor must be there, and the name be somebody else's.
+  // Removes a tensor that is there and releases its memory. `key` must not view the tensor's own
+  // name.
   Handle Remove(TensorKeyView key) {
     const auto it = tensors_.find(key);
     MYDIST_CHECK(it != tensors_.end());

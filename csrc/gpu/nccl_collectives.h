@@ -78,7 +78,7 @@ class NcclCollectives final : public Collectives {
   std::vector<ConvertSegment> segments_;  // Kept between calls for its memory only.
 };
 
-// What DevicePlugin::Connect gives; waits for nobody. `api` outlives it.
+// What DevicePlugin::Connect gives; it does not wait for other ranks. `api` outlives it.
 DeviceConnection ConnectNccl(const nccl::NcclApi* api, const DevicePeers& peers);
 
 }  // namespace mydist

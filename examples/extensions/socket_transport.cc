@@ -3,7 +3,8 @@
 //     MYDIST_PLUGINS=$PWD/libsocket_transport.so MYDIST_CONTROLLER=sockets mydistrun -np 2 python …
 //
 // Two sockets join each pair of ranks: one for control messages, served by a thread, and one for
-// tensors, used by whoever drives the engine. With MYDIST_SHARED_MEMORY=0 all bytes go this way.
+// tensors, used by the thread that drives the engine. With MYDIST_SHARED_MEMORY=0 all bytes go this
+// way.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>

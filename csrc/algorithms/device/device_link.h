@@ -50,8 +50,8 @@ struct DeviceConnection {
   std::unique_ptr<Collectives> collectives;  // On the seat's stream, over the link.
 };
 
-// Verdict: what all ranks make of what came of a step on each: it counts for all of them or for
-// none. Called by whoever drives the engine.
+// Verdict: the outcome of a step that all ranks agree on: a failure on one rank is a failure on
+// all. Called by the thread that drives the engine.
 
 // The first failure, e.g. "its rank 1: no peer access" (cut where it is long), the same on all
 // `size` ranks of `exchange`, which spans them on host memory; empty: it went well on all. Blocks

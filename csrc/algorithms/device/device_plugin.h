@@ -34,8 +34,8 @@ class DevicePlugin {
   // E.g. 23203 for 2.32.3. Opens NCCL the first time, which asks for no GPU; only that call's
   // places count. kInternal with the places that were looked at.
   virtual Result<int> NcclVersion(const NcclPlaces& places) = 0;
-  // Links peers over NCCL. All of them call it, and have the same version; it waits for nobody:
-  // that is for the first collective. Fails as NcclVersion does.
+  // Links peers over NCCL. All peers call it with the same version of NCCL. It does not wait for
+  // the other peers; the first collective does. Fails as NcclVersion does.
   virtual Result<DeviceConnection> Connect(const DevicePeers& peers, const NcclPlaces& places) = 0;
   // "NCCL 2.32.3 from <path>, CUDA runtime 13.0, driver 13.0, 2 GPUs"; fails as the two above do.
   virtual Result<std::string> Description(const NcclPlaces& places) = 0;

@@ -25,9 +25,9 @@ struct IpcConnection {
 MYDIST_EXPORT Result<IpcConnection> ConnectIpc(const DevicePeers& peers, bool is_asked_for);
 
 // IpcTrial: whether what ranks write to each other's GPUs arrives there. That the driver lets one
-// open a board says little: in some virtual machines, and behind some IOMMUs, writes go nowhere,
-// and who waits for one waits for ever, without any rank being lost; or reads find other bytes. Run
-// once by whoever drives the engine, before a link serves; its sums are compared with the host's.
+// open a board says little: in some virtual machines, and behind some IOMMUs, writes go nowhere, so
+// a rank waits for ever for a write though no rank is lost; or reads find other bytes. The thread
+// that drives the engine runs it once, before a link serves; its sums are compared with the host's.
 
 // So many bytes keep all blocks busy, also where eight ranks have a slice each: all flags are used.
 inline constexpr int64_t kIpcTrialBytes = int64_t{1} << 20;
