@@ -2,7 +2,7 @@
 # Checks the Promela model of the frozen schedule (docs/decisions/0008): the protocol has to keep
 # its promises in every configuration, and every mutant of it has to break the promise named here
 # by its number in 0008. Each line ends with the seconds of CPU time it took.
-# Usage: model.sh [quick|mutants]. All takes minutes and 1 GB of memory. quick: all mutants
+# Usage: model.sh [quick|mutants]. All takes minutes and 1 GB of memory a core. quick: all mutants
 # and one configuration of each kind, below a minute; it leaves out second freezes, what a single
 # set of three may come to in its first step, most sets on two hosts, and who else may fail there.
 # mutants: only these.
@@ -17,9 +17,9 @@ MODEL="$ROOT/docs/models/frozen_schedule.pml"
 TREE="$(mktemp -d)"
 trap 'rm -rf "$TREE"' EXIT
 cd "$TREE"
-FAILED=()
 
-verify() { # verify OPTIMIZATION DEFINITION... leaves pan.log
+# In the folder of one check; leaves pan.log.
+verify() { # verify OPTIMIZATION DEFINITION...
   local optimization="$1"
   shift
   spin -a "${@/#/-D}" "$MODEL" >/dev/null
@@ -38,18 +38,38 @@ broken() { # What pan.log says is broken: the number of a promise, or nothing.
   fi
 }
 
-check() { # check EXPECTED TITLE OPTIMIZATION DEFINITION...
-  local expected="$1" title="$2" found seconds states TIMEFORMAT=%U
-  { time verify "$3" "${@:4}"; } 2>seconds.log || { cat seconds.log >&2; die "$title"; }
+run_check() { # run_check EXPECTED TITLE OPTIMIZATION DEFINITION...; fails when something else is broken
+  local expected="$1" title="$2" found seconds states folder TIMEFORMAT=%U
+  folder="$(mktemp -d -p "$TREE")"
+  cd "$folder"
+  if ! { time verify "$3" "${@:4}" 2>verify.log; } 2>seconds.log; then
+    echo "FAILED  $title: $(tail -3 verify.log)"
+    return 1
+  fi
   found="$(broken)"
   seconds="$(tail -1 seconds.log)"
   states="$(sed -n 's/^ *\([0-9]*\) states, stored.*/\1/p' pan.log)"
-  if [[ "$found" == "$expected" ]]; then
-    echo "ok      $title ($states states, $seconds s)"
-  else
+  cd "$TREE"
+  rm -rf "$folder"
+  if [[ "$found" != "$expected" ]]; then
     echo "FAILED  $title: broken is $found, expected $expected"
-    FAILED+=("$title")
+    return 1
   fi
+  echo "ok      $title ($states states, $seconds s)"
+}
+
+# As many at a time as there are cores; the titles come in the order in which they end.
+STARTED=0
+FAILED=0
+check() { # check EXPECTED TITLE OPTIMIZATION DEFINITION...
+  if ((STARTED == JOBS)); then end_one; fi
+  run_check "$@" &
+  STARTED=$((STARTED + 1))
+}
+
+end_one() {
+  wait -n || FAILED=$((FAILED + 1))
+  STARTED=$((STARTED - 1))
 }
 
 # A mutant is found soon: better compiled fast than run fast.
@@ -121,4 +141,5 @@ if [[ "$SELECTION" == all ]]; then
   holds "two hosts, a failure of a follower" "${HOSTS[@]}" DEVIANT=2 "${FAILS[@]}"
   holds "two hosts, a failure of a leader and parent" "${HOSTS[@]}" CHAIN=1 DEVIANT=1 "${FAILS[@]}"
 fi
-((${#FAILED[@]} == 0)) || die "model: ${FAILED[*]}"
+while ((STARTED > 0)); do end_one; done
+((FAILED == 0)) || die "model: $FAILED checks failed"
