@@ -29,10 +29,11 @@ show_compiling() {
 }
 
 build_core() {
-  local targets=(mydist)
+  local targets=(mydist) more
+  mapfile -t more < <(xargs -rn 1 printf '%s\n' <<<"${CMAKE_ARGS:-}") # As setup.py splits it.
   cmake -S . -B "$DEV_TREE" -G Ninja -DMYDIST_BUILD_TORCH=OFF -DMYDIST_BUILD_TESTS=OFF \
     -DMYDIST_WITH_MPI="$MYDIST_WITH_MPI" -DMYDIST_WITH_GLOO="$MYDIST_WITH_GLOO" \
-    -DMYDIST_WITH_CUDA="${MYDIST_WITH_CUDA:-AUTO}" || return
+    -DMYDIST_WITH_CUDA="${MYDIST_WITH_CUDA:-AUTO}" "${more[@]}" || return
   if cmake --build "$DEV_TREE" --target help | grep -q '^mydist_nccl:'; then
     targets=(mydist_nccl mydist)
   fi
