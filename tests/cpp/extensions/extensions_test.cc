@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <map>
 #include <memory>
 #include <string>
@@ -106,7 +107,8 @@ TEST_P(SocketRanks, CarryTensors) {
 }
 
 TEST(Sockets, ReportALostRankByName) {
-  RunSocketJob(3, [](Connection& connection) {
+  std::latch has_been_seen(2);  // A survivor that ends is another loss.
+  RunSocketJob(3, [&](Connection& connection) {
     conformance::Correspondent me(connection);
     me.Synchronize();
     if (me.rank() == 2) {
@@ -119,6 +121,7 @@ TEST(Sockets, ReportALostRankByName) {
     uint8_t byte = 0;
     const ReceiveTransfer receive{2, &byte, 1};
     EXPECT_EQ(connection.transport->Exchange({}, {&receive, 1}).code(), StatusCode::kPeerLost);
+    has_been_seen.arrive_and_wait();
   });
 }
 
