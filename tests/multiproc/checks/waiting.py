@@ -66,23 +66,32 @@ def _idle_wakeups(seconds: float) -> int:
     return md.stats()["wakeups"] - before
 
 
-def _await_quiet() -> None:
-    """Returns when what this rank's engine did before is over: nothing has woken it for a while."""
-    deadline = time.monotonic() + 10
-    while _idle_wakeups(0.3) > 0:
-        assert time.monotonic() < deadline, "the engine never rests"
-
-
-def _sleeps() -> dict[str, int]:
-    """How often each other thread of this process has gone to sleep, by its name and number."""
-    counts: dict[str, int] = {}
+def _others() -> dict[str, dict[str, str]]:
+    """What the kernel says of each other thread of this process, by its name and number."""
+    found: dict[str, dict[str, str]] = {}
     for task in Path("/proc/self/task").iterdir():
         if int(task.name) == threading.get_native_id():
             continue
         lines = (task / "status").read_text("ascii").splitlines()
         fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        counts[f"{fields['Name']} {task.name}"] = int(fields["voluntary_ctxt_switches"])
-    return counts
+        found[f"{fields['Name']} {task.name}"] = fields
+    return found
+
+
+def _await_quiet() -> None:
+    """Returns when what this rank did before is over: nothing has woken its engine for a while, and
+    no thread still waits for a core on its way to sleep, as on a busy machine.
+    """
+    deadline = time.monotonic() + 10
+    while _idle_wakeups(0.3) > 0 or any(
+        not fields["State"].startswith("S") for fields in _others().values()
+    ):
+        assert time.monotonic() < deadline, "the engine never rests"
+
+
+def _sleeps() -> dict[str, int]:
+    """How often each other thread of this process has gone to sleep."""
+    return {name: int(fields["voluntary_ctxt_switches"]) for name, fields in _others().items()}
 
 
 @check(min_size=2)
