@@ -24,10 +24,10 @@ build-tests: setup
 demo: ## train LeNet on Fashion-MNIST with two ranks, with as little built as that takes
 	@scripts/demo.sh
 
-test: build-tests ## C++ tests, then Python tests on one to four ranks
-	@scripts/test.sh
+test: build-tests ## C++ tests, then Python tests on one to four ranks (TEST_ARGS="--slice 3/16")
+	@scripts/test.sh $${TEST_ARGS:-}
 
-deep: build-tests setup-check ## everything that is too slow for every change (PARTS="jobs model …")
+deep: build-tests setup-check ## everything that is too slow for every change (PARTS="tests model …")
 	@scripts/setup.sh check ci model
 	@scripts/deep.sh $${PARTS:-}
 

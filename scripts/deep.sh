@@ -7,15 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$ROOT" || exit 1
 
-PARTS=(thread address binding model jobs)
-
-# Every check with every case, on every number of ranks, backend and layout.
-jobs_of_checks() {
-  local python
-  python="$(find_python)"
-  export_run_environment "$python"
-  "$python" -m pytest --deep -q tests/multiproc/test_checks.py
-}
+PARTS=(tests thread address binding model)
 
 run_part() {
   case "$1" in
@@ -23,7 +15,7 @@ run_part() {
     address) scripts/sanitize.sh address ;;
     binding) scripts/sanitize_binding.sh ;;
     model) scripts/model.sh ;;
-    jobs) jobs_of_checks ;;
+    tests) scripts/test.sh --deep ;; # Every case, number of ranks, backend and layout.
     *) die "got '$1', expected one of: ${PARTS[*]}" ;;
   esac
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the C++ tests with CTest, then the Python tests with pytest. Tables of steps and of the slowest
 # checks follow, then how all of them ended. Nothing here ends a run that a busy machine makes long.
-# Arguments go to pytest, such as --deep.
+# Arguments go to pytest, such as --deep or --slice 3/16; with --deep the C++ tests take all cases, too.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -14,9 +14,11 @@ mkdir -p build/logs
 rm -rf "$REPORTS" "$DEV_TREE/reports"
 mkdir -p "$REPORTS"
 
+[[ " $* " != *" --deep "* ]] || export TEST_DEEP=1
+
 cpp_tests() {
   local status=0
-  ctest --test-dir "$DEV_TREE" --output-on-failure --no-tests=error --parallel "$JOBS" \
+  ctest --test-dir "$DEV_TREE" --output-on-failure --no-tests=error --parallel "$((JOBS + 1))" \
     >build/logs/ctest.log 2>&1 || status=$?
   # Passed tests are lines in the log; here only what went wrong is of interest.
   if ((status != 0)); then
@@ -25,17 +27,13 @@ cpp_tests() {
   return "$status"
 }
 
-# Two pytests share the cores: most tests start jobs and wait. What watches the machine (idleness, free
-# memory, cores, lateness) comes after them, alone. All of tests/ is in one of the three.
-ALONE=()
-for file in checks bench soak small_memory containers; do
-  ALONE+=("tests/multiproc/test_$file.py")
-done
+# Two pytests share the cores: most tests start jobs and wait. Each takes about half of the time, so
+# that both end together (the reports in build/reports have the seconds).
 # shellcheck disable=SC2034  # Passed on by name.
+SECOND=(tests/multiproc/test_{checks,paths,starts,kills,small_memory,soak,faults,bench}.py)
 FIRST=(tests/scripts tests/gpu tests/launcher tests/python tests/multihost)
-SECOND=()
 for file in tests/multiproc/test_*.py; do
-  [[ " ${ALONE[*]} " == *" $file "* ]] || SECOND+=("$file")
+  [[ " ${SECOND[*]} " == *" $file "* ]] || FIRST+=("$file")
 done
 
 python_tests() { # python_tests NAME ARRAY [OPTION...], an array of paths
@@ -64,7 +62,6 @@ python_tests_at_once() {
 
 step "C++ tests" cpp_tests
 step "Python tests, two at once" python_tests_at_once "$@"
-step "Python tests, alone" python_tests python_alone ALONE "$@"
 compgen -G "$REPORTS/*.ran" >/dev/null || STEPS_FAILED+=("no Python test was selected")
 
 print_steps "Steps of the tests:"

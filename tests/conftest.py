@@ -2,23 +2,70 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
+import zlib
 from pathlib import Path
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The choice of jobs, and the report."""
-    parser.addoption("--deep", action="store_true", help="run all jobs with all their cases")
+    """The choice of tests, and the report."""
+    parser.addoption("--deep", action="store_true", help="run all tests and all jobs of checks")
+    parser.addoption(
+        "--slice",
+        type=Slice.parse,
+        metavar="I/N",
+        help="run the ordinary tests and every Nth of those that else only --deep runs",
+    )
     # No variable: the tests start pytest themselves, which would write to the same file.
     parser.addoption("--report", type=Path, help="where a JSON line per test goes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where the report goes."""
+    config.addinivalue_line(
+        "markers", "deep(group=NAME): too slow for every change; a slice has all of a group or none"
+    )
     if path := config.getoption("--report"):
         config.pluginmanager.register(Report(path))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """An ordinary run leaves out what is marked deep, but for its slice."""
+    if config.getoption("--deep"):
+        return
+    piece: Slice | None = config.getoption("--slice")
+    left_out = []
+    for item in items:
+        mark = item.get_closest_marker("deep")
+        if mark and not (piece and mark.kwargs.get("group", item.nodeid) in piece):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        skipped = set(left_out)
+        items[:] = [item for item in items if item not in skipped]
+
+
+class Slice:
+    """Every Nth of any names, chosen by their text: adding a test does not move the others."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.number = number
+        self.count = count
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """From "I/N" with 0 <= I < N."""
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not found or int(found[1]) >= int(found[2]):
+            raise argparse.ArgumentTypeError(f"got '{text}', expected I/N with I from 0 to N - 1")
+        return cls(int(found[1]), int(found[2]))
+
+    def __contains__(self, name: str) -> bool:
+        return zlib.crc32(name.encode()) % self.count == self.number
 
 
 class Report:
@@ -27,13 +74,17 @@ class Report:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("w", encoding="utf-8", buffering=1)
+        self._setup_seconds = 0.0  # Of the test that runs: fixtures may start jobs.
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of a test has ended; the call counts, or whatever else went wrong."""
+        if report.when == "setup":
+            self._setup_seconds = report.duration
         if report.when != "call" and report.passed:
             return
         # A check runs inside a job, which only the first test that asks for it waits for.
-        seconds = dict(report.user_properties).get("seconds", report.duration)
+        own = report.duration + (self._setup_seconds if report.when == "call" else 0.0)
+        seconds = dict(report.user_properties).get("seconds", own)
         row = {"name": report.nodeid, "result": report.outcome, "seconds": seconds}
         self._file.write(json.dumps(row) + "\n")
 

@@ -55,6 +55,7 @@ class Scene:
         variables |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
         # As does Gloo, as soon as ranks pretend to be on several hosts.
         variables["MYDIST_NETWORK_INTERFACES"] = "lo"
+        variables["TEST_DEEP"] = "1"  # Runs on a GPU are few: each takes all cases.
         if nccl := self.carried.nccl():  # torch has loaded its own, and would be asked first.
             variables["MYDIST_NCCL_LIBRARY"] = str(nccl)
         return variables

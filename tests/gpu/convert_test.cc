@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "conformance/deep.h"
 #include "gpu/convert_scene.h"
 #include "gpu/device_bytes.h"
 
@@ -117,28 +118,29 @@ TEST_F(ConvertOnGpu, FewerBlocksThanChunks) {
 
 // More of them under way than there are tables.
 TEST_F(ConvertOnGpu, ManyLongListsAtOnce) {
-  constexpr int kLaunches = 40;
+  const int launches = InDeep(40, 20);
   const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = 3.0}};
   std::vector<std::unique_ptr<ConvertScene>> scenes;
   std::vector<std::unique_ptr<DeviceBytes>> memory;
-  for (int i = 0; i < kLaunches; ++i) {
+  for (int i = 0; i < launches; ++i) {
     const auto salt = static_cast<uint64_t>(4000 + i);
     const SceneLayout layout = {.counts = RandomCounts(salt, 1500, 200), .is_in_place = true};
     scenes.push_back(std::make_unique<ConvertScene>(scale, layout, Seed(salt)));
     memory.push_back(std::make_unique<DeviceBytes>(scenes.back()->source()));
   }
-  for (size_t i = 0; i < kLaunches; ++i) {
+  for (size_t i = 0; i < scenes.size(); ++i) {
     const auto segments = scenes[i]->SegmentsIn(memory[i]->data(), memory[i]->data());
     const Status status = cuda::LaunchConvert(segments, scale, *scratch_, stream_);
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
-  for (size_t i = 0; i < kLaunches; ++i) {
+  for (size_t i = 0; i < scenes.size(); ++i) {
     scenes[i]->Check(memory[i]->Content());
     if (HasFatalFailure()) return;
   }
 }
 
-// The instructions for float16 against element.h: every float16, and one of every 16 float32.
+// The instructions for float16 against element.h: every float16, and one of every 16 float32,
+// or of every 128 in an ordinary run.
 TEST_F(ConvertOnGpu, EveryHalf) {
   for (const DataType narrow : {DataType::kFloat16, DataType::kBfloat16}) {
     std::vector<uint8_t> all(2 << 16);
@@ -161,26 +163,29 @@ TEST_F(ConvertOnGpu, EveryHalf) {
 }
 
 TEST_F(ConvertOnGpu, FloatsOfEveryExponentNarrowed) {
-  constexpr int64_t kCount = int64_t{1} << 25;
-  std::vector<uint8_t> floats(4 * kCount);
-  std::vector<uint8_t> expected(2 * kCount);
+  const int64_t stride = InDeep(16, 128);
+  const int64_t count = (int64_t{1} << 29) / stride;
+  std::vector<uint8_t> floats(static_cast<size_t>(4 * count));
+  std::vector<uint8_t> expected(static_cast<size_t>(2 * count));
   DeviceBytes source(floats.size());
   DeviceBytes target(expected.size());
+  const auto step = static_cast<uint64_t>(stride);
   for (uint64_t batch = 0; batch < 8; ++batch) {
-    for (int64_t i = 0; i < kCount; ++i) {
-      const uint64_t number = batch * kCount + static_cast<uint64_t>(i);
-      const auto bits = static_cast<uint32_t>(number * 16 + testing::Scramble(Seed(number)) % 16);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t number = batch * static_cast<uint64_t>(count) + static_cast<uint64_t>(i);
+      const auto bits =
+          static_cast<uint32_t>(number * step + testing::Scramble(Seed(number)) % step);
       std::memcpy(floats.data() + 4 * i, &bits, 4);
     }
     source.Fill(floats);
     for (const DataType narrow : {DataType::kFloat16, DataType::kBfloat16}) {
-      const ConvertSegment segment = {source.data(), target.data(), kCount};
+      const ConvertSegment segment = {source.data(), target.data(), count};
       ASSERT_TRUE(cuda::LaunchConvert(std::span(&segment, 1), {DataType::kFloat32, narrow},
                                       *scratch_, stream_)
                       .ok());
       auto* const narrowing = narrow == DataType::kFloat16 ? NarrowHalf : NarrowBfloat16;
       narrowing(reinterpret_cast<const float*>(floats.data()),
-                reinterpret_cast<uint16_t*>(expected.data()), kCount);
+                reinterpret_cast<uint16_t*>(expected.data()), count);
       ASSERT_TRUE(target.Content() == expected) << DataTypeName(narrow) << ", batch " << batch;
     }
   }
@@ -242,7 +247,7 @@ TEST_F(ConvertOnGpu, ReplaysWhatWasCaptured) {
   MYDIST_ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
   MYDIST_ASSERT_CUDA(cudaGraphInstantiate(&replay, graph, 0));
   ASSERT_EQ(short_memory.Content(), short_list.source()) << "captured, and run all the same";
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < InDeep(3, 2); ++round) {
     short_memory.Fill(short_list.source());
     long_memory.Fill(long_list.source());
     Check(scale, many, static_cast<uint64_t>(6010 + round));

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from multihost.cluster import Cluster
 from multihost.running_job import RunningJob
 
@@ -58,6 +60,7 @@ def test_four_ranks_on_two_hosts(gloo: None, cluster: Cluster) -> None:
         assert names >= {"NEGOTIATE", "REDUCE", "ALLREDUCE", "ALLTOALL"}, f"rank {rank}: {names}"
 
 
+@pytest.mark.deep
 def test_uneven_hosts_started_from_a_third(gloo: None, cluster: Cluster) -> None:
     flags = ["--verbose", "-np", "3", "-H", "hosta:2,hostb:1"]
     job = cluster.start("hostc", *flags, sys.executable, TRAIN, "report")
@@ -69,6 +72,7 @@ def test_uneven_hosts_started_from_a_third(gloo: None, cluster: Cluster) -> None
     assert {tuple(pair) for pair in ranks[2]["connections"]} == {("10.61.1.2", "10.61.1.1")}
 
 
+@pytest.mark.deep
 def test_network_interfaces_picks_one(gloo: None, cluster: Cluster) -> None:
     # The first that exists wins, on every host by itself.
     flags = ["--network-interfaces", "wlan7,other0,data0", "-H", "hosta:1,hostb:1", "--verbose"]

@@ -19,8 +19,14 @@ JOBS = pytest.StashKey[tuple[Job, ...]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Chooses the jobs: all with --deep."""
-    config.stash[JOBS] = DEEP if config.getoption("--deep") else ORDINARY
+    """Chooses the jobs: all with --deep, some of them more with --slice."""
+    if config.getoption("--deep"):
+        config.stash[JOBS] = DEEP
+        return
+    ordinary = {job.name for job in ORDINARY}
+    piece = config.getoption("--slice") or ()
+    more = [job for job in DEEP if job.name in piece and job.name not in ordinary]
+    config.stash[JOBS] = (*ORDINARY, *more)
 
 
 def missing_backends() -> dict[str, str]:

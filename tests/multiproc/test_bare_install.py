@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deep import deep
 
 import mydist
 import mydist.launcher
@@ -36,7 +37,7 @@ def test_four_ranks_need_nothing_else(bare: dict[str, str]) -> None:
     expect_ranks(outcome.output, 4, "local")
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, deep(4)])
 def test_ranks_train_as_with_all_plugins(bare: dict[str, str], np: int) -> None:
     def losses(env: dict[str, str]) -> list[float]:
         outcome = run(launcher_command(np, "local", TRAIN, "64", "6"), timeout=90, env=env)

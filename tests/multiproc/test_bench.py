@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import deep
 
 from multiproc.conftest import missing_backends
 from multiproc.job import TESTS, job_environment, launch
@@ -84,7 +85,7 @@ def test_allreduce_next_to_its_peers(tmp_path: Path) -> None:
     assert "busbw" in outcome.output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "local"])
+@pytest.mark.parametrize("backend", [deep("gloo"), "local"])
 def test_every_collective_gives_right_results(backend: str) -> None:
     env = {"MYDIST_FREEZE_AFTER": "0"}  # Else calls warm up until they are frozen.
     outcome = launch(3, backend, "-c", EVERY_COLLECTIVE, timeout=120, env=env).expect_success()
@@ -102,7 +103,7 @@ def test_what_is_timed_is_not_negotiated() -> None:
     assert all(int(count) >= 50 for _, count in counts), output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", [deep("gloo"), "mpi"])
 def test_pretended_hosts_are_hosts_under_every_launcher(backend: str) -> None:
     outcome = launch(2, backend, "-c", PRETENDED_HOSTS).expect_success()
     assert outcome.output.count("hosts 2") == 2, outcome.output
@@ -138,6 +139,10 @@ def test_an_unknown_peer_is_refused() -> None:
     assert "unknown peer 'nothing', expected one of openmpi, gloo, torch-gloo" in outcome.output
 
 
+# All of them look at one run.
+needs_smoke = pytest.mark.deep(group="benchmarks --smoke")
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `make bench` writes of every row, run as small as can be."""
@@ -158,6 +163,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return document
 
 
+@needs_smoke
 def test_every_suite_measures_and_every_target_has_a_verdict(smoke: dict[str, Any]) -> None:
     assert all(smoke["rows"].values())
     assert all(smoke["figures"].values())
@@ -172,6 +178,7 @@ def test_every_suite_measures_and_every_target_has_a_verdict(smoke: dict[str, An
     }
 
 
+@needs_smoke
 def test_the_core_is_measured_next_to_its_peers(smoke: dict[str, Any]) -> None:
     for suite, ranks in (("core-2", 2), ("core-4", 4)):
         rows = smoke["rows"][suite]
@@ -179,6 +186,7 @@ def test_the_core_is_measured_next_to_its_peers(smoke: dict[str, Any]) -> None:
         assert all(row["ranks"] == ranks and row["p50_us"] > 0 for row in rows)
 
 
+@needs_smoke
 def test_two_cores_tell_how_far_they_were_from_each_other(smoke: dict[str, Any]) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two ranks share the only core")
@@ -195,12 +203,14 @@ def test_two_cores_tell_how_far_they_were_from_each_other(smoke: dict[str, Any])
         assert all(row["min_us"] <= m <= row["p99_us"] for m in medians if m is not None)
 
 
+@needs_smoke
 def test_a_training_step_is_measured_next_to_its_peer(smoke: dict[str, Any]) -> None:
     for suite in ("step-resnet", "step-gpt"):
         names = [row["impl"] for row in smoke["rows"][suite]]
         assert names == ["compute", "mydist-local", "ddp-gloo"]
 
 
+@needs_smoke
 def test_bytes_between_hosts_are_those_of_the_formula(smoke: dict[str, Any]) -> None:
     assert all(row["ranks"] == 4 for row in smoke["rows"]["hierarchy"])
     figures = smoke["figures"]["hierarchy-bytes"]
@@ -208,6 +218,7 @@ def test_bytes_between_hosts_are_those_of_the_formula(smoke: dict[str, Any]) -> 
     assert figures["excess_bytes"] == 0
 
 
+@needs_smoke
 @pytest.mark.parametrize(
     ("suite", "stem"),
     [
@@ -221,6 +232,7 @@ def test_medians_come_with_their_spread(smoke: dict[str, Any], suite: str, stem:
     assert 0 < figures[f"{stem}_min_us"] <= figures[f"{stem}_us"] <= figures[f"{stem}_p99_us"]
 
 
+@needs_smoke
 def test_single_figures(smoke: dict[str, Any]) -> None:
     gradients, recording = smoke["figures"]["gradients"], smoke["figures"]["recording"]
     # One copy of gradients that backward makes, none of those that it adds to.
@@ -243,6 +255,7 @@ def test_the_core_benchmark_notices_wrong_results(name: str) -> None:
     assert f"{name} gave a wrong result on rank 1: element 512 of 1024" in done.stderr
 
 
+@pytest.mark.deep
 def test_the_jobs_for_a_gpu_run_in_host_memory(tmp_path: Path) -> None:
     if reason := missing_backends().get("gloo"):
         pytest.skip(reason)

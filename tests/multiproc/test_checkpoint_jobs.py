@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, Outcome, job_environment, launch, launcher_command
 
@@ -34,7 +35,7 @@ def draws(outcome: Outcome) -> dict[int, tuple[float, float]]:
     return {int(rank): (float(own), float(drawn)) for rank, own, drawn in found}
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_another_number_of_ranks_resumes(tmp_path: Path, backend: str) -> None:
     first = launch(2, backend, CHECKPOINTED, str(tmp_path), "4").expect_success()
     assert first.output.count("START 0") == 2
@@ -51,7 +52,7 @@ def test_another_number_of_ranks_resumes(tmp_path: Path, backend: str) -> None:
     assert (tmp_path / "step-000000005.pt").is_file()
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 @pytest.mark.parametrize("target", ["one rank", "mydistrun"])
 def test_sigterm_saves_and_all_ranks_stop_at_one_step(
     tmp_path: Path, backend: str, target: str

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import deep
 
 from multiproc.conftest import missing_backends
 from multiproc.containers import (
@@ -60,7 +61,7 @@ def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> li
     return warnings_of(output)
 
 
-@pytest.mark.parametrize("backend", FLAGS)
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_ranks_that_do_not_share_memory(backend: str, plenty: dict[str, Any]) -> None:
     assert backend not in missing_backends()
     rank = with_shm(PLENTY, *with_own_pids(*TRAIN))
@@ -70,7 +71,7 @@ def test_ranks_that_do_not_share_memory(backend: str, plenty: dict[str, Any]) ->
     assert re.search(r"containers that do not share it\?\): needed \d{5,} bytes, free \d+", warning)
 
 
-@pytest.mark.parametrize("backend", FLAGS)
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> None:
     outcome = run(with_shm("ro", *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
@@ -78,7 +79,7 @@ def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> No
     assert re.search(problem, warning), warning
 
 
-@pytest.mark.parametrize("backend", FLAGS)
+@pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi")])
 def test_without_its_folder(backend: str, plenty: dict[str, Any], tmp_path: Path) -> None:
     outcome = run(without_shm(tmp_path, *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
@@ -97,6 +98,7 @@ def train_on_hosts(folder: Path, options: tuple[str, str]) -> tuple[dict[str, An
     return json.loads(text), warnings_of(output)
 
 
+@pytest.mark.deep
 def test_a_host_without_room_among_others(tmp_path: Path) -> None:
     wanted, warnings = train_on_hosts(tmp_path / "plenty", (PLENTY, PLENTY))
     assert warnings == []
@@ -109,6 +111,7 @@ def test_a_host_without_room_among_others(tmp_path: Path) -> None:
         assert re.search(r"needed \d{7} bytes, free \d{5,7} \(", warning), warning
 
 
+@pytest.mark.deep
 def test_noexec_is_no_matter(plenty: dict[str, Any]) -> None:
     options = f"{PLENTY},noexec,nosuid,nodev"
     outcome = run(with_shm(options, *job(TRAIN)), timeout=100)
@@ -129,7 +132,7 @@ def test_ranks_that_do_not_see_each_other_share_memory(plenty: dict[str, Any]) -
 
 # The rounds in which there is a name. The other rank waits for the dead one until the launcher
 # ends it.
-@pytest.mark.parametrize("number", [4, 5])
+@pytest.mark.parametrize("number", [4, deep(5)])
 def test_the_name_goes_with_the_rank_that_is_killed(number: int) -> None:
     outcome = in_own_containers(*KILLED, str(number))
     assert outcome.code != 0

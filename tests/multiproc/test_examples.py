@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from deep import deep
 
 from multiproc.job import launch
 
@@ -23,7 +24,7 @@ def lines_of(output: str) -> list[str]:
     return [line.partition(">:")[2] or line for line in output.splitlines()]
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_allreduce(backend: str) -> None:
     outcome = launch(3, backend, str(EXAMPLES / "allreduce.py")).expect_success()
     said = {line for line in lines_of(outcome.output) if line.startswith("rank ")}
@@ -68,8 +69,8 @@ def test_gpt_learns() -> None:
     ("backend", "options"),
     [
         ("gloo", []),
-        ("gloo", ["--use-adasum"]),
-        (
+        deep("gloo", ["--use-adasum"]),
+        deep(
             "mpi",
             ["--batches-per-allreduce", "2", "--batch-size", "32", "--clip", "5"]
             + ["--fp16-allreduce", "--gradient-predivide-factor", "2"],

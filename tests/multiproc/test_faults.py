@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, Outcome, launch
 
@@ -34,7 +35,7 @@ def test_a_rank_that_leaves_early_is_named(backend: str, tmp_path: Path) -> None
         assert "waits for all" in text and f"rank {NP - 1}" in text, text
 
 
-@pytest.mark.parametrize("backend", ["gloo", "local"])
+@pytest.mark.parametrize("backend", [deep("gloo"), "local"])
 @pytest.mark.parametrize(
     ("name", "code", "cause"),
     [("fail", 1, "broken on purpose"), ("exit", 23, "23"), ("kill", 137, "signal 9")],
@@ -51,7 +52,7 @@ def test_failures_reach_the_others_and_the_exit_code(
 
 
 @pytest.mark.parametrize("backend", ["mpi"])
-@pytest.mark.parametrize("name", ["fail", "exit", "kill"])
+@pytest.mark.parametrize("name", [deep("fail"), deep("exit"), "kill"])
 def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> None:
     # mpirun itself takes the survivors down, perhaps before they can report.
     outcome = run_scenario(backend, name, tmp_path)

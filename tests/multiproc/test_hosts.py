@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, launch
 
@@ -25,7 +26,7 @@ def sent_by_host(np: int, backend: str, flags: list[str]) -> dict[str, list[int]
     }
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_hosts_send_what_the_formula_says(backend: str) -> None:
     sent = sent_by_host(4, backend, ["--shared-memory"])
     assert sent == {
@@ -50,7 +51,7 @@ def test_uneven_hosts_do_so_too(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo"])
-@pytest.mark.parametrize("flags", [["--no-hierarchical-allreduce", "--shared-memory"], []])
+@pytest.mark.parametrize("flags", [["--no-hierarchical-allreduce", "--shared-memory"], deep([])])
 def test_all_ranks_at_once_send_more(backend: str, flags: list[str]) -> None:
     sent = sent_by_host(4, backend, flags)
     # Each rank sends a quarter of its tensor, and its quarter of the sum, to two ranks elsewhere.
@@ -64,7 +65,7 @@ def test_hosts_without_shared_memory_can_reduce_first(backend: str) -> None:
     assert sent["float32"] == [TENSOR, TENSOR]
 
 
-@pytest.mark.parametrize("victim", [0, 2, 3])
+@pytest.mark.parametrize("victim", [0, deep(2), deep(3)])
 def test_a_death_ends_a_frozen_schedule_on_every_host(victim: int, tmp_path: Path) -> None:
     """Of the root, of the other host's leader, and of a rank that leads nobody."""
     env = {

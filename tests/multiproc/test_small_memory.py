@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import deep
 
 from multiproc.conftest import missing_backends
 from multiproc.containers import need_namespaces, with_shm
@@ -70,7 +71,7 @@ def test_wrapping_an_optimizer_warns_before_the_first_step() -> None:
     expect_sizes(warnings[0], 2, 12 << 20)
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", [2, deep(3)])
 def test_losses_do_not_depend_on_the_size(np: int) -> None:
     plenty, warnings = train(np, "256m")
     assert warnings == [], warnings
@@ -109,7 +110,7 @@ def test_room_for_no_file_is_said_with_figures() -> None:
 
 # Each collective by itself is checked against float64.
 @pytest.mark.parametrize("backend", ["gloo"])
-@pytest.mark.parametrize("np", [2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("np", [deep(np) for np in range(2, 9)])
 def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_path: Path) -> None:
     command = launcher_command(np, "local", EVERY_PATH, str(tmp_path), json.dumps({"none": {}}))
     outcome = run(with_memory_of("1m", *command), timeout=150).expect_success()
@@ -120,7 +121,7 @@ def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_
         assert "there is no memory to share" in report["path"]
 
 
-@pytest.mark.parametrize(("backend", "size"), [("gloo", "1m"), ("mpi", "1m"), ("local", "12m")])
+@pytest.mark.parametrize(("backend", "size"), [("gloo", "1m"), deep("mpi", "1m"), ("local", "12m")])
 def test_every_collective_is_right(backend: str, size: str, tmp_path: Path) -> None:
     np, suite = 3, "collectives"
     worker = str(WORKERS / "check_worker.py")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, launcher_command, run
 
@@ -40,10 +41,10 @@ def growth(command: list[str], env: Mapping[str, str]) -> list[dict[str, int]]:
     ("np", "backend", "env", "options"),
     [
         (2, "local", {}, ()),
-        (2, "local", {}, ("--varying",)),
-        (2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ()),
-        (2, "mpi", {"MYDIST_SHARED_MEMORY": "0"}, ("--varying",)),
-        (3, "gloo", {"TEST_RANKS_PER_HOST": "2"}, ()),
+        deep(2, "local", {}, ("--varying",)),
+        deep(2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ()),
+        deep(2, "mpi", {"MYDIST_SHARED_MEMORY": "0"}, ("--varying",)),
+        deep(3, "gloo", {"TEST_RANKS_PER_HOST": "2"}, ()),
     ],
 )
 def test_nothing_grows(np: int, backend: str, env: dict[str, str], options: tuple[str]) -> None:
@@ -53,6 +54,7 @@ def test_nothing_grows(np: int, backend: str, env: dict[str, str], options: tupl
         assert {name: rank[name] for name, bound in BOUNDS.items() if rank[name] > bound} == {}
 
 
+@pytest.mark.deep
 def test_sixteen_bytes_a_step_would_be_noticed() -> None:
     for rank in growth(launcher_command(2, "local", SOAK, "--leak", "16"), {}):
         assert rank["malloc_bytes"] > 2 * BOUNDS["malloc_bytes"], rank

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, launch, launcher_command, run
 
@@ -88,7 +89,7 @@ def test_plain_mpirun(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
-@pytest.mark.parametrize("np", [3, 4])
+@pytest.mark.parametrize("np", [3, deep(4)])
 def test_jobs_of_some_of_the_ranks(np: int, backend: str) -> None:
     outcome = launch(np, backend, str(WORKERS / "some_ranks.py"), "lists", timeout=90)
     expect_jobs(outcome.expect_success().output, np)
@@ -118,7 +119,7 @@ def expect_jobs(output: str, np: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
-@pytest.mark.parametrize("np", [3, 4])
+@pytest.mark.parametrize("np", [3, deep(4)])
 def test_process_sets_at_the_start(np: int, backend: str) -> None:
     command = str(WORKERS / "start_with_sets.py")
     outcome = launch(np, backend, command, "lists").expect_success()
@@ -146,10 +147,11 @@ def expect_sets(output: str, wanted: list[object]) -> None:
     assert [json.loads(line) for line in lines] == [wanted] * 2, output
 
 
+@pytest.mark.parametrize("cycles", [40, deep(200)])
 @pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
-def test_two_hundred_cycles_in_one_process(backend: str) -> None:
-    outcome = launch(2, backend, str(WORKERS / "cycles.py"), "200", timeout=120)
-    assert outcome.expect_success().output.count("CYCLES 200") == 2
+def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
+    outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=120)
+    assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
 
 
 @pytest.mark.parametrize("backend", ["gloo"])

@@ -114,6 +114,7 @@ def test_what_is_copied_or_packed_after_the_first_step_counts(
     assert figures["pack_bytes"] == 200  # Three steps after the first one.
 
 
+@pytest.mark.deep
 def test_one_rank_and_two_run_in_host_memory(tmp_path: Path) -> None:
     from benchmarks.results import Results
     from benchmarks.suites import SUITES, Setting

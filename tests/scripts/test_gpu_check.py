@@ -140,6 +140,7 @@ def test_a_second_way_is_tried_where_the_first_has_failed(results: Results, tmp_
     assert found == [("plain", FAILED), ("less", PASSED), ("build", PASSED)]
 
 
+@pytest.mark.deep
 def test_time_that_runs_out(results: Results) -> None:
     reserved = sum(steps_module._ENDINGS.values())
     endless = shell("echo begun; exec sleep 600")

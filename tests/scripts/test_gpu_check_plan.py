@@ -190,6 +190,7 @@ def test_make_hands_the_commit_on(tmp_path: Path) -> None:
     assert told[-2:] == ["--commit", "1a2b"]
 
 
+@pytest.mark.deep
 def test_the_layouts_are_those_of_the_tests() -> None:
     """One step for each, which runs the tests of that one."""
     code = "import multiproc, gpu.test_two_ranks as tests; print(*tests.LAYOUTS, sep='\\n')"

@@ -28,6 +28,7 @@ def count(word: str, output: str) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.deep
 def test_in_host_memory_they_are_right() -> None:
     output = run_gpu_tests("--gpu", "cpu")
     assert count("passed", output) > 130

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "algorithms/host_ranks.h"
+#include "conformance/deep.h"
 #include "conformance/fold_order_reference.h"
 #include "conformance/sanitizers.h"
 #include "planner/collectives_choice.h"
@@ -185,7 +186,8 @@ void CheckEveryPath(const Paths& paths, const HostGroups& groups, const Case& wa
 }
 
 class FoldOrder : public ::testing::TestWithParam<unsigned> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, FoldOrder, ::testing::Range(0U, kIsSanitized ? 15U : 40U));
+INSTANTIATE_TEST_SUITE_P(Seeds, FoldOrder,
+                         ::testing::Range(0U, InDeep(kIsSanitized ? 15U : 40U, 12U, 5U)));
 
 TEST_P(FoldOrder, IsTheSameOnEveryPath) {
   Random shape(GetParam());

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "algorithms/host_ranks.h"
+#include "conformance/deep.h"
 
 namespace mydist {
 namespace {
@@ -62,7 +63,7 @@ TEST(HierarchicalBytes, TwoHostsSendWhatTheFormulaSays) {
 }
 
 TEST(HierarchicalBytes, MoreHostsSendWhatTheFormulaSaysWhenItDivides) {
-  for (const int64_t n : {int64_t{3} << 20, int64_t{48} << 20}) {
+  for (const int64_t n : {int64_t{3} << 20, InDeep<int64_t>(48, 48, 6) << 20}) {
     const auto operation = AllreduceOf(DataType::kFloat32, n / 4);
     EXPECT_EQ(TrafficOf("aabbcc", false, operation).bytes, Bytes64(3, 2 * n * 2 / 3));
     EXPECT_EQ(TrafficOf("abcdd", false, operation).bytes, Bytes64(4, 2 * n * 3 / 4));

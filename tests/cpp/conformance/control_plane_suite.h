@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/deep.h"
 #include "conformance/receive_by.h"
 #include "conformance/whistle.h"
 #include "transport/factory.h"
@@ -250,16 +251,16 @@ inline void WakeBeforeAwaitIsKept(Correspondent& me) {
 }
 
 inline void WakeDuringAwaitReturns(Correspondent& me) {
-  constexpr int kRounds = 300;
+  const int rounds = InDeep(300, 60);
   me.SynchronizeSilently();
   std::binary_semaphore about_to_wait(0);
   std::thread waker([&] {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       about_to_wait.acquire();
       me.plane().Wake();
     }
   });
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     about_to_wait.release();
     me.plane().Await(kNever);
     ExpectNothing(me.plane().Receive());
@@ -293,7 +294,7 @@ inline void WakesDoNotDisturbMessages(Correspondent& me) {
       }
     });
   }
-  for (int number = 0; number < 100; ++number) {
+  for (int number = 0; number < InDeep(100, 25); ++number) {
     SendToAll(me, number);
     ReceiveFromAll(me, number);
   }
@@ -353,8 +354,8 @@ inline void AttendedNewsDoesNotEndAwait(Correspondent& me) {
 
 // A thread that sleeps while another attends sees the news once the other has stopped.
 inline void EndOfAttentionEndsAwait(Correspondent& me) {
-  constexpr int kRounds = 50;
-  for (int round = 0; round < kRounds; ++round) {
+  const int rounds = InDeep(50, 10);
+  for (int round = 0; round < rounds; ++round) {
     me.SynchronizeSilently();
     me.plane().Attend(true);
     std::thread sleeper([&] { me.plane().Await(kNever); });
@@ -374,7 +375,7 @@ inline void AwaitBesideTheTakerDisturbsNothing(Correspondent& me) {
   std::thread sleeper([&] {
     while (!done.load()) me.plane().Await(kNever);
   });
-  for (int number = 0; number < 200; ++number) {
+  for (int number = 0; number < InDeep(200, 40); ++number) {
     me.plane().Attend(number % 3 != 0);
     SendToAll(me, number);
     for (int peer = 0; peer < me.size(); ++peer) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "conformance/deep.h"
 #include "conformance/sanitizers.h"
 #include "kernels/reduction.h"
 
@@ -24,6 +25,13 @@ inline constexpr DataType kAllDataTypes[] = {
     DataType::kUint8,   DataType::kInt8,    DataType::kInt16,     DataType::kInt32,
     DataType::kInt64,   DataType::kFloat16, DataType::kBfloat16,  DataType::kFloat32,
     DataType::kFloat64, DataType::kBool,    DataType::kComplex64, DataType::kComplex128};
+
+// All types; in an ordinary run under a sanitizer one of each kind, as threads do the same with
+// all.
+inline std::vector<DataType> TypesToTry() {
+  if (!IsDeep() && kIsSanitized) return {DataType::kFloat32, DataType::kBfloat16, DataType::kBool};
+  return {std::begin(kAllDataTypes), std::end(kAllDataTypes)};
+}
 inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                              ReduceOp::kMax, ReduceOp::kProduct};
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "algorithms/device/direct_ranks.h"
+#include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/rooted_suite.h"
 #include "fakes/forgetful_device.h"
@@ -30,8 +31,8 @@ class DirectConformance : public ::testing::TestWithParam<std::tuple<int, FakeDe
   }
 };
 INSTANTIATE_TEST_SUITE_P(
-    RanksAndPaces, DirectConformance, ::testing::Combine(::testing::Values(1, 2, 3, 4), kEveryPace),
-    [](const auto& instance) {
+    RanksAndPaces, DirectConformance,
+    ::testing::Combine(::testing::ValuesIn(Ranks(1, 4)), kEveryPace), [](const auto& instance) {
       const FakeDeviceOptions options = std::get<1>(instance.param);
       return std::to_string(std::get<0>(instance.param)) + "ranks_" + NameOfPace({options, 0});
     });

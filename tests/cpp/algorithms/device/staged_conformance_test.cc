@@ -10,6 +10,7 @@
 #include "algorithms/device/staged_ranks.h"
 #include "algorithms/host_ranks.h"
 #include "conformance/adasum_suite.h"
+#include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/rooted_suite.h"
 
@@ -22,8 +23,8 @@ class StagedConformance : public ::testing::TestWithParam<std::tuple<int, FakeDe
   FakeDeviceOptions options() const { return std::get<1>(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(
-    RanksAndPaces, StagedConformance, ::testing::Combine(::testing::Values(1, 2, 3, 4), kEveryPace),
-    [](const auto& instance) {
+    RanksAndPaces, StagedConformance,
+    ::testing::Combine(::testing::ValuesIn(Ranks(1, 4)), kEveryPace), [](const auto& instance) {
       const FakeDeviceOptions options = std::get<1>(instance.param);
       return std::to_string(std::get<0>(instance.param)) + "ranks_" + NameOfPace({options, 0});
     });

@@ -19,6 +19,7 @@
 #include "algorithms/shm/mixed_places_suite.h"
 #include "algorithms/shm/refused_calls.h"
 #include "algorithms/shm/shm_ranks.h"
+#include "conformance/deep.h"
 
 namespace mydist::shm {
 namespace {
@@ -27,12 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::vector<int> AllOf(int size) {
-  std::vector<int> all(static_cast<size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
 void RunMixedPlaces(ShmPort& port, int rank, int size, int rounds) {
   ShmCollectives collectives(&port, AllOf(size));
   MixedPlacesSuite(&port, {rank, size, &collectives}, 42).Run(rounds);
@@ -40,7 +35,8 @@ void RunMixedPlaces(ShmPort& port, int rank, int size, int rounds) {
 
 using MixedPlaces = RanksAndAttach;
 INSTANTIATE_TEST_SUITE_P(RanksAndAttach, MixedPlaces,
-                         ::testing::Combine(::testing::Range(2, 9), MixedPlaces::EveryAttach()),
+                         ::testing::Combine(::testing::ValuesIn(Ranks(2)),
+                                            MixedPlaces::EveryAttach()),
                          MixedPlaces::NameOf);
 
 TEST_P(MixedPlaces, GiveTheSameBitsAsThreads) {
@@ -126,7 +122,7 @@ class CrossMemoryRanks : public ::testing::TestWithParam<std::tuple<int, Refused
   }
 };
 INSTANTIATE_TEST_SUITE_P(Without, CrossMemoryRanks,
-                         ::testing::Combine(::testing::Range(2, 9),
+                         ::testing::Combine(::testing::ValuesIn(Ranks(2)),
                                             ::testing::Values(Refused::kReads, Refused::kWrites,
                                                               Refused::kBoth)),
                          CrossMemoryRanks::NameOf);

@@ -36,6 +36,13 @@ class ShmDirectory {
   std::array<char, 32> path_{"/dev/shm/mydist-test-XXXXXX"};
 };
 
+// Ranks 0 to size - 1.
+inline std::vector<int> AllOf(int size) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 // Small enough that tensors of the suites take many steps.
 inline constexpr int64_t kSmallSlot = 8 << 10;
 

@@ -3,6 +3,7 @@
 #include <dirent.h>
 
 #include "conformance/control_plane_suite.h"
+#include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
@@ -56,7 +57,7 @@ TEST(GlooCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
   cycle();
   const int files = EntriesOf("/proc/self/fd");
   const int threads = EntriesOf("/proc/self/task");
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < InDeep(200, 40); ++i) {
     cycle();
     ASSERT_FALSE(::testing::Test::HasFailure()) << "cycle " << i;
   }
@@ -78,7 +79,7 @@ TEST(GlooLargeTransfer, GoesInPieces) {
 }
 
 TEST(GlooLargeTransfer, Beyond32Bits) {
-  if (!conformance::HasMemoryForLargeTransfer(2)) GTEST_SKIP() << "needs 7 GiB of free memory";
+  if (!conformance::WantsLargeTransfer(2)) GTEST_SKIP() << "make deep, with 7 GiB of free memory";
   RunGlooJob(2, [](Connection& connection) {
     conformance::DeliversBeyond32Bits(*connection.transport);
     EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "conformance/control_plane_suite.h"
+#include "conformance/deep.h"
 #include "transport/local/local_jobs.h"
 
 namespace mydist::local {
@@ -63,8 +64,13 @@ int OnHosts(const std::string& hosts, const std::function<void(Connection&)>& bo
 }
 
 class CompositeControlPlane : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Hosts, CompositeControlPlane,
-                         ::testing::Values("aabb", "abab", "abbb", "aaaa"),
+// Two hosts, interleaved, and one are what a sanitizer sees.
+std::vector<const char*> Layouts() {
+  if (!IsDeep() && kIsSanitized) return {"abab", "aaaa"};
+  return {"aabb", "abab", "abbb", "aaaa"};
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, CompositeControlPlane, ::testing::ValuesIn(Layouts()),
                          [](const auto& instance) { return std::string(instance.param); });
 
 TEST_P(CompositeControlPlane, PassesTheConformanceSuite) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "conformance/control_plane_suite.h"
+#include "conformance/deep.h"
 #include "conformance/transport_suite.h"
 #include "transport/factory.h"
 #include "transport/local/local_jobs.h"
@@ -24,7 +25,7 @@ TEST(Local, ExchangeReturnsOurOwnBlob) {
 }
 
 class LocalConformance : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, LocalConformance, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Sizes, LocalConformance, ::testing::ValuesIn(Ranks(2, 4)));
 
 TEST_P(LocalConformance, ControlPlaneOfThreads) {
   OnThreads(GetParam(), [](LocalRank& rank) {

@@ -113,7 +113,7 @@ TEST(MpiLargeTransfer, Beyond32Bits) {
   Result<Connection> connection = ConnectMpi(-1, 0);
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
   // All ranks must decide alike: one that lacks memory speaks for all.
-  const auto votes = connection->exchange({conformance::HasMemoryForLargeTransfer(2)});
+  const auto votes = connection->exchange({conformance::WantsLargeTransfer(2)});
   ASSERT_TRUE(votes.ok()) << votes.status().ToString();
   bool all_have_memory = true;
   for (const Bytes& vote : *votes) all_have_memory = all_have_memory && vote == Bytes{1};
