@@ -71,6 +71,8 @@ function(mydist_compile_options target)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_LOCK_ANALYSIS}>")
   endif()
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ${MYDIST_UNITY} UNITY_BUILD_BATCH_SIZE 6)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc"
                                                "${PROJECT_BINARY_DIR}/generated")
 endfunction()

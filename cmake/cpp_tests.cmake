@@ -138,6 +138,10 @@ if(MYDIST_SANITIZE STREQUAL "thread")
   mydist_test(test_sanitizer "${PROJECT_SOURCE_DIR}/tests/cpp/sanitizer/one_mapping_test.cc"
     LABELS threads)
 endif()
+# Each has a world of its own: programs, their runners and cases.
+mydist_sources(_files "*_property_test.cc" tests/cpp/controller)
+list(APPEND _files "${PROJECT_SOURCE_DIR}/tests/cpp/controller/mixed_program_test.cc")
+set_source_files_properties(${_files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 foreach(_folder IN LISTS _test_folders)
   set(_files "")
   foreach(_inner "" /shm /device /messages /local /loopback)

@@ -12,7 +12,7 @@ namespace mydist {
 
 namespace {
 
-Status Wrong(const Request& request, const std::string& what) {
+Status WrongReport(const Request& request, const std::string& what) {
   return Status::Internal("a report about tensor '" + request.name + "' " + what);
 }
 
@@ -29,12 +29,12 @@ Status CheckAgreed(const Readiness& readiness, const Lane& lane) {
   const bool gathers = GathersRows(readiness.request().op);
   const size_t expected = gathers ? lane.ranks.size() : 0;
   if (readiness.first_dims.size() != expected) {
-    return Wrong(readiness.request(), "has " + std::to_string(readiness.first_dims.size()) +
-                                          " first dimensions, expected " +
-                                          std::to_string(expected));
+    return WrongReport(readiness.request(), "has " + std::to_string(readiness.first_dims.size()) +
+                                                " first dimensions, expected " +
+                                                std::to_string(expected));
   }
   if (!readiness.variants.front().ranks.empty() || readiness.unlisted_rank_count != 0) {
-    return Wrong(readiness.request(), "lists ranks although they agree");
+    return WrongReport(readiness.request(), "lists ranks although they agree");
   }
   return Status::Ok();
 }
@@ -50,22 +50,22 @@ bool AnyAgree(const std::vector<Variant>& variants) {
 
 Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
   if (!readiness.first_dims.empty()) {
-    return Wrong(readiness.request(), "has first dimensions although the ranks disagree");
+    return WrongReport(readiness.request(), "has first dimensions although the ranks disagree");
   }
   size_t rank_count = 0;
   for (const Variant& variant : readiness.variants) {
     if (variant.ranks.empty() || !AreRanksOf(lane, variant.ranks)) {
-      return Wrong(readiness.request(), "lists ranks outside the sender's subtree");
+      return WrongReport(readiness.request(), "lists ranks outside the sender's subtree");
     }
     rank_count += variant.ranks.size();
   }
   if (AnyAgree(readiness.variants)) {
-    return Wrong(readiness.request(), "lists the same request as two different ones");
+    return WrongReport(readiness.request(), "lists the same request as two different ones");
   }
   const int64_t unlisted = readiness.unlisted_rank_count;
   // Fewer than all: those that have joined, or have no part in a send/recv, made no request.
   if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) > lane.ranks.size()) {
-    return Wrong(readiness.request(), "speaks for more ranks than the sender's subtree has");
+    return WrongReport(readiness.request(), "speaks for more ranks than the sender's subtree has");
   }
   return Status::Ok();
 }
@@ -103,12 +103,12 @@ Status CheckSpeaker(const Report& report, const Lane& lane) {
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set) {
   for (const Variant& variant : readiness.variants) {
     if (variant.request.name != readiness.name()) {
-      return Wrong(readiness.request(), "also speaks of '" + variant.request.name + "'");
+      return WrongReport(readiness.request(), "also speaks of '" + variant.request.name + "'");
     }
     if (variant.request.process_set != process_set) {
-      return Wrong(readiness.request(), "is for process set " +
-                                            std::to_string(variant.request.process_set) +
-                                            ", expected " + std::to_string(process_set));
+      return WrongReport(readiness.request(), "is for process set " +
+                                                  std::to_string(variant.request.process_set) +
+                                                  ", expected " + std::to_string(process_set));
     }
   }
   return readiness.agreed() ? CheckAgreed(readiness, lane) : CheckDisagreed(readiness, lane);
@@ -116,11 +116,12 @@ Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId
 
 Status CheckNote(const StallNote& note, const Lane& lane, ProcessSetId process_set) {
   if (note.request.process_set != process_set) {
-    return Wrong(note.request, "is for process set " + std::to_string(note.request.process_set) +
-                                   ", expected " + std::to_string(process_set));
+    return WrongReport(note.request, "is for process set " +
+                                         std::to_string(note.request.process_set) + ", expected " +
+                                         std::to_string(process_set));
   }
   if (note.missing.empty() || !AreRanksOf(lane, note.missing)) {
-    return Wrong(note.request, "lists ranks outside the sender's subtree as missing");
+    return WrongReport(note.request, "lists ranks outside the sender's subtree as missing");
   }
   return Status::Ok();
 }

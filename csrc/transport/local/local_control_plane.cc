@@ -11,8 +11,6 @@
 namespace mydist::local {
 namespace {
 
-constexpr std::chrono::hours kUnlimited{24 * 365};
-
 std::chrono::nanoseconds Until(TimePoint deadline) {
   if (deadline == kNever) return kUnlimited;
   return std::clamp<std::chrono::nanoseconds>(deadline - Now(), std::chrono::nanoseconds(0),

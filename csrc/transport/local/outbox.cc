@@ -14,12 +14,6 @@
 
 namespace mydist::local {
 
-namespace {
-
-constexpr std::chrono::hours kUnlimited{24 * 365};
-
-}  // namespace
-
 Outbox::Outbox(const ControlMemory& memory, int self, std::function<void()> on_empty)
     : memory_(memory), self_(self), on_empty_(std::move(on_empty)) {
   for (int peer = 0; peer < memory.ranks(); ++peer) {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -30,6 +31,9 @@ struct MessageHeader {
   uint32_t payload_bytes;
 };
 inline constexpr uint32_t kMessageMagic = 0x314c646d;  // "mdL1"
+
+// A wait on a bell that only the bell ends.
+inline constexpr std::chrono::hours kUnlimited{24 * 365};
 
 class IncomingStream {
  public:

@@ -25,7 +25,7 @@ class CompressedBatch : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, CompressedBatch, ::testing::Values(1, 2, 3, 4, 8));
 
-const std::vector<int64_t> kCounts = {3, 0, 1000, 1, 40001, 17};
+const std::vector<int64_t> kCompressedCounts = {3, 0, 1000, 1, 40001, 17};
 
 // Float32 elements as `dtype`, and back.
 Elements Narrowed(const Elements& wide, DataType dtype) {
@@ -49,13 +49,14 @@ Elements Widened(const Elements& narrow) {
 
 // Of the first `tensor_count` tensors every second one is float32, which ones differs by rank; the
 // others are as they travel, and all ranks contribute what has been rounded.
-class Case {
+class CompressedCase {
  public:
-  Case(Connection& connection, const Reduction& reduction, size_t tensor_count, bool is_in_place)
+  CompressedCase(Connection& connection, const Reduction& reduction, size_t tensor_count,
+                 bool is_in_place)
       : connection_(connection), reduction_(reduction), is_in_place_(is_in_place) {
     for (size_t t = 0; t < tensor_count; ++t) {
       inputs_.push_back(InputOf(t));
-      outputs_.emplace_back(inputs_[t].dtype, kCounts[t], kPoison);
+      outputs_.emplace_back(inputs_[t].dtype, kCompressedCounts[t], kPoison);
     }
   }
 
@@ -63,7 +64,7 @@ class Case {
     std::vector<BatchTensor> batch;
     for (size_t t = 0; t < inputs_.size(); ++t) {
       void* const output = (is_in_place_ ? inputs_ : outputs_)[t].data();
-      batch.push_back({inputs_[t].data(), output, kCounts[t], IsWide(t)});
+      batch.push_back({inputs_[t].data(), output, kCompressedCounts[t], IsWide(t)});
     }
     Engine engine(connection_);
     int64_t packed = 0;
@@ -76,7 +77,7 @@ class Case {
  private:
   bool IsWide(size_t t) const { return (t + static_cast<size_t>(connection_.rank)) % 2 == 0; }
   Elements InputOf(size_t t) const {
-    Elements wide = ContributionOf(DataType::kFloat32, connection_.rank, kCounts[t], t);
+    Elements wide = ContributionOf(DataType::kFloat32, connection_.rank, kCompressedCounts[t], t);
     return IsWide(t) ? wide : Narrowed(wide, reduction_.dtype);
   }
 
@@ -84,7 +85,7 @@ class Case {
     SCOPED_TRACE("tensor " + std::to_string(t));
     EXPECT_TRUE(is_in_place_ || inputs_[t].bytes == InputOf(t).bytes) << "input was changed";
     std::vector<Elements> travelled =
-        ContributionsOf(DataType::kFloat32, connection_.size, kCounts[t], t);
+        ContributionsOf(DataType::kFloat32, connection_.size, kCompressedCounts[t], t);
     for (Elements& one : travelled) one = Narrowed(one, reduction_.dtype);
     const Elements& got = (is_in_place_ ? inputs_ : outputs_)[t];
     const Elements result = IsWide(t) ? Narrowed(got, reduction_.dtype) : got;
@@ -103,9 +104,9 @@ TEST_P(CompressedBatch, IsReducedAsItTravels) {
   OnEveryRank(size(), [](Connection& connection) {
     for (const DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
       for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kMax}) {
-        for (const size_t tensor_count : {size_t{1}, kCounts.size()}) {
+        for (const size_t tensor_count : {size_t{1}, kCompressedCounts.size()}) {
           for (const bool is_in_place : {false, true}) {
-            Case(connection, {dtype, op, 0.5, 4.0}, tensor_count, is_in_place).Run();
+            CompressedCase(connection, {dtype, op, 0.5, 4.0}, tensor_count, is_in_place).Run();
           }
         }
       }

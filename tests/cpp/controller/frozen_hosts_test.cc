@@ -15,7 +15,7 @@ using Move = FrozenSchedule::Move;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-FrozenBucket MakeBucket(const std::string& name, std::vector<int32_t> ranks, ProcessSetId set) {
+FrozenBucket BucketOf(const std::string& name, std::vector<int32_t> ranks, ProcessSetId set) {
   FrozenBucket bucket;
   bucket.bucket.process_set = set;
   bucket.ranks = std::move(ranks);
@@ -32,10 +32,10 @@ class FrozenHostsTest : public ::testing::Test {
   std::unique_ptr<FrozenSchedule> Schedule(int32_t rank) {
     auto schedule = std::make_unique<FrozenSchedule>(rank, std::vector<int32_t>{0, 0, 2, 2, 4},
                                                      FrozenPatience());
-    schedule->Freeze(1,
-                     {MakeBucket("a", {0, 1, 2, 3, 4}, 0), MakeBucket("b", {1, 3, 4}, 1),
-                      MakeBucket("c", {0, 1}, 2)},
-                     now_);
+    schedule->Freeze(
+        1,
+        {BucketOf("a", {0, 1, 2, 3, 4}, 0), BucketOf("b", {1, 3, 4}, 1), BucketOf("c", {0, 1}, 2)},
+        now_);
     return schedule;
   }
   void Submit(FrozenSchedule& schedule, const std::string& name, ProcessSetId set) {

@@ -28,24 +28,24 @@ class ScaleTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ScaleTest, AThousandRanksAgree) {
   constexpr int kSize = 1000;
-  constexpr int kTensorCount = 20;
+  constexpr int kTensors = 20;
   const int radix = GetParam();
   SimulatedJob job({.size = kSize, .radix = radix, .cache_capacity = 64});
   for (int step = 1; step <= 2; ++step) {
-    RunStep(job, kTensorCount);
+    RunStep(job, kTensors);
     const auto expected = job.Log(0);
     size_t ready_count = 0;
     for (const std::string& line : expected) ready_count += line != "|";
-    ASSERT_EQ(ready_count, static_cast<size_t>(step * kTensorCount));
+    ASSERT_EQ(ready_count, static_cast<size_t>(step * kTensors));
     for (int rank = 0; rank < kSize; ++rank) {
       ASSERT_EQ(job.Log(rank), expected);
       const auto& stats = job.coordinator(rank).stats();
-      const auto bound = static_cast<uint64_t>(step * radix * kTensorCount);
+      const auto bound = static_cast<uint64_t>(step * radix * kTensors);
       ASSERT_LE(stats.entries_received, bound) << rank;
     }
   }
-  EXPECT_EQ(job.coordinator(kSize - 1).stats().cache_hits, uint64_t{kTensorCount});
-  EXPECT_EQ(job.coordinator(kSize - 1).stats().cache_misses, uint64_t{kTensorCount});
+  EXPECT_EQ(job.coordinator(kSize - 1).stats().cache_hits, uint64_t{kTensors});
+  EXPECT_EQ(job.coordinator(kSize - 1).stats().cache_misses, uint64_t{kTensors});
 }
 
 INSTANTIATE_TEST_SUITE_P(Radix, ScaleTest, ::testing::Values(2, 8, 32));

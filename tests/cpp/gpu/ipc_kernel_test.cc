@@ -20,7 +20,7 @@ namespace mydist::testing {
 namespace {
 
 constexpr size_t kGuardBytes = 64;
-constexpr uint8_t kPoison = 0xA5;
+constexpr uint8_t kUnwritten = 0xA5;
 
 struct Scene {
   Reduction reduction;  // Resolved.
@@ -34,7 +34,7 @@ struct Scene {
 class Tensor {
  public:
   Tensor(const Elements& content, int64_t shift_bytes)
-      : memory_(content.bytes.size() + 2 * kGuardBytes + 64, kPoison),
+      : memory_(content.bytes.size() + 2 * kGuardBytes + 64, kUnwritten),
         begin_(kGuardBytes + static_cast<size_t>(shift_bytes % 64)),
         size_(content.bytes.size()) {
     std::copy(content.bytes.begin(), content.bytes.end(), data());
@@ -44,7 +44,7 @@ class Tensor {
   bool HasGuards() const {
     size_t intact = 0;
     for (size_t i = 0; i < memory_.size(); ++i) {
-      if ((i < begin_ || i >= begin_ + size_) && memory_[i] == kPoison) ++intact;
+      if ((i < begin_ || i >= begin_ + size_) && memory_[i] == kUnwritten) ++intact;
     }
     return intact == memory_.size() - size_;
   }
@@ -62,7 +62,7 @@ class IpcBench {
       // Aligned as a GPU's memory is; the halves are full of what launches must not use.
       memory_.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(256, kIpcBoardBytes)), free);
       boards_[static_cast<size_t>(rank)] = memory_.back().get();
-      std::memset(memory_.back().get(), kPoison, kIpcBoardBytes);
+      std::memset(memory_.back().get(), kUnwritten, kIpcBoardBytes);
       for (int64_t at = 0; at < kIpcFlagBytes; at += 8) {
         std::memcpy(memory_.back().get() + at, &epoch, sizeof(epoch));
       }
@@ -103,7 +103,7 @@ class IpcBench {
 
   void RunOn(int rank, const Scene& scene, uint64_t epoch, BlockOrder order) {
     const Elements content = InputOf(rank, scene, epoch);
-    const Elements nothing(scene.reduction.dtype, scene.count, kPoison);
+    const Elements nothing(scene.reduction.dtype, scene.count, kUnwritten);
     const int64_t shift = rank * scene.misalignment * SizeOf(scene.reduction.dtype);
     Tensor input(content, shift);
     Tensor separate(nothing, shift);

@@ -113,7 +113,7 @@ struct Alone {
   Member member{0, 1, device, communicator};
 };
 
-Status Why() { return Status::PeerLost("rank 3 was killed"); }
+Status WhyKilled() { return Status::PeerLost("rank 3 was killed"); }
 
 class Communicator : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Communicator, ::testing::Values(1, 2, 4));
@@ -189,8 +189,8 @@ TEST(CommunicatorFailure, OfTheBroadcastIsPassedOn) {
   NumberedDevice device(0);
   NcclCommunicator communicator(
       {.api = &nccl.api(), .device = &device, .set_name = "the world", .rank = 1, .size = 2},
-      [](nccl::UniqueId*) { return Why(); });
-  EXPECT_EQ(communicator.Open().ToString(), Why().ToString());
+      [](nccl::UniqueId*) { return WhyKilled(); });
+  EXPECT_EQ(communicator.Open().ToString(), WhyKilled().ToString());
 }
 
 TEST(CommunicatorFailure, OnTheDeviceIsSeenByCheck) {
@@ -246,7 +246,7 @@ TEST(CommunicatorPatience, EndsWhenAPeerNeverComes) {
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), HasSubstr("making the communicator of the world"));
   EXPECT_EQ(rank.communicator.Close(kNever, nullptr).ToString(), status.ToString());
-  rank.communicator.Abort(Why());
+  rank.communicator.Abort(WhyKilled());
   EXPECT_EQ(rank.communicator.Check().ToString(), status.ToString()) << "the first is final";
   EXPECT_EQ(rank.nccl.aborts(), 1);
 }
@@ -255,7 +255,7 @@ TEST(CommunicatorPatience, OfAFarewellIsLimited) {
   FakeNccl nccl(RunAtOnce, {});
   OnEveryMember(2, nccl, [](const Member& me) {
     EXPECT_EQ(me.communicator.Open().ToString(), "OK");
-    if (me.rank == 1) return me.communicator.Abort(Why());
+    if (me.rank == 1) return me.communicator.Abort(WhyKilled());
     const Status status = me.communicator.Close(Now() + std::chrono::milliseconds(5), nullptr);
     EXPECT_EQ(status.code(), StatusCode::kTimeout);
     EXPECT_THAT(status.message(), HasSubstr("closing the communicator of process set 7"));
@@ -270,24 +270,25 @@ TEST(CommunicatorPatience, IsNotSpentOnOneThatHasFailed) {
   EXPECT_EQ(alone.communicator.Open().ToString(), "OK");
   nccl.FailAsync(0, Outcome::kSystemError, "the cable is cut");
   EXPECT_EQ(alone.communicator.Close(kNever, nullptr).code(), StatusCode::kInternal);
-  alone.communicator.Abort(Why());
+  alone.communicator.Abort(WhyKilled());
   EXPECT_EQ(nccl.aborts(), 1);
 }
 
 TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
   int asked = 0;
-  Deserted rank({}, [&] { return ++asked < 5 ? Status::Ok() : Why(); });
-  EXPECT_EQ(rank.communicator.Open().ToString(), Why().ToString());
+  Deserted rank({}, [&] { return ++asked < 5 ? Status::Ok() : WhyKilled(); });
+  EXPECT_EQ(rank.communicator.Open().ToString(), WhyKilled().ToString());
   EXPECT_EQ(asked, 5);
-  EXPECT_EQ(rank.communicator.Check().ToString(), Why().ToString()) << "the first is final";
+  EXPECT_EQ(rank.communicator.Check().ToString(), WhyKilled().ToString()) << "the first is final";
 }
 
 TEST(CommunicatorWatch, IsAskedInCloseIfGiven) {
   FakeNccl nccl(RunAtOnce, {});
   OnEveryMember(2, nccl, [](const Member& me) {
     EXPECT_EQ(me.communicator.Open().ToString(), "OK");
-    if (me.rank == 1) return me.communicator.Abort(Why());
-    EXPECT_EQ(me.communicator.Close(kNever, [] { return Why(); }).ToString(), Why().ToString());
+    if (me.rank == 1) return me.communicator.Abort(WhyKilled());
+    EXPECT_EQ(me.communicator.Close(kNever, [] { return WhyKilled(); }).ToString(),
+              WhyKilled().ToString());
   });
   EXPECT_EQ(nccl.aborts(), 2);
 }
@@ -298,13 +299,14 @@ TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {
     RankOrderedCollectives host(connection.transport.get());
     NumberedDevice device(connection.rank);
     bool is_closing = false;
-    NcclCommunicator communicator({.api = &nccl.api(),
-                                   .device = &device,
-                                   .set_name = "the world",
-                                   .rank = connection.rank,
-                                   .size = 2,
-                                   .watch = [&] { return is_closing ? Why() : Status::Ok(); }},
-                                  BroadcastOver(host));
+    NcclCommunicator communicator(
+        {.api = &nccl.api(),
+         .device = &device,
+         .set_name = "the world",
+         .rank = connection.rank,
+         .size = 2,
+         .watch = [&] { return is_closing ? WhyKilled() : Status::Ok(); }},
+        BroadcastOver(host));
     EXPECT_EQ(communicator.Open().ToString(), "OK");
     is_closing = true;
     EXPECT_EQ(communicator.Close(kNever, nullptr).ToString(), "OK");
@@ -316,20 +318,20 @@ TEST(CommunicatorAbort, EndsAHangingStart) {
   Status status;
   std::thread caller([&] { status = rank.communicator.Open(); });
   rank.nccl.AwaitInitialising(1);
-  rank.communicator.Abort(Why());
+  rank.communicator.Abort(WhyKilled());
   caller.join();
-  EXPECT_EQ(status.ToString(), Why().ToString());
-  EXPECT_EQ(rank.communicator.Open().ToString(), Why().ToString());
+  EXPECT_EQ(status.ToString(), WhyKilled().ToString());
+  EXPECT_EQ(rank.communicator.Open().ToString(), WhyKilled().ToString());
   EXPECT_EQ(rank.nccl.aborts(), 1);
 }
 
 TEST(CommunicatorAbort, BeforeTheStartKeepsNcclOut) {
   Deserted rank;
-  rank.communicator.Abort(Why());
-  EXPECT_EQ(rank.communicator.Open().ToString(), Why().ToString());
-  EXPECT_EQ(rank.communicator.Check().ToString(), Why().ToString());
+  rank.communicator.Abort(WhyKilled());
+  EXPECT_EQ(rank.communicator.Open().ToString(), WhyKilled().ToString());
+  EXPECT_EQ(rank.communicator.Check().ToString(), WhyKilled().ToString());
   rank.communicator.Abort(Status::Internal("another reason"));
-  EXPECT_EQ(rank.communicator.Check().ToString(), Why().ToString()) << "the first is final";
+  EXPECT_EQ(rank.communicator.Check().ToString(), WhyKilled().ToString()) << "the first is final";
   EXPECT_EQ(rank.nccl.aborts(), 0);
 }
 
@@ -341,9 +343,9 @@ TEST(CommunicatorAbort, EndsAHangingLaunch) {
   Status status;
   std::thread caller([&] { status = SumOne(rank.member, &number); });
   while (nccl.groups() == 0) std::this_thread::yield();
-  rank.communicator.Abort(Why());
+  rank.communicator.Abort(WhyKilled());
   caller.join();
-  EXPECT_EQ(status.ToString(), Why().ToString());
+  EXPECT_EQ(status.ToString(), WhyKilled().ToString());
   EXPECT_EQ(number, 1);
 }
 
@@ -362,9 +364,9 @@ TEST(CommunicatorAbort, DoesNotWaitForACallThatHangs) {
   });
   while (!is_inside) std::this_thread::yield();
   EXPECT_EQ(rank.communicator.Check().ToString(), "OK") << "does not wait either";
-  rank.communicator.Abort(Why());
+  rank.communicator.Abort(WhyKilled());
   caller.join();
-  EXPECT_EQ(status.ToString(), Why().ToString());
+  EXPECT_EQ(status.ToString(), WhyKilled().ToString());
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr const char* kAdvice = " on every rank, or give different tensors different names.";
+constexpr const char* kMismatchAdvice =
+    " on every rank, or give different tensors different names.";
 
 struct Difference {
   const char* name;
@@ -94,7 +95,7 @@ std::string ExpectedText(const Difference& difference, int deviant) {
   const std::string other = "\n  rank " + std::to_string(deviant) + ": " + difference.other;
   return "MISMATCH: tensor 'grad.w': ranks disagree on the " + difference.head + ":" +
          (deviant == 0 ? other + usual : usual + other) + "\nSubmit it with the same " +
-         difference.properties + kAdvice;
+         difference.properties + kMismatchAdvice;
 }
 
 struct Case {
@@ -165,7 +166,7 @@ TEST(MismatchTextTest, NamesHostsAndGroupsEqualRows) {
                           "\n  ranks 1, 3, 5 (hosts h1, h3, h5): [1]"
                           "\n  rank 4 (host h4): [9]"
                           "\nSubmit it with the same shape" +
-                          std::string(kAdvice)));
+                          std::string(kMismatchAdvice)));
 }
 
 TEST(MismatchTextTest, ManyVariantsAreCounted) {
@@ -197,7 +198,7 @@ TEST(MismatchGroupTest, AllMembersFailWithOne) {
     const std::string cause =
         "tensor 'b': ranks disagree on the shape of this allreduce:\n  ranks 0-2: [4]\n  rank 3: "
         "[5]\nSubmit it with the same shape" +
-        std::string(kAdvice);
+        std::string(kMismatchAdvice);
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_THAT(job.Errors(rank),
                   ::testing::UnorderedElementsAre(

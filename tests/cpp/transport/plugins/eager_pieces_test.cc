@@ -22,15 +22,16 @@ TEST(EagerPieces, APieceAndItsHeaderAreSentWithoutAsking) {
 TEST(EagerPieces, ThereAreFewOrOne) {
   EXPECT_EQ(Pieces(0), 0);
   EXPECT_EQ(Pieces(1), 1);
-  EXPECT_EQ(Pieces(kEagerBytes), 1);
-  EXPECT_EQ(Pieces(kEagerBytes + 1), 2);
-  EXPECT_EQ(Pieces(kMostEagerPieces * kEagerBytes), kMostEagerPieces);
-  EXPECT_EQ(Pieces(kMostEagerPieces * kEagerBytes + 1), 1);
+  EXPECT_EQ(Pieces(kEagerPieceBytes), 1);
+  EXPECT_EQ(Pieces(kEagerPieceBytes + 1), 2);
+  EXPECT_EQ(Pieces(kMostEagerPieces * kEagerPieceBytes), kMostEagerPieces);
+  EXPECT_EQ(Pieces(kMostEagerPieces * kEagerPieceBytes + 1), 1);
   EXPECT_EQ(Pieces(kLimit + 1), 2);
 }
 
 TEST(EagerPieces, NoneIsLongerThanTheLimit) {
-  for (const int64_t bytes : {int64_t{1}, int64_t{999}, kEagerBytes, 4 * kEagerBytes, kLimit}) {
+  for (const int64_t bytes :
+       {int64_t{1}, int64_t{999}, kEagerPieceBytes, 4 * kEagerPieceBytes, kLimit}) {
     EXPECT_LE(PieceBytes(bytes, 1000), 1000) << bytes;
   }
 }
