@@ -8,6 +8,8 @@
 namespace mydist {
 namespace {
 
+const Failure kStart = {.phase = "start"};
+
 // Before the ranks meet: a wrong name is an error on each of them.
 Status CheckAlgorithm(const Config& config) {
   return config.algorithm == "auto" ? Status::Ok() : FindAlgorithm(config.algorithm).status();
@@ -17,14 +19,15 @@ Status CheckAlgorithm(const Config& config) {
 
 Result<std::shared_ptr<Job>> Job::Start(const InitOptions& options, Config config,
                                         std::shared_ptr<HandleTable> handles) {
-  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
-  MYDIST_ASSIGN_OR_RETURN(StartedJob started, StartJob(options, config));
-  return Run(std::move(started), options, std::move(config), std::move(handles));
+  if (const Status status = CheckAlgorithm(config); !status.ok()) return status.About(kStart);
+  Result<StartedJob> started = StartJob(options, config);
+  if (!started.ok()) return started.status().About(kStart);
+  return Run(std::move(started).value(), options, std::move(config), std::move(handles));
 }
 
 Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& options, Config config,
                                       std::shared_ptr<HandleTable> handles) {
-  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
+  if (const Status status = CheckAlgorithm(config); !status.ok()) return status.About(kStart);
   std::shared_ptr<Job> job(new Job);
   job->handles_ = std::move(handles);
   job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();
@@ -32,18 +35,19 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   job->backend_reason_ = std::move(started.backend_reason);
   // With the size of buckets chosen by hand the answer would go unused.
   const bool measures_costs = started.topology.size > 1 && !config.bucket_size_bytes;
-  MYDIST_ASSIGN_OR_RETURN(job->engine_,
-                          Engine::Start({.config = std::move(config),
-                                         .topology = std::move(started.topology),
-                                         .connection = std::move(started.connection),
-                                         .handles = job->handles_,
-                                         .shm = std::move(started.shm),
-                                         .shares_everywhere = started.shares_everywhere,
-                                         .wants_timeline = started.wants_timeline,
-                                         .devices = job->devices_,
-                                         .nccl_folders = options.nccl_folders,
-                                         .wait_policy = WaitPolicy::For(started.is_crowded),
-                                         .measures_costs = measures_costs}));
+  auto engine = Engine::Start({.config = std::move(config),
+                               .topology = std::move(started.topology),
+                               .connection = std::move(started.connection),
+                               .handles = job->handles_,
+                               .shm = std::move(started.shm),
+                               .shares_everywhere = started.shares_everywhere,
+                               .wants_timeline = started.wants_timeline,
+                               .devices = job->devices_,
+                               .nccl_folders = options.nccl_folders,
+                               .wait_policy = WaitPolicy::For(started.is_crowded),
+                               .measures_costs = measures_costs});
+  if (!engine.ok()) return engine.status().About(kStart);
+  job->engine_ = std::move(engine).value();
   return job;
 }
 
@@ -53,8 +57,10 @@ Status Job::Shutdown() {
   if (is_over_ || engine_ == nullptr) return outcome_;
   is_over_ = true;
   if (!engine_->Shutdown()) {
-    outcome_ = Status::Timeout(
-        "a collective is stuck with a peer that does not answer; its engine was left behind");
+    outcome_ =
+        Status::Timeout(
+            "a collective is stuck with a peer that does not answer; its engine was left behind")
+            .About({.phase = "shut down"});
   }
   return outcome_;
 }

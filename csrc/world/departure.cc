@@ -1,24 +1,36 @@
 #include "world/departure.h"
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
+#include <vector>
 
 namespace mydist {
 namespace {
 
-// Between the rank that is to blame, empty when that is the one whose words these are, and the
-// text.
+// Words are the ranks to blame, the separator, and the text. In the list an empty entry is the rank
+// whose words these are: the text does not name it, and is said to come from it.
 constexpr char kSeparator = '\n';
+constexpr char kComma = ',';
 
 struct Words {
-  int rank = -1;  // -1: who left them.
+  std::vector<int> ranks;
+  bool is_own = true;
   std::string text;
 };
 
-Words Parse(const std::string& words) {
+Words Parse(int speaker, const std::string& words) {
   const size_t end = words.find(kSeparator);
-  if (end == std::string::npos) return {-1, words};
-  Words parsed{-1, words.substr(end + 1)};
-  std::from_chars(words.data(), words.data() + end, parsed.rank);
+  if (end == std::string::npos) return {{speaker}, true, words};
+  Words parsed{{}, false, words.substr(end + 1)};
+  for (size_t begin = 0; begin <= end;) {
+    const size_t next = std::min(words.find(kComma, begin), end);
+    int rank = speaker;
+    parsed.is_own = parsed.is_own || next == begin;
+    std::from_chars(words.data() + begin, words.data() + next, rank);
+    parsed.ranks.push_back(rank);
+    begin = next + 1;
+  }
   return parsed;
 }
 
@@ -26,21 +38,26 @@ Words Parse(const std::string& words) {
 
 std::string FarewellWords(const Status& error) {
   if (error.ok()) return "";
-  const std::vector<int>& ranks = error.failure().ranks;
-  const bool is_about_another = error.is_consequence() && !ranks.empty();
-  return (is_about_another ? std::to_string(ranks.front()) : "") + kSeparator + error.cause();
+  std::string words;
+  if (error.code() == StatusCode::kPeerLost || error.is_consequence()) {
+    for (const int rank : error.failure().ranks) {
+      words += (words.empty() ? "" : ",") + std::to_string(rank);
+    }
+  }
+  // What this rank alone has seen of another may be a fault between the two.
+  if (!words.empty() && !error.is_consequence()) words += kComma;
+  return words + kSeparator + error.cause();
 }
 
 Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
-  const Words parsed = Parse(words);
-  std::string text = parsed.text;
+  Words parsed = Parse(rank, words);
+  std::string text = std::move(parsed.text);
   if (text.empty()) {
     text = who + " has left the job while it is needed; its output says why";
-  } else if (parsed.rank < 0) {
+  } else if (parsed.is_own) {
     text = who + " has left the job: " + text;
   }
-  const int first = parsed.rank < 0 ? rank : parsed.rank;
-  return Status::PeerLost(text).About({.ranks = {first}, .cause = text});
+  return Status::PeerLost(text).About({.ranks = std::move(parsed.ranks), .cause = text});
 }
 
 }  // namespace mydist

@@ -174,5 +174,21 @@ TEST(Jobs, AHandleCanBeAskedForWhenItsJobIsOver) {
   });
 }
 
+TEST(Jobs, OneThatDoesNotStartSaysInWhichPhase) {
+  Config config;
+  config.algorithm = "no such algorithm";
+  const Status unknown = Job::Start({.rank = 0, .size = 1}, config).status();
+  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.failure().phase, "start");
+
+  InitOptions alone = {.rank = 0, .size = 2};
+  alone.exchange = [](const Bytes&) -> Result<std::vector<Bytes>> {
+    return Status::PeerLost("rank 1 is gone").About({.ranks = {1}});
+  };
+  const Failure lost = Job::Start(alone, Config{}).status().failure();
+  EXPECT_EQ(lost.phase, "start");
+  EXPECT_EQ(lost.ranks, std::vector<int>{1});
+}
+
 }  // namespace
 }  // namespace mydist

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 namespace mydist {
 namespace {
 
@@ -32,10 +36,13 @@ TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
 
 // What one rank alone has seen may be a fault between two: both are named.
 TEST(DepartureTest, OneThatLostAConnectionSaysItItself) {
-  const Status lost = Status::PeerLost("lost the connection to rank 2");
+  const Status lost = Status::PeerLost("lost the connection to rank 2").About({.ranks = {2}});
   const Status near = PeerHasLeft(1, "rank 1", FarewellWords(lost));
   EXPECT_EQ(near.message(), "rank 1 has left the job: lost the connection to rank 2");
-  EXPECT_EQ(PeerHasLeft(0, "rank 0", FarewellWords(near)).message(), near.message());
+  EXPECT_EQ(near.failure().ranks, (std::vector<int>{2, 1}));
+  const Status far = PeerHasLeft(0, "rank 0", FarewellWords(near));
+  EXPECT_EQ(far.message(), near.message());
+  EXPECT_EQ(far.failure().ranks, near.failure().ranks);
 }
 
 TEST(DepartureTest, WordsThatAreCutShortStillNameTheFirst) {
@@ -45,6 +52,13 @@ TEST(DepartureTest, WordsThatAreCutShortStillNameTheFirst) {
   const Status second = PeerHasLeft(1, "rank 1", words);
   EXPECT_EQ(second.message(), first.message().substr(0, 28));
   EXPECT_EQ(second.failure().ranks, std::vector<int>{2});
+}
+
+TEST(DepartureTest, WordsOfAnotherKindBlameTheRankThatSentThem) {
+  for (const std::string words : {"no list", "x\ny", ",\ny", "\n"}) {
+    const std::vector<int> ranks = PeerHasLeft(3, "rank 3", words).failure().ranks;
+    EXPECT_EQ(std::set<int>(ranks.begin(), ranks.end()), std::set<int>{3}) << words;
+  }
 }
 
 TEST(DepartureTest, WhoLeavesInOrderHasNoWords) { EXPECT_EQ(FarewellWords(Status::Ok()), ""); }
