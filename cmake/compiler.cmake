@@ -30,6 +30,10 @@ set(MYDIST_WARNINGS
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overlaps in std::string concatenations that are none.
   list(APPEND MYDIST_WARNINGS -Wno-restrict)
+  # It takes a .cc that another file includes for a header.
+  if(MYDIST_UNITY)
+    list(APPEND MYDIST_WARNINGS -Wno-subobject-linkage)
+  endif()
 endif()
 
 set(MYDIST_SANITIZE_FLAGS "")

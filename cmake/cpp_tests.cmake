@@ -158,7 +158,7 @@ foreach(_folder IN LISTS _test_folders)
 endforeach()
 # What of the room for GPUs runs without one, and the fakes themselves.
 mydist_sources(_files "*_test.cc" tests/cpp/gpu tests/cpp/fakes)
-mydist_test(test_gpu_on_fakes ${_files} LABELS threads)
+mydist_test(test_gpu_on_fakes ${_files})
 target_link_libraries(test_gpu_on_fakes PRIVATE mydist_fakes)
 list(APPEND MYDIST_TEST_NAMES gpu_on_fakes)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/config/documentation_test.cc"

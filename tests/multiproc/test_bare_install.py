@@ -32,6 +32,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(root), job_environment()["PYTHONPATH"]])}
 
 
+@pytest.mark.deep
 def test_four_ranks_need_nothing_else(bare: dict[str, str]) -> None:
     outcome = run(launcher_command(4, "local", HELLO), timeout=90, env=bare).expect_success()
     expect_ranks(outcome.output, 4, "local")
@@ -85,8 +86,8 @@ def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:
     ("backend", "more", "text"),
     [
         ("local", {"MYDIST_SHARED_MEMORY": "0"}, "Fix shared memory or install gloo"),
-        ("gloo", {}, "needs the gloo backend, which is not available"),
-        ("mpi", {}, "needs the mpi backend, which is not available"),
+        deep("gloo", {}, "needs the gloo backend, which is not available"),
+        deep("mpi", {}, "needs the mpi backend, which is not available"),
     ],
 )
 def test_what_is_missing_is_said(

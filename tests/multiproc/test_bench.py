@@ -124,6 +124,7 @@ def test_a_wrong_gradient_ends_the_benchmark() -> None:
     assert "had different gradients in step 5 of a round" in outcome.output
 
 
+@pytest.mark.deep
 def test_peers_that_are_not_installed_are_named(tmp_path: Path) -> None:
     command = ["-m", "mydist.bench", "allreduce", "--sizes", "8", "--rounds", "1"]
     command += ["--iterations", "1", "--peers", "openmpi,gloo"]

@@ -53,7 +53,7 @@ def test_another_number_of_ranks_resumes(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
-@pytest.mark.parametrize("target", ["one rank", "mydistrun"])
+@pytest.mark.parametrize("target", ["one rank", deep("mydistrun")])
 def test_sigterm_saves_and_all_ranks_stop_at_one_step(
     tmp_path: Path, backend: str, target: str
 ) -> None:
@@ -81,6 +81,7 @@ def test_sigterm_saves_and_all_ranks_stop_at_one_step(
     assert job.returncode == (0 if target == "one rank" else 143), output
 
 
+@pytest.mark.deep
 def test_the_flag_repeats_the_check() -> None:
     outcome = launch(2, "gloo", "-c", FORGETFUL, flags=["--check-consistency", "2"])
     assert outcome.code == 1, outcome.output

@@ -71,7 +71,7 @@ def test_ranks_that_do_not_share_memory(backend: str, plenty: dict[str, Any]) ->
     assert re.search(r"containers that do not share it\?\): needed \d{5,} bytes, free \d+", warning)
 
 
-@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
+@pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi")])
 def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> None:
     outcome = run(with_shm("ro", *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)

@@ -27,7 +27,7 @@ def survivors(folder: Path) -> list[str]:
     return [(folder / f"rank{rank}.txt").read_text() for rank in range(NP - 1)]
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
+@pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
 def test_a_rank_that_leaves_early_is_named(backend: str, tmp_path: Path) -> None:
     outcome = run_scenario(backend, "leave", tmp_path)
     assert outcome.code != 0, outcome.output

@@ -40,6 +40,7 @@ def test_hosts_send_what_the_formula_says(backend: str) -> None:
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("backend", ["gloo"])
 def test_uneven_hosts_do_so_too(backend: str) -> None:
     sent = sent_by_host(5, backend, ["--shared-memory"])
@@ -59,6 +60,7 @@ def test_all_ranks_at_once_send_more(backend: str, flags: list[str]) -> None:
     assert sent["allgather"] == [4 * TENSOR, 4 * TENSOR]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("backend", ["gloo"])
 def test_hosts_without_shared_memory_can_reduce_first(backend: str) -> None:
     sent = sent_by_host(4, backend, ["--hierarchical-allreduce"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from deep import deep
 
 from multiproc.job import launch
 
@@ -44,7 +45,7 @@ def log_of(level: str, attach: str = "auto") -> list[str]:
     return [found[0] for found in LINE.finditer(output)]
 
 
-@pytest.mark.parametrize("attach", ["on", "off"])
+@pytest.mark.parametrize("attach", ["on", deep("off")])
 def test_what_was_chosen_and_why_is_said_once_at_level_info(attach: str) -> None:
     lines = log_of("info", attach)
     counts = {

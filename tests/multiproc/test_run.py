@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import deep
 
 import mydist as md
 from multiproc.job import job_environment
@@ -51,7 +52,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
 def test_results_in_rank_order(backend: str) -> None:
     results = md.run(rank_and_sum, (10,), {"offset": 1}, num_proc=3, backend=backend)
     assert results == [(0, 33), (1, 33), (2, 33)]

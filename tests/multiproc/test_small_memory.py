@@ -64,6 +64,7 @@ def expect_sizes(warning: str, np: int, most_free: int) -> None:
     assert 0 < free < most_free
 
 
+@pytest.mark.deep
 def test_wrapping_an_optimizer_warns_before_the_first_step() -> None:
     _, warnings = train(2, "12m", steps=0)
     assert len(warnings) == 1, warnings
@@ -97,6 +98,7 @@ def test_without_room_for_an_arena_the_job_runs_over_gloo(backend: str) -> None:
     assert none["backend"] == backend
 
 
+@pytest.mark.deep
 def test_room_for_no_file_is_said_with_figures() -> None:
     assert "gloo" not in missing_backends()
     report, (warning,) = train(2, "8m,nr_inodes=1")
@@ -121,7 +123,9 @@ def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_
         assert "there is no memory to share" in report["path"]
 
 
-@pytest.mark.parametrize(("backend", "size"), [("gloo", "1m"), deep("mpi", "1m"), ("local", "12m")])
+@pytest.mark.parametrize(
+    ("backend", "size"), [("gloo", "1m"), deep("mpi", "1m"), deep("local", "12m")]
+)
 def test_every_collective_is_right(backend: str, size: str, tmp_path: Path) -> None:
     np, suite = 3, "collectives"
     worker = str(WORKERS / "check_worker.py")

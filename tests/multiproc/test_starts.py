@@ -52,7 +52,7 @@ def test_mydistrun_chooses_and_says_why(shared_memory: str, backend: str, why: s
 
 
 @pytest.mark.parametrize(
-    ("backend", "why"), [("gloo", "it was asked for"), ("mpi", "the job was started by it")]
+    ("backend", "why"), [deep("gloo", "it was asked for"), ("mpi", "the job was started by it")]
 )
 def test_what_is_asked_for_is_taken_although_memory_is_shared(backend: str, why: str) -> None:
     env = {"MYDIST_LOG_LEVEL": "info"}
@@ -88,19 +88,21 @@ def test_plain_mpirun(backend: str) -> None:
     expect_ranks(run(command, timeout=60).expect_success().output, 2, backend)
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi"), deep("local")])
 @pytest.mark.parametrize("np", [3, deep(4)])
 def test_jobs_of_some_of_the_ranks(np: int, backend: str) -> None:
     outcome = launch(np, backend, str(WORKERS / "some_ranks.py"), "lists", timeout=90)
     expect_jobs(outcome.expect_success().output, np)
 
 
+@pytest.mark.deep
 def test_jobs_of_some_of_the_ranks_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "3", str(WORKERS / "some_ranks.py"), "lists"]
     expect_jobs(run(command, timeout=90).expect_success().output, 3)
 
 
+@pytest.mark.deep
 def test_jobs_of_mpi_communicators() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     command = ["mpirun", "-np", "3", "--oversubscribe", sys.executable]
@@ -118,7 +120,7 @@ def expect_jobs(output: str, np: int) -> None:
     assert sorted(found) == sorted(wanted), output
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
+@pytest.mark.parametrize("backend", [deep("gloo"), "mpi", deep("local")])
 @pytest.mark.parametrize("np", [3, deep(4)])
 def test_process_sets_at_the_start(np: int, backend: str) -> None:
     command = str(WORKERS / "start_with_sets.py")
@@ -148,7 +150,7 @@ def expect_sets(output: str, wanted: list[object]) -> None:
 
 
 @pytest.mark.parametrize("cycles", [40, deep(200)])
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "local"])
+@pytest.mark.parametrize("backend", ["gloo", deep("mpi"), "local"])
 def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
     outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=120)
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <random>
 
+#include "conformance/deep.h"
 #include "timeline/json_value.h"
 
 namespace mydist {
@@ -42,7 +43,7 @@ TEST(TraceFileTest, IsValidAfterEveryAppendOfAnySize) {
   ASSERT_TRUE(file.ok());
   std::mt19937 random(3);
   std::vector<std::string> expected;
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < InDeep(300, 300, 60); ++round) {
     TraceRecords records;
     for (size_t i = random() % 5; i > 0; --i) {
       const bool is_long = random() % 4 == 0;
@@ -235,7 +236,7 @@ TEST(TraceFileTest, IsValidWheneverTheWriterIsKilled) {
   TemporaryFolder folder;
   std::mt19937 random(11);
   size_t most_records = 0;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < InDeep(200, 60, 20); ++round) {
     const std::string path = folder / "t.json";
     int told[2];
     ASSERT_EQ(pipe(told), 0);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "conformance/deep.h"
 #include "timeline/json_value.h"
 
 namespace mydist {
@@ -74,7 +75,7 @@ TEST(TraceWriterTest, IsValidAfterEveryFlushWithHostileNames) {
   auto writer = TraceWriter::Open(folder / "t.json", 1);
   ASSERT_TRUE(writer.ok());
   std::mt19937 random(2);
-  for (int64_t round = 1; round <= 200; ++round) {
+  for (int64_t round = 1; round <= InDeep(200, 200, 40); ++round) {
     std::string lane(random() % 300, '\0');
     for (char& byte : lane) byte = static_cast<char>(random());
     (*writer)->Append(0, Pair(lane, "q\"\\\n\xC3" + lane), 0);
@@ -185,7 +186,7 @@ TEST(TraceWriterTest, ConcurrentRecordersAndEngineShareTheWriter) {
 TEST(TraceWriterTest, IsValidWheneverTheProcessIsKilled) {
   TemporaryFolder folder;
   std::mt19937 random(23);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < InDeep(40, 40, 10); ++round) {
     int told[2];
     ASSERT_EQ(pipe(told), 0);
     const pid_t child = fork();

@@ -296,7 +296,7 @@ TEST(EngineNcclHosts, HostsComeFirst) {
 // Each rank's part is staged in as many chunks as overlap, however many ranks share a host's work.
 TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
   JobOptions hosts{.hosts = {"a", "a", "a", "a", "b", "b", "b", "b"}};
-  const int64_t count = InDeep<int64_t>(16, 16, 4) << 20;  // 64 MiB.
+  const int64_t count = int64_t{16} << 20;  // 64 MiB.
   GpuJob job(8, WithNccl(hosts));
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Empty(count);
