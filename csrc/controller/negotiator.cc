@@ -53,7 +53,7 @@ Status Negotiator::TakeMissed(const std::vector<Request>& requests) {
     const auto missed = std::find_if(missed_.begin(), missed_.end(),
                                      [&](const StreamItem& error) { return Ends(error, request); });
     if (missed == missed_.end()) continue;
-    const Status status(missed->code, missed->text);
+    const Status status = ErrorOf(*missed);
     missed_.erase(missed);
     return status;
   }

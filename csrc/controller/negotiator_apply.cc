@@ -144,8 +144,7 @@ void Negotiator::ApplyError(const StreamItem& item) {
   for (std::string& name : ended) {
     Response& response = Respond(ResponseKind::kError);
     response.name = std::move(name);
-    response.status =
-        Status(item.code, item.text).About({.tensor = item.name, .phase = "negotiate"});
+    response.status = ErrorOf(item);
   }
 }
 

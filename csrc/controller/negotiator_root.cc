@@ -20,6 +20,7 @@ StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) 
   item.kind = StreamKind::kError;
   item.code = code;
   item.name = request.name;
+  item.op = request.op;
   item.text = std::move(text);
   if (request.op == OpKind::kSendReceive) item.ranks = request.ranks;
   return item;
@@ -172,8 +173,9 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
     StreamItem item = event.expired
                           ? ErrorItem(StatusCode::kTimeout, waiting->request, std::move(text))
                           : StallItem(event.name, std::move(text));
-    if (event.expired && !waiting->request.group.empty()) {
-      item.groups.push_back(waiting->request.group);
+    if (event.expired) {
+      item.missing = waiting->missing;
+      if (!waiting->request.group.empty()) item.groups.push_back(waiting->request.group);
     }
     MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }

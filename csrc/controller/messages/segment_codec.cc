@@ -16,6 +16,8 @@ void WriteError(Writer& writer, const StreamItem& item) {
   writer.Count(item.groups.size());
   for (const std::string& group : item.groups) writer.String(group, kMaxNameBytes);
   WriteRanks(writer, item.ranks);
+  WriteRanks(writer, item.missing);
+  writer.U8(static_cast<uint8_t>(item.op));
 }
 
 void ReadError(Reader& reader, StreamItem& item) {
@@ -31,6 +33,13 @@ void ReadError(Reader& reader, StreamItem& item) {
     item.groups.push_back(reader.String(kMaxNameBytes));
   }
   item.ranks = ReadRanks(reader);
+  item.missing = ReadRanks(reader);
+  const uint8_t op = reader.U8();
+  if (const auto known = OpKindFromWire(op)) {
+    item.op = *known;
+  } else {
+    reader.Fail("operation " + std::to_string(op) + " of an error is unknown");
+  }
 }
 
 void WriteItem(Writer& writer, const StreamItem& item) {

@@ -20,7 +20,7 @@ enum class StreamKind : uint8_t {
   kBoundary = 0,
   kReadySlot = 1,       // process_set, slot
   kReadyAgreement = 2,  // agreement; everybody caches it
-  kError = 3,           // process_set, name, groups, ranks, code, text
+  kError = 3,           // process_set, name, op, groups, ranks, missing, code, text
   kInvalidate = 4,      // process_set, slot
   kStall = 5,           // process_set, name, text
   kDeparted = 6,        // rank, text
@@ -58,6 +58,8 @@ struct StreamItem {
   std::string text;
   std::vector<std::string> groups;  // Groups whose members fail with `name`.
   std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
+  std::vector<int32_t> missing;     // kError: the ranks to blame; empty: all or none.
+  OpKind op = OpKind::kAllreduce;   // kError: of `name`.
   int32_t rank = -1;
   bool flag = false;
   FrozenStep frozen;
@@ -81,6 +83,15 @@ inline bool Ends(const StreamItem& error, const Request& request) {
   if (error.name == request.name) return true;
   return !request.group.empty() &&
          std::find(error.groups.begin(), error.groups.end(), request.group) != error.groups.end();
+}
+
+// What it is to the callers of the tensors that it ends.
+inline Status ErrorOf(const StreamItem& error) {
+  return Status(error.code, error.text)
+      .About({.operation = std::string(OpKindName(error.op)),
+              .tensor = error.name,
+              .phase = "negotiate",
+              .ranks = {error.missing.begin(), error.missing.end()}});
 }
 
 }  // namespace mydist

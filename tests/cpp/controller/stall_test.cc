@@ -106,7 +106,16 @@ TEST_P(StallTest, AfterTheShutdownTimeTheTensorFailsEverywhere) {
     for (const int rank : {0, 1, 3, 4}) EXPECT_THAT(job.Errors(rank), ElementsAre(text));
     EXPECT_EQ(job.Stalls(0).size(), warning == 0 ? 0u : 2u);
     // Rank 2 has to miss the step the others gave up.
-    EXPECT_EQ(job.coordinator(2).Announce({MakeRequest("x")}, job.now).ToString(), text);
+    const Status missed = job.coordinator(2).Announce({MakeRequest("x")}, job.now);
+    EXPECT_EQ(missed.ToString(), text);
+    for (const Response& response : job.batches(0).back()) {
+      if (response.kind != ResponseKind::kError) continue;
+      EXPECT_EQ(response.status.failure(), missed.failure());
+    }
+    EXPECT_EQ(missed.failure().operation, "allreduce");
+    EXPECT_EQ(missed.failure().tensor, "x");
+    EXPECT_EQ(missed.failure().phase, "negotiate");
+    EXPECT_THAT(missed.failure().ranks, ElementsAre(2));
     // The next attempt is a fresh one: what was ready before does not count.
     job.Announce(2, MakeRequest("x"));
     job.RunUntilQuiet();

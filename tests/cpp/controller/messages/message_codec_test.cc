@@ -60,6 +60,8 @@ StreamSegment SomeSegment() {
     item.text = "a text";
     item.groups = {"g", "h"};
     item.ranks = {3, 1};
+    item.missing = {1};
+    item.op = OpKind::kGather;
     item.rank = 11;
     item.flag = true;
     item.frozen = {.length = 161, .repeats = 10, .hash = 0xfedcba9876543210};
@@ -130,6 +132,8 @@ TEST(MessageCodecTest, SegmentsSurvive) {
   EXPECT_EQ(item(StreamKind::kError).text, "a text");
   EXPECT_EQ(item(StreamKind::kError).groups, (std::vector<std::string>{"g", "h"}));
   EXPECT_EQ(item(StreamKind::kError).ranks, (std::vector<int32_t>{3, 1}));
+  EXPECT_EQ(item(StreamKind::kError).missing, std::vector<int32_t>{1});
+  EXPECT_EQ(item(StreamKind::kError).op, OpKind::kGather);
   EXPECT_EQ(item(StreamKind::kInvalidate).slot, 42u);
   EXPECT_EQ(item(StreamKind::kStall).text, "a text");
   EXPECT_EQ(item(StreamKind::kDeparted).rank, 11);
