@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace {
 // whose words these are: the text does not name it, and is said to come from it.
 constexpr char kSeparator = '\n';
 constexpr char kComma = ',';
+// More are not listed: words may be cut after a thousand bytes.
+constexpr size_t kMaxBlamed = 32;
 
 struct Words {
   std::vector<int> ranks;
@@ -25,10 +28,15 @@ Words Parse(int speaker, const std::string& words) {
   Words parsed{{}, false, words.substr(end + 1)};
   for (size_t begin = 0; begin <= end;) {
     const size_t next = std::min(words.find(kComma, begin), end);
-    int rank = speaker;
-    parsed.is_own = parsed.is_own || next == begin;
-    std::from_chars(words.data() + begin, words.data() + next, rank);
-    parsed.ranks.push_back(rank);
+    const char* const stop = words.data() + next;
+    int rank = -1;
+    const bool is_rank = std::from_chars(words.data() + begin, stop, rank).ptr == stop && rank >= 0;
+    if (!is_rank) {  // Empty, or no list of ours.
+      rank = speaker;
+      parsed.is_own = true;
+    }
+    const bool is_known = std::count(parsed.ranks.begin(), parsed.ranks.end(), rank) > 0;
+    if (!is_known && parsed.ranks.size() < kMaxBlamed) parsed.ranks.push_back(rank);
     begin = next + 1;
   }
   return parsed;
@@ -40,7 +48,8 @@ std::string FarewellWords(const Status& error) {
   if (error.ok()) return "";
   std::string words;
   if (error.code() == StatusCode::kPeerLost || error.is_consequence()) {
-    for (const int rank : error.failure().ranks) {
+    const std::vector<int>& ranks = error.failure().ranks;
+    for (const int rank : std::span(ranks).first(std::min(ranks.size(), kMaxBlamed))) {
       words += (words.empty() ? "" : ",") + std::to_string(rank);
     }
   }

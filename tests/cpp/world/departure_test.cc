@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -55,10 +55,22 @@ TEST(DepartureTest, WordsThatAreCutShortStillNameTheFirst) {
 }
 
 TEST(DepartureTest, WordsOfAnotherKindBlameTheRankThatSentThem) {
-  for (const std::string words : {"no list", "x\ny", ",\ny", "\n"}) {
-    const std::vector<int> ranks = PeerHasLeft(3, "rank 3", words).failure().ranks;
-    EXPECT_EQ(std::set<int>(ranks.begin(), ranks.end()), std::set<int>{3}) << words;
+  const std::string commas(1000, ',');
+  for (const std::string& list : {std::string("x"), std::string("-5"), std::string("7x"), commas}) {
+    const Status loss = PeerHasLeft(3, "rank 3", list + "\nthe disk is full");
+    EXPECT_EQ(loss.message(), "rank 3 has left the job: the disk is full") << list;
+    EXPECT_EQ(loss.failure().ranks, std::vector<int>{3}) << list;
   }
+  EXPECT_EQ(PeerHasLeft(3, "rank 3", "no list").message(), "rank 3 has left the job: no list");
+}
+
+TEST(DepartureTest, ALongListOfRanksLeavesRoomForTheText) {
+  std::vector<int> all(2000);
+  std::iota(all.begin(), all.end(), 0);
+  const std::string words = FarewellWords(Status::PeerLost("a switch died").About({.ranks = all}));
+  const Status loss = PeerHasLeft(5000, "rank 5000", words.substr(0, 1000));
+  EXPECT_EQ(loss.message(), "rank 5000 has left the job: a switch died");
+  EXPECT_EQ(loss.failure().ranks.front(), 0);
 }
 
 TEST(DepartureTest, WhoLeavesInOrderHasNoWords) { EXPECT_EQ(FarewellWords(Status::Ok()), ""); }
