@@ -80,8 +80,6 @@ def format_build_report(report: BuildReport) -> str:
     for backend in report.backends:
         usable = backend.built and backend.available
         detail = backend.description if usable else backend.reason
-        if not backend.built:
-            detail = f"not built: {backend.reason}" if backend.reason else "not built"
         lines.append(f"  [{'x' if usable else ' '}] {backend.name:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 

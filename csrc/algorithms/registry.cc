@@ -67,6 +67,12 @@ Status RegisterAlgorithm(AlgorithmRow row) {
     return Status::InvalidArgument("the algorithm '" + row.name +
                                    "' has no function that makes it; expected AlgorithmRow::make");
   }
+  if (!IsValueName(row.name)) {
+    return Status::InvalidArgument(
+        "the algorithm '" + row.name +
+        "' has a name that no setting takes; expected up to 64 lowercase "
+        "letters, digits, _ and -");
+  }
   return Table().Add(std::move(row));
 }
 

@@ -1,6 +1,16 @@
 #include "base/registry.h"
 
+#include <algorithm>
+
 namespace mydist {
+
+bool IsValueName(std::string_view text) {
+  constexpr size_t kMaxBytes = 64;
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  return text.size() <= kMaxBytes && std::all_of(text.begin(), text.end(), is_part);
+}
 
 std::string ListOfNames(const std::vector<std::string>& names) {
   std::string list;

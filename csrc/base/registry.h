@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "base/status.h"
 
 namespace mydist {
+
+// Whether a setting takes it as a value: up to 64 lowercase letters, digits, '_' and '-'.
+bool IsValueName(std::string_view text);
 
 // "a, b or c".
 std::string ListOfNames(const std::vector<std::string>& names);

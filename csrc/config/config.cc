@@ -56,11 +56,7 @@ bool ParseBucketSize(const std::string& text, Config& config) {
 
 // Whether there is such a row is for the registry that it is looked up in.
 bool ParseName(const std::string& text, std::string& field) {
-  constexpr size_t kMaxNameBytes = 64;
-  const auto is_part = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  };
-  if (text.size() > kMaxNameBytes || !std::all_of(text.begin(), text.end(), is_part)) return false;
+  if (!IsValueName(text)) return false;
   field = text;
   return true;
 }
@@ -339,8 +335,10 @@ std::vector<Knob> Knobs() {
 Status RegisterKnob(ExtraKnob knob) {
   const std::string variable = knob.knob.variable;
   const auto is_ours = [&](const Row& row) { return variable == row.variable; };
-  if (!variable.starts_with(kPrefix) || knob.is_allowed == nullptr ||
-      std::any_of(kRows.begin(), kRows.end(), is_ours)) {
+  const bool is_in_use = std::any_of(kRows.begin(), kRows.end(), is_ours) ||
+                         std::find(kLauncherVariables.begin(), kLauncherVariables.end(),
+                                   variable) != kLauncherVariables.end();
+  if (!variable.starts_with(kPrefix) || knob.is_allowed == nullptr || is_in_use) {
     return Status::InvalidArgument(
         "the setting '" + variable +
         "' cannot be added: expected a variable that begins with MYDIST_ and is not in use, and "

@@ -212,6 +212,10 @@ Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort
 
 Fact Hierarchy(const Config& config, const HostGroups& hosts) {
   if (!hosts.HasTwoLevels()) return {"hierarchy", "all ranks at once", "each host has one rank"};
+  if (config.algorithm == "hierarchical") {
+    return {"hierarchy", "inside each host before between hosts",
+            "MYDIST_ALGORITHM is hierarchical"};
+  }
   const bool is_given = config.hierarchical_allreduce.has_value();
   const bool is_on = config.hierarchical_allreduce.value_or(config.shared_memory);
   return {"hierarchy", is_on ? "inside each host before between hosts" : "all ranks at once",

@@ -11,6 +11,7 @@
 #include "algorithms/device/device_plugin.h"
 #include "base/registry.h"
 #include "config/config.h"
+#include "job/extension.h"
 #include "mydist/build_config.h"
 #include "transport/registry.h"
 
@@ -135,8 +136,14 @@ const char* mydist_build_report(const char* nccl_folders) {
   // Per thread, so that two threads asking at once do not free each other's text.
   thread_local std::string text;
   text = "{\"version\": " + mydist::Quoted(mydist::build_config::kVersion) + ", \"backends\": [";
+  // Extensions add rows; what keeps them from it is one.
+  const mydist::Status settings = mydist::ConfigWithExtensions().status();
+  std::vector<mydist::BackendReport> reports = mydist::ReportBackends(folders);
+  if (!settings.ok()) {
+    reports.push_back({.name = "settings", .built = true, .reason = settings.message()});
+  }
   bool first = true;
-  for (const mydist::BackendReport& report : mydist::ReportBackends(folders)) {
+  for (const mydist::BackendReport& report : reports) {
     if (!first) text += ", ";
     first = false;
     text += mydist::Row(report);

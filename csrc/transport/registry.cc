@@ -74,6 +74,12 @@ Status RegisterTransport(TransportRow row) {
     return Status::InvalidArgument("the transport '" + row.name +
                                    "' has no function that opens it; expected TransportRow::open");
   }
+  if (!IsValueName(row.name)) {
+    return Status::InvalidArgument(
+        "the transport '" + row.name +
+        "' has a name that no setting takes; expected up to 64 lowercase "
+        "letters, digits, _ and -");
+  }
   return Table().Add(std::move(row));
 }
 
@@ -88,7 +94,7 @@ Result<BackendPlugin*> LoadPlugin(const std::string& name) {
 Result<void*> PluginFunction(const std::string& name, const std::string& not_built,
                              const char* symbol) {
   if (!not_built.empty()) {
-    return Status::Internal("backend '" + name + "' was not built: " + not_built);
+    return Status::Internal("backend '" + name + "' was " + not_built);
   }
   const std::string path = LibraryFolder() + "/libmydist_" + name + ".so";
   // RTLD_LOCAL keeps the plugin's MPI or Gloo out of everybody else's sight, and RTLD_NOW makes a

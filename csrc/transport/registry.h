@@ -15,7 +15,7 @@ namespace mydist {
 
 struct TransportRow {
   std::string name;         // A value of MYDIST_CONTROLLER, such as "gloo".
-  std::string not_built{};  // Why this build has none; empty: it has one.
+  std::string not_built{};  // "not built: …"; empty: this build has it.
   // Opens it once; kInternal with the reason when it cannot be. Empty for "local": the ranks share
   // memory, and there is nothing to open.
   std::function<Result<BackendPlugin*>()> open{};

@@ -22,7 +22,7 @@ REPORT = (
     '{"name": "mpi", "built": true, "available": true, "reason": "", "description": "MPI 5"},'
     '{"name": "gloo", "built": true, "available": false, "reason": "libgloo.so.0 is missing",'
     ' "description": ""},'
-    '{"name": "nccl", "built": false, "available": false, "reason": "no nvcc was found",'
+    '{"name": "nccl", "built": false, "available": false, "reason": "not built: no nvcc was found",'
     ' "description": ""}]}'
 )
 

@@ -105,3 +105,19 @@ def test_a_wrong_name_says_what_there_is(libraries: dict[str, Path], script: Pat
         "MYDIST_ALGORITHM='tree' is not valid: expected auto, shared_memory, hierarchical, flat "
         "or star" in done.stderr + done.stdout
     )
+
+
+def test_the_build_report_lists_transports_of_others(libraries: dict[str, Path]) -> None:
+    def report(plugins: Path) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "mydist.launcher", "--check-build"],
+            env={**os.environ, "MYDIST_PLUGINS": str(plugins)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    assert re.search(r"\[x\] sockets ", report(libraries["socket_transport"]))
+    missing = report(libraries["socket_transport"].with_name("none.so"))
+    assert re.search(r"\[ \] settings +MYDIST_PLUGINS: .*none\.so cannot be loaded", missing)

@@ -150,6 +150,18 @@ TEST(Extensions, AreRefusedWithTheReason) {
   LoadBoth();  // Once is enough, and twice does no harm.
   EXPECT_THAT(RegisterAlgorithm(FindAlgorithm("star").value()).ToString(),
               AllOf(HasSubstr("'star' cannot be added"), HasSubstr("MYDIST_ALGORITHM")));
+  AlgorithmRow renamed = FindAlgorithm("star").value();
+  renamed.name = "Star two";
+  EXPECT_THAT(RegisterAlgorithm(renamed).ToString(), HasSubstr("a name that no setting takes"));
+  TransportRow transport = FindTransport("sockets").value();
+  transport.name = std::string(65, 's');
+  EXPECT_THAT(RegisterTransport(transport).ToString(), HasSubstr("a name that no setting takes"));
+  ExtraKnob knob;
+  knob.is_allowed = [](const std::string&) { return true; };
+  for (const char* taken : {"MYDIST_RANK", "MYDIST_CACHE_CAPACITY", "PATH"}) {
+    knob.knob.variable = taken;
+    EXPECT_THAT(RegisterKnob(knob).ToString(), HasSubstr("cannot be added")) << taken;
+  }
   EXPECT_THAT(FindAlgorithm("tar").status().message(),
               HasSubstr("MYDIST_ALGORITHM='tar' is not valid: expected auto, shared_memory, "
                         "hierarchical, flat or star"));
