@@ -1,4 +1,4 @@
-"""What a rank says of its own failure, as data: one marked line of its error output. Pure.
+"""What a rank says of its own failure, as data: one marked line of its output. Pure.
 
 The mark is a random word of the job, which only its ranks know. The line is taken out of the
 output, so a user never sees it.
@@ -45,7 +45,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
 
 
 class RecordFilter:
-    """Takes the records out of a rank's error stream, wherever its pieces are cut."""
+    """Takes the records out of a stream of a rank, wherever its pieces are cut."""
 
     def __init__(self, tag: str) -> None:
         self._mark = _START + tag.encode()

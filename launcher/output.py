@@ -83,7 +83,7 @@ class RankOutput:
         self._open_progress: dict[int, int] = {}
         self._files: OutputFiles | None = None
         self._failure_tag = failure_tag
-        self._filters: dict[int, RecordFilter] = {}
+        self._filters: dict[tuple[int, int], RecordFilter] = {}
         self._failures: dict[int, FailureRecord] = {}
 
     def attach_files(self, files: OutputFiles) -> None:
@@ -92,8 +92,10 @@ class RankOutput:
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Takes bytes a rank printed on stream 1 or 2."""
-        if stream == STDERR and self._failure_tag:
-            data, records = self._filters.setdefault(rank, RecordFilter(self._failure_tag)).feed(
+        if self._failure_tag:
+            # A script may send errors to its output, as 2>&1 does.
+            key = (rank, stream)
+            data, records = self._filters.setdefault(key, RecordFilter(self._failure_tag)).feed(
                 data
             )
             for record in records:
@@ -115,9 +117,9 @@ class RankOutput:
 
     def finish(self, rank: int) -> None:
         """The rank ended: shows its open lines."""
-        if (filtered := self._filters.pop(rank, None)) is not None:
-            self._show(rank, STDERR, filtered.finish())
         for stream in (STDOUT, STDERR):
+            if (filtered := self._filters.pop((rank, stream), None)) is not None:
+                self._show(rank, stream, filtered.finish())
             splitter = self._splitters.pop((rank, stream), None)
             if splitter is not None:
                 self._emit(rank, stream, splitter.finish())

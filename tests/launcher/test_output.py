@@ -218,3 +218,18 @@ def test_a_link_in_the_output_directory_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="Too many levels of symbolic links"):
         OutputFiles(tmp_path, 1)
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_records_of_failures_are_taken_out_of_both_streams(pipes: tuple[Pipe, Pipe]) -> None:
+    out, err = pipes
+    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    record = b'\x1e0123{"type": "OSError", "code": "", "ranks": []}\n'
+    output.write(0, 1, b"before\n" + record + b"after\n")  # As with 2>&1.
+    output.write(1, 2, record)
+    for rank in (0, 1):
+        failure = output.failure(rank)
+        assert failure is not None and failure.type == "OSError"
+        output.finish(rank)
+    shown = out.contents()
+    assert b"before" in shown and b"after" in shown
+    assert b"OSError" not in shown + err.contents()
