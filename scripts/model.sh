@@ -15,7 +15,14 @@ SELECTION="${1:-all}"
 command -v spin >/dev/null || die "spin is missing. Run: scripts/setup.sh model"
 MODEL="$ROOT/docs/models/frozen_schedule.pml"
 TREE="$(mktemp -d)"
-trap 'rm -rf "$TREE"' EXIT
+end() {
+  local running
+  mapfile -t running < <(jobs -p)
+  ((${#running[@]} == 0)) || kill "${running[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$TREE"
+}
+trap end EXIT
 cd "$TREE"
 
 # In the folder of one check; leaves pan.log.
@@ -43,7 +50,7 @@ run_check() { # run_check EXPECTED TITLE OPTIMIZATION DEFINITION...; fails when 
   folder="$(mktemp -d -p "$TREE")"
   cd "$folder"
   if ! { time verify "$3" "${@:4}" 2>verify.log; } 2>seconds.log; then
-    echo "FAILED  $title: $(tail -3 verify.log)"
+    echo "FAILED  $title: $(tail -3 verify.log)" | tee -a "$TREE/failed"
     return 1
   fi
   found="$(broken)"
@@ -52,7 +59,7 @@ run_check() { # run_check EXPECTED TITLE OPTIMIZATION DEFINITION...; fails when 
   cd "$TREE"
   rm -rf "$folder"
   if [[ "$found" != "$expected" ]]; then
-    echo "FAILED  $title: broken is $found, expected $expected"
+    echo "FAILED  $title: broken is $found, expected $expected" | tee -a "$TREE/failed"
     return 1
   fi
   echo "ok      $title ($states states, $seconds s)"
@@ -62,7 +69,7 @@ run_check() { # run_check EXPECTED TITLE OPTIMIZATION DEFINITION...; fails when 
 STARTED=0
 FAILED=0
 check() { # check EXPECTED TITLE OPTIMIZATION DEFINITION...
-  if ((STARTED == JOBS)); then end_one; fi
+  if ((STARTED > 0 && STARTED >= JOBS)); then end_one; fi
   run_check "$@" &
   STARTED=$((STARTED + 1))
 }
@@ -142,4 +149,4 @@ if [[ "$SELECTION" == all ]]; then
   holds "two hosts, a failure of a leader and parent" "${HOSTS[@]}" CHAIN=1 DEVIANT=1 "${FAILS[@]}"
 fi
 while ((STARTED > 0)); do end_one; done
-((FAILED == 0)) || die "model: $FAILED checks failed"
+((FAILED == 0)) || die "model: $FAILED checks failed:"$'\n'"$(cat "$TREE/failed")"
