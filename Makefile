@@ -37,8 +37,11 @@ lint: setup-check ## format, types, layers, sizes, shell scripts
 format: setup-check ## reformat the sources
 	@scripts/lint.sh --fix
 
-tidy: setup-check build ## clang-tidy on the core (slow)
-	@run-clang-tidy-14 -quiet -p build/dev -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|timeline|kernels|memory|transport|controller|algorithms|planner|engine|job)/'
+tidy: setup-check ## clang-tidy on the core (slow)
+	@cmake -G Ninja -S . -B build/tidy -DCMAKE_CXX_COMPILER=clang++-14 -DMYDIST_UNITY=OFF \
+	  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMYDIST_BUILD_TESTS=OFF -DMYDIST_BUILD_TORCH=OFF \
+	  -DMYDIST_WITH_CUDA=OFF >/dev/null
+	@run-clang-tidy-14 -quiet -p build/tidy -j "$${MAX_JOBS:-$$(getconf _NPROCESSORS_ONLN)}" 'csrc/(base|config|world|timeline|kernels|memory|transport|controller|algorithms|planner|engine|job)/'
 
 bench: build ## measure every target: target, measured, verdict (4 to 20 minutes; keep the machine idle)
 	@scripts/bench.sh

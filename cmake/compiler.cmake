@@ -30,7 +30,7 @@ set(MYDIST_WARNINGS
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overlaps in std::string concatenations that are none.
   list(APPEND MYDIST_WARNINGS -Wno-restrict)
-  # It takes a .cc that another file includes for a header.
+  # It takes an included .cc file for a header.
   if(MYDIST_UNITY)
     list(APPEND MYDIST_WARNINGS -Wno-subobject-linkage)
   endif()
