@@ -11,8 +11,8 @@ PARTS=(tests thread address binding model)
 
 run_part() {
   case "$1" in
-    thread) scripts/sanitize.sh thread ;;
-    address) scripts/sanitize.sh address ;;
+    thread) TEST_DEEP=1 scripts/sanitize.sh thread ;;
+    address) TEST_DEEP=1 scripts/sanitize.sh address ;;
     binding) scripts/sanitize_binding.sh ;;
     model) scripts/model.sh ;;
     tests) scripts/test.sh --deep ;; # Every case, number of ranks, backend and layout.

@@ -84,7 +84,6 @@ def test_network_interfaces_picks_one(gloo: None, cluster: Cluster) -> None:
     assert {pair[0] for pair in ranks[1]["connections"]} == {"10.61.2.2"}
 
 
-@pytest.mark.deep
 def test_an_interface_that_another_host_lacks(gloo: None, cluster: Cluster) -> None:
     cluster.hosts["hostb"].ip("link", "delete", "other0")
     flags = ["--network-interfaces", "other0", "-H", "hosta:1,hostb:1"]

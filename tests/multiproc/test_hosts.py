@@ -40,7 +40,6 @@ def test_hosts_send_what_the_formula_says(backend: str) -> None:
     }
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("backend", ["gloo"])
 def test_uneven_hosts_do_so_too(backend: str) -> None:
     sent = sent_by_host(5, backend, ["--shared-memory"])

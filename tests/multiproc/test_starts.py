@@ -95,14 +95,12 @@ def test_jobs_of_some_of_the_ranks(np: int, backend: str) -> None:
     expect_jobs(outcome.expect_success().output, np)
 
 
-@pytest.mark.deep
 def test_jobs_of_some_of_the_ranks_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "3", str(WORKERS / "some_ranks.py"), "lists"]
     expect_jobs(run(command, timeout=90).expect_success().output, 3)
 
 
-@pytest.mark.deep
 def test_jobs_of_mpi_communicators() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     command = ["mpirun", "-np", "3", "--oversubscribe", sys.executable]

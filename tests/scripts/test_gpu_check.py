@@ -295,7 +295,7 @@ def test_no_other_package_of_that_name_comes_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "file", "expected"), [deep("0", "", 0), ("1", "", 1), deep("0", "a.whl", 1)]
+    ("code", "file", "expected"), [("0", "", 0), ("1", "", 1), deep("0", "a.whl", 1)]
 )
 def test_the_command_from_end_to_end(
     tmp_path: Path,

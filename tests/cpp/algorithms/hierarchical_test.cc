@@ -24,14 +24,14 @@ using testing::Rank;
 // Tensors of the suites take many chunks, and nearly all of them many slices.
 constexpr HierarchicalLimits kSmallLimits{.one_slice_bytes = 64, .chunk_bytes = 4096};
 
-// Even, uneven, interleaved hosts; a column whose ranks do not ascend; as many hosts as ranks.
 // Small limits take all steps that others take.
 std::vector<HierarchicalLimits> Limits() {
   if (!IsDeep() && kIsSanitized) return {kSmallLimits};
   return {HierarchicalLimits{}, kSmallLimits};
 }
 
-// An ordinary run has uneven hosts, interleaved ones, and hosts of one rank.
+// Even, uneven, interleaved hosts; a column whose ranks do not ascend; as many hosts as ranks. An
+// ordinary run has uneven hosts, interleaved ones, and hosts of one rank.
 std::vector<const char*> Layouts() {
   if (!IsDeep() && kIsSanitized) return {"abab", "abcdd"};
   if (!IsDeep()) return {"aabbb", "abab", "abcdd"};

@@ -1,6 +1,6 @@
 // What only `make deep` tries, by TEST_DEEP=1 in the environment: an ordinary run has fewer ranks,
 // seeds and repetitions of the same tests, and still fewer under a sanitizer, which slows them down
-// and looks for other faults. docs/development.md lists them.
+// and looks for other faults. docs/development.md says what covers the rest.
 #pragma once
 
 #include <cstdlib>
@@ -26,12 +26,12 @@ T InDeep(T deep, T ordinary, T sanitized) {
 }
 
 // Numbers of ranks from `smallest` to `largest`. Ordinary: one, even, odd, one more than a power of
-// two, and eight, which fills every level of a tree; two and three under a sanitizer.
+// two, and the largest, which fills every level of a tree; two and three under a sanitizer.
 inline std::vector<int> Ranks(int smallest, int largest = 8) {
   std::vector<int> ranks;
   for (int size = smallest; size <= largest; ++size) {
     const bool is_small = size == 2 || size == 3;
-    const bool is_ordinary = is_small || size == 1 || size == 5 || size == 8;
+    const bool is_ordinary = is_small || size == 1 || size == 5 || size == largest;
     if (InDeep(true, is_ordinary, is_small)) ranks.push_back(size);
   }
   return ranks;

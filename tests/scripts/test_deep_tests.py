@@ -1,0 +1,64 @@
+"""An ordinary run leaves out what is marked deep, and slices bring all of it back in the end."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+MARKED = """
+import pytest
+from deep import deep
+
+@pytest.mark.parametrize("case", [0, *(deep(n) for n in range(1, 41))])
+def test_cases(case): ...
+
+@pytest.mark.deep(group="together")
+@pytest.mark.parametrize("part", range(5))
+def test_parts(part): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("marked")
+    for name in ("conftest.py", "deep.py"):
+        shutil.copy(TESTS / name, folder)
+    (folder / "test_marked.py").write_text(MARKED)
+    return folder
+
+
+def collected(folder: Path, *options: str) -> set[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, f"--rootdir={folder}", str(folder), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(re.findall(r"test_\w+\[\d+\]", done.stdout))
+
+
+def test_only_a_deep_run_has_all(folder: Path) -> None:
+    assert collected(folder) == {"test_cases[0]"}
+    assert len(collected(folder, "--deep")) == 46
+
+
+def test_slices_are_disjoint_and_together_all(folder: Path) -> None:
+    slices = [collected(folder, "--slice", f"{i}/4") - {"test_cases[0]"} for i in range(4)]
+    assert sum(map(len, slices)) == 45
+    assert len(set().union(*slices)) == 45
+    assert {sum("parts" in name for name in piece) for piece in slices} == {0, 5}
+
+
+@pytest.mark.parametrize("text", ["4/4", "x", "-1/4"])
+def test_a_slice_that_is_none_is_refused(folder: Path, text: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        collected(folder, f"--slice={text}")
+    assert "expected I/N" in caught.value.stderr
