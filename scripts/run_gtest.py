@@ -79,6 +79,7 @@ def run_process(program: str, names: list[str], limit_s: float, tally: Tally) ->
         )
         running, since, hung = _follow(process, limit_s, tally)
         if hung:
+            print(where_threads_wait(process.pid), flush=True)
             os.killpg(process.pid, signal.SIGABRT)
             time_left = 10.0
             try:
@@ -94,6 +95,22 @@ def run_process(program: str, names: list[str], limit_s: float, tally: Tally) ->
         # A leak check at the end of the process, say: no single test is to blame.
         print(f"[  FAILED  ] the process of {len(names)} tests ended with {code}", flush=True)
         tally.results[f"{names[0]} and {len(names) - 1} more, at their end"] = ("failed", 0.0)
+
+
+def where_threads_wait(session: int, proc: Path = Path("/proc")) -> str:
+    """A line per thread of a session: its process, name, state, and the system call it is in."""
+    lines = [f"Threads of session {session}: process, name, state, system call with arguments"]
+    for status in sorted(proc.glob("[0-9]*/task/[0-9]*/stat")):
+        try:
+            name, _, rest = status.read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            if int(fields[3]) != session:
+                continue
+            call = (status.parent / "syscall").read_text().strip()
+        except (OSError, IndexError, ValueError):
+            continue  # It has ended, or is another user's.
+        lines.append(f"  {status.parts[-4]} {name} {fields[0]} {call}")
+    return "\n".join(lines)
 
 
 def _follow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,8 @@ def test_a_bad_test_costs_only_itself(bad: str, tmp_path: Path) -> None:
         "Suite.AlsoPasses": "passed",
     }
     assert len(runs.asked) == (1 if bad == "Fails" else 2)
+    # Where it hung.
+    assert bool(re.search(r"^  \d+ \S+ S \d+ 0x", runs.output, re.MULTILINE)) == (bad == "Hangs")
 
 
 def test_a_process_that_fails_after_its_tests_has_failed(tmp_path: Path) -> None:
