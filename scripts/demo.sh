@@ -77,4 +77,4 @@ else
 fi
 echo "[4/4] Training LeNet on Fashion-MNIST with two ranks"
 exec scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
-  python examples/train_fashion_mnist.py
+  python examples/train_fashion_mnist.py --epochs 2
