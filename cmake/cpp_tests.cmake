@@ -141,6 +141,8 @@ endif()
 # Each has a world of its own: programs, their runners and cases.
 mydist_sources(_files "*_property_test.cc" tests/cpp/controller)
 list(APPEND _files "${PROJECT_SOURCE_DIR}/tests/cpp/controller/mixed_program_test.cc")
+# And operator new of a test's own is not to be inlined into its neighbours.
+list(APPEND _files "${PROJECT_SOURCE_DIR}/tests/cpp/allocation/allocation_count.cc")
 set_source_files_properties(${_files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 foreach(_folder IN LISTS _test_folders)
   set(_files "")
