@@ -67,12 +67,7 @@ Status RegisterAlgorithm(AlgorithmRow row) {
     return Status::InvalidArgument("the algorithm '" + row.name +
                                    "' has no function that makes it; expected AlgorithmRow::make");
   }
-  if (!IsValueName(row.name)) {
-    return Status::InvalidArgument(
-        "the algorithm '" + row.name +
-        "' has a name that no setting takes; expected up to 64 lowercase "
-        "letters, digits, _ and -");
-  }
+  MYDIST_RETURN_IF_ERROR(CheckRowName("algorithm", row.name));
   return Table().Add(std::move(row));
 }
 

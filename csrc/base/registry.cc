@@ -12,6 +12,13 @@ bool IsValueName(std::string_view text) {
   return text.size() <= kMaxBytes && std::all_of(text.begin(), text.end(), is_part);
 }
 
+Status CheckRowName(const std::string& what, const std::string& name) {
+  if (IsValueName(name)) return Status::Ok();
+  return Status::InvalidArgument("the " + what + " '" + name +
+                                 "' has a name that no setting takes; expected up to 64 lowercase "
+                                 "letters, digits, _ and -");
+}
+
 std::string ListOfNames(const std::vector<std::string>& names) {
   std::string list;
   for (size_t i = 0; i < names.size(); ++i) {

@@ -17,6 +17,9 @@ namespace mydist {
 // Whether a setting takes it as a value: up to 64 lowercase letters, digits, '_' and '-'.
 bool IsValueName(std::string_view text);
 
+// kInvalidArgument when no setting takes the name of a row; `what` it is: "algorithm".
+Status CheckRowName(const std::string& what, const std::string& name);
+
 // "a, b or c".
 std::string ListOfNames(const std::vector<std::string>& names);
 

@@ -220,6 +220,11 @@ constexpr std::array<std::string_view, 10> kLauncherVariables = {
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
     "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG"};
 
+bool IsOfLauncher(std::string_view variable) {
+  return std::find(kLauncherVariables.begin(), kLauncherVariables.end(), variable) !=
+         kLauncherVariables.end();
+}
+
 // The value as it can be shown in one line: control characters as \xNN, a long one cut.
 std::string Shown(const std::string& value) {
   constexpr size_t kMaxShownBytes = 100;
@@ -335,9 +340,7 @@ std::vector<Knob> Knobs() {
 Status RegisterKnob(ExtraKnob knob) {
   const std::string variable = knob.knob.variable;
   const auto is_ours = [&](const Row& row) { return variable == row.variable; };
-  const bool is_in_use = std::any_of(kRows.begin(), kRows.end(), is_ours) ||
-                         std::find(kLauncherVariables.begin(), kLauncherVariables.end(),
-                                   variable) != kLauncherVariables.end();
+  const bool is_in_use = std::any_of(kRows.begin(), kRows.end(), is_ours) || IsOfLauncher(variable);
   if (!variable.starts_with(kPrefix) || knob.is_allowed == nullptr || is_in_use) {
     return Status::InvalidArgument(
         "the setting '" + variable +
@@ -353,8 +356,7 @@ std::vector<std::string> UnknownVariables(const std::vector<std::string>& names)
   for (const std::string& name : names) {
     const bool is_known = std::any_of(knobs.begin(), knobs.end(),
                                       [&](const Knob& knob) { return name == knob.variable; }) ||
-                          std::find(kLauncherVariables.begin(), kLauncherVariables.end(), name) !=
-                              kLauncherVariables.end();
+                          IsOfLauncher(name);
     if (!name.starts_with(kPrefix) || is_known) continue;
     if (const std::string meant = LooksLike(name); !meant.empty()) {
       warnings.push_back(name + " is set but means nothing to mydist; did you mean " + meant + "?");

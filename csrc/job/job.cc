@@ -12,14 +12,15 @@ const Failure kStart = {.phase = "start"};
 
 // Before the ranks meet: a wrong name is an error on each of them.
 Status CheckAlgorithm(const Config& config) {
-  return config.algorithm == "auto" ? Status::Ok() : FindAlgorithm(config.algorithm).status();
+  if (config.algorithm == "auto") return Status::Ok();
+  return FindAlgorithm(config.algorithm).status().About(kStart);
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Job>> Job::Start(const InitOptions& options, Config config,
                                         std::shared_ptr<HandleTable> handles) {
-  if (const Status status = CheckAlgorithm(config); !status.ok()) return status.About(kStart);
+  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
   Result<StartedJob> started = StartJob(options, config);
   if (!started.ok()) return started.status().About(kStart);
   return Run(std::move(started).value(), options, std::move(config), std::move(handles));
@@ -27,7 +28,7 @@ Result<std::shared_ptr<Job>> Job::Start(const InitOptions& options, Config confi
 
 Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& options, Config config,
                                       std::shared_ptr<HandleTable> handles) {
-  if (const Status status = CheckAlgorithm(config); !status.ok()) return status.About(kStart);
+  MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
   std::shared_ptr<Job> job(new Job);
   job->handles_ = std::move(handles);
   job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();

@@ -74,12 +74,7 @@ Status RegisterTransport(TransportRow row) {
     return Status::InvalidArgument("the transport '" + row.name +
                                    "' has no function that opens it; expected TransportRow::open");
   }
-  if (!IsValueName(row.name)) {
-    return Status::InvalidArgument(
-        "the transport '" + row.name +
-        "' has a name that no setting takes; expected up to 64 lowercase "
-        "letters, digits, _ and -");
-  }
+  MYDIST_RETURN_IF_ERROR(CheckRowName("transport", row.name));
   return Table().Add(std::move(row));
 }
 
