@@ -10,6 +10,9 @@
 
 namespace mydist::testing {
 
+// Elements of the tensors of a batch: none, one, few, and many.
+inline const std::vector<int64_t> kCounts = {3, 0, 1000, 1, 40001, 17};
+
 struct BatchEngine {
   explicit BatchEngine(Connection& connection)
       : collectives(connection.transport.get()),

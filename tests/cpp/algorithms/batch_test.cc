@@ -18,6 +18,7 @@ using testing::ContributionOf;
 using testing::ContributionsOf;
 using testing::Elements;
 using testing::ExpectOk;
+using testing::kCounts;
 using testing::kPoison;
 using testing::OnEveryRank;
 using testing::PatternOf;
@@ -27,8 +28,6 @@ class Batch : public ::testing::TestWithParam<int> {
   int size() const { return GetParam(); }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Batch, ::testing::Values(1, 2, 3, 4, 8));
-
-const std::vector<int64_t> kCounts = {3, 0, 1000, 1, 40001, 17};
 
 // Inputs and poisoned outputs of one rank, told apart by salt.
 struct Tensors {

@@ -16,6 +16,7 @@ using testing::ContributionsOf;
 using testing::Elements;
 using testing::ExpectOk;
 using testing::ExpectReduced;
+using testing::kCounts;
 using testing::kPoison;
 using testing::OnEveryRank;
 
@@ -24,8 +25,6 @@ class CompressedBatch : public ::testing::TestWithParam<int> {
   int size() const { return GetParam(); }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, CompressedBatch, ::testing::Values(1, 2, 3, 4, 8));
-
-const std::vector<int64_t> kCompressedCounts = {3, 0, 1000, 1, 40001, 17};
 
 // Float32 elements as `dtype`, and back.
 Elements Narrowed(const Elements& wide, DataType dtype) {
@@ -56,7 +55,7 @@ class CompressedCase {
       : connection_(connection), reduction_(reduction), is_in_place_(is_in_place) {
     for (size_t t = 0; t < tensor_count; ++t) {
       inputs_.push_back(InputOf(t));
-      outputs_.emplace_back(inputs_[t].dtype, kCompressedCounts[t], kPoison);
+      outputs_.emplace_back(inputs_[t].dtype, kCounts[t], kPoison);
     }
   }
 
@@ -64,7 +63,7 @@ class CompressedCase {
     std::vector<BatchTensor> batch;
     for (size_t t = 0; t < inputs_.size(); ++t) {
       void* const output = (is_in_place_ ? inputs_ : outputs_)[t].data();
-      batch.push_back({inputs_[t].data(), output, kCompressedCounts[t], IsWide(t)});
+      batch.push_back({inputs_[t].data(), output, kCounts[t], IsWide(t)});
     }
     Engine engine(connection_);
     int64_t packed = 0;
@@ -77,7 +76,7 @@ class CompressedCase {
  private:
   bool IsWide(size_t t) const { return (t + static_cast<size_t>(connection_.rank)) % 2 == 0; }
   Elements InputOf(size_t t) const {
-    Elements wide = ContributionOf(DataType::kFloat32, connection_.rank, kCompressedCounts[t], t);
+    Elements wide = ContributionOf(DataType::kFloat32, connection_.rank, kCounts[t], t);
     return IsWide(t) ? wide : Narrowed(wide, reduction_.dtype);
   }
 
@@ -85,7 +84,7 @@ class CompressedCase {
     SCOPED_TRACE("tensor " + std::to_string(t));
     EXPECT_TRUE(is_in_place_ || inputs_[t].bytes == InputOf(t).bytes) << "input was changed";
     std::vector<Elements> travelled =
-        ContributionsOf(DataType::kFloat32, connection_.size, kCompressedCounts[t], t);
+        ContributionsOf(DataType::kFloat32, connection_.size, kCounts[t], t);
     for (Elements& one : travelled) one = Narrowed(one, reduction_.dtype);
     const Elements& got = (is_in_place_ ? inputs_ : outputs_)[t];
     const Elements result = IsWide(t) ? Narrowed(got, reduction_.dtype) : got;
@@ -104,7 +103,7 @@ TEST_P(CompressedBatch, IsReducedAsItTravels) {
   OnEveryRank(size(), [](Connection& connection) {
     for (const DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
       for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kMax}) {
-        for (const size_t tensor_count : {size_t{1}, kCompressedCounts.size()}) {
+        for (const size_t tensor_count : {size_t{1}, kCounts.size()}) {
           for (const bool is_in_place : {false, true}) {
             CompressedCase(connection, {dtype, op, 0.5, 4.0}, tensor_count, is_in_place).Run();
           }

@@ -26,16 +26,16 @@ constexpr HierarchicalLimits kSmallLimits{.one_slice_bytes = 64, .chunk_bytes = 
 
 // Small limits take all steps that others take.
 std::vector<HierarchicalLimits> Limits() {
-  if (!IsDeep() && kIsSanitized) return {kSmallLimits};
-  return {HierarchicalLimits{}, kSmallLimits};
+  const std::vector<HierarchicalLimits> both = {HierarchicalLimits{}, kSmallLimits};
+  return InDeep(both, both, {kSmallLimits});
 }
 
 // Even, uneven, interleaved hosts; a column whose ranks do not ascend; as many hosts as ranks. An
 // ordinary run has uneven hosts, interleaved ones, and hosts of one rank.
 std::vector<const char*> Layouts() {
-  if (!IsDeep() && kIsSanitized) return {"abab", "abcdd"};
-  if (!IsDeep()) return {"aabbb", "abab", "abcdd"};
-  return {"aabb", "aabbb", "abcdd", "abab", "abba", "aabbcc", "ab"};
+  return InDeep<std::vector<const char*>>(
+      {"aabb", "aabbb", "abcdd", "abab", "abba", "aabbcc", "ab"}, {"aabbb", "abab", "abcdd"},
+      {"abab", "abcdd"});
 }
 
 class HierarchicalTest

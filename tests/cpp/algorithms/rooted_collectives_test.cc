@@ -1,11 +1,11 @@
 // The rooted collectives and adaptive summation over loopback, with all their algorithms.
-#include "conformance/deep.h"
 #include "conformance/rooted_suite.h"
 
 #include <gtest/gtest.h>
 
 #include "algorithms/counting_transport.h"
 #include "algorithms/rank_ordered_collectives.h"
+#include "conformance/deep.h"
 #include "conformance/on_every_rank.h"
 
 namespace mydist {

@@ -11,8 +11,11 @@
 namespace mydist {
 
 inline bool IsDeep() {
-  const char* const asked = std::getenv("TEST_DEEP");
-  return asked != nullptr && asked[0] == '1';
+  static const bool kIsDeep = [] {
+    const char* const asked = std::getenv("TEST_DEEP");
+    return asked != nullptr && asked[0] == '1';
+  }();
+  return kIsDeep;
 }
 
 template <typename T>

@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "conformance/deep.h"
 #include "transport/transport.h"
 
 namespace mydist::conformance {
@@ -40,10 +39,8 @@ inline void DeliversInPieces(Transport& transport, int64_t chunk_bytes) {
 
 constexpr int64_t kBeyond32Bits = (int64_t{1} << 31) + (int64_t{200} << 20) + 5;
 
-// Whether to try it: in make deep, where `copies` buffers of kBeyond32Bits fit into free memory
-// with room to spare.
-inline bool WantsLargeTransfer(int copies) {
-  if (!IsDeep()) return false;
+// Whether `copies` buffers of kBeyond32Bits fit into free memory with room to spare.
+inline bool HasMemoryForLargeTransfer(int copies) {
   struct sysinfo info {};
   if (sysinfo(&info) != 0) return false;
   const auto free_bytes = static_cast<int64_t>((info.freeram + info.bufferram) * info.mem_unit);

@@ -29,8 +29,8 @@ inline constexpr DataType kAllDataTypes[] = {
 // All types; in an ordinary run under a sanitizer one of each kind, as threads do the same with
 // all.
 inline std::vector<DataType> TypesToTry() {
-  if (!IsDeep() && kIsSanitized) return {DataType::kFloat32, DataType::kBfloat16, DataType::kBool};
-  return {std::begin(kAllDataTypes), std::end(kAllDataTypes)};
+  const std::vector<DataType> all(std::begin(kAllDataTypes), std::end(kAllDataTypes));
+  return InDeep(all, all, {DataType::kFloat32, DataType::kBfloat16, DataType::kBool});
 }
 inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                              ReduceOp::kMax, ReduceOp::kProduct};

@@ -1,7 +1,6 @@
 // All collectives over NCCL on device memory: the conformance suites, scales and averages, how many
 // calls and kernels it takes, and the end of what hangs.
 #include "gpu/nccl_collectives.h"
-#include "conformance/deep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/rooted_suite.h"
 #include "gpu/nccl_ranks.h"

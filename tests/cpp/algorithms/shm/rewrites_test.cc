@@ -9,7 +9,7 @@
 namespace mydist::shm {
 namespace {
 
-constexpr int kRounds = kIsSanitized ? 40 : 150;
+const int kRounds = InDeep(kIsSanitized ? 60 : 150, 150, 40);
 
 using Rewrites = RanksAndAttach;
 INSTANTIATE_TEST_SUITE_P(RanksAndAttach, Rewrites,

@@ -36,6 +36,16 @@ class ShmDirectory {
   std::array<char, 32> path_{"/dev/shm/mydist-test-XXXXXX"};
 };
 
+// Null after a failure.
+inline std::shared_ptr<uint8_t> AllocateOrFail(
+    ArenaHeap& heap, int64_t bytes,
+    ArenaHeap::InForkedChild in_child = ArenaHeap::InForkedChild::kCopy) {
+  auto memory = heap.Allocate(bytes, in_child);
+  if (memory.ok()) return *std::move(memory);
+  ADD_FAILURE() << memory.status().ToString();
+  return nullptr;
+}
+
 // Ranks 0 to size - 1.
 inline std::vector<int> AllOf(int size) {
   std::vector<int> all(static_cast<size_t>(size));

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "conformance/deep.h"
 #include "engine/device/gpu_job.h"
 #include "kernels/element.h"
 
@@ -296,10 +295,10 @@ TEST(EngineNcclHosts, HostsComeFirst) {
 // Each rank's part is staged in as many chunks as overlap, however many ranks share a host's work.
 TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
   JobOptions hosts{.hosts = {"a", "a", "a", "a", "b", "b", "b", "b"}};
-  const int64_t count = int64_t{16} << 20;  // 64 MiB.
+  constexpr int64_t kCount = int64_t{16} << 20;  // 64 MiB.
   GpuJob job(8, WithNccl(hosts));
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    const GpuCaller::Tensor tensor = caller.Empty(count);
+    const GpuCaller::Tensor tensor = caller.Empty(kCount);
     const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
     EXPECT_TRUE(status.ok()) << status.ToString();
     caller.Settle(tensor);

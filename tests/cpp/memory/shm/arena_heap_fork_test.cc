@@ -20,15 +20,6 @@ namespace {
 
 constexpr int64_t kLarge = 3 * kPageBytes + 100;
 
-std::shared_ptr<uint8_t> AllocateFor(
-    ArenaHeap& heap, int64_t bytes,
-    ArenaHeap::InForkedChild in_child = ArenaHeap::InForkedChild::kCopy) {
-  auto memory = heap.Allocate(bytes, in_child);
-  if (memory.ok()) return *std::move(memory);
-  ADD_FAILURE() << memory.status().ToString();
-  return nullptr;
-}
-
 bool AllAre(std::span<const uint8_t> memory, int value) {
   return std::all_of(memory.begin(), memory.end(), [&](uint8_t byte) { return byte == value; });
 }
@@ -73,9 +64,9 @@ TEST_F(ArenaHeapFork, TheChildReadsTheValuesAsOfTheFork) {
   OnThreadsWithPort(2, kSmallSlot, [](ShmPort& port, int rank) {
     if (rank != 0) return;
     // Two share a page; one goes over several and ends within one.
-    const auto first = AllocateFor(*port.heap(), 200);
-    const auto second = AllocateFor(*port.heap(), 300);
-    const auto large = AllocateFor(*port.heap(), kLarge);
+    const auto first = AllocateOrFail(*port.heap(), 200);
+    const auto second = AllocateOrFail(*port.heap(), 300);
+    const auto large = AllocateOrFail(*port.heap(), kLarge);
     std::fill_n(first.get(), 200, uint8_t{1});
     std::fill_n(second.get(), 300, uint8_t{2});
     std::fill_n(large.get(), kLarge, uint8_t{3});
@@ -92,7 +83,7 @@ TEST_F(ArenaHeapFork, TheChildReadsTheValuesAsOfTheFork) {
 
 TEST_F(ArenaHeapFork, TheChildsWritesAreItsOwn) {
   OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
-    auto memory = AllocateFor(*port.heap(), kLarge);
+    auto memory = AllocateOrFail(*port.heap(), kLarge);
     std::fill_n(memory.get(), kLarge, uint8_t{1});
     Child child([&] {
       std::fill_n(memory.get(), kLarge, uint8_t{9});
@@ -104,7 +95,7 @@ TEST_F(ArenaHeapFork, TheChildsWritesAreItsOwn) {
     });
     EXPECT_TRUE(child.Look());
     EXPECT_TRUE(AllAre({memory.get(), static_cast<size_t>(kLarge)}, 1));
-    const auto more = AllocateFor(*port.heap(), kLarge);
+    const auto more = AllocateOrFail(*port.heap(), kLarge);
     EXPECT_TRUE(AllAre({memory.get(), static_cast<size_t>(kLarge)}, 1));
   });
 }
@@ -112,8 +103,8 @@ TEST_F(ArenaHeapFork, TheChildsWritesAreItsOwn) {
 TEST_F(ArenaHeapFork, WhatIsNotForTheChildIsOutOfItsReach) {
   OnThreadsWithPort(2, kSmallSlot, [](ShmPort& port, int rank) {
     if (rank != 0) return;
-    const auto scratch = AllocateFor(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
-    const auto kept = AllocateFor(*port.heap(), kLarge);
+    const auto scratch = AllocateOrFail(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
+    const auto kept = AllocateOrFail(*port.heap(), kLarge);
     const uint8_t* const peers = port.heap()->At(1, 0, 1);
     std::array<int, 2> ends{};
     ASSERT_EQ(pipe(ends.data()), 0);
@@ -173,8 +164,8 @@ std::string EndOfChildWithoutRoom() {
 
 TEST_F(ArenaHeapFork, AChildThatCannotHaveMemoryOfItsOwnEnds) {
   OnThreadsWithPort(1, kSmallSlot, [](ShmPort& port, int) {
-    const auto before = AllocateFor(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
-    const auto memory = AllocateFor(*port.heap(), kLarge);
+    const auto before = AllocateOrFail(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
+    const auto memory = AllocateOrFail(*port.heap(), kLarge);
     const std::string end = EndOfChildWithoutRoom();
     EXPECT_TRUE(end.starts_with("1 mydist: a forked child got no memory of its own")) << end;
     // With room again there is a child again.

@@ -27,13 +27,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMegabyte = int64_t{1} << 20;
 
-std::shared_ptr<uint8_t> AllocateOrFail(ArenaHeap& heap, int64_t bytes) {
-  auto memory = heap.Allocate(bytes);
-  if (memory.ok()) return *std::move(memory);
-  ADD_FAILURE() << memory.status().ToString();
-  return nullptr;
-}
-
 int64_t FreeBytes() {
   struct statvfs info {};
   EXPECT_EQ(statvfs("/dev/shm", &info), 0);

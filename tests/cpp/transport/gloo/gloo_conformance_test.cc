@@ -79,7 +79,8 @@ TEST(GlooLargeTransfer, GoesInPieces) {
 }
 
 TEST(GlooLargeTransfer, Beyond32Bits) {
-  if (!conformance::WantsLargeTransfer(2)) GTEST_SKIP() << "make deep, with 7 GiB of free memory";
+  if (!IsDeep()) GTEST_SKIP() << "runs in make deep";
+  if (!conformance::HasMemoryForLargeTransfer(2)) GTEST_SKIP() << "needs 7 GiB of free memory";
   RunGlooJob(2, [](Connection& connection) {
     conformance::DeliversBeyond32Bits(*connection.transport);
     EXPECT_TRUE(connection.control->Close(conformance::Soon()).ok());

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "conformance/control_plane_suite.h"
+#include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
@@ -110,10 +111,11 @@ TEST(MpiLargeTransfer, GoesInPieces) {
 }
 
 TEST(MpiLargeTransfer, Beyond32Bits) {
+  if (!IsDeep()) GTEST_SKIP() << "runs in make deep";
   Result<Connection> connection = ConnectMpi(-1, 0);
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
   // All ranks must decide alike: one that lacks memory speaks for all.
-  const auto votes = connection->exchange({conformance::WantsLargeTransfer(2)});
+  const auto votes = connection->exchange({conformance::HasMemoryForLargeTransfer(2)});
   ASSERT_TRUE(votes.ok()) << votes.status().ToString();
   bool all_have_memory = true;
   for (const Bytes& vote : *votes) all_have_memory = all_have_memory && vote == Bytes{1};
