@@ -7,12 +7,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$ROOT" || exit 1
 
-PARTS=(tests thread address binding model)
+PARTS=(tests thread address locks binding model)
 
 run_part() {
   case "$1" in
     thread) TEST_DEEP=1 scripts/sanitize.sh thread ;;
     address) TEST_DEEP=1 scripts/sanitize.sh address ;;
+    locks) scripts/sanitize.sh lock-analysis ;; # It reads each file by itself.
     binding) scripts/sanitize_binding.sh ;;
     model) scripts/model.sh ;;
     tests) scripts/test.sh --deep ;; # Every case, number of ranks, backend and layout.

@@ -97,19 +97,19 @@ def run_process(program: str, names: list[str], limit_s: float, tally: Tally) ->
         tally.results[f"{names[0]} and {len(names) - 1} more, at their end"] = ("failed", 0.0)
 
 
-def where_threads_wait(session: int, proc: Path = Path("/proc")) -> str:
+def where_threads_wait(session: int) -> str:
     """A line per thread of a session: its process, name, state, and the system call it is in."""
     lines = [f"Threads of session {session}: process, name, state, system call with arguments"]
-    for status in sorted(proc.glob("[0-9]*/task/[0-9]*/stat")):
+    for stat in sorted(Path("/proc").glob("[0-9]*/task/[0-9]*/stat")):
         try:
-            name, _, rest = status.read_text().partition("(")[2].rpartition(")")
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
             fields = rest.split()
             if int(fields[3]) != session:
                 continue
-            call = (status.parent / "syscall").read_text().strip()
+            call = (stat.parent / "syscall").read_text().strip()
         except (OSError, IndexError, ValueError):
             continue  # It has ended, or is another user's.
-        lines.append(f"  {status.parts[-4]} {name} {fields[0]} {call}")
+        lines.append(f"  {stat.parts[-4]} {name} {fields[0]} {call}")
     return "\n".join(lines)
 
 

@@ -43,7 +43,8 @@ lock_analysis() { # lock_analysis FOLDER...
   python="$(find_python)"
   has_module "$python" torch || die "$python has no torch. Run: make setup"
   cmake -G Ninja -S . -B "$tree" "-DCMAKE_CXX_COMPILER=$CXX" -DMYDIST_THREAD_SAFETY=ON \
-    -DMYDIST_BUILD_TESTS=OFF -DMYDIST_UNITY=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "-DPython_EXECUTABLE=$python"
+    -DMYDIST_BUILD_TESTS=OFF -DMYDIST_UNITY=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+    "-DPython_EXECUTABLE=$python"
   "$python" scripts/check_syntax.py "$tree" "$@"
   echo "Lock analysis: no violation."
 }
