@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import zlib
 from pathlib import Path
 
 import pytest
+
+QUICK_TORCH = Path(__file__).parent / "quick_torch"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the report goes."""
+    """Where the report goes, and how programs of tests import torch."""
+    if not config.getoption("--deep"):
+        paths = [str(QUICK_TORCH), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     config.addinivalue_line(
         "markers", "deep(group=NAME): too slow for every change; a slice has all of a group or none"
     )

@@ -1,0 +1,117 @@
+"""Lets the ranks of tests start in a third of the time: torch's compiler waits until it is used.
+
+Python imports this file at its start when the folder is in PYTHONPATH, as in all but deep runs.
+Importing torch registers functions that trace programs (a second of a core), and an optimizer
+imports torch._dynamo (two) to tell it what not to trace. Here both wait until somebody else imports
+torch._dynamo. Until then nothing is traced, so nothing else differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+COMPILER = "torch._dynamo"
+FOR_TRACING = "torch._meta_registrations"
+
+
+def hidden_from_the_compiler(decorate: Callable) -> Callable:
+    """torch._compile._disable_dynamo, which imports the compiler at the first call."""
+
+    def decorator(function: Callable | None = None, recursive: bool = True) -> Callable:
+        if function is None:
+            return functools.partial(decorator, recursive=recursive)
+        return plain_without_compiler(function, decorate(function, recursive))
+
+    return decorator
+
+
+def optimizer_step(decorate: Callable) -> Callable:
+    """torch.optim's decorator of step(), which asks the compiler for a break before and after."""
+
+    def decorator(step: Callable) -> Callable:
+        def without_break(self: Any, *args: Any, **kwargs: Any) -> Any:
+            set_grad_enabled = sys.modules["torch"].set_grad_enabled
+            with set_grad_enabled(self.defaults["differentiable"]):
+                return step(self, *args, **kwargs)
+
+        return plain_without_compiler(without_break, decorate(step))
+
+    return decorator
+
+
+def plain_without_compiler(plain: Callable, full: Callable) -> Callable:
+    """`full` once there is a compiler, `plain` before."""
+
+    @functools.wraps(full)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (full if COMPILER in sys.modules else plain)(*args, **kwargs)
+
+    return call
+
+
+# By module: a decorator of its own, and what takes its place.
+DECORATORS = {
+    "torch._compile": ("_disable_dynamo", hidden_from_the_compiler),
+    "torch.optim.optimizer": ("_use_grad_for_differentiable", optimizer_step),
+}
+
+
+class Changed:
+    """Loads one of these modules."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the true loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The true module, and then its decorator."""
+        self._loader.exec_module(module)
+        name, change = DECORATORS[module.__name__]
+        setattr(module, name, change(getattr(module, name)))
+
+
+class AlmostEmpty:
+    """Loads a module with next to nothing in it."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """As Python does by default."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """But the one import of it that random numbers need."""
+        importlib.import_module("torch._prims.rng_prims")
+
+
+class Finder:
+    """Python asks it before its own finders."""
+
+    def __init__(self) -> None:
+        self._has_compiler = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """What differs; None for a true module."""
+        if name == COMPILER and not self._has_compiler:
+            self._has_compiler = True
+            if sys.modules.pop(FOR_TRACING, None):
+                importlib.import_module(FOR_TRACING)
+        elif name == FOR_TRACING and not self._has_compiler:
+            return importlib.machinery.ModuleSpec(name, AlmostEmpty())
+        elif name in DECORATORS:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            if spec and spec.loader:
+                spec.loader = Changed(spec.loader)
+            return spec
+        return None
+
+
+sys.meta_path.insert(0, Finder())
