@@ -20,6 +20,10 @@ set(_kernels "${PROJECT_SOURCE_DIR}/csrc/kernels")
 mydist_sources(_loops "*.cc" csrc/kernels csrc/kernels/simd)
 set_source_files_properties(${_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:${MYDIST_LOOPS_OPTIMIZED}>" SKIP_PRECOMPILE_HEADERS ON)
+if(MYDIST_SANITIZE_FLAGS AND NOT MYDIST_SANITIZE_LOOPS)
+  file(GLOB _simd "${_kernels}/simd/kernels_*.cc")
+  set_property(SOURCE ${_simd} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all)
+endif()
 set_property(SOURCE "${_kernels}/simd/kernels_portable.cc" "${_kernels}/adasum_math.cc"
   APPEND PROPERTY COMPILE_OPTIONS ${_exact})
 set_property(SOURCE "${_kernels}/simd/kernels_avx2.cc"
