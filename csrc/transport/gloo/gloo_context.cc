@@ -14,6 +14,8 @@ namespace {
 
 // A pair waits five times its time-out for its connection.
 constexpr int kGlooConnectFactor = 5;
+// No other transfers are under way yet.
+constexpr uint64_t kGreetingSlot = 0;
 
 }  // namespace
 
@@ -75,6 +77,38 @@ Status GlooContext::Connect(const std::vector<Bytes>& addresses_by_rank) {
                              "other (MYDIST_NETWORK_INTERFACES), and does no firewall drop their "
                              "connections? MYDIST_TIMEOUT_SECONDS sets how long to wait.");
     }
+  }
+  return Status::Ok();
+}
+
+Status GlooContext::Greet(const std::vector<Greeting>& greetings, std::chrono::milliseconds limit) {
+  Greeting own = greetings[static_cast<size_t>(rank_)];
+  std::vector<Greeting> theirs(static_cast<size_t>(size_));
+  int peer = 0;
+  const auto wrong = [&](const std::string& why) {
+    return Status::PeerLost("something else than rank " + std::to_string(peer) +
+                            " is connected to this rank's Gloo port for it: " + why);
+  };
+  try {
+    std::vector<GlooBuffer> received(static_cast<size_t>(size_));
+    std::vector<GlooBuffer> sent(static_cast<size_t>(size_));
+    for (peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const auto index = static_cast<size_t>(peer);
+      received[index] = MakeBuffer(theirs[index].data(), sizeof(Greeting));
+      received[index]->recv(peer, kGreetingSlot, 0, sizeof(Greeting));
+      sent[index] = MakeBuffer(own.data(), sizeof(Greeting));
+      sent[index]->send(peer, kGreetingSlot, 0, sizeof(Greeting));
+    }
+    for (peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const auto index = static_cast<size_t>(peer);
+      received[index]->waitRecv(limit);
+      sent[index]->waitSend(limit);
+      if (theirs[index] != greetings[index]) return wrong("it says something else");
+    }
+  } catch (const std::exception& error) {
+    return wrong(error.what());
   }
   return Status::Ok();
 }

@@ -4,7 +4,9 @@
 
 #include <sched.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +36,13 @@ class GlooContext {
   // Connects to all peers given everybody's Addresses() in rank order; blocks until connected.
   // kTimeout naming the first rank that cannot be reached, kInternal for malformed addresses.
   Status Connect(const std::vector<Bytes>& addresses_by_rank);
+
+  // What a rank says first over a connection; secret until then.
+  using Greeting = std::array<uint8_t, 16>;
+  // Makes sure that a peer is at the other end of each connection, given everybody's greeting in
+  // rank order: Gloo takes whoever connects for the peer. kTimeout, kPeerLost or kInternal name the
+  // first connection that is wrong; it is no use any more then.
+  Status Greet(const std::vector<Greeting>& greetings, std::chrono::milliseconds limit);
 
   int rank() const { return rank_; }
   int size() const { return size_; }

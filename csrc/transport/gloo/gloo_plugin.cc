@@ -1,12 +1,16 @@
 // The Gloo backend plugin: connects a full mesh over TCP; addresses travel through the job's own
 // rendezvous (BackendOptions::exchange), never through a Gloo store.
 #include <dlfcn.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "gloo/config.h"
@@ -18,10 +22,16 @@
 namespace mydist {
 namespace {
 
+// What ranks tell each other before they connect.
 struct Place {
   std::string host_id;
   std::string pid;
+  GlooContext::Greeting greeting{};
 };
+
+// Strangers may connect while the ranks do: then all of them try again, with other ports.
+constexpr int kConnectAttempts = 3;
+constexpr std::chrono::seconds kGreetingLimit{5};
 
 std::string HostName() {
   char name[256] = {};
@@ -31,19 +41,29 @@ std::string HostName() {
 
 Bytes Encode(const Place& place) {
   const std::string text = place.pid + ":" + place.host_id;
-  return Bytes(text.begin(), text.end());
+  Bytes bytes(place.greeting.begin(), place.greeting.end());
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  return bytes;
 }
 
 Place Decode(const Bytes& bytes) {
-  const std::string text(bytes.begin(), bytes.end());
+  Place place;
+  const size_t greeting_bytes = std::min(bytes.size(), place.greeting.size());
+  std::copy_n(bytes.begin(), greeting_bytes, place.greeting.begin());
+  const std::string text(bytes.begin() + static_cast<std::ptrdiff_t>(greeting_bytes), bytes.end());
   const size_t colon = text.find(':');
-  if (colon == std::string::npos) return {text, "?"};
-  return {text.substr(colon + 1), text.substr(0, colon)};
+  place.host_id = colon == std::string::npos ? text : text.substr(colon + 1);
+  place.pid = colon == std::string::npos ? "?" : text.substr(0, colon);
+  return place;
 }
 
 Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
   const Config& config = *options.config;
-  const Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid())};
+  Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid()), {}};
+  if (getrandom(mine.greeting.data(), mine.greeting.size(), 0) !=
+      static_cast<ssize_t>(mine.greeting.size())) {
+    return Status::Internal("the kernel gives no random bytes");
+  }
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
                           BootstrapRound(options.exchange, options.size, Encode(mine)));
   std::vector<Place> places;
@@ -79,9 +99,10 @@ Status CheckOptions(const BackendOptions& options) {
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Place> places, GatherPlaces(options));
-  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own, AddressToBind(options, AllOnOneHost(places)));
+// Listens, connects to all peers and greets them.
+Result<std::unique_ptr<GlooContext>> ConnectOnce(const BackendOptions& options,
+                                                 const std::vector<Place>& places,
+                                                 const InterfaceAddress& own, Status* outcome) {
   MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<GlooContext> context,
                           GlooContext::Listen(options.rank, options.size, own.address,
                                               options.config->connect_timeout));
@@ -89,10 +110,60 @@ Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
                     << "), one port for each of " << options.size - 1 << " peer(s)";
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
                           BootstrapRound(options.exchange, options.size, context->Addresses()));
-  MYDIST_RETURN_IF_ERROR(context->Connect(addresses));
+  *outcome = context->Connect(addresses);
+  std::vector<GlooContext::Greeting> greetings;
+  for (const Place& place : places) greetings.push_back(place.greeting);
+  if (outcome->ok()) *outcome = context->Greet(greetings, kGreetingLimit);
+  return context;
+}
+
+struct Outcome {
+  Status status;           // Of the first rank where it is not OK.
+  bool may_repeat = true;  // On all ranks.
+};
+
+// Of all ranks, each of which says the same.
+Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& mine) {
+  Bytes said{static_cast<uint8_t>(mine.status.code()), static_cast<uint8_t>(mine.may_repeat)};
+  const std::string text = mine.status.ok() ? "" : mine.status.message();
+  said.insert(said.end(), text.begin(), text.end());
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
+                          BootstrapRound(options.exchange, options.size, said));
+  Outcome agreed;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const Bytes& each = all[rank];
+    if (each.size() < 2 || each[0] > static_cast<uint8_t>(StatusCode::kInternal)) {
+      return Status::VersionMismatch("rank " + std::to_string(rank) +
+                                     " says something else than how its connections went. Install "
+                                     "the same version of mydist on all hosts.");
+    }
+    agreed.may_repeat = agreed.may_repeat && each[1] != 0;
+    if (each[0] == 0 || !agreed.status.ok()) continue;
+    agreed.status =
+        Status(static_cast<StatusCode>(each[0]), "on rank " + std::to_string(rank) + ": " +
+                                                     std::string(each.begin() + 2, each.end()));
+  }
+  return agreed;
+}
+
+Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
+  const TimePoint end = Now() + options.config->connect_timeout;
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Place> places, GatherPlaces(options));
+  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own, AddressToBind(options, AllOnOneHost(places)));
   std::vector<std::string> names;
   for (const Place& place : places) names.push_back("host " + place.host_id + ", pid " + place.pid);
-  return std::make_shared<Mesh>(std::move(context), std::move(names));
+  for (int attempt = 1;; ++attempt) {
+    Outcome mine;
+    MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<GlooContext> context,
+                            ConnectOnce(options, places, own, &mine.status));
+    mine.may_repeat = attempt < kConnectAttempts && Now() < end &&
+                      mine.status.code() != StatusCode::kVersionMismatch;
+    MYDIST_ASSIGN_OR_RETURN(const Outcome agreed, AgreeOnOutcome(options, mine));
+    if (agreed.status.ok()) return std::make_shared<Mesh>(std::move(context), std::move(names));
+    if (!agreed.may_repeat) return agreed.status;
+    if (options.rank > 0) continue;
+    MYDIST_LOG(kWarning) << "all ranks connect again over Gloo: " << agreed.status.message();
+  }
 }
 
 class GlooPlugin final : public BackendPlugin {

@@ -1,4 +1,9 @@
 // What a Gloo job's survivors see when a rank goes away, and what a wrong set-up says.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <latch>
 #include <thread>
 
@@ -258,6 +263,38 @@ TEST(GlooConnect, AddressesOfTheWrongLengthAreRefused) {
   ASSERT_FALSE(connection.ok());
   EXPECT_EQ(connection.status().code(), StatusCode::kVersionMismatch);
   EXPECT_NE(connection.status().message().find("7 bytes"), std::string::npos);
+}
+
+// A stranger that says nothing is at each port before the rank it is meant for.
+TEST(GlooConnect, StrangersThatComeFirstDoNoHarm) {
+  std::vector<int> strangers;
+  const auto besieged = [&](BootstrapExchange exchange) -> BootstrapExchange {
+    return [&, exchange, round = 0](const Bytes& mine) mutable -> Result<std::vector<Bytes>> {
+      if (round++ == 1) {  // These are addresses, of one port for each rank.
+        const size_t address_bytes = mine.size() / 3;
+        for (const size_t place : {1, 2}) {
+          sockaddr_storage address{};
+          std::memcpy(&address, mine.data() + place * address_bytes,
+                      std::min(address_bytes, sizeof address));
+          const int stranger = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+          strangers.push_back(stranger);
+          EXPECT_EQ(connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(sockaddr_in)),
+                    0);
+        }
+      }
+      return exchange(mine);
+    };
+  };
+  InMemoryRendezvous rendezvous(3);
+  RunAsRanks(3, [&](int rank) {
+    BootstrapExchange exchange = rendezvous.ForRank(rank);
+    if (rank == 0) exchange = besieged(exchange);
+    Result<Connection> connection = ConnectGloo(rank, 3, std::move(exchange), {});
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    conformance::ClosesInOrder(*connection);
+  });
+  EXPECT_EQ(strangers.size(), 2U);
+  for (const int stranger : strangers) close(stranger);
 }
 
 TEST(GlooConnect, WrongOptionsAreNamed) {

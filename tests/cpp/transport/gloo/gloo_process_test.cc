@@ -8,7 +8,7 @@
 namespace mydist {
 namespace {
 
-constexpr int kBootstrapRounds = 2;
+constexpr int kBootstrapRounds = 3;
 
 void Bootstrap(ProcessJob& job) {
   for (int round = 0; round < kBootstrapRounds; ++round) job.ServeRound();
