@@ -67,6 +67,10 @@ const std::string& Status::cause() const {
 
 bool Status::is_consequence() const { return !failure().cause.empty(); }
 
+bool Status::is_loss() const {
+  return code() == StatusCode::kPeerLost || (code() == StatusCode::kTimeout && is_consequence());
+}
+
 const Failure& Status::failure() const {
   static const Failure kNone;
   return ok() ? kNone : state_->failure;

@@ -52,6 +52,8 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   // message. What others should be told.
   const std::string& cause() const;
   bool is_consequence() const;
+  // Whether a peer is gone or has left: kPeerLost, or the time-out because of which it left.
+  bool is_loss() const;
 
   // The same as a consequence of `cause`, which is not empty; OK stays OK.
   Status Because(std::string cause) const;

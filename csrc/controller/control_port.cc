@@ -1,5 +1,10 @@
 #include "controller/control_port.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "controller/messages/wire.h"
+
 namespace mydist {
 namespace {
 
@@ -15,6 +20,18 @@ Status ControlPort::Exchange(TimePoint now) {
     MYDIST_ASSIGN_OR_RETURN(more, ReceiveOne());
   }
   return CheckGrace(now);
+}
+
+std::vector<IncomingMessage> ControlPort::TakeInquiries() {
+  const auto first =
+      std::stable_partition(inbox_.begin(), inbox_.end(), [](const IncomingMessage& message) {
+        const auto kind = PeekKind(message.payload);
+        return !kind.ok() || (*kind != MessageKind::kQuestion && *kind != MessageKind::kAnswer);
+      });
+  std::vector<IncomingMessage> inquiries(std::make_move_iterator(first),
+                                         std::make_move_iterator(inbox_.end()));
+  inbox_.erase(first, inbox_.end());
+  return inquiries;
 }
 
 void ControlPort::Await(TimePoint deadline) {
@@ -34,7 +51,7 @@ Status ControlPort::Post(int peer, Bytes payload) {
 
 Status ControlPort::SendIfThere(int peer, Bytes payload) {
   Status sent = Post(peer, std::move(payload));
-  return sent.code() == StatusCode::kPeerLost ? Status::Ok() : sent;
+  return sent.is_loss() ? Status::Ok() : sent;
 }
 
 void ControlPort::Wake() {
@@ -45,7 +62,7 @@ void ControlPort::Wake() {
 }
 
 Status ControlPort::Judge(Status status) {
-  if (status.code() != StatusCode::kPeerLost) return status;
+  if (!status.is_loss()) return status;
   if (finished_) return Status::Ok();
   if (!expects_losses_) return status;
   if (loss_.ok()) loss_ = std::move(status);

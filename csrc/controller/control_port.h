@@ -30,6 +30,8 @@ class ControlPort {
   void Attend(bool attended);
   bool HasMessages() const { return !inbox_.empty(); }
   std::vector<IncomingMessage> TakeMessages() { return std::exchange(inbox_, {}); }
+  // Those that may overtake the others, in order; the others stay.
+  std::vector<IncomingMessage> TakeInquiries();
 
   Status Send(int peer, Bytes payload) { return Judge(Post(peer, std::move(payload))); }
   // To one that may be gone, which is no loss to anybody.

@@ -1,113 +1,16 @@
 #include "controller/coordinator.h"
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status.h"
-#include "controller/control_port.h"
-#include "controller/frozen/frozen_mode.h"
-#include "controller/membership.h"
+#include "controller/coordinator_impl.h"
 #include "controller/messages/report.h"
 #include "controller/messages/wire.h"
-#include "controller/process_set_table.h"
-#include "controller/tree.h"
-#include "world/departure.h"
-#include "world/process_set.h"
 
 namespace mydist {
-namespace {
-
-NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
-  return {.size = options.size,
-          .cache_capacity = options.cache_capacity,
-          .stall_warning = options.stall_warning,
-          .stall_shutdown = options.stall_shutdown,
-          .hosts = options.hosts};
-}
-
-}  // namespace
-
-// How far this rank's own join has come.
-enum class Joining { kNo, kWanted, kTold };
-
-class Coordinator::Impl {
- public:
-  Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
-      : options_(std::move(options)),
-        vertex_(MakeVertex(options_.rank, options_.size, options_.radix, options_.hosts)),
-        port_(plane),
-        membership_(options_.size),
-        sets_(vertex_, OptionsOf(options_)),
-        farewells_(vertex_.parent, options_.size, options_.hosts),
-        frozen_(options_, board, &farewells_) {
-    // Where nobody can vote nothing freezes: the history would fill up for nothing.
-    if (options_.freeze_after > 0 && board != nullptr) {
-      sets_.history().Enable(static_cast<size_t>(options_.freeze_after));
-    }
-    MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
-  }
-
-  Status Announce(std::vector<Request> requests, TimePoint now);
-  Status Join();
-  Status Depart(std::string reason);
-  void Control(TimelineControl control) {
-    membership_.Control(control);
-    frozen_.Break();
-  }
-  Result<std::vector<Response>> Negotiate(TimePoint now);
-  void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
-  void Leave(const Status& why);
-  TimePoint NextDeadline() const;
-  ControlPort& port() { return port_; }
-  Status SendTimeline(Bytes block);
-  std::vector<IncomingMessage> TakeTimeline() { return std::exchange(timeline_, {}); }
-  const CoordinatorStats& stats();
-
- private:
-  bool HasOwnInFlight() const { return sets_.HasOwnInFlight() || frozen_.HasHeld(); }
-  bool HasWork() const;
-  const Status& Loss() const;
-  Status Send(int32_t peer, Bytes message);
-  Status TakeIn(TimePoint now);
-  Status TakeSegment(const IncomingMessage& message, TimePoint now);
-  Status TakeReport(const IncomingMessage& message, TimePoint now);
-  Status TakeVote(const IncomingMessage& message);
-  Status TakeFarewell(const IncomingMessage& message);
-  Status TakeTimelineBlock(IncomingMessage message);
-  Status ApplyWholeBatches(TimePoint now);
-  void FinishBatch();
-  Status FollowJoin();
-  Status FollowStream(const StreamItem& item, TimePoint now);
-  Status FollowFrozen(TimePoint now);
-  Status SendVote(const FrozenMode::HostVote& vote);
-  void AnnounceThawed(const std::vector<Request>& requests, TimePoint now);
-  void Return(std::vector<Response> batch);
-  bool MayRest() const;
-  Status Decide(TimePoint now);
-  Status DecideFreeze(TimePoint now);
-  Status Emit(StreamItem item, TimePoint now);
-  Status ReportUp(TimePoint now);
-  Status SendDown();
-
-  const CoordinatorOptions options_;
-  const Vertex vertex_;
-  ControlPort port_;
-  Membership membership_;
-  ProcessSetTable sets_;
-  Farewells farewells_;
-  FrozenMode frozen_;
-  Joining joining_ = Joining::kNo;
-  bool is_leaving_ = false;
-
-  StreamSegment down_;                              // For the children, not yet sent.
-  std::vector<StreamItem> partial_;                 // Received items behind the last boundary.
-  std::deque<std::vector<Response>> batches_;       // To be returned, one at a time.
-  std::vector<std::vector<Response>> behind_vote_;  // To be returned after an undecided bucket.
-  std::vector<IncomingMessage> timeline_;
-};
 
 Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now) {
   if (joining_ != Joining::kNo && !requests.empty()) {
@@ -192,6 +95,8 @@ Status Coordinator::Impl::TakeIn(TimePoint now) {
     if (kind.ok() && *kind == MessageKind::kReport) status = TakeReport(message, now);
     if (kind.ok() && *kind == MessageKind::kVote) status = TakeVote(message);
     if (kind.ok() && *kind == MessageKind::kFarewell) status = TakeFarewell(message);
+    if (kind.ok() && *kind == MessageKind::kQuestion) status = TakeQuestion(message);
+    if (kind.ok() && *kind == MessageKind::kAnswer) status = inquirer_.TakeAnswer(message);
     if (kind.ok() && *kind == MessageKind::kTimeline) {
       status = TakeTimelineBlock(std::move(message));
     }
@@ -324,22 +229,6 @@ Status Coordinator::Impl::TakeFarewell(const IncomingMessage& message) {
   return membership_.Depart({message.source, farewell.why});
 }
 
-// Whom the stream does not reach any more, or never told of a loss, has to hear of it from this
-// rank. Who cannot be told any more notices that it is gone.
-void Coordinator::Impl::Leave(const Status& why) {
-  std::vector<Status> sent;
-  if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
-  const bool is_told = why.code() != StatusCode::kPeerLost || is_leaving_ || sets_.departed() ||
-                       farewells_.is_loss_told();
-  const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
-  for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
-    if (peer != options_.rank) sent.push_back(Send(peer, farewell));
-  }
-  for (const Status& status : sent) {
-    if (!status.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << status.message();
-  }
-}
-
 // One at a time: what cannot be announced any more fails alone.
 void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, TimePoint now) {
   for (const Request& request : requests) {
@@ -419,73 +308,5 @@ Status Coordinator::Impl::SendDown() {
   }
   return Status::Ok();
 }
-
-Status Coordinator::Impl::SendTimeline(Bytes block) {
-  if (vertex_.is_root()) {
-    timeline_.push_back({options_.rank, std::move(block)});
-    return Status::Ok();
-  }
-  Writer writer(MessageKind::kTimeline);
-  writer.Raw(block);
-  return port_.Send(0, std::move(writer).Take());  // Which may have left, and still collects them.
-}
-
-Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
-  if (!vertex_.is_root()) {
-    return Status::Internal("a timeline block, which only rank 0 takes");
-  }
-  message.payload.erase(message.payload.begin(),
-                        message.payload.begin() + std::ptrdiff_t{kMessageHeaderBytes});
-  timeline_.push_back(std::move(message));
-  return Status::Ok();
-}
-
-const CoordinatorStats& Coordinator::Impl::stats() {
-  CoordinatorStats& stats = port_.stats();
-  const NegotiatorStats negotiated = sets_.stats();
-  stats.entries_received = negotiated.entries_received;
-  stats.cache_hits = negotiated.cache_hits;
-  stats.cache_misses = negotiated.cache_misses;
-  stats.frozen_steps = frozen_.step_count();
-  stats.thaws = frozen_.thaw_count();
-  return stats;
-}
-
-// ---- the public face ----
-
-Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
-    : impl_(std::make_unique<Impl>(std::move(options), plane, board)) {}
-Coordinator::~Coordinator() = default;
-
-Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
-  return impl_->Announce(std::move(requests), now);
-}
-Status Coordinator::Depart(std::string reason, TimePoint) {
-  return impl_->Depart(std::move(reason));
-}
-Status Coordinator::Join() { return impl_->Join(); }
-Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
-  impl_->Control({start, mark_cycles});
-  return Status::Ok();
-}
-Status Coordinator::Exchange(TimePoint now) { return impl_->port().Exchange(now); }
-Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
-  return impl_->Negotiate(now);
-}
-void Coordinator::SetWaiting(bool waiting, TimePoint now) { impl_->SetWaiting(waiting, now); }
-TimePoint Coordinator::NextDeadline() const { return impl_->NextDeadline(); }
-
-void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
-
-void Coordinator::Wake() { impl_->port().Wake(); }
-
-void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
-
-void Coordinator::Leave(const Status& why) { impl_->Leave(why); }
-
-Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
-std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
-const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }
-uint64_t Coordinator::messages_received() const { return impl_->port().stats().messages_received; }
 
 }  // namespace mydist

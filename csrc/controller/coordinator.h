@@ -8,12 +8,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/export.h"
 #include "base/status.h"
+#include "controller/inquiry.h"
 #include "controller/messages/request.h"
 #include "controller/messages/response.h"
 #include "transport/control_plane.h"
@@ -99,6 +101,19 @@ class MYDIST_EXPORT Coordinator {
   // A caller of this rank waits for a tensor it has announced, or nobody does any more: a rank
   // whose program goes another way than the frozen schedule then says so soon.
   void SetWaiting(bool waiting, TimePoint now);
+
+  // For who waits in the middle of a collective, where Negotiate is not called: Exchange, and
+  // answers other ranks that ask whom this one waits for. `awaited`: ranks of the job.
+  Status AttendWait(TimePoint now, std::span<const int> awaited);
+  // Asks whom this rank waits for in the end, with a tensor: `awaited`, or, when that is empty, who
+  // keeps it from being decided. Goes on in Negotiate and AttendWait until EndInquiry.
+  Status Inquire(ProcessSetId process_set, const std::string& tensor,
+                 std::span<const int> awaited = {});
+  const Inquiry& inquiry() const;
+  void EndInquiry();
+  // Whether nobody but this rank can end a wait for a decision: a vote is undecided, or who speaks
+  // for the root is silent, by what the inquiry has found.
+  bool MustEndWait() const;
 
   // Waiting as in ControlPlane; also with a single rank.
   void Await(TimePoint deadline);

@@ -219,6 +219,11 @@ void Negotiator::CompleteRequest(const std::string& name) {
   }
 }
 
+std::vector<int32_t> Negotiator::MissingRanks(const std::string& name) const {
+  const std::optional<WaitingTensor> waiting = pending_.Look(name);
+  return waiting ? waiting->missing : std::vector<int32_t>();
+}
+
 SetReport Negotiator::TakeReportToParent(TimePoint now) {
   MYDIST_CHECK(!vertex_.is_root());
   SetReport report;

@@ -97,6 +97,10 @@ class Negotiator {
   std::vector<WaitingTensor> WaitingTensors() const;
 
   bool HasOwnInFlight() const { return own_.size() > 0; }
+  // Whether this rank has announced it, and has no answer.
+  bool HasOwnInFlight(const std::string& name) const { return own_.Contains(name); }
+  // Of the vertex's ranks, whom a tensor waits for, as far as it is known here.
+  std::vector<int32_t> MissingRanks(const std::string& name) const;
 
   const ProcessSet& set() const { return set_; }
   const NegotiatorStats& stats() const { return stats_; }

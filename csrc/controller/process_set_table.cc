@@ -217,8 +217,9 @@ void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   const std::string who =
       "rank " + std::to_string(item.rank) + HostListText({&item.rank, 1}, options_.hosts);
   const Status left = PeerHasLeft(item.rank, who, item.text);
-  response.status =
-      Status::Aborted(left.message()).About({.ranks = left.failure().ranks, .cause = left.cause()});
+  const bool is_timeout = left.code() == StatusCode::kTimeout;
+  response.status = Status(is_timeout ? StatusCode::kTimeout : StatusCode::kAborted, left.message())
+                        .About({.ranks = left.failure().ranks, .cause = left.cause()});
 }
 
 void ProcessSetTable::FollowChange(const StreamItem& item) {
@@ -281,6 +282,16 @@ TimePoint ProcessSetTable::NextDeadline() const {
 bool ProcessSetTable::HasOwnInFlight() const {
   return std::any_of(negotiators_.begin(), negotiators_.end(),
                      [](const auto& entry) { return entry.second->HasOwnInFlight(); });
+}
+
+std::vector<int32_t> ProcessSetTable::AwaitedWith(ProcessSetId id, const std::string& name) const {
+  const Negotiator* negotiator = Find(id);
+  if (negotiator == nullptr) return {};
+  std::vector<int32_t> awaited = negotiator->MissingRanks(name);
+  const bool is_known = !awaited.empty() || negotiator->HasOwnInFlight(name);
+  // What else it waits for, it tells.
+  if (is_known && !vertex_.is_root()) awaited.push_back(vertex_.parent);
+  return awaited;
 }
 
 NegotiatorStats ProcessSetTable::stats() const {

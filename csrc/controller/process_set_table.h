@@ -43,6 +43,9 @@ class ProcessSetTable {
   // Whether there is anything to decide or to report. While the schedule is frozen there is not.
   bool IsDue(TimePoint now) const { return HasNews() || NextDeadline() <= now; }
   bool HasOwnInFlight() const;
+  // Whom this rank, or one below it, waits for with a tensor, as far as it is known here: ranks of
+  // the subtree, and the parent when they are ready or the rank's own tensor is with them.
+  std::vector<int32_t> AwaitedWith(ProcessSetId id, const std::string& name) const;
   // The stream has told that a rank leaves: nothing becomes ready any more.
   bool departed() const { return departed_; }
   // What the freeze that was applied last found; once.

@@ -87,6 +87,8 @@ Engine::Engine(EngineOptions options)
                               .shares_everywhere = options.shares_everywhere,
                               .control = connection_.control.get()})),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
+      guard_({config_.stall_warning, config_.stall_shutdown, config_.connect_timeout}, &topology_,
+             &coordinator_),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
       device_choice_({.config = &config_,
@@ -104,14 +106,13 @@ Engine::Engine(EngineOptions options)
            .fusion_memory =
                [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
            .on_devices = &device_choice_,
-           .news = [this] { return coordinator_.Exchange(Now()); },
+           .news = [this] { return guard_.LookInCollective(); },
            .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy),
       seat_(&coordinator_, policy_.linger) {
-  if (shm_ != nullptr) {
-    shm_->WarnOfStalls(config_.stall_warning, [this] { return TextOfExecuting(); });
-  }
+  if (shm_ != nullptr) shm_->SetWatchdog(&guard_);
+  if (connection_.transport != nullptr) connection_.transport->SetWatchdog(&guard_);
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
   if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
@@ -140,7 +141,17 @@ Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 TimePoint Engine::NextDeadline() {
   const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
   return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end,
-                   executor_.NextCheck()});
+                   executor_.NextCheck(), guard_.NextFollow()});
+}
+
+Status Engine::FollowStall(TimePoint now) {
+  if (now < guard_.NextFollow()) return Status::Ok();
+  std::optional<StallGuard::InFlight> oldest;
+  for (const PendingTensor& tensor : pending_.All()) {
+    if (oldest && oldest->since <= tensor.since) continue;
+    oldest = {&tensor.submission.request, tensor.since};
+  }
+  return guard_.Follow(now, oldest);
 }
 
 void Engine::Drain(TimePoint now) {
@@ -160,8 +171,9 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
       timeline_.Record(EventPhase::kEnd, request.name, event_name::kEnqueue);
       timeline_.Record(EventPhase::kBegin, request.name, event_name::kNegotiate);
     }
-    pending_.Add({std::move(submission), tensors.handle});
+    pending_.Add({std::move(submission), tensors.handle, now});
   }
+  guard_.Expect(now);
   const Status announced = coordinator_.Announce(std::move(requests), now);
   if (announced.ok()) return;
   for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
@@ -260,9 +272,9 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kEnd, event_name::kFuse);
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
-  executing_ = &group;
+  guard_.SetCollective(&group.front()->request, group.size());
   const Status status = executor_.Execute(tensors, ActivitiesOf(group, &activity));
-  executing_ = nullptr;
+  guard_.SetCollective(nullptr, 0);
   if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;
@@ -291,7 +303,7 @@ void Engine::HandleNotice(const Response& response) {
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
     case ResponseKind::kError:
-      return CompleteTensor({response.process_set, response.name}, response.status);
+      return CompleteTensor({response.process_set, response.name}, guard_.Refine(response.status));
     case ResponseKind::kStall:
       MYDIST_LOG(kWarning) << response.status.message();
       return;
@@ -312,20 +324,18 @@ void Engine::HandleNotice(const Response& response) {
 }
 
 void Engine::HandleDeparture(const Response& response) {
+  const StatusCode code = response.status.code();
   const std::string& who = response.status.message();
   const Failure& known = response.status.failure();
   for (const TensorKey& key : pending_.Keys()) {
-    CompleteTensor(key, Status::Aborted(who + "; '" + key.second + "' can no longer complete")
+    CompleteTensor(key, Status(code, who + "; '" + key.second + "' can no longer complete")
                             .About({.tensor = key.second})
                             .About(known));
   }
-  handles_->Fail(
-      term_,
-      Status::Aborted(
-          who +
-          "; no collective can complete any more. Let every rank call the same collectives before "
-          "it shuts down or exits")
-          .About(known));
+  handles_->Fail(term_, Status(code, who + "; no collective can complete any more. Let every rank "
+                                           "call the same collectives before "
+                                           "it shuts down or exits")
+                            .About(known));
 }
 
 void Engine::HandleAllJoined(const Response& response) {
@@ -361,7 +371,7 @@ PendingTensor* Engine::Contribution(const Agreement& agreement) {
   MYDIST_CHECK(join_.has_value());
   const Result<ProcessSet> set = process_sets_.Find(key.first);
   MYDIST_CHECK(set.ok());
-  pending_.Add({NeutralSubmission(agreement, *set), 0});
+  pending_.Add({NeutralSubmission(agreement, *set), 0, kNever});
   return pending_.Find(key);
 }
 
@@ -400,11 +410,24 @@ void Engine::CollectTimeline() {
   }
 }
 
+// Each error says what it is about.
+void Engine::FailPending(const Status& reason) {
+  for (const TensorKey& key : pending_.Keys()) {
+    const Request& request = pending_.Find(key)->submission.request;
+    const std::string operation(OpKindName(request.op));
+    const std::string context = operation + " '" + request.name + "'";
+    const bool is_named = reason.failure().tensor == request.name;
+    const Status named = is_named ? reason : reason.WithContext(context);
+    CompleteTensor(key, Status(named).About(
+                            {.operation = operation, .tensor = key.second, .phase = "negotiate"}));
+  }
+}
+
 void Engine::Stop(const Status& status) {
   const Status reason =
       status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
   if (!status.ok()) {
-    if (departure_deadline_ != kNever && status.code() == StatusCode::kPeerLost) {
+    if (departure_deadline_ != kNever && status.is_loss()) {
       MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();
     } else {
       MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
@@ -413,7 +436,7 @@ void Engine::Stop(const Status& status) {
     relay_.Finish();
     // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
     // they get first hand, or with our farewell.
-    [[maybe_unused]] const bool told = status.code() != StatusCode::kPeerLost &&
+    [[maybe_unused]] const bool told = !status.is_loss() &&
                                        coordinator_.Depart(FarewellWords(status), Now()).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
@@ -425,8 +448,9 @@ void Engine::Stop(const Status& status) {
   // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
   const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
   executor_.EndDevices(all_are_leaving ? Status::Ok() : reason, departure_deadline_);
-  CollectTimeline();
+  FailPending(reason);
   handles_->Fail(term_, reason);
+  CollectTimeline();
   // Dropped with what is pending: their handles have just failed.
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
   pending_.Clear();

@@ -26,6 +26,7 @@
 #include "engine/executor.h"
 #include "engine/handle_table.h"
 #include "engine/process_set_registry.h"
+#include "engine/stall_guard.h"
 #include "engine/submission.h"
 #include "engine/tensor_queue.h"
 #include "engine/timeline_relay.h"
@@ -177,7 +178,8 @@ class MYDIST_EXPORT Engine {
   Status Exchange(TimePoint now);
   Result<std::vector<Response>> Negotiate(TimePoint now);
   std::vector<Group> Plan(const std::vector<Response>& responses) const;
-  std::string TextOfExecuting() const;
+  // Whether what this rank waits for between collectives has taken too long.
+  Status FollowStall(TimePoint now);
   Status Execute(const Group& group);
   void Complete(const std::vector<Response>& responses);
 
@@ -198,6 +200,7 @@ class MYDIST_EXPORT Engine {
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
   void CollectTimeline();
+  void FailPending(const Status& reason);
   void Stop(const Status& status);
   void PublishStats();
   // Of the engine's thread. False when `deadline` passed.
@@ -215,12 +218,12 @@ class MYDIST_EXPORT Engine {
   ProcessSetRegistry process_sets_;
   const std::unique_ptr<VoteBoard> votes_;  // Null when the ranks have nothing to vote with.
   Coordinator coordinator_;
+  StallGuard guard_;
   HostMeter* const meter_;  // Around the connection's transport; null for a job of one rank.
   const CollectivesChoice choice_;
   const DeviceChoice device_choice_;
   Executor executor_;
-  const Group* executing_ = nullptr;  // By whoever drives.
-  PathCosts costs_;                   // Written before the thread starts.
+  PathCosts costs_;  // Written before the thread starts.
   TimelineRelay relay_;
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.

@@ -261,12 +261,4 @@ std::vector<Fact> Engine::Explain() const {
   return facts;
 }
 
-std::string Engine::TextOfExecuting() const {
-  if (executing_ == nullptr) return "what init() measures";
-  const Request& first = executing_->front()->request;
-  const size_t more = executing_->size() - 1;
-  return std::string(OpKindName(first.op)) + " '" + first.name + "'" +
-         (more > 0 ? " with " + std::to_string(more) + " more" : "");
-}
-
 }  // namespace mydist

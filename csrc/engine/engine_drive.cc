@@ -61,6 +61,7 @@ Result<bool> Engine::RunSteps() {
   const TimePoint now = Now();
   Drain(now);
   MYDIST_RETURN_IF_ERROR(Exchange(now));
+  MYDIST_RETURN_IF_ERROR(FollowStall(now));
   // One who looks again and again comes here for nothing most of the time.
   if (coordinator_.NextDeadline() > now) return !finished_;
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate(now));

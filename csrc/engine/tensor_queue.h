@@ -5,10 +5,12 @@
 #pragma once
 
 #include <map>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "engine/handle_table.h"
@@ -73,6 +75,7 @@ class TensorQueue {
 struct PendingTensor {
   Submission submission;
   Handle handle = 0;
+  TimePoint since;  // It has been in flight.
 
   TensorKeyView key() const { return {submission.request.process_set, submission.request.name}; }
 };
@@ -115,6 +118,8 @@ class PendingTable {
     }
     return keys;
   }
+
+  auto All() const { return std::views::values(tensors_); }
 
   void Clear() { tensors_.clear(); }
   bool empty() const { return tensors_.empty(); }

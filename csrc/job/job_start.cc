@@ -64,6 +64,7 @@ Result<Meeting> Meet(const Seat& seat, const Config& config) {
   }
   MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
   MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(seat.rank, std::move(hosts)));
+  for (const Hello& hello : hellos) topology.pids.push_back(hello.pid);
   SetLogRank(topology.rank, topology.size);
   return Meeting{std::move(topology), hellos.front().wants_timeline, IsCrowded(hellos, mine.host)};
 }

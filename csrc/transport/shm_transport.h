@@ -86,10 +86,8 @@ class MYDIST_EXPORT ShmPort {
   // How ranks of the host reach each other's tensors, for the log.
   std::string Description() const;
 
-  // How this rank says that it waits for others in the middle of a collective. Never, until set.
-  void WarnOfStalls(Duration first, StallWarning::Describe describe) {
-    waiter_.stall_warning().Set(first, std::move(describe));
-  }
+  // From now on waits for other ranks in the middle of a collective ask it.
+  void SetWatchdog(Watchdog* watchdog) { waiter_.SetWatchdog(watchdog); }
 
   Transport& transport() { return transport_; }
   SlotSteps& steps() { return steps_; }

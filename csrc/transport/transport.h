@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "world/watchdog.h"
 
 namespace mydist {
 
@@ -34,6 +35,10 @@ class Transport {
   // Whether memory of a GPU may be sent and received like any other, once the device is through
   // with it. The same as long as the transport lives; ranks may differ.
   virtual bool TakesDeviceMemory() const { return false; }
+
+  // From now on Exchange asks it, at kLookInterval, whether to wait on; an error of it ends the
+  // call. Not null; outlives this object. A backend that does not ask waits without end.
+  virtual void SetWatchdog(Watchdog* /*watchdog*/) {}
 
   // Performs all transfers at once and returns when all are complete: `receives` are filled,
   // `sends` may be reused. Peers are ranks other than our own. The k-th send from a to b matches

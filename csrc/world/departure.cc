@@ -9,8 +9,10 @@
 namespace mydist {
 namespace {
 
-// Words are the ranks to blame, the separator, and the text. In the list an empty entry is the rank
-// whose words these are: the text does not name it, and is said to come from it.
+// Words are a mark when the rank had waited too long, the ranks to blame, the separator, and the
+// text. In the list an empty entry is the rank whose words these are: the text does not name it,
+// and is said to come from it.
+constexpr char kTimeoutMark = '!';
 constexpr char kSeparator = '\n';
 constexpr char kComma = ',';
 // More are not listed: words may be cut after a thousand bytes.
@@ -20,13 +22,15 @@ struct Words {
   std::vector<int> ranks;
   bool is_own = true;
   std::string text;
+  bool is_timeout = false;
 };
 
 Words Parse(int speaker, const std::string& words) {
   const size_t end = words.find(kSeparator);
   if (end == std::string::npos) return {{speaker}, true, words};
-  Words parsed{{}, false, words.substr(end + 1)};
-  for (size_t begin = 0; begin <= end;) {
+  const bool is_timeout = words.starts_with(kTimeoutMark);
+  Words parsed{{}, false, words.substr(end + 1), is_timeout};
+  for (size_t begin = is_timeout ? 1 : 0; begin <= end;) {
     const size_t next = std::min(words.find(kComma, begin), end);
     const char* const stop = words.data() + next;
     int rank = -1;
@@ -47,14 +51,16 @@ Words Parse(int speaker, const std::string& words) {
 std::string FarewellWords(const Status& error) {
   if (error.ok()) return "";
   std::string words;
-  if (error.code() == StatusCode::kPeerLost || error.is_consequence()) {
-    const std::vector<int>& ranks = error.failure().ranks;
+  const std::vector<int>& ranks = error.failure().ranks;
+  const bool is_timeout = error.code() == StatusCode::kTimeout && !ranks.empty();
+  if (error.code() == StatusCode::kPeerLost || is_timeout || error.is_consequence()) {
     for (const int rank : std::span(ranks).first(std::min(ranks.size(), kMaxBlamed))) {
       words += (words.empty() ? "" : ",") + std::to_string(rank);
     }
   }
   // What this rank alone has seen of another may be a fault between the two.
-  if (!words.empty() && !error.is_consequence()) words += kComma;
+  if (!words.empty() && !is_timeout && !error.is_consequence()) words += kComma;
+  if (is_timeout) words.insert(0, 1, kTimeoutMark);
   return words + kSeparator + error.cause();
 }
 
@@ -66,7 +72,8 @@ Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
   } else if (parsed.is_own) {
     text = who + " has left the job: " + text;
   }
-  return Status::PeerLost(text).About({.ranks = std::move(parsed.ranks), .cause = text});
+  const StatusCode code = parsed.is_timeout ? StatusCode::kTimeout : StatusCode::kPeerLost;
+  return Status(code, text).About({.ranks = std::move(parsed.ranks), .cause = text});
 }
 
 }  // namespace mydist

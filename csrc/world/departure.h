@@ -13,9 +13,10 @@ namespace mydist {
 // where that was another rank, which. Whoever carries it may cut its end off. Empty when OK.
 MYDIST_EXPORT std::string FarewellWords(const Status& error);
 
-// kPeerLost: "rank 2 (host h) has left the job: the disk is full". Blames `rank`, called `who`, or
-// those that its words blame, in the text and in Failure::ranks: both ends of a connection that
-// only one of them has seen end. `words` may be empty, when it left none.
+// kPeerLost, or kTimeout when it had waited too long: "rank 2 (host h) has left the job: the disk
+// is full". Blames `rank`, called `who`, or those that its words blame, in the text and in
+// Failure::ranks: both ends of a connection that only one of them has seen end. `words` may be
+// empty, when it left none.
 MYDIST_EXPORT Status PeerHasLeft(int rank, const std::string& who, const std::string& words);
 
 }  // namespace mydist

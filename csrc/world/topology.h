@@ -1,6 +1,7 @@
 // Topology: who and where this rank is. Pure; made once per init from what all ranks reported.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct MYDIST_EXPORT Topology {
   int cross_size = 1;  // Number of those hosts.
   bool is_homogeneous = true;      // Every host has the same number of ranks.
   std::vector<std::string> hosts;  // Host of each rank, indexed by rank.
+  std::vector<int64_t> pids;       // Process of each rank, on its host; empty: not known.
 };
 
 // `hosts[r]` is the host of rank r. Ranks of one host need not be contiguous; hosts are numbered

@@ -326,7 +326,7 @@ Result<bool> DirectCollectives::Receive(uint8_t* data, int64_t bytes, int peer) 
 
 Status DirectCollectives::Settle(const Status& error, std::span<const int> peers) {
   team_.port->Leave(FarewellWords(error));  // They need not wait for us.
-  team_.steps().AwaitQuiet(peers, has_ended_ ? 0 : 1);
+  team_.steps().AwaitQuiet(peers, has_ended_ ? 0 : 1, error);
   return error;
 }
 

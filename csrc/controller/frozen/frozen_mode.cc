@@ -107,6 +107,11 @@ FrozenSchedule::WordReader FrozenMode::Reader() const {
   };
 }
 
+std::vector<int32_t> FrozenMode::Undecided() const {
+  if (!schedule_.HasUndecidedVote()) return {};
+  return schedule_.Undecided(Reader());
+}
+
 bool FrozenMode::HasNews() const {
   return is_due_ || (!is_root_ && !notes_.empty()) ||
          (HasUndecidedVote() && schedule_.IsDecided(Reader()));

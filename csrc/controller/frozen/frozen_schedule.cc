@@ -196,6 +196,25 @@ FrozenSchedule::Verdict FrozenSchedule::Judge(const WordReader& read) const {
   return host == Verdict::kReady ? Verdict::kHostReady : host;
 }
 
+std::vector<int32_t> FrozenSchedule::Undecided(const WordReader& read) const {
+  const Entry& entry = cycle_[Head()];
+  std::span<const int32_t> ranks = entry.near;
+  Voice voice = Voice::kRank;
+  if (!entry.far.empty() && !Leads(entry)) {
+    ranks = ranks.first(1);
+    voice = Voice::kOutcome;
+  } else if (!entry.far.empty() && word(Voice::kHost).SaysReady(head_)) {
+    ranks = entry.far;
+    voice = Voice::kHost;
+  }
+  std::vector<int32_t> undecided;
+  for (const int32_t rank : ranks) {
+    if (rank == rank_) continue;
+    if (JudgeAll({&rank, 1}, voice, read) == Verdict::kUndecided) undecided.push_back(rank);
+  }
+  return undecided;
+}
+
 FrozenSchedule::Verdict FrozenSchedule::JudgeAll(std::span<const int32_t> ranks, Voice voice,
                                                  const WordReader& read) const {
   Verdict verdict = Verdict::kReady;

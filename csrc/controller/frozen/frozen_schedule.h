@@ -97,6 +97,8 @@ class FrozenSchedule {
   bool HasUndecidedVote() const { return has_voted_; }
   // Who alone can tell this rank the outcome of its vote; -1: it sees for itself, or has none.
   int32_t teller() const;
+  // While there is one: whose words are still to come, as far as this rank reads them.
+  std::vector<int32_t> Undecided(const WordReader& read) const;
   // While there is one: whether Advance has something to do about it.
   bool IsDecided(const WordReader& read) const { return Judge(read) != Verdict::kUndecided; }
   // The others should be asked to thaw. Says so once per freeze.

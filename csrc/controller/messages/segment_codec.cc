@@ -197,4 +197,38 @@ Result<Farewell> DecodeFarewell(std::span<const uint8_t> message) {
   return farewell;
 }
 
+Bytes EncodeQuestion(const Question& question) {
+  Writer writer(MessageKind::kQuestion);
+  writer.U32(question.number);
+  writer.I32(question.process_set);
+  writer.String(question.tensor, kMaxNameBytes);
+  return std::move(writer).Take();
+}
+
+Result<Question> DecodeQuestion(std::span<const uint8_t> message) {
+  MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kQuestion));
+  Question question;
+  question.number = reader.U32();
+  question.process_set = reader.I32();
+  question.tensor = reader.String(kMaxNameBytes);
+  MYDIST_RETURN_IF_ERROR(reader.Finish());
+  return question;
+}
+
+Bytes EncodeAnswer(const Answer& answer) {
+  Writer writer(MessageKind::kAnswer);
+  writer.U32(answer.number);
+  WriteRanks(writer, answer.awaited);
+  return std::move(writer).Take();
+}
+
+Result<Answer> DecodeAnswer(std::span<const uint8_t> message) {
+  MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kAnswer));
+  Answer answer;
+  answer.number = reader.U32();
+  answer.awaited = ReadRanks(reader);
+  MYDIST_RETURN_IF_ERROR(reader.Finish());
+  return answer;
+}
+
 }  // namespace mydist

@@ -100,7 +100,7 @@ Result<MessageKind> PeekKind(std::span<const uint8_t> message) {
                                    std::to_string(kWireVersion) +
                                    ". Install the same mydist version on every host.");
   }
-  if (message[1] < 1 || message[1] > 5) {
+  if (message[1] < 1 || message[1] > 7) {
     return Status::Internal("malformed control message: kind " + std::to_string(message[1]) +
                             " is unknown");
   }

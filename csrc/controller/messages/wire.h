@@ -28,6 +28,8 @@ enum class MessageKind : uint8_t {
   kTimeline = 3,  // Any rank to rank 0; opaque.
   kVote = 4,      // Between leaders of hosts: what a host says of a frozen bucket.
   kFarewell = 5,  // Any rank to all others: it has stopped with an error.
+  kQuestion = 6,  // A rank that waits to one it waits for, in the end: whom do you wait for?
+  kAnswer = 7,    // Back.
 };
 
 inline constexpr size_t kMaxNameBytes = 4096;
@@ -126,13 +128,33 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes = kMes
 std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
                                  size_t target_bytes = kMessageTargetBytes);
 
+// Whom do you wait for? About a tensor, where the asker waits for one.
+struct Question {
+  uint32_t number = 0;  // Of the asker's questions; the answer has it, too.
+  ProcessSetId process_set = kGlobalProcessSet;
+  std::string tensor;
+
+  bool operator==(const Question&) const = default;
+};
+
+struct Answer {
+  uint32_t number = 0;
+  std::vector<int32_t> awaited;  // Nobody, or the rank itself: it is waited for.
+
+  bool operator==(const Answer&) const = default;
+};
+
 Bytes EncodeVote(const VoteWord& word);
 Bytes EncodeFarewell(const Farewell& farewell);  // Cut to kMaxFarewellBytes.
+Bytes EncodeQuestion(const Question& question);
+Bytes EncodeAnswer(const Answer& answer);
 
 // kInternal or kVersionMismatch, saying what is wrong.
 Result<Report> DecodeReport(std::span<const uint8_t> message);
 Result<StreamSegment> DecodeSegment(std::span<const uint8_t> message);
 Result<VoteWord> DecodeVote(std::span<const uint8_t> message);
 Result<Farewell> DecodeFarewell(std::span<const uint8_t> message);
+Result<Question> DecodeQuestion(std::span<const uint8_t> message);
+Result<Answer> DecodeAnswer(std::span<const uint8_t> message);
 
 }  // namespace mydist

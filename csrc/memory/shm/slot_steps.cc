@@ -44,14 +44,15 @@ Status SlotSteps::AwaitPosts(std::span<const int> peers) {
   return Status::Ok();
 }
 
-void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps) {
-  const TimePoint deadline = Now() + kQuietLimit;
+void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps, const Status& error) {
+  const bool is_late = error.code() == StatusCode::kTimeout;
+  const TimePoint deadline = Now() + (is_late ? Duration(kShortQuietLimit) : Duration(kQuietLimit));
   for (const int peer : peers) {
     const uint64_t step = posted_[static_cast<size_t>(peer)] + more_steps;
     const PostLine& post = arena_->pair(peer, index_).posts[step % 2];
     const auto is_quiet = [&] { return post.step.load(std::memory_order_acquire) >= step; };
-    const Status waited =
-        waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return is_quiet() || Now() >= deadline; });
+    const Status waited = waiter_->Await({{&peer, 1}, {&peer, 1}, /*is_watched=*/false},
+                                         [&] { return is_quiet() || Now() >= deadline; });
     // One that is gone is as quiet as one that has come so far.
     if (!waited.ok() || is_quiet()) continue;
     ExpectLateWrites();

@@ -58,14 +58,16 @@ class SlotSteps {
   // is read is also written, until the next Publish.
   uint8_t* SlotOf(int rank) const { return arena_->slot(rank, halves_[static_cast<size_t>(rank)]); }
   // After an error, when this rank has left: waits until each of `peers` has posted `more_steps`
-  // beyond the last step posted to it, or is gone; kQuietLimit at most, since it may be stopped:
-  // then late writes are to be expected (world/late_writes.h).
-  void AwaitQuiet(std::span<const int> peers, uint64_t more_steps);
+  // beyond the last step posted to it, or is gone; kQuietLimit at most, since it may be stopped,
+  // and only a moment when it has been waited for in vain already: then late writes are to be
+  // expected (world/late_writes.h).
+  void AwaitQuiet(std::span<const int> peers, uint64_t more_steps, const Status& error);
   // The slots of `peers` have been read.
   void Finish(std::span<const int> peers);
 
  private:
   static constexpr std::chrono::seconds kQuietLimit{2};
+  static constexpr std::chrono::milliseconds kShortQuietLimit{50};
 
   Status AwaitPosts(std::span<const int> peers);
   bool IsRead(int peer) const;

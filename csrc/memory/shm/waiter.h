@@ -6,56 +6,23 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "memory/shm/arena.h"
+#include "world/watchdog.h"
 
 namespace mydist::shm {
-
-// StallWarning: says which ranks of the host hold up one that waits in the middle of a collective.
-// The negotiation's warnings (controller/stall_inspector.h) end where a collective begins, and from
-// there on nobody may give up: the tensors are half reduced.
-// Owned by the Waiter; used by whoever drives the engine.
-
-class StallWarning {
- public:
-  // What this rank is in the middle of: "allreduce 'x'".
-  using Describe = std::function<std::string()>;
-
-  // One wait, from its beginning.
-  struct Wait {
-    TimePoint begin = Now();
-    Duration next = Duration::zero();  // When to warn, after `begin`; zero: not set yet.
-  };
-
-  // `arena` outlives this object. Warns of nothing until it is told when.
-  explicit StallWarning(const Arena* arena) : arena_(arena) {}
-
-  // From now on: after `first` (zero or less: never), and at 2, 4, 8 … times that.
-  void Set(Duration first, Describe describe);
-
-  // To be called from time to time while `peers` have not done what is waited for.
-  void Look(Wait& wait, std::span<const int> peers) const;
-
- private:
-  std::string Text(Duration waited, std::span<const int> peers) const;
-  std::string StateOf(int peer) const;
-
-  const Arena* const arena_;
-  Duration first_ = Duration::zero();
-  Describe describe_;
-};
 
 class Waiter {
  public:
   // `arena` outlives this object.
   explicit Waiter(Arena* arena);
 
-  StallWarning& stall_warning() { return stall_warning_; }
+  // From now on waits ask it. Null: they are not bounded.
+  void SetWatchdog(Watchdog* watchdog) { watchdog_ = watchdog; }
 
   // After a change: wakes those of `peers` that sleep. Costs at most a fence when nobody does.
   void Ring(std::span<const int> peers);
@@ -63,10 +30,11 @@ class Waiter {
   struct Peers {
     std::span<const int> all;     // Of the set: one that dies ends the wait.
     std::span<const int> needed;  // One that leaves ends the wait, too.
+    bool is_watched = true;       // Else the watchdog is not asked.
   };
 
   // Returns when `ready()` is true, which a change by one of the needed peers makes so. kPeerLost
-  // when one is gone before.
+  // when one is gone before, and what the watchdog says.
   template <typename Ready>
   Status Await(const Peers& peers, Ready ready) {
     if (ready()) return Status::Ok();
@@ -103,7 +71,7 @@ class Waiter {
   template <typename Ready>
   Status Sleep(const Peers& peers, Ready ready) {
     Bell& bell = arena_->bell(arena_->index());
-    StallWarning::Wait wait;
+    WatchedWait wait(peers.is_watched ? watchdog_ : nullptr);
     TimePoint next_check = Now() + kCheckInterval;
     for (;;) {
       const uint32_t rings = bell.rings.load();
@@ -112,11 +80,16 @@ class Waiter {
       const bool was_rung = has_changed || SleepUntilRung(bell, rings);
       AnnounceSleep(false);
       if (has_changed || ready()) return Status::Ok();
-      stall_warning_.Look(wait, peers.needed);
+      const TimePoint now = Now();
+      if (wait.IsDue(now)) {
+        const Status watched = wait.Look(RanksOf(peers.needed), now);
+        // What has come while it asked counts.
+        if (!watched.ok()) return ready() ? Status::Ok() : watched;
+      }
       // Others may ring all the time.
       const bool is_early = was_rung || is_blind_;
-      if (is_early && !AnyLeft(peers.needed) && Now() < next_check) continue;
-      next_check = Now() + kCheckInterval;
+      if (is_early && !AnyLeft(peers.needed) && now < next_check) continue;
+      next_check = now + kCheckInterval;
       const Status status = arena_->CheckPeers(peers.all, peers.needed);
       // What a peer did before it went counts.
       if (!status.ok()) return ready() ? Status::Ok() : status;
@@ -125,12 +98,14 @@ class Waiter {
   void AnnounceSleep(bool asleep);
   bool SleepUntilRung(Bell& bell, uint32_t rings);
   bool AnyLeft(std::span<const int> peers) const;
+  std::span<const int> RanksOf(std::span<const int> peers);
 
   Arena* const arena_;
   const bool is_crowded_;
   const bool sleepers_order_;  // Not who posts; see waking.h.
   bool is_blind_ = false;      // They should, but this one cannot any more.
-  StallWarning stall_warning_;
+  Watchdog* watchdog_ = nullptr;
+  std::vector<int> ranks_;  // Of the peers waited for; kept for its memory.
 };
 
 }  // namespace mydist::shm

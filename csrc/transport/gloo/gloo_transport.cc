@@ -1,14 +1,12 @@
 #include "transport/gloo/gloo_transport.h"
 
 #include <exception>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "base/signal_block.h"
 #include "base/status.h"
-#include "transport/gloo/alarm.h"
 #include "transport/transport.h"
 #include "world/departure.h"
 
@@ -79,6 +77,13 @@ Status GlooTransport::AwaitAll() {
 
 Status GlooTransport::AwaitPiece(Posted& posted) {
   PeerStates& states = mesh_->states();
+  struct Ticking {
+    WaitTicker& ticker;
+    ~Ticking() { ticker.End(); }
+  } ticking{ticker_};
+  WatchedWait wait(watchdog_);
+  ticker_.Begin(wait.begin());
+  TimePoint goodbye_end = kNever;  // Set when the peer has left.
   for (;;) {
     const PeerStates::Patience patience = states.BeginWait(posted.buffer.get(), posted.peer);
     if (patience == PeerStates::Patience::kNone) return states.loss();
@@ -86,11 +91,9 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     bool done = false;
     std::string broken;
     try {
-      std::optional<Alarm> alarm;
-      if (has_left) alarm.emplace(kGoodbyeGrace, [&states] { states.Interrupt(); });
-      done = posted.is_receive ? posted.buffer->waitRecv(kGlooForever)
-                               : posted.buffer->waitSend(kGlooForever);
-      if (!done && alarm && alarm->has_rung()) throw std::runtime_error("it has left");
+      if (has_left && goodbye_end == kNever) goodbye_end = Now() + kGoodbyeGrace;
+      done = AwaitOrInterrupted(posted);
+      if (!done && Now() >= goodbye_end) throw std::runtime_error("it has left");
     } catch (const std::exception& error) {
       broken = error.what();
       if (broken.empty()) broken = "unknown error";
@@ -99,8 +102,24 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     states.EndWait();
     if (!broken.empty()) return Verdict(posted.peer, broken.c_str());
     if (done) return Status::Ok();
-    // Interrupted, by a loss or by this peer's goodbye: look again.
+    // Interrupted, by a loss, by this peer's goodbye or by the ticker: look again.
+    const TimePoint now = Now();
+    if (has_left || !wait.IsDue(now)) continue;
+    const Status watched = wait.Look({&posted.peer, 1}, now);
+    if (!watched.ok()) return GiveUp(watched);
   }
+}
+
+bool GlooTransport::AwaitOrInterrupted(Posted& posted) {
+  return posted.is_receive ? posted.buffer->waitRecv(kGlooForever)
+                           : posted.buffer->waitSend(kGlooForever);
+}
+
+// A loss that was heard of meanwhile says more.
+Status GlooTransport::GiveUp(const Status& error) {
+  if (Status loss = mesh_->states().loss(); !loss.ok()) return loss;
+  mesh_->SetFarewell(FarewellWords(error));
+  return error;
 }
 
 Status GlooTransport::ReportLoss(int peer, const char* what) {

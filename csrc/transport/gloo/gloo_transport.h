@@ -1,6 +1,6 @@
 // GlooTransport: Transport over a Gloo mesh. Posts all transfers, then waits for each; all use one
-// slot, in which Gloo keeps the order per pair of ranks. No time-out: a slow peer is not a dead
-// one.
+// slot, in which Gloo keeps the order per pair of ranks. A slow peer is not a dead one: only the
+// watchdog ends a wait for it.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,19 @@
 #include "transport/control_plane.h"
 #include "transport/gloo/mesh.h"
 #include "transport/gloo/receiver.h"
+#include "transport/gloo/wait_ticker.h"
 #include "transport/transport.h"
 
 namespace mydist {
 
 class GlooTransport final : public Transport {
  public:
-  explicit GlooTransport(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
+  explicit GlooTransport(std::shared_ptr<Mesh> mesh)
+      : mesh_(std::move(mesh)), ticker_(kLookInterval, [this] { mesh_->states().Interrupt(); }) {}
 
   int rank() const override { return mesh_->rank(); }
   int size() const override { return mesh_->size(); }
+  void SetWatchdog(Watchdog* watchdog) override { watchdog_ = watchdog; }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 
@@ -38,6 +41,10 @@ class GlooTransport final : public Transport {
   void Post(int peer, void* data, int64_t bytes, bool is_receive);
   Status AwaitAll();
   Status AwaitPiece(Posted& posted);
+  // False: interrupted. Throws when the connection breaks.
+  static bool AwaitOrInterrupted(Posted& posted);
+  // It goes on no longer: says goodbye with the reason.
+  Status GiveUp(const Status& error);
   // A transfer with `peer` failed: what is reported of it.
   Status ReportLoss(int peer, const char* what);
   // Never OK. The connection to `peer` broke: waits for what its receiver thread knows about the
@@ -45,7 +52,9 @@ class GlooTransport final : public Transport {
   Status Verdict(int peer, const char* what);
 
   const std::shared_ptr<Mesh> mesh_;
+  Watchdog* watchdog_ = nullptr;
   std::vector<Posted> posted_;  // Empty between calls; kept for its memory.
+  WaitTicker ticker_;           // The last: its thread uses the mesh.
 };
 
 // GlooControlPlane: ControlPlane over a Gloo mesh. Sends go out on the caller's thread, one

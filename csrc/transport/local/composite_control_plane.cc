@@ -62,7 +62,7 @@ bool CompositeControlPlane::TakeIn() {
       found_.push_back({got.status()});
     }
     has_found_.store(true);
-    if (!got.ok() && got.status().code() != StatusCode::kPeerLost) return false;
+    if (!got.ok() && !got.status().is_loss()) return false;
   }
 }
 

@@ -112,8 +112,12 @@ void Hub::Depart(int rank, Presence presence) {
 }
 
 Status Hub::Exchange(int rank, std::span<const SendTransfer> sends,
-                     std::span<const ReceiveTransfer> receives) {
-  Call call{.rank = rank, .sends = sends, .receives = receives, .parcels = {}};
+                     std::span<const ReceiveTransfer> receives, Watchdog* watchdog) {
+  Call call{.rank = rank,
+            .sends = sends,
+            .receives = receives,
+            .wait = WatchedWait(watchdog),
+            .parcels = {}};
   {
     MutexLock lock(mutex_);
     Post(call);
@@ -154,16 +158,14 @@ Status Hub::Deliver(Call& call) {
       member(receive.peer).changed.NotifyAll();
     }
     ++call.delivered;
+    call.wait.Restart(Now());
   }
   return Status::Ok();
 }
 
-Result<Hub::Parcel*> Hub::AwaitParcel(const Call& call, const ReceiveTransfer& receive) {
+Result<Hub::Parcel*> Hub::AwaitParcel(Call& call, const ReceiveTransfer& receive) {
   const std::deque<Parcel*>& parcels = channel(receive.peer, call.rank);
-  while (parcels.empty()) {
-    MYDIST_RETURN_IF_ERROR(CheckPeers(call));
-    member(call.rank).changed.Wait(mutex_);
-  }
+  while (parcels.empty()) MYDIST_RETURN_IF_ERROR(AwaitChange(call, receive.peer));
   if (parcels.front()->bytes != receive.bytes) {
     return Status::Internal("rank " + std::to_string(receive.peer) + " sends " +
                             std::to_string(parcels.front()->bytes) + " bytes, expected " +
@@ -173,14 +175,27 @@ Result<Hub::Parcel*> Hub::AwaitParcel(const Call& call, const ReceiveTransfer& r
   return parcels.front();
 }
 
-Status Hub::AwaitTaken(const Call& call) {
-  for (const Parcel& parcel : call.parcels) {
-    while (!parcel.done) {
-      MYDIST_RETURN_IF_ERROR(CheckPeers(call));
-      member(call.rank).changed.Wait(mutex_);
-    }
+Status Hub::AwaitTaken(Call& call) {
+  for (size_t i = 0; i < call.parcels.size(); ++i) {
+    while (!call.parcels[i].done) MYDIST_RETURN_IF_ERROR(AwaitChange(call, call.sends[i].peer));
   }
   return Status::Ok();
+}
+
+Status Hub::AwaitChange(Call& call, int peer) {
+  MYDIST_RETURN_IF_ERROR(CheckPeers(call));
+  CondVar& changed = member(call.rank).changed;
+  if (call.wait.next_look() == kNever) {
+    changed.Wait(mutex_);
+  } else {
+    changed.WaitUntil(mutex_, call.wait.next_look());
+  }
+  const TimePoint now = Now();
+  if (!call.wait.IsDue(now)) return Status::Ok();
+  mutex_.Unlock();  // It comes back here, for messages.
+  const Status watched = call.wait.Look({&peer, 1}, now);
+  mutex_.Lock();
+  return watched;
 }
 
 // An error when the call still needs a rank that has departed; names the one that went first, since

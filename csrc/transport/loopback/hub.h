@@ -40,9 +40,10 @@ class Hub {
   // Rank `rank` has gone: an orderly way after Close, otherwise as if it had died.
   void Leave(int rank) MYDIST_EXCLUDES(mutex_);
 
-  // Transport::Exchange for rank `rank`.
+  // Transport::Exchange for rank `rank`; `watchdog` may be null.
   Status Exchange(int rank, std::span<const SendTransfer> sends,
-                  std::span<const ReceiveTransfer> receives) MYDIST_EXCLUDES(mutex_);
+                  std::span<const ReceiveTransfer> receives, Watchdog* watchdog)
+      MYDIST_EXCLUDES(mutex_);
 
   // Round `round` (0, 1, …) of BootstrapExchange for rank `rank`.
   Result<std::vector<Bytes>> Gather(int rank, int64_t round, const Bytes& mine)
@@ -92,15 +93,17 @@ class Hub {
     int rank;
     std::span<const SendTransfer> sends;
     std::span<const ReceiveTransfer> receives;
+    WatchedWait wait;
     std::deque<Parcel> parcels;  // Of each send; a deque, as the channels point into it.
     size_t delivered = 0;        // So many of `receives` are complete.
   };
 
   void Post(Call& call) MYDIST_REQUIRES(mutex_);
   Status Deliver(Call& call) MYDIST_EXCLUDES(mutex_);
-  Result<Parcel*> AwaitParcel(const Call& call, const ReceiveTransfer& receive)
-      MYDIST_REQUIRES(mutex_);
-  Status AwaitTaken(const Call& call) MYDIST_REQUIRES(mutex_);
+  Result<Parcel*> AwaitParcel(Call& call, const ReceiveTransfer& receive) MYDIST_REQUIRES(mutex_);
+  Status AwaitTaken(Call& call) MYDIST_REQUIRES(mutex_);
+  // For something to do with `peer`. Lets go of the mutex meanwhile.
+  Status AwaitChange(Call& call, int peer) MYDIST_REQUIRES(mutex_);
   void TakeBack(Call& call) MYDIST_REQUIRES(mutex_);
   Status CheckPeers(const Call& call) MYDIST_REQUIRES(mutex_);
   void Depart(int rank, Presence presence) MYDIST_REQUIRES(mutex_);

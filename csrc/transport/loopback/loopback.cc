@@ -43,12 +43,14 @@ class LoopbackTransport final : public Transport {
   int size() const override { return hub_->size(); }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override {
-    return hub_->Exchange(rank_, sends, receives);
+    return hub_->Exchange(rank_, sends, receives, watchdog_);
   }
+  void SetWatchdog(Watchdog* watchdog) override { watchdog_ = watchdog; }
 
  private:
   const std::shared_ptr<Hub> hub_;
   const int rank_;
+  Watchdog* watchdog_ = nullptr;
 };
 
 Connection MakeConnection(const std::shared_ptr<Hub>& hub, int rank) {

@@ -73,6 +73,7 @@ Status MpiTransport::AwaitAll() {
   PollBackoff backoff(kEager, kLongestPause);
   backoff.Reset(Now());
   GoodbyeGrace grace(kGoodbyeGrace);
+  WatchedWait wait(watchdog_);
   for (size_t left = requests_.size(); left > 0;) {
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
@@ -87,15 +88,25 @@ Status MpiTransport::AwaitAll() {
     const TimePoint now = Now();
     if (count > 0) {
       backoff.Reset(now);
+      wait.Restart(now);
     } else if (const Duration pause = backoff.Next(now); pause > Duration::zero()) {
       MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
       if (grace.IsOver(departed, now)) return world_->HasLeft(departed);
+      if (wait.IsDue(now)) MYDIST_RETURN_IF_ERROR(wait.Look(AwaitedPeers(), now));
       std::this_thread::sleep_for(pause);
     } else {
       sched_yield();
     }
   }
   return Status::Ok();
+}
+
+std::span<const int> MpiTransport::AwaitedPeers() {
+  awaited_.clear();
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL) awaited_.push_back(peers_[i]);
+  }
+  return awaited_;
 }
 
 Result<int> MpiTransport::DepartedPeer() const {

@@ -22,6 +22,7 @@ class MpiTransport final : public Transport {
 
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
+  void SetWatchdog(Watchdog* watchdog) override { watchdog_ = watchdog; }
   bool TakesDeviceMemory() const override { return takes_device_memory_; }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
@@ -36,16 +37,20 @@ class MpiTransport final : public Transport {
   Status AwaitAll();
   // A rank of a transfer under way that has said goodbye: it will not do its part. -1: none.
   Result<int> DepartedPeer() const;
+  // The ranks of transfers under way.
+  std::span<const int> AwaitedPeers();
   // Gives up on what is still under way after an error.
   void Abandon();
 
   const std::shared_ptr<MpiWorld> world_;
   const bool takes_device_memory_;
+  Watchdog* watchdog_ = nullptr;
   // Parallel arrays, empty between calls; kept for their memory.
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;
   size_t receive_count_ = 0;  // They come first.
   std::vector<int> completed_;
+  std::vector<int> awaited_;
 };
 
 }  // namespace mydist

@@ -109,6 +109,18 @@ TEST_F(EngineFarewell, WhoDrivesAsleepIsNotKeptWaitingByItsOwnEngine) {
   caller.join();
 }
 
+// Rank 0 still waits for events of the others, a second at most.
+TEST_F(EngineFarewell, TheTimelineKeepsNobodyFromTheError) {
+  JobOptions options;
+  options.timeline_path = ::testing::TempDir() + "the_timeline_keeps_nobody.json";
+  Start(options);
+  const Result<Handle> handle = Submit(0, "x");
+  const TimePoint begin = Now();
+  planes_[0]->Break();
+  EXPECT_EQ(job_->rank(0).Wait(handle).code(), StatusCode::kInternal);
+  EXPECT_LT(Now() - begin, std::chrono::milliseconds(700));
+}
+
 // Rank 2 has the stream from rank 1, rank 1 from rank 0.
 TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
   JobOptions options;

@@ -78,6 +78,7 @@ class RefusingTransport final : public Transport {
     }
     return inner_->Exchange(sends, receives);
   }
+  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
 
  private:
   const std::unique_ptr<Transport> inner_;

@@ -28,6 +28,21 @@ TEST(DepartureTest, OneThatFollowsAnotherIsNotNamed) {
   }
 }
 
+// All of them waited for the same one.
+TEST(DepartureTest, WhoWaitedTooLongSaysForWhomAndSoDoThoseWhoFollow) {
+  const Status late = Status::Timeout("'x' waits for rank 3").About({.ranks = {3}});
+  Status loss = PeerHasLeft(1, "rank 1", FarewellWords(late));
+  loss = PeerHasLeft(2, "rank 2", FarewellWords(loss.WithContext("allreduce 'x'")));
+  EXPECT_EQ(loss.code(), StatusCode::kTimeout);
+  EXPECT_TRUE(loss.is_loss());
+  EXPECT_FALSE(late.is_loss());
+  EXPECT_EQ(loss.message(), "'x' waits for rank 3");
+  EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
+  // Nobody to blame: it has only not waited for the others to leave.
+  const Status overdue = PeerHasLeft(1, "rank 1", FarewellWords(Status::Timeout("overdue")));
+  EXPECT_EQ(overdue.code(), StatusCode::kPeerLost);
+}
+
 TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
   const Status near = PeerHasLeft(2, "rank 2", "");
   EXPECT_EQ(near.message(), "rank 2 has left the job while it is needed; its output says why");

@@ -160,6 +160,23 @@ TEST(MessageCodecTest, VotesSurvive) {
   EXPECT_FALSE(DecodeVote(message).ok());
 }
 
+TEST(MessageCodecTest, QuestionsAndAnswersSurvive) {
+  for (const Question& question : {Question{}, Question{7, 3, "layer.weight"}}) {
+    const Bytes message = EncodeQuestion(question);
+    EXPECT_EQ(*DecodeQuestion(message), question);
+    for (size_t size = 0; size < message.size(); ++size) {
+      EXPECT_FALSE(DecodeQuestion(std::span(message).first(size)).ok());
+    }
+  }
+  for (const Answer& answer : {Answer{}, Answer{7, {0, 5, 12}}}) {
+    const Bytes message = EncodeAnswer(answer);
+    EXPECT_EQ(*DecodeAnswer(message), answer);
+    for (size_t size = 0; size < message.size(); ++size) {
+      EXPECT_FALSE(DecodeAnswer(std::span(message).first(size)).ok());
+    }
+  }
+}
+
 TEST(MessageCodecTest, FarewellsSurvive) {
   const std::string longest(kMaxFarewellBytes, 'x');
   for (const Farewell& farewell :
@@ -296,7 +313,7 @@ class DecoderFuzz {
     Bytes message(random_() % 64);
     for (uint8_t& byte : message) byte = static_cast<uint8_t>(random_());
     if (message.size() >= 2) message[0] = kWireVersion;
-    if (message.size() >= 2) message[1] = static_cast<uint8_t>(random_() % 4);
+    if (message.size() >= 2) message[1] = static_cast<uint8_t>(random_() % 8);
     return message;
   }
 
@@ -315,6 +332,10 @@ class DecoderFuzz {
   void Decode(const Bytes& message) {
     const auto report = DecodeReport(message);
     const auto segment = DecodeSegment(message);
+    const auto question = DecodeQuestion(message);
+    const auto answer = DecodeAnswer(message);
+    ASSERT_TRUE(question.ok() || !question.status().message().empty());
+    ASSERT_TRUE(answer.ok() || !answer.status().message().empty());
     ++(report.ok() || segment.ok() ? accepted_ : refused_);
     if (report.ok()) {
       ASSERT_TRUE(DecodeReport(EncodeReport(*report, SIZE_MAX)[0]).ok());

@@ -1,0 +1,173 @@
+// What the engine calls beside the cycle, and how a rank leaves and asks others whom they wait for.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "controller/coordinator_impl.h"
+#include "controller/messages/wire.h"
+#include "world/departure.h"
+
+namespace mydist {
+namespace {
+
+NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
+  return {.size = options.size,
+          .cache_capacity = options.cache_capacity,
+          .stall_warning = options.stall_warning,
+          .stall_shutdown = options.stall_shutdown,
+          .hosts = options.hosts};
+}
+
+}  // namespace
+
+Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
+    : options_(std::move(options)),
+      vertex_(MakeVertex(options_.rank, options_.size, options_.radix, options_.hosts)),
+      port_(plane),
+      membership_(options_.size),
+      sets_(vertex_, OptionsOf(options_)),
+      farewells_(vertex_.parent, options_.size, options_.hosts),
+      frozen_(options_, board, &farewells_),
+      inquirer_(options_.rank, options_.size, &port_) {
+  // Where nobody can vote nothing freezes: the history would fill up for nothing.
+  if (options_.freeze_after > 0 && board != nullptr) {
+    sets_.history().Enable(static_cast<size_t>(options_.freeze_after));
+  }
+  MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
+}
+
+// Whom the stream does not reach any more, or never told of a loss, has to hear of it from this
+// rank. Who cannot be told any more notices that it is gone.
+void Coordinator::Impl::Leave(const Status& why) {
+  std::vector<Status> sent;
+  if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
+  const bool is_told =
+      !why.is_loss() || is_leaving_ || sets_.departed() || farewells_.is_loss_told();
+  const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
+  for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
+    if (peer != options_.rank) sent.push_back(Send(peer, farewell));
+  }
+  for (const Status& status : sent) {
+    if (!status.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << status.message();
+  }
+}
+
+std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
+                                                    const std::string& tensor) const {
+  std::vector<int32_t> awaited = frozen_.Undecided();
+  if (!awaited.empty()) return awaited;
+  return sets_.AwaitedWith(process_set, tensor);
+}
+
+// The root ends what it decides about; nobody ends a vote, and nobody else decides.
+bool Coordinator::Impl::MustEndWait() const {
+  if (frozen_.HasUndecidedVote()) return true;
+  const std::vector<int32_t> silent = inquirer_.inquiry().Silent();
+  return std::find(silent.begin(), silent.end(), vertex_.parent) != silent.end();
+}
+
+Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited) {
+  MYDIST_RETURN_IF_ERROR(port_.Exchange(now));
+  for (const IncomingMessage& message : port_.TakeInquiries()) {
+    const Result<MessageKind> kind = PeekKind(message.payload);
+    const auto those = [&](const Question&) {
+      return std::vector<int32_t>(awaited.begin(), awaited.end());
+    };
+    const bool asks = kind.ok() && *kind == MessageKind::kQuestion;
+    const Status status =
+        asks ? inquirer_.TakeQuestion(message, those) : inquirer_.TakeAnswer(message);
+    if (status.ok()) continue;
+    return status.WithContext("control message from rank " + std::to_string(message.source));
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::Impl::TakeQuestion(const IncomingMessage& message) {
+  return inquirer_.TakeQuestion(message, [this](const Question& about) {
+    return AwaitedWith(about.process_set, about.tensor);
+  });
+}
+
+Status Coordinator::Impl::SendTimeline(Bytes block) {
+  if (vertex_.is_root()) {
+    timeline_.push_back({options_.rank, std::move(block)});
+    return Status::Ok();
+  }
+  Writer writer(MessageKind::kTimeline);
+  writer.Raw(block);
+  return port_.Send(0, std::move(writer).Take());  // Which may have left, and still collects them.
+}
+
+Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
+  if (!vertex_.is_root()) {
+    return Status::Internal("a timeline block, which only rank 0 takes");
+  }
+  message.payload.erase(message.payload.begin(),
+                        message.payload.begin() + std::ptrdiff_t{kMessageHeaderBytes});
+  timeline_.push_back(std::move(message));
+  return Status::Ok();
+}
+
+const CoordinatorStats& Coordinator::Impl::stats() {
+  CoordinatorStats& stats = port_.stats();
+  const NegotiatorStats negotiated = sets_.stats();
+  stats.entries_received = negotiated.entries_received;
+  stats.cache_hits = negotiated.cache_hits;
+  stats.cache_misses = negotiated.cache_misses;
+  stats.frozen_steps = frozen_.step_count();
+  stats.thaws = frozen_.thaw_count();
+  return stats;
+}
+
+// ---- the public face ----
+
+Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
+    : impl_(std::make_unique<Impl>(std::move(options), plane, board)) {}
+Coordinator::~Coordinator() = default;
+
+Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
+  return impl_->Announce(std::move(requests), now);
+}
+Status Coordinator::Depart(std::string reason, TimePoint) {
+  return impl_->Depart(std::move(reason));
+}
+Status Coordinator::Join() { return impl_->Join(); }
+Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
+  impl_->Control({start, mark_cycles});
+  return Status::Ok();
+}
+Status Coordinator::Exchange(TimePoint now) { return impl_->port().Exchange(now); }
+Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
+  return impl_->Negotiate(now);
+}
+void Coordinator::SetWaiting(bool waiting, TimePoint now) { impl_->SetWaiting(waiting, now); }
+TimePoint Coordinator::NextDeadline() const { return impl_->NextDeadline(); }
+
+void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
+
+void Coordinator::Wake() { impl_->port().Wake(); }
+
+void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
+
+bool Coordinator::MustEndWait() const { return impl_->MustEndWait(); }
+Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
+  return impl_->AttendWait(now, awaited);
+}
+Status Coordinator::Inquire(ProcessSetId process_set, const std::string& tensor,
+                            std::span<const int> awaited) {
+  if (!awaited.empty()) return impl_->inquirer().Begin(process_set, tensor, awaited);
+  return impl_->inquirer().Begin(process_set, tensor, impl_->AwaitedWith(process_set, tensor));
+}
+const Inquiry& Coordinator::inquiry() const { return impl_->inquirer().inquiry(); }
+void Coordinator::EndInquiry() { impl_->inquirer().End(); }
+
+void Coordinator::Leave(const Status& why) { impl_->Leave(why); }
+
+Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
+std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
+const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }
+uint64_t Coordinator::messages_received() const { return impl_->port().stats().messages_received; }
+
+}  // namespace mydist

@@ -1,0 +1,43 @@
+#include "controller/inquiry.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mydist {
+
+void Inquiry::Begin(int32_t own, std::span<const int32_t> awaited) {
+  *this = Inquiry();
+  own_ = own;
+  is_open_ = true;
+  met_.insert(own);
+  // Others wait for what this rank has yet to do.
+  if (std::find(awaited.begin(), awaited.end(), own) != awaited.end()) idle_.insert(own);
+  for (const int32_t rank : awaited) {
+    if (!met_.insert(rank).second) continue;
+    silent_.insert(rank);
+    to_ask_.push_back(rank);
+  }
+}
+
+std::vector<int32_t> Inquiry::TakeToAsk() { return std::exchange(to_ask_, {}); }
+
+void Inquiry::TakeAnswer(int32_t rank, std::span<const int32_t> awaited) {
+  if (silent_.erase(rank) == 0) return;
+  const bool waits_for_itself = std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
+  if (awaited.empty() || waits_for_itself) idle_.insert(rank);
+  for (const int32_t next : awaited) {
+    if (!met_.insert(next).second) continue;
+    silent_.insert(next);
+    to_ask_.push_back(next);
+  }
+}
+
+std::vector<int32_t> Inquiry::Ends() const {
+  std::vector<int32_t> ends = Silent();
+  ends.insert(ends.end(), idle_.begin(), idle_.end());
+  return ends;
+}
+
+std::vector<int32_t> Inquiry::Silent() const { return {silent_.begin(), silent_.end()}; }
+
+}  // namespace mydist

@@ -1,0 +1,42 @@
+// Inquiry: whom a rank waits for in the end. It asks the ranks it waits for whom they wait for in
+// turn, and so on, until the answers end: at ranks that wait for nobody, or give no answer.
+// Pure; owned by the Inquirer. All ranks that wait ask at about the same time and answer with what
+// they have learnt so far, so a chain of n ranks takes log n rounds.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <vector>
+
+namespace mydist {
+
+class Inquiry {
+ public:
+  // Begins anew. `own`: this rank. `awaited`: whom it waits for.
+  void Begin(int32_t own, std::span<const int32_t> awaited);
+  void End() { is_open_ = false; }
+  bool is_open() const { return is_open_; }
+
+  // Who is to be asked now; each rank once.
+  std::vector<int32_t> TakeToAsk();
+  // `rank` waits for these; for nobody, or for itself: others wait for what it has yet to do.
+  // Nothing when it has not been asked.
+  void TakeAnswer(int32_t rank, std::span<const int32_t> awaited);
+
+  // Those at the ends of the chains, as far as they are known: what others need to hear of it.
+  std::vector<int32_t> Ends() const;
+  // Those that have given no answer so far, and those that wait for nobody; ascending.
+  std::vector<int32_t> Silent() const;
+  std::vector<int32_t> Idle() const { return {idle_.begin(), idle_.end()}; }
+
+ private:
+  int32_t own_ = -1;
+  bool is_open_ = false;
+  std::vector<int32_t> to_ask_;
+  std::set<int32_t> met_;     // Ever named, this rank among them.
+  std::set<int32_t> silent_;  // Asked, or to be asked, and no answer yet.
+  std::set<int32_t> idle_;
+};
+
+}  // namespace mydist

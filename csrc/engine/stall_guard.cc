@@ -1,0 +1,235 @@
+#include "engine/stall_guard.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mydist {
+namespace {
+
+// How long ranks have for their answers before the guard speaks, and with short settings which part
+// of the time.
+constexpr Duration kAnswerTime = std::chrono::milliseconds(400);
+constexpr int kLeastParts = 4;
+// How much later than the root, which knows more, a rank looks for itself.
+constexpr Duration kRootFirst = std::chrono::milliseconds(100);
+// When to look again whether the root that decides about the end has become silent.
+constexpr Duration kLookAgain = std::chrono::seconds(1);
+constexpr size_t kMostNamed = 8;
+
+Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
+
+std::string SecondsText(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", ToSeconds(duration));
+  return text;
+}
+
+// The third field of /proc/<pid>/stat; the second is a name in parentheses that may hold anything.
+char StateOfProcess(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : '?';
+}
+
+std::string WhatOf(const Request& first, size_t count) {
+  const std::string more = count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
+  return std::string(OpKindName(first.op)) + " '" + first.name + "'" + more;
+}
+
+}  // namespace
+
+StallGuard::StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator)
+    : warning_(OrNever(limits.warning)),
+      shutdown_(OrNever(limits.shutdown)),
+      start_(std::min(shutdown_, OrNever(limits.start))),
+      topology_(topology),
+      coordinator_(coordinator) {
+  for (int rank = 0; rank < topology->size; ++rank) {
+    if (rank != topology->rank) others_.push_back(rank);
+  }
+}
+
+void StallGuard::SetCollective(const Request* first, size_t count) {
+  first_ = first;
+  count_ = count;
+  if (first != nullptr) {
+    collective_begin_ = Now();
+  } else if (std::exchange(in_collective_, {}).asks) {
+    coordinator_->EndInquiry();
+  }
+}
+
+void StallGuard::Expect(TimePoint now) {
+  const Duration first = std::min(warning_, shutdown_);
+  if (next_follow_ == kNever && first != Duration::max()) next_follow_ = now + first / 2;
+}
+
+StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, TimePoint now,
+                                     Duration margin, const std::function<Status()>& ask,
+                                     TimePoint* next) const {
+  if (episode.begin != fresh.begin) {
+    if (episode.asks) coordinator_->EndInquiry();
+    episode = fresh;
+  }
+  const TimePoint begin = episode.begin;
+  *next = kNever;
+  const Duration due = std::min(episode.next_warning, episode.end);
+  if (due == Duration::max()) return Step::kWaitOn;
+  const Duration lead = std::min(kAnswerTime, due / kLeastParts);
+  const Duration waited = now - begin - margin;
+  *next = begin + margin + (due - lead);
+  if (waited < due - lead) return Step::kWaitOn;
+  if (!episode.asks) {
+    episode.asks = true;
+    // One that cannot be asked gives no answer either.
+    if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
+  }
+  *next = begin + margin + due;
+  if (waited < due) return Step::kWaitOn;
+  *next = now;
+  episode.asks = false;
+  const bool is_end = waited >= episode.end;
+  if (is_end) episode.end = waited + kLookAgain;
+  while (episode.next_warning <= waited) {
+    const bool doubles = episode.next_warning <= Duration::max() / 2;
+    episode.next_warning = doubles ? episode.next_warning * 2 : Duration::max();
+  }
+  return is_end ? Step::kEnd : Step::kWarn;
+}
+
+Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
+  if (peers.empty()) peers = others_;
+  const TimePoint now = Now();
+  MYDIST_RETURN_IF_ERROR(coordinator_->AttendWait(now, peers));
+  static const Request kStart{.name = "what init() measures"};
+  const Request& about = first_ == nullptr ? kStart : *first_;
+  TimePoint next;
+  const Step step = Advance(
+      in_collective_, {begin, warning_, first_ == nullptr ? start_ : shutdown_}, now,
+      Duration::zero(), [&] { return coordinator_->Inquire(about.process_set, about.name, peers); },
+      &next);
+  if (step == Step::kWaitOn) return Status::Ok();
+  const Status blame =
+      Blame(about, "it has begun and has waited for " + SecondsText(now - begin), "reduce");
+  coordinator_->EndInquiry();
+  if (step == Step::kEnd) return blame;  // The engine says of what.
+  const std::string what = first_ == nullptr ? about.name : WhatOf(about, count_);
+  MYDIST_LOG(kWarning) << what << ": " << blame.message();
+  return Status::Ok();
+}
+
+Status StallGuard::LookInCollective() {
+  if (first_ == nullptr) return coordinator_->Exchange(Now());
+  return Look(collective_begin_, {});
+}
+
+Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) {
+  if (!oldest) {
+    if (std::exchange(between_, {}).asks) coordinator_->EndInquiry();
+    next_follow_ = kNever;
+    return Status::Ok();
+  }
+  const Request& about = *oldest->request;
+  if (between_.begin != oldest->since) silent_before_.clear();
+  const Step step = Advance(
+      between_, {oldest->since, warning_, shutdown_}, now, kRootFirst,
+      [&] { return coordinator_->Inquire(about.process_set, about.name); }, &next_follow_);
+  if (step == Step::kWaitOn) return Status::Ok();
+  const Status blame = Blame(
+      about, "it has waited for other ranks for " + SecondsText(now - oldest->since), "negotiate");
+  const bool is_its_own = coordinator_->MustEndWait();
+  silent_before_ = coordinator_->inquiry().Silent();
+  const bool is_known = is_its_own || !silent_before_.empty();
+  coordinator_->EndInquiry();
+  const Status named = blame.WithContext(WhatOf(about, 1));
+  if (step == Step::kEnd) return is_its_own ? named : Status::Ok();
+  if (is_known) MYDIST_LOG(kWarning) << named.message();
+  return Status::Ok();
+}
+
+Status StallGuard::Blame(const Request& about, const std::string& what,
+                         const std::string& phase) const {
+  const std::vector<int> silent = coordinator_->inquiry().Silent();
+  const std::vector<int> idle = coordinator_->inquiry().Idle();
+  Failure failure = FailureOf(silent.empty() ? idle : silent);
+  failure.operation = OpKindName(about.op);
+  failure.tensor = about.name;
+  failure.phase = phase;
+  return Status::Timeout(what + ". " + Text(silent, idle)).About(failure);
+}
+
+Failure StallGuard::FailureOf(const std::vector<int>& ranks) const {
+  Failure failure{.ranks = ranks};
+  if (ranks.size() != 1) return failure;
+  const auto rank = static_cast<size_t>(ranks[0]);
+  if (rank < topology_->hosts.size()) failure.host = topology_->hosts[rank];
+  if (rank < topology_->pids.size()) failure.pid = topology_->pids[rank];
+  return failure;
+}
+
+Status StallGuard::Refine(const Status& status) const {
+  if (status.code() != StatusCode::kTimeout) return status;
+  const std::vector<int>& missing = status.failure().ranks;
+  const Inquiry& inquiry = coordinator_->inquiry();
+  std::vector<int> silent = inquiry.is_open() ? inquiry.Silent() : silent_before_;
+  std::erase_if(silent, [&](int rank) {
+    return std::find(missing.begin(), missing.end(), rank) == missing.end();
+  });
+  if (silent.empty()) return status;
+  return Status::Timeout(status.message() + " " + Text(silent, {}))
+      .About(FailureOf(silent))
+      .About(status.failure());
+}
+
+std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {
+  if (silent.size() == 1) return Name(silent[0]) + " gives no answer: " + StateOf(silent[0]);
+  if (!silent.empty()) {
+    return Names(silent) + " give no answer: they are stopped or cannot be reached.";
+  }
+  if (idle.empty()) return "The ranks that it waits for answer, and wait for each other.";
+  return Names(idle) + (idle.size() == 1 ? " answers, but has" : " answer, but have") +
+         " not come so far.";
+}
+
+std::string StallGuard::StateOf(int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  const bool is_here =
+      index < topology_->pids.size() &&
+      topology_->hosts[index] == topology_->hosts[static_cast<size_t>(topology_->rank)];
+  const char state = is_here ? StateOfProcess(topology_->pids[index]) : '?';
+  const std::string pid = is_here ? std::to_string(topology_->pids[index]) : "";
+  if (state == 'T' || state == 't') {
+    return "a signal or a debugger has stopped it. Let it go on (kill -CONT " + pid +
+           ") or end it (kill -KILL " + pid + ").";
+  }
+  if (state == 'D') return "it is stuck in the kernel, perhaps with a disk or a file server.";
+  return "it is stopped or cannot be reached.";
+}
+
+std::string StallGuard::Name(int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  std::string name = "rank " + std::to_string(rank);
+  if (index >= topology_->hosts.size()) return name;
+  name += " (host " + topology_->hosts[index];
+  if (index < topology_->pids.size()) name += ", pid " + std::to_string(topology_->pids[index]);
+  return name + ")";
+}
+
+std::string StallGuard::Names(const std::vector<int>& ranks) const {
+  std::string names;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
+    names += (i == 0 ? "" : ", ") + Name(ranks[i]);
+  }
+  if (ranks.size() > kMostNamed) {
+    names += " and " + std::to_string(ranks.size() - kMostNamed) + " more";
+  }
+  return names;
+}
+
+}  // namespace mydist

@@ -1,0 +1,93 @@
+// StallGuard: bounds how long this rank waits for others, in the middle of a collective and between
+// them. Owned by the engine; by whoever drives it.
+// It warns at `warning`, and at twice, four … times that, and ends the wait at `shutdown`. Shortly
+// before each it asks the ranks it waits for whom they wait for, so that it blames the rank at the
+// end of the chain. What the root decides about it leaves to the root: then it only tells of ranks
+// that give no answer.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "controller/coordinator.h"
+#include "controller/messages/request.h"
+#include "world/topology.h"
+#include "world/watchdog.h"
+
+namespace mydist {
+
+class StallGuard final : public Watchdog {
+ public:
+  // Zero or less: never. `start`: the end of a wait for what init() measures.
+  struct Limits {
+    Duration warning = Duration::zero();
+    Duration shutdown = Duration::zero();
+    Duration start = Duration::zero();
+  };
+  // Both pointers outlive this object.
+  StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator);
+
+  // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
+  void SetCollective(const Request* first, size_t count);
+  // In it. kTimeout names the ranks to blame; also the errors of Coordinator::AttendWait.
+  Status Look(TimePoint begin, std::span<const int> peers) override;
+  // The same for who does not know whom it waits for.
+  Status LookInCollective();
+
+  // Something is in flight from now on.
+  void Expect(TimePoint now);
+  // What has been in flight for longest between two collectives; nothing: nothing is.
+  struct InFlight {
+    const Request* request = nullptr;
+    TimePoint since;
+  };
+  // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
+  Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
+  TimePoint NextFollow() const { return next_follow_; }
+  // What the root says of a tensor that it has given up, with what this rank has found out: which
+  // of the ranks to blame give no answer. Any other status stays as it is.
+  Status Refine(const Status& status) const;
+
+ private:
+  // One wait, and what is next for it.
+  struct Episode {
+    TimePoint begin = kPast;
+    Duration next_warning = Duration::max();  // After the beginning.
+    Duration end = Duration::max();
+    bool asks = false;
+  };
+  enum class Step { kWaitOn, kWarn, kEnd };
+  // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
+  // by the settings. `next`: when to come again.
+  Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
+               const std::function<Status()>& ask, TimePoint* next) const;
+  Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
+  // Whom it is blamed on, as data.
+  Failure FailureOf(const std::vector<int>& ranks) const;
+  std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
+  std::string Name(int rank) const;
+  std::string StateOf(int rank) const;
+  std::string Names(const std::vector<int>& ranks) const;
+
+  const Duration warning_;
+  const Duration shutdown_;
+  const Duration start_;
+  const Topology* const topology_;
+  Coordinator* const coordinator_;
+  const Request* first_ = nullptr;  // Of the collective in progress.
+  size_t count_ = 0;
+  std::vector<int> others_;  // All ranks of the job but this one.
+  TimePoint collective_begin_;
+  Episode in_collective_;
+  Episode between_;
+  std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
+  TimePoint next_follow_ = kNever;
+};
+
+}  // namespace mydist

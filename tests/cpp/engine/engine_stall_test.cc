@@ -1,0 +1,204 @@
+// One rank of a job is stopped: the others name it, and end in time, wherever it is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine_job.h"
+
+namespace mydist {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::chrono::milliseconds kShutdown{500};
+
+// Stops who comes by, as a signal stops a process.
+class Gate {
+ public:
+  void Close() { is_open_.store(false); }
+  void Open() {
+    is_open_.store(true);
+    is_open_.notify_all();
+  }
+  void Pass() { is_open_.wait(false); }
+
+ private:
+  std::atomic<bool> is_open_{true};
+};
+
+class GatedPlane final : public ControlPlane {
+ public:
+  GatedPlane(Gate* gate, std::unique_ptr<ControlPlane> inner)
+      : gate_(gate), inner_(std::move(inner)) {}
+  Status Send(int peer, Bytes payload) override { return inner_->Send(peer, std::move(payload)); }
+  Status CheckPeer(int peer) override { return inner_->CheckPeer(peer); }
+  Result<std::optional<IncomingMessage>> Receive() override {
+    gate_->Pass();
+    return inner_->Receive();
+  }
+  void Await(TimePoint deadline) override { inner_->Await(deadline); }
+  void Wake() override { inner_->Wake(); }
+  void Attend(bool attended) override { inner_->Attend(attended); }
+  void Nudge(int peer) override { inner_->Nudge(peer); }
+  void SetFarewell(const std::string& why) override { inner_->SetFarewell(why); }
+  Status Close(TimePoint deadline) override { return inner_->Close(deadline); }
+
+ private:
+  Gate* const gate_;
+  const std::unique_ptr<ControlPlane> inner_;
+};
+
+class GatedTransport final : public Transport {
+ public:
+  GatedTransport(Gate* gate, std::unique_ptr<Transport> inner)
+      : gate_(gate), inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
+  Status Exchange(std::span<const SendTransfer> sends,
+                  std::span<const ReceiveTransfer> receives) override {
+    gate_->Pass();
+    return inner_->Exchange(sends, receives);
+  }
+
+ private:
+  Gate* const gate_;
+  const std::unique_ptr<Transport> inner_;
+};
+
+struct Case {
+  std::string name;
+  std::vector<std::string> hosts;
+  bool shares_memory = false;
+  int freeze_after = 0;
+  int radix = 32;
+};
+
+class EngineStall : public ::testing::TestWithParam<std::tuple<Case, int>> {
+ protected:
+  const Case& layout() const { return std::get<0>(GetParam()); }
+  int victim() const { return std::get<1>(GetParam()); }
+
+  JobOptions Options() const {
+    JobOptions options{.hosts = layout().hosts, .shares_memory = layout().shares_memory};
+    options.config.freeze_after = layout().freeze_after;
+    options.config.coordinator_radix = layout().radix;
+    options.config.stall_warning = std::chrono::milliseconds(200);
+    options.config.stall_shutdown = kShutdown;
+    return options;
+  }
+
+  // All but the victim submit 'a' and learn that it is to blame.
+  void ExpectTheOthersBlameIt(EngineJob& job, const std::string& phase) {
+    const TimePoint begin = Now();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < static_cast<int>(layout().hosts.size()); ++rank) {
+      if (rank == victim()) continue;
+      threads.emplace_back([&, rank] {
+        std::vector<float> data(5, 1.0F);
+        const Status status = job.rank(rank).Run(Allreduce("a", &data));
+        EXPECT_GE(Now() - begin, kShutdown / 2);
+        EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.ToString();
+        EXPECT_THAT(status.failure().ranks, ElementsAre(victim())) << status.ToString();
+        EXPECT_THAT(status.message(), HasSubstr("rank " + std::to_string(victim()) + " (host "));
+        EXPECT_EQ(status.failure().tensor, "a");
+        EXPECT_EQ(status.failure().phase, phase) << status.ToString();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  Gate gate_;
+};
+
+class EngineStallOverTheNetwork : public EngineStall {};
+
+TEST_P(EngineStall, BetweenCollectivesItIsNamed) {
+  JobOptions options = Options();
+  options.control = [this](int rank,
+                           std::unique_ptr<ControlPlane> inner) -> std::unique_ptr<ControlPlane> {
+    if (rank != victim()) return inner;
+    return std::make_unique<GatedPlane>(&gate_, std::move(inner));
+  };
+  EngineJob job(static_cast<int>(layout().hosts.size()), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 40; ++step) AllreduceStep(rank, step, {"a"});
+  });
+  EXPECT_EQ(job.rank(0).engine->stats().frozen_steps > 0, layout().freeze_after > 0);
+  gate_.Close();
+  ExpectTheOthersBlameIt(job, "negotiate");
+  gate_.Open();
+  std::vector<float> data(5, 1.0F);
+  const Status resumed = job.rank(victim()).Run(Allreduce("a", &data));
+  EXPECT_THAT(resumed.code(), AnyOf(StatusCode::kTimeout, StatusCode::kPeerLost))
+      << resumed.ToString();
+}
+
+// It has agreed, and moves nothing; the others also wait for each other.
+TEST_P(EngineStallOverTheNetwork, InACollectiveItIsNamed) {
+  JobOptions options = Options();
+  options.transport = [this](int rank,
+                             std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != victim()) return inner;
+    return std::make_unique<GatedTransport>(&gate_, std::move(inner));
+  };
+  EngineJob job(static_cast<int>(layout().hosts.size()), options);
+  job.OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"a"}); });
+  gate_.Close();
+  std::vector<float> data(5, 1.0F);
+  std::vector<Submission> tensors;
+  tensors.push_back(Allreduce("a", &data));
+  const Result<Handle> handle = job.rank(victim()).engine->Submit(std::move(tensors));
+  ExpectTheOthersBlameIt(job, "reduce");
+  gate_.Open();
+  const Status resumed = job.rank(victim()).Wait(handle);
+  EXPECT_THAT(resumed.code(), AnyOf(StatusCode::kTimeout, StatusCode::kPeerLost))
+      << resumed.ToString();
+}
+
+const std::vector<Case> kWithoutMemory = {
+    {"alone", {"a", "b", "c", "d"}, false, 0},
+    {"chain", {"a", "b", "c", "d"}, false, 0, 1},
+};
+const std::vector<Case> kWithMemory = {
+    {"frozen", {"a", "a", "a"}, true, 3},
+    {"negotiated", {"a", "a", "a"}, true, 0},
+    {"frozen_hosts", {"a", "a", "b"}, true, 3},
+};
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<Case, int>>& test) {
+  return std::get<0>(test.param).name + "_rank" + std::to_string(std::get<1>(test.param));
+}
+
+const auto kRanks = ::testing::Values(0, 1, 2);
+INSTANTIATE_TEST_SUITE_P(WithoutMemory, EngineStall,
+                         ::testing::Combine(::testing::ValuesIn(kWithoutMemory), kRanks), NameOf);
+INSTANTIATE_TEST_SUITE_P(WithMemory, EngineStall,
+                         ::testing::Combine(::testing::ValuesIn(kWithMemory), kRanks), NameOf);
+INSTANTIATE_TEST_SUITE_P(WithoutMemory, EngineStallOverTheNetwork,
+                         ::testing::Combine(::testing::ValuesIn(kWithoutMemory), kRanks), NameOf);
+
+// The other rank does not come to what init() measures.
+TEST(EngineStart, DoesNotWaitForARankWithoutEnd) {
+  std::vector<Connection> connections = ConnectLoopback(2);
+  EngineOptions options{.topology = *MakeTopology(0, {"a", "a"}),
+                        .connection = std::move(connections[0]),
+                        .handles = std::make_shared<HandleTable>(),
+                        .measures_costs = true};
+  options.config.connect_timeout = std::chrono::milliseconds(300);
+  const TimePoint begin = Now();
+  const auto started = Engine::Start(std::move(options));
+  EXPECT_GE(Now() - begin, std::chrono::milliseconds(300));
+  EXPECT_EQ(started.status().code(), StatusCode::kTimeout);
+  EXPECT_THAT(started.status().message(), HasSubstr("rank 1 (host a) gives no answer"));
+}
+
+}  // namespace
+}  // namespace mydist

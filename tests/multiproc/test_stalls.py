@@ -1,0 +1,172 @@
+"""A rank that is stopped, wherever and whichever it is: the others say so, and end in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deep import deep
+
+from multiproc.job import WORKERS, backend_environment, job_environment, launcher_command
+
+NP = 3
+WARNING_S = 1.0
+SHUTDOWN_S = 3.0
+LATE_S = 2.0  # The goal is 0.3; docs/reliability.md has what was measured.
+SETTINGS = {
+    "MYDIST_STALL_WARNING_SECONDS": str(WARNING_S),
+    "MYDIST_STALL_SHUTDOWN_SECONDS": str(SHUTDOWN_S),
+}
+# By plane: how the job starts, and what else there is in its environment.
+PLANES = {
+    "shared memory": ("local", {}),
+    "gloo": ("gloo", backend_environment("gloo")),
+    "mpi": ("mpi", backend_environment("mpi")),
+    "hosts": ("gloo", {"TEST_RANKS_PER_HOST": "2"}),
+}
+NEGOTIATED = {"MYDIST_FREEZE_AFTER": "0"}
+
+
+class StalledJob:
+    """A job of stalled.py, and what its ranks write."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self._log = log
+
+    def row(self, name: str, timeout: float = 60) -> dict:
+        """What a file says once it is there."""
+        end = time.monotonic() + timeout
+        while not (self._folder / name).exists():
+            assert time.monotonic() < end, f"no {name} after {timeout} s:\n{self.output()}"
+            assert self._process.poll() is None, f"the job has ended:\n{self.output()}"
+            time.sleep(0.01)
+        return json.loads((self._folder / name).read_text())
+
+    def tell(self, name: str) -> None:
+        (self._folder / name).touch()
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def end(self) -> None:
+        self.tell("enough")
+        self.tell("end")
+        assert self._process.wait(60) is not None
+
+
+@contextmanager
+def stalled_job(
+    plane: str, phase: str, victim: int, env: dict, folder: Path
+) -> Iterator[StalledJob]:
+    backend, own = PLANES[plane]
+    worker = (str(WORKERS / "stalled.py"), phase, str(folder), str(victim))
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            launcher_command(NP, backend, *worker),
+            env=job_environment({**SETTINGS, **own, **env}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    job = StalledJob(process, folder, log)
+    try:
+        yield job
+    finally:
+        for rank in range(NP):
+            if (path := folder / f"ready{rank}").exists() and process.poll() is None:
+                os.kill(json.loads(path.read_text())["pid"], signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def await_stop(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("victim", [0, deep(1)])
+@pytest.mark.parametrize(
+    ("plane", "phase", "env"),
+    [
+        ("shared memory", "between", {}),
+        ("shared memory", "between", NEGOTIATED),
+        ("shared memory", "inside", {}),
+        ("gloo", "inside", {}),
+        ("mpi", "inside", {}),
+        ("hosts", "between", {}),
+        deep("gloo", "between", {}),
+        deep("mpi", "between", {}),
+        deep("hosts", "inside", {}),
+    ],
+)
+def test_the_others_name_it_and_end_in_time(
+    plane: str, phase: str, env: dict, victim: int, tmp_path: Path
+) -> None:
+    others = [rank for rank in range(NP) if rank != victim]
+    with stalled_job(plane, phase, victim, env, tmp_path) as job:
+        pid = job.row(f"ready{victim}")["pid"]
+        for rank in others:
+            job.row(f"ready{rank}")
+        if phase == "inside":
+            time.sleep(0.3)  # They are at work.
+            os.kill(pid, signal.SIGSTOP)
+        await_stop(pid)
+        stopped = time.monotonic()
+        for rank in others:
+            learned = job.row(f"learned{rank}", timeout=20)
+            assert learned["error"] == "CollectiveTimeoutError", learned
+            late = learned["at"] - stopped - SHUTDOWN_S
+            assert -0.5 < late < LATE_S, learned
+            failure, text = learned["failure"], learned["text"]
+            who = f"rank {victim} (host "
+            assert who in text and f", pid {pid})" in text and "'x'" in text, text
+            assert failure["ranks"] == [victim] and failure["tensor"] == "x", failure
+        warnings = re.findall(rf"'x': .* rank {victim} \(host [^ ]+, pid {pid}\)", job.output())
+        assert len(warnings) >= len(others), job.output()
+        os.kill(pid, signal.SIGCONT)
+        resumed = job.row(f"learned{victim}", timeout=20)
+        assert resumed["error"] in ("CollectiveTimeoutError", "PeerLostError"), resumed
+        job.end()
+
+
+@pytest.mark.parametrize(
+    ("plane", "phase"),
+    [("shared memory", "between"), ("gloo", "inside"), deep("mpi", "inside")],
+)
+def test_one_that_goes_on_before_the_end_does_no_harm(
+    plane: str, phase: str, tmp_path: Path
+) -> None:
+    env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "20"}
+    with stalled_job(plane, phase, 1, env, tmp_path) as job:
+        pid = job.row("ready1")["pid"]
+        for rank in (0, 2):
+            job.row(f"ready{rank}")
+        if phase == "inside":
+            time.sleep(0.3)
+            os.kill(pid, signal.SIGSTOP)
+        await_stop(pid)
+        stopped = time.monotonic()
+        while "rank 1 (host" not in job.output() and time.monotonic() < stopped + 10:
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.5)
+        job.tell("enough")
+        for rank in range(NP):
+            learned = job.row(f"learned{rank}")
+            assert learned["error"] == "" and learned["steps"] > 0, learned
+        job.end()
