@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.check_build import check_build
 from mydist.launcher.doctor import doctor
-from mydist.launcher.errors import LaunchError
+from mydist.launcher.errors import LaunchError, UsageError
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job
 from mydist.launcher.placement import place_ranks
@@ -23,7 +24,7 @@ def main(
     """Runs `mydistrun` with these arguments (sys.argv by default); returns its exit code.
 
     0: all ranks succeeded; else the first failing rank's code, 128 + N for signal N; 2 for wrong
-    usage, 1 when the job could not start, 127 when the program is missing.
+    usage, 1 when the job could not start, 126 or 127 when the program cannot be run or is missing.
     """
     environment = os.environ if environment is None else environment
     try:
@@ -31,6 +32,8 @@ def main(
     except LaunchError as error:
         print(f"mydistrun: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before the job handles signals
+        return 128 + signal.SIGINT
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -45,12 +48,24 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return check_build(print)
     if parsed.values.get("doctor"):
         return doctor(print)
+    _require_working_directory()
     spec = make_job_spec(parsed.values, parsed.command, environment)
     if spec.dry_run:
         ranks = place_ranks(spec.hosts, spec.num_proc)
         print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))
         return 0
     return run_job(spec, environment)
+
+
+def _require_working_directory() -> None:
+    """Ranks start where mydistrun was started."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory does not exist any more ({error.strerror}); "
+            f"change to one that does"
+        ) from None
 
 
 def _version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 
@@ -20,6 +21,7 @@ def resolve_command(spec: JobSpec, path: str) -> list[str]:
         if not os.path.isfile(program):
             raise LaunchError(f"script {program!r} not found in {os.getcwd()}", EXIT_NOT_FOUND)
         if os.access(program, os.X_OK):
+            require_interpreter(program)
             return [os.path.abspath(program), *arguments]
         return [sys.executable, program, *arguments]
     if os.sep in program:
@@ -27,10 +29,33 @@ def resolve_command(spec: JobSpec, path: str) -> list[str]:
             raise LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
         if os.path.isdir(program) or not os.access(program, os.X_OK):
             raise LaunchError(f"command {program!r} is not an executable file", EXIT_NOT_EXECUTABLE)
+        require_interpreter(program)
         return [program, *arguments]
-    if shutil.which(program, path=path) is None:
+    found = shutil.which(program, path=path)
+    if found is None:
         raise LaunchError(f"command {program!r} not found in PATH", EXIT_NOT_FOUND)
+    require_interpreter(found)
     return [program, *arguments]
+
+
+def require_interpreter(program: str) -> None:
+    """Raises LaunchError with 126 when the first line of a script names no program.
+
+    The kernel then says of the script itself that it does not exist.
+    """
+    try:
+        with open(program, "rb") as file:
+            first_line = file.read(256).partition(b"\n")[0]  # the kernel reads no more
+    except OSError:
+        return
+    named = re.match(rb"#![ \t]*([^ \t]+)", first_line)
+    if named is not None and not os.path.exists(named[1]):
+        interpreter = os.fsdecode(named[1])
+        raise LaunchError(
+            f"command {program!r} cannot be executed: its first line names the interpreter "
+            f"{interpreter!r}, which does not exist",
+            EXIT_NOT_EXECUTABLE,
+        )
 
 
 def remote_command(spec: JobSpec) -> list[str]:

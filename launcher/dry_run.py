@@ -29,14 +29,13 @@ def host_lines(
     env: Mapping[str, str],
     ranks: Sequence[RankPlacement],
 ) -> list[str]:
-    """How a host is reached, and what each of its ranks runs with which variables."""
+    """How a host is reached, and what each of its `ranks` runs with which variables."""
     lines = [f"host {host.name}: {way}"]
     for rank in ranks:
-        if rank.host == host:
-            identity = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
-            identity["MASTER_PORT"] = identity["MYDIST_JOB_KEY_FD"] = AT_START
-            lines.append(f"  rank {rank.rank}: {shlex.join(argv)}")
-            lines += environment_lines(spec, {**env, **identity}, identity.keys())
+        identity = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
+        identity["MASTER_PORT"] = identity["MYDIST_JOB_KEY_FD"] = AT_START
+        lines.append(f"  rank {rank.rank}: {shlex.join(argv)}")
+        lines += environment_lines(spec, {**env, **identity}, identity.keys())
     return lines
 
 

@@ -7,6 +7,7 @@ allow-list travels, and nothing whose name looks like a secret unless `-x NAME` 
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class Endpoints:
     job_id: str
 
 
+@functools.cache
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a variable name fits one of the shell-like patterns (case counts not)."""
     return any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in patterns)

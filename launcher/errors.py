@@ -6,6 +6,7 @@ EXIT_USAGE = 2
 EXIT_START = 1
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
+_MAX_SHOWN = 100
 
 
 class LaunchError(RuntimeError):
@@ -21,3 +22,8 @@ class UsageError(LaunchError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, EXIT_USAGE)
+
+
+def shown(text: str) -> str:
+    """A text as a message quotes it: in one line, and a long one cut."""
+    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}…"

@@ -8,16 +8,27 @@ neither a flag nor a flag's value ends the options; it and all that follows is t
 from __future__ import annotations
 
 import difflib
-import math
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mydist.launcher.errors import UsageError
+from mydist.launcher.errors import UsageError, shown
+from mydist.launcher.value_text import (
+    Convert,
+    choice,
+    integer,
+    interface_names,
+    number,
+    path,
+    paths,
+    row_name,
+    seconds,
+    switch,
+    text_value,
+    words,
+)
 
 SIMD_PATHS = ("auto", "avx512", "avx2", "portable")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "off")
-Convert = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -49,75 +60,6 @@ class ParsedFlags:
     command: tuple[str, ...] = ()
 
 
-def integer(low: int, high: int) -> Convert:
-    """A converter for an integer within [low, high]."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text) if text.isascii() and "_" not in text else None
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            raise ValueError(f"an integer from {low} to {high}")
-        return value
-
-    return convert
-
-
-def number(low: float, high: float, unit: str = "") -> Convert:
-    """A converter for a number within [low, high]; fractions are allowed."""
-
-    def convert(text: str) -> float:
-        try:
-            value = float(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise ValueError(f"a number{unit} from {low:.10g} to {high:.10g}")
-        return value
-
-    return convert
-
-
-def seconds(low: float, high: float) -> Convert:
-    """A converter for a duration in seconds within [low, high]; fractions are allowed."""
-    return number(low, high, " of seconds")
-
-
-def choice(options: Sequence[str]) -> Convert:
-    """A converter for one of the words given."""
-
-    def convert(text: str) -> str:
-        if text not in options:
-            raise ValueError("one of " + ", ".join(options))
-        return text
-
-    return convert
-
-
-def text_value(text: str) -> str:
-    """A converter for any text but the empty one."""
-    if not text or "\0" in text:
-        raise ValueError("a text that is not empty")
-    return text
-
-
-def words(text: str) -> tuple[str, ...]:
-    """A converter for shell-like words."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise ValueError(f"words quoted as in a shell ({error})") from None
-
-
-def interface_names(text: str) -> tuple[str, ...]:
-    """A converter for a comma-separated list of network interface names."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(name and "/" not in name and len(name) < 16 and name.isascii() for name in names):
-        raise ValueError("interface names separated by commas, e.g. eth0,eth1")
-    return names
-
-
 FLAGS: tuple[Flag, ...] = (
     Flag(
         ("-np", "--num-proc"),
@@ -132,7 +74,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--timeline-filename",),
         "write the timeline of all ranks to this file",
-        text_value,
+        path,
         "PATH",
         "MYDIST_TIMELINE",
     ),
@@ -211,14 +153,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--algorithm",),
         "try this algorithm first, such as flat or hierarchical [auto]",
-        text_value,
+        row_name,
         "NAME",
         "MYDIST_ALGORITHM",
     ),
     Flag(
         ("--plugins",),
         "libraries that add transports, algorithms and settings",
-        text_value,
+        paths,
         "PATHS",
         "MYDIST_PLUGINS",
     ),
@@ -330,24 +272,12 @@ def parse_flags(arguments: Sequence[str]) -> ParsedFlags:
     return parsed
 
 
-def convert_value(flag: Flag, text: str, shown: str) -> object:
-    """The value of a flag from its text; `shown` names the flag or variable in the error."""
-    if flag.convert is None:
-        return parse_switch(text, shown)
+def convert_value(convert: Convert | None, text: str, where: str) -> object:
+    """The value in a text; `where` names the flag or variable in the error. None: a switch."""
     try:
-        return flag.convert(text)
+        return (convert or switch)(text)
     except ValueError as error:
-        raise UsageError(f"{shown}: got {text!r}, expected {error}") from None
-
-
-def parse_switch(text: str, shown: str) -> bool:
-    """A switch written out: 1/0 or true/false, as the core reads it."""
-    lowered = text.lower()
-    if lowered in ("1", "true"):
-        return True
-    if lowered in ("0", "false"):
-        return False
-    raise UsageError(f"{shown}: got {text!r}, expected 1 or 0 (true or false)")
+        raise UsageError(f"{where}: got {shown(text)}, expected {error}") from None
 
 
 def format_help() -> str:
@@ -372,14 +302,14 @@ def suggest(name: str, candidates: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _take_value(flag: Flag, shown: str, inline: str | None, rest: list[str]) -> object:
+def _take_value(flag: Flag, where: str, inline: str | None, rest: list[str]) -> object:
     if flag.convert is None:
-        return True if inline is None else parse_switch(inline, shown)
+        return True if inline is None else convert_value(None, inline, where)
     if inline is None:
         if not rest:
-            raise UsageError(f"{shown} needs a value: {shown} {flag.metavar}")
+            raise UsageError(f"{where} needs a value: {where} {flag.metavar}")
         inline = rest.pop(0)
-    return convert_value(flag, inline, shown)
+    return convert_value(flag.convert, inline, where)
 
 
 def _store(flag: Flag, value: object, name: str, parsed: ParsedFlags) -> None:
@@ -404,4 +334,6 @@ def _parse_negated(name: str, token: str, by_name: dict[str, Flag], parsed: Pars
         parsed.values[positive.key] = False
         return
     known = [*by_name, *(n.replace("--", "--no-", 1) for n, f in by_name.items() if f.negatable)]
-    raise UsageError(f"unknown flag {token!r}{suggest(name, known)} (mydistrun --help lists all)")
+    raise UsageError(
+        f"unknown flag {shown(token)}{suggest(name, known)} (mydistrun --help lists all)"
+    )

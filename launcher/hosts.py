@@ -7,11 +7,14 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from mydist.launcher.errors import UsageError
+from mydist.launcher.bounded_file import read_bounded
+from mydist.launcher.errors import UsageError, shown
 
 MAX_SLOTS = 65536
+MAX_NAME_BYTES = 253  # of DNS
+MAX_HOSTFILE_BYTES = 1 << 20
+MAX_LISTED_HOSTS = 8
 _NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.][A-Za-z0-9_.-]*\Z")
 _BRACKETED = re.compile(
     r"(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?\[(?P<address>[^\]]*)\](?P<rest>.*)\Z"
@@ -48,8 +51,8 @@ def parse_host_list(text: str, source: str = "-H") -> tuple[Host, ...]:
 
     Raises UsageError naming the entry.
     """
-    entries = [entry.strip() for entry in text.split(",")]
-    return _checked((_parse_entry(entry, f"{source} {text!r}") for entry in entries), source)
+    where = f"{source} {shown(text)}"
+    return _checked((_parse_entry(entry.strip(), where) for entry in text.split(",")), source)
 
 
 def parse_hostfile(path: str) -> tuple[Host, ...]:
@@ -58,9 +61,7 @@ def parse_hostfile(path: str) -> tuple[Host, ...]:
     Raises UsageError naming file, line and entry.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--hostfile {path!r}: cannot read it: {error.strerror}") from None
+        text = read_bounded(path, "--hostfile", MAX_HOSTFILE_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"--hostfile {path!r}: not a text file (invalid UTF-8)") from None
     hosts = []
@@ -77,7 +78,9 @@ def require_slots(hosts: tuple[Host, ...], num_proc: int) -> None:
     """Raises UsageError when the hosts have fewer slots than ranks are asked for."""
     slots = sum(host.slots for host in hosts)
     if slots < num_proc:
-        listed = ",".join(format_entry(host) for host in hosts)
+        listed = ",".join(format_entry(host) for host in hosts[:MAX_LISTED_HOSTS])
+        if len(hosts) > MAX_LISTED_HOSTS:
+            listed += f",… ({len(hosts)} in all)"
         raise UsageError(
             f"-np {num_proc}: the hosts {listed} have only {slots} slots; "
             f"add slots or hosts, or use -np {slots}"
@@ -99,10 +102,14 @@ def _parse_line(words: list[str], where: str) -> Host:
     if len(words) == 1:
         return _parse_entry(words[0], where)
     if len(words) > 2 or not words[1].startswith("slots="):
-        raise UsageError(f"{where}: got {' '.join(words)!r}, expected 'name slots=N' or 'name:N'")
+        raise UsageError(
+            f"{where}: got {shown(' '.join(words))}, expected 'name slots=N' or 'name:N'"
+        )
     host = _parse_entry(words[0], where)
     if host.slots != 1 or words[0].endswith(":1"):
-        raise UsageError(f"{where}: {' '.join(words)!r} gives the slots twice; keep one of them")
+        raise UsageError(
+            f"{where}: {shown(' '.join(words))} gives the slots twice; keep one of them"
+        )
     return Host(host.name, _parse_slots(words[1].removeprefix("slots="), words[0], where))
 
 
@@ -110,22 +117,38 @@ def _parse_entry(entry: str, where: str) -> Host:
     if not entry:
         raise UsageError(f"{where}: empty host entry; expected name:slots separated by commas")
     if entry.startswith("-"):
-        raise UsageError(f"{where}: host {entry!r} starts with '-'; a host name may not")
+        raise UsageError(f"{where}: host {shown(entry)} starts with '-'; a host name may not")
     match = _BRACKETED.match(entry)
     if match:
         rest = match["rest"]
         if rest and not rest.startswith(":"):
-            raise UsageError(f"{where}: {entry!r}: expected ':slots' after ']', got {rest!r}")
+            raise UsageError(
+                f"{where}: {shown(entry)}: expected ':slots' after ']', got {shown(rest)}"
+            )
+        _check_length((match["user"] or "").removesuffix("@"), where)
         name = (match["user"] or "") + _checked_ipv6(match["address"], entry, where)
         return Host(name, _parse_slots(rest[1:], entry, where) if rest else 1)
     if entry.count(":") > 1:
-        raise UsageError(f"{where}: {entry!r}: write an IPv6 address in brackets, e.g. [fe80::1]:4")
+        raise UsageError(
+            f"{where}: {shown(entry)}: write an IPv6 address in brackets, e.g. [fe80::1]:4"
+        )
     name, colon, slots = entry.partition(":")
     if not _NAME.match(name):
         raise UsageError(
-            f"{where}: {name!r} is not a host name; letters, digits, '.', '_' and '-' are allowed"
+            f"{where}: {shown(name)} is not a host name; "
+            f"letters, digits, '.', '_' and '-' are allowed"
         )
+    for part in name.split("@"):
+        _check_length(part, where)
     return Host(name, _parse_slots(slots, entry, where) if colon else 1)
+
+
+def _check_length(name: str, where: str) -> None:
+    if len(name) > MAX_NAME_BYTES:
+        raise UsageError(
+            f"{where}: {shown(name)}: got a name of {len(name)} bytes, "
+            f"at most {MAX_NAME_BYTES} are allowed"
+        )
 
 
 def _checked_ipv6(address: str, entry: str, where: str) -> str:
@@ -133,16 +156,19 @@ def _checked_ipv6(address: str, entry: str, where: str) -> str:
     try:
         ipaddress.IPv6Address(base)
     except ValueError:
-        raise UsageError(f"{where}: {entry!r}: {address!r} is not an IPv6 address") from None
-    if percent and not re.fullmatch(r"[A-Za-z0-9_.-]+", scope):
-        raise UsageError(f"{where}: {entry!r}: {scope!r} is not an interface name")
+        raise UsageError(
+            f"{where}: {shown(entry)}: {shown(address)} is not an IPv6 address"
+        ) from None
+    if percent and not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", scope):
+        raise UsageError(f"{where}: {shown(entry)}: {shown(scope)} is not an interface name")
     return address
 
 
 def _parse_slots(text: str, entry: str, where: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not 1 <= int(text) <= MAX_SLOTS:
         raise UsageError(
-            f"{where}: {entry!r}: slots must be an integer from 1 to {MAX_SLOTS}, got {text!r}"
+            f"{where}: {shown(entry)}: slots must be an integer from 1 to {MAX_SLOTS}, "
+            f"got {shown(text)}"
         )
     return int(text)
 

@@ -22,7 +22,7 @@ from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import OutputFiles, RankOutput
-from mydist.launcher.placement import place_ranks
+from mydist.launcher.placement import place_ranks, ranks_by_host
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.table import platform_for
 
@@ -56,6 +56,7 @@ class Job:
         self._environment = environment
         self._output = output
         self._placements = place_ranks(spec.hosts, spec.num_proc)
+        self._by_host = ranks_by_host(self._placements)
         self._pids: dict[int, int] = {}
         self._ends: dict[int, report.RankExit] = {}
         self._unnamed_failure: tuple[int, str] | None = None
@@ -110,8 +111,8 @@ class Job:
 
     def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None:
         """A remote host is gone with all its ranks."""
-        for placement in self._placements:
-            if placement.host == host and placement.rank not in self._ends:
+        for placement in self._by_host[host]:
+            if placement.rank not in self._ends:
                 self._end(placement.rank, exit_code, lost=cause)
 
     def on_unnamed_failure(self, exit_code: int, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mydist.launcher.hosts import Host
@@ -32,22 +34,25 @@ def place_ranks(hosts: tuple[Host, ...], num_proc: int) -> tuple[RankPlacement, 
     """
     counts = _ranks_per_host(hosts, num_proc)
     used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count > 0]
+    # How many hosts have a rank with this local rank, in all and so far.
+    sharing = Counter(local_rank for _, count in used for local_rank in range(count))
+    before: Counter[int] = Counter()
     placements: list[RankPlacement] = []
     for node_rank, (host, local_size) in enumerate(used):
         for local_rank in range(local_size):
-            sharing = [index for index, (_, count) in enumerate(used) if count > local_rank]
             placements.append(
                 RankPlacement(
                     rank=len(placements),
                     size=num_proc,
                     local_rank=local_rank,
                     local_size=local_size,
-                    cross_rank=sharing.index(node_rank),
-                    cross_size=len(sharing),
+                    cross_rank=before[local_rank],
+                    cross_size=sharing[local_rank],
                     node_rank=node_rank,
                     host=host,
                 )
             )
+            before[local_rank] += 1
     return tuple(placements)
 
 
@@ -60,3 +65,11 @@ def _ranks_per_host(hosts: tuple[Host, ...], num_proc: int) -> list[int]:
     if left > 0 or num_proc < 1:
         raise ValueError(f"{num_proc} ranks do not fit {sum(host.slots for host in hosts)} slots")
     return counts
+
+
+def ranks_by_host(ranks: Iterable[RankPlacement]) -> dict[Host, list[RankPlacement]]:
+    """The ranks of each host that has some, hosts and ranks in order."""
+    grouped: dict[Host, list[RankPlacement]] = {}
+    for rank in ranks:
+        grouped.setdefault(rank.host, []).append(rank)
+    return grouped

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from mydist.launcher import session
+from mydist.launcher.command import require_interpreter
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
 
 STDOUT = 1
@@ -289,11 +291,23 @@ def _cgroup_oom_kills() -> int:
     return 0
 
 
+def _found(command: RankCommand) -> str:
+    """Where the program of a rank is looked for."""
+    program = command.argv[0]
+    if os.sep not in program:
+        return shutil.which(program, path=command.env.get("PATH", os.defpath)) or program
+    return os.path.join(command.cwd, program)
+
+
 def _start_error(error: OSError, command: RankCommand) -> LaunchError:
     program = command.argv[0]
     if error.errno == errno.ENOENT and not os.path.isdir(command.cwd):
         return LaunchError(f"working directory {command.cwd!r} does not exist")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        try:
+            require_interpreter(_found(command))
+        except LaunchError as missing:
+            return missing
         return LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
     if error.errno in (errno.EACCES, errno.ENOEXEC):
         return LaunchError(

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from mydist.launcher.bounded_file import read_bounded
 from mydist.launcher.errors import UsageError
-from mydist.launcher.flags import FLAGS, Flag, convert_value, parse_switch, suggest
+from mydist.launcher.flags import FLAGS, Flag, convert_value, suggest
 from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
 from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
+from mydist.launcher.known_settings import SETTINGS, check_setting
 
+# A file with every flag in it has a few KiB; a large one would keep the parser busy for long.
+MAX_CONFIG_BYTES = 1 << 16
+# Aliases in a config file make a value of a few bytes endless when it is written out.
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel = 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Given to each rank by the launcher itself; a user's value would break the job.
 RESERVED_VARIABLES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT MYDIST_RANK
     MYDIST_SIZE MYDIST_LOCAL_RANK MYDIST_LOCAL_SIZE MYDIST_CROSS_RANK MYDIST_CROSS_SIZE
-    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD""".split()  # noqa: SIM905
+    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD
+    MYDIST_FAILURE_TAG""".split()  # noqa: SIM905
 )
 
 
@@ -38,8 +47,12 @@ def make_job_spec(
     from_file = read_config_file(cast(str, file_path)) if file_path else {}
     _drop_overridden(from_file, given)
     merged: dict[str, Any] = {**from_file, **given}
+    exported = _exported(merged.get("x", []), environment)
+    tunables = _tunables(given, from_file, environment)
+    _check_settings(environment, tunables, exported)
     controller = _controller(given, from_file, environment)
     hosts, num_proc = _hosts_and_size(merged, environment)
+    _check_exported_controller(exported, controller)
     module = merged.get("m")
     if module is None and not command:
         raise UsageError("no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]")
@@ -51,8 +64,8 @@ def make_job_spec(
         hosts=hosts,
         hosts_given="hosts" in merged or "hostfile" in merged,
         controller=controller,
-        tunables=_tunables(given, from_file, environment),
-        exported=_exported(merged.get("x", []), environment),
+        tunables=tunables,
+        exported=exported,
         network_interfaces=_network_interfaces(given, from_file, environment),
         ssh=_ssh_options(merged),
         output=OutputOptions(
@@ -78,9 +91,7 @@ def read_config_file(path: str) -> dict[str, object]:
             "--config-file needs the package PyYAML; install it with: pip install PyYAML"
         ) from None
     try:
-        loaded = yaml.safe_load(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"--config-file {path!r}: cannot read it: {error.strerror}") from None
+        loaded = yaml.safe_load(read_bounded(path, "--config-file", MAX_CONFIG_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"--config-file {path!r}: not valid YAML: {reason}") from None
@@ -103,8 +114,10 @@ def _config_item(path: str, key: object, value: object) -> tuple[str, object]:
     shown = f"--config-file {path!r}: {key}"
     if isinstance(value, bool) != (flag.convert is None) or isinstance(value, dict | list | None):
         expected = "true or false" if flag.convert is None else f"a value {flag.metavar}"
-        raise UsageError(f"{shown}: got {value!r}, expected {expected}")
-    return name, value if flag.convert is None else convert_value(flag, str(value), shown)
+        raise UsageError(f"{shown}: got {_BRIEF.repr(value)}, expected {expected}")
+    if flag.convert is None:
+        return name, value
+    return name, convert_value(flag.convert, str(value), shown)
 
 
 def default_num_proc(environment: Mapping[str, str]) -> int:
@@ -137,13 +150,6 @@ def _controller(
     for source in (given, None, from_file):
         if source is None:
             value = environment.get("MYDIST_CONTROLLER", "")
-            ours = ("", "auto", "local", "mpi", "gloo")
-            # Only the ranks know what an extension adds.
-            extended = environment.get("MYDIST_PLUGINS") or "plugins" in {**given, **from_file}
-            if value not in ours and not extended:
-                raise UsageError(
-                    f"MYDIST_CONTROLLER: got {value!r}, expected one of auto, local, mpi, gloo"
-                )
             if value:
                 return None if value == "auto" else value
         elif source.get("mpi") and source.get("gloo"):
@@ -173,8 +179,7 @@ def _hosts_and_size(
 def _tunables(
     given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Only what flag or config file give; what the environment gives reaches the ranks by itself,
-    but is checked here so that a bad value is one error and not one per rank."""
+    """What flag or config file give; what the environment gives reaches the ranks by itself."""
     result = {}
     for flag in FLAGS:
         if flag.variable is None:
@@ -183,7 +188,6 @@ def _tunables(
         if flag.key in given:
             result[flag.variable] = _variable_text(flag, given[flag.key])
         elif inherited:
-            _check_inherited(flag, inherited)
             if flag.key == "timeline-filename":
                 result[flag.variable] = os.path.abspath(inherited)
         elif flag.key in from_file:
@@ -191,12 +195,31 @@ def _tunables(
     return result
 
 
-def _check_inherited(flag: Flag, text: str) -> None:
-    assert flag.variable is not None
-    if flag.convert is None:
-        parse_switch(text, flag.variable)
-    else:
-        convert_value(flag, text, flag.variable)
+def _check_settings(
+    environment: Mapping[str, str],
+    tunables: Mapping[str, str],
+    exported: Mapping[str, str | None],
+) -> None:
+    """Of each setting the value that the ranks will see."""
+    sources = (environment, tunables, exported)
+    is_extended = any(source.get("MYDIST_PLUGINS") for source in sources)
+    for variable in SETTINGS:
+        if (text := exported.get(variable)) is not None:
+            check_setting(variable, text, f"-x {variable}", is_extended)
+        else:
+            text = tunables.get(variable) or environment.get(variable, "")
+            check_setting(variable, text, variable, is_extended)
+
+
+def _check_exported_controller(exported: Mapping[str, str | None], controller: str | None) -> None:
+    """What starts the ranks cannot be chosen by a variable that only they see."""
+    value = exported.get("MYDIST_CONTROLLER")
+    if value not in (None, "", "auto") and (value == "mpi") != (controller == "mpi"):
+        wanted = "--mpi" if value == "mpi" else "--gloo"
+        raise UsageError(
+            f"-x MYDIST_CONTROLLER={value}: mydistrun itself has to know; give {wanted} "
+            f"or export MYDIST_CONTROLLER"
+        )
 
 
 def _variable_text(flag: Flag, value: object) -> str:
@@ -217,7 +240,7 @@ def _network_interfaces(
     if flag.key in given:
         return cast("tuple[str, ...]", given[flag.key])
     if inherited:
-        return cast("tuple[str, ...]", convert_value(flag, inherited, str(flag.variable)))
+        return cast("tuple[str, ...]", convert_value(flag.convert, inherited, str(flag.variable)))
     return cast("tuple[str, ...]", from_file.get(flag.key, ()))
 
 

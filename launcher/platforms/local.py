@@ -16,7 +16,7 @@ from mydist.launcher.environment import (
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.meeting_point import MeetingPoint
-from mydist.launcher.placement import RankPlacement
+from mydist.launcher.placement import RankPlacement, ranks_by_host
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.process_group import ProcessGroup, RankCommand
 
@@ -75,8 +75,8 @@ class LocalPlatform:
     ) -> list[str]:
         """The host and its ranks."""
         lines: list[str] = []
-        for host in dict.fromkeys(rank.host for rank in ranks):
-            lines += lines_here(spec, environment, host, ranks)
+        for host, there in ranks_by_host(ranks).items():
+            lines += lines_here(spec, environment, host, there)
         return lines
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:

@@ -21,7 +21,7 @@ from mydist.launcher.errors import LaunchError
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.meeting_point import MeetingPoint
-from mydist.launcher.placement import RankPlacement
+from mydist.launcher.placement import RankPlacement, ranks_by_host
 from mydist.launcher.platforms.local import command_here, commands_here, lines_here
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import RemoteHost, ssh_command
@@ -53,13 +53,13 @@ class SshPlatform:
     ) -> list[str]:
         """The hosts and their ranks."""
         lines: list[str] = []
-        for host in dict.fromkeys(rank.host for rank in ranks):
+        env = _environment_there(spec, environment)
+        for host, there in ranks_by_host(ranks).items():
             if spec.is_local(host):
-                lines += lines_here(spec, environment, host, ranks)
+                lines += lines_here(spec, environment, host, there)
                 continue
             way = f"through: {shlex.join(ssh_command(host, spec.ssh))}"
-            env = _environment_there(spec, environment)
-            lines += host_lines(spec, host, way, remote_command(spec), env, ranks)
+            lines += host_lines(spec, host, way, remote_command(spec), env, there)
         return lines
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:
@@ -69,8 +69,11 @@ class SshPlatform:
         hosts = list(dict.fromkeys(rank.host for rank in ranks))
         hellos = await self._connect(hosts)
         endpoints = self._open_meeting(hosts, hellos)
+        by_host = ranks_by_host(ranks)
+        shared = _environment_there(self._spec, self._launch.environment)
         for remote in self._remotes:
-            remote.start(self._commands_there(remote.host, ranks, endpoints), self._meeting.key)
+            there, meeting = by_host[remote.host], endpoints[remote.host]
+            remote.start(self._commands_there(there, shared, meeting), self._meeting.key)
         if here:
             self._group = ProcessGroup(self._launch.loop, self._launch.events, self._meeting.key)
             self._group.start(commands_here(self._launch, argv, here, endpoints))
@@ -121,17 +124,13 @@ class SshPlatform:
         return {host: chosen.get(host, first) for host in hosts}
 
     def _commands_there(
-        self, host: Host, ranks: Sequence[RankPlacement], endpoints: Mapping[Host, Endpoints]
+        self, ranks: Sequence[RankPlacement], shared: Mapping[str, str], meeting: Endpoints
     ) -> list[RankCommand]:
-        shared = _environment_there(self._spec, self._launch.environment)
         argv = remote_command(self._spec)
         cwd = os.getcwd()
         return [
-            RankCommand(
-                rank.rank, argv, {**shared, **identity_environment(rank, endpoints[host])}, cwd
-            )
+            RankCommand(rank.rank, argv, {**shared, **identity_environment(rank, meeting)}, cwd)
             for rank in ranks
-            if rank.host == host
         ]
 
     def _sources(self) -> list[ProcessGroup | RemoteHost]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from mydist.launcher.cli import main
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import parse_flags
 from mydist.launcher.settings import make_job_spec
@@ -66,7 +69,7 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "--stall-check-shutdown-time-seconds: got 'inf', "
      "expected a number of seconds from 0 to 1000000"),
     (["--timeline-filename", ""], {},
-     "--timeline-filename: got '', expected a text that is not empty"),
+     "--timeline-filename: got '', expected a path of at most 4095 bytes"),
     (["--mpi=maybe"], {}, "--mpi: got 'maybe', expected 1 or 0 (true or false)"),
     (["--mpi", "--gloo"], {}, "--mpi and --gloo exclude each other; give one or none of them"),
     (["--mpi-args", "'open"], {},
@@ -86,6 +89,18 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-x", "MYDIST_JOB_KEY_FD"], {},
      "-x MYDIST_JOB_KEY_FD: mydistrun sets this variable itself; remove it"),
     (["-x", "UNSET"], {}, "-x UNSET: not set here; export it first or give -x UNSET=VALUE"),
+    (["-x", "MYDIST_FAILURE_TAG=x"], {},
+     "-x MYDIST_FAILURE_TAG: mydistrun sets this variable itself; remove it"),
+    (["-x", "MYDIST_CACHE_CAPACITY=64 "], {},
+     "-x MYDIST_CACHE_CAPACITY: got '64 ', expected an integer from 0 to 1000000"),
+    (["-x", "MYDIST_TIMEOUT_SECONDS=0"], {},
+     "-x MYDIST_TIMEOUT_SECONDS: got '0', expected a number of seconds from 0.1 to 1000000"),
+    (["-x", "MYDIST_CONTROLLER=mpi"], {},
+     "-x MYDIST_CONTROLLER=mpi: mydistrun itself has to know; give --mpi or export "
+     "MYDIST_CONTROLLER"),
+    (["--mpi", "-x", "MYDIST_CONTROLLER=gloo"], {},
+     "-x MYDIST_CONTROLLER=gloo: mydistrun itself has to know; give --gloo or export "
+     "MYDIST_CONTROLLER"),
     (["-x", "A=1", "-x", "A=2"], {}, "-x A: given twice; keep one of them"),
     (["-H", ""], {}, "-H: got '', expected a text that is not empty"),
     (["-H", ","], {}, "-H ',': empty host entry; expected name:slots separated by commas"),
@@ -102,6 +117,16 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-H", "b@-x:1"], {}, f"-H 'b@-x:1': 'b@-x' is not a host name; {NAMES}"),
     (["-H", "a;reboot:1"], {}, f"-H 'a;reboot:1': 'a;reboot' is not a host name; {NAMES}"),
     (["-H", "$(id):1"], {}, f"-H '$(id):1': '$(id)' is not a host name; {NAMES}"),
+    (["-H", f"{'a' * 254}:1"], {},
+     f"-H '{'a' * 100}'…: '{'a' * 100}'…: got a name of 254 bytes, at most 253 are allowed"),
+    (["-H", f"{'b' * 300}@a:1"], {},
+     f"-H '{'b' * 100}'…: '{'b' * 100}'…: got a name of 300 bytes, at most 253 are allowed"),
+    (["-H", "[fe80::1%interface_number_1]:1"], {},
+     "-H '[fe80::1%interface_number_1]:1': '[fe80::1%interface_number_1]:1': "
+     "'interface_number_1' is not an interface name"),
+    (["-np", "99", "-H", ",".join(f"h{i}" for i in range(9))], {},
+     "-np 99: the hosts h0:1,h1:1,h2:1,h3:1,h4:1,h5:1,h6:1,h7:1,… (9 in all) have only 9 slots; "
+     "add slots or hosts, or use -np 9"),
     (["-H", "a b:1"], {}, f"-H 'a b:1': 'a b' is not a host name; {NAMES}"),
     (["-H", "hôte:1"], {}, f"-H 'hôte:1': 'hôte' is not a host name; {NAMES}"),
     (["-H", ":4"], {}, f"-H ':4': '' is not a host name; {NAMES}"),
@@ -123,10 +148,25 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "-H and --hostfile exclude each other; give one of them"),
     (["--hostfile", "/no/such"], {},
      "--hostfile '/no/such': cannot read it: No such file or directory"),
+    (["--hostfile", "/dev/zero"], {},
+     "--hostfile '/dev/zero': larger than 1048576 bytes, which is the limit"),
     (["--hostfile", "/"], {}, "--hostfile '/': cannot read it: Is a directory"),
     (["-i", "/no/key"], {}, "-i '/no/key': no such file; expected an ssh private key"),
     (["--config-file", "/no/such"], {},
      "--config-file '/no/such': cannot read it: No such file or directory"),
+    (["--config-file", "/dev/zero"], {},
+     "--config-file '/dev/zero': larger than 65536 bytes, which is the limit"),
+    ([], {"MYDIST_SHARED_MEMORY": "True"},
+     "MYDIST_SHARED_MEMORY: got 'True', expected 1 or 0 (true or false)"),
+    ([], {"MYDIST_COORDINATOR_RADIX": "1"},
+     "MYDIST_COORDINATOR_RADIX: got '1', expected an integer from 2 to 1024"),
+    ([], {"MYDIST_PLUGINS": "a::b"},
+     "MYDIST_PLUGINS: got 'a::b', expected paths separated by colons"),
+    ([], {"MYDIST_ALGORITHM": "flat "},
+     "MYDIST_ALGORITHM: got 'flat ', expected one of auto, shared_memory, hierarchical, flat"),
+    ([], {"MYDIST_ALGORITHM": "Mine", "MYDIST_PLUGINS": "mine.so"},
+     "MYDIST_ALGORITHM: got 'Mine', expected a name of up to 64 small letters, digits, '_' and "
+     "'-'"),
     ([], {"MYDIST_CONTROLLER": "tcp"},
      "MYDIST_CONTROLLER: got 'tcp', expected one of auto, local, mpi, gloo"),
     ([], {"MYDIST_LOG_LEVEL": "LOUD"}, f"MYDIST_LOG_LEVEL: got 'LOUD', expected {LEVELS}"),
@@ -168,6 +208,10 @@ BAD_CONFIGS = [
     ("num-proc:", "--config-file {!r}: num-proc: got None, expected a value N"),
     ("mpi: 1", "--config-file {!r}: mpi: got 1, expected true or false"),
     ("mpi: true\ngloo: true", "--mpi and --gloo exclude each other; give one or none of them"),
+    (
+        "num-proc: [1, 2, 3, 4, 5, 6, 7]",
+        "--config-file {!r}: num-proc: got [1, 2, 3, 4, 5, 6, ...], expected a value N",
+    ),
     ("- a", "--config-file {!r}: got a list, expected a mapping such as 'num-proc: 4'"),
     ("just text", "--config-file {!r}: got a str, expected a mapping such as 'num-proc: 4'"),
 ]
@@ -216,6 +260,37 @@ def test_config_file_that_is_no_yaml(content: bytes, tmp_path: Path) -> None:
     text = spec_error(["--config-file", str(file)], {})
     assert text.startswith(f"--config-file {str(file)!r}: not valid YAML: ")
     assert "\n" not in text
+
+
+def test_config_file_whose_aliases_grow_without_end(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "job.yaml"
+    rows = [f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    file.write_text("\n".join(["num-proc:", "  - &a0 [x]", *rows]))
+    text = spec_error(["--config-file", str(file)], {})
+    assert text.startswith(f"--config-file {str(file)!r}: num-proc: got [[...], ")
+    assert len(text) < 1000
+
+
+def test_a_pipe_without_end_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", 'exec yes > "$0"', str(pipe)]):
+        expected = f"--hostfile {str(pipe)!r}: larger than 1048576 bytes, which is the limit"
+        assert spec_error(["--hostfile", str(pipe)], {}) == expected
+
+
+def test_a_deleted_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["-np", "1", "true"], {}) == 2
+    assert capsys.readouterr().err == (
+        "mydistrun: the working directory does not exist any more (No such file or directory); "
+        "change to one that does\n"
+    )
 
 
 def test_config_file_without_the_yaml_package(

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from running_job import SECONDS, Mydistrun, numbers, wait_gone
 
+from mydist.launcher.command import resolve_command
+from mydist.launcher.errors import LaunchError
+from mydist.launcher.job_spec import JobSpec
+
 CONTRACT = """
 import json, os
 keys = [k for k in os.environ if k.startswith("MYDIST_") or k in (
@@ -234,6 +238,23 @@ def test_start_errors(mydistrun: Mydistrun, arguments: list[str], code: int, tex
 def test_missing_script(mydistrun: Mydistrun) -> None:
     text = f"mydistrun: script 'no.py' not found in {mydistrun.directory}\n"
     assert mydistrun.run("no.py") == (127, b"", text)
+
+
+@pytest.mark.parametrize("name", ["train.py", "./train.sh", "train"])
+def test_missing_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / name
+    script.write_text("#! /no/python3.99\t-u\nprint()\n")
+    script.chmod(0o755)
+    with pytest.raises(LaunchError) as caught:
+        resolve_command(JobSpec((name,), 1, ()), str(tmp_path))
+    assert caught.value.exit_code == 126
+    assert str(caught.value).endswith(
+        "cannot be executed: its first line names the interpreter '/no/python3.99', "
+        "which does not exist"
+    )
+    script.write_text("#!/bin/sh\n")
+    assert resolve_command(JobSpec((name,), 1, ()), str(tmp_path))[0].endswith(Path(name).name)
 
 
 def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:

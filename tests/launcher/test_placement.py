@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from mydist.launcher.hosts import Host, format_entry, parse_host_list, parse_hostfile
+from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import place_ranks
+from mydist.launcher.platforms.table import platform_for
 
 GOOD = [
     ("a", [Host("a", 1)]),
@@ -58,6 +61,19 @@ def test_placement_properties(slots: tuple[int, ...]) -> None:
             column = [p for p in ranks if p.local_rank == local_rank]
             assert [p.cross_rank for p in column] == list(range(len(column)))
             assert all(p.cross_size == len(column) for p in column)
+
+
+def test_eight_thousand_hosts_are_planned_at_once() -> None:
+    began = time.process_time()
+    text = ",".join(f"user@host{index}.example.com" for index in range(8000))
+    hosts = parse_host_list(text)
+    ranks = place_ranks(hosts, len(hosts))
+    spec = JobSpec(("train.py",), len(hosts), hosts)
+    environment = {f"PYTHON{index}": "x" for index in range(50)}
+    lines = platform_for(spec, ranks).describe(spec, environment, ranks)
+    assert sum(line.startswith("  rank ") for line in lines) == 8000
+    # A second per thousand hosts, were each compared with all others.
+    assert time.process_time() - began < 4
 
 
 def test_too_few_slots() -> None:

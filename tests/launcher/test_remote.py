@@ -62,6 +62,14 @@ def test_missing_program_on_the_remote_host(mydistrun: Mydistrun, fake_ssh: Path
     assert "rank 0 on host 127.0.0.2 was lost: command 'nosuch' not found" in err
 
 
+def test_missing_interpreter_on_the_remote_host(mydistrun: Mydistrun, fake_ssh: Path) -> None:
+    script = mydistrun.directory / mydistrun.script("#!/no/sh -e\n", "train.sh")
+    script.chmod(0o755)
+    code, _, err = mydistrun.run("--ssh-local", "-H", "127.0.0.2:1", "./train.sh")
+    assert code == 126
+    assert "its first line names the interpreter '/no/sh', which does not exist" in err
+
+
 def test_every_unreachable_host_is_named(mydistrun: Mydistrun, fake_ssh: Path) -> None:
     hosts = "refused.example:1,silent.example:1,127.0.0.2:1"
     code, out, err = mydistrun.run("--ssh-local", "--start-timeout", "1", "-H", hosts, "true")

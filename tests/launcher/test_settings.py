@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from mydist.launcher.environment import inherited_environment
+from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.settings import default_num_proc, make_job_spec
+from mydist.launcher.known_settings import SETTINGS, check_setting
+from mydist.launcher.settings import RESERVED_VARIABLES, default_num_proc, make_job_spec
 
 
 def make(*arguments: str, env: dict[str, str] | None = None) -> JobSpec:
@@ -105,6 +107,39 @@ def test_precedence(tmp_path: Path) -> None:
 def test_environment_timeline_becomes_absolute() -> None:
     spec = make(env={"MYDIST_TIMELINE": "x/t.json"})
     assert spec.tunables["MYDIST_TIMELINE"] == os.path.abspath("x/t.json")
+
+
+def documented_settings() -> dict[str, str]:
+    """Variable → what is allowed, of every row of docs/configuration.md that a user may set."""
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    allowed = {row[1].strip(" `"): row[4].strip() for row in rows if len(row) == 7}
+    known = {name: text for name, text in allowed.items() if name.startswith("MYDIST_")}
+    return {name: text for name, text in known.items() if name not in RESERVED_VARIABLES}
+
+
+def test_mydistrun_checks_every_setting() -> None:
+    assert sorted(documented_settings()) == list(SETTINGS)
+
+
+@pytest.mark.parametrize("odd", ["{} ", " {}", "{}\n", "+{}", "{}_0", "{}\u0663", "0x{}"])
+def test_numbers_are_refused_as_the_ranks_refuse_them(odd: str) -> None:
+    numbers = [name for name, text in documented_settings().items() if "number" in text]
+    integers = [name for name, text in documented_settings().items() if "integer" in text]
+    assert len(numbers) > 4 and len(integers) > 3
+    for variable in numbers + integers:
+        check_setting(variable, "2", variable, False)
+        with pytest.raises(UsageError, match=f"^{variable}: got "):
+            check_setting(variable, odd.format(2), variable, False)
+    for variable in numbers:
+        for text in ("2.5", "2.", "2e0", "2e-1"):
+            check_setting(variable, text, variable, False)
+
+
+def test_an_extension_may_add_rows() -> None:
+    env = {"MYDIST_PLUGINS": "/x/mine.so", "MYDIST_ALGORITHM": "mine", "MYDIST_MINE": "any thing"}
+    assert make(env=env).tunables == {}
+    assert make("--plugins", "/x/mine.so", "--algorithm", "mine").tunables["MYDIST_ALGORITHM"]
 
 
 def test_slots_give_the_size_without_np() -> None:
