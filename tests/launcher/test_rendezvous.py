@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
@@ -305,6 +307,18 @@ def test_client_against_nobody_and_against_something_else() -> None:
         RendezvousClient(f"127.0.0.1:{port}", JOB, b"abc", 0.2)
     with pytest.raises(RendezvousError, match="job id 'x': expected 16 hexadecimal digits"):
         RendezvousClient(f"127.0.0.1:{port}", "x", KEY, 0.2)
+
+
+@pytest.mark.parametrize("host", ["[::1%nosuch]", "a" * 300, "127.0.0.1"])
+def test_the_time_that_is_said_is_the_time_that_passed(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    began = time.monotonic()
+    with pytest.raises(RendezvousError, match="cannot reach the launcher at") as caught:
+        RendezvousClient(f"{host}:{port}", JOB, KEY, 0.2 if host == "127.0.0.1" else 30.0)
+    seconds = re.findall(r"[0-9.]+ s\b", str(caught.value))
+    assert len(seconds) == 1
+    assert float(seconds[0].split()[0]) <= time.monotonic() - began + 0.1
 
 
 def test_stopped_server_is_named(service: Service) -> None:

@@ -94,6 +94,7 @@ def _open_store(environment: Mapping[str, str], rank: int, size: int, timeout: f
     key = (address, port, size)
     if key not in _stores:
         # torchrun serves the store itself and says so; otherwise rank 0 does.
+        began = time.monotonic()
         by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         try:
             _stores[key] = _distributed.TCPStore(
@@ -107,9 +108,9 @@ def _open_store(environment: Mapping[str, str], rank: int, size: int, timeout: f
             )
         except RuntimeError as error:
             raise MydistError(
-                f"rank {rank}: no store at MASTER_ADDR={address}, MASTER_PORT={port} within "
-                f"{timeout:g} s: {_first_line(error)}; check that all {size} ranks were started "
-                "and that the port is free and reachable"
+                f"rank {rank}: no store at MASTER_ADDR={address}, MASTER_PORT={port}: "
+                f"{_first_line(error)} (gave up after {time.monotonic() - began:.1f} s); check "
+                f"that all {size} ranks were started and that the port is free and reachable"
             ) from error
     return _stores[key]
 

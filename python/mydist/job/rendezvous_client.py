@@ -95,7 +95,8 @@ class RendezvousClient:
         timeout = self._exchange_timeout
         timeout_ms = min(max(1, round(timeout * 1000)), 0xFFFFFFFF)
         request = wire.ExchangeRequest(len(name), rank, size, timeout_ms, len(blob))
-        deadline = time.monotonic() + timeout + _SERVER_GRACE_SECONDS
+        began = time.monotonic()
+        deadline = began + timeout + _SERVER_GRACE_SECONDS
         try:
             self._socket.settimeout(timeout + _SERVER_GRACE_SECONDS)
             self._socket.sendall(wire.pack_request(request, name) + blob)
@@ -103,7 +104,8 @@ class RendezvousClient:
         except TimeoutError:
             self.close()
             raise RendezvousError(
-                f"round {round_name!r}: no answer from {self._address} within {timeout:g} s"
+                f"round {round_name!r}: no answer from {self._address} in "
+                f"{time.monotonic() - began:.1f} s"
             ) from None
         except OSError as error:
             self.close()
@@ -124,16 +126,17 @@ class RendezvousClient:
         self.close()
 
     def _connect(self, host: str, port: int) -> socket.socket:
-        deadline = time.monotonic() + self._timeout
+        began = time.monotonic()
         while True:
-            left = deadline - time.monotonic()
+            left = began + self._timeout - time.monotonic()
             try:
                 return socket.create_connection((host, port), timeout=max(left, 0.001))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: a name no resolver takes
                 if not isinstance(error, ConnectionRefusedError) or left <= _RETRY_SECONDS:
+                    reason = getattr(error, "strerror", None) or error
                     raise RendezvousError(
-                        f"cannot reach the launcher at {self._address} within {self._timeout:g} s: "
-                        f"{error.strerror or error}; check the route to it and its firewall"
+                        f"cannot reach the launcher at {self._address}: {reason} (gave up after "
+                        f"{time.monotonic() - began:.1f} s); check the route to it and its firewall"
                     ) from None
             time.sleep(_RETRY_SECONDS)
 
