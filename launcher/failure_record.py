@@ -21,25 +21,50 @@ _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 class FailureRecord:
     """The exception that ended a rank. `code` is empty for one that is not of mydist.
 
-    `type` is the name of its class; `ranks` are those it is blamed on.
+    `type` is the name of its class; `ranks` are those it is blamed on; `operation` and `tensor` are
+    what it happened in; `pid` is of the rank itself. What is not known is empty or 0.
     """
 
     type: str
     code: str = ""
     ranks: tuple[int, ...] = ()
+    operation: str = ""
+    tensor: str = ""
+    pid: int = 0
 
     @property
     def is_consequence(self) -> bool:
         """Whether the rank failed because it lost another."""
         return self.code in _CONSEQUENCES
 
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the rank waited in vain for `ranks`, which may well be in the job."""
+        return self.code == "TIMEOUT"
+
+    @property
+    def says_others_left(self) -> bool:
+        """Whether `ranks` have left the job."""
+        return self.is_consequence and not self.is_timeout
+
+    @property
+    def place(self) -> str:
+        """What it happened in, e.g. `allreduce 'x'`; empty when that is not known."""
+        return f"{self.operation} {self.tensor!r}".strip() if self.tensor else self.operation
+
 
 def parse_record(line: bytes) -> FailureRecord | None:
     """The record in a line of JSON; None when it is none, as from another version."""
     try:
         fields = json.loads(line)
-        ranks = tuple(int(rank) for rank in fields.get("ranks", ()))
-        return FailureRecord(str(fields["type"]), str(fields.get("code", "")), ranks)
+        return FailureRecord(
+            type=str(fields["type"]),
+            code=str(fields.get("code", "")),
+            ranks=tuple(int(rank) for rank in fields.get("ranks", ())),
+            operation=str(fields.get("operation", "")),
+            tensor=str(fields.get("tensor", "")),
+            pid=int(fields.get("pid", 0)),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from mydist.launcher import report, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
-from mydist.launcher.errors import EXIT_START
 from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
@@ -98,22 +97,38 @@ class Job:
         """A rank printed; when the terminal is slower, the ranks are read more slowly."""
         if not 0 <= rank < self._spec.num_proc:
             return
-        self._output.write(rank, stream, data)
+        if self._output.write(rank, stream, data):
+            self._on_failure_told(rank)
         if self._output.wants_pause() and not self._resume_planned:
             self._resume_planned = True
             self._platform.pause_output()
             self._loop.call_later(RESUME_CHECK_SECONDS, self._try_resume)
 
-    def on_exited(self, rank: int, status: int, improper: bool = False) -> None:
+    def on_exited(
+        self,
+        rank: int,
+        status: int,
+        *,
+        is_first: bool = False,
+        improper: bool = False,
+        unknown: bool = False,
+    ) -> None:
         """A rank ended; the first failure stops the others."""
         memory = status == -signal.SIGKILL and self._platform.out_of_memory()
-        self._end(rank, status, improper=improper, out_of_memory=memory)
+        self._end(
+            rank,
+            status,
+            stopped=self._stop.started and not is_first,
+            improper=improper,
+            unknown=unknown,
+            out_of_memory=memory,
+        )
 
     def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None:
         """A remote host is gone with all its ranks."""
         for placement in self._by_host[host]:
             if placement.rank not in self._ends:
-                self._end(placement.rank, exit_code, lost=cause)
+                self._end(placement.rank, exit_code, stopped=self._stop.started, lost=cause)
 
     def on_unnamed_failure(self, exit_code: int, text: str) -> None:
         """The job failed; the text stands for the report of a rank."""
@@ -132,8 +147,10 @@ class Job:
         rank: int,
         status: int,
         *,
+        stopped: bool,
         lost: str = "",
         improper: bool = False,
+        unknown: bool = False,
         out_of_memory: bool = False,
     ) -> None:
         if rank in self._ends or not 0 <= rank < self._spec.num_proc:
@@ -145,8 +162,9 @@ class Job:
             pid=self._pids.get(rank, 0),
             status=status,
             at=time.monotonic() - self._started_at,
-            stopped=self._stop.started,
+            stopped=stopped,
             improper=improper,
+            unknown=unknown,
             lost=lost,
             out_of_memory=out_of_memory,
         )
@@ -155,6 +173,12 @@ class Job:
             self._stop.cancel()
             self._all_ended.set()
         elif end.failed and not self._stop.running:
+            self._stop.begin(stop_sequence.AFTER_FAILURE)
+
+    def _on_failure_told(self, rank: int) -> None:
+        """A rank is about to end. After a time-out the job goes on, so it waits for the others."""
+        failure = self.failure(rank)
+        if failure is not None and failure.is_timeout and not self._stop.running:
             self._stop.begin(stop_sequence.AFTER_FAILURE)
 
     def _try_resume(self) -> None:
@@ -213,4 +237,4 @@ class Job:
         if cause is None:
             return 0
         self._output.note(report.format_failure(cause, ends, tails, failures))
-        return cause.exit_code or EXIT_START
+        return report.exit_code(cause, ends)

@@ -90,8 +90,9 @@ class RankOutput:
         """Also writes what comes, unprefixed, to these files."""
         self._files = files
 
-    def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Takes bytes a rank printed on stream 1 or 2."""
+    def write(self, rank: int, stream: int, data: bytes) -> bool:
+        """Takes bytes a rank printed on stream 1 or 2. True when it told of its failure in them."""
+        has_told = False
         if self._failure_tag:
             # A script may send errors to its output, as 2>&1 does.
             key = (rank, stream)
@@ -101,7 +102,9 @@ class RankOutput:
             for record in records:
                 if (failure := parse_record(record)) is not None:
                     self._failures[rank] = failure
+                    has_told = True
         self._show(rank, stream, data)
+        return has_told
 
     def failure(self, rank: int) -> FailureRecord | None:
         """The exception that the rank said ended it; None when it said nothing."""

@@ -2,15 +2,17 @@
 
 When a rank dies the others soon fail as well, because they lost their peer, and may even be seen
 to exit before it. The cause is therefore the first failure of a rank that has not said, in its
-FailureRecord, that it lost another.
+FailureRecord, that it lost another; or, without such a failure, the rank that the others lost.
 """
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mydist.launcher.errors import EXIT_START
 from mydist.launcher.failure_record import FailureRecord
 
 MAX_OTHERS_LISTED = 8
@@ -20,7 +22,8 @@ MAX_OTHERS_LISTED = 8
 class RankExit:
     """How a rank ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
 
-    `stopped` says that mydistrun had already asked it to end. `improper` says that it ended without
+    `stopped` says that mydistrun had already asked it to end. `unknown` says that nobody has told
+    its `status`, which is 0 then. `improper` says that it ended without
     finalizing MPI (then `status` is mpirun's, its own is unknown). `lost` is why the host was lost
     (then `status` is the exit code to pass on).
     """
@@ -31,6 +34,7 @@ class RankExit:
     status: int
     at: float
     stopped: bool = False
+    unknown: bool = False
     improper: bool = False
     lost: str = ""
     out_of_memory: bool = False
@@ -51,6 +55,8 @@ class RankExit:
             return f"was lost: {self.lost}"
         if self.improper:
             return "ended without finalizing MPI, as os._exit() does (its own exit code is unknown)"
+        if self.unknown:
+            return "left the job (its exit code is unknown)"
         if self.status >= 0:
             return f"exited with code {self.status}"
         try:
@@ -73,23 +79,54 @@ def raised_itself(failure: FailureRecord | None) -> bool:
 
 def _is_victim(end: RankExit, failures: Mapping[int, FailureRecord]) -> bool:
     """Whether a rank failed because it lost another. What it said says nothing of a signal."""
-    return end.status >= 0 and not end.lost and is_consequence(failures.get(end.rank))
+    was_signalled = end.status < 0 and not end.stopped
+    return not was_signalled and not end.lost and is_consequence(failures.get(end.rank))
+
+
+def _failures_of(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
+    """The ends that are failures. Where a rank told of an exception, but its exit code is not its
+    own or not known, that is Python's 1."""
+    found = []
+    for end in exits:
+        if end.failed:
+            found.append(end)
+        elif end.rank in failures and (end.stopped or end.unknown):
+            found.append(end if end.status > 0 else replace(end, status=1, unknown=False))
+    return found
 
 
 def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> RankExit | None:
     """The failure to blame, None when nothing failed. `exits` are in order of arrival.
 
-    When every failure is a consequence, the cause may be a rank that was stopped while it ended
-    with an exception of its own: then Python's exit code 1 is assumed for it.
+    What ended while mydistrun stopped the ranks comes after what ended by itself.
     """
-    failed = [end for end in exits if end.failed]
+    failed = sorted(_failures_of(exits, failures), key=lambda end: end.stopped)
     for end in failed:
         if not _is_victim(end, failures):
             return end
-    for end in exits:
-        if failed and end.stopped and raised_itself(failures.get(end.rank)):
-            return end if end.status > 0 else replace(end, status=1)
-    return failed[0] if failed else None
+    leavers = _leavers(exits, failures) if failed else []
+    if leavers:
+        return leavers[0]
+    timed_out = [end for end in failed if failures[end.rank].is_timeout]
+    return next(iter(timed_out + failed), None)
+
+
+def exit_code(cause: RankExit, exits: list[RankExit]) -> int:
+    """What mydistrun ends with. A rank that left with 0 has failed the others."""
+    codes = (end.exit_code for end in exits if end.failed)
+    return cause.exit_code or next(codes, EXIT_START)
+
+
+def _lost_by_others(failures: Mapping[int, FailureRecord]) -> set[int]:
+    """The ranks that left, as others say, and that said nothing of a failure themselves."""
+    tellers = [record for record in failures.values() if record.says_others_left]
+    return {rank for record in tellers for rank in record.ranks} - failures.keys()
+
+
+def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
+    """Of those the ranks that ended as if all were well. One that was stopped may be a victim."""
+    lost = [end for end in exits if end.rank in _lost_by_others(failures) and end.status == 0]
+    return [end for end in lost if end.unknown or not end.stopped]
 
 
 def format_failure(
@@ -99,61 +136,77 @@ def format_failure(
     failures: Mapping[int, FailureRecord],
 ) -> str:
     """The report: the cause, its last error lines, and a line about the others."""
-    pid = f" (pid {cause.pid})" if cause.pid else ""
-    lines = [
-        f"mydistrun: rank {cause.rank} on host {cause.host}{pid} {cause.describe()} "
-        f"after {cause.at:.1f} s"
-    ]
+    lines = [f"mydistrun: {_headline(cause, exits, failures)}"]
     tail = tails.get(cause.rank, [])
     if tail:
         lines.append("  last lines of its error output:")
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
-    if _is_victim(cause, failures):
-        lines += _describe_silent_cause(cause, exits, failures)
-    others = [end for end in exits if end.rank != cause.rank and (end.failed or end.stopped)]
-    lines += _describe_others(others)
+    if cause.rank in failures and _is_victim(cause, failures):
+        lines += _describe_consequence(cause, exits, failures)
+    others = [end for end in exits if end.rank != cause.rank]
+    lines += _describe_others(others, failures)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _describe_silent_cause(
+def _headline(cause: RankExit, exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> str:
+    """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known."""
+    text = f"{_name(cause, failures)} {cause.describe()} after {cause.at:.1f} s"
+    own = failures.get(cause.rank)
+    if own is not None:
+        return f"{text}, in {own.place}" if own.place else text
+    tellers = [record for record in failures.values() if cause.rank in record.ranks]
+    place = next((record.place for record in tellers if record.place), "")
+    if not cause.failed:
+        return f"{text}, while other ranks needed it{f' for {place}' if place else ''}"
+    return f"{text}; other ranks lost it in {place}" if place else text
+
+
+def _name(end: RankExit, failures: Mapping[int, FailureRecord]) -> str:
+    told = failures.get(end.rank)
+    pid = end.pid or (told.pid if told is not None else 0)
+    return f"rank {end.rank} on host {end.host}{f' (pid {pid})' if pid else ''}"
+
+
+def _describe_consequence(
     cause: RankExit, exits: list[RankExit], failures: Mapping[int, FailureRecord]
 ) -> list[str]:
     """The rank named only lost another one: says which others ended before it, or are named."""
+    if failures[cause.rank].is_timeout:
+        missing = sorted(set(failures[cause.rank].ranks))
+        return [f"  it waited in vain for {_listed(missing)}"] if missing else []
     lines = ["  that is a consequence: the first cause printed nothing"]
-    before = [end for end in exits[: exits.index(cause)] if end.status == 0 and not end.stopped]
+    ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
+    before = [end for end in ended if end.status == 0 and not (end.stopped or end.unknown)]
     for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
         lines.append(f"  rank {end.rank} had already exited with code 0")
     if len(before) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(before) - MAX_OTHERS_LISTED} more ranks exited with code 0")
-    victims = {rank for rank, failure in failures.items() if failure.is_consequence}
-    known = victims | {end.rank for end in before}
-    accused = {rank for victim in victims for rank in failures[victim].ranks} - known
-    for rank in sorted(accused)[:MAX_OTHERS_LISTED]:
-        lines.append(
-            f"  rank {rank} exited first (reported by the other ranks); look at how it ends"
-        )
-    also = sorted(victims - {cause.rank} - {end.rank for end in exits if end.failed})
-    if also:
-        listed = ", ".join(str(rank) for rank in also[:32])
-        more = f", … ({len(also)} in all)" if len(also) > 32 else ""
-        lines.append(f"  ended by the same loss: rank{'s' if len(also) > 1 else ''} {listed}{more}")
+    lost = _lost_by_others(failures) - {end.rank for end in before}
+    for rank in sorted(lost)[:MAX_OTHERS_LISTED]:
+        lines.append(f"  rank {rank} left first, as the other ranks report; look at how it ends")
     return lines
 
 
-def _describe_others(others: list[RankExit]) -> list[str]:
+def _listed(ranks: list[int]) -> str:
+    """`rank 3`, or `ranks 0, 2, … (99 in all)`."""
+    listed = ", ".join(str(rank) for rank in ranks[:32])
+    more = f", … ({len(ranks)} in all)" if len(ranks) > 32 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+
+
+def _describe_others(others: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[str]:
     lines = []
-    failed = sorted((end for end in others if end.failed), key=lambda end: end.rank)
+    failed = sorted(_failures_of(others, failures), key=lambda end: end.rank)
     for end in failed[:MAX_OTHERS_LISTED]:
-        lines.append(f"  then rank {end.rank} on host {end.host} {end.describe()}")
+        # What one that was stopped would have exited with is a guess.
+        words = end.describe() if end.failed else f"ended with {failures[end.rank].type}"
+        lines.append(f"  then {_name(end, failures)} {words}")
     if len(failed) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(failed) - MAX_OTHERS_LISTED} more ranks failed")
-    stopped = sorted(end.rank for end in others if not end.failed)
+    known = {end.rank for end in failed}
+    stopped = sorted(end.rank for end in others if end.stopped and end.rank not in known)
     if stopped:
-        listed = ", ".join(str(rank) for rank in stopped[:32])
-        more = f", … ({len(stopped)} in all)" if len(stopped) > 32 else ""
-        lines.append(
-            f"  stopped by mydistrun: rank{'s' if len(stopped) > 1 else ''} {listed}{more}"
-        )
+        lines.append(f"  stopped by mydistrun: {_listed(stopped)}")
     return lines

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import remote_command, resolve_command
@@ -33,7 +34,7 @@ from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankComm
 from mydist.launcher.report import is_consequence, raised_itself
 
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
-_SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+_SIGNALLED = re.compile(r"process rank (\d+) with PID (\d+) on node \S+ exited on\s+signal (\d+)")
 _ABORTED = re.compile(
     r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
 )
@@ -104,10 +105,15 @@ def require_mpirun(environment: Mapping[str, str]) -> None:
 
 def find_failures(text: str) -> dict[int, int]:
     """Rank → status (-N for signal N) of the failures that mpirun's own messages name."""
-    found = {int(rank): -int(number) for rank, number in _SIGNALLED.findall(text)}
+    found = {int(rank): -int(number) for rank, _, number in _SIGNALLED.findall(text)}
     for pattern in (_ABORTED, _EXITED):
         found.update({int(rank): int(code) for rank, code in pattern.findall(text)})
     return found
+
+
+def find_pids(text: str) -> dict[int, int]:
+    """Rank → pid of the ranks that a signal ended; of others mpirun tells none."""
+    return {int(rank): int(pid) for rank, pid, _ in _SIGNALLED.findall(text)}
 
 
 def find_improper(text: str) -> set[int]:
@@ -200,9 +206,12 @@ class MpiPlatform:
         for stream, tagged in self._streams.items():
             self._pass_on(stream, *tagged.finish())
         for failed, code in self._failures(128 - status if status < 0 else status).items():
-            self._events.on_exited(failed, code, improper=failed in self._improper)
+            is_first = -code not in (signal.SIGTERM, signal.SIGKILL)
+            self._events.on_exited(
+                failed, code, is_first=is_first, improper=failed in self._improper
+            )
         for other in range(self._spec.num_proc):
-            self._events.on_exited(other, 0)
+            self._events.on_exited(other, 0, unknown=status != 0)
 
     def _failures(self, code: int) -> dict[int, int]:
         """Rank → status; empty when mpirun's exit code is 0 or nothing says who failed."""
@@ -210,6 +219,8 @@ class MpiPlatform:
             return {}
         text = "\n".join(self._own_lines)
         self._improper = {r for r in find_improper(text) if r < self._spec.num_proc}
+        for rank, pid in find_pids(text).items():
+            self._events.on_started(rank, pid)
         named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
         for rank in self._improper:
             named.setdefault(rank, code)

@@ -17,8 +17,18 @@ from mydist.launcher.process_group import RankEvents
 class JobEvents(RankEvents, Protocol):
     """Receives what happens to the ranks of a job and their hosts, on the loop's thread."""
 
-    def on_exited(self, rank: int, status: int, improper: bool = False) -> None:
-        """See RankEvents. `improper`: it ended without finalizing MPI, its own status is unknown.
+    def on_exited(
+        self,
+        rank: int,
+        status: int,
+        *,
+        is_first: bool = False,
+        improper: bool = False,
+        unknown: bool = False,
+    ) -> None:
+        """See RankEvents. `is_first`: it ended before any rank was stopped, though told later.
+        `improper`: it ended without finalizing MPI, its own status is unknown. `unknown`: nobody
+        has told how it ended.
 
         A second end of a rank has no effect.
         """

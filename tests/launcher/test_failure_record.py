@@ -7,7 +7,8 @@ import pytest
 from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
 
 TAG = "0123456789abcdef"
-LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2]}\n'
+LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2], '
+LINE += b'"operation": "allreduce", "tensor": "x", "pid": 7}\n'
 
 
 def _feed(pieces: list[bytes]) -> tuple[bytes, list[bytes]]:
@@ -26,7 +27,7 @@ def test_a_record_is_found_wherever_the_stream_is_cut(size: int) -> None:
     rest, found = _feed([stream[at : at + size] for at in range(0, len(stream), size)])
     assert rest == b"50 %Traceback\n\x1e0123 other\x1e\nend"
     assert [parse_record(line) for line in found] == [
-        FailureRecord("PeerLostError", "PEER_LOST", (2,))
+        FailureRecord("PeerLostError", "PEER_LOST", (2,), "allreduce", "x", 7)
     ] * 2
 
 

@@ -108,6 +108,26 @@ def test_first_failure_is_reported_and_stops_the_others(mydistrun: Mydistrun) ->
     ]
 
 
+def test_survivors_of_a_time_out_are_stopped_while_they_wait_to_leave(
+    mydistrun: Mydistrun,
+) -> None:
+    record = '{"type": "E", "code": "TIMEOUT", "ranks": [1], "operation": "allreduce"}'
+    script = mydistrun.script(
+        "import os, signal\n"
+        "if os.environ['RANK'] == '0':\n"
+        f"    os.write(2, b'\\x1e%b{record}\\n' % os.environb[b'MYDIST_FAILURE_TAG'])\n"
+        "signal.pause()\n"  # As shutdown() in both of them would, for five seconds.
+    )
+    code, _, err = mydistrun.run("-np", "2", script)
+    assert code == 1
+    first, *_, missing, stopped = err.splitlines()
+    assert first.startswith("mydistrun: rank 0 on host localhost (pid ")
+    assert first.endswith(" s, in allreduce")
+    assert float(first.split()[-4]) < 3
+    assert missing == "  it waited in vain for rank 1"
+    assert stopped == "  stopped by mydistrun: rank 1"
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("exit 255", 255)],

@@ -8,7 +8,7 @@ import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.platforms.mpi import find_failures, find_improper, name_failures
+from mydist.launcher.platforms.mpi import find_failures, find_improper, find_pids, name_failures
 from mydist.launcher.platforms.mpi_output import TaggedStream
 
 VICTIM = FailureRecord("AbortedError", "ABORTED", (0,))
@@ -43,6 +43,8 @@ def test_messages_of_mpirun_name_ranks() -> None:
     improper = "mpirun has exited due to process rank 3 with PID 0 on\nnode vm exiting improperly."
     assert find_improper(improper) == {3}
     assert find_failures("  Process name: [[13,1],1]\n  Exit code:    4") == {1: 4}
+    killed = "noticed that process rank 2 with PID 71 on node vm exited on\nsignal 11 (Segmentation"
+    assert (find_failures(killed), find_pids(killed)) == ({2: -11}, {2: 71})
 
 
 @pytest.mark.parametrize("cause", ["raised", "silent"])
@@ -68,9 +70,9 @@ def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) ->
         assert report.startswith("mydistrun: rank 0 on host localhost exited with code 1")
         assert "  then rank 1 on host localhost exited with code 1" in report
     else:
-        assert report.startswith("mydistrun: rank 1 on host localhost exited with code 1")
-        assert "the first cause printed nothing" in report
-        assert "  rank 0 exited first (reported by the other ranks)" in report
+        assert report.startswith("mydistrun: rank 0 on host localhost left the job (its exit code")
+        assert "while other ranks needed it" in report
+        assert "  then rank 1 on host localhost exited with code 1" in report
 
 
 # What mpirun leaves in its temporary folder is up to mpirun, which does not always finish its

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.report import RankExit, find_cause, format_failure
+from mydist.launcher.report import RankExit, exit_code, find_cause, format_failure
 
 LOST = FailureRecord("PeerLostError", "PEER_LOST", (1,))
 
@@ -38,7 +39,7 @@ def test_the_survivor_that_ends_first_is_not_the_cause() -> None:
         "  last lines of its error output:\n"
         "    | Traceback (most recent call last):\n"
         "    | ZeroDivisionError: division by zero\n"
-        "  then rank 0 on host h1 exited with code 1\n"
+        "  then rank 0 on host h1 (pid 100) exited with code 1\n"
         "  stopped by mydistrun: rank 2"
     )
 
@@ -52,21 +53,82 @@ def test_when_all_are_consequences_the_first_is_named() -> None:
     assert find_cause([end(1, 1), end(0, 1)], {0: LOST, 1: LOST}) == end(1, 1)
 
 
+def test_a_rank_that_left_early_is_blamed_by_name() -> None:
+    told = FailureRecord("AbortedError", "ABORTED", (1,), "allreduce", "two")
+    ends = [end(2, 0), end(0, 1), end(1, 0)]
+    cause = find_cause(ends, {0: told})
+    assert cause == end(1, 0)
+    assert exit_code(cause, ends) == 1
+    assert format_failure(cause, ends, {}, {0: told}).splitlines() == [
+        "mydistrun: rank 1 on host h1 (pid 101) exited with code 0 after 1.2 s, while other ranks "
+        "needed it for allreduce 'two'",
+        "  it printed nothing to its error output",
+        "  then rank 0 on host h1 (pid 100) exited with code 1",
+    ]
+
+
+def test_a_rank_whose_end_is_not_known_is_blamed_when_others_lost_it() -> None:
+    ends = [end(0, 1), end(1, 0, unknown=True)]
+    cause = find_cause(ends, {0: LOST})
+    assert cause is not None and cause.rank == 1
+    assert "left the job (its exit code is unknown)" in format_failure(cause, ends, {}, {0: LOST})
+
+
 def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
+    nobody = FailureRecord("PeerLostError", "PEER_LOST")
     ends = [end(1, 0), end(0, 1), end(2, 0)]
-    assert format_failure(ends[1], ends, {0: ["words"]}, {0: LOST}).splitlines()[3:] == [
+    assert find_cause(ends, {0: nobody}) == ends[1]
+    assert format_failure(ends[1], ends, {0: ["words"]}, {0: nobody}).splitlines()[3:] == [
         "  that is a consequence: the first cause printed nothing",
         "  rank 1 had already exited with code 0",
     ]
 
 
-@pytest.mark.parametrize("code", ["PEER_LOST", "ABORTED", "TIMEOUT"])
+@pytest.mark.parametrize("code", ["PEER_LOST", "ABORTED"])
 def test_who_is_said_to_have_left_is_listed(code: str) -> None:
-    ends = [end(0, 1)]
+    ends = [end(0, 1), end(1, -15, stopped=True)]
     failures = {0: FailureRecord("Error", code, (1,))}
-    assert format_failure(ends[0], ends, {0: ["words"]}, failures).splitlines()[3:] == [
+    cause = find_cause(ends, failures)
+    assert cause == ends[0]
+    assert format_failure(cause, ends, {0: ["words"]}, failures).splitlines()[3:] == [
         "  that is a consequence: the first cause printed nothing",
-        "  rank 1 exited first (reported by the other ranks); look at how it ends",
+        "  rank 1 left first, as the other ranks report; look at how it ends",
+        "  stopped by mydistrun: rank 1",
+    ]
+
+
+def test_a_time_out_comes_before_the_losses_it_causes() -> None:
+    late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (2,), "allreduce", "x", 7)
+    lost = FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x")
+    ends = [end(0, 1), end(1, -15, stopped=True), end(2, -15, stopped=True)]
+    cause = find_cause(ends, {0: lost, 1: late})
+    assert cause is not None
+    assert format_failure(cause, ends, {}, {0: lost, 1: late}).splitlines() == [
+        "mydistrun: rank 1 on host h1 (pid 101) exited with code 1 after 1.2 s, in allreduce 'x'",
+        "  it printed nothing to its error output",
+        "  it waited in vain for rank 2",
+        "  then rank 0 on host h1 (pid 100) exited with code 1",
+        "  stopped by mydistrun: rank 2",
+    ]
+
+
+def test_survivors_that_were_stopped_while_they_ended_fail_the_job() -> None:
+    late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (1,))
+    ends = [end(0, -15, stopped=True), end(1, 0)]
+    cause = find_cause(ends, {0: late})
+    assert cause is not None and exit_code(cause, ends) == 1
+
+
+def test_a_killed_rank_is_named_with_signal_operation_and_tensor() -> None:
+    told = FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", 5)
+    ends = [replace(end(0, 1), pid=0), end(1, -signal.SIGSEGV)]
+    cause = find_cause(ends, {0: told})
+    assert cause == ends[1]
+    assert format_failure(cause, ends, {}, {0: told}).splitlines() == [
+        "mydistrun: rank 1 on host h1 (pid 101) was killed by SIGSEGV (signal 11) after 1.2 s; "
+        "other ranks lost it in allreduce 'x'",
+        "  it printed nothing to its error output",
+        "  then rank 0 on host h1 (pid 5) exited with code 1",
     ]
 
 

@@ -51,11 +51,12 @@ def _tell(error: BaseException) -> None:
     """Writes one line, at once and whole."""
     if _process != os.getpid():
         return
-    record: dict[str, object] = {"type": type(error).__name__}
+    record: dict[str, object] = {"type": type(error).__name__, "pid": os.getpid()}
     if isinstance(error, MydistError):
         failure = getattr(error, "failure", {})
         record["code"] = failure.get("code", "")
         record["ranks"] = list(failure.get("ranks", ()))[:32]
+        record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")[:256]
     line = f"\x1e{os.environ.get(_TAG_VARIABLE, '')}{json.dumps(record)}\n"
     with contextlib.suppress(OSError):
