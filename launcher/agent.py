@@ -50,6 +50,8 @@ class Agent:
         self._writer.push(framing.MAGIC + framing.pack_json(Kind.HELLO, hello))
         for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(signum, self._done.set)
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):  # not ignored: ranks would inherit that
+            self._loop.add_signal_handler(signum, lambda: None)
         os.set_blocking(self._in_fd, False)
         self._loop.add_reader(self._in_fd, self._read)
         watch = self._loop.create_task(self._watch_launcher())

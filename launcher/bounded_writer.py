@@ -80,6 +80,11 @@ class BoundedWriter:
         with self._condition:
             self._closing = True
             self._condition.notify_all()
+        return self.flush(timeout)
+
+    def flush(self, timeout: float) -> bool:
+        """As close(), but what is pushed later is still written."""
+        with self._condition:
             self._last_progress = self._clock()
             while self._queued_bytes and not self._dead:
                 left = self._last_progress + timeout - self._clock()

@@ -27,6 +27,7 @@ from mydist.launcher.platforms.table import platform_for
 
 RESUME_CHECK_SECONDS = 0.02
 _EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
 
 
 def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
@@ -190,18 +191,26 @@ class Job:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """Handles Ctrl-C, SIGTERM and SIGHUP, unless the caller's parent had them ignored."""
+        """Handles these signals, unless the caller's parent had them ignored."""
+        handlers = dict.fromkeys(_EXIT_SIGNALS, self._on_signal)
+        handlers |= dict.fromkeys(_PASSED_ON, self._pass_on)
         installed = []
-        for signum in _EXIT_SIGNALS:
+        for signum, handler in handlers.items():
             with contextlib.suppress(ValueError, RuntimeError):  # not on the main thread
                 if signal.getsignal(signum) != signal.SIG_IGN:
-                    self._loop.add_signal_handler(signum, self._on_signal, signum)
+                    self._loop.add_signal_handler(signum, handler, signum)
                     installed.append(signum)
         try:
             yield
         finally:
             for signum in installed:
                 self._loop.remove_signal_handler(signum)
+
+    def _pass_on(self, signum: signal.Signals) -> None:
+        self._launch.tell(f"passes {signum.name} on to the ranks")
+        self._platform.send_signal(signum)
+        if signum == signal.SIGTSTP:  # as the user expects of Ctrl-Z; SIGCONT goes on from here
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def _on_signal(self, signum: signal.Signals) -> None:
         again = self._signal is not None

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -104,6 +105,7 @@ class ProcessGroup:
         self._key_fd = make_key_file(key) if key else -1
         self._ranks: dict[int, _Rank] = {}
         self._sessions: set[int] = set()
+        self._folders: list[str] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._oom_kills = _cgroup_oom_kills()
@@ -117,19 +119,40 @@ class ProcessGroup:
             self.close()
             raise _start_error(error, command) from None
 
+    def make_folder(self, parent: str | None) -> str:
+        """A new folder of this user alone, by default where temporary files go.
+
+        It is removed with all in it when the group is closed, or, if this process is killed, after
+        the processes that may use it. Raises LaunchError.
+        """
+        try:
+            self._require_guard()
+            folder = tempfile.mkdtemp(prefix="mydistrun-", dir=parent)
+        except OSError as error:
+            where = parent or "the folder for temporary files"
+            raise LaunchError(f"cannot make a folder in {where}: {error.strerror}") from None
+        self._folders.append(folder)
+        self._tell_guard(b"/" + os.fsencode(folder).hex().encode())
+        return folder
+
     def alive(self) -> list[int]:
         """The ranks whose exit was not reported yet."""
         return [rank for rank, entry in self._ranks.items() if not entry.reported]
 
     def send_signal(self, signum: int) -> None:
-        """Sends the signal to the process group of each living rank; SIGKILL to its session."""
+        """Sends the signal to the process group of each living rank; SIGKILL to its session.
+
+        A rank that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group of
+        a session's leader.
+        """
         living = {r.popen.pid for r in self._ranks.values() if r.status is None}
         if signum == signal.SIGKILL:
             session.kill_sessions(living | self._sessions)
             return
         for pid in living:
+            stops = signum == signal.SIGTSTP and not session.handles(pid, signum)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signum)
+                os.killpg(pid, signal.SIGSTOP if stops else signum)
 
     def pause_output(self) -> None:
         """Stops reading the ranks' output; once their pipes are full they wait in write()."""
@@ -165,6 +188,8 @@ class ProcessGroup:
                 self._close_pipe(entry, stream)
             entry.reported = True
         self._sessions.clear()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
         if self._guard is not None and self._guard.stdin is not None:
             with contextlib.suppress(OSError):
                 self._guard.stdin.close()
@@ -175,8 +200,7 @@ class ProcessGroup:
             self._key_fd = -1
 
     def _start_rank(self, command: RankCommand) -> None:
-        if self._guard is None:
-            self._guard = _start_guard()
+        self._require_guard()
         env = dict(command.env)
         inherited: tuple[int, ...] = ()
         if self._key_fd >= 0:
@@ -200,17 +224,21 @@ class ProcessGroup:
         entry = _Rank(command, popen, os.pidfd_open(popen.pid), pipes)
         self._ranks[command.rank] = entry
         self._sessions.add(popen.pid)
-        self._tell_guard(b"~" if self._die_gently else b"+", popen.pid)
+        self._tell_guard(b"%c%d" % (b"~" if self._die_gently else b"+", popen.pid))
         self._loop.add_reader(entry.pidfd, self._reap, entry)
         for stream, pipe in pipes.items():
             os.set_blocking(pipe.fileno(), False)
             self._loop.add_reader(pipe, self._read, entry, stream)
         self._events.on_started(command.rank, popen.pid)
 
-    def _tell_guard(self, sign: bytes, session_id: int) -> None:
+    def _require_guard(self) -> None:
+        if self._guard is None:
+            self._guard = _start_guard()
+
+    def _tell_guard(self, line: bytes) -> None:
         if self._guard is not None and self._guard.stdin is not None:
             with contextlib.suppress(OSError):  # without a guard the job still runs
-                self._guard.stdin.write(sign + str(session_id).encode() + b"\n")
+                self._guard.stdin.write(line + b"\n")
                 self._guard.stdin.flush()
 
     def _read(self, entry: _Rank, stream: int) -> None:
@@ -240,7 +268,7 @@ class ProcessGroup:
         os.close(entry.pidfd)
         if not session.session_pids({session_id}):
             self._sessions.discard(session_id)
-            self._tell_guard(b"-", session_id)
+            self._tell_guard(b"-%d" % session_id)
         if entry.pipes:
             entry.drain = self._loop.call_later(DRAIN_SECONDS, self._report, entry)
         else:

@@ -3,7 +3,8 @@
 Every rank leads a session of its own, so "everything this rank started" is a question the kernel
 can answer. The guard is a tiny process beside the launcher or agent: it reads `+SID` and `-SID`
 lines from a pipe, and when the pipe closes because its owner died it kills the sessions left;
-those told as `~SID` got SIGTERM from the kernel then, and have GENTLE_SECONDS to clean up.
+those told as `~SID` got SIGTERM from the kernel then, and have GENTLE_SECONDS to clean up. A line
+`/PATH`, the path in hexadecimal digits, names a folder that goes last.
 This file imports nothing of the package, so that the guard starts in a few milliseconds.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -35,6 +37,16 @@ def session_pids(session_ids: set[int]) -> list[int]:
     return found
 
 
+def handles(pid: int, signum: int) -> bool:
+    """Whether the process has a handler of its own for the signal; False when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            caught = next(line for line in file if line.startswith(b"SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+
+
 def kill_sessions(session_ids: set[int], timeout: float = 2.0) -> bool:
     """SIGKILLs every process of the sessions until none is left or `timeout` seconds passed.
 
@@ -55,10 +67,14 @@ def kill_sessions(session_ids: set[int], timeout: float = 2.0) -> bool:
 
 
 def guard(pipe: BinaryIO) -> None:
-    """Keeps the set of sessions told through the pipe; kills them when it closes."""
+    """Keeps what is told through the pipe: sessions to kill, folders to remove when it closes."""
     sessions: set[int] = set()
     gentle: set[int] = set()
+    folders: list[bytes] = []
     for line in pipe:
+        if line.startswith(b"/"):
+            folders.append(bytes.fromhex(line[1:].decode()))
+            continue
         session_id = int(line[1:])
         if line.startswith(b"-"):
             sessions.discard(session_id)
@@ -70,9 +86,12 @@ def guard(pipe: BinaryIO) -> None:
     while gentle and session_pids(gentle) and time.monotonic() < deadline:
         time.sleep(0.02)
     kill_sessions(gentle, timeout=10.0)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    # A scheduler may send them to every process of a job.
+    for ignored in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+        signal.signal(signal.Signals[ignored], signal.SIG_IGN)
     guard(sys.stdin.buffer)

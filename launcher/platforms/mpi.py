@@ -15,7 +15,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import remote_command, resolve_command
-from mydist.launcher.dry_run import environment_lines
+from mydist.launcher.dry_run import AT_START, environment_lines
 from mydist.launcher.endpoints import first_interface
 from mydist.launcher.environment import (
     forwarded_environment,
@@ -39,11 +39,14 @@ _ABORTED = re.compile(
     r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
 )
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
+_SHARED_MEMORY = "/dev/shm"
 _MPIRUN_RANK = 0  # mpirun is the one process of its group
 
 
-def mpirun_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    """The complete mpirun command line; holds no value of any variable."""
+def mpirun_command(
+    spec: JobSpec, environment: Mapping[str, str], parameters: Mapping[str, str]
+) -> list[str]:
+    """The complete mpirun command line; holds no value of any variable. `parameters` are MCA's."""
     command = ["mpirun", "-np", str(spec.num_proc), "--tag-output"]
     if spec.hosts_given:
         command += ["-H", ",".join(format_entry(host) for host in spec.hosts)]
@@ -62,6 +65,11 @@ def mpirun_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
         command += ["-x", name]
     if not all_local:
         command += _remote_arguments(spec)
+    # mpirun passes on SIGUSR1, SIGUSR2, SIGCONT and SIGTSTP by itself.
+    passed_on = {"ess_base_forward_signals": str(int(signal.SIGWINCH))}
+    for name, value in {**passed_on, **parameters}.items():
+        if name not in given and f"OMPI_MCA_{name}" not in environment:
+            command += ["--mca", name, value]
     command += spec.mpi_args
     if all_local:
         return command + resolve_command(spec, environment.get("PATH", os.defpath))
@@ -83,6 +91,20 @@ def _remote_arguments(spec: JobSpec) -> list[str]:
         for component in ("oob", "btl"):
             command += ["--mca", f"{component}_tcp_if_include", name]
     return command
+
+
+def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]:
+    """Keeps the files of mpirun and the ranks in two folders, which can be removed in any case.
+
+    On other hosts there are no such folders; there mpirun's daemons remove their files.
+    """
+    if not all(spec.is_local(host) for host in spec.hosts):
+        return {}
+    found = {"orte_tmpdir_base": folder}
+    if segments:
+        for component in ("btl_vader", "osc_sm", "osc_rdma"):
+            found[f"{component}_backing_directory"] = segments
+    return found
 
 
 def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
@@ -162,16 +184,26 @@ class MpiPlatform:
     ) -> list[str]:
         """The command line of mpirun, and what it gives to all ranks."""
         requested = requested_environment(spec, environment)
-        lines = ["mpirun:", f"  {shlex.join(mpirun_command(spec, environment))}"]
+        parameters = file_parameters(spec, AT_START, AT_START)
+        command = mpirun_command(spec, environment, parameters)
+        lines = ["mpirun:", f"  {shlex.join(command)}"]
         return lines + environment_lines(spec, requested)
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:
         """Starts mpirun. Raises LaunchError."""
         environment = self._launch.environment
         require_mpirun(environment)
-        argv = mpirun_command(self._spec, environment)
+        argv = mpirun_command(self._spec, environment, self._make_folders())
         env = mpirun_environment(self._spec, environment)
         self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+
+    def _make_folders(self) -> dict[str, str]:
+        if not file_parameters(self._spec, AT_START, ""):
+            return {}
+        folder = self._group.make_folder(None)
+        has_memory = os.access(_SHARED_MEMORY, os.W_OK | os.X_OK)
+        segments = self._group.make_folder(_SHARED_MEMORY) if has_memory else ""
+        return file_parameters(self._spec, folder, segments)
 
     def send_signal(self, signum: int) -> None:
         """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""

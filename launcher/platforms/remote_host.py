@@ -30,6 +30,7 @@ PING_SECONDS = 5.0
 # An agent waits longer than we do, so that a job may be suspended for a moment.
 AGENT_PATIENCE_FACTOR = 6
 END_SECONDS = 3.0
+FLUSH_SECONDS = 0.2
 
 
 def ssh_command(host: Host, options: SshOptions) -> list[str]:
@@ -77,6 +78,12 @@ class RemoteHost:
     def connect(self) -> None:
         """Starts ssh; the outcome arrives in `hello`. Raises LaunchError when there is no ssh."""
         parent_pid = os.getpid()
+
+        def prepare() -> None:
+            for signum in (signal.SIGUSR1, signal.SIGUSR2):  # meant for the ranks
+                signal.signal(signum, signal.SIG_IGN)
+            die_with_parent(parent_pid, signal.SIGTERM)
+
         try:
             self._ssh = subprocess.Popen(
                 ssh_command(self.host, self._options),
@@ -84,7 +91,7 @@ class RemoteHost:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent_pid, signal.SIGTERM),
+                preexec_fn=prepare,
             )
         except OSError as error:
             raise LaunchError(
@@ -116,6 +123,8 @@ class RemoteHost:
     def send_signal(self, signum: int) -> None:
         """Asks the agent to send the signal to its living ranks."""
         self._send(framing.pack(framing.Kind.SIGNAL, bytes([signum])))
+        if signum == signal.SIGTSTP and self._writer is not None:
+            self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
     def alive(self) -> list[int]:
         """The ranks of this host whose end was not reported."""

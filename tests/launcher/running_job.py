@@ -34,6 +34,11 @@ class Launched:
             self.lines += complete
         return [line for line in self.lines if wanted in line]
 
+    def children(self) -> list[int]:
+        """The processes that mydistrun itself has started and that run."""
+        pid = self.popen.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def finish(self) -> tuple[int, str]:
         """Waits for the end; returns exit code and the error stream."""
         _, err = self.popen.communicate(timeout=SECONDS)

@@ -152,8 +152,8 @@ def test_stubborn_ranks_and_their_children_are_killed(mydistrun: Mydistrun) -> N
 def test_killed_launcher_leaves_nothing(mydistrun: Mydistrun, victim: str) -> None:
     job = mydistrun.start("-np", "2", mydistrun.script(STUBBORN))
     pids = numbers(job.read_until(b"pid", 4))
-    children = Path(f"/proc/{job.popen.pid}/task/{job.popen.pid}/children").read_text().split()
-    guards = [int(pid) for pid in children if int(pid) not in pids]
+    children = job.children()
+    guards = [pid for pid in children if pid not in pids]
     assert len(guards) == 1
     if victim == "launcher":
         job.popen.kill()
@@ -161,9 +161,9 @@ def test_killed_launcher_leaves_nothing(mydistrun: Mydistrun, victim: str) -> No
     else:  # then the ranks still go; what they themselves started is out of reach
         os.kill(guards[0], signal.SIGKILL)
         job.popen.kill()
-        wait_gone([pid for pid in pids if str(pid) in children])
+        wait_gone([pid for pid in pids if pid in children])
         for pid in pids:
-            if str(pid) not in children:
+            if pid not in children:
                 os.kill(pid, signal.SIGKILL)
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from running_job import Mydistrun, numbers, wait_gone
 
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.platforms.mpi import find_failures, find_improper, find_pids, name_failures
+from mydist.launcher.hosts import Host
+from mydist.launcher.job_spec import JobSpec
+from mydist.launcher.platforms.mpi import (
+    file_parameters,
+    find_failures,
+    find_improper,
+    find_pids,
+    mpirun_command,
+    name_failures,
+)
 from mydist.launcher.platforms.mpi_output import TaggedStream
 
 VICTIM = FailureRecord("AbortedError", "ABORTED", (0,))
@@ -75,14 +88,45 @@ def test_the_report_tells_cause_from_victim(mydistrun: Mydistrun, cause: str) ->
         assert "  then rank 1 on host localhost exited with code 1" in report
 
 
-# What mpirun leaves in its temporary folder is up to mpirun, which does not always finish its
-# clean-up after a SIGTERM; that no process outlives the launcher is up to us.
-def test_killed_launcher_takes_mpirun_and_its_ranks_along(mydistrun: Mydistrun) -> None:
-    mydistrun.env["TMPDIR"] = str(mydistrun.directory)
-    text = (
-        "import os, signal\nprint('pid', os.getpid())\nprint('pid', os.getppid())\nsignal.pause()"
-    )
-    job = mydistrun.start("--mpi", "-np", "2", mydistrun.script(text))
-    pids = numbers(job.read_until(b"pid", 4))
-    job.popen.kill()
-    wait_gone(pids)
+# Joins MPI, which makes the segments, and does not end by itself.
+JOINED = """
+import ctypes, os, signal
+ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL).MPI_Init(None, None)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+print("pid", os.getpid())
+print("mpirun", os.getppid())
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "Ctrl-C twice"])
+def test_nothing_is_left_of_mpirun(mydistrun: Mydistrun, tmp_path: Path, end: str) -> None:
+    mydistrun.env["TMPDIR"] = str(tmp_path / "tmp")
+    (tmp_path / "tmp").mkdir()
+    job = mydistrun.start("--mpi", "-np", "2", mydistrun.script(JOINED), stderr=subprocess.STDOUT)
+    pids = numbers(job.read_until(b"pid", 2))
+    mpirun = numbers(job.read_until(b"mpirun"))[0]
+    command = Path(f"/proc/{mpirun}/cmdline").read_text().split("\0")
+    segments = Path(command[command.index("btl_vader_backing_directory") + 1])
+    assert len(list(segments.iterdir())) == 2
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    guards = [pid for pid in job.children() if pid != mpirun]
+    if end == "killed":
+        job.popen.kill()
+    else:
+        job.popen.send_signal(signal.SIGINT)
+        job.read_until(b"got SIGINT")
+        job.popen.send_signal(signal.SIGINT)
+    wait_gone([*pids, mpirun, *guards], 10.0)
+    assert not segments.exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_folders_of_the_user_and_of_other_hosts_are_left_alone() -> None:
+    here = JobSpec(("true",), 1, (Host("localhost", 1),), mpi_args=("--mca", "orte_tmpdir_base"))
+    parameters = file_parameters(here, "/a", "/b")
+    command = mpirun_command(here, {"OMPI_MCA_osc_sm_backing_directory": "/c"}, parameters)
+    assert "/a" not in command
+    assert command.count("/b") == 2
+    assert file_parameters(replace(here, hosts=(Host("far", 1),)), "/a", "/b") == {}
