@@ -39,22 +39,29 @@ def main(
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parsed = parse_flags(arguments)
     if parsed.values.get("help"):
-        print(format_help())
-        return 0
+        return _print(format_help())
     if parsed.values.get("version"):
-        print(f"mydistrun {_version()}")
-        return 0
+        return _print(f"mydistrun {_version()}")
     if parsed.values.get("check-build"):
-        return check_build(print)
+        return check_build(_print)
     if parsed.values.get("doctor"):
-        return doctor(print)
+        return doctor(_print)
     _require_working_directory()
     spec = make_job_spec(parsed.values, parsed.command, environment)
     if spec.dry_run:
         ranks = place_ranks(spec.hosts, spec.num_proc)
-        print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))
-        return 0
+        return _print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))
     return run_job(spec, environment)
+
+
+def _print(text: str) -> int:
+    """Prints lines to standard output; returns the exit code."""
+    try:
+        print(text, flush=True)
+        return 0
+    except BrokenPipeError:  # as `mydistrun --dry-run … | head` has it; nobody reads the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _require_working_directory() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+from running_job import Mydistrun
 
 from mydist.launcher.cli import main
 from mydist.launcher.errors import UsageError
@@ -291,6 +293,14 @@ def test_a_deleted_working_directory(
         "mydistrun: the working directory does not exist any more (No such file or directory); "
         "change to one that does\n"
     )
+
+
+def test_a_reader_that_leaves_is_no_traceback(mydistrun: Mydistrun) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    job = mydistrun.start("--help", stdout=write_end)
+    os.close(write_end)
+    assert job.finish() == (128 + signal.SIGPIPE, "")
 
 
 def test_config_file_without_the_yaml_package(
