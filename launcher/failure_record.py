@@ -22,7 +22,8 @@ class FailureRecord:
     """The exception that ended a rank. `code` is empty for one that is not of mydist.
 
     `type` is the name of its class; `ranks` are those it is blamed on; `operation` and `tensor` are
-    what it happened in; `pid` is of the rank itself. What is not known is empty or 0.
+    what it happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one.
+    What is not known is empty or 0.
     """
 
     type: str
@@ -31,6 +32,7 @@ class FailureRecord:
     operation: str = ""
     tensor: str = ""
     pid: int = 0
+    peer_pid: int = 0
 
     @property
     def is_consequence(self) -> bool:
@@ -64,6 +66,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             operation=str(fields.get("operation", "")),
             tensor=str(fields.get("tensor", "")),
             pid=int(fields.get("pid", 0)),
+            peer_pid=int(fields.get("peer_pid", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

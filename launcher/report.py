@@ -164,8 +164,10 @@ def _headline(cause: RankExit, exits: list[RankExit], failures: Mapping[int, Fai
 
 
 def _name(end: RankExit, failures: Mapping[int, FailureRecord]) -> str:
+    """Rank, host and pid; mpirun tells no pid, but ranks tell their own and that of a lost one."""
     told = failures.get(end.rank)
-    pid = end.pid or (told.pid if told is not None else 0)
+    by_others = (r.peer_pid for r in failures.values() if r.ranks == (end.rank,) and r.peer_pid)
+    pid = end.pid or (told.pid if told is not None else 0) or next(by_others, 0)
     return f"rank {end.rank} on host {end.host}{f' (pid {pid})' if pid else ''}"
 
 

@@ -34,7 +34,7 @@ from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankComm
 from mydist.launcher.report import is_consequence, raised_itself
 
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
-_SIGNALLED = re.compile(r"process rank (\d+) with PID (\d+) on node \S+ exited on\s+signal (\d+)")
+_SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
 _ABORTED = re.compile(
     r"MPI_ABORT was invoked on rank (\d+)[^\n]*\s+(?:[^\n]*\s+)?with errorcode (\d+)"
 )
@@ -127,15 +127,10 @@ def require_mpirun(environment: Mapping[str, str]) -> None:
 
 def find_failures(text: str) -> dict[int, int]:
     """Rank → status (-N for signal N) of the failures that mpirun's own messages name."""
-    found = {int(rank): -int(number) for rank, _, number in _SIGNALLED.findall(text)}
+    found = {int(rank): -int(number) for rank, number in _SIGNALLED.findall(text)}
     for pattern in (_ABORTED, _EXITED):
         found.update({int(rank): int(code) for rank, code in pattern.findall(text)})
     return found
-
-
-def find_pids(text: str) -> dict[int, int]:
-    """Rank → pid of the ranks that a signal ended; of others mpirun tells none."""
-    return {int(rank): int(pid) for rank, pid, _ in _SIGNALLED.findall(text)}
 
 
 def find_improper(text: str) -> set[int]:
@@ -251,8 +246,6 @@ class MpiPlatform:
             return {}
         text = "\n".join(self._own_lines)
         self._improper = {r for r in find_improper(text) if r < self._spec.num_proc}
-        for rank, pid in find_pids(text).items():
-            self._events.on_started(rank, pid)
         named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
         for rank in self._improper:
             named.setdefault(rank, code)

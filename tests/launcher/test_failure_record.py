@@ -8,7 +8,7 @@ from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_re
 
 TAG = "0123456789abcdef"
 LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2], '
-LINE += b'"operation": "allreduce", "tensor": "x", "pid": 7}\n'
+LINE += b'"operation": "allreduce", "tensor": "x", "pid": 7, "peer_pid": 8}\n'
 
 
 def _feed(pieces: list[bytes]) -> tuple[bytes, list[bytes]]:
@@ -27,7 +27,7 @@ def test_a_record_is_found_wherever_the_stream_is_cut(size: int) -> None:
     rest, found = _feed([stream[at : at + size] for at in range(0, len(stream), size)])
     assert rest == b"50 %Traceback\n\x1e0123 other\x1e\nend"
     assert [parse_record(line) for line in found] == [
-        FailureRecord("PeerLostError", "PEER_LOST", (2,), "allreduce", "x", 7)
+        FailureRecord("PeerLostError", "PEER_LOST", (2,), "allreduce", "x", 7, 8)
     ] * 2
 
 

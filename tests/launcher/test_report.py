@@ -120,12 +120,12 @@ def test_survivors_that_were_stopped_while_they_ended_fail_the_job() -> None:
 
 
 def test_a_killed_rank_is_named_with_signal_operation_and_tensor() -> None:
-    told = FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", 5)
-    ends = [replace(end(0, 1), pid=0), end(1, -signal.SIGSEGV)]
+    told = FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", 5, 7)
+    ends = [replace(end(0, 1), pid=0), replace(end(1, -signal.SIGSEGV), pid=0)]
     cause = find_cause(ends, {0: told})
     assert cause == ends[1]
     assert format_failure(cause, ends, {}, {0: told}).splitlines() == [
-        "mydistrun: rank 1 on host h1 (pid 101) was killed by SIGSEGV (signal 11) after 1.2 s; "
+        "mydistrun: rank 1 on host h1 (pid 7) was killed by SIGSEGV (signal 11) after 1.2 s; "
         "other ranks lost it in allreduce 'x'",
         "  it printed nothing to its error output",
         "  then rank 0 on host h1 (pid 5) exited with code 1",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import mydist as md
 from mydist.job import failure_report
+from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,24 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
         *("code", "operation", "tensor", "phase", "ranks"),
         *("host", "pid", "signal", "cause", "hint"),
     }
+
+
+def test_mydistrun_understands_what_a_rank_tells(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MYDIST_FAILURE_TAG", "tag")
+    monkeypatch.setattr(failure_report, "_process", os.getpid())
+    error = md.PeerLostError("rank 1 has died")
+    known = {"code": "PEER_LOST", "operation": "allreduce", "tensor": "x", "ranks": [1], "pid": 7}
+    monkeypatch.setattr(error, "failure", known, raising=False)
+    failure_report._tell(error)
+    failure_report._tell(KeyError("x"))
+    rest, records = RecordFilter("tag").feed(capfd.readouterr().err.encode())
+    assert rest == b""
+    assert [parse_record(record) for record in records] == [
+        FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", os.getpid(), 7),
+        FailureRecord("KeyError", pid=os.getpid()),
+    ]
 
 
 def test_an_exception_raised_from_a_loss_is_told_as_the_loss() -> None:

@@ -56,6 +56,7 @@ def _tell(error: BaseException) -> None:
         failure = getattr(error, "failure", {})
         record["code"] = failure.get("code", "")
         record["ranks"] = list(failure.get("ranks", ()))[:32]
+        record["peer_pid"] = failure.get("pid", 0)
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")[:256]
     line = f"\x1e{os.environ.get(_TAG_VARIABLE, '')}{json.dumps(record)}\n"
