@@ -21,8 +21,8 @@ from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require
 from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
 from mydist.launcher.known_settings import SETTINGS, check_setting
 
-# A file with every flag in it has a few KiB; a large one would keep the parser busy for long.
-MAX_CONFIG_BYTES = 1 << 16
+# Enough for a list of thousands of hosts; a larger one would keep the parser busy for long.
+MAX_CONFIG_BYTES = 1 << 18
 # Aliases in a config file make a value of a few bytes endless when it is written out.
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 1

@@ -78,7 +78,8 @@ class Platform(Protocol):
         """Starts all ranks of the job. Raises LaunchError; close() follows in any case."""
 
     def send_signal(self, signum: int) -> None:
-        """Sends the signal to all living ranks; SIGKILL also to what they started."""
+        """Sends the signal to all living ranks, when it returns at the latest; SIGKILL also to what
+        they started. SIGTSTP stops those, too, that do not handle it."""
 
     def pause_output(self) -> None:
         """Reads no more output, so that the ranks wait in write() in the end."""

@@ -157,7 +157,7 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["--config-file", "/no/such"], {},
      "--config-file '/no/such': cannot read it: No such file or directory"),
     (["--config-file", "/dev/zero"], {},
-     "--config-file '/dev/zero': larger than 65536 bytes, which is the limit"),
+     "--config-file '/dev/zero': larger than 262144 bytes, which is the limit"),
     ([], {"MYDIST_SHARED_MEMORY": "True"},
      "MYDIST_SHARED_MEMORY: got 'True', expected 1 or 0 (true or false)"),
     ([], {"MYDIST_COORDINATOR_RADIX": "1"},
