@@ -19,6 +19,17 @@ class Trouble(Exception):
     """An error of the function under test."""
 
 
+class Touchy:
+    """A result that the caller cannot rebuild."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise KeyError("not here")
+
+
 def rank_and_sum(factor: int, offset: int = 0) -> tuple[int, int]:
     import torch
 
@@ -60,6 +71,11 @@ def test_results_in_rank_order(backend: str) -> None:
 
 def test_one_rank_and_environment() -> None:
     assert md.run(setting, ("MARK",), env={"MARK": "a b'$c"}) == ["a b'$c"]
+
+
+def test_a_function_without_a_name_and_a_result_that_cannot_be_rebuilt() -> None:
+    with pytest.raises(md.MydistError, match="the Touchy that rank 0 returned: KeyError"):
+        md.run(lambda kind: kind(), (Touchy,))
 
 
 def test_the_first_error_is_raised_with_its_traceback() -> None:

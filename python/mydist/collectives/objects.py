@@ -1,26 +1,54 @@
 """Objects: broadcasting and gathering any Python object that can be pickled.
 
-The bytes are made and read by Python's pickle. Unpickling runs code that the sender chooses, so
-these calls trust every rank of the job, as the rest of the job does; never feed them data that
-came from outside. Sizes travel first, then the bytes, so no rank has to know them beforehand.
+The bytes are made by pickle, and by cloudpickle for what pickle refuses: lambdas, closures, local
+classes. Unpickling runs code that the sender chooses, so these calls trust every rank of the job,
+as the rest of the job does; never feed them data that came from outside. Sizes travel first, then
+the bytes, so no rank has to know them beforehand. Last, the ranks tell each other whether all could
+rebuild the objects: all return, or all raise.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..errors import MydistError
+from ..job.pickling import dumps
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank, size
+from ..reduce_op import Max
 from .allgather_calls import allgather
+from .allreduce_calls import allreduce
 from .arguments import check_int, check_process_set
 from .broadcast_calls import broadcast_
 
 __all__ = ["allgather_object", "broadcast_object"]
+
+_MOST_REASONS = 4  # In one message.
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call, as messages name it and its parts are named."""
+
+    function: str
+    name: str
+    process_set: ProcessSet
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """What one rank sends: the pickled object, or the text of the error."""
+
+    sender: int
+    data: bytes
+    failed: bool
 
 
 def broadcast_object(
@@ -32,7 +60,7 @@ def broadcast_object(
     """Returns the object of rank `root_rank` on every rank. Blocking; all ranks must call it.
 
     Args:
-        obj: on the root any object that pickle accepts; ignored elsewhere.
+        obj: on the root any object that pickle or cloudpickle accepts; ignored elsewhere.
         root_rank: global rank of the sender.
         name: what to call it in messages and the timeline; equal on all ranks.
         process_set: the ranks that take part; this one is among them.
@@ -43,25 +71,20 @@ def broadcast_object(
     Raises:
         ValueError: `root_rank` is not a rank of the process set, or this rank is not in it.
         TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
-        MydistError: the root could not pickle its object (the root raises pickle's own error), or
-            the job failed; see mydist.errors.
+        MydistError: the root could not pickle its object (the root raises pickle's own error); a
+            rank could not rebuild the object (on every rank); or the job failed, see mydist.errors.
     """
-    name = name or "broadcast_object.noname"
+    call = _Call("broadcast_object", name or "broadcast_object.noname", process_set)
     _check_root(check_int("broadcast_object", "root_rank", root_rank), process_set)
     is_root = rank() == root_rank
-    payload, failure = _dumps(obj) if is_root else (b"", None)
-    header = torch.tensor([len(payload), failure is not None], dtype=torch.int64)
-    broadcast_(header, root_rank, name=f"{name}.size", process_set=process_set)
-    data = _to_tensor(payload) if is_root else torch.empty(int(header[0]), dtype=torch.uint8)
-    broadcast_(data, root_rank, name=f"{name}.bytes", process_set=process_set)
-    if failure is not None:
-        raise failure
-    if header[1]:
-        raise MydistError(
-            f"broadcast_object '{name}': rank {root_rank} could not pickle its object: "
-            f"{_to_bytes(data).decode()}"
-        )
-    return obj if is_root else pickle.loads(_to_bytes(data))
+    for by_value in (False, True):  # Again only where some rank has not what the names stand for.
+        parcel, failure = _pack(obj, by_value) if is_root else (None, None)
+        parcel = _broadcast(parcel, root_rank, call)
+        _check_pickled([parcel], failure, call)
+        objects, reasons = ([obj], {}) if is_root else _unpack([parcel])
+        if not _any_rank(bool(reasons), call):
+            return objects[0]
+    raise _cannot_rebuild(obj if is_root else None, reasons, call)
 
 
 def allgather_object(
@@ -74,35 +97,27 @@ def allgather_object(
     Ranks that have called join() have none; the list is shorter by as many.
 
     Args:
-        obj: any object that pickle accepts.
+        obj: any object that pickle or cloudpickle accepts.
         name: what to call it in messages and the timeline; equal on all ranks.
         process_set: the ranks that take part; this one is among them.
 
     Raises:
         ValueError: this rank is not in `process_set`.
         TypeError: `process_set` is no ProcessSet.
-        MydistError: some rank could not pickle its object; the message names all of them.
-            That rank itself raises pickle's own error. Or the job failed; see mydist.errors.
+        MydistError: some rank could not pickle its object; the message names all of them, and that
+            rank itself raises pickle's own error. Or a rank could not rebuild an object, on every
+            rank. Or the job failed; see mydist.errors.
     """
-    name = name or "allgather_object.noname"
+    call = _Call("allgather_object", name or "allgather_object.noname", process_set)
     check_process_set("allgather_object", process_set)
-    payload, failure = _dumps(obj)
-    header = torch.tensor([[len(payload), failure is not None, rank()]], dtype=torch.int64)
-    headers = allgather(header, name=f"{name}.sizes", process_set=process_set)
-    data = allgather(_to_tensor(payload), name=f"{name}.bytes", process_set=process_set)
-    if failure is not None:
-        raise failure
-    parts = [_to_bytes(part) for part in torch.split(data, headers[:, 0].tolist())]
-    failures = [
-        f"rank {sender}: {part.decode()}"
-        for (_, failed, sender), part in zip(headers.tolist(), parts, strict=True)
-        if failed
-    ]
-    if failures:
-        raise MydistError(
-            f"allgather_object '{name}': objects could not be pickled: {'; '.join(failures)}"
-        )
-    return [pickle.loads(part) for part in parts]
+    for by_value in (False, True):  # As in broadcast_object().
+        parcel, failure = _pack(obj, by_value)
+        parcels = _gather(parcel, call)
+        _check_pickled(parcels, failure, call)
+        objects, reasons = _unpack(parcels)
+        if not _any_rank(bool(reasons), call):
+            return objects
+    raise _cannot_rebuild(obj, reasons, call)
 
 
 def _check_root(root_rank: int, process_set: ProcessSet) -> None:
@@ -119,18 +134,104 @@ def _check_root(root_rank: int, process_set: ProcessSet) -> None:
     )
 
 
-def _dumps(obj: Any) -> tuple[bytes, Exception | None]:
-    """The pickled object, or the text of the error and the error: peers wait for an answer."""
+def _pack(obj: Any, by_value: bool) -> tuple[_Parcel, Exception | None]:
+    """The parcel, and the error if there is one: peers wait for an answer."""
     try:
-        return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL), None
+        return _Parcel(rank(), dumps(obj, by_value), False), None
     except Exception as error:  # pickle calls code of the object, which may raise anything
-        return f"{type(error).__name__}: {error}".encode(), error
+        text = f"({type(obj).__qualname__}): {_text_of(error)}"
+        return _Parcel(rank(), text.encode(), True), error
+
+
+def _unpack(parcels: Sequence[_Parcel]) -> tuple[list[Any], dict[int, str]]:
+    """The objects, and for each sender whose object cannot be rebuilt here the reason."""
+    objects: list[Any] = []
+    reasons: dict[int, str] = {}
+    for parcel in parcels:
+        try:
+            objects.append(pickle.loads(parcel.data))
+        except Exception as error:  # pickle calls code of the object, which may raise anything
+            reasons[parcel.sender] = _text_of(error)
+    return objects, reasons
+
+
+def _broadcast(parcel: _Parcel | None, root_rank: int, call: _Call) -> _Parcel:
+    """The root's parcel on every rank; None elsewhere."""
+    numbers = [0, 0] if parcel is None else [len(parcel.data), parcel.failed]
+    header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    broadcast_(header, root_rank, name=f"{call.name}.size", process_set=call.process_set)
+    if parcel is not None:
+        data = _to_tensor(parcel.data)
+    else:
+        data = torch.empty(int(header[0]), dtype=torch.uint8, device="cpu")
+    broadcast_(data, root_rank, name=f"{call.name}.bytes", process_set=call.process_set)
+    return parcel or _Parcel(root_rank, _to_bytes(data), bool(header[1]))
+
+
+def _gather(parcel: _Parcel, call: _Call) -> list[_Parcel]:
+    """The parcels of all ranks that have not joined, in rank order."""
+    numbers = [[len(parcel.data), parcel.failed, parcel.sender]]
+    header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    headers = allgather(header, name=f"{call.name}.sizes", process_set=call.process_set)
+    data = allgather(
+        _to_tensor(parcel.data), name=f"{call.name}.bytes", process_set=call.process_set
+    )
+    parts = torch.split(data, headers[:, 0].tolist())
+    return [
+        _Parcel(sender, _to_bytes(part), bool(failed))
+        for (_, failed, sender), part in zip(headers.tolist(), parts, strict=True)
+    ]
+
+
+def _any_rank(mine: bool, call: _Call) -> bool:
+    """Whether it is so on any rank."""
+    flag = torch.tensor([mine], dtype=torch.int32, device="cpu")
+    name = f"{call.name}.outcome"
+    return bool(allreduce(flag, name=name, op=Max, process_set=call.process_set))
+
+
+def _check_pickled(parcels: Sequence[_Parcel], own: Exception | None, call: _Call) -> None:
+    """Raises on every rank when some rank could not pickle its object; there the error itself."""
+    if own is not None:
+        raise own
+    failures = [f"rank {p.sender} {p.data.decode()}" for p in parcels if p.failed]
+    if failures:
+        raise MydistError(
+            f"{call.function} '{call.name}': could not pickle the object of {'; '.join(failures)}"
+        )
+
+
+def _cannot_rebuild(mine: Any, reasons: dict[int, str], call: _Call) -> MydistError:
+    """The error that all ranks raise. Collective.
+
+    Args:
+        mine: the object that this rank has sent.
+        reasons: by sender, why this rank cannot rebuild its object.
+    """
+    report = [rank(), type(mine).__qualname__, list(reasons.items())]
+    gathered = _gather(_Parcel(rank(), json.dumps(report).encode(), False), call)
+    reports = [json.loads(parcel.data) for parcel in gathered]
+    kinds = {sender: kind for sender, kind, _ in reports}
+    texts = [
+        f"the {kinds.get(sender, 'object')} of rank {sender} on rank {receiver}: {reason}"
+        for receiver, _, of_receiver in reports
+        for sender, reason in of_receiver
+    ]
+    more = f"; and {len(texts) - _MOST_REASONS} more" if len(texts) > _MOST_REASONS else ""
+    return MydistError(
+        f"{call.function} '{call.name}': cannot rebuild {'; '.join(texts[:_MOST_REASONS])}{more}. "
+        "Define the class in a module that every rank can import, or send plain values"
+    )
+
+
+def _text_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _to_tensor(payload: bytes) -> torch.Tensor:
     """The bytes as a tensor of shape (len(payload),), dtype uint8."""
     if not payload:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
 

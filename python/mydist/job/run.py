@@ -1,7 +1,6 @@
 """run: calls a function on several ranks and brings back what it returns.
 
-The function travels by pickle (by cloudpickle, where that is installed) in a private folder that
-the ranks also put their results into. Jobs on other hosts need that folder on a shared file system.
+The function travels by cloudpickle in a private folder that the ranks also put their results into. Jobs on other hosts need that folder on a shared file system.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MydistError
-from .run_failure import Failure
+from .pickling import dumps
+from .run_failure import Failure, Result
 
 __all__ = ["run"]
 
@@ -39,10 +39,9 @@ def run(
     itself. Their output appears on this process's output, prefixed by rank.
 
     Args:
-        func: importable by name in a new process, so not a lambda or local function, unless
-            cloudpickle is installed. A script that calls `run` needs the usual
-            `if __name__ == "__main__":`.
-        args: positional arguments; must be picklable, as must the results.
+        func: any function, lambdas and local ones included. A script that calls `run` needs the
+            usual `if __name__ == "__main__":`.
+        args: positional arguments; cloudpickle must accept them, and the results.
         kwargs: keyword arguments.
         num_proc: number of ranks.
         hosts: as `mydistrun -H`, for example "host1:4,host2:4"; default: this host.
@@ -56,13 +55,14 @@ def run(
     Raises:
         ValueError: an argument is wrong or cannot be pickled.
         Exception: what a rank raised first, with that rank's traceback as a note.
-        MydistError: the job ended without results, or an exception could not be pickled.
+        MydistError: the job ended without results, an exception could not be pickled, or a result
+            cannot be rebuilt here; the text names the rank and the class.
     """
     if isinstance(num_proc, bool) or not isinstance(num_proc, int) or num_proc < 1:
         raise ValueError(f"num_proc is {num_proc!r}, expected an integer of at least 1")
     if backend not in (None, "gloo", "mpi"):
         raise ValueError(f"backend is {backend!r}, expected 'gloo', 'mpi' or None")
-    call = _dumps((func, tuple(args), dict(kwargs or {})))
+    call = _pickled_call((func, tuple(args), dict(kwargs or {})))
     command = [sys.executable, "-m", "mydist.launcher", "-np", str(num_proc)]
     if hosts is not None:
         command += ["-H", hosts]
@@ -77,20 +77,13 @@ def run(
         return _results(Path(exchange), num_proc, code)
 
 
-def _dumps(call: Any) -> bytes:
-    """The pickled call. ValueError saying what to do when that does not work."""
+def _pickled_call(call: Any) -> bytes:
+    """The pickled call; what a script defines travels whole. Raises ValueError."""
     try:
-        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        cloudpickle = None
-    try:
-        return bytes((cloudpickle or pickle).dumps(call))
+        return dumps(call, by_value=True)
     except Exception as error:  # pickling runs code of the arguments, which may raise anything
-        hint = (
-            "" if cloudpickle else "; use a function at the top of a module, or install cloudpickle"
-        )
         raise ValueError(
-            f"func or its arguments cannot be pickled: {type(error).__name__}: {error}{hint}"
+            f"func or its arguments cannot be pickled: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -130,7 +123,19 @@ def _results(exchange: Path, num_proc: int, code: int) -> list[Any]:
             f"the job ended with exit code {code} and without results from ranks {missing}; its "
             "output says why. With several hosts, `folder` must be on a shared file system"
         )
-    return [outcomes[rank][0] for rank in range(num_proc)]
+    return [_rebuilt(outcomes[rank]) for rank in range(num_proc)]
+
+
+def _rebuilt(result: Result) -> Any:
+    """What the call of a rank returned. Raises MydistError."""
+    try:
+        return pickle.loads(result.data)
+    except Exception as error:  # unpickling runs code of the result, which may raise anything
+        raise MydistError(
+            f"run: cannot rebuild the {result.kind} that rank {result.rank} returned: "
+            f"{type(error).__name__}: {error}. Define its class in a module that this process can "
+            "import, or return plain values"
+        ) from error
 
 
 def _exception_of(failure: Failure) -> Exception:

@@ -1,8 +1,17 @@
-"""What a rank of mydist.run reports when its call raised. Private."""
+"""What a rank of mydist.run reports when its call has returned or raised. Private."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a rank's call returned; travels pickled from the rank."""
+
+    rank: int
+    kind: str  # The name of its class.
+    data: bytes  # It, pickled.
 
 
 @dataclass(frozen=True)

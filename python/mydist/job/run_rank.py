@@ -17,26 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from mydist.errors import MydistError
-from mydist.job.run_failure import Failure
+from mydist.job.pickling import dumps
+from mydist.job.run_failure import Failure, Result
 
 
 def main() -> int:
     """Returns the exit code: 1 when the call raised."""
     exchange = Path(sys.argv[1])
     rank = int(os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
-    outcome: Any
+    outcome: Result | Failure
     try:
         _restore_main(pickle.loads((exchange / "setting.pkl").read_bytes()))
         func, args, kwargs = pickle.loads((exchange / "call.pkl").read_bytes())
-        outcome = (func(*args, **kwargs),)
-        data = pickle.dumps(outcome)
+        result = func(*args, **kwargs)
+        outcome = Result(rank, type(result).__qualname__, dumps(result))
     except Exception as error:
         outcome = _failure(rank, error)
-        data = pickle.dumps(outcome)
         print(outcome.text, file=sys.stderr, flush=True)
     # Under its final name only when it is whole: the rank may be killed at any time.
     partial = exchange / f"partial.{rank}.pkl"
-    partial.write_bytes(data)
+    partial.write_bytes(pickle.dumps(outcome))
     partial.rename(exchange / f"result.{rank}.pkl")
     return 1 if isinstance(outcome, Failure) else 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import torch
@@ -33,12 +35,15 @@ def objects_of_all_ranks() -> None:
 
 @check()
 def an_object_that_cannot_be_pickled_is_an_error_everywhere() -> None:
-    bad = (lambda: 0) if md.rank() == 0 else 1
+    bad = threading.Lock() if md.rank() == 0 else 1
     for call in (md.broadcast_object, md.allgather_object):
         try:
             call(bad)
         except md.MydistError as error:
-            assert md.rank() != 0 and "rank 0" in str(error) and "pickle" in str(error).lower()
+            text = (
+                f"{call.__name__} '{call.__name__}.noname': could not pickle the object of rank 0"
+            )
+            assert md.rank() != 0 and f"{text} (lock): TypeError" in str(error), error
         except Exception as error:  # pickle's own, whose type depends on the Python version
             assert md.rank() == 0 and "pickle" in str(error).lower() + type(error).__name__.lower()
         else:
@@ -46,16 +51,86 @@ def an_object_that_cannot_be_pickled_is_an_error_everywhere() -> None:
     assert md.broadcast_object(md.rank(), 0) == 0
 
 
+@check()
+def functions_and_classes_without_a_name_travel_whole() -> None:
+    factor = 3 + md.rank()
+
+    class Local:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    triple = md.broadcast_object(lambda x: factor * x, 0)
+    assert triple(2) == 6
+    assert md.broadcast_object(Local(5), 0).value == 5
+    assert md.broadcast_object(Local, 0)(7).value == 7
+    assert [f(2) for f in md.allgather_object(lambda x: factor * x)] == [
+        2 * (3 + rank) for rank in range(md.size())
+    ]
+
+
+class Both:
+    """Stands for a class that the scripts of all ranks define."""
+
+
+def only_in_main(name: str) -> type:
+    """A class that the script of this rank alone defines."""
+    made = type(name, (), {"__module__": "__main__", "value": 11})
+    setattr(sys.modules["__main__"], name, made)
+    return made
+
+
+@check()
+def a_class_of_one_ranks_script_travels_whole() -> None:
+    assert type(md.broadcast_object(Both(), 0)) is Both  # By name where that will do.
+    mine = only_in_main("OnlyHere")() if md.rank() == 0 else None
+    assert md.broadcast_object(mine, 0).value == 11
+    mine = only_in_main(f"OnlyOn{md.rank()}")()
+    assert [one.value for one in md.allgather_object(mine)] == [11] * md.size()
+
+
+class Touchy:
+    """Cannot be rebuilt on a rank that is not its own."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild_touchy, (self.rank,)
+
+
+def rebuild_touchy(rank: int) -> Touchy:
+    if md.rank() != rank:
+        raise KeyError("not here")
+    return Touchy(rank)
+
+
+def expect_error(call: str, *parts: str) -> None:
+    try:
+        getattr(md, call)(Touchy(md.rank()), name="touchy")
+    except md.MydistError as error:
+        for part in (call, "'touchy'", "Touchy", "KeyError", "not here", *parts):
+            assert part in str(error), str(error)
+    else:
+        raise AssertionError("no error")
+
+
+@check(min_size=2)
+def an_object_that_cannot_be_rebuilt_is_an_error_everywhere() -> None:
+    expect_error("broadcast_object", "of rank 0", "on rank 1")
+    expect_error("allgather_object", "of rank 1", "on rank 0")
+    assert md.allgather_object(md.rank()) == list(range(md.size()))
+
+
 @check(min_size=3)
 def in_a_process_set_the_global_rank_is_named() -> None:
     last_two = md.add_process_set([md.size() - 2, md.size() - 1])
     last = md.size() - 1
-    bad = (lambda: 0) if md.rank() == last else 1
+    bad = threading.Lock() if md.rank() == last else 1
     if last_two.included():
         try:
             md.allgather_object(bad, process_set=last_two)
         except md.MydistError as error:
-            assert md.rank() != last and f"rank {last}: " in str(error), error
+            assert md.rank() != last and f"rank {last} (lock): " in str(error), error
         except Exception:  # pickle's own, whose type depends on the Python version
             assert md.rank() == last
         else:
