@@ -42,7 +42,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "optimizer_views",
         "forking",
     ),
-    "state": ("consistency", "checkpoints"),
+    "state": ("consistency", "checkpoints", "defaults"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What moves data, and no more.
     "collectives": (

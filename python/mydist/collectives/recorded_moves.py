@@ -80,7 +80,7 @@ class _Allgather(torch.autograd.Function):
 
 
 def _gather_rows(rows: list[int], name: str, process_set: ProcessSet) -> torch.Tensor:
-    mine = torch.tensor([rows], dtype=torch.int64)
+    mine = torch.tensor([rows], dtype=torch.int64, device="cpu")
     set_id = check_process_set("allgather", process_set)
     return _C.allgather([mine], [name], "", set_id)[0]
 

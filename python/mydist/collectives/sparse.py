@@ -67,14 +67,24 @@ def _add_up(
         indices, values, _ = outputs
         wide = values.float() if dtype in _HALVES else values
         total = torch.sparse_coo_tensor(
-            indices.t(), wide, shape, check_invariants=False, is_coalesced=False
+            indices.t(),
+            wide,
+            shape,
+            device=wide.device,
+            check_invariants=False,
+            is_coalesced=False,
         ).coalesce()
         sums = total.values()
         if op is Average:
             is_real = sums.is_floating_point() or sums.is_complex()
             sums = sums / ranks if is_real else sums.div(ranks, rounding_mode="trunc")
         return torch.sparse_coo_tensor(
-            total.indices(), sums.to(dtype), shape, check_invariants=False, is_coalesced=True
+            total.indices(),
+            sums.to(dtype),
+            shape,
+            device=sums.device,
+            check_invariants=False,
+            is_coalesced=True,
         )
 
     return finish
@@ -116,7 +126,7 @@ def sparse_allreduce_async(
     indices, values = _entries(checked)  # Which torch may refuse.
     full_name = resolve_name("sparse_allreduce", name, set_id)
     # No rows, so no bytes: it is there for the engine to compare the shapes of the ranks' tensors.
-    shape = torch.empty(0, *checked.shape, dtype=torch.uint8)
+    shape = torch.empty(0, *checked.shape, dtype=torch.uint8, device="cpu")
     names = [f"{full_name}.{part}" for part in ("indices", "values", "shape")]
     with Submitting(full_name):
         handle = _C.enqueue_allgather([indices, values, shape], names, full_name, set_id)

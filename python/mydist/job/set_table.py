@@ -133,7 +133,8 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
 
 def _gather_ranks(own: tuple[int, ...], name: str) -> list[tuple[int, ...]]:
     """What all ranks give, in rank order. Collective over the job."""
-    row = torch.tensor([len(own), *own], dtype=torch.int64)  # The length says where it ends.
+    # The length says where it ends.
+    row = torch.tensor([len(own), *own], dtype=torch.int64, device="cpu")
     numbers = _C.allgather([row], [name], "", GLOBAL)[0].tolist()
     by_rank: list[tuple[int, ...]] = []
     begin = 0

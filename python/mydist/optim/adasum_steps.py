@@ -80,7 +80,7 @@ class AdasumPath(SoloPath):
         """Makes every rank see a gradient that is not finite when one rank has one. Blocking."""
         gradients = [p.grad for p in self._names if p.grad is not None]
         finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-        flag = torch.tensor([0.0 if finite else 1.0])
+        flag = torch.tensor([0.0 if finite else 1.0], dtype=torch.float32, device="cpu")
         allreduce_(flag, op=Max, name="adasum.overflow", process_set=self._options.process_set)
         self._overflow = bool(flag)
         if self._overflow and finite:

@@ -150,7 +150,7 @@ def _compare(comparison: _Comparison) -> None:
     hashes = _hashes([tensor for _, tensor in named])
     row = [topology.rank(), _text_hash(repr(layout)), int(value_hash(hashes))]
     # Ranks say who they are: those that have joined are not in the table.
-    rows = _gather(torch.tensor([row]), "digest", comparison)
+    rows = _gather(torch.tensor([row], dtype=torch.int64, device="cpu"), "digest", comparison)
     ranks = [int(rank) for rank in rows[:, 0]]
     if bool((rows[:, 1] != rows[0, 1]).any()):
         raise MismatchError(_layout_message(layout, comparison))
@@ -170,7 +170,7 @@ def _describe(tensor: torch.Tensor) -> tuple[str, str, str]:
 def _hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The hash of each tensor, shape (len(tensors),), int64, on the CPU."""
     if not tensors:
-        return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros(0, dtype=torch.int64, device="cpu")
     return torch.stack([value_hash(tensor).cpu() for tensor in tensors])
 
 

@@ -166,9 +166,11 @@ class _TensorPlace:
     def new(self, gpu: torch.device) -> torch.Tensor:
         """A tensor for it, laid out as on the root; on `gpu` if the root has it on one."""
         device = gpu if self.on_gpu else torch.device("cpu")
-        if self.stride is None:
-            return torch.empty(self.shape, dtype=self.dtype, device=device)
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        options: dict[str, Any] = {"dtype": self.dtype, "device": device}
+        with torch.inference_mode(False):  # The optimizer writes to it later.
+            if self.stride is None:
+                return torch.empty(self.shape, **options)
+            return torch.empty_strided(self.shape, self.stride, **options)
 
 
 def _place_of(tensor: torch.Tensor) -> _TensorPlace:

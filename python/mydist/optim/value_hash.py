@@ -45,10 +45,12 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
 @functools.cache
 def _weights(device: torch.device) -> torch.Tensor:
     """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of 1 … 65,536, shape (65536,), int64."""
-    state = torch.arange(1, _ROW_WORDS + 1) * _signed(0x9E3779B97F4A7C15)
-    state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
-    state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
-    return (state ^ _shifted(state, 31)).to(device)
+    with torch.inference_mode(False):  # Kept for calls outside of it.
+        state = torch.arange(1, _ROW_WORDS + 1, dtype=torch.int64, device="cpu")
+        state = state * _signed(0x9E3779B97F4A7C15)
+        state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+        state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
+        return (state ^ _shifted(state, 31)).to(device)
 
 
 def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:

@@ -55,7 +55,7 @@ def _place_of_numbers(batch: torch.Tensor) -> torch.device:
 
 def _count_on_all_ranks(count: int, name: str, process_set: ProcessSet) -> int:
     """The sum of all ranks' counts, known to the host without asking a GPU."""
-    mine = torch.tensor([count])
+    mine = torch.tensor([count], dtype=torch.int64, device="cpu")
     return int(allgather(mine, name=f"{name}.counts", process_set=process_set).sum())
 
 

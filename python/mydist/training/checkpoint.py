@@ -187,7 +187,7 @@ class Checkpoint:
             step = checked_step(step)
         mine = self._stop_requested or (self._signal is not None and self._signal.received)
         stop = allreduce(
-            torch.tensor([int(mine)], dtype=torch.int32),
+            torch.tensor([int(mine)], dtype=torch.int32, device="cpu"),
             op=Max,
             name="checkpoint.should_stop",
             process_set=self._process_set,

@@ -46,7 +46,7 @@ class _DistributedLoader(DataLoader[T]):
         sampler._counts_itself = False
         self._seeds_workers = options.get("generator") is None
         if self._seeds_workers:
-            options["generator"] = torch.Generator()
+            options["generator"] = torch.Generator("cpu")
         super().__init__(dataset, sampler=sampler, **options)
 
     @property
@@ -61,7 +61,10 @@ class _DistributedLoader(DataLoader[T]):
         if self._seeds_workers:
             self._seed_workers()
         total, step = len(sampler), self.batch_size or 1
-        for batch in super().__iter__():
+        assert self.generator is not None
+        with self.generator.device:  # torch draws a number from it here.
+            batches = super().__iter__()
+        for batch in batches:
             sampler._given = min(sampler._given + step, total)
             yield batch
         sampler.set_epoch(sampler.epoch + 1)

@@ -128,7 +128,7 @@ class Metrics:
         for name in self._agreed:
             total = self._totals.get(name, _Total())
             numbers += [float(name in self._totals), float(total.weighted), float(total.weight)]
-        vector = torch.tensor(numbers, dtype=torch.float64)
+        vector = torch.tensor(numbers, dtype=torch.float64, device="cpu")
         name = f"{self._name}({', '.join(self._agreed)})"[:200]
         sums: list[float] = allreduce(
             vector, name=name, op=Sum, process_set=self._process_set
@@ -167,5 +167,5 @@ def _product(value: _Sum, weight: _Sum) -> _Sum:
     """value · weight, and 0 when the weight is: the mean of an empty batch is NaN."""
     if isinstance(weight, float):
         return value * weight if weight else 0.0
-    product = torch.as_tensor(value, device=weight.device) * weight
+    product = torch.as_tensor(value, dtype=torch.float64, device=weight.device) * weight
     return torch.where(weight == 0, torch.zeros_like(product), product)

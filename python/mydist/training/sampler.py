@@ -136,11 +136,13 @@ class DistributedSampler(Sampler[int]):
         """This rank's samples of the epoch, from `_start` on."""
         ranks = self.process_set.size()
         first = self._start + self.process_set.rank()
-        places = torch.arange(first, first + len(self) * ranks, ranks) % self.length
+        end = first + len(self) * ranks
+        places = torch.arange(first, end, ranks, dtype=torch.int64, device="cpu") % self.length
         if not self.shuffle:
             return places.tolist()
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(self.length, generator=generator)[places].tolist()
+        generator = torch.Generator("cpu").manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.length, generator=generator, dtype=torch.int64, device="cpu")
+        return order[places].tolist()
 
 
 def _length_of(dataset: Any) -> int:
