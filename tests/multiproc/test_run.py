@@ -64,8 +64,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", deep("mpi")])
-def test_results_in_rank_order(backend: str) -> None:
+def test_results_in_rank_order(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Below a rank of another job, whose children the new ranks are not.
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    md.init()
     results = md.run(rank_and_sum, (10,), {"offset": 1}, num_proc=3, backend=backend)
+    md.shutdown()
     assert results == [(0, 33), (1, 33), (2, 33)]
 
 

@@ -38,22 +38,32 @@ def in_child(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     "call",
     [
-        md.rank,
-        md.size,
         md.barrier,
         md.init,
-        md.stats,
+        md.join,
         lambda: md.allreduce(torch.ones(2)),
         lambda: md.allgather_async(torch.ones(2)),
         lambda: md.broadcast_(torch.ones(2), 0),
+        lambda: md.alltoall(torch.ones(2)),
     ],
-    ids=["rank", "size", "barrier", "init", "stats", "allreduce", "allgather", "broadcast"],
+    ids=["barrier", "init", "join", "allreduce", "allgather", "broadcast", "alltoall"],
 )
 def test_calls_in_the_child_are_refused(call: Callable[[], object]) -> None:
-    md.rank()  # So that there is something to forget.
     text = in_child(call)
+    assert text.startswith("ValueError: ") and "is a child of rank 0" in text, text
+    assert f"(pid {os.getpid()}); only the rank itself " in text
+
+
+def test_what_only_the_engine_knows_is_refused() -> None:
+    text = in_child(md.stats)
     assert text.startswith("ValueError: mydist is not available in a process forked from one")
-    assert "spawn" in text
+
+
+def test_a_child_of_a_child_knows_the_numbers() -> None:
+    def look() -> None:
+        assert in_child(lambda: print(md.rank(), md.size())) == "nothing was raised"
+
+    assert in_child(look) == "nothing was raised"
 
 
 def test_the_parents_handles_are_not_the_childs() -> None:

@@ -172,7 +172,7 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: make(-3), ValueError, "the dataset has -3 samples"),
     (lambda: make(untyped(True)), TypeError, "dataset is bool, expected a dataset with a length"),
     (lambda: make(untyped(2.0)), TypeError, "dataset is float"),
-    (lambda: make(untyped(Unsized())), TypeError, r"Unsized, .* itertools\.islice"),
+    (lambda: make(untyped(Unsized())), TypeError, r"(?s)Unsized, .* itertools\.islice"),
     (lambda: make(5, tail=untyped("wrap")), ValueError, "tail is 'wrap', expected 'pad' .* 'join'"),
     (lambda: make(5, tail=untyped(None)), ValueError, "tail is None"),
     (lambda: make(5, seed=-1), ValueError, "seed is -1, expected a number from 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import _C
+from ..job import topology
 from ..job.names import restart_names
 from .arguments import check_int
 
@@ -34,6 +35,7 @@ def join(device: int = -1) -> int:
     """
     if check_int("join", "device", device) < -1:
         raise ValueError(f"join: device is {device}, expected -1 or the index of a GPU")
+    topology.refuse_in_child("join")
     global _join_count
     last_rank = int(_C.wait(_C.enqueue_join())[0])
     # The ranks have made different numbers of calls and steps; from here on all count alike.

@@ -17,6 +17,7 @@ from .build_report import backend_report, transport_names
 from .names import restart_names
 from .nccl_folders import nccl_folders
 from .process_set import add_to_job, check_added, check_process_sets
+from .rank_record import drop_inherited
 from .subset import check_comm, members_of
 
 __all__ = ["init", "shutdown"]
@@ -44,12 +45,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         ValueError: `comm` or a process set does not fit the ranks there are, or a MYDIST_* or
             launcher variable is malformed or missing; the text names it, its value and what is
-            allowed.
+            allowed. Also in a child of a rank, such as a worker of a DataLoader.
         TypeError: `comm` or `process_sets` is something else.
         MismatchError: the ranks are configured differently.
         VersionMismatchError: the ranks run different builds of mydist.
         MydistError: a peer or backend is not there; the text says which and why.
     """
+    topology.refuse_init_in_child()
     sets = check_process_sets(process_sets)
     wanted = check_comm(comm)
     with _lock:
@@ -69,6 +71,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def _connect(comm: Any) -> None:
     global _members
+    drop_inherited()
     failure_report.install()
     launched = launched_as()
     _members = members_of(comm, *launched) if launched is not None else None
@@ -85,6 +88,7 @@ def _connect(comm: Any) -> None:
         context.close()
     if launched is None:
         _check_covers_all(comm)
+    topology.begin_job()
     restart_names()
 
 
@@ -147,7 +151,6 @@ def _leave_at_exit() -> None:
 def _forget_in_child() -> None:
     """A forked child is no rank: the engine and its connections stay the parent's."""
     global _lock
-    topology.end_job()
     _lock = threading.Lock()
     atexit.unregister(_leave_at_exit)
 

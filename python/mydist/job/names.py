@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from types import TracebackType
 
+from . import topology
+
 
 class _Numbers:
     """1, 2, 3 and so on, but first those that were given back, the smallest first."""
@@ -92,7 +94,10 @@ def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
 
     Automatic names match between ranks when all ranks of a process set make their unnamed calls
     with it in one order; each set has its own, in which names have to be unique.
+
+    Raises TypeError or ValueError for what is no name, and ValueError in a child of a rank.
     """
+    topology.refuse_in_child(call)
     if name is None:
         numbers = _counters.get((process_set, call))
         if numbers is None:

@@ -1,6 +1,7 @@
 """run: calls a function on several ranks and brings back what it returns.
 
-The function travels by cloudpickle in a private folder that the ranks also put their results into. Jobs on other hosts need that folder on a shared file system.
+The function travels by cloudpickle in a private folder that the ranks also put their results
+into. Jobs on other hosts need that folder on a shared file system.
 """
 
 from __future__ import annotations

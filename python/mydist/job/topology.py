@@ -1,15 +1,19 @@
 """Which rank this process is, and how the ranks lie on hosts.
 
-init() and shutdown() stand above this module, and so does all else that asks for a rank.
+init() and shutdown() stand above this module, and so does all else that asks for a rank. A child of
+a rank, such as a worker of a DataLoader, is told the numbers of that rank.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import fields
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
+from .rank_record import Numbers, RankRecord, leave_record, parents_record, remove_record
 
 __all__ = [
     "cross_rank",
@@ -22,40 +26,88 @@ __all__ = [
     "size",
 ]
 
-# What _C.topology() says, kept because training loops ask often. None outside init … shutdown.
-_topology: _C.Topology | None = None
-
+# Of this process, kept because training loops ask often. None outside init … shutdown.
+_own: RankRecord | None = None
+# The record of the rank whose child this process is. None in ranks.
+_parent: RankRecord | None = parents_record()
+# The same, where this process may not become a rank itself. A plain `python` that a rank without a
+# launcher has started may: that is a job of its own.
+_bars: RankRecord | None = _parent if _parent is not None and _parent.launch else None
 
 _actions: list[Callable[[], None]] = []
 
 
 def when_job_ends(action: Callable[[], None]) -> None:
-    """Has `action` called whenever this process leaves a job, also as a forked child."""
+    """Has `action` called whenever this process leaves a job."""
     _actions.append(action)
 
 
+def begin_job() -> None:
+    """Takes down the numbers of this process, for itself and for its children."""
+    global _own, _parent
+    told = _C.topology()
+    numbers = {field.name: getattr(told, field.name) for field in fields(Numbers)}
+    _own, _parent = leave_record(Numbers(**numbers)), None
+
+
 def end_job() -> None:
-    """Forgets the job here, and in all that asked with when_job_ends()."""
-    global _topology
-    _topology = None
+    """Forgets the job here, and in all that asked with when_job_ends(). Nothing in a child."""
+    global _own
+    if _parent is not None:
+        return
+    _own = None
+    remove_record()
     for action in _actions:
         action()
 
 
+def refuse_init_in_child() -> None:
+    """Raises ValueError in a child of a rank."""
+    if _bars is not None:
+        raise ValueError(
+            f"init: {_bars.whose_child()}; only the rank itself calls init(). rank(), size() and "
+            "the like work here without it. mydistrun, mydist.run() and torchrun start a new job"
+        )
+
+
+def refuse_in_child(call: str) -> None:
+    """Raises ValueError in a child of a rank, which takes part in no collective."""
+    if _bars is not None:
+        raise ValueError(
+            f"{call}: {_bars.whose_child()}; only the rank itself takes part in collectives. "
+            "Make the call there; rank(), size() and the like work here, too"
+        )
+
+
+def _know_parent() -> None:
+    """In a forked child: remembers whose child it is."""
+    global _bars, _own, _parent
+    if _own is not None:
+        _bars = _parent = _own
+        _own = None
+
+
+os.register_at_fork(after_in_child=_know_parent)
+
+
 def is_initialized() -> bool:
-    """Whether this process is in a job, between init() and shutdown()."""
+    """Whether this process is in a job, between init() and shutdown(). False in its children."""
     return _C.is_initialized()
 
 
-def _job() -> _C.Topology:
-    global _topology
-    if _topology is None:
-        _topology = _C.topology()
-    return _topology
+def _job() -> Numbers:
+    known = _own or _parent
+    if known is None:
+        raise ValueError("mydist has not been initialized; call mydist.init() first")
+    return known.numbers
 
 
 def rank() -> int:
-    """The number of this process in the job, 0 to size() - 1. ValueError before init()."""
+    """The number of this process in the job, 0 to size() - 1.
+
+    Children of a rank, such as workers of a DataLoader, get the number of the rank here, and in
+    the other questions of this kind. ValueError before init().
+    """
     return _job().rank
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from ..job.process_set import ProcessSet, global_process_set
-from .sampler import DistributedSampler, Tail
+from .sampler import HOW_TO_SHARE, DistributedSampler, Tail
 
 __all__ = ["prepare_loader"]
 
@@ -199,9 +199,7 @@ def _check_dataset(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
         raise ValueError(
             f"prepare_loader: {type(dataset).__qualname__} is an IterableDataset, which has no "
-            "numbers to deal out; let its __iter__ give each rank its share, e.g. "
-            "itertools.islice(samples, mydist.rank(), None, mydist.size()), and use a plain "
-            "DataLoader"
+            f"numbers to deal out{HOW_TO_SHARE}"
         )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(

@@ -15,6 +15,23 @@ __all__ = ["DistributedSampler"]
 
 Tail = Literal["pad", "drop", "join"]
 _TAILS = ("pad", "drop", "join")
+# Runs as pasted, where `dataset` can only be iterated.
+HOW_TO_SHARE = """. What can only be iterated is shared out over ranks and workers like this:
+
+    import itertools, mydist, torch
+
+    class Shared(torch.utils.data.IterableDataset):
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __iter__(self):
+            info = torch.utils.data.get_worker_info()
+            worker, workers = (info.id, info.num_workers) if info else (0, 1)
+            first, step = mydist.rank() * workers + worker, mydist.size() * workers
+            return itertools.islice(self.dataset, first, None, step)
+
+    loader = torch.utils.data.DataLoader(Shared(dataset))
+"""
 _STATE_KEYS = ("epoch", "consumed", "length", "seed", "shuffle")
 
 
@@ -153,8 +170,7 @@ def _length_of(dataset: Any) -> int:
     else:
         raise TypeError(
             f"DistributedSampler: dataset is {type(dataset).__qualname__}, expected a dataset with "
-            "a length, or the length; a dataset that can only be iterated is shared out inside its "
-            "__iter__, e.g. itertools.islice(samples, mydist.rank(), None, mydist.size())"
+            f"a length, or the length{HOW_TO_SHARE}"
         )
     if length <= 0:
         raise ValueError(f"DistributedSampler: the dataset has {length} samples, expected some")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -91,3 +92,79 @@ def a_child_has_gradients_of_its_own() -> None:
     step(3)
     everyone = md.allgather_object([value.tolist() for value in values()])
     assert all(other == everyone[0] for other in everyone)
+
+
+QUESTIONS = (
+    md.rank,
+    md.size,
+    md.local_rank,
+    md.local_size,
+    md.cross_rank,
+    md.cross_size,
+    md.is_homogeneous,
+)
+
+
+@check()
+def a_child_knows_its_ranks_numbers() -> None:
+    some = md.add_process_set([0]) if md.size() > 1 else md.global_process_set
+    wanted = [ask() for ask in QUESTIONS]
+    members, pid = some.ranks, os.getpid()
+
+    def look() -> None:
+        assert [ask() for ask in QUESTIONS] == wanted
+        assert some.ranks == members and some.included() == (md.rank() in members)
+        assert len(md.DistributedSampler(8 * md.size())) == 8
+        assert not md.is_initialized()
+        calls: dict[str, Callable[[], object]] = {
+            "init": md.init,
+            "barrier": md.barrier,
+            "allreduce": lambda: md.allreduce(torch.ones(1)),
+            "broadcast": lambda: md.broadcast_object(1, 0),
+            "join": md.join,
+        }
+        for name, call in calls.items():
+            try:
+                call()
+            except ValueError as error:
+                child = f"{name}: this process (pid {os.getpid()}) is a child of rank {md.rank()}"
+                assert f"{child} (pid {pid})" in str(error), error
+            else:
+                raise AssertionError(f"{name} was not refused")
+        md.shutdown()
+        assert [ask() for ask in QUESTIONS] == wanted
+
+    in_child(look, lambda: None)
+    if md.size() > 1:
+        md.remove_process_set(some)
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """Can only be iterated."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(23))
+
+
+def advice_of(refuse: Callable[[Stream], object]) -> str:
+    try:
+        refuse(Stream())
+    except (TypeError, ValueError) as error:
+        return textwrap.dedent(str(error).partition("\n\n")[2])
+    raise AssertionError("a stream was accepted")
+
+
+@check(cases=[(0,), (2,)])
+def the_advice_for_streams_runs_as_pasted(workers: int) -> None:
+    advice = advice_of(md.prepare_loader)
+    assert advice == advice_of(md.DistributedSampler)
+    names: dict[str, object] = {"dataset": Stream(), "__name__": __name__}
+    options = f", num_workers={workers}" + ", multiprocessing_context='fork'" * bool(workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        exec(advice.replace("Shared(dataset))", f"Shared(dataset){options})"), names)
+        loader = names["loader"]
+        assert isinstance(loader, torch.utils.data.DataLoader)
+        assert loader.num_workers == workers
+        mine = [int(number) for number in loader]
+    assert sorted(sum(md.allgather_object(mine), [])) == list(range(23))

@@ -1,0 +1,115 @@
+"""What a rank leaves in the environment for its children: whose children they are, and its numbers.
+
+A worker of a DataLoader, or any other process that a rank forks, spawns or starts, inherits the
+record and the variables of the launcher. It is no rank. A process that a launcher has started anew
+has other variables of a launcher than the record; the record is not about that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+
+# mydistrun takes what begins with MYDIST_JOB_ out of the environment of its ranks.
+_VARIABLE = "MYDIST_JOB_PARENT"
+
+# What tells apart the processes that a launcher starts, and its jobs; a row each launcher.
+_LAUNCHERS = (
+    ("MYDIST_RANK", "MYDIST_SIZE", "MYDIST_RENDEZVOUS", "MYDIST_JOB_ID"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_MCA_ess_base_jobid",
+        "OMPI_MCA_orte_hnp_uri",
+        "PMIX_NAMESPACE",
+    ),
+    (
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Which rank a process is, and how the ranks lie on hosts."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    is_homogeneous: bool
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """Of one rank: its process, its numbers, and the variables that a launcher gave it."""
+
+    pid: int
+    numbers: Numbers
+    launch: dict[str, str]
+
+    def whose_child(self) -> str:
+        """Says what this process is, for messages."""
+        return (
+            f"this process (pid {os.getpid()}) is a child of rank {self.numbers.rank} "
+            f"(pid {self.pid})"
+        )
+
+
+def leave_record(
+    numbers: Numbers, environment: MutableMapping[str, str] = os.environ
+) -> RankRecord:
+    """Tells the children that this process is going to have that it is this rank."""
+    record = RankRecord(os.getpid(), numbers, _launch(environment))
+    environment[_VARIABLE] = json.dumps(asdict(record))
+    return record
+
+
+def remove_record(environment: MutableMapping[str, str] = os.environ) -> None:
+    """This process is a rank no more."""
+    environment.pop(_VARIABLE, None)
+
+
+def parents_record(environment: Mapping[str, str] = os.environ) -> RankRecord | None:
+    """The record of the rank whose child this process is; None if it is no child of one."""
+    record = _read(environment)
+    return record if record is not None and record.launch == _launch(environment) else None
+
+
+def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Removes what a launcher told a rank, in a process of another job that descends from it.
+
+    Without this a rank that torchrun starts below a rank of mydistrun takes itself for the latter.
+    Changes nothing in a rank, in its children, and where no rank is among the ancestors.
+    """
+    record = _read(environment)
+    if record is None or record.launch == _launch(environment):
+        return
+    for names in _LAUNCHERS:
+        if all(record.launch.get(name) == environment.get(name) for name in names):
+            for name in names:
+                environment.pop(name, None)
+
+
+def _launch(environment: Mapping[str, str]) -> dict[str, str]:
+    names = (name for row in _LAUNCHERS for name in row)
+    return {name: environment[name] for name in names if name in environment}
+
+
+def _read(environment: Mapping[str, str]) -> RankRecord | None:
+    """The record of another process, if there is one that can be read."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        known = json.loads(environment.get(_VARIABLE, "null"))
+        if known is not None and known["pid"] != os.getpid():
+            return RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
+    return None

@@ -1,0 +1,118 @@
+"""Children of a rank know its numbers and are no ranks; ranks of a job started below it are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import mydist as md
+from mydist.job import rank_record
+from mydist.job.rank_record import Numbers, drop_inherited, leave_record, parents_record
+
+NUMBERS = Numbers(1, 2, 1, 2, 0, 1, True)
+MYDISTRUN = {
+    "MYDIST_RANK": "1",
+    "MYDIST_SIZE": "2",
+    "MYDIST_RENDEZVOUS": "10.0.0.1:7000",
+    "MYDIST_JOB_ID": "outer",
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "7001",
+}
+TORCHRUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-1@1",
+}
+CHILD = """
+import mydist as md, torch
+print(md.rank(), md.size(), md.local_rank(), md.global_process_set.rank())
+for call in (md.init, lambda: md.allreduce(torch.ones(1))):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def another_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Records are read as if by a child of the process that left them."""
+    if "launch" in request.fixturenames:
+        monkeypatch.setattr(rank_record, "_read", reads_as_child)
+
+
+def reads_as_child(environment: dict[str, str]) -> rank_record.RankRecord | None:
+    if "MYDIST_JOB_PARENT" not in environment:
+        return None
+    known = json.loads(environment["MYDIST_JOB_PARENT"])
+    return rank_record.RankRecord(-1, Numbers(**known["numbers"]), known["launch"])
+
+
+LAUNCHES = pytest.mark.parametrize(
+    "launch", [MYDISTRUN, TORCHRUN, OPEN_MPI, {}], ids=["mydistrun", "torchrun", "mpirun", "plain"]
+)
+
+
+@LAUNCHES
+def test_a_child_inherits_the_numbers(launch: dict[str, str]) -> None:
+    environment = {"PATH": "/bin", **launch}
+    leave_record(NUMBERS, environment)
+    record = parents_record(environment)
+    assert record is not None and record.numbers == NUMBERS and record.launch == launch
+    before = dict(environment)
+    drop_inherited(environment)
+    assert environment == before
+
+
+@LAUNCHES
+@pytest.mark.parametrize(
+    "started",
+    [TORCHRUN | {"MASTER_PORT": "29501"}, OPEN_MPI | {"PMIX_NAMESPACE": "prterun-2@1"}],
+    ids=["torchrun", "mpirun"],
+)
+def test_a_rank_of_a_new_job_is_no_child(launch: dict[str, str], started: dict[str, str]) -> None:
+    environment = {"PATH": "/bin", **launch}
+    leave_record(NUMBERS, environment)
+    environment.update(started)
+    assert parents_record(environment) is None
+    drop_inherited(environment)
+    del environment["MYDIST_JOB_PARENT"]
+    assert environment == {"PATH": "/bin", **started}
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "null", "[]", '{"pid": 1}'])
+def test_what_is_no_record_is_ignored(text: str) -> None:
+    environment = {"MYDIST_JOB_PARENT": text}
+    assert parents_record(environment) is None
+    drop_inherited(environment)
+
+
+def test_a_process_that_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    md.shutdown()
+    md.init()
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=True
+    )
+    md.shutdown()
+    assert "MYDIST_JOB_PARENT" not in os.environ
+    numbers, of_init, of_allreduce = done.stdout.splitlines()
+    assert numbers == "0 1 0 0"
+    child = f"is a child of rank 0 (pid {os.getpid()}); only the rank itself "
+    assert of_init.startswith("init: ") and f"{child}calls init()" in of_init
+    assert of_allreduce.startswith("allreduce: ") and f"{child}takes part" in of_allreduce
