@@ -40,6 +40,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "optimizer_graph",
         "optimizer_state",
         "optimizer_views",
+        "lifetimes",
         "forking",
     ),
     "state": ("consistency", "checkpoints", "defaults"),

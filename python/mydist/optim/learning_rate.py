@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
@@ -110,7 +111,8 @@ class WarmupLR:
         self.steps = _check_steps(steps)
         self.start_factor = _check_start(start_factor)
         self.steps_taken = 0
-        self._optimizer = optimizer
+        # Weakly: the optimizer has this object among its attributes, and must end with its last user.
+        self._optimizer = weakref.ref(optimizer)
         # The full rates while a step runs; empty in between.
         self._full: list[float | torch.Tensor] = []
         self._last: list[float] = []
@@ -126,10 +128,16 @@ class WarmupLR:
         return self.start_factor + (1.0 - self.start_factor) * self.steps_taken / self.steps
 
     def get_last_lr(self) -> list[float]:
-        """The rates the last step used, by parameter group; before the first, those it will use."""
+        """The rates the last step used, by parameter group; before the first, those it will use.
+
+        ValueError when the optimizer no longer exists and has taken no step.
+        """
         if self._last:
             return list(self._last)
-        return [float(group["lr"]) * self.factor for group in self._optimizer.param_groups]
+        optimizer = self._optimizer()
+        if optimizer is None:
+            raise ValueError("WarmupLR.get_last_lr: the optimizer has taken no step and is gone")
+        return [float(group["lr"]) * self.factor for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, int | float]:
         """The settings and the number of steps taken, to be saved with the optimizer's state."""
@@ -154,9 +162,9 @@ class WarmupLR:
 
     def _lower(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._full:  # The last step raised before the rates were put back.
-            self._put_back()
+            self._put_back(optimizer)
         factor = self.factor
-        groups = self._optimizer.param_groups
+        groups = optimizer.param_groups
         if factor < 1.0:
             for group in groups:
                 rate = group["lr"]
@@ -167,15 +175,22 @@ class WarmupLR:
         self._last = [float(group["lr"]) for group in groups]
 
     def _restore(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._put_back()
+        self._put_back(optimizer)
         self.steps_taken += 1
 
-    def _put_back(self) -> None:
+    def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
         # Not strict: groups may have been added since a step that raised.
-        for group, rate in zip(self._optimizer.param_groups, self._full, strict=False):
+        for group, rate in zip(optimizer.param_groups, self._full, strict=False):
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = group["lr"].copy_(rate) if is_tensor else rate
         self._full = []
+
+
+def pass_on_warmup(wrapped: torch.optim.Optimizer) -> None:
+    """The warm-up that an optimizer had before it was wrapped, if any, looks at the new object."""
+    warmup: WarmupLR | None = wrapped.__dict__.get(_MARK)
+    if warmup is not None:
+        warmup._optimizer = weakref.ref(wrapped)
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -33,6 +33,7 @@ from .consistency import ConsistencyCheck, check_interval
 from .distributed_steps import DistributedSteps, Distribution
 from .gradient_names import GradientNames, parameter_groups
 from .gradient_path import ReductionOptions, make_gradient_path
+from .learning_rate import pass_on_warmup
 from .optimizer_arguments import (
     check_backward_passes,
     check_compression,
@@ -133,9 +134,10 @@ def _wrap(
     wrapped.__dict__ = optimizer.__dict__
     wrapped._distribution = distribution  # type: ignore[attr-defined]
     _redirect_step(wrapped)
-    distribution.register(wrapped, groups)
+    pass_on_warmup(wrapped)
     # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
     weakref.finalize(wrapped, distribution.path.remove).atexit = False
+    distribution.register(wrapped, groups)
     return wrapped
 
 
@@ -150,9 +152,18 @@ def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
             "DistributedOptimizer first and replace its step afterwards"
         )
 
+    # Weakly: the optimizer has this function among its attributes, and must end with its last user.
+    reference = weakref.ref(wrapped)
+
     def step(*args: Any, **kwargs: Any) -> Any:
-        wrapped._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
-        return type(wrapped).step(wrapped, *args, **kwargs)
+        optimizer = reference()
+        if optimizer is None:
+            raise ValueError(
+                "step() was called on an optimizer whose DistributedOptimizer no longer exists; keep "
+                "what DistributedOptimizer() returns, and call its step()"
+            )
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
+        return type(optimizer).step(optimizer, *args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     wrapped.__dict__["step"] = step

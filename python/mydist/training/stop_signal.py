@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import weakref
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ class StopSignal:
     """Whether SIGTERM has come since this object was made. For the main thread.
 
     The handler that was there before still runs, after the flag is set; where there was none,
-    SIGTERM no longer ends the process until `close`.
+    SIGTERM no longer ends the process until `close`, or until this object is gone.
     """
 
     def __init__(self) -> None:
@@ -23,14 +24,33 @@ class StopSignal:
                 f"Checkpoint: made in thread '{threading.current_thread().name}', but SIGTERM can "
                 "only be handled in the main thread; make it there, or pass on_sigterm=False"
             )
+        self._handler = _Handler()
+        self._end = weakref.finalize(self, self._handler.close)
+        self._end.atexit = False
+
+    @property
+    def received(self) -> bool:
+        """Whether SIGTERM has come."""
+        return self._handler.received
+
+    def close(self) -> None:
+        """Puts the former handler back, unless another one has been installed on top of ours."""
+        self._end()
+
+
+class _Handler:
+    """What Python calls for the signal; apart from its owner, whose end it must not delay."""
+
+    def __init__(self) -> None:
         self.received = False
         self._closed = False
         self._previous = signal.signal(signal.SIGTERM, self._receive)
 
     def close(self) -> None:
-        """Puts the former handler back, unless another one has been installed on top of ours."""
+        """See StopSignal. In another thread than the main one, ours stays and passes signals on."""
         self._closed = True
-        if signal.getsignal(signal.SIGTERM) == self._receive:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGTERM) == self._receive:
             # None: the former handler was not installed by Python and cannot be put back.
             signal.signal(signal.SIGTERM, self._before() or signal.SIG_DFL)
 
@@ -47,7 +67,7 @@ class StopSignal:
     def _before(self) -> Any:
         """The handler below ours, past those of other objects that were closed meanwhile."""
         handler: Any = self._previous
-        while isinstance(owner := getattr(handler, "__self__", None), StopSignal):
+        while isinstance(owner := getattr(handler, "__self__", None), _Handler):
             if not owner._closed:
                 break
             handler = owner._previous
