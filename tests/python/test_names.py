@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -32,6 +34,36 @@ def test_a_refused_call_gives_its_number_back() -> None:
         md.allreduce_(refused)
     md.allreduce(torch.ones(2))
     assert resolve_name("allreduce", None) == "allreduce.noname.3"
+
+
+class Compressor(md.Compressor):
+    """Raises in one of its two halves."""
+
+    def __init__(self, half: str) -> None:
+        self._half = half
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:  # type: ignore[override]
+        return self._pass(tensor, "compress"), None
+
+    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:  # type: ignore[override]
+        return self._pass(tensor, "decompress")
+
+    def _pass(self, tensor: torch.Tensor, half: str) -> torch.Tensor:
+        if self._half == half:
+            raise RuntimeError(f"no {half}")
+        return tensor
+
+
+@pytest.mark.parametrize("form", ["allreduce", "allreduce_async", "allreduce_", "reducescatter"])
+@pytest.mark.parametrize(("half", "used"), [("none", 0), ("compress", 0), ("decompress", 1)])
+def test_a_compressor_that_fails_first_uses_up_no_number(form: str, half: str, used: int) -> None:
+    compression: Any = None if half == "none" else Compressor(half)
+    for _ in range(2):
+        with pytest.raises((TypeError, RuntimeError), match=f"no {half}|expected a Compressor"):
+            result = getattr(md, form)(torch.ones(2), compression=compression)
+            md.synchronize(result)
+    call = form.rstrip("_").removesuffix("_async")
+    assert resolve_name(call, None) == f"{call}.noname.{2 * used + 1}"
 
 
 def test_a_call_that_failed_on_all_ranks_keeps_it() -> None:

@@ -61,8 +61,8 @@ def _submit(
             process_set,
             cast,
         )
-    except (ValueError, TypeError):  # as Submitting, which would be slower
-        give_back(group or names[0])
+    except Exception as error:  # as Submitting, which would be slower
+        give_back(group or names[0], error)
         raise
 
 
@@ -88,8 +88,9 @@ def _start(
         return finish([t.copy_(r) for t, r in zip(tensors, results, strict=True)])
 
     copies = in_place and not in_memory
+    call = ("allreduce", group or names[0])
     return start_compressed(
-        "allreduce", tensors, compression, enqueue, finish_in_place if copies else finish
+        call, tensors, compression, enqueue, finish_in_place if copies else finish
     )
 
 
@@ -111,7 +112,8 @@ def _fetch(
         return _submit(_C.allreduce, inputs, group, names, reduction, process_set, False, 0)
 
     with torch.no_grad():
-        results = record_compressed("allreduce", tensors, compression, run)
+        call = ("allreduce", group or names[0])
+        results = record_compressed(call, tensors, compression, run)
         if not in_place:
             return results
         return [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
@@ -134,7 +136,7 @@ def _run(
         with Submitting(group or names[0]):
             return differentiable.allreduce(inputs, group, names, reduction, process_set)
 
-    return record_compressed("allreduce", tensors, compression, record)
+    return record_compressed(("allreduce", group or names[0]), tensors, compression, record)
 
 
 def allreduce(

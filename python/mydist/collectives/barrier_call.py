@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import _C
-from ..job.names import resolve_name
+from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import check_process_set
 
@@ -22,4 +22,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         MydistError: the job failed; see mydist.errors.
     """
     set_id = check_process_set("barrier", process_set)
-    _C.barrier(resolve_name("barrier", None, set_id), set_id)
+    name = resolve_name("barrier", None, set_id)
+    with Submitting(name):
+        _C.barrier(name, set_id)

@@ -46,7 +46,8 @@ def _start(
     def enqueue(inputs: list[torch.Tensor]) -> int:
         return _submit(_C.enqueue_reducescatter, inputs, group, names, reduction, process_set)
 
-    return start_compressed("reducescatter", tensors, compression, enqueue, finish)
+    call = ("reducescatter", group or names[0])
+    return start_compressed(call, tensors, compression, enqueue, finish)
 
 
 def _submit(
@@ -78,6 +79,7 @@ def _run(
     compression: CompressorLike,
 ) -> list[torch.Tensor]:
     """The synchronous form, through autograd when a gradient may be asked for."""
+    call = ("reducescatter", group or names[0])
     if not differentiable.needs_gradient(tensors):
         set_id = process_set.process_set_id
 
@@ -85,13 +87,13 @@ def _run(
             return _submit(_C.reducescatter, inputs, group, names, reduction, set_id)
 
         with torch.no_grad():
-            return record_compressed("reducescatter", tensors, compression, run)
+            return record_compressed(call, tensors, compression, run)
 
     def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         with Submitting(group or names[0]):
             return differentiable.reducescatter(inputs, group, names, reduction, process_set)
 
-    return record_compressed("reducescatter", tensors, compression, record)
+    return record_compressed(call, tensors, compression, record)
 
 
 def reducescatter(

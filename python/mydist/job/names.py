@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from types import TracebackType
 
+from ..errors import MydistError
 from . import topology
 
 
@@ -38,8 +39,9 @@ class AutomaticName(str):
 class Submitting:
     """The context in which a call with this name is submitted.
 
-    A call that is refused, with ValueError or TypeError, has not been heard of by any other rank.
-    Its number, if the name is automatic, is that of this rank's next call then.
+    A call that is refused has not been heard of by any other rank. Its number, if the name is
+    automatic, is that of this rank's next call then. Every exception but MydistError is a refusal:
+    what fails after the ranks have met is a MydistError.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,16 +56,16 @@ class Submitting:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, (ValueError, TypeError)):
-            give_back(self._name)
+        if isinstance(error, Exception):
+            give_back(self._name, error)
 
 
 _counters: dict[tuple[int, str], _Numbers] = {}
 
 
-def give_back(name: str) -> None:
-    """Makes the number of a name that was not used the next one, if it is an automatic name."""
-    if isinstance(name, AutomaticName):
+def give_back(name: str, error: Exception) -> None:
+    """Makes the number of an automatic name the next one, if `error` is a refusal."""
+    if isinstance(name, AutomaticName) and not isinstance(error, MydistError):
         name.numbers.give_back(name.number)
 
 
@@ -76,14 +78,23 @@ def restart_names(process_set: int | None = None) -> None:
         del _counters[key]
 
 
+def _automatic(stem: str, key: tuple[int, str]) -> AutomaticName:
+    numbers = _counters.get(key)
+    if numbers is None:
+        numbers = _counters.setdefault(key, _Numbers())
+    number = numbers.take()
+    name = AutomaticName(f"{stem}.{number}")
+    name.numbers, name.number = numbers, number
+    return name
+
+
 def resolve_kept_name(kind: str, process_set: int = 0) -> str:
     """A name for an object that keeps it, e.g. "sync_batch_norm.object.1".
 
     Of another form than those of calls, which the core takes for the same but for their number:
     two objects are not the same.
     """
-    numbers = _counters.setdefault((process_set, f"{kind}.object"), _Numbers())
-    return f"{kind}.object.{numbers.take()}"
+    return _automatic(f"{kind}.object", (process_set, f"{kind}.object"))
 
 
 def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
@@ -99,13 +110,7 @@ def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     """
     topology.refuse_in_child(call)
     if name is None:
-        numbers = _counters.get((process_set, call))
-        if numbers is None:
-            numbers = _counters.setdefault((process_set, call), _Numbers())
-        number = numbers.take()
-        automatic = AutomaticName(f"{call}.noname.{number}")
-        automatic.numbers, automatic.number = numbers, number
-        return automatic
+        return _automatic(f"{call}.noname", (process_set, call))
     if not isinstance(name, str):
         raise TypeError(
             f"{call}: name is {name!r} ({type(name).__qualname__}), expected a str or None"

@@ -13,7 +13,7 @@ import torch
 
 from .consistency import ConsistencyCheck
 from .gradient_names import GradientNames
-from .gradient_path import GradientPath
+from .gradient_path import GradientPath, SoloPath
 from .optimizer_arguments import check_backward_passes, check_closure
 
 
@@ -26,6 +26,7 @@ class Distribution:
     consistency: ConsistencyCheck
     synchronized: bool = False  # The gradients are reduced and step() has not followed yet.
     explicit: bool = False  # … by a call of synchronize(), so step() wants skip_synchronize().
+    unscaled: bool = False  # A GradScaler has written into the reduced gradients since.
     skip: bool = False  # Inside skip_synchronize().
     accumulating: bool = False  # Inside no_sync().
     warned: bool = False
@@ -93,7 +94,7 @@ class DistributedSteps(torch.optim.Optimizer):
                 self._warn_once()
         arguments = () if closure is None else (synchronized_closure,)
         result = super().step(*arguments, **kwargs)
-        distribution.synchronized = False
+        distribution.synchronized = distribution.unscaled = False
         distribution.consistency.step_done()
         return result
 
@@ -107,10 +108,20 @@ class DistributedSteps(torch.optim.Optimizer):
         different parameters. Call it to look at or change gradients before `step()`, which must
         then run inside `skip_synchronize()`.
 
-        Raises: as `step`.
+        Raises:
+            ValueError: after `GradScaler.unscale_()`, which has reduced the gradients already.
+            Others as `step`.
         """
+        distribution = self._distribution
+        reduces = not isinstance(distribution.path, SoloPath)
+        if reduces and distribution.unscaled and not distribution.path.touched():
+            raise ValueError(
+                "synchronize() was called after GradScaler.unscale_(), which has reduced the "
+                "gradients before it unscaled them; a second time they would be reduced unscaled. "
+                "Call synchronize() before unscale_(), or leave it out"
+            )
         self._synchronize()
-        self._distribution.explicit = True
+        distribution.explicit = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -160,7 +171,7 @@ class DistributedSteps(torch.optim.Optimizer):
                 "call it after step() or synchronize()"
             )
         distribution.path.reset()
-        distribution.synchronized = False
+        distribution.synchronized = distribution.unscaled = False
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -225,6 +236,7 @@ class DistributedSteps(torch.optim.Optimizer):
         # GradScaler.unscale_() asks for nothing else before it writes into the gradients.
         if sys._getframe(1).f_code.co_name == "_unscale_grads_":
             self._before_unscaling()
+            self._distribution.unscaled = True
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
 
@@ -238,7 +250,7 @@ class DistributedSteps(torch.optim.Optimizer):
 
     def _synchronize(self) -> None:
         distribution = self._distribution
-        distribution.synchronized = False
+        distribution.synchronized = distribution.unscaled = False
         distribution.consistency.at_step(distribution.names.of(self))
         distribution.path.synchronize()
         distribution.synchronized = True

@@ -111,7 +111,7 @@ class WarmupLR:
         self.steps = _check_steps(steps)
         self.start_factor = _check_start(start_factor)
         self.steps_taken = 0
-        # Weakly: the optimizer has this object among its attributes, and must end with its last user.
+        # Weakly: the optimizer owns this object, and must end with its last user.
         self._optimizer = weakref.ref(optimizer)
         # The full rates while a step runs; empty in between.
         self._full: list[float | torch.Tensor] = []

@@ -152,15 +152,15 @@ def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
             "DistributedOptimizer first and replace its step afterwards"
         )
 
-    # Weakly: the optimizer has this function among its attributes, and must end with its last user.
+    # Weakly: the optimizer owns this function, and must end with its last user.
     reference = weakref.ref(wrapped)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         optimizer = reference()
         if optimizer is None:
             raise ValueError(
-                "step() was called on an optimizer whose DistributedOptimizer no longer exists; keep "
-                "what DistributedOptimizer() returns, and call its step()"
+                "step() was called on an optimizer whose DistributedOptimizer no longer exists; "
+                "keep what DistributedOptimizer() returns, and call its step()"
             )
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
         return type(optimizer).step(optimizer, *args, **kwargs)

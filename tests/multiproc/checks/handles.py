@@ -111,10 +111,27 @@ def _sparse(tensor: torch.Tensor) -> Any:
     return md.synchronize(md.sparse_allreduce_async(sparse))
 
 
+class Picky(md.Compressor):
+    """Raises what no check of arguments raises."""
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if not tensor.is_floating_point():
+            raise RuntimeError("expected floating point")
+        return tensor, None
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
 UNNAMED: dict[str, Callable[[torch.Tensor], Any]] = {
     "allreduce": md.allreduce,
     "allreduce_": md.allreduce_,
     "allreduce_async": lambda t: md.synchronize(md.allreduce_async(t)),
+    "compressed": lambda t: md.allreduce(t, compression=Picky),
+    "compressed_async": lambda t: md.synchronize(md.allreduce_async(t, compression=Picky)),
+    "compressed_reducescatter": lambda t: md.reducescatter(t, compression=Picky),
     "with gradient": lambda t: md.allreduce(t.requires_grad_(t.is_floating_point())),
     "grouped_allreduce": lambda t: md.grouped_allreduce([t, t.clone()])[1],
     "allgather": md.allgather,
@@ -139,10 +156,23 @@ def a_refused_call_uses_up_no_number(call: str) -> None:
         for _ in range(2):
             try:
                 run(torch.ones(rows, 3).to(torch.uint16))
-            except (TypeError, ValueError, NotImplementedError):  # The last is torch's own.
+            except (TypeError, ValueError, RuntimeError):  # The last is torch's, and Picky's.
                 pass
             else:
                 raise AssertionError("uint16 was accepted")
     for number in (1.0, 2.0):
         result = run(torch.full((rows, 3), number))
         assert result is None or bool((result.to_dense() == number).all())
+
+
+@check(min_size=2)
+def a_layer_that_was_refused_keeps_no_number() -> None:
+    if md.rank() == 0:
+        try:
+            md.SyncBatchNorm(3)(torch.ones(4, 3).to(torch.float8_e4m3fn))
+        except RuntimeError as error:  # torch's own.
+            assert not isinstance(error, md.MydistError)
+        else:
+            raise AssertionError("float8 was accepted")
+    layer = md.SyncBatchNorm(3)
+    assert layer(torch.rand(4, 3)).shape == (4, 3)

@@ -168,3 +168,34 @@ def overflow_with_several_backward_passes() -> None:
     scaler.step(optimizer)
     scaler.update()
     assert unchanged(model, before) and scaler.get_scale() == 32.0
+
+
+@check(min_size=2)
+def synchronize_after_unscale_is_an_error() -> None:
+    model = tiny_model().float()
+    optimizer = wrapped(model, op=md.Sum)
+    scaler = scaler_of(256.0)
+    backward(model, scaler)
+    scaler.unscale_(optimizer)
+    reduced = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    try:
+        optimizer.synchronize()
+    except ValueError as error:
+        assert "synchronize() was called after GradScaler.unscale_()" in str(error), error
+    else:
+        raise AssertionError("the gradients were reduced a second time")
+    assert all(torch.equal(p.grad, r) for p, r in zip(model.parameters(), reduced, strict=True))
+    scaler.step(optimizer)
+    scaler.update()
+    # A step that is skipped leaves nothing behind, also where nobody calls zero_grad().
+    model.zero_grad(set_to_none=False)
+    backward(model, scaler, overflow=True)
+    scaler.step(optimizer)
+    scaler.update()
+    model.zero_grad(set_to_none=False)
+    backward(model, scaler)
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    expect_equal_parameters(model)
