@@ -63,4 +63,7 @@ set_target_properties(mydist_torch PROPERTIES
   # `import torch` has loaded torch's libraries before; the second entry serves tools like ldd.
   INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../torch/lib")
 install(TARGETS mydist_torch LIBRARY DESTINATION .)
+# Python compares it before it loads the binding: see python/mydist/_torch_version.py.
+file(CONFIGURE OUTPUT "${MYDIST_PACKAGE_DIR}/torch_version.txt" CONTENT "${MYDIST_TORCH_VERSION}\n")
+install(FILES "${MYDIST_PACKAGE_DIR}/torch_version.txt" DESTINATION .)
 set(MYDIST_TORCH_BUILT ON)

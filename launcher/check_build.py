@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mydist._torch_version import built_for, present, refusal
 from mydist.job.nccl_folders import nccl_folders
 
 
@@ -84,6 +85,14 @@ def format_build_report(report: BuildReport) -> str:
     return "\n".join(lines)
 
 
+def format_torch(built: str, found: str) -> str:
+    """Whether the binding fits the torch of this Python."""
+    why = refusal(built, found)
+    fits = bool(built and found) and not why
+    text = why or f"compiled for {built or 'none: run make build'}, found {found or 'none'}"
+    return f"\ntorch:\n  [{'x' if fits else ' '}] {text}"
+
+
 def check_build(write: Callable[[str], object], path: Path | None = None) -> int:
     """Prints the table, or why there is none; returns the exit code."""
     try:
@@ -92,4 +101,5 @@ def check_build(write: Callable[[str], object], path: Path | None = None) -> int
         write(f"mydist core library: not usable: {error}")
         return 1
     write(format_build_report(report))
+    write(format_torch(built_for(), present()))
     return 0

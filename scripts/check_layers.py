@@ -51,7 +51,11 @@ FOREIGN: list[tuple[re.Pattern[str], tuple[str, ...]]] = [
 ]
 LAUNCHER_EXTRAS = {"mydist", "yaml"}
 # What the launcher shares with the ranks; these import only the standard library themselves.
-LAUNCHER_SHARED = ("mydist.job.nccl_folders", "mydist.job.rendezvous_wire")
+LAUNCHER_SHARED = (
+    "mydist._torch_version",
+    "mydist.job.nccl_folders",
+    "mydist.job.rendezvous_wire",
+)
 
 
 def rooms_below(room: str) -> set[str]:

@@ -24,7 +24,7 @@ from check_layers import LAUNCHER_SHARED
 # from the floors below its own. NAMES is mydist/__init__ itself.
 NAMES = ""
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_C", "_moved_modules"),
+    ("_C", "_moved_modules", "_torch_version"),
     ("errors", "reduce_op"),
     ("job",),
     ("collectives",),

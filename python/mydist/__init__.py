@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ._moved_modules import MOVED, MovedModules
+from ._torch_version import CheckedBinding
 
 if TYPE_CHECKING:
     from .collectives import *
@@ -151,7 +152,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 
 __all__ = sorted(["__version__", *_MODULE_OF])
 
-sys.meta_path.insert(0, MovedModules(MOVED))
+sys.meta_path[:0] = [MovedModules(MOVED), CheckedBinding(f"{__name__}._C")]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from running_job import Mydistrun
 from mydist.job.nccl_folders import nccl_folders
 from mydist.launcher.check_build import (
     check_build,
+    format_torch,
     parse_build_report,
     read_build_report,
 )
@@ -45,12 +46,13 @@ def test_table(tmp_path: Path) -> None:
     )
     written: list[str] = []
     assert check_build(written.append, library) == 0
-    assert written == [
+    assert written[:1] == [
         "mydist 1.2.3\n\nBackends:\n"
         "  [x] mpi   MPI 5\n"
         "  [ ] gloo  libgloo.so.0 is missing\n"
         "  [ ] nccl  not built: no nvcc was found"
     ]
+    assert len(written) == 2 and written[1].startswith("\ntorch:\n  [x] compiled for ")
 
 
 def test_the_library_is_told_where_packages_have_nccl(
@@ -95,3 +97,16 @@ def test_doctor_imports_neither_torch_nor_core(mydistrun: Mydistrun) -> None:
     words = [line.split()[0] for line in out.decode().splitlines() if line]
     assert words[:6] == ["python", "torch", "machine", "ssh", "mpirun", "/dev/shm"]
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("built", "found", "text"),
+    [
+        ("2.13.0", "2.13.1+cpu", "[x] compiled for 2.13.0, found 2.13.1+cpu"),
+        ("2.13.0", "", "[ ] compiled for 2.13.0, found none"),
+        ("", "2.13.0", "[ ] compiled for none: run make build, found 2.13.0"),
+        ("2.12.1", "2.13.0", "[ ] mydist was compiled for torch 2.12.1, and this Python has"),
+    ],
+)
+def test_the_versions_of_torch_are_shown(built: str, found: str, text: str) -> None:
+    assert text in format_torch(built, found)
