@@ -31,6 +31,10 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
       farewells_(vertex_.parent, options_.size, options_.hosts),
       frozen_(options_, board, &farewells_),
       inquirer_(options_.rank, options_.size, &port_) {
+  for (int32_t rank = vertex_.parent; rank >= 0;) {
+    ancestors_.push_back(rank);
+    rank = MakeVertex(rank, options_.size, options_.radix, options_.hosts).parent;
+  }
   // Where nobody can vote nothing freezes: the history would fill up for nothing.
   if (options_.freeze_after > 0 && board != nullptr) {
     sets_.history().Enable(static_cast<size_t>(options_.freeze_after));
@@ -43,8 +47,10 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
 void Coordinator::Impl::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
+  // Of a time-out all hear at once: the root may be the one that is waited for.
+  const bool is_late = why.code() == StatusCode::kTimeout && !why.failure().ranks.empty();
   const bool is_told =
-      !why.is_loss() || is_leaving_ || sets_.departed() || farewells_.is_loss_told();
+      (!why.is_loss() && !is_late) || is_leaving_ || sets_.departed() || farewells_.is_loss_told();
   const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
   for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
     if (peer != options_.rank) sent.push_back(Send(peer, farewell));
@@ -65,7 +71,18 @@ std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
 bool Coordinator::Impl::MustEndWait() const {
   if (frozen_.HasUndecidedVote()) return true;
   const std::vector<int32_t> silent = inquirer_.inquiry().Silent();
-  return std::find(silent.begin(), silent.end(), vertex_.parent) != silent.end();
+  return std::any_of(ancestors_.begin(), ancestors_.end(), [&](int32_t rank) {
+    return std::find(silent.begin(), silent.end(), rank) != silent.end();
+  });
+}
+
+std::vector<int32_t> Coordinator::Impl::AllAwaitedWith(ProcessSetId process_set,
+                                                       const std::string& tensor) const {
+  std::vector<int32_t> awaited = AwaitedWith(process_set, tensor);
+  if (!frozen_.HasUndecidedVote()) {
+    awaited.insert(awaited.end(), ancestors_.begin(), ancestors_.end());
+  }
+  return awaited;
 }
 
 Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited) {
@@ -158,7 +175,7 @@ Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
 Status Coordinator::Inquire(ProcessSetId process_set, const std::string& tensor,
                             std::span<const int> awaited) {
   if (!awaited.empty()) return impl_->inquirer().Begin(process_set, tensor, awaited);
-  return impl_->inquirer().Begin(process_set, tensor, impl_->AwaitedWith(process_set, tensor));
+  return impl_->inquirer().Begin(process_set, tensor, impl_->AllAwaitedWith(process_set, tensor));
 }
 const Inquiry& Coordinator::inquiry() const { return impl_->inquirer().inquiry(); }
 void Coordinator::EndInquiry() { impl_->inquirer().End(); }

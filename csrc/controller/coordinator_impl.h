@@ -41,6 +41,9 @@ class Coordinator::Impl {
   const CoordinatorStats& stats();
 
   std::vector<int32_t> AwaitedWith(ProcessSetId process_set, const std::string& tensor) const;
+  // The same, and all through whom a decision comes: one of them may not know that it is waited
+  // for.
+  std::vector<int32_t> AllAwaitedWith(ProcessSetId process_set, const std::string& tensor) const;
   bool MustEndWait() const;
   Status AttendWait(TimePoint now, std::span<const int> awaited);
   Inquirer& inquirer() { return inquirer_; }
@@ -74,6 +77,7 @@ class Coordinator::Impl {
 
   const CoordinatorOptions options_;
   const Vertex vertex_;
+  std::vector<int32_t> ancestors_;  // The parent first, the root last.
   ControlPort port_;
   Membership membership_;
   ProcessSetTable sets_;

@@ -7,7 +7,7 @@ namespace mydist {
 
 void Inquiry::Begin(int32_t own, std::span<const int32_t> awaited) {
   *this = Inquiry();
-  own_ = own;
+  awaited_.assign(awaited.begin(), awaited.end());
   is_open_ = true;
   met_.insert(own);
   // Others wait for what this rank has yet to do.
@@ -35,7 +35,7 @@ void Inquiry::TakeAnswer(int32_t rank, std::span<const int32_t> awaited) {
 std::vector<int32_t> Inquiry::Ends() const {
   std::vector<int32_t> ends = Silent();
   ends.insert(ends.end(), idle_.begin(), idle_.end());
-  return ends;
+  return ends.empty() ? awaited_ : ends;
 }
 
 std::vector<int32_t> Inquiry::Silent() const { return {silent_.begin(), silent_.end()}; }

@@ -25,13 +25,14 @@ class Inquiry {
   void TakeAnswer(int32_t rank, std::span<const int32_t> awaited);
 
   // Those at the ends of the chains, as far as they are known: what others need to hear of it.
+  // Whom it waits for where the chains have no end.
   std::vector<int32_t> Ends() const;
   // Those that have given no answer so far, and those that wait for nobody; ascending.
   std::vector<int32_t> Silent() const;
   std::vector<int32_t> Idle() const { return {idle_.begin(), idle_.end()}; }
 
  private:
-  int32_t own_ = -1;
+  std::vector<int32_t> awaited_;
   bool is_open_ = false;
   std::vector<int32_t> to_ask_;
   std::set<int32_t> met_;     // Ever named, this rank among them.

@@ -68,7 +68,11 @@ Result<std::thread> StartThread(std::function<void()> body) {
 Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
   const bool measures_costs = options.measures_costs;
   std::shared_ptr<Engine> engine(new Engine(std::move(options)));
-  if (measures_costs) MYDIST_RETURN_IF_ERROR(engine->MeasureCosts());
+  if (const Status measured = measures_costs ? engine->MeasureCosts() : Status::Ok();
+      !measured.ok()) {
+    engine->LeaveAtStart(measured);
+    return measured.WithContext("what init() measures");
+  }
   // The thread keeps the engine alive, should it ever have to be left behind.
   MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
   return engine;
@@ -141,16 +145,18 @@ Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 TimePoint Engine::NextDeadline() {
   const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
   return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end,
-                   executor_.NextCheck(), guard_.NextFollow()});
+                   executor_.NextCheck(), pending_.empty() ? kNever : guard_.NextFollow()});
 }
 
 Status Engine::FollowStall(TimePoint now) {
   if (now < guard_.NextFollow()) return Status::Ok();
   std::optional<StallGuard::InFlight> oldest;
-  for (const PendingTensor& tensor : pending_.All()) {
-    if (oldest && oldest->since <= tensor.since) continue;
+  pending_.ForEach([&](const PendingTensor& tensor) {
+    if (oldest && oldest->since <= tensor.since) return;
     oldest = {&tensor.submission.request, tensor.since};
-  }
+  });
+  // What is behind others in a long line waits for them, not for a rank.
+  if (oldest) oldest->since = std::max(oldest->since, guard_.collective_end());
   return guard_.Follow(now, oldest);
 }
 
@@ -273,8 +279,14 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
   guard_.SetCollective(&group.front()->request, group.size());
-  const Status status = executor_.Execute(tensors, ActivitiesOf(group, &activity));
-  guard_.SetCollective(nullptr, 0);
+  struct End {
+    StallGuard& guard;
+    ~End() { guard.SetCollective(nullptr, 0); }
+  };
+  const Status status = [&] {
+    const End end{guard_};
+    return executor_.Execute(tensors, ActivitiesOf(group, &activity));
+  }();
   if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;
@@ -407,19 +419,6 @@ void Engine::CollectTimeline() {
     }
     if (!coordinator_.Exchange(Now()).ok() || !coordinator_.Negotiate(Now()).ok()) break;
     relay_.Flush(Now());
-  }
-}
-
-// Each error says what it is about.
-void Engine::FailPending(const Status& reason) {
-  for (const TensorKey& key : pending_.Keys()) {
-    const Request& request = pending_.Find(key)->submission.request;
-    const std::string operation(OpKindName(request.op));
-    const std::string context = operation + " '" + request.name + "'";
-    const bool is_named = reason.failure().tensor == request.name;
-    const Status named = is_named ? reason : reason.WithContext(context);
-    CompleteTensor(key, Status(named).About(
-                            {.operation = operation, .tensor = key.second, .phase = "negotiate"}));
   }
 }
 

@@ -125,6 +125,8 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kTimelineGrace{1};
   // How long the end of the engine's thread may take beyond the drain time.
   static constexpr std::chrono::seconds kExitGrace{1};
+  // How long the others may take to leave after a start that has failed.
+  static constexpr std::chrono::milliseconds kStartGrace{200};
   // How long the engine's thread leaves the engine to a caller that drives it.
   static constexpr std::chrono::milliseconds kYieldToCaller{1};
   // Of one call; announced together.
@@ -141,6 +143,7 @@ class MYDIST_EXPORT Engine {
   // One rank of the host, once.
   void WarnOfPrivateMemory(const char* what, const Status& why) const;
   Status MeasureCosts();
+  void LeaveAtStart(const Status& why);
   Status CheckUnused(ProcessSetId set);
   // `unhurried_bytes`: 0 when it is due now.
   Status Post(Mail mail, int64_t unhurried_bytes);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "kernels/simd/simd_path.h"
 #include "planner/path_probe.h"
+#include "world/departure.h"
 #include "world/host_groups.h"
 #include "world/process_set.h"
 
@@ -259,6 +260,30 @@ std::vector<Fact> Engine::Explain() const {
   }
   for (Fact& fact : executor_.DeviceFacts()) facts.push_back(std::move(fact));
   return facts;
+}
+
+// The others have nothing to wait for, and learn why.
+void Engine::LeaveAtStart(const Status& why) {
+  const std::string farewell = FarewellWords(why);
+  if (shm_ != nullptr) shm_->Leave(farewell);
+  if (connection_.control == nullptr) return;
+  connection_.control->SetFarewell(farewell);
+  if (Status closed = connection_.control->Close(Now() + kStartGrace); !closed.ok()) {
+    MYDIST_LOG(kDebug) << "closing after a failed start: " << closed.message();
+  }
+}
+
+// Each error says what it is about.
+void Engine::FailPending(const Status& reason) {
+  for (const TensorKey& key : pending_.Keys()) {
+    const Request& request = pending_.Find(key)->submission.request;
+    const std::string operation(OpKindName(request.op));
+    const std::string context = operation + " '" + request.name + "'";
+    const bool is_named = reason.failure().tensor == request.name;
+    const Status named = is_named ? reason : reason.WithContext(context);
+    CompleteTensor(key, Status(named).About(
+                            {.operation = operation, .tensor = key.second, .phase = "negotiate"}));
+  }
 }
 
 }  // namespace mydist

@@ -61,14 +61,19 @@ Result<bool> Engine::RunSteps() {
   const TimePoint now = Now();
   Drain(now);
   MYDIST_RETURN_IF_ERROR(Exchange(now));
-  MYDIST_RETURN_IF_ERROR(FollowStall(now));
   // One who looks again and again comes here for nothing most of the time.
-  if (coordinator_.NextDeadline() > now) return !finished_;
+  if (coordinator_.NextDeadline() > now) {
+    MYDIST_RETURN_IF_ERROR(FollowStall(now));
+    return !finished_;
+  }
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Response> responses, Negotiate(now));
   const std::vector<Group> groups = Plan(responses);
   for (const Group& group : groups) MYDIST_RETURN_IF_ERROR(Execute(group));
   Complete(responses);
-  if (groups.empty()) PublishStats();  // Execute does so by itself.
+  if (groups.empty()) {
+    PublishStats();  // Execute does so by itself.
+    MYDIST_RETURN_IF_ERROR(FollowStall(now));
+  }
   return !finished_;
 }
 

@@ -60,7 +60,10 @@ void StallGuard::SetCollective(const Request* first, size_t count) {
   count_ = count;
   if (first != nullptr) {
     collective_begin_ = Now();
-  } else if (std::exchange(in_collective_, {}).asks) {
+    return;
+  }
+  collective_end_ = Now();
+  if (std::exchange(in_collective_, {}).asks) {
     coordinator_->EndInquiry();
   }
 }
@@ -87,11 +90,14 @@ StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, Tim
   if (waited < due - lead) return Step::kWaitOn;
   if (!episode.asks) {
     episode.asks = true;
+    episode.asked_at = now;
     // One that cannot be asked gives no answer either.
     if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
   }
-  *next = begin + margin + due;
-  if (waited < due) return Step::kWaitOn;
+  // Who has just gone on after a stop of its own, and asks late, waits for the answers all the
+  // same.
+  *next = std::max(begin + margin + due, episode.asked_at + lead);
+  if (now < *next) return Step::kWaitOn;
   *next = now;
   episode.asks = false;
   const bool is_end = waited >= episode.end;
@@ -110,6 +116,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   static const Request kStart{.name = "what init() measures"};
   const Request& about = first_ == nullptr ? kStart : *first_;
   TimePoint next;
+  between_.asks = false;  // The inquiry is this wait's from now on.
   const Step step = Advance(
       in_collective_, {begin, warning_, first_ == nullptr ? start_ : shutdown_}, now,
       Duration::zero(), [&] { return coordinator_->Inquire(about.process_set, about.name, peers); },
@@ -140,6 +147,8 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   const Step step = Advance(
       between_, {oldest->since, warning_, shutdown_}, now, kRootFirst,
       [&] { return coordinator_->Inquire(about.process_set, about.name); }, &next_follow_);
+  // Something else may be in flight for longer by then.
+  next_follow_ = std::min(next_follow_, now + std::min(warning_, shutdown_) / 2);
   if (step == Step::kWaitOn) return Status::Ok();
   const Status blame = Blame(
       about, "it has waited for other ranks for " + SecondsText(now - oldest->since), "negotiate");
@@ -208,6 +217,7 @@ std::string StallGuard::StateOf(int rank) const {
     return "a signal or a debugger has stopped it. Let it go on (kill -CONT " + pid +
            ") or end it (kill -KILL " + pid + ").";
   }
+  if (state == 'R' || state == 'S') return "it runs, and is busy with something else.";
   if (state == 'D') return "it is stuck in the kernel, perhaps with a disk or a file server.";
   return "it is stopped or cannot be reached.";
 }

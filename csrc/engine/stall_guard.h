@@ -35,6 +35,7 @@ class StallGuard final : public Watchdog {
 
   // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
   void SetCollective(const Request* first, size_t count);
+  TimePoint collective_end() const { return collective_end_; }
   // In it. kTimeout names the ranks to blame; also the errors of Coordinator::AttendWait.
   Status Look(TimePoint begin, std::span<const int> peers) override;
   // The same for who does not know whom it waits for.
@@ -61,6 +62,7 @@ class StallGuard final : public Watchdog {
     Duration next_warning = Duration::max();  // After the beginning.
     Duration end = Duration::max();
     bool asks = false;
+    TimePoint asked_at;  // While it asks.
   };
   enum class Step { kWaitOn, kWarn, kEnd };
   // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
@@ -84,6 +86,7 @@ class StallGuard final : public Watchdog {
   size_t count_ = 0;
   std::vector<int> others_;  // All ranks of the job but this one.
   TimePoint collective_begin_;
+  TimePoint collective_end_ = kPast;  // Of the last one.
   Episode in_collective_;
   Episode between_;
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.

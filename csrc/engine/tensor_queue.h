@@ -5,7 +5,6 @@
 #pragma once
 
 #include <map>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,7 +118,10 @@ class PendingTable {
     return keys;
   }
 
-  auto All() const { return std::views::values(tensors_); }
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const auto& [key, tensor] : tensors_) visit(tensor);
+  }
 
   void Clear() { tensors_.clear(); }
   bool empty() const { return tensors_.empty(); }

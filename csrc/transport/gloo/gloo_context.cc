@@ -55,6 +55,7 @@ Bytes GlooContext::Addresses() const {
 }
 
 Status GlooContext::Connect(const std::vector<Bytes>& addresses_by_rank) {
+  Status first;  // The others may still have their connections, and need not wait for them.
   const size_t expected_bytes = Addresses().size();
   const size_t address_bytes = expected_bytes / static_cast<size_t>(size_);
   for (int peer = 0; peer < size_; ++peer) {
@@ -71,14 +72,15 @@ Status GlooContext::Connect(const std::vector<Bytes>& addresses_by_rank) {
     try {
       context_->getPair(peer)->connect(address);
     } catch (const std::exception& error) {
-      return Status::Timeout("cannot connect to rank " + std::to_string(peer) +
-                             " over Gloo: " + error.what() +
-                             ". Is that rank alive, do all hosts use interfaces that reach each "
-                             "other (MYDIST_NETWORK_INTERFACES), and does no firewall drop their "
-                             "connections? MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+      if (!first.ok()) continue;
+      first = Status::Timeout("cannot connect to rank " + std::to_string(peer) +
+                              " over Gloo: " + error.what() +
+                              ". Is that rank alive, do all hosts use interfaces that reach each "
+                              "other (MYDIST_NETWORK_INTERFACES), and does no firewall drop their "
+                              "connections? MYDIST_TIMEOUT_SECONDS sets how long to wait.");
     }
   }
-  return Status::Ok();
+  return first;
 }
 
 Status GlooContext::Greet(const std::vector<Greeting>& greetings, std::chrono::milliseconds limit) {

@@ -105,7 +105,7 @@ Result<std::unique_ptr<GlooContext>> ConnectOnce(const BackendOptions& options,
                                                  const InterfaceAddress& own, Status* outcome) {
   MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<GlooContext> context,
                           GlooContext::Listen(options.rank, options.size, own.address,
-                                              options.config->connect_timeout));
+                                              options.config->connect_timeout / kConnectAttempts));
   MYDIST_LOG(kInfo) << "Gloo listens on " << own.address << " (" << own.name
                     << "), one port for each of " << options.size - 1 << " peer(s)";
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,

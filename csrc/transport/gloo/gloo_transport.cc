@@ -21,7 +21,8 @@ constexpr std::chrono::milliseconds kGoodbyeGrace{500};
 
 }  // namespace
 
-std::atomic<int64_t> GlooTransport::chunk_bytes{int64_t{1} << 30};
+// A wait for a piece is progress for the watchdog: short enough for a slow network.
+std::atomic<int64_t> GlooTransport::chunk_bytes{int64_t{1} << 26};
 
 Status GlooTransport::Exchange(std::span<const SendTransfer> sends,
                                std::span<const ReceiveTransfer> receives) {

@@ -41,7 +41,9 @@ TEST(Inquiry, HasNoEndInARing) {
   inquiry.Begin(0, RankList{1});
   inquiry.TakeAnswer(1, RankList{2});
   inquiry.TakeAnswer(2, RankList{0});
-  EXPECT_THAT(inquiry.Ends(), IsEmpty());
+  EXPECT_THAT(inquiry.Silent(), IsEmpty());
+  EXPECT_THAT(inquiry.Idle(), IsEmpty());
+  EXPECT_THAT(inquiry.Ends(), ElementsAre(1));  // So it is not taken for idle.
 }
 
 TEST(Inquiry, TakesNoAnswerToWhatItHasNotAsked) {

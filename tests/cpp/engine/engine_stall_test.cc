@@ -185,6 +185,39 @@ INSTANTIATE_TEST_SUITE_P(WithMemory, EngineStall,
 INSTANTIATE_TEST_SUITE_P(WithoutMemory, EngineStallOverTheNetwork,
                          ::testing::Combine(::testing::ValuesIn(kWithoutMemory), kRanks), NameOf);
 
+class SlowTransport final : public Transport {
+ public:
+  explicit SlowTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
+  Status Exchange(std::span<const SendTransfer> sends,
+                  std::span<const ReceiveTransfer> receives) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return inner_->Exchange(sends, receives);
+  }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+};
+
+// The last tensor is in flight for longer than the settings allow, but nobody is waited for.
+TEST(EngineNoStall, ALongLineOfCollectivesIsNone) {
+  JobOptions options{.hosts = {"a", "b"}};
+  options.config.fusion_threshold_bytes = 0;
+  options.config.stall_warning = std::chrono::milliseconds(100);
+  options.config.stall_shutdown = std::chrono::milliseconds(200);
+  options.transport = [](int, std::unique_ptr<Transport> inner) {
+    return std::make_unique<SlowTransport>(std::move(inner));
+  };
+  EngineJob job(2, options);
+  const TimePoint begin = Now();
+  job.OnEveryRank([](EngineRank& rank) {
+    AllreduceStep(rank, 0, {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"});
+  });
+  EXPECT_GT(Now() - begin, 2 * std::chrono::milliseconds(200));
+}
+
 // The other rank does not come to what init() measures.
 TEST(EngineStart, DoesNotWaitForARankWithoutEnd) {
   std::vector<Connection> connections = ConnectLoopback(2);
