@@ -194,6 +194,8 @@ class Job:
         """Handles these signals, unless the caller's parent had them ignored."""
         handlers = dict.fromkeys(_EXIT_SIGNALS, self._on_signal)
         handlers |= dict.fromkeys(_PASSED_ON, self._pass_on)
+        if os.getpid() == 1:  # It cannot stop, as in a container, so nothing would continue it.
+            del handlers[signal.SIGTSTP]
         installed = []
         for signum, handler in handlers.items():
             with contextlib.suppress(ValueError, RuntimeError):  # not on the main thread

@@ -39,7 +39,10 @@ std::optional<Status> Await(Handle handle) {
   });
   if (is_interrupted) {
     const py::gil_scoped_acquire gil;
-    throw py::error_already_set();
+    const py::error_already_set error;
+    // The other ranks have heard of the call: see names.py.
+    py::setattr(error.value(), "_mydist_has_met", py::bool_(true));
+    throw error;
   }
   return outcome.ok() ? *outcome : std::nullopt;
 }

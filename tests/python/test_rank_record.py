@@ -101,18 +101,37 @@ def test_what_is_no_record_is_ignored(text: str) -> None:
     drop_inherited(environment)
 
 
+def run_child() -> list[str]:
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("launch", [MYDISTRUN])
+def test_variables_that_a_rank_sets_itself_start_no_job(launch: dict[str, str]) -> None:
+    environment = dict(launch)
+    leave_record(NUMBERS, environment)
+    environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert parents_record(environment) is not None
+    environment["TORCHELASTIC_RUN_ID"] = "another"
+    assert parents_record(environment) is None
+
+
 def test_a_process_that_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     md.shutdown()
     md.init()
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=True
-    )
+    alone = run_child()
+    record = json.loads(os.environ["MYDIST_JOB_PARENT"])
+    record["numbers"]["size"] = 2
+    monkeypatch.setenv("MYDIST_JOB_PARENT", json.dumps(record))
+    one_of_two = run_child()
     md.shutdown()
     assert "MYDIST_JOB_PARENT" not in os.environ
-    numbers, of_init, of_allreduce = done.stdout.splitlines()
-    assert numbers == "0 1 0 0"
+    assert alone == ["0 1 0 0"]  # A job of its own.
+    numbers, of_init, of_allreduce = one_of_two
+    assert numbers == "0 2 0 0"
     child = f"is a child of rank 0 (pid {os.getpid()}); only the rank itself "
     assert of_init.startswith("init: ") and f"{child}calls init()" in of_init
     assert of_allreduce.startswith("allreduce: ") and f"{child}takes part" in of_allreduce

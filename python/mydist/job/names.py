@@ -40,8 +40,8 @@ class Submitting:
     """The context in which a call with this name is submitted.
 
     A call that is refused has not been heard of by any other rank. Its number, if the name is
-    automatic, is that of this rank's next call then. Every exception but MydistError is a refusal:
-    what fails after the ranks have met is a MydistError.
+    automatic, is that of this rank's next call then. Every exception is a refusal but MydistError,
+    which comes after the ranks have met, and what a signal handler raises while the call waits.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,7 +65,8 @@ _counters: dict[tuple[int, str], _Numbers] = {}
 
 def give_back(name: str, error: Exception) -> None:
     """Makes the number of an automatic name the next one, if `error` is a refusal."""
-    if isinstance(name, AutomaticName) and not isinstance(error, MydistError):
+    has_met = isinstance(error, MydistError) or hasattr(error, "_mydist_has_met")
+    if isinstance(name, AutomaticName) and not has_met:
         name.numbers.give_back(name.number)
 
 

@@ -35,6 +35,9 @@ _LAUNCHERS = (
         "TORCHELASTIC_RESTART_COUNT",
     ),
 )
+_SIZES = ("MYDIST_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
+# What else mydistrun gives to a rank, and no rank of another job.
+_OF_MYDISTRUN = ("MYDIST_FAILURE_TAG", "MYDIST_JOB_KEY_FD", "MYDIST_HOST_ID", "MYDIST_CONTROLLER")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,12 @@ class RankRecord:
     pid: int
     numbers: Numbers
     launch: dict[str, str]
+
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether there are other ranks, which a second process of this one would disturb."""
+        sizes = [self.launch.get(name, "") for name in _SIZES]
+        return self.numbers.size > 1 or any(size.isdecimal() and int(size) > 1 for size in sizes)
 
     def whose_child(self) -> str:
         """Says what this process is, for messages."""
@@ -83,7 +92,7 @@ def remove_record(environment: MutableMapping[str, str] = os.environ) -> None:
 def parents_record(environment: Mapping[str, str] = os.environ) -> RankRecord | None:
     """The record of the rank whose child this process is; None if it is no child of one."""
     record = _read(environment)
-    return record if record is not None and record.launch == _launch(environment) else None
+    return record if record is not None and _is_of_its_job(record, environment) else None
 
 
 def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -93,12 +102,35 @@ def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
     Changes nothing in a rank, in its children, and where no rank is among the ancestors.
     """
     record = _read(environment)
-    if record is None or record.launch == _launch(environment):
+    if record is None or _is_of_its_job(record, environment):
         return
     for names in _LAUNCHERS:
         if all(record.launch.get(name) == environment.get(name) for name in names):
-            for name in names:
+            is_ours = names is not _LAUNCHERS[-1] and not record.launch.keys().isdisjoint(names)
+            more = _OF_MYDISTRUN if is_ours else ()
+            for name in (*names, *more):
                 environment.pop(name, None)
+
+
+def _is_of_its_job(record: RankRecord, environment: Mapping[str, str]) -> bool:
+    """Whether no launcher has started this process anew.
+
+    A script that another launcher started may have set torch.distributed's variables itself.
+    """
+    launch = _launch(environment)
+    if record.launch == launch:
+        return True
+    torch_names = _LAUNCHERS[-1]
+    own = {"RANK": str(record.numbers.rank), "WORLD_SIZE": str(record.numbers.size)}
+    others = [
+        {k: v for k, v in row.items() if k not in torch_names} for row in (record.launch, launch)
+    ]
+    return (
+        bool(others[0])
+        and others[0] == others[1]
+        and all(launch.get(name) == value for name, value in own.items())
+        and not any(name.startswith("TORCHELASTIC_") for name in launch)
+    )
 
 
 def _launch(environment: Mapping[str, str]) -> dict[str, str]:

@@ -30,9 +30,9 @@ __all__ = [
 _own: RankRecord | None = None
 # The record of the rank whose child this process is. None in ranks.
 _parent: RankRecord | None = parents_record()
-# The same, where this process may not become a rank itself. A plain `python` that a rank without a
-# launcher has started may: that is a job of its own.
-_bars: RankRecord | None = _parent if _parent is not None and _parent.launch else None
+# The same, where this process may not become a rank itself. A plain `python` that the only rank of
+# a job has started may: that is a job of its own.
+_bars: RankRecord | None = _parent if _parent and _parent.is_one_of_many else None
 
 _actions: list[Callable[[], None]] = []
 

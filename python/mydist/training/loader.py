@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -62,7 +63,10 @@ class _DistributedLoader(DataLoader[T]):
             self._seed_workers()
         total, step = len(sampler), self.batch_size or 1
         assert self.generator is not None
-        with self.generator.device:  # torch draws a number from it here.
+        device = self.generator.device
+        # torch draws a number from it here. Forked workers keep the context, which costs them time.
+        is_default = torch.get_default_device() == device
+        with contextlib.nullcontext() if is_default else device:
             batches = super().__iter__()
         for batch in batches:
             sampler._given = min(sampler._given + step, total)

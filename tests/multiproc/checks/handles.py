@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -146,6 +148,28 @@ UNNAMED: dict[str, Callable[[torch.Tensor], Any]] = {
     "send and recv": _exchange,
     "sparse": _sparse,
 }
+
+
+@check(min_size=2)
+def what_a_signal_handler_raises_gives_no_number_back() -> None:
+    def interrupt(*_: object) -> None:
+        raise RuntimeError("of the handler")
+
+    if md.rank() == 0:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            md.barrier()
+            raise AssertionError("the handler came too late")
+        except RuntimeError as error:
+            assert "of the handler" in str(error), error
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    else:
+        time.sleep(0.3)  # Rank 0 waits for this one.
+        md.barrier()
+    md.barrier()
+    expect_equal(md.allreduce(torch.ones(2)), torch.ones(2))
 
 
 @check(min_size=2, cases=[(call,) for call in UNNAMED])
