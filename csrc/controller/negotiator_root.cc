@@ -28,8 +28,8 @@ StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) 
 
 std::string JoinConflictText(const Request& request, int32_t rank,
                              const std::vector<std::string>& hosts) {
-  std::string text = std::string(OpKindName(request.op)) + " '" + request.name + "' needs rank " +
-                     std::to_string(rank) + HostListText({&rank, 1}, hosts) + ", ";
+  std::string text = CallText(request) + " needs rank " + std::to_string(rank) +
+                     HostListText({&rank, 1}, hosts) + ", ";
   if (HasRoot(request.op)) text += "its root, ";
   text += "which has called join() and takes part with nothing of its own until all ranks have. ";
   if (ChangesProcessSets(request.op)) return text + "Change process sets before or after join().";
@@ -86,8 +86,8 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   for (const ReadyTensor& member : released.members) {
     const Request& request = member.request();
     if (HasUncountableRows(*member.agreement)) {
-      std::string text = std::string(OpKindName(request.op)) + " '" + request.name +
-                         "': the rows of all ranks make more than 2^62 bytes. Pass fewer.";
+      std::string text =
+          CallText(request) + ": the rows of all ranks make more than 2^62 bytes. Pass fewer.";
       MYDIST_RETURN_IF_ERROR(
           Emit(ErrorItem(StatusCode::kInvalidArgument, request, std::move(text)), items));
     } else if (std::string conflict = JoinConflict(request); !conflict.empty()) {
@@ -104,8 +104,8 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
 std::string Negotiator::JoinConflict(const Request& request) const {
   if (!participation_.anybody_joined()) return "";
   if (Reduces(request.op) && request.reduce_op == ReduceOp::kProduct && request.prescale != 1.0) {
-    return std::string(OpKindName(request.op)) + " '" + request.name +
-           "' is a Product with a prescale factor, to which ranks that have called join() cannot "
+    return CallText(request) +
+           " is a Product with a prescale factor, to which ranks that have called join() cannot "
            "contribute without changing it. Scale the tensor before, or use postscale_factor.";
   }
   for (const int32_t rank : set_.ranks) {

@@ -12,8 +12,7 @@ namespace mydist {
 namespace {
 
 Status Wrong(const Request& request, const std::string& what) {
-  return Status::Internal("the root announced " + std::string(OpKindName(request.op)) + " '" +
-                          request.name + "' " + what);
+  return Status::Internal("the root announced " + CallText(request) + " " + what);
 }
 
 bool IsChange(const StreamItem& item) {

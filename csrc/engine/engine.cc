@@ -293,7 +293,7 @@ Status Engine::Execute(const Group& group) {
   counted_.tensors += static_cast<int64_t>(group.size());
   const auto named = [&](const Request& request) {
     if (status.ok()) return status;
-    return status.WithContext(std::string(OpKindName(request.op)) + " '" + request.name + "'")
+    return status.WithContext(CallText(request))
         .About({.operation = std::string(OpKindName(request.op)),
                 .tensor = request.name,
                 .phase = "reduce"});
@@ -344,10 +344,10 @@ void Engine::HandleDeparture(const Response& response) {
                             .About({.tensor = key.second})
                             .About(known));
   }
-  handles_->Fail(term_, Status(code, who + "; no collective can complete any more. Let every rank "
-                                           "call the same collectives before "
-                                           "it shuts down or exits")
-                            .About(known));
+  const char* const advice =
+      "; no collective can complete any more. Let every rank call the same collectives before it "
+      "shuts down or exits";
+  handles_->Fail(term_, Status(code, who + advice).About(known));
 }
 
 void Engine::HandleAllJoined(const Response& response) {

@@ -277,12 +277,12 @@ void Engine::LeaveAtStart(const Status& why) {
 void Engine::FailPending(const Status& reason) {
   for (const TensorKey& key : pending_.Keys()) {
     const Request& request = pending_.Find(key)->submission.request;
-    const std::string operation(OpKindName(request.op));
-    const std::string context = operation + " '" + request.name + "'";
+    const Failure about{.operation = std::string(OpKindName(request.op)),
+                        .tensor = request.name,
+                        .phase = "negotiate"};
     const bool is_named = reason.failure().tensor == request.name;
-    const Status named = is_named ? reason : reason.WithContext(context);
-    CompleteTensor(key, Status(named).About(
-                            {.operation = operation, .tensor = key.second, .phase = "negotiate"}));
+    const Status named = is_named ? reason : reason.WithContext(CallText(request));
+    CompleteTensor(key, named.About(about));
   }
 }
 

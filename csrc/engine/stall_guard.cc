@@ -39,7 +39,7 @@ char StateOfProcess(int64_t pid) {
 
 std::string WhatOf(const Request& first, size_t count) {
   const std::string more = count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
-  return std::string(OpKindName(first.op)) + " '" + first.name + "'" + more;
+  return CallText(first) + more;
 }
 
 }  // namespace
@@ -94,8 +94,7 @@ StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, Tim
     // One that cannot be asked gives no answer either.
     if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
   }
-  // Who has just gone on after a stop of its own, and asks late, waits for the answers all the
-  // same.
+  // A rank that asks late, as it was stopped itself, waits for the answers all the same.
   *next = std::max(begin + margin + due, episode.asked_at + lead);
   if (now < *next) return Step::kWaitOn;
   *next = now;
@@ -156,7 +155,7 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   silent_before_ = coordinator_->inquiry().Silent();
   const bool is_known = is_its_own || !silent_before_.empty();
   coordinator_->EndInquiry();
-  const Status named = blame.WithContext(WhatOf(about, 1));
+  const Status named = blame.WithContext(CallText(about));
   if (step == Step::kEnd) return is_its_own ? named : Status::Ok();
   if (is_known) MYDIST_LOG(kWarning) << named.message();
   return Status::Ok();

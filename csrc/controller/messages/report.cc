@@ -76,8 +76,7 @@ Status CheckChange(const Request& request, const ProcessSet& set) {
   const bool adds = request.op == OpKind::kAddProcessSet;
   if (adds == (set.id == kGlobalProcessSet)) return Status::Ok();
   return Status::InvalidArgument(
-      std::string(OpKindName(request.op)) + " '" + request.name + "' is for process set " +
-      std::to_string(set.id) +
+      CallText(request) + " is for process set " + std::to_string(set.id) +
       (adds ? ", expected 0, since every rank takes part." : ", which cannot be removed."));
 }
 
@@ -138,8 +137,8 @@ Status CheckRanks(const Request& request, const ProcessSet& set) {
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   const bool is_ordered = pair ? ranks.front() != ranks.back() : is_ascending;
   if (HasRoot(request.op) && !set.IndexOf(request.root_rank)) {
-    return Status::InvalidArgument(std::string(OpKindName(request.op)) + " '" + request.name +
-                                   "' has root " + std::to_string(request.root_rank) +
+    return Status::InvalidArgument(CallText(request) + " has root " +
+                                   std::to_string(request.root_rank) +
                                    ", expected a rank of process set " + std::to_string(set.id) +
                                    ". Pass the global rank of a member.");
   }
@@ -147,9 +146,8 @@ Status CheckRanks(const Request& request, const ProcessSet& set) {
   const std::string expected = pair   ? "two different ranks of process set "
                                : adds ? "ranks in ascending order, each once, of process set "
                                       : "none in process set ";
-  return Status::InvalidArgument(std::string(OpKindName(request.op)) + " '" + request.name +
-                                 "' names " + RankListText(ranks) + ", expected " + expected +
-                                 std::to_string(set.id) + ".");
+  return Status::InvalidArgument(CallText(request) + " names " + RankListText(ranks) +
+                                 ", expected " + expected + std::to_string(set.id) + ".");
 }
 
 bool MatchesAgreement(const Request& request, const Agreement& agreement, int32_t index) {

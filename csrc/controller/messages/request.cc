@@ -156,6 +156,10 @@ std::string RequestPropertyText(RequestProperty property, const Request& request
   return "?";
 }
 
+std::string CallText(const Request& request) {
+  return std::string(OpKindName(request.op)) + " '" + request.name + "'";
+}
+
 Request RankIndependent(Request request) {
   if (FirstDimMayDiffer(request.op) && request.shape.rank() > 0) {
     request.shape = request.shape.WithFirstDim(0);

@@ -77,6 +77,9 @@ std::string_view RequestPropertyName(RequestProperty property);  // "reduce op"
 // The value as a user would write it, e.g. "[2, 3]", "[*, 3]" where the first dimension is free.
 std::string RequestPropertyText(RequestProperty property, const Request& request);
 
+// "allreduce 'x'".
+std::string CallText(const Request& request);
+
 // The request as the root may send it to every rank: what differs from rank to rank is replaced
 // (first dimension by 0 where it may differ, GPU index by 0).
 Request RankIndependent(Request request);

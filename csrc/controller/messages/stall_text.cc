@@ -104,8 +104,7 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 }
 
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
-  std::string text = std::string(OpKindName(tensor.request.op)) + " '" + tensor.request.name +
-                     "' waits for " + RankListText(tensor.missing) +
+  std::string text = CallText(tensor.request) + " waits for " + RankListText(tensor.missing) +
                      HostListText(tensor.missing, *context.hosts) + " for " + SecondsText(waited);
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
