@@ -187,30 +187,27 @@ FrozenSchedule::Move FrozenSchedule::Advance(const WordReader& read, TimePoint n
   return Move::kReady;
 }
 
-FrozenSchedule::Verdict FrozenSchedule::Judge(const WordReader& read) const {
+FrozenSchedule::Words FrozenSchedule::AwaitedWords() const {
   const Entry& entry = cycle_[Head()];
-  if (entry.far.empty()) return JudgeAll(entry.near, Voice::kRank, read);
-  if (!Leads(entry)) return JudgeAll({entry.near.data(), 1}, Voice::kOutcome, read);
-  if (word(Voice::kHost).SaysReady(head_)) return JudgeAll(entry.far, Voice::kHost, read);
-  const Verdict host = JudgeAll(entry.near, Voice::kRank, read);
-  return host == Verdict::kReady ? Verdict::kHostReady : host;
+  if (entry.far.empty()) return {entry.near, Voice::kRank};
+  if (!Leads(entry)) return {{entry.near.data(), 1}, Voice::kOutcome};
+  if (word(Voice::kHost).SaysReady(head_)) return {entry.far, Voice::kHost};
+  return {entry.near, Voice::kRank};
+}
+
+FrozenSchedule::Verdict FrozenSchedule::Judge(const WordReader& read) const {
+  const Words words = AwaitedWords();
+  const Verdict verdict = JudgeAll(words.ranks, words.voice, read);
+  const bool is_of_host = words.voice == Voice::kRank && Leads(cycle_[Head()]);
+  return is_of_host && verdict == Verdict::kReady ? Verdict::kHostReady : verdict;
 }
 
 std::vector<int32_t> FrozenSchedule::Undecided(const WordReader& read) const {
-  const Entry& entry = cycle_[Head()];
-  std::span<const int32_t> ranks = entry.near;
-  Voice voice = Voice::kRank;
-  if (!entry.far.empty() && !Leads(entry)) {
-    ranks = ranks.first(1);
-    voice = Voice::kOutcome;
-  } else if (!entry.far.empty() && word(Voice::kHost).SaysReady(head_)) {
-    ranks = entry.far;
-    voice = Voice::kHost;
-  }
+  const Words words = AwaitedWords();
   std::vector<int32_t> undecided;
-  for (const int32_t rank : ranks) {
+  for (const int32_t rank : words.ranks) {
     if (rank == rank_) continue;
-    if (JudgeAll({&rank, 1}, voice, read) == Verdict::kUndecided) undecided.push_back(rank);
+    if (JudgeAll({&rank, 1}, words.voice, read) == Verdict::kUndecided) undecided.push_back(rank);
   }
   return undecided;
 }

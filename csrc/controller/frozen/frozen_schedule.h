@@ -97,7 +97,7 @@ class FrozenSchedule {
   bool HasUndecidedVote() const { return has_voted_; }
   // Who alone can tell this rank the outcome of its vote; -1: it sees for itself, or has none.
   int32_t teller() const;
-  // While there is one: whose words are still to come, as far as this rank reads them.
+  // While there is one: the ranks whose words are still to come, as far as this rank reads them.
   std::vector<int32_t> Undecided(const WordReader& read) const;
   // While there is one: whether Advance has something to do about it.
   bool IsDecided(const WordReader& read) const { return Judge(read) != Verdict::kUndecided; }
@@ -155,6 +155,12 @@ class FrozenSchedule {
   bool IsStarved() const;  // Something is held, and the next bucket lacks a tensor.
   TimePoint PatienceEnd() const;
   const Place* FindPlace(const Request& request) const;
+  // Whose words decide the vote next, as far as this rank reads them.
+  struct Words {
+    std::span<const int32_t> ranks;
+    Voice voice;
+  };
+  Words AwaitedWords() const;
   Verdict Judge(const WordReader& read) const;
   Verdict JudgeAll(std::span<const int32_t> ranks, Voice voice, const WordReader& read) const;
   Move Execute(TimePoint now);
