@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine_job.h"
+#include "fakes/forwarding.h"
 
 namespace mydist {
 namespace {
@@ -16,35 +17,28 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A control plane whose Receive fails once it is told to.
-class BreakablePlane final : public ControlPlane {
+class BreakablePlane final : public testing::ForwardingPlane {
  public:
-  explicit BreakablePlane(std::unique_ptr<ControlPlane> inner) : inner_(std::move(inner)) {}
+  using ForwardingPlane::ForwardingPlane;
 
   // From any thread.
   void Break() {
     is_broken_.store(true);
-    inner_->Wake();
+    Wake();
   }
   // The thread that was the last to sleep, or is about to.
   std::thread::id last_sleeper() const { return last_sleeper_.load(); }
 
-  Status Send(int peer, Bytes payload) override { return inner_->Send(peer, std::move(payload)); }
   Result<std::optional<IncomingMessage>> Receive() override {
     if (is_broken_.load()) return Status::Internal("the plane is broken");
-    return inner_->Receive();
+    return ForwardingPlane::Receive();
   }
   void Await(TimePoint deadline) override {
     last_sleeper_.store(std::this_thread::get_id());
-    inner_->Await(deadline);
+    ForwardingPlane::Await(deadline);
   }
-  void Wake() override { inner_->Wake(); }
-  void Attend(bool attended) override { inner_->Attend(attended); }
-  void Nudge(int peer) override { inner_->Nudge(peer); }
-  void SetFarewell(const std::string& why) override { inner_->SetFarewell(why); }
-  Status Close(TimePoint deadline) override { return inner_->Close(deadline); }
 
  private:
-  const std::unique_ptr<ControlPlane> inner_;
   std::atomic<bool> is_broken_{false};
   std::atomic<std::thread::id> last_sleeper_;
 };

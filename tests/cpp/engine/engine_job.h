@@ -13,6 +13,7 @@
 #include "algorithms/device/device_plugin.h"
 #include "base/usable_cores.h"
 #include "engine/engine.h"
+#include "fakes/forwarding.h"
 #include "memory/shm/arena.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
@@ -61,12 +62,10 @@ struct JobOptions {
 };
 
 // Refuses tensors between ranks of one host.
-class RefusingTransport final : public Transport {
+class RefusingTransport final : public testing::ForwardingTransport {
  public:
   RefusingTransport(std::unique_ptr<Transport> inner, std::vector<std::string> hosts)
-      : inner_(std::move(inner)), hosts_(std::move(hosts)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : ForwardingTransport(std::move(inner)), hosts_(std::move(hosts)) {}
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override {
     const auto is_here = [this](const auto& transfer) {
@@ -76,28 +75,21 @@ class RefusingTransport final : public Transport {
         std::any_of(receives.begin(), receives.end(), is_here)) {
       return Status::Internal("a tensor passed through the backend");
     }
-    return inner_->Exchange(sends, receives);
+    return ForwardingTransport::Exchange(sends, receives);
   }
-  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   const std::vector<std::string> hosts_;
 };
 
 inline constexpr const char* kCutOffText = "the cable is cut";
 
-class CutOffTransport final : public Transport {
+class CutOffTransport final : public testing::ForwardingTransport {
  public:
-  explicit CutOffTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  using ForwardingTransport::ForwardingTransport;
   Status Exchange(std::span<const SendTransfer>, std::span<const ReceiveTransfer>) override {
     return Status::Internal(kCutOffText);
   }
-
- private:
-  const std::unique_ptr<Transport> inner_;
 };
 
 class EngineJob {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine_job.h"
+#include "fakes/forwarding.h"
 
 namespace mydist {
 namespace {
@@ -33,44 +34,31 @@ class Gate {
   std::atomic<bool> is_open_{true};
 };
 
-class GatedPlane final : public ControlPlane {
+class GatedPlane final : public testing::ForwardingPlane {
  public:
   GatedPlane(Gate* gate, std::unique_ptr<ControlPlane> inner)
-      : gate_(gate), inner_(std::move(inner)) {}
-  Status Send(int peer, Bytes payload) override { return inner_->Send(peer, std::move(payload)); }
-  Status CheckPeer(int peer) override { return inner_->CheckPeer(peer); }
+      : ForwardingPlane(std::move(inner)), gate_(gate) {}
   Result<std::optional<IncomingMessage>> Receive() override {
     gate_->Pass();
-    return inner_->Receive();
+    return ForwardingPlane::Receive();
   }
-  void Await(TimePoint deadline) override { inner_->Await(deadline); }
-  void Wake() override { inner_->Wake(); }
-  void Attend(bool attended) override { inner_->Attend(attended); }
-  void Nudge(int peer) override { inner_->Nudge(peer); }
-  void SetFarewell(const std::string& why) override { inner_->SetFarewell(why); }
-  Status Close(TimePoint deadline) override { return inner_->Close(deadline); }
 
  private:
   Gate* const gate_;
-  const std::unique_ptr<ControlPlane> inner_;
 };
 
-class GatedTransport final : public Transport {
+class GatedTransport final : public testing::ForwardingTransport {
  public:
   GatedTransport(Gate* gate, std::unique_ptr<Transport> inner)
-      : gate_(gate), inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
+      : ForwardingTransport(std::move(inner)), gate_(gate) {}
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override {
     gate_->Pass();
-    return inner_->Exchange(sends, receives);
+    return ForwardingTransport::Exchange(sends, receives);
   }
 
  private:
   Gate* const gate_;
-  const std::unique_ptr<Transport> inner_;
 };
 
 struct Case {
@@ -185,20 +173,14 @@ INSTANTIATE_TEST_SUITE_P(WithMemory, EngineStall,
 INSTANTIATE_TEST_SUITE_P(WithoutMemory, EngineStallOverTheNetwork,
                          ::testing::Combine(::testing::ValuesIn(kWithoutMemory), kRanks), NameOf);
 
-class SlowTransport final : public Transport {
+class SlowTransport final : public testing::ForwardingTransport {
  public:
-  explicit SlowTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
+  using ForwardingTransport::ForwardingTransport;
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(40));
-    return inner_->Exchange(sends, receives);
+    return ForwardingTransport::Exchange(sends, receives);
   }
-
- private:
-  const std::unique_ptr<Transport> inner_;
 };
 
 // The last tensor is in flight for longer than the settings allow, but nobody is waited for.

@@ -7,17 +7,15 @@
 #include <utility>
 
 #include "fakes/fake_device.h"
-#include "transport/transport.h"
+#include "fakes/forwarding.h"
 
 namespace mydist::testing {
 
-class NotedTransport final : public Transport {
+class NotedTransport final : public ForwardingTransport {
  public:
   NotedTransport(FakeDevice* device, std::unique_ptr<Transport> inner)
-      : device_(device), inner_(std::move(inner)) {}
+      : ForwardingTransport(std::move(inner)), device_(device) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   bool TakesDeviceMemory() const override { return true; }
 
   Status Exchange(std::span<const SendTransfer> sends,
@@ -28,12 +26,11 @@ class NotedTransport final : public Transport {
     for (const ReceiveTransfer& receive : receives) {
       MYDIST_RETURN_IF_ERROR(device_->NetworkWrites(receive.data, receive.bytes));
     }
-    return inner_->Exchange(sends, receives);
+    return ForwardingTransport::Exchange(sends, receives);
   }
 
  private:
   FakeDevice* const device_;
-  const std::unique_ptr<Transport> inner_;
 };
 
 }  // namespace mydist::testing
