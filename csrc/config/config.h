@@ -30,8 +30,7 @@ struct MYDIST_EXPORT Config {
   // MYDIST_FREEZE_AFTER: equal steps (1 counts as 2) after which negotiation rests until a rank
   // deviates; 0 = never.
   int64_t freeze_after = 10;
-  // MYDIST_STALL_WARNING_SECONDS: who waits for other ranks for this long says so; 0 =
-  // off.
+  // MYDIST_STALL_WARNING_SECONDS: a rank that waits for others for this long says so; 0 = off.
   std::chrono::milliseconds stall_warning{10000};
   // MYDIST_STALL_SHUTDOWN_SECONDS: … and fails the job after this long; 0 = never.
   std::chrono::milliseconds stall_shutdown{0};

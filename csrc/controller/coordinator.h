@@ -102,8 +102,8 @@ class MYDIST_EXPORT Coordinator {
   // whose program goes another way than the frozen schedule then says so soon.
   void SetWaiting(bool waiting, TimePoint now);
 
-  // For who waits in the middle of a collective, where Negotiate is not called: Exchange, and
-  // answers other ranks that ask whom this one waits for. `awaited`: ranks of the job.
+  // In the middle of a collective, where Negotiate is not called: Exchange, and answers to other
+  // ranks that ask whom this rank waits for. `awaited`: ranks of the job.
   Status AttendWait(TimePoint now, std::span<const int> awaited);
   // Asks whom this rank waits for in the end, with a tensor: `awaited`, or, when that is empty, who
   // keeps it from being decided. Goes on in Negotiate and AttendWait until EndInquiry.
@@ -111,8 +111,8 @@ class MYDIST_EXPORT Coordinator {
                  std::span<const int> awaited = {});
   const Inquiry& inquiry() const;
   void EndInquiry();
-  // Whether nobody but this rank can end a wait for a decision: a vote is undecided, or who speaks
-  // for the root is silent, by what the inquiry has found.
+  // Whether this rank must end its wait for a decision itself: a vote is undecided, or the inquiry
+  // has found that a vertex between it and the root gives no answer.
   bool MustEndWait() const;
 
   // Waiting as in ControlPlane; also with a single rank.

@@ -35,7 +35,7 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
     ancestors_.push_back(rank);
     rank = MakeVertex(rank, options_.size, options_.radix, options_.hosts).parent;
   }
-  // Where nobody can vote nothing freezes: the history would fill up for nothing.
+  // Without a board the schedule never freezes: the history would fill up for nothing.
   if (options_.freeze_after > 0 && board != nullptr) {
     sets_.history().Enable(static_cast<size_t>(options_.freeze_after));
   }
@@ -67,7 +67,7 @@ std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
   return sets_.AwaitedWith(process_set, tensor);
 }
 
-// The root ends what it decides about; nobody ends a vote, and nobody else decides.
+// The root ends the waits that it decides about. It cannot end a vote.
 bool Coordinator::Impl::MustEndWait() const {
   if (frozen_.HasUndecidedVote()) return true;
   const std::vector<int32_t> silent = inquirer_.inquiry().Silent();

@@ -1,5 +1,5 @@
 // Coordinator::Impl: what the coordinator is made of. The cycle is in coordinator.cc, what else the
-// engine calls in coordinator_calls.cc; nobody else includes this.
+// engine calls in coordinator_calls.cc; only these two include this header.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
 // Inquirer: asks other ranks whom they wait for, and answers those that ask this one.
-// Owned by the Coordinator; by whoever drives the engine.
+// Owned by the Coordinator; used by the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace mydist {
 
 class Inquirer {
  public:
-  // Whom this rank waits for, about a tensor; nobody: others may wait for what it has yet to do.
+  // The ranks that this rank waits for with a tensor. Empty: others may wait for this rank.
   using Awaited = std::function<std::vector<int32_t>(const Question& about)>;
 
   // `port` outlives this object.

@@ -49,7 +49,7 @@ class FrozenMode {
   // This rank is gone: nobody is to wait for its votes. What there is to send for that, if it is in
   // a freeze. It follows no later one.
   std::optional<HostVote> Leave();
-  // Whose words the undecided vote waits for; nobody when there is none.
+  // The ranks whose words an undecided vote waits for; empty without such a vote.
   std::vector<int32_t> Undecided() const;
   // OK, or the loss of who alone could tell this rank the outcome of its vote.
   const Status& LossOfOutcome() const;

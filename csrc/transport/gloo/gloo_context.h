@@ -40,8 +40,8 @@ class GlooContext {
   // What a rank says first over a connection; secret until then.
   using Greeting = std::array<uint8_t, 16>;
   // Makes sure that a peer is at the other end of each connection, given everybody's greeting in
-  // rank order: Gloo takes whoever connects for the peer. kTimeout, kPeerLost or kInternal name the
-  // first connection that is wrong; it is no use any more then.
+  // rank order: Gloo takes any connection for the peer's. kPeerLost names the first connection that
+  // is wrong; the context is of no use then.
   Status Greet(const std::vector<Greeting>& greetings, std::chrono::milliseconds limit);
 
   int rank() const { return rank_; }

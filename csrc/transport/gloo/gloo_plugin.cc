@@ -134,8 +134,8 @@ Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& min
     const Bytes& each = all[rank];
     if (each.size() < 2 || each[0] > static_cast<uint8_t>(StatusCode::kInternal)) {
       return Status::VersionMismatch("rank " + std::to_string(rank) +
-                                     " says something else than how its connections went. Install "
-                                     "the same version of mydist on all hosts.");
+                                     " sent no outcome of its connections. Install the same "
+                                     "version of mydist on all hosts.");
     }
     agreed.may_repeat = agreed.may_repeat && each[1] != 0;
     if (each[0] == 0 || !agreed.status.ok()) continue;

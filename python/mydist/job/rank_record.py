@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 
 # mydistrun takes what begins with MYDIST_JOB_ out of the environment of its ranks.
@@ -35,6 +35,7 @@ _LAUNCHERS = (
         "TORCHELASTIC_RESTART_COUNT",
     ),
 )
+_OF_TORCH = _LAUNCHERS[-1]
 _SIZES = ("MYDIST_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
 # What else mydistrun gives to a rank, and no rank of another job.
 _OF_MYDISTRUN = ("MYDIST_FAILURE_TAG", "MYDIST_JOB_KEY_FD", "MYDIST_HOST_ID", "MYDIST_CONTROLLER")
@@ -106,7 +107,7 @@ def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
         return
     for names in _LAUNCHERS:
         if all(record.launch.get(name) == environment.get(name) for name in names):
-            is_ours = names is not _LAUNCHERS[-1] and not record.launch.keys().isdisjoint(names)
+            is_ours = names is not _OF_TORCH and not record.launch.keys().isdisjoint(names)
             more = _OF_MYDISTRUN if is_ours else ()
             for name in (*names, *more):
                 environment.pop(name, None)
@@ -120,21 +121,20 @@ def _is_of_its_job(record: RankRecord, environment: Mapping[str, str]) -> bool:
     launch = _launch(environment)
     if record.launch == launch:
         return True
-    torch_names = _LAUNCHERS[-1]
     own = {"RANK": str(record.numbers.rank), "WORLD_SIZE": str(record.numbers.size)}
-    others = [
-        {k: v for k, v in row.items() if k not in torch_names} for row in (record.launch, launch)
-    ]
+    others = _launch(record.launch, _LAUNCHERS[:-1])
     return (
-        bool(others[0])
-        and others[0] == others[1]
+        bool(others)
+        and others == _launch(environment, _LAUNCHERS[:-1])
         and all(launch.get(name) == value for name, value in own.items())
         and not any(name.startswith("TORCHELASTIC_") for name in launch)
     )
 
 
-def _launch(environment: Mapping[str, str]) -> dict[str, str]:
-    names = (name for row in _LAUNCHERS for name in row)
+def _launch(
+    environment: Mapping[str, str], rows: Sequence[Sequence[str]] = _LAUNCHERS
+) -> dict[str, str]:
+    names = (name for row in rows for name in row)
     return {name: environment[name] for name in names if name in environment}
 
 
