@@ -75,6 +75,12 @@ function(mydist_compile_options target)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_LOCK_ANALYSIS}>")
   endif()
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})
+  # Some compilers link the C++ library statically. Its names stay inside then: torch has brought
+  # another copy into the process, and a stream that uses parts of both crashes.
+  get_target_property(_type ${target} TYPE)
+  if(_type MATCHES "^(SHARED|MODULE)_LIBRARY$")
+    target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)
+  endif()
   set_target_properties(${target} PROPERTIES
     UNITY_BUILD ${MYDIST_UNITY} UNITY_BUILD_BATCH_SIZE 6)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc"

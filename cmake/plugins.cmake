@@ -34,7 +34,6 @@ if(MYDIST_CORE_BUILT AND MYDIST_CUDA_BUILT)
   set_source_files_properties(csrc/gpu/kernels/ipc_allreduce.cu csrc/gpu/kernels/rank_fold.cu
     PROPERTIES COMPILE_OPTIONS --fmad=false)
   target_link_libraries(mydist_nccl PRIVATE CUDA::cudart_static)
-  target_link_options(mydist_nccl PRIVATE -Wl,--exclude-libs,ALL)
   # The runtime is named above: what CMake would add is not found in every layout of a toolkit.
   set_target_properties(mydist_nccl PROPERTIES LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
 endif()
