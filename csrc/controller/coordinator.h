@@ -109,6 +109,8 @@ class MYDIST_EXPORT Coordinator {
   // keeps it from being decided. Goes on in Negotiate and AttendWait until EndInquiry.
   Status Inquire(ProcessSetId process_set, const std::string& tensor,
                  std::span<const int> awaited = {});
+  // The same for a rank that has departed and waits until all have.
+  Status InquireWhoStays();
   const Inquiry& inquiry() const;
   void EndInquiry();
   // Whether this rank must end its wait for a decision itself: a vote is undecided, or the inquiry

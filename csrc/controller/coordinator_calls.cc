@@ -12,6 +12,9 @@
 namespace mydist {
 namespace {
 
+// So many of the ranks that have not departed the root names to one that asks.
+constexpr size_t kMostStaying = 16;
+
 NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
   return {.size = options.size,
           .cache_capacity = options.cache_capacity,
@@ -62,9 +65,21 @@ void Coordinator::Impl::Leave(const Status& why) {
 
 std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
                                                     const std::string& tensor) const {
+  if (process_set == kLeaving) return Staying();
   std::vector<int32_t> awaited = frozen_.Undecided();
   if (!awaited.empty()) return awaited;
   return sets_.AwaitedWith(process_set, tensor);
+}
+
+// Only the root knows of all; the others ask the vertices between. A rank that stays names itself.
+std::vector<int32_t> Coordinator::Impl::Staying() const {
+  if (!membership_.HasDeparted(options_.rank) && !vertex_.is_root()) return {options_.rank};
+  if (!vertex_.is_root()) return ancestors_;
+  std::vector<int32_t> staying;
+  for (int32_t rank = 0; rank < options_.size && staying.size() < kMostStaying; ++rank) {
+    if (!membership_.HasDeparted(rank)) staying.push_back(rank);
+  }
+  return staying;
 }
 
 // The root ends the waits that it decides about. It cannot end a vote.
@@ -89,7 +104,8 @@ Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited
   MYDIST_RETURN_IF_ERROR(port_.Exchange(now));
   for (const IncomingMessage& message : port_.TakeInquiries()) {
     const Result<MessageKind> kind = PeekKind(message.payload);
-    const auto those = [&](const Question&) {
+    const auto those = [&](const Question& about) {
+      if (about.process_set == kLeaving) return Staying();
       return std::vector<int32_t>(awaited.begin(), awaited.end());
     };
     const bool asks = kind.ok() && *kind == MessageKind::kQuestion;
@@ -176,6 +192,9 @@ Status Coordinator::Inquire(ProcessSetId process_set, const std::string& tensor,
                             std::span<const int> awaited) {
   if (!awaited.empty()) return impl_->inquirer().Begin(process_set, tensor, awaited);
   return impl_->inquirer().Begin(process_set, tensor, impl_->AllAwaitedWith(process_set, tensor));
+}
+Status Coordinator::InquireWhoStays() {
+  return impl_->inquirer().Begin(kLeaving, "", impl_->Staying());
 }
 const Inquiry& Coordinator::inquiry() const { return impl_->inquirer().inquiry(); }
 void Coordinator::EndInquiry() { impl_->inquirer().End(); }

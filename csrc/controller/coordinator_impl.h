@@ -44,6 +44,9 @@ class Coordinator::Impl {
   // The same, and all through whom a decision comes: one of them may not know that it is waited
   // for.
   std::vector<int32_t> AllAwaitedWith(ProcessSetId process_set, const std::string& tensor) const;
+  // What a rank waits for before it can leave: the ranks that have not departed, as far as it
+  // knows.
+  std::vector<int32_t> Staying() const;
   bool MustEndWait() const;
   Status AttendWait(TimePoint now, std::span<const int> awaited);
   Inquirer& inquirer() { return inquirer_; }

@@ -144,12 +144,15 @@ Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 
 TimePoint Engine::NextDeadline() {
   const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
-  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), departure_deadline_, linger_end,
-                   executor_.NextCheck(), pending_.empty() ? kNever : guard_.NextFollow()});
+  const TimePoint next_look = guard_.is_leaving() ? guard_.NextLeave()
+                              : pending_.empty()  ? kNever
+                                                  : guard_.NextFollow();
+  return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), next_look, linger_end,
+                   executor_.NextCheck()});
 }
 
 Status Engine::FollowStall(TimePoint now) {
-  if (now < guard_.NextFollow()) return Status::Ok();
+  if (now < guard_.NextFollow() || guard_.is_leaving()) return Status::Ok();
   std::optional<StallGuard::InFlight> oldest;
   pending_.ForEach([&](const PendingTensor& tensor) {
     if (oldest && oldest->since <= tensor.since) return;
@@ -185,8 +188,11 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
   for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
 }
 
-void Engine::Obey(Depart, TimePoint now) {
-  departure_deadline_ = now + config_.shutdown_drain;
+void Engine::Obey(Depart command, TimePoint now) {
+  const bool hurries = guard_.is_leaving();
+  guard_.BeginLeave(now, hurries ? Duration::zero() : Duration(config_.shutdown_drain),
+                    command.awaits_living);
+  if (hurries) return;
   // Before the departure, so that rank 0 has every event when all have departed.
   relay_.Stop();
   relay_.Finish();
@@ -222,11 +228,11 @@ Status Engine::Exchange(TimePoint now) {
   const Status status = coordinator_.Exchange(now);
   coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
-  if (now >= departure_deadline_ && !finished_) {
-    MYDIST_LOG(kInfo) << "left without waiting longer for the other ranks to shut down";
-    finished_ = true;
-    overdue_ = Status::Timeout(
-        "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others");
+  if (guard_.is_leaving() && !finished_) {
+    left_alive_at_.store(now);
+    overdue_ = guard_.FollowLeave(now);
+    finished_ = !overdue_.ok();
+    if (finished_) MYDIST_LOG(kInfo) << overdue_.message();
   }
   return status.ok() ? executor_.CheckDevices(now) : status;
 }
@@ -426,7 +432,7 @@ void Engine::Stop(const Status& status) {
   const Status reason =
       status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
   if (!status.ok()) {
-    if (departure_deadline_ != kNever && status.is_loss()) {
+    if (guard_.is_leaving() && status.is_loss()) {
       MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();
     } else {
       MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
@@ -445,8 +451,9 @@ void Engine::Stop(const Status& status) {
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
   // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
-  const bool all_are_leaving = status.ok() && Now() < departure_deadline_;
-  executor_.EndDevices(all_are_leaving ? Status::Ok() : reason, departure_deadline_);
+  const bool all_are_leaving = status.ok() && overdue_.ok();
+  executor_.EndDevices(all_are_leaving ? Status::Ok() : reason,
+                       Now() + Duration(config_.shutdown_drain));
   FailPending(reason);
   handles_->Fail(term_, reason);
   CollectTimeline();

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -94,7 +95,7 @@ class MYDIST_EXPORT Engine {
   // it be stuck with a peer that is gone, after twice the drain time and three seconds. One caller
   // at a time; a second call does nothing. False when the thread was left behind: the memory of
   // tensors in flight must then never be freed.
-  bool Shutdown();
+  bool Shutdown(bool awaits_living = true, const std::function<bool()>& is_wanted = nullptr);
 
   const Topology& topology() const { return topology_; }
   const Config& config() const { return config_; }
@@ -104,7 +105,9 @@ class MYDIST_EXPORT Engine {
   EngineStats stats() const;
 
  private:
-  struct Depart {};
+  struct Depart {
+    bool awaits_living;  // Ranks that have not shut down, and give answers. A second one: no rank.
+  };
   struct JoinCommand {
     Handle handle = 0;
     NumbersCallback on_numbers;
@@ -125,6 +128,8 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kTimelineGrace{1};
   // How long the end of the engine's thread may take beyond the drain time.
   static constexpr std::chrono::seconds kExitGrace{1};
+  // How often a caller that shuts down is asked whether it still waits for other ranks.
+  static constexpr std::chrono::milliseconds kInterruptCheck{100};
   // How long the others may take to leave after a start that has failed.
   static constexpr std::chrono::milliseconds kStartGrace{200};
   // How long the engine's thread leaves the engine to a caller that drives it.
@@ -208,6 +213,8 @@ class MYDIST_EXPORT Engine {
   void PublishStats();
   // Of the engine's thread. False when `deadline` passed.
   bool AwaitExit(TimePoint deadline);
+  // The same for as long as that thread looks after other ranks.
+  bool AwaitLeave(const std::function<bool()>& is_wanted);
 
   const Config config_;
   const Topology topology_;
@@ -233,7 +240,8 @@ class MYDIST_EXPORT Engine {
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
   bool finished_ = false;
   Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
-  TimePoint departure_deadline_ = kNever;
+  // When the engine, which waits for others before it leaves, last looked at them.
+  std::atomic<TimePoint> left_alive_at_{TimePoint::min()};
 
   Mutex role_;
   std::optional<Status> outcome_ MYDIST_GUARDED_BY(role_);  // Of the engine, once it is to end.

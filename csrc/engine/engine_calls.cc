@@ -151,12 +151,24 @@ bool Engine::AwaitExit(TimePoint deadline) {
   return has_exited_;
 }
 
-bool Engine::Shutdown() {
+bool Engine::AwaitLeave(const std::function<bool()>& is_wanted) {
+  const TimePoint begin = Now();
+  const Duration silence = 2 * Duration(config_.shutdown_drain) + kTimelineGrace + kExitGrace;
+  for (bool hurries = false;;) {
+    const TimePoint deadline = std::max(begin, left_alive_at_.load()) + silence;
+    if (AwaitExit(std::min(deadline, Now() + kInterruptCheck))) return true;
+    if (Now() >= deadline) return false;
+    if (hurries || !is_wanted || is_wanted()) continue;
+    hurries = true;
+    [[maybe_unused]] const bool posted = Post(Depart{.awaits_living = false}, 0).ok();
+  }
+}
+
+bool Engine::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   if (!thread_.joinable()) return true;
   // Already closed: the thread has ended, or is about to, by itself.
-  [[maybe_unused]] const bool posted = Post(Depart{}, 0).ok();
-  const TimePoint deadline = Now() + 2 * config_.shutdown_drain + kTimelineGrace + kExitGrace;
-  bool has_exited = AwaitExit(deadline);
+  [[maybe_unused]] const bool posted = Post(Depart{.awaits_living = awaits_living}, 0).ok();
+  bool has_exited = AwaitLeave(is_wanted);
   if (!has_exited) {
     // It may be stuck in a call of the driver, behind work that waits for a peer.
     executor_.AbortDevices(Status::Aborted("mydist was shut down while a collective was stuck"));

@@ -137,7 +137,7 @@ void Engine::EndDrive(bool is_over) {
 }
 
 bool Engine::HasInFlight() const {
-  return !pending_.empty() || join_ || !timeline_switches_.empty() || departure_deadline_ != kNever;
+  return !pending_.empty() || join_ || !timeline_switches_.empty() || guard_.is_leaving();
 }
 
 bool Engine::DriveOn(Handle handle, TimePoint deadline) {

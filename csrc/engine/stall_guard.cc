@@ -19,6 +19,8 @@ constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr size_t kMostNamed = 8;
+// How often a rank that leaves says whom it waits for.
+constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
 
@@ -116,6 +118,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   const Request& about = first_ == nullptr ? kStart : *first_;
   TimePoint next;
   between_.asks = false;  // The inquiry is this wait's from now on.
+  if (leave_) leave_->asks = false;
   const Step step = Advance(
       in_collective_, {begin, warning_, first_ == nullptr ? start_ : shutdown_}, now,
       Duration::zero(), [&] { return coordinator_->Inquire(about.process_set, about.name, peers); },
@@ -159,6 +162,74 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   if (step == Step::kEnd) return is_its_own ? named : Status::Ok();
   if (is_known) MYDIST_LOG(kWarning) << named.message();
   return Status::Ok();
+}
+
+void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {
+  if (!leave_) {
+    leave_.emplace();
+    leave_->begin = leave_->answered = now;
+    leave_->next_line = now + kLeaveLine;
+  }
+  leave_->patience = patience;
+  leave_->awaits_living = awaits_living;
+  leave_->next = now;
+  leave_->asks = false;
+}
+
+// It asks shortly before its patience with silent ranks ends and before each line.
+Status StallGuard::FollowLeave(TimePoint now) {
+  if (!leave_ || now < leave_->next) return Status::Ok();
+  LeaveWait& leave = *leave_;
+  const TimePoint due = std::min(leave.answered + leave.patience, leave.next_line);
+  const Duration lead = std::min(kAnswerTime, leave.patience / kLeastParts);
+  if (now < due - lead) {
+    leave.next = due - lead;
+    return Status::Ok();
+  }
+  if (!leave.asks && leave.patience > Duration::zero()) {
+    leave.asks = true;
+    leave.next = std::max(due, now + lead);
+    if (const Status asked = coordinator_->InquireWhoStays(); !asked.ok()) {
+      MYDIST_LOG(kDebug) << asked.message();
+    }
+    return Status::Ok();
+  }
+  const std::vector<int> silent = coordinator_->inquiry().Silent();
+  const std::vector<int> idle = coordinator_->inquiry().Idle();
+  coordinator_->EndInquiry();
+  leave.asks = false;
+  if (silent.empty() && leave.awaits_living) leave.answered = now;
+  if (now - leave.answered >= leave.patience) {
+    leave.next = kNever;
+    const std::string why = silent.empty() ? "" : " " + Text(silent, {});
+    return Status::Timeout(
+        "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others." +
+        why);
+  }
+  TellOfLeave(now, silent, idle);
+  leave.next = std::min(leave.answered + leave.patience, leave.next_line) - lead;
+  return Status::Ok();
+}
+
+// One rank says it for all: the lowest of those that leave.
+void StallGuard::TellOfLeave(TimePoint now, const std::vector<int>& silent,
+                             const std::vector<int>& idle) {
+  if (now < leave_->next_line) return;
+  while (leave_->next_line <= now) leave_->next_line += kLeaveLine;
+  const auto stays = [&](int rank) {
+    return std::find(idle.begin(), idle.end(), rank) != idle.end() ||
+           std::find(silent.begin(), silent.end(), rank) != silent.end();
+  };
+  for (int rank = 0; rank < topology_->rank; ++rank) {
+    if (!stays(rank)) return;
+  }
+  std::string whom = silent.empty() ? "" : " " + Text(silent, {});
+  if (!idle.empty()) {
+    whom = " " + Names(idle) + (idle.size() == 1 ? " runs and has" : " run and have") +
+           " not shut down." + whom;
+  }
+  MYDIST_LOG(kWarning) << "shutdown has waited " << SecondsText(now - leave_->begin)
+                       << " for other ranks." << whom;
 }
 
 Status StallGuard::Blame(const Request& about, const std::string& what,

@@ -4,6 +4,7 @@
 // before each it asks the ranks it waits for whom they wait for, so that it blames the rank at the
 // end of the chain. What the root decides about it leaves to the root: then it only tells of ranks
 // that give no answer.
+// A rank that leaves asks in the same way: it waits as long as the ranks that stay give answers.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,15 @@ class StallGuard final : public Watchdog {
   // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
+  // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that
+  // give no answer; for others without an end, or with `awaits_living` false no longer either.
+  // A second call changes both.
+  void BeginLeave(TimePoint now, Duration patience, bool awaits_living);
+  bool is_leaving() const { return leave_.has_value(); }
+  // To be called at NextLeave. kTimeout when it is to leave without the others.
+  Status FollowLeave(TimePoint now);
+  TimePoint NextLeave() const { return leave_ ? leave_->next : kNever; }
+
   // What the root says of a tensor that it has given up, with what this rank has found out: which
   // of the ranks to blame give no answer. Any other status stays as it is.
   Status Refine(const Status& status) const;
@@ -65,10 +75,21 @@ class StallGuard final : public Watchdog {
     TimePoint asked_at;  // While it asks.
   };
   enum class Step { kWaitOn, kWarn, kEnd };
+  // The wait of a rank that leaves.
+  struct LeaveWait {
+    TimePoint begin;
+    Duration patience;
+    bool awaits_living;
+    TimePoint answered;   // When all ranks it waits for were last known to give answers.
+    TimePoint next_line;  // When it says next whom it waits for.
+    TimePoint next;       // When to come again.
+    bool asks = false;
+  };
   // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
   // by the settings. `next`: when to come again.
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
                const std::function<Status()>& ask, TimePoint* next) const;
+  void TellOfLeave(TimePoint now, const std::vector<int>& silent, const std::vector<int>& idle);
   Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
   // Whom it is blamed on, as data.
   Failure FailureOf(const std::vector<int>& ranks) const;
@@ -91,6 +112,7 @@ class StallGuard final : public Watchdog {
   Episode between_;
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
   TimePoint next_follow_ = kNever;
+  std::optional<LeaveWait> leave_;
 };
 
 }  // namespace mydist

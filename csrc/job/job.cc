@@ -52,12 +52,12 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   return job;
 }
 
-Job::~Job() { static_cast<void>(Shutdown().ok()); }
+Job::~Job() { static_cast<void>(Shutdown(false).ok()); }
 
-Status Job::Shutdown() {
+Status Job::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   if (is_over_ || engine_ == nullptr) return outcome_;
   is_over_ = true;
-  if (!engine_->Shutdown()) {
+  if (!engine_->Shutdown(awaits_living, is_wanted)) {
     outcome_ =
         Status::Timeout(
             "a collective is stuck with a peer that does not answer; its engine was left behind")

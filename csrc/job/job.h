@@ -4,6 +4,7 @@
 // only. Handles are numbered by their table. Any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,7 +53,7 @@ class MYDIST_EXPORT Job {
   Job& operator=(const Job&) = delete;
 
   // As process::Shutdown; further calls return the first one's outcome. One thread at a time.
-  Status Shutdown();
+  Status Shutdown(bool awaits_living = true, const std::function<bool()>& is_wanted = nullptr);
 
   Engine& engine() const { return *engine_; }
   const std::shared_ptr<HandleTable>& handles() const { return handles_; }

@@ -99,7 +99,7 @@ Status Init(const InitOptions& options) {
   return Status::Ok();
 }
 
-Status Shutdown() {
+Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return Status::Ok();
   MutexLock lifecycle(instance.lifecycle_mutex);
@@ -110,7 +110,7 @@ Status Shutdown() {
     instance.job = nullptr;
     g_is_initialized.store(false);
   }
-  return job == nullptr ? Status::Ok() : job->Shutdown();
+  return job == nullptr ? Status::Ok() : job->Shutdown(awaits_living, is_wanted);
 }
 
 bool IsInitialized() {

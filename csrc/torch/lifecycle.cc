@@ -79,18 +79,24 @@ void Init(int rank, int size, const std::string& backend, const py::object& exch
   ThrowIfError(status);
 }
 
-void Shutdown() {
+void Shutdown(bool awaits_living) {
   const std::shared_ptr<void> tensors = HoldTensorsInFlight();
+  bool is_interrupted = false;
   Status status;
   {
     py::gil_scoped_release released;
-    status = process::Shutdown();
+    status = process::Shutdown(awaits_living, [&is_interrupted] {
+      const py::gil_scoped_acquire gil;
+      is_interrupted = PyErr_CheckSignals() != 0;
+      return !is_interrupted;
+    });
   }
   if (status.code() == StatusCode::kTimeout) {
     // The collective left behind may still write into them: never freed. The log has the reason.
     new std::shared_ptr<void>(tensors);
-    return;
+    status = Status::Ok();
   }
+  if (is_interrupted) throw py::error_already_set();
   ThrowIfError(status);
 }
 
@@ -189,7 +195,7 @@ void BindLifecycle(py::module_& module) {
   module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("backend"),
              py::arg("exchange"), py::arg("members") = std::vector<int>(),
              py::arg("nccl_folders") = std::vector<std::string>());
-  module.def("shutdown", &Shutdown);
+  module.def("shutdown", &Shutdown, py::arg("awaits_living") = true);
   module.def("is_initialized", &process::IsInitialized);
   module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });
   module.def("backend_name", [] { return ValueOrThrow(process::BackendName()); });

@@ -129,6 +129,9 @@ std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
                                  size_t target_bytes = kMessageTargetBytes);
 
 // Whom do you wait for? About a tensor, where the asker waits for one.
+// In place of a process set: whom a rank that has departed waits for before it can leave.
+inline constexpr ProcessSetId kLeaving = -1;
+
 struct Question {
   uint32_t number = 0;  // Of the asker's questions; the answer has it, too.
   ProcessSetId process_set = kGlobalProcessSet;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from typing import Any
 
@@ -133,19 +134,24 @@ def _require_backend(context: LaunchContext) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. Waits, at most MYDIST_SHUTDOWN_SECONDS (5), until all ranks have left too.
+    """Leaves the job. Waits until all ranks have left too.
 
-    What is still pending fails with AbortedError. Does nothing when not initialized. init() may be
-    called again, on all ranks.
+    A rank that runs may take as long as it likes, to write a model for instance: a line tells of
+    it every 10 s, and Ctrl-C ends the wait. MYDIST_SHUTDOWN_SECONDS (5) is the time for ranks that
+    give no answer, as they are stopped or dead. What is still pending fails with AbortedError. Does
+    nothing when not initialized. init() may be called again, on all ranks.
     """
     topology.end_job()
     _C.shutdown()
 
 
 def _leave_at_exit() -> None:
+    topology.end_job()
+    # A rank that has failed is to end soon, so that the job does. Python keeps the exception here.
+    has_failed = getattr(sys, "last_value", None) is not None
     # The job is over either way, and a traceback here would hide the program's own exit code.
-    with contextlib.suppress(Exception):
-        shutdown()
+    with contextlib.suppress(Exception, KeyboardInterrupt):
+        _C.shutdown(awaits_living=not has_failed)
 
 
 def _forget_in_child() -> None:

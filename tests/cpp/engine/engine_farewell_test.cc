@@ -174,7 +174,7 @@ TEST_F(EngineFarewell, NobodyWaitsForALeaveThatTheRootDidNotWaitFor) {
   options.config.shutdown_drain = std::chrono::seconds(2);
   Start(options);
   job_->OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"x"}); });
-  job_->rank(0).engine->Shutdown();
+  job_->rank(0).engine->Shutdown(false);
   EXPECT_EQ(job_->rank(1).Wait(Submit(1, "x")).code(), StatusCode::kAborted);
   const TimePoint begin = Now();
   job_->Shutdown();

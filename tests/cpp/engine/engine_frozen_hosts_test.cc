@@ -98,8 +98,6 @@ TEST_P(EngineFrozenHosts, RandomProgramsGiveTheSameAsWithoutFreezing) {
 
 TEST_P(EngineFrozenHosts, ARankThatLeavesEndsTheWaitOfAll) {
   JobOptions options = FreezingOn(GetParam());
-  // Time for the others to submit: to who has closed before, they cannot. Over when all leave.
-  options.config.shutdown_drain = std::chrono::seconds(2);
   EngineJob job(size(), options);
   std::latch others_know(size() - 1);
   job.OnEveryRank([&](EngineRank& rank) {

@@ -144,10 +144,7 @@ TEST(EngineHostsTest, ARankThatFailsTellsAllWhy) {
 }
 
 TEST(EngineHostsTest, ARankThatLeavesEndsTheWaitOfAll) {
-  Config config = ConfigWith(true);
-  // Time for the others to submit: to who has closed before, they cannot. Over when all leave.
-  config.shutdown_drain = std::chrono::seconds(2);
-  EngineJob job(4, {.config = config, .hosts = kTwoByTwo, .shares_memory = true});
+  EngineJob job(4, {.config = ConfigWith(true), .hosts = kTwoByTwo, .shares_memory = true});
   std::latch others_know(3);
   job.OnEveryRank([&](EngineRank& rank) {
     AllreduceOnce(rank, 1000);

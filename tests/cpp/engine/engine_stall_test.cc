@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -83,6 +84,30 @@ class EngineStall : public ::testing::TestWithParam<std::tuple<Case, int>> {
     return options;
   }
 
+  JobOptions OptionsWithGate() {
+    JobOptions options = Options();
+    options.control = [this](int rank,
+                             std::unique_ptr<ControlPlane> inner) -> std::unique_ptr<ControlPlane> {
+      if (rank != victim()) return inner;
+      return std::make_unique<GatedPlane>(&gate_, std::move(inner));
+    };
+    return options;
+  }
+
+  // The time from now until all but the victim have left; what the victim does is up to
+  // `meanwhile`.
+  Duration LeaveWithoutVictim(EngineJob& job, const std::function<void()>& meanwhile) {
+    const TimePoint begin = Now();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < static_cast<int>(layout().hosts.size()); ++rank) {
+      if (rank == victim()) continue;
+      threads.emplace_back([&, rank] { EXPECT_TRUE(job.rank(rank).engine->Shutdown()); });
+    }
+    meanwhile();
+    for (std::thread& thread : threads) thread.join();
+    return Now() - begin;
+  }
+
   // All but the victim submit 'a' and learn that it is to blame.
   void ExpectTheOthersBlameIt(EngineJob& job, const std::string& phase) {
     const TimePoint begin = Now();
@@ -109,13 +134,7 @@ class EngineStall : public ::testing::TestWithParam<std::tuple<Case, int>> {
 class EngineStallOverTheNetwork : public EngineStall {};
 
 TEST_P(EngineStall, BetweenCollectivesItIsNamed) {
-  JobOptions options = Options();
-  options.control = [this](int rank,
-                           std::unique_ptr<ControlPlane> inner) -> std::unique_ptr<ControlPlane> {
-    if (rank != victim()) return inner;
-    return std::make_unique<GatedPlane>(&gate_, std::move(inner));
-  };
-  EngineJob job(static_cast<int>(layout().hosts.size()), options);
+  EngineJob job(static_cast<int>(layout().hosts.size()), OptionsWithGate());
   job.OnEveryRank([](EngineRank& rank) {
     for (int step = 0; step < 40; ++step) AllreduceStep(rank, step, {"a"});
   });
@@ -127,6 +146,35 @@ TEST_P(EngineStall, BetweenCollectivesItIsNamed) {
   const Status resumed = job.rank(victim()).Run(Allreduce("a", &data));
   EXPECT_THAT(resumed.code(), AnyOf(StatusCode::kTimeout, StatusCode::kPeerLost))
       << resumed.ToString();
+}
+
+// As one that writes its model: the others wait several times as long as for one that is silent.
+TEST_P(EngineStall, ARankThatRunsIsWaitedForAtTheEnd) {
+  JobOptions options = Options();
+  options.config.shutdown_drain = std::chrono::milliseconds(100);
+  EngineJob job(static_cast<int>(layout().hosts.size()), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 10; ++step) AllreduceStep(rank, step, {"a"});
+  });
+  const Duration left = LeaveWithoutVictim(job, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(450));
+    EXPECT_TRUE(job.rank(victim()).engine->Shutdown());
+  });
+  EXPECT_GE(left, std::chrono::milliseconds(450));
+}
+
+TEST_P(EngineStall, AStoppedRankIsNotWaitedForAtTheEnd) {
+  JobOptions options = OptionsWithGate();
+  options.config.shutdown_drain = std::chrono::milliseconds(200);
+  EngineJob job(static_cast<int>(layout().hosts.size()), options);
+  job.OnEveryRank([](EngineRank& rank) {
+    for (int step = 0; step < 10; ++step) AllreduceStep(rank, step, {"a"});
+  });
+  gate_.Close();
+  const Duration left = LeaveWithoutVictim(job, [] {});
+  EXPECT_GE(left, std::chrono::milliseconds(200));
+  EXPECT_LT(left, std::chrono::seconds(3));
+  gate_.Open();
 }
 
 // It has agreed, and moves nothing; the others also wait for each other.
@@ -198,6 +246,26 @@ TEST(EngineNoStall, ALongLineOfCollectivesIsNone) {
     AllreduceStep(rank, 0, {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"});
   });
   EXPECT_GT(Now() - begin, 2 * std::chrono::milliseconds(200));
+}
+
+// Its program is interrupted, or has failed and is to end soon.
+TEST(EngineLeave, WaitsNoLongerThanItIsWanted) {
+  EngineJob job(2);
+  std::atomic<int> asked{0};
+  const TimePoint begin = Now();
+  EXPECT_TRUE(job.rank(1).engine->Shutdown(true, [&] { return ++asked < 3; }));
+  EXPECT_EQ(asked.load(), 3);
+  EXPECT_LT(Now() - begin, std::chrono::seconds(3));
+}
+
+TEST(EngineLeave, WaitsNoLongerThanForSilentRanksWhereNoOthersAreAwaited) {
+  JobOptions options;
+  options.config.shutdown_drain = std::chrono::milliseconds(200);
+  EngineJob job(2, options);
+  const TimePoint begin = Now();
+  EXPECT_TRUE(job.rank(1).engine->Shutdown(false));
+  EXPECT_GE(Now() - begin, std::chrono::milliseconds(200));
+  EXPECT_LT(Now() - begin, std::chrono::seconds(3));
 }
 
 // The other rank does not come to what init() measures.

@@ -1,0 +1,59 @@
+"""The end of a job: ranks that are done wait for one that runs, and not for one that has failed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from deep import deep
+
+from multiproc.job import backend_environment, launch
+
+SHUTDOWN_S = "0.5"
+# Rank 0 has more to do than the others when the last step is over, as with a model to be written.
+WRITES = """
+import sys, time, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(3), name="last")
+if md.rank() == 0:
+    time.sleep(float(sys.argv[1]))
+    print("written")
+"""
+# Rank 1 fails, and rank 0 calls no collective that could tell it so.
+FAILS = """
+import sys, time, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(3), name="last")
+if md.rank() == 1:
+    raise ValueError("this rank has failed")
+time.sleep(60)
+"""
+
+
+def environment(backend: str) -> dict[str, str]:
+    return {**backend_environment(backend), "MYDIST_SHUTDOWN_SECONDS": SHUTDOWN_S}
+
+
+@pytest.mark.parametrize("backend", ["mpi", "local", deep("gloo")])
+def test_the_job_ends_in_order_after_a_rank_that_writes(backend: str) -> None:
+    job = launch(3, backend, "-c", WRITES, "3", timeout=60, env=environment(backend))
+    assert "written" in job.expect_success().output
+    assert "MPI_Finalize" not in job.output
+
+
+@pytest.mark.parametrize("backend", ["local", deep("gloo"), deep("mpi")])
+def test_a_failed_rank_does_not_wait(backend: str) -> None:
+    begin = time.monotonic()
+    job = launch(2, backend, "-c", FAILS, timeout=50, env=environment(backend))
+    assert job.code == 1, job.output
+    assert "this rank has failed" in job.output
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.deep
+def test_a_line_tells_whom_the_others_wait_for() -> None:
+    job = launch(3, "local", "-c", WRITES, "12", timeout=60, env=environment("local"))
+    lines = [line for line in job.expect_success().output.splitlines() if "shutdown has" in line]
+    assert len(lines) == 1, job.output
+    assert "waited 10.0 s for other ranks. rank 0 (host " in lines[0]
+    assert "runs and has not shut down" in lines[0]
