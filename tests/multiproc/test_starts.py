@@ -165,3 +165,23 @@ def test_our_gloo_is_not_the_one_in_torch(backend: str) -> None:
     assert len(lines) == 1, outcome.output
     library = lines[0].partition("ORIGIN ")[2].rpartition("/")[2]
     assert "gloo" in library and "torch" not in library, lines[0]
+
+
+# MPI_Init itself waits for all ranks.
+LATE_TO_MPI = """
+import os, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    time.sleep(100)
+import mydist as md
+try:
+    md.init()
+except md.CollectiveTimeoutError as error:
+    raise SystemExit(f"after all: {error}")
+"""
+
+
+def test_a_rank_that_never_comes_to_mpi() -> None:
+    env = {"MYDIST_TIMEOUT_SECONDS": "1"}
+    job = launch(2, "mpi", "-c", LATE_TO_MPI, timeout=90, env=env)
+    assert job.code == 1, job.output
+    assert "after all: MPI_Init has not ended in time" in job.output

@@ -76,7 +76,8 @@ class MpiPlugin final : public BackendPlugin {
   std::string Description() const override { return LibraryVersion(); }
 
   Result<Connection> Connect(const BackendOptions& options) override {
-    MYDIST_ASSIGN_OR_RETURN(MpiSession* const session, MpiSession::Get());
+    const TimePoint deadline = Now() + options.config->connect_timeout;
+    MYDIST_ASSIGN_OR_RETURN(MpiSession* const session, MpiSession::Get(deadline));
     MYDIST_RETURN_IF_ERROR(CheckIdentity(options, *session));
     Connection connection;
     const bool is_whole = options.members.empty();
@@ -88,9 +89,8 @@ class MpiPlugin final : public BackendPlugin {
       };
       return connection;
     }
-    MYDIST_ASSIGN_OR_RETURN(
-        const std::shared_ptr<MpiWorld> world,
-        MpiWorld::Connect(session, options.members, Now() + options.config->connect_timeout));
+    MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<MpiWorld> world,
+                            MpiWorld::Connect(session, options.members, deadline));
     const std::string library = LibraryVersion();
     const bool takes_device_memory = TakesDeviceMemory(options.config->cuda_aware_mpi, library);
     MYDIST_LOG(kInfo) << "connected over " << library << " as "

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <thread>
 
 #include "base/log.h"
+#include "base/signal_block.h"
 
 namespace mydist {
 namespace {
@@ -37,6 +39,48 @@ Status CheckThreadLevel(int provided, bool ours) {
 
 MpiSession* the_session = nullptr;
 
+// MPI_Init_thread on its way, on a thread of its own: it waits for all ranks, and could not give
+// up. Never destroyed, as that thread may stay in it for ever.
+struct Starting {
+  Mutex mutex;
+  CondVar changed;
+  bool done MYDIST_GUARDED_BY(mutex) = false;
+  int code MYDIST_GUARDED_BY(mutex) = MPI_SUCCESS;
+  int provided MYDIST_GUARDED_BY(mutex) = MPI_THREAD_SINGLE;
+};
+
+Starting& TheStart() {
+  static Starting* const starting = [] {
+    auto* fresh = new Starting;
+    const SignalBlock no_signals;
+    std::thread([fresh] {
+      int provided = MPI_THREAD_SINGLE;
+      const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+      MutexLock lock(fresh->mutex);
+      fresh->code = code;
+      fresh->provided = provided;
+      fresh->done = true;
+      fresh->changed.NotifyAll();
+    }).detach();
+    return fresh;
+  }();
+  return *starting;
+}
+
+Status AwaitStart(TimePoint deadline, int* provided) {
+  Starting& starting = TheStart();
+  MutexLock lock(starting.mutex);
+  while (!starting.done) {
+    if (starting.changed.WaitUntil(starting.mutex, deadline)) continue;
+    if (starting.done) break;
+    return Status::Timeout(
+        "MPI_Init has not ended in time. A rank may have failed before or skipped mydist.init(); "
+        "its output says why. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+  }
+  *provided = starting.provided;
+  return MpiStatus(starting.code, "MPI_Init_thread");
+}
+
 Mutex& SessionMutex() {
   static auto* mutex = new Mutex;
   return *mutex;
@@ -54,7 +98,7 @@ Status MpiStatus(int code, const std::string& call) {
                           ". MPI's own output on the ranks may say more.");
 }
 
-Result<MpiSession*> MpiSession::Get() {
+Result<MpiSession*> MpiSession::Get(TimePoint deadline) {
   MutexLock lock(SessionMutex());
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -65,7 +109,7 @@ Result<MpiSession*> MpiSession::Get() {
   }
   if (the_session == nullptr) {
     auto* session = new MpiSession;
-    if (Status started = Start(session); !started.ok()) {
+    if (Status started = Start(session, deadline); !started.ok()) {
       delete session;
       return started;
     }
@@ -74,14 +118,14 @@ Result<MpiSession*> MpiSession::Get() {
   return the_session;
 }
 
-Status MpiSession::Start(MpiSession* session) {
+Status MpiSession::Start(MpiSession* session, TimePoint deadline) {
   int initialized = 0;
   int provided = MPI_THREAD_SINGLE;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Initialized(&initialized));
   if (initialized != 0) {
     MYDIST_RETURN_IF_MPI_ERROR(MPI_Query_thread(&provided));
   } else {
-    MYDIST_RETURN_IF_MPI_ERROR(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    MYDIST_RETURN_IF_ERROR(AwaitStart(deadline, &provided));
     static int owner_pid = 0;
     owner_pid = getpid();
     // Registered even when the thread level turns out too low: what we started, we end.

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
@@ -19,8 +20,9 @@ Status MpiStatus(int code, const std::string& call);
 
 class MpiSession {
  public:
-  // kInternal when MPI is finalised already or has no MPI_THREAD_MULTIPLE.
-  static Result<MpiSession*> Get();
+  // kInternal when MPI is finalised already or has no MPI_THREAD_MULTIPLE; kTimeout when it has not
+  // started by then, as a rank does not come to its start.
+  static Result<MpiSession*> Get(TimePoint deadline);
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
@@ -33,7 +35,7 @@ class MpiSession {
 
  private:
   MpiSession() = default;
-  static Status Start(MpiSession* session);
+  static Status Start(MpiSession* session, TimePoint deadline);
   static void FinalizeAtExit();
 
   int world_rank_ = 0;
