@@ -28,6 +28,7 @@ from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
+from mydist.launcher.platforms.mpi_start import fits_in, has_children, make_room_for_files
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
@@ -96,7 +97,8 @@ def _remote_arguments(spec: JobSpec) -> list[str]:
 def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]:
     """Keeps the files of mpirun and the ranks in two folders, which can be removed in any case.
 
-    On other hosts there are no such folders; there mpirun's daemons remove their files.
+    On other hosts there are no such folders; there mpirun's daemons remove their files. Where all
+    ranks are here and share memory, they listen on no port, and mpirun names no other interface.
     """
     if not all(spec.is_local(host) for host in spec.hosts):
         return {}
@@ -104,7 +106,9 @@ def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]
     if segments:
         for component in ("btl_vader", "osc_sm", "osc_rdma"):
             found[f"{component}_backing_directory"] = segments
-    return found
+        if segments == AT_START or fits_in(segments, spec.num_proc):
+            found["btl"] = "vader,self"
+    return {**found, "oob_tcp_if_include": "lo"}
 
 
 def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
@@ -162,6 +166,7 @@ class MpiPlatform:
         self._events = launch.events
         self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
         self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
+        self._pid = 0  # Of mpirun, once it has started.
         self._own_lines: list[str] = []
         # The ranks that printed errors, in the order in which they began.
         self._complained: dict[int, None] = {}
@@ -188,9 +193,21 @@ class MpiPlatform:
         """Starts mpirun. Raises LaunchError."""
         environment = self._launch.environment
         require_mpirun(environment)
+        make_room_for_files(sum(self._spec.is_local(rank.host) for rank in ranks))
         argv = mpirun_command(self._spec, environment, self._make_folders())
         env = mpirun_environment(self._spec, environment)
         self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+        self._launch.loop.call_later(self._spec.ssh.start_timeout, self._check_start)
+
+    def _check_start(self) -> None:
+        """Ends an mpirun that has come to nothing, which may neither go on nor end by itself."""
+        if self._pid == 0 or not self._group.alive() or has_children(self._pid):
+            return
+        self._events.on_note(
+            f"mydistrun: mpirun has started no process within {self._spec.ssh.start_timeout:g} s, "
+            "and is ended; its own output may say why"
+        )
+        self._group.send_signal(signal.SIGKILL)
 
     def _make_folders(self) -> dict[str, str]:
         if not file_parameters(self._spec, AT_START, ""):
@@ -222,6 +239,7 @@ class MpiPlatform:
 
     def on_started(self, rank: int, pid: int) -> None:
         """mpirun runs; the pids of the ranks are its secret."""
+        self._pid = pid
         self._launch.tell(f"mpirun has pid {pid}")
 
     def on_output(self, rank: int, stream: int, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,3 +128,38 @@ def test_folders_of_the_user_and_of_other_hosts_are_left_alone() -> None:
     assert "/a" not in command
     assert command.count("/b") == 2
     assert file_parameters(replace(here, hosts=(Host("far", 1),)), "/a", "/b") == {}
+
+
+def test_ranks_of_one_host_listen_on_no_port_where_they_share_memory() -> None:
+    here = JobSpec(("true",), 2, (Host("localhost", 2),))
+    assert file_parameters(here, "/a", "/dev/shm")["btl"] == "vader,self"
+    assert "btl" not in file_parameters(here, "/a", "")
+    assert "btl" not in file_parameters(replace(here, num_proc=1 << 30), "/a", "/dev/shm")
+
+
+# Hosts of the job, and how many files a user may open: less than mpirun needs.
+FEW_FILES = """
+import resource, sys
+from mydist.launcher.platforms.mpi_start import make_room_for_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, int(sys.argv[1])))
+make_room_for_files(2)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_mpirun_gets_the_files_that_it_needs() -> None:
+    command = [sys.executable, "-c", FEW_FILES]
+    raised = subprocess.run([*command, "200"], capture_output=True, text=True, check=True)
+    assert raised.stdout == "42\n"
+    refused = subprocess.run([*command, "30"], capture_output=True, text=True, check=False)
+    assert "mpirun needs 42 open files for 2 ranks, and the limit is 30" in refused.stderr
+
+
+def test_an_mpirun_that_starts_nothing_is_ended(mydistrun: Mydistrun, tmp_path: Path) -> None:
+    stuck = tmp_path / "mpirun"
+    stuck.write_text("#!/bin/sh\nexec sleep 100\n")
+    stuck.chmod(0o755)
+    mydistrun.env["PATH"] = f"{tmp_path}:{mydistrun.env['PATH']}"
+    code, _, errors = mydistrun.run("--mpi", "-np", "1", "--start-timeout", "0.5", "true")
+    assert code == 137
+    assert "mpirun has started no process within 0.5 s, and is ended" in errors

@@ -92,8 +92,8 @@ def _await_quiet() -> None:
 
 
 def _finish_on_the_engines_thread() -> None:
-    """Leaves the engine's thread without a deadline. One that slept while a caller drove its work to
-    the end has the deadline of that work still, and wakes once more for it.
+    """Leaves the engine's thread without a deadline. A thread that slept while a caller drove its
+    work to the end has the deadline of that work still, and wakes once more for it.
     """
     handle = md.allreduce_async(torch.zeros(1), name="last")
     while not md.poll(handle):
