@@ -82,7 +82,8 @@ int64_t FusedBytes(const Agreement& agreement) {
   }
   int64_t bytes = 0;
   const auto element_count = shape.ElementCount();
-  if (!element_count || __builtin_mul_overflow(*element_count, SizeOf(request.dtype), &bytes)) {
+  if (!element_count ||
+      __builtin_mul_overflow(*element_count, CarrierOf(request).bytes(), &bytes)) {
     return kTooMuch;
   }
   return bytes;

@@ -18,18 +18,15 @@ int64_t ElementCount(const Shape& shape) {
   return *count;
 }
 
-Reduction ReductionOf(const Request& request) {
-  return Reduction{.dtype = request.dtype,
-                   .op = request.reduce_op,
-                   .prescale = request.prescale,
-                   .postscale = request.postscale};
+int64_t NumberCount(const Request& request) {
+  return ElementCount(request.shape) * CarrierOf(request).count;
 }
 
 BatchTensor InputAndOutput(const AgreedTensor& tensor) {
   const Submission& submission = tensor.pending->submission;
   return {.input = submission.input,
           .output = submission.output,
-          .element_count = ElementCount(submission.request.shape),
+          .element_count = NumberCount(submission.request),
           .is_wide = submission.is_wide};
 }
 
@@ -53,13 +50,14 @@ int IndexIn(const ProcessSet& set, int rank) {
 
 BatchTraits Executor::TraitsOf(Group group) {
   const Request& request = group.front().agreement->request;
+  const Reduction reduction = ReductionOf(request);
   BatchTraits traits{.op = request.op,
-                     .dtype = request.dtype,
-                     .reduce_op = request.reduce_op,
+                     .dtype = reduction.dtype,
+                     .reduce_op = reduction.op,
                      .device = group.front().device(),
                      .bytes = 0};
   for (const AgreedTensor& tensor : group) {
-    traits.bytes += ElementCount(tensor.pending->submission.request.shape) * SizeOf(request.dtype);
+    traits.bytes += NumberCount(tensor.pending->submission.request) * SizeOf(reduction.dtype);
   }
   return traits;
 }
@@ -204,11 +202,12 @@ Status Executor::Reducescatter(Group group, const BatchContext& context) {
   for (const AgreedTensor& tensor : group) {
     const Submission& submission = tensor.pending->submission;
     const Shape& shape = submission.request.shape;
+    const int64_t row_numbers = shape.RowElementCount() * CarrierOf(submission.request).count;
     const std::vector<int64_t> rows = ScatterRowCounts(shape.dim(0), context.size);
     MYDIST_ASSIGN_OR_RETURN(
         void* output,
         Allocate(submission, shape.WithFirstDim(rows[static_cast<size_t>(context.rank)])));
-    tensors.push_back({submission.input, output, Times(rows, shape.RowElementCount())});
+    tensors.push_back({submission.input, output, Times(rows, row_numbers)});
   }
   return ExecuteReducescatter(tensors, ReductionOf(group.front().agreement->request), context);
 }

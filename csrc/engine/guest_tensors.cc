@@ -22,7 +22,7 @@ int64_t BytesOf(const Shape& shape, int64_t element_bytes) {
 }
 
 int64_t ElementBytesOf(const Submission& submission) {
-  return SizeOf(submission.is_wide ? DataType::kFloat32 : submission.request.dtype);
+  return submission.is_wide ? SizeOf(DataType::kFloat32) : CarrierOf(submission.request).bytes();
 }
 
 int64_t BytesOf(const Submission& submission) {

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "controller/messages/request.h"
 #include "controller/messages/response.h"
+#include "kernels/reduction.h"
 #include "memory/device/device.h"
 #include "memory/device/stream_collectives.h"
 #include "world/process_set.h"
@@ -55,7 +56,8 @@ struct DeviceOrder {
 struct Submission {
   // With the GPU as this process counts it, whatever the other ranks' are.
   Request request;
-  // Contiguous row-major elements; may be null when the tensor is empty.
+  // Contiguous row-major elements, each as CarrierOf(request) says; may be null when the tensor is
+  // empty.
   const void* input = nullptr;
   // Allreduce, broadcast, reduce and send/recv: as large as the input, may be the same memory.
   void* output = nullptr;
@@ -75,6 +77,10 @@ struct Submission {
   // goes on, and in an engine that Shutdown left behind, whose handles fail while it is stuck.
   std::shared_ptr<void> keep_alive;
 };
+
+// How the engine reduces the numbers of a request: an average of integers as a plain sum, without
+// the factors, which all ranks agree on and the caller applies.
+Reduction ReductionOf(const Request& request);
 
 // NeutralSubmission: what a rank that has joined puts into a collective it did not submit: nothing
 // where rows are gathered, elements that change nothing where they are reduced. Made by the engine;

@@ -85,6 +85,7 @@ Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string
                                 What(name)));
   }
   at::Tensor input = Dense(tensor);
+  if (const auto average = IntegerAverage::Of(submission.request)) input = average->Carry(input);
   submission.input = input.const_data_ptr();
   call_.memory.push_back(std::move(input));
   return submission;
@@ -100,22 +101,42 @@ Submission& CollectiveCall::AddOutput(const at::Tensor& tensor, const std::strin
 Submission& CollectiveCall::AddInputAndOutput(const at::Tensor& input, const at::Tensor* output,
                                               const std::string& name) {
   Submission& submission = AddInput(input, name);
+  if (output != nullptr) CheckOutput(input, *output, name);
+  if (const auto average = IntegerAverage::Of(submission.request)) {
+    AverageTo(submission, *average,
+              output ? *output : EmptyOn(input.device(), input.sizes(), input.scalar_type()));
+    return submission;
+  }
   if (output == nullptr) {
     call_.outputs.push_back(EmptyOn(input.device(), input.sizes(), input.scalar_type()));
     submission.output = call_.outputs.back().mutable_data_ptr();
     return submission;
   }
-  CheckOutput(input, *output, name);
   const bool in_place = output->is_same(input);
   WriteTo(submission, *output, in_place ? call_.memory.back() : Dense(*output));
   if (in_place) submission.input = submission.output;
   return submission;
 }
 
+// Saved-for-backward checks of autograd must see that the values change.
+void CollectiveCall::NoteWrite(const at::Tensor& output) {
+  if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+}
+
+// The sum stays where its input is.
+void CollectiveCall::AverageTo(Submission& submission, const IntegerAverage& average,
+                               const at::Tensor& output) {
+  const at::Tensor& sum = call_.memory.back();
+  submission.output = sum.mutable_data_ptr();
+  submission.input = submission.output;
+  NoteWrite(output);
+  call_.averages.push_back({average, sum, output, Size()});
+  call_.outputs.push_back(output);
+}
+
 void CollectiveCall::WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense) {
   submission.output = dense.mutable_data_ptr();
-  // Saved-for-backward checks of autograd must see that the values change.
-  if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+  NoteWrite(output);
   if (!dense.is_same(output)) call_.write_backs.push_back({output, dense});
   call_.outputs.push_back(output);
   call_.memory.push_back(std::move(dense));
@@ -143,10 +164,15 @@ void CollectiveCall::AllocateLate() {
   late_ = std::make_shared<LateOutputs>(submissions_.size());
   for (size_t i = 0; i < submissions_.size(); ++i) {
     Submission& submission = submissions_[i];
+    const Carrier carrier = CarrierOf(submission.request);
+    if (const auto average = IntegerAverage::Of(submission.request)) {
+      late_->averages.push_back({i, *average, Size()});
+    }
     submission.allocate = AllocatorOf(late_, i,
-                                      {.dtype = ToScalarType(submission.request.dtype),
+                                      {.dtype = ToScalarType(carrier.dtype),
                                        .device = DeviceOf(submission),
-                                       .order = submission.order});
+                                       .order = submission.order,
+                                       .numbers_per_element = carrier.count});
   }
 }
 

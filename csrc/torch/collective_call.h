@@ -53,7 +53,8 @@ class CollectiveCall {
   int Size() { return Members().size(); }
   void RequireMember(const Place& place, const std::string& name);
 
-  // A tensor the engine reads: kept alive, and a copy where it is not dense.
+  // A tensor the engine reads: kept alive, and a copy where it is not dense. An average of integers
+  // reads a wider copy.
   Submission& AddInput(const at::Tensor& tensor, const std::string& name);
   // One that only says which dtype and shape this rank expects.
   Submission& AddShape(const at::Tensor& tensor, const std::string& name);
@@ -77,6 +78,8 @@ class CollectiveCall {
  private:
   Submission& Add(const std::string& name, DataType dtype, const Shape& shape,
                   const at::Device& device);
+  static void NoteWrite(const at::Tensor& output);
+  void AverageTo(Submission& submission, const IntegerAverage& average, const at::Tensor& output);
   void WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense);
   void CheckOutput(const at::Tensor& input, const at::Tensor& output, const std::string& name);
   void RefuseOverlappingOutputs() const;

@@ -76,13 +76,23 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
+Shape WithLastDim(const Shape& shape, int64_t size) {
+  std::vector<int64_t> dims = shape.dims();
+  dims.push_back(size);
+  return Shape(std::move(dims));
+}
+
 }  // namespace
 
 OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, LateTraits traits) {
   return [late = std::move(late), index,
           traits = std::move(traits)](const Shape& shape) -> Result<void*> {
+    const auto make = [&](const Shape& made) {
+      return EmptyForResult(traits.device, made, traits.dtype, traits.order);
+    };
+    const int64_t numbers = traits.numbers_per_element;
     MYDIST_ASSIGN_OR_RETURN(late->tensors[index],
-                            EmptyForResult(traits.device, shape, traits.dtype, traits.order));
+                            numbers == 1 ? make(shape) : make(WithLastDim(shape, numbers)));
     return late->tensors[index].mutable_data_ptr();
   };
 }
@@ -150,9 +160,17 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   ThrowIfError(followed);
   const at::NoGradGuard no_grad;
   for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);
+  for (const EarlyAverage& early : call.averages) {
+    early.average.Finish(early.sum, early.divisor, early.target);
+  }
   if (call.late != nullptr) {
+    const size_t first_late = call.outputs.size();
     // Moved out, not copied: whatever the engine still has of `late` is empty from here on.
     for (at::Tensor& tensor : call.late->tensors) call.outputs.push_back(std::move(tensor));
+    for (const LateAverage& late : call.late->averages) {
+      at::Tensor& output = call.outputs[first_late + late.index];
+      output = late.average.Finish(output, late.divisor);
+    }
     if (call.gives_numbers) call.outputs.push_back(ToTensor(call.late->numbers));
   }
   return std::move(call.outputs);

@@ -17,13 +17,22 @@
 #include "engine/handle_table.h"
 #include "engine/submission.h"
 #include "torch/gpu_order.h"
+#include "torch/integer_average.h"
 
 namespace mydist {
+
+// An average that replaces its sum, a tensor of LateOutputs, when the collective is complete.
+struct LateAverage {
+  size_t index;
+  IntegerAverage average;
+  int64_t divisor;
+};
 
 // Where the engine puts what it allocates; shared with the callbacks of a Submission.
 struct LateOutputs {
   explicit LateOutputs(size_t count) : tensors(count) {}
   std::vector<at::Tensor> tensors;
+  std::vector<LateAverage> averages;
   std::vector<int64_t> numbers;  // What the operation found out besides tensors.
 };
 
@@ -32,6 +41,7 @@ struct LateTraits {
   at::ScalarType dtype;
   at::Device device;
   OrderPointer order;
+  int64_t numbers_per_element = 1;
 };
 
 // Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on
@@ -44,6 +54,14 @@ struct WriteBack {
   at::Tensor source;
 };
 
+// An average that is computed from its sum when the collective is complete.
+struct EarlyAverage {
+  IntegerAverage average;
+  at::Tensor sum;
+  at::Tensor target;
+  int64_t divisor;
+};
+
 struct InFlightCall {
   std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
   // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
@@ -51,6 +69,7 @@ struct InFlightCall {
   std::vector<OrderPointer> orders;  // Of the submissions on GPUs.
   std::vector<at::Tensor> outputs;
   std::vector<WriteBack> write_backs;
+  std::vector<EarlyAverage> averages;
   std::shared_ptr<LateOutputs> late;  // Outputs after `outputs`; null when there are none.
   bool gives_numbers = false;         // wait() ends with the numbers of `late`.
 };

@@ -69,4 +69,19 @@ inline bool ChangesProcessSets(OpKind op) {
 // and Max are logical or, Product and Min logical and.
 MYDIST_EXPORT bool HasMeaning(ReduceOp op, DataType dtype);
 
+// Carrier: what stands for one element in the memory that a collective reads and writes.
+
+struct Carrier {
+  DataType dtype = DataType::kFloat32;
+  int64_t count = 1;  // Numbers of that type, side by side.
+
+  int64_t bytes() const { return count * SizeOf(dtype); }
+};
+
+// An average of integers travels as a sum of int64, which cannot wrap; the caller scales and
+// divides. An int64 is two numbers: its upper 32 bits with the sign, then its lower 32 bits.
+inline bool IsIntegerAverage(OpKind op, ReduceOp reduce_op, DataType dtype) {
+  return Reduces(op) && reduce_op == ReduceOp::kAverage && IsInteger(dtype);
+}
+
 }  // namespace mydist

@@ -11,7 +11,9 @@ class ReduceOp(IntEnum):
     """The operation of a reduction; the numbers are those of the C++ core.
 
     For bool, Sum and Max are a logical or, Min and Product a logical and, and Average has no
-    meaning. For complex numbers Min and Max have none. Averages of integers are truncated.
+    meaning. For complex numbers Min and Max have none. Averages of integers are summed in wider
+    numbers, so they do not wrap, and truncated toward zero: -3 / 2 is -1. Sum and Product of
+    integers wrap as torch's do.
 
     Adasum adds what is orthogonal in the ranks' tensors and averages what is parallel, so that the
     learning rate need not grow with the number of ranks; floating point, allreduce only. Source:

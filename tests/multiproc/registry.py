@@ -16,6 +16,7 @@ from typing import Any
 SUITES: dict[str, tuple[str, ...]] = {
     "main": (
         "allreduce",
+        "integer_averages",
         "gathering",
         "moving",
         "autograd",
@@ -48,6 +49,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     # What moves data, and no more.
     "collectives": (
         "allreduce",
+        "integer_averages",
         "gathering",
         "moving",
         "mismatch",
@@ -59,6 +61,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     # The same and training, once more through the memory that ranks of one host share.
     "shared": (
         "allreduce",
+        "integer_averages",
         "gathering",
         "moving",
         "mismatch",
@@ -74,6 +77,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     # The same with two ranks on each of several hosts, which reduce first.
     "hosts": (
         "allreduce",
+        "integer_averages",
         "gathering",
         "moving",
         "mismatch",
@@ -90,6 +94,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "freezing",
         "deviating",
         "allreduce",
+        "integer_averages",
         "gathering",
         "moving",
         "handles",
@@ -113,12 +118,21 @@ SUITES: dict[str, tuple[str, ...]] = {
     "late_hosts": ("lateness",),
     "late_lone": ("lateness",),
     # One rank on each of several hosts: nobody to share memory with.
-    "frozen_lone": ("freezing", "deviating", "allreduce", "mismatch", "process_sets", "joining"),
+    "frozen_lone": (
+        "freezing",
+        "deviating",
+        "allreduce",
+        "integer_averages",
+        "mismatch",
+        "process_sets",
+        "joining",
+    ),
     # The same on several hosts, in part.
     "frozen_hosts": (
         "freezing",
         "deviating",
         "allreduce",
+        "integer_averages",
         "gathering",
         "mismatch",
         "training",
@@ -128,7 +142,15 @@ SUITES: dict[str, tuple[str, ...]] = {
         "joining",
     ),
     # What depends on how tensors are packed, once more with fusion switched off.
-    "unfused": ("allreduce", "gathering", "moving", "handles", "process_sets", "joining"),
+    "unfused": (
+        "allreduce",
+        "integer_averages",
+        "gathering",
+        "moving",
+        "handles",
+        "process_sets",
+        "joining",
+    ),
 }
 
 

@@ -9,6 +9,11 @@
 
 namespace mydist {
 
+Carrier CarrierOf(const Request& request) {
+  if (!IsIntegerAverage(request.op, request.reduce_op, request.dtype)) return {request.dtype, 1};
+  return {DataType::kInt64, request.dtype == DataType::kInt64 ? 2 : 1};
+}
+
 bool TakesPart(const Request& request, int32_t rank) {
   if (request.op != OpKind::kSendReceive) return true;
   return std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();

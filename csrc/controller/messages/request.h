@@ -46,6 +46,9 @@ bool IsCacheable(OpKind op);
 // Whether the first dimension may differ from rank to rank.
 bool FirstDimMayDiffer(OpKind op);  // allgather, alltoall, gather, scatter
 
+// What travels for each element.
+MYDIST_EXPORT Carrier CarrierOf(const Request& request);
+
 // Whether two ranks' requests for the same name agree.
 bool Agree(const Request& a, const Request& b);
 

@@ -222,7 +222,7 @@ Status CheckRequest(const Request& request) {
   }
   const std::optional<int64_t> count = request.shape.ElementCount();
   // Of a row as well: how many rows there will be is not known yet.
-  const int64_t most = (int64_t{1} << 62) / SizeOf(request.dtype);
+  const int64_t most = (int64_t{1} << 62) / CarrierOf(request).bytes();
   if (!count || *count > most || request.shape.RowElementCount() > most) {
     return bad("shape " + request.shape.ToString() +
                " is invalid, expected dimensions of at least 0 and at most 2^62 bytes.");

@@ -108,10 +108,22 @@ Submission GradientReducer::DenseSubmission(const Parameter& parameter,
   request.group_size = parameter.group_size;
   request.device = DeviceNumber(wire.device());
   submission.order = NewOrder(wire.device());
-  submission.output = wire.mutable_data_ptr();
+  submission.output = (gradient.sum.defined() ? gradient.sum : wire).mutable_data_ptr();
   submission.input = submission.output;
   submission.is_wide = gradient.is_wide;
   return submission;
+}
+
+// Frozen parameters of a group may be integers.
+bool GradientReducer::AveragesIntegers(const at::Tensor& wire) const {
+  return options_.reduction.op == ReduceOp::kAverage && wire.defined() &&
+         c10::isIntegralType(wire.scalar_type(), false);
+}
+
+IntegerAverage GradientReducer::AverageOf(const at::Tensor& wire) const {
+  return {.dtype = wire.scalar_type(),
+          .prescale = options_.reduction.prescale,
+          .postscale = options_.reduction.postscale};
 }
 
 void GradientReducer::AddSubmissions(const Parameter& parameter,
@@ -120,7 +132,7 @@ void GradientReducer::AddSubmissions(const Parameter& parameter,
   const InFlightGradient& gradient = *parameter.in_flight;
   if (!gradient.sparse) {
     submissions.push_back(DenseSubmission(parameter, gradient));
-    call.memory.push_back(gradient.wire);
+    call.memory.push_back(gradient.sum.defined() ? gradient.sum : gradient.wire);
     return;
   }
   Request request;
@@ -193,6 +205,7 @@ Status GradientReducer::Hold(Parameter& parameter, bool in_backward) {
   gradient.is_fresh =
       in_backward && tensor.defined() && (VersionOf(tensor) == 0 || !IsKnownToPython(tensor));
   MYDIST_RETURN_IF_ERROR(MakeWire(parameter, gradient));
+  if (AveragesIntegers(gradient.wire)) gradient.sum = AverageOf(gradient.wire).Carry(gradient.wire);
   gradient.stream = StreamOf(parameter);
   parameter.in_flight = std::move(gradient);
   others.Add(parameter.tensor, parameter.name, options_.process_set);
@@ -243,6 +256,10 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
   }
   MYDIST_RETURN_IF_ERROR(outcome);
   MYDIST_RETURN_IF_ERROR(CheckUntouched(parameter, done));
+  if (done.sum.defined()) {
+    const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
+    AverageOf(done.wire).Finish(done.sum, set_size, done.wire);
+  }
   Install(parameter, done, alone);
   return Status::Ok();
 }

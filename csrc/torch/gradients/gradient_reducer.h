@@ -21,6 +21,7 @@
 #include "torch/gradients/gradient_buckets.h"
 #include "torch/gradients/gradient_slots.h"
 #include "torch/gradients/sparse_gradient.h"
+#include "torch/integer_average.h"
 #include "torch/reduction_check.h"
 #include "world/process_set.h"
 
@@ -98,6 +99,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     std::optional<int64_t> version;
     const void* data = nullptr;  // Its memory then.
     at::Tensor wire;             // What the engine reduces: the gradient itself or a copy.
+    at::Tensor sum;              // Of an average of integers, what the engine reduces instead.
     bool is_wide = false;        // The engine casts `wire` to what travels, and back.
     std::optional<SparseGradient> sparse;  // Instead of `wire`.
     StreamHandle stream{};                 // On a GPU: what travels is there behind this one.
@@ -145,6 +147,8 @@ class __attribute__((visibility("hidden"))) GradientReducer
   Status Enqueue(std::span<const size_t> members, Pace pace);
   Status EnqueueTogether(std::vector<size_t> members, Pace pace);
   Submission DenseSubmission(const Parameter& parameter, const InFlightGradient& gradient) const;
+  bool AveragesIntegers(const at::Tensor& wire) const;
+  IntegerAverage AverageOf(const at::Tensor& wire) const;
   // What travels for it; `call` keeps the memory.
   void AddSubmissions(const Parameter& parameter, std::vector<Submission>& submissions,
                       InFlightCall& call) const;

@@ -105,6 +105,20 @@ TEST(FusionPlannerTest, AllgatherCountsTheRowsOfAllRanks) {
   EXPECT_EQ(PlanFusion(Ready{gathered, gathered}, 239), (Plan{{0}, {1}}));
 }
 
+TEST(FusionPlannerTest, AveragesOfIntegersCountWhatTravels) {
+  Request request = Tensor(10);
+  request.reduce_op = ReduceOp::kAverage;
+  EXPECT_EQ(FusedBytes(*Agreed(request)), 10 * 4);  // float32
+  for (const DataType dtype : {DataType::kUint8, DataType::kInt16, DataType::kInt32}) {
+    request.dtype = dtype;
+    EXPECT_EQ(FusedBytes(*Agreed(request)), 10 * 8);
+  }
+  request.dtype = DataType::kInt64;
+  EXPECT_EQ(FusedBytes(*Agreed(request)), 10 * 16);
+  request.reduce_op = ReduceOp::kSum;
+  EXPECT_EQ(FusedBytes(*Agreed(request)), 10 * 8);
+}
+
 TEST(FusionPlannerTest, SizesThatOverflowStandAlone) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   Request request = Tensor(0, OpKind::kAllgather);

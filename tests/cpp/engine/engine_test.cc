@@ -47,6 +47,29 @@ TEST_P(EngineTest, AverageDividesAndMaxDoesNot) {
   });
 }
 
+// The caller scales and divides. Two numbers stand for an int64, one for any other integer.
+TEST_P(EngineTest, AveragesOfIntegersAreSumsOfInt64WithoutFactors) {
+  EngineJob job(GetParam());
+  job.OnEveryRank([&](EngineRank& rank) {
+    constexpr int64_t kLarge = int64_t{1} << 40;
+    for (const DataType dtype : {DataType::kUint8, DataType::kInt32, DataType::kInt64}) {
+      std::vector<int64_t> numbers(dtype == DataType::kInt64 ? 10 : 5, kLarge);
+      Submission submission;
+      submission.request = {.name = std::string(DataTypeName(dtype)),
+                            .op = OpKind::kAllreduce,
+                            .dtype = dtype,
+                            .shape = Shape({5}),
+                            .reduce_op = ReduceOp::kAverage,
+                            .prescale = 0.5,
+                            .postscale = 3.0};
+      submission.input = submission.output = numbers.data();
+      const Status status = rank.Run(std::move(submission));
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_THAT(numbers, Each(kLarge * rank.size()));
+    }
+  });
+}
+
 // Every rank submits the same 60 tensors in its own order, many times: whatever arrives when, every
 // tensor gets its own sum, with and without fusion, with caches too small and large enough.
 TEST_P(EngineTest, AnyOrderOfSubmissionWorks) {

@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import mydist as md
+from multiproc.checks import integer_averages
 from multiproc.checks.models import (
     batch,
     expect_average,
@@ -20,7 +21,7 @@ from multiproc.checks.models import (
 )
 from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS
 from multiproc.checks.optimizer_steps import wrapped
-from multiproc.reference import expect_near
+from multiproc.reference import expect_equal, expect_near
 from multiproc.registry import check
 
 
@@ -146,6 +147,26 @@ def frozen_parameters_in_groups(groups: int | None) -> None:
     optimizer.step()
     assert all(p.grad is None for p in model[2].parameters())
     expect_equal_parameters(model)
+
+
+@check(min_size=2, cases=[(torch.uint8,), (torch.int64,)])
+def frozen_integers_in_a_group(dtype: torch.dtype) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    counts = torch.nn.Parameter(torch.zeros(5, 7, dtype=dtype), requires_grad=False)
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD([weight, counts], lr=0.1),
+        named_parameters=[("weight", weight), ("counts", counts)],
+        groups=[[weight, counts]],
+    )
+    for step in range(2):
+        inputs = integer_averages.everybody(dtype, seed=step)
+        (weight * md.rank()).sum().backward()
+        counts.grad = inputs[md.rank()].clone()
+        optimizer.synchronize()
+        expect_equal(counts.grad, integer_averages.average(inputs))
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [(md.size() - 1) / 2] * 3
+        optimizer.zero_grad()
 
 
 @check(min_size=2, cases=BY_PATH)
