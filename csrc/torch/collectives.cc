@@ -143,6 +143,18 @@ void BindCollectives(py::module_& module) {
                    arg("process_set"));
   DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
   module.def(
+      "carry_integers",
+      [](const at::Tensor& tensor) {
+        return IntegerAverage{.dtype = tensor.scalar_type()}.Carry(tensor);
+      },
+      arg("tensor"));
+  module.def(
+      "average_integers",
+      [](const at::Tensor& sum, at::ScalarType dtype, int64_t divisor) {
+        return IntegerAverage{.dtype = dtype}.Finish(sum, divisor);
+      },
+      arg("sum"), arg("dtype"), arg("divisor"));
+  module.def(
       "poll", [](Handle handle) { return InFlight::Instance().Poll(handle); }, arg("handle"));
   module.def(
       "wait", [](Handle handle) { return InFlight::Instance().Wait(handle); }, arg("handle"));

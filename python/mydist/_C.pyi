@@ -176,6 +176,10 @@ def wait(handle: int) -> list[torch.Tensor]:
     process set, the rank that joined last.
     """
 
+# Integers as numbers that do not wrap while they are added up, int64 with one more dimension; and
+# from such a sum the average, truncated toward zero. `sum` is used up.
+def carry_integers(tensor: torch.Tensor) -> torch.Tensor: ...
+def average_integers(sum: torch.Tensor, dtype: torch.dtype, divisor: int) -> torch.Tensor: ...
 def explain() -> list[tuple[str, str, str]]: ...  # Topic, choice, reason.
 
 class GradientHook:

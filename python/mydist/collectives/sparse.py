@@ -52,10 +52,15 @@ def _check_op(op: ReduceOp | None) -> ReduceOp:
     return resolved
 
 
-def _entries(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _averages_integers(op: ReduceOp, dtype: torch.dtype) -> bool:
+    return op is Average and not (dtype.is_floating_point or dtype.is_complex)
+
+
+def _entries(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices (entries, sparse dims) and values (entries, dense dims …), one row per entry."""
-    # Adding up duplicates here makes the message shorter, but would round halves twice.
-    if tensor.dtype not in _HALVES:
+    # Adding up duplicates here makes the message shorter, but would round halves twice, and the
+    # integers of an average would wrap.
+    if tensor.dtype not in _HALVES and not _averages_integers(op, tensor.dtype):
         tensor = tensor.coalesce()
     return tensor._indices().t().contiguous(), tensor._values()
 
@@ -65,19 +70,23 @@ def _add_up(
 ) -> Callable[[list[torch.Tensor]], torch.Tensor]:
     def finish(outputs: list[torch.Tensor]) -> torch.Tensor:
         indices, values, _ = outputs
+        averages_integers = _averages_integers(op, dtype)
         wide = values.float() if dtype in _HALVES else values
+        if averages_integers:
+            wide = _C.carry_integers(values)
         total = torch.sparse_coo_tensor(
             indices.t(),
             wide,
-            shape,
+            shape + wide.shape[values.dim() :],
             device=wide.device,
             check_invariants=False,
             is_coalesced=False,
         ).coalesce()
         sums = total.values()
-        if op is Average:
-            is_real = sums.is_floating_point() or sums.is_complex()
-            sums = sums / ranks if is_real else sums.div(ranks, rounding_mode="trunc")
+        if averages_integers:
+            sums = _C.average_integers(sums, dtype, ranks)
+        elif op is Average:
+            sums = sums / ranks
         return torch.sparse_coo_tensor(
             total.indices(),
             sums.to(dtype),
@@ -123,7 +132,7 @@ def sparse_allreduce_async(
     checked = _check_sparse(tensor)
     reduce_op = _check_op(op)
     set_id = check_process_set(_CALL, process_set)
-    indices, values = _entries(checked)  # Which torch may refuse.
+    indices, values = _entries(checked, reduce_op)  # Which torch may refuse.
     full_name = resolve_name("sparse_allreduce", name, set_id)
     # No rows, so no bytes: it is there for the engine to compare the shapes of the ranks' tensors.
     shape = torch.empty(0, *checked.shape, dtype=torch.uint8, device="cpu")

@@ -136,6 +136,20 @@ def reduce_to_each_root(dtype: torch.dtype) -> None:
             assert result is None
 
 
+@check(min_size=2, cases=[(dtype,) for dtype in INTEGERS])
+def sparse(dtype: torch.dtype) -> None:
+    inputs = everybody(dtype, (6,))
+    indices, values = torch.arange(6), inputs[md.rank()]
+    if md.rank() == 0:  # Twice an index, whose sum is beyond the dtype on this rank already.
+        indices = torch.cat([indices, torch.tensor([6, 6])])
+        values = torch.cat([values, torch.tensor([torch.iinfo(dtype).max] * 2, dtype=dtype)])
+    mine = torch.sparse_coo_tensor(indices[None], values, (9,), check_invariants=True)
+    got = md.synchronize(md.sparse_allreduce_async(mine, name=f"average.sparse.{dtype}"))
+    assert got.indices().tolist() == [list(range(7))]
+    expect_equal(got.values()[:6], average(inputs))
+    assert got.values()[6].item() == 2 * torch.iinfo(dtype).max // md.size()
+
+
 @check(min_size=2)
 def process_sets() -> None:
     with added(*overlapping()) as sets:
