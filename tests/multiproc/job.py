@@ -25,7 +25,7 @@ _SHARED = {"MYDIST_SHARED_MEMORY": "1"}  # Its default, which backend_environmen
 # The machine may be slow: a rank that is late is no reason to negotiate.
 _FROZEN = _SHARED | {"MYDIST_FREEZE_AFTER": "2", "MYDIST_STALL_WARNING_SECONDS": "600"}
 # Open MPI as between hosts; for Gloo there is nothing else.
-_OVER_TCP = {
+OVER_TCP = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,tcp",
     "OMPI_MCA_btl_tcp_if_include": "lo",
@@ -39,8 +39,8 @@ _ENVIRONMENTS = {
     "frozen": _FROZEN,
     "late": _FROZEN,
     "crowded": _FROZEN | {"TEST_CORES": "2"},
-    "late_hosts": _FROZEN | _OVER_TCP | {"TEST_RANKS_PER_HOST": "2"},
-    "late_lone": _FROZEN | _OVER_TCP | {"TEST_RANKS_PER_HOST": "1"},
+    "late_hosts": _FROZEN | OVER_TCP | {"TEST_RANKS_PER_HOST": "2"},
+    "late_lone": _FROZEN | OVER_TCP | {"TEST_RANKS_PER_HOST": "1"},
     "hosts": _SHARED | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_hosts": _FROZEN | {"TEST_RANKS_PER_HOST": "2"},
     "frozen_lone": _FROZEN | {"TEST_RANKS_PER_HOST": "1"},

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import random
-import re
-import struct
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,59 +15,13 @@ from deep import deep
 
 from multiproc.arena_memory import arenas_held_by
 from multiproc.job import WORKERS, Outcome, launch
+from multiproc.leftovers import held_arenas, processes_with, temporary_files, unowned_arenas
 
 DOOMED = str(WORKERS / "doomed.py")
-ARENA = re.compile(r"mydist-[0-9a-f]{32}")
 # From how many moments one is chosen, somewhat fewer than there are: a job in which nobody is
 # killed fails.
 MOMENTS = {"init": 1000, "work": 40, "train": 52, "shutdown": 16}
 ROUNDS = ["init"] * 7 + ["work"] * 8 + ["train"] * 3
-
-
-def unowned_arenas() -> set[str]:
-    """Files in /dev/shm that are arenas by name, and that no living rank has a lock on.
-
-    An arena has a name only where ranks do not see each other's processes, and for a moment.
-    """
-    found = set()
-    for name in filter(ARENA.fullmatch, os.listdir("/dev/shm")):
-        try:
-            with open(f"/dev/shm/{name}", "rb") as file:
-                whole = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-                kind = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, whole))[0]
-        except FileNotFoundError:
-            continue
-        if kind == fcntl.F_UNLCK:
-            found.add(name)
-    return found
-
-
-def processes_with(text: str) -> list[str]:
-    """Command lines, other than our own, in which `text` occurs."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # It has ended.
-        if text in line:
-            found.append(line)
-    return found
-
-
-def held_arenas(names: set[str]) -> dict[str, set[str]]:
-    """Which of them, that have no name in /dev/shm, are not gone yet: by process."""
-    found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            held = arenas_held_by(entry) & names
-        except OSError:
-            continue  # It has ended, or is not ours.
-        if held:
-            found[entry] = held
-    return found
 
 
 @pytest.fixture
@@ -80,9 +31,7 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     assert unowned_arenas() - before == set()
     assert held_arenas(arenas_of(tmp_path)) == {}
-    # torch makes a folder for what it compiles.
-    temporary = [path.name for path in (tmp_path / "tmp").iterdir()]
-    assert [name for name in temporary if not name.startswith("torchinductor")] == []
+    assert temporary_files(tmp_path / "tmp") == []
     assert processes_with(str(tmp_path)) == []
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,8 @@ from pathlib import Path
 import pytest
 from deep import deep
 
-from multiproc.job import WORKERS, backend_environment, job_environment, launcher_command
+from multiproc.job import WORKERS, backend_environment, launcher_command
+from multiproc.watched_job import WatchedJob, watched_job
 
 NP = 3
 WARNING_S = 1.0
@@ -35,63 +34,21 @@ PLANES = {
 NEGOTIATED = {"MYDIST_FREEZE_AFTER": "0"}
 
 
-class StalledJob:
-    """A job of stalled.py, and what its ranks write."""
-
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
-        self._process = process
-        self._folder = folder
-        self._log = log
-
-    def row(self, name: str, timeout: float = 60) -> dict:
-        """What a file says once it is there."""
-        end = time.monotonic() + timeout
-        while not (self._folder / name).exists():
-            assert time.monotonic() < end, f"no {name} after {timeout} s:\n{self.output()}"
-            assert self._process.poll() is None, f"the job has ended:\n{self.output()}"
-            time.sleep(0.01)
-        return json.loads((self._folder / name).read_text())
-
-    def tell(self, name: str) -> None:
-        (self._folder / name).touch()
-
-    def output(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def end(self) -> None:
-        self.tell("enough")
-        self.tell("end")
-        assert self._process.wait(60) is not None
-
-
 @contextmanager
 def stalled_job(
     plane: str, phase: str, victim: int, env: dict, folder: Path
-) -> Iterator[StalledJob]:
+) -> Iterator[WatchedJob]:
     backend, own = PLANES[plane]
     worker = (str(WORKERS / "stalled.py"), phase, str(folder), str(victim))
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            launcher_command(NP, backend, *worker),
-            env=job_environment({**SETTINGS, **own, **env}),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    job = StalledJob(process, folder, log)
-    try:
+    command = launcher_command(NP, backend, *worker)
+    with watched_job(command, {**SETTINGS, **own, **env}, folder) as job:
         yield job
-    finally:
-        for rank in range(NP):
-            if (path := folder / f"ready{rank}").exists() and process.poll() is None:
-                os.kill(json.loads(path.read_text())["pid"], signal.SIGCONT)
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+
+
+def end(job: WatchedJob) -> None:
+    job.tell("enough")
+    job.tell("end")
+    assert job.process.wait(60) is not None
 
 
 def await_stop(pid: int) -> None:
@@ -141,7 +98,7 @@ def test_the_others_name_it_and_end_in_time(
         os.kill(pid, signal.SIGCONT)
         resumed = job.row(f"learned{victim}", timeout=20)
         assert resumed["error"] in ("CollectiveTimeoutError", "PeerLostError"), resumed
-        job.end()
+        end(job)
 
 
 @pytest.mark.parametrize(
@@ -169,4 +126,4 @@ def test_one_that_goes_on_before_the_end_does_no_harm(
         for rank in range(NP):
             learned = job.row(f"learned{rank}")
             assert learned["error"] == "" and learned["steps"] > 0, learned
-        job.end()
+        end(job)

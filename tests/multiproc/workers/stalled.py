@@ -7,7 +7,6 @@ inside: somebody stops it while all ranks reduce a large tensor again and again.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,18 +15,12 @@ from pathlib import Path
 
 import torch
 from multiproc.pretended_hosts import pretend_hosts
+from multiproc.watched_job import write_row
 
 import mydist as md
 
 STEPS_BEFORE = 30  # The schedule is frozen after ten.
 LARGE = 1 << 22
-
-
-def write(path: Path, row: dict) -> None:
-    """All at once: somebody waits for it."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(row))
-    draft.rename(path)
 
 
 def main() -> None:
@@ -39,7 +32,7 @@ def main() -> None:
     large = torch.ones(LARGE) if phase == "inside" else torch.ones(8)
     for _ in range(STEPS_BEFORE):
         md.allreduce(small, name="small")
-    write(folder / f"ready{md.rank()}", {"pid": os.getpid()})
+    write_row(folder, f"ready{md.rank()}", {"pid": os.getpid()})
     row = {"error": "", "steps": 0}
     try:
         if phase == "between" and md.rank() == victim:
@@ -52,7 +45,7 @@ def main() -> None:
             row["steps"] += 1
     except md.MydistError as error:
         row |= {"error": type(error).__name__, "text": str(error), "failure": error.failure}
-    write(folder / f"learned{md.rank()}", row | {"at": time.monotonic()})
+    write_row(folder, f"learned{md.rank()}", row | {"at": time.monotonic()})
     while not (folder / "end").exists():
         time.sleep(0.05)
 
