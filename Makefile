@@ -1,7 +1,7 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-check build build-tests demo test deep lint format tidy bench tsan asan \
-        asan-binding thread-safety model gpu-check ci clean
+.PHONY: help setup setup-check build build-tests demo test deep lint format tidy bench faults tsan \
+        asan asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
 .NOTPARALLEL:
@@ -45,6 +45,9 @@ tidy: setup-check ## clang-tidy on the core (slow)
 
 bench: build ## measure every target: target, measured, verdict (4 to 20 minutes; keep the machine idle)
 	@scripts/bench.sh
+
+faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARGS="--only sigkill --repeats 5")
+	@scripts/faults.sh $${FAULTS_ARGS:-}
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread

@@ -10,20 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
-
-import mydist as md
 from mydist.bench.results import format_table
 
+from .machine import commit, describe_machine
 from .results import Cores, Results, format_cores, format_figures
 from .suites import ROOT, SUITES, Setting, SuiteFailed
 from .targets import GPU_TARGETS, TARGETS, Target
@@ -70,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(format_text(verdicts))
     document = {
         "machine": describe_machine(options.gpu == "cuda"),
-        "commit": options.commit or _commit(),
+        "commit": options.commit or commit(),
         "smoke": options.smoke,
         "device": options.gpu or "cpu",
         "verdicts": to_json(verdicts),
@@ -148,32 +143,6 @@ def _measure(
             print(f"{name}: {error}", file=sys.stderr, flush=True)
         print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return results, failed
-
-
-def describe_machine(with_gpu: bool = False) -> str:
-    """Processor, cores that may be used, kernel; and the GPU that torch takes, if it has one."""
-    model = platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    text = f"{model}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
-    if not with_gpu or not torch.cuda.is_available():
-        return text
-    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {md.nccl_built()}"
-    return f"{text}; {torch.cuda.get_device_name()}, {versions}"
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:  # There is no git; by now all is measured.
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def _markdown(path: Path) -> str:

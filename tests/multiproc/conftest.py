@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch  # noqa: F401  (the extension needs its libraries)
 
+from multiproc.backends import missing_backends
 from multiproc.job import CheckResults, run_suite
 from multiproc.jobs import DEEP, ORDINARY, Job
-from mydist import _C
 
 # Seconds; far more than any job takes, as the machine may be busy.
 SUITE_TIMEOUT = 1200.0
@@ -27,14 +26,6 @@ def pytest_configure(config: pytest.Config) -> None:
     piece = config.getoption("--slice") or ()
     more = [job for job in DEEP if job.name in piece and job.name not in ordinary]
     config.stash[JOBS] = (*ORDINARY, *more)
-
-
-def missing_backends() -> dict[str, str]:
-    """Reasons, by name, of the backends that this build cannot offer."""
-    reports = [_C.backend_report(name) for name in ("local", "mpi", "gloo")]
-    return {
-        str(report["name"]): str(report["reason"]) for report in reports if not report["available"]
-    }
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,90 @@
+"""Whether a run went as it should. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from faults.catalogue import TENSOR, Act, Fact, Fault, Phase, Plane
+from faults.run import Run
+
+OPERATION = "allreduce"
+
+
+def times_to_report(fault: Fault, run: Run) -> list[float]:
+    """Seconds by survivor; where the settings have a wait, what a report came later than that.
+
+    In a collective the wait begins with the fault or, if that is later, with the collective.
+    Between collectives a survivor waits since it has submitted its tensor.
+    """
+    if fault.act is Act.KILL_LAUNCHER:
+        return [run.ended_at - run.struck_at]
+    times = []
+    for rank in sorted(run.reports):
+        report = run.reports[rank]
+        begun = run.struck_at
+        if fault.after_s > 0:
+            is_inside = fault.phase is Phase.INSIDE
+            begun = max(begun, report["since"]) if is_inside else report["since"]
+        times.append(report["at"] - begun - fault.after_s)
+    return times
+
+
+def time_to_end(run: Run) -> float:
+    """Seconds from the fault to the end of the job."""
+    return run.ended_at - run.struck_at
+
+
+def problems_of(fault: Fault, plane: Plane, run: Run) -> list[str]:
+    """One text for each thing that is not as it should be."""
+    pid = run.ready[fault.victim]["pid"]
+    found = [f"left behind: {thing}" for thing in run.left]
+    if any(row["frozen"] != plane.freezes for row in run.ready.values()):
+        found.append(f"the schedule was{' not' if plane.freezes else ''} frozen")
+    for rank in fault.survivors:
+        if rank not in run.reports:
+            found.append(f"rank {rank} reported nothing")
+            continue
+        problems = _problems_of_report(fault, plane, pid, run.reports[rank])
+        found += [f"rank {rank}: {problem}: {run.reports[rank]['text']}" for problem in problems]
+    return found + list(_problems_of_job(fault, pid, run))
+
+
+def _problems_of_report(
+    fault: Fault, plane: Plane, pid: int, report: Mapping[str, Any]
+) -> Iterator[str]:
+    host = plane.host_of(fault.victim)
+    words = {
+        Fact.RANK: f"rank {fault.victim} (host {host}",
+        Fact.PID: f"rank {fault.victim} (host {host}, pid {pid})",
+        Fact.TENSOR: f"'{TENSOR}'",
+        Fact.OPERATION: f"{OPERATION} '{TENSOR}'",
+    }
+    for fact, text in words.items():
+        if fact not in fault.omits and text not in report["text"]:
+            yield f"does not name {text}"
+    if not fault.errors:
+        return
+    if report["error"] not in fault.errors:
+        yield f"{report['error']}, expected {' or '.join(fault.errors)}"
+    known = report["failure"]
+    # The data may lack what the text says. It may name the rank that tells of the victim as well.
+    if fault.victim not in known["ranks"]:
+        yield f"failure['ranks'] is {known['ranks']}, without {fault.victim}"
+    true = {"host": host, "pid": pid, "operation": OPERATION, "tensor": TENSOR}
+    for name, value in true.items():
+        if known[name] and known[name] != value:
+            yield f"failure[{name!r}] is {known[name]!r}, expected {value!r}"
+
+
+def _problems_of_job(fault: Fault, pid: int, run: Run) -> Iterator[str]:
+    if run.code is None:
+        yield f"the job did not end by itself:\n{run.output[-3000:]}"
+    elif run.code != fault.code if fault.code is not None else run.code == 0:
+        expected = "another one" if fault.code is None else str(fault.code)
+        yield f"exit code {run.code}, expected {expected}:\n{run.output[-3000:]}"
+    report = run.output[run.output.find("mydistrun: ") :]
+    says = fault.says.replace("{victim}", str(fault.victim)).replace("{pid}", str(pid))
+    if not re.search(says, report, re.MULTILINE):
+        yield f"mydistrun's report does not say {says!r}:\n{report[-3000:]}"

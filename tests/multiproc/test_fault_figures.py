@@ -1,0 +1,191 @@
+"""What `make faults` makes of its observations, and one run of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.catalogue import FAULTS, PLANES, Act, Fault, Phase, Plane
+from faults.cells import Cell, format_ends, format_reports, format_times
+from faults.checks import problems_of, time_to_end, times_to_report
+from faults.run import Run
+from faults.table import cells_of, format_markdown, to_document
+
+from multiproc.processes import descendants, is_running
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VICTIM = 3
+
+
+def fault(key: str) -> Fault:
+    return next(fault for fault in FAULTS if fault.key == key)
+
+
+def plane(key: str) -> Plane:
+    return next(plane for plane in PLANES if plane.key == key)
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"text": text}
+
+
+def blamed(**other: Any) -> dict[str, Any]:
+    """Data of an error, all of it true but for `other`. The operation is not known."""
+    failure = {"ranks": [3], "host": "host1", "pid": 70, "operation": "", "tensor": "x"}
+    return {"failure": failure | other}
+
+
+def report(at: float, since: float, error: str) -> dict[str, Any]:
+    text = "allreduce 'x': rank 3 (host host1, pid 70) has died; its own output says why"
+    return {"at": at, "since": since, "error": error, **said(text), **blamed()}
+
+
+def killed_run() -> Run:
+    """All is as it should be when rank 3 is killed at 10 s."""
+    return Run(
+        ready={
+            rank: {"pid": 67 + rank, "at": 9.0, "arenas": [], "frozen": True} for rank in range(4)
+        },
+        struck_at=10.0,
+        reports={rank: report(10.5 + rank, 9.0, "PeerLostError") for rank in range(3)},
+        ended_at=14.0,
+        code=137,
+        output="mydistrun: rank 3 on host h (pid 70) was killed by SIGKILL (signal 9) after 3 s",
+    )
+
+
+def problems(run: Run) -> str:
+    return "\n".join(problems_of(fault("sigkill-between"), plane("gloo"), run))
+
+
+def test_what_is_as_it_should_be_is_no_problem() -> None:
+    assert problems(killed_run()) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (said("allreduce 'x': rank 2 (host host1, pid 69) has died"), "name rank 3 (host host1"),
+        (
+            said("allreduce 'x': rank 3 (host host1, pid 7) has died"),
+            "name rank 3 (host host1, pid",
+        ),
+        (said("rank 3 (host host1, pid 70) has died"), "name allreduce 'x'"),
+        ({"error": "AbortedError"}, "AbortedError, expected PeerLostError"),
+        (blamed(ranks=[2]), "failure['ranks'] is [2], without 3"),
+        (blamed(pid=7), "failure['pid'] is 7"),
+        (blamed(host="host0"), "failure['host'] is 'host0'"),
+    ],
+)
+def test_a_report_that_is_not_true_is_a_problem(change: dict[str, Any], problem: str) -> None:
+    run = killed_run()
+    run.reports[1] |= change
+    assert problem in problems(run)
+    assert "rank 1: " in problems(run) and "rank 0: " not in problems(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"reports": {0: report(10.5, 9.0, "PeerLostError")}}, "rank 2 reported nothing"),
+        ({"left": ["process 17"]}, "left behind: process 17"),
+        ({"code": 0}, "exit code 0, expected 137"),
+        ({"code": None}, "did not end by itself"),
+        ({"output": "mydistrun: rank 2 exited with code 1"}, "report does not say"),
+        ({"ready": {3: {"pid": 70, "frozen": False}}}, "not frozen"),
+    ],
+)
+def test_a_job_that_ends_otherwise_is_a_problem(change: dict[str, Any], problem: str) -> None:
+    assert problem in problems(replace(killed_run(), **change))
+
+
+def test_times_count_from_the_fault_and_without_the_wait_of_the_settings() -> None:
+    run = killed_run()
+    assert times_to_report(fault("sigkill-between"), run) == [0.5, 1.5, 2.5]
+    assert time_to_end(run) == 4.0
+    run.reports = {0: report(12.5, 9.0, ""), 1: report(12.5, 10.25, "")}
+    # Between collectives the wait begins with the call, in one not before the fault.
+    assert times_to_report(fault("sigstop-between"), run) == [1.5, 0.25]
+    assert times_to_report(fault("sigstop-inside"), run) == [0.5, 0.25]
+    assert times_to_report(fault("launcher"), run) == [4.0]
+
+
+def test_times_are_median_and_maximum() -> None:
+    assert format_times([]) == "-"
+    assert format_times([0.001, 0.0025, 0.009]) == "2.5 / 9.0 ms"
+    assert format_times([0.02, 0.03, 0.25]) == "30 / 250 ms"
+    assert format_times([0.5, 1.0, 2.0]) == "1.00 / 2.00 s"
+
+
+def test_a_cell_shows_what_is_late_and_what_is_missing() -> None:
+    cell = Cell("exit", "mpi", 1.0, expected=3, runs=1, reports_s=[0.1, 0.2], ends_s=[2.0])
+    assert format_reports(cell) == "150 / 200 ms, 1 of 3 missing"
+    assert format_reports(replace(cell, goal_s=0.15, expected=2)) == "**150 / 200 ms**"
+    assert format_ends(cell) == "2.00 / 2.00 s"
+
+
+def test_the_tables_have_the_order_of_the_catalogue() -> None:
+    cells = [
+        Cell("launcher", "mpi", 5.0, 1, 2, [0.5]),
+        Cell("sigstop-inside", "frozen", 0.3, 1, 2, [0.1], [3.0]),
+        Cell("sigstop-inside", "mpi", 0.3, 1, 2, [0.2], [4.0]),
+    ]
+    document = json.loads(json.dumps(to_document(cells, "two cores", "abc")))
+    assert cells_of(document) == cells
+    assert format_markdown(document).splitlines() == [
+        "two cores; mydist at commit abc.",
+        "Runs of each cell: 2.",
+        "",
+        "Time to report, median / maximum:",
+        "",
+        "| fault | shared memory | MPI, two hosts |",
+        "|---|---|---|",
+        "| SIGSTOP in a collective, later than 2 s | 100 / 100 ms | 200 / 200 ms |",
+        "| SIGKILL of `mydistrun`: last process gone | - | 500 / 500 ms |",
+        "",
+        "Time from the fault to the end of `mydistrun`, median / maximum:",
+        "",
+        "| fault | shared memory | MPI, two hosts |",
+        "|---|---|---|",
+        "| SIGSTOP in a collective | 3.00 / 3.00 s | 4.00 / 4.00 s |",
+    ]
+
+
+def test_every_fault_and_plane_can_be_chosen_by_its_name() -> None:
+    assert len({fault.key for fault in FAULTS}) == len({fault.title for fault in FAULTS})
+    assert len({plane.key for plane in PLANES}) == len(PLANES)
+    # A victim that does something itself has to wait for the mark to do it.
+    by_itself = [f for f in FAULTS if not f.act.is_signal and f.act is not Act.KILL_LAUNCHER]
+    assert all(fault.phase is Phase.BETWEEN for fault in by_itself)
+
+
+def test_processes_are_found_until_they_have_ended() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
+        assert child.pid in descendants(os.getpid()) and is_running(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_running(child.pid)
+    assert child.pid not in descendants(os.getpid())
+
+
+def test_one_fault_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from faults.__main__ import main
+
+    path = tmp_path / "faults.json"
+    chosen = ["--only", "sigkill-between-rank0", "--planes", "frozen", "--repeats", "1"]
+    code = main([*chosen, "--json", str(path)])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    (cell,) = cells_of(json.loads(path.read_text()))
+    assert cell.expected == len(cell.reports_s) == 3 and cell.runs == len(cell.ends_s) == 1
+    assert 0 < min(cell.reports_s) <= max(cell.reports_s) < cell.ends_s[0]
+    assert main(["--markdown", "--json", str(path)]) == 0
+    assert capsys.readouterr().out.strip() in printed.out
