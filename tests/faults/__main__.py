@@ -62,17 +62,18 @@ def measure(faults: Sequence[Fault], planes: Sequence[Plane], repeats: int) -> l
         for fault in faults
         for plane in planes
     }
-    for number in range(repeats):
-        for fault in faults:
-            for plane in planes:
-                _add_run(cells[fault.key, plane.key], fault, plane, number)
-    return list(cells.values())
+    try:
+        for number in range(repeats):
+            for fault in faults:
+                for plane in planes:
+                    _add_run(cells[fault.key, plane.key], fault, plane, number)
+    except KeyboardInterrupt:
+        print("interrupted: the tables have what was measured so far", file=sys.stderr)
+    return [cell for cell in cells.values() if cell.runs]
 
 
 def _add_run(cell: Cell, fault: Fault, plane: Plane, number: int) -> None:
     started = time.monotonic()
-    cell.runs += 1
-    cell.expected += len(fault.survivors) or 1
     times: list[float] = []
     with tempfile.TemporaryDirectory(prefix="mydist-fault-") as folder:
         try:
@@ -85,6 +86,8 @@ def _add_run(cell: Cell, fault: Fault, plane: Plane, number: int) -> None:
             # Where mydistrun is the victim, its end is the fault.
             if fault.act not in (Act.WITHHOLD, Act.KILL_LAUNCHER):
                 cell.ends_s.append(time_to_end(run))
+    cell.runs += 1
+    cell.expected += len(fault.survivors) or 1
     cell.reports_s += times
     cell.problems += [f"run {number}: {problem}" for problem in problems]
     spent = time.monotonic() - started

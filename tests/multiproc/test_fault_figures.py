@@ -104,6 +104,14 @@ def test_a_job_that_ends_otherwise_is_a_problem(change: dict[str, Any], problem:
     assert problem in problems(replace(killed_run(), **change))
 
 
+def test_mpirun_may_end_survivors_of_a_death_before_they_report() -> None:
+    run = replace(killed_run(), reports={})
+    missing = "rank 0 reported nothing"
+    assert problems_of(fault("sigkill-between"), plane("mpi"), run) == []
+    assert missing in problems(run)
+    assert missing in problems_of(fault("sigstop-between"), plane("mpi"), run)
+
+
 def test_times_count_from_the_fault_and_without_the_wait_of_the_settings() -> None:
     run = killed_run()
     assert times_to_report(fault("sigkill-between"), run) == [0.5, 1.5, 2.5]
