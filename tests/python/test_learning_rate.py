@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +216,43 @@ def test_state_round_trip_goes_on() -> None:
     for step in range(3, STEPS):
         assert used_rate(second) == pytest.approx(0.5 * 0.9**step * ramp(step), rel=1e-9)
         other.step()
+
+
+def copied_by_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("copied", [copied_by_pickle, copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_a_copy_goes_on_with_the_copy_of_its_optimizer(copied: Callable[[Any], Any]) -> None:
+    first = sgd(0.5)
+    warmup = md.WarmupLR(first, WARMUP, start_factor=0.25)
+    for _ in range(2):
+        used_rate(first)
+    second, other = copied((first, warmup))
+    assert second is not first and other.get_last_lr() == warmup.get_last_lr()
+    for step in range(2, STEPS):
+        assert used_rate(second) == pytest.approx(0.5 * ramp(step), rel=1e-12)
+        assert second.param_groups[0]["lr"] == 0.5, "the full rate is back"
+    assert warmup.steps_taken == 2, "the first one has taken no further step"
+
+
+def test_a_copy_is_left_when_the_optimizer_is_gone() -> None:
+    warmup = md.WarmupLR(sgd(0.5), WARMUP, start_factor=0.25)
+    assert copied_by_pickle(warmup).state_dict() == warmup.state_dict()
+
+
+def test_a_second_warmup_for_the_same_optimizer_is_no_copy() -> None:
+    optimizer = sgd(0.5)
+    warmup = md.WarmupLR(optimizer, WARMUP, start_factor=0.25)
+    with pytest.raises(ValueError, match="the optimizer has a warm-up already"):
+        copy.copy(warmup)
+
+
+def test_a_distributed_optimizer_refuses_to_be_copied_with_its_warmup() -> None:
+    optimizer = md.DistributedOptimizer(sgd(0.5))
+    warmup = md.WarmupLR(optimizer, WARMUP, start_factor=0.25)
+    with pytest.raises(TypeError, match=r"DistributedOptimizer.*state_dict\(\)"):
+        pickle.dumps(warmup)
 
 
 def untyped(value: object) -> Any:

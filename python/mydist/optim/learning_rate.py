@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -91,6 +91,9 @@ class WarmupLR:
     and saves the full rate, and is used and stepped as if there were no warm-up. There is no step()
     to call: the steps of the optimizer are counted, not those that GradScaler skips.
 
+    pickle and copy.deepcopy() take the optimizer along, as those of torch's schedulers do; a
+    DistributedOptimizer refuses. state_dict() has the numbers alone.
+
     Args:
         optimizer: any torch optimizer; the warm-up holds for it and its DistributedOptimizer, and
             may be made before or after wrapping, before or after schedulers.
@@ -112,10 +115,26 @@ class WarmupLR:
         self.start_factor = _check_start(start_factor)
         self.steps_taken = 0
         # Weakly: the optimizer owns this object, and must end with its last user.
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer = _reference(optimizer)
         # The full rates while a step runs; empty in between.
         self._full: list[float | torch.Tensor] = []
         self._last: list[float] = []
+        self._attach(optimizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the optimizer itself in place of the weak reference to it."""
+        return {**self.__dict__, "_optimizer": self._optimizer()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Goes with the optimizer of the same pickle, which has lost its hooks there."""
+        optimizer = state["_optimizer"]
+        if optimizer is not None:
+            _check_optimizer(optimizer)
+        self.__dict__.update(state, _optimizer=_reference(optimizer))
+        if optimizer is not None:
+            self._attach(optimizer)
+
+    def _attach(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.__dict__[_MARK] = self  # The wrapped optimizer has the same __dict__.
         optimizer.register_step_pre_hook(self._lower)
         optimizer.register_step_post_hook(self._restore)
@@ -191,6 +210,13 @@ def pass_on_warmup(wrapped: torch.optim.Optimizer) -> None:
     warmup: WarmupLR | None = wrapped.__dict__.get(_MARK)
     if warmup is not None:
         warmup._optimizer = weakref.ref(wrapped)
+
+
+def _reference(
+    optimizer: torch.optim.Optimizer | None,
+) -> Callable[[], torch.optim.Optimizer | None]:
+    """A weak reference; to nothing where the optimizer is gone."""
+    return weakref.ref(optimizer) if optimizer is not None else lambda: None
 
 
 def _check_optimizer(optimizer: Any) -> None:
