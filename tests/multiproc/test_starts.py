@@ -71,7 +71,7 @@ def test_plain_python() -> None:
 def test_torchrun_below_a_rank_of_mydistrun() -> None:
     left = {"MYDIST_RANK": "1", "MYDIST_SIZE": "4", "MYDIST_JOB_ID": "outer"}
     left |= {"MYDIST_RENDEZVOUS": "127.0.0.1:1", "MYDIST_JOB_KEY_FD": "99"}
-    leave_record(Numbers(1, 4, 1, 4, 0, 1, True), left)
+    leave_record(Numbers(1, 4, 1, 4, 0, 1, True), left, {})
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     outcome = run([*command, "--nproc-per-node", "2", HELLO], timeout=90, env=left)
     expect_ranks(outcome.expect_success().output, 2, "local")

@@ -1,20 +1,29 @@
-"""What a rank leaves in the environment for its children: whose children they are, and its numbers.
+"""What a rank leaves for its children: whose children they are, and its numbers.
 
 A worker of a DataLoader, or any other process that a rank forks, spawns or starts, inherits the
 record and the variables of the launcher. It is no rank. A process that a launcher has started anew
 has other variables of a launcher than the record; the record is not about that process.
+
+The environment has the record for every process that a rank starts. A worker of multiprocessing's
+forkserver has the environment in which the server started, though, perhaps before init() or in
+another job. So multiprocessing also gives each process that it starts a note with the record.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import multiprocessing
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 # mydistrun takes what begins with MYDIST_JOB_ out of the environment of its ranks.
 _VARIABLE = "MYDIST_JOB_PARENT"
+# In a note: the process has left its job, whatever an older environment says.
+_NO_RANK = ""
 
 # What tells apart the processes that a launcher starts, and its jobs; a row each launcher.
 _LAUNCHERS = (
@@ -77,32 +86,48 @@ class RankRecord:
 
 
 def leave_record(
-    numbers: Numbers, environment: MutableMapping[str, str] = os.environ
+    numbers: Numbers,
+    environment: MutableMapping[str, str] = os.environ,
+    notes: MutableMapping[str, Any] | None = None,
 ) -> RankRecord:
     """Tells the children that this process is going to have that it is this rank."""
     record = RankRecord(os.getpid(), numbers, _launch(environment))
     environment[_VARIABLE] = json.dumps(asdict(record))
+    _or_own(notes)[_VARIABLE] = environment[_VARIABLE]
     return record
 
 
-def remove_record(environment: MutableMapping[str, str] = os.environ) -> None:
+def remove_record(
+    environment: MutableMapping[str, str] = os.environ,
+    notes: MutableMapping[str, Any] | None = None,
+) -> None:
     """This process is a rank no more."""
     environment.pop(_VARIABLE, None)
+    _or_own(notes)[_VARIABLE] = _NO_RANK
 
 
-def parents_record(environment: Mapping[str, str] = os.environ) -> RankRecord | None:
+def parents_record(
+    environment: Mapping[str, str] = os.environ, notes: Mapping[str, Any] | None = None
+) -> RankRecord | None:
     """The record of the rank whose child this process is; None if it is no child of one."""
-    record = _read(environment)
-    return record if record is not None and _is_of_its_job(record, environment) else None
+    notes = _or_own(notes)
+    inherited, told = _read(environment), _read(notes)
+    record = inherited or told
+    # The variables fit the record that came with them, which may be older than the note.
+    if record is None or not _is_of_its_job(record, environment):
+        return None
+    return told if told is not None or notes.get(_VARIABLE) == _NO_RANK else inherited
 
 
-def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
+def drop_inherited(
+    environment: MutableMapping[str, str] = os.environ, notes: Mapping[str, Any] | None = None
+) -> None:
     """Removes what a launcher told a rank, in a process of another job that descends from it.
 
     Without this a rank that torchrun starts below a rank of mydistrun takes itself for the latter.
     Changes nothing in a rank, in its children, and where no rank is among the ancestors.
     """
-    record = _read(environment)
+    record = _read(environment) or _read(_or_own(notes))
     if record is None or _is_of_its_job(record, environment):
         return
     for names in _LAUNCHERS:
@@ -111,6 +136,13 @@ def drop_inherited(environment: MutableMapping[str, str] = os.environ) -> None:
             more = _OF_MYDISTRUN if is_ours else ()
             for name in (*names, *more):
                 environment.pop(name, None)
+
+
+def _or_own(notes: Any) -> Any:
+    """The notes; by default those that multiprocessing copies to each process this one starts."""
+    if notes is None:
+        return getattr(multiprocessing.current_process(), "_config", {})
+    return notes
 
 
 def _is_of_its_job(record: RankRecord, environment: Mapping[str, str]) -> bool:
@@ -138,10 +170,15 @@ def _launch(
     return {name: environment[name] for name in names if name in environment}
 
 
-def _read(environment: Mapping[str, str]) -> RankRecord | None:
+def _read(place: Mapping[str, Any]) -> RankRecord | None:
     """The record of another process, if there is one that can be read."""
+    record = _parse(place.get(_VARIABLE, _NO_RANK))
+    return record if record is not None and record.pid != os.getpid() else None
+
+
+@functools.lru_cache(maxsize=4)  # A worker may ask for its rank at every sample.
+def _parse(text: str) -> RankRecord | None:
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        known = json.loads(environment.get(_VARIABLE, "null"))
-        if known is not None and known["pid"] != os.getpid():
-            return RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
+        known = json.loads(text)
+        return RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
     return None

@@ -28,11 +28,8 @@ __all__ = [
 
 # Of this process, kept because training loops ask often. None outside init … shutdown.
 _own: RankRecord | None = None
-# The record of the rank whose child this process is. None in ranks.
-_parent: RankRecord | None = parents_record()
-# The same, where this process may not become a rank itself. A plain `python` that the only rank of
-# a job has started may: that is a job of its own.
-_bars: RankRecord | None = _parent if _parent and _parent.is_one_of_many else None
+# The record of the rank that this process was forked from. None in ranks.
+_forked_from: RankRecord | None = None
 
 _actions: list[Callable[[], None]] = []
 
@@ -44,16 +41,16 @@ def when_job_ends(action: Callable[[], None]) -> None:
 
 def begin_job() -> None:
     """Takes down the numbers of this process, for itself and for its children."""
-    global _own, _parent
+    global _forked_from, _own
     told = _C.topology()
     numbers = {field.name: getattr(told, field.name) for field in fields(Numbers)}
-    _own, _parent = leave_record(Numbers(**numbers)), None
+    _own, _forked_from = leave_record(Numbers(**numbers)), None
 
 
 def end_job() -> None:
     """Forgets the job here, and in all that asked with when_job_ends(). Nothing in a child."""
     global _own
-    if _parent is not None:
+    if _parent() is not None:
         return
     _own = None
     remove_record()
@@ -61,30 +58,49 @@ def end_job() -> None:
         action()
 
 
+def _parent() -> RankRecord | None:
+    """The record of the rank whose child this process is. None in ranks.
+
+    Looked up at each question: a process may import mydist first, and only then set the variables
+    of a job of its own.
+    """
+    return None if _own is not None else _forked_from or parents_record()
+
+
+def _bars() -> RankRecord | None:
+    """The same, where this process may not become a rank itself.
+
+    A plain `python` that the only rank of a job has started may: that is a job of its own.
+    """
+    parent = _parent()
+    return (
+        parent if parent is not None and (parent is _forked_from or parent.is_one_of_many) else None
+    )
+
+
 def refuse_init_in_child() -> None:
     """Raises ValueError in a child of a rank."""
-    if _bars is not None:
+    if (parent := _bars()) is not None:
         raise ValueError(
-            f"init: {_bars.whose_child()}; only the rank itself calls init(). rank(), size() and "
+            f"init: {parent.whose_child()}; only the rank itself calls init(). rank(), size() and "
             "the like work here without it. mydistrun, mydist.run() and torchrun start a new job"
         )
 
 
 def refuse_in_child(call: str) -> None:
     """Raises ValueError in a child of a rank, which takes part in no collective."""
-    if _bars is not None:
+    if (parent := _bars()) is not None:
         raise ValueError(
-            f"{call}: {_bars.whose_child()}; only the rank itself takes part in collectives. "
+            f"{call}: {parent.whose_child()}; only the rank itself takes part in collectives. "
             "Make the call there; rank(), size() and the like work here, too"
         )
 
 
 def _know_parent() -> None:
     """In a forked child: remembers whose child it is."""
-    global _bars, _own, _parent
+    global _forked_from, _own
     if _own is not None:
-        _bars = _parent = _own
-        _own = None
+        _forked_from, _own = _own, None
 
 
 os.register_at_fork(after_in_child=_know_parent)
@@ -96,7 +112,7 @@ def is_initialized() -> bool:
 
 
 def _job() -> Numbers:
-    known = _own or _parent
+    known = _own or _parent()
     if known is None:
         raise ValueError("mydist has not been initialized; call mydist.init() first")
     return known.numbers
