@@ -27,7 +27,7 @@ def resolve_command(spec: JobSpec, path: str) -> list[str]:
     if os.sep in program:
         if not os.path.exists(program):
             raise LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
-        if os.path.isdir(program) or not os.access(program, os.X_OK):
+        if not os.path.isfile(program) or not os.access(program, os.X_OK):
             raise LaunchError(f"command {program!r} is not an executable file", EXIT_NOT_EXECUTABLE)
         require_interpreter(program)
         return [program, *arguments]
@@ -43,6 +43,8 @@ def require_interpreter(program: str) -> None:
 
     The kernel then says of the script itself that it does not exist.
     """
+    if not os.path.isfile(program):  # Opening a named pipe would wait for its writer.
+        return
     try:
         with open(program, "rb") as file:
             first_line = file.read(256).partition(b"\n")[0]  # the kernel reads no more

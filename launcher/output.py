@@ -7,12 +7,14 @@ MAX_LINE_BYTES is cut into several. Called on the loop's thread only; never bloc
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from mydist.launcher.bounded_file import irregular_kind
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
@@ -185,12 +187,15 @@ class OutputFiles:
         self._files: dict[tuple[int, int], int] = {}
         width = len(str(rank_count - 1))
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_NONBLOCK  # Opening a named pipe would wait for its reader.
         for rank in range(rank_count):
             place = directory / f"rank.{rank:0{width}d}"
             try:
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
-                    self._files[rank, stream] = os.open(place / name, flags, 0o600)
+                    fd = self._files[rank, stream] = os.open(place / name, flags, 0o600)
+                    if kind := irregular_kind(os.fstat(fd).st_mode):
+                        raise OSError(errno.EEXIST, f"its {name} is {kind}")
             except OSError as error:
                 self.close()
                 raise LaunchError(

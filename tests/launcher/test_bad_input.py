@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,13 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["--hostfile", "/no/such"], {},
      "--hostfile '/no/such': cannot read it: No such file or directory"),
     (["--hostfile", "/dev/zero"], {},
-     "--hostfile '/dev/zero': larger than 1048576 bytes, which is the limit"),
-    (["--hostfile", "/"], {}, "--hostfile '/': cannot read it: Is a directory"),
+     "--hostfile '/dev/zero': got a device, expected a regular file"),
+    (["--hostfile", "/"], {}, "--hostfile '/': got a folder, expected a regular file"),
     (["-i", "/no/key"], {}, "-i '/no/key': no such file; expected an ssh private key"),
     (["--config-file", "/no/such"], {},
      "--config-file '/no/such': cannot read it: No such file or directory"),
     (["--config-file", "/dev/zero"], {},
-     "--config-file '/dev/zero': larger than 262144 bytes, which is the limit"),
+     "--config-file '/dev/zero': got a device, expected a regular file"),
     ([], {"MYDIST_SHARED_MEMORY": "True"},
      "MYDIST_SHARED_MEMORY: got 'True', expected 1 or 0 (true or false)"),
     ([], {"MYDIST_COORDINATOR_RADIX": "1"},
@@ -274,12 +275,43 @@ def test_config_file_whose_aliases_grow_without_end(tmp_path: Path) -> None:
     assert len(text) < 1000
 
 
-def test_a_pipe_without_end_is_read_up_to_the_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["--hostfile", "--config-file"])
+def test_a_named_pipe_is_refused_at_once(flag: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen(["sh", "-c", 'exec yes > "$0"', str(pipe)]):
-        expected = f"--hostfile {str(pipe)!r}: larger than 1048576 bytes, which is the limit"
-        assert spec_error(["--hostfile", str(pipe)], {}) == expected
+    assert main([flag, str(pipe), "-np", "1", "true"], {}) == 2
+    expected = f"{flag} {str(pipe)!r}: got a named pipe, expected a regular file"
+    assert spec_error([flag, str(pipe)], {}) == expected
+
+
+def test_a_file_over_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(b"#" * ((1 << 20) + 1))
+    expected = f"--hostfile {str(file)!r}: larger than 1048576 bytes, which is the limit"
+    assert spec_error(["--hostfile", str(file)], {}) == expected
+
+
+def test_the_pipe_of_a_shell_is_read(mydistrun: Mydistrun) -> None:
+    command = [sys.executable, "-m", "mydist.launcher", "--dry-run", "--hostfile", "/dev/fd/3"]
+    script = 'exec 3< <(echo "a slots=1"); exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *command, "true"],
+        env=mydistrun.env,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == b"" and done.stdout.startswith(b"host a: through: ssh ")
+
+
+def test_the_pipe_of_a_shell_is_read_up_to_the_limit() -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        assert endless.stdout is not None
+        path = f"/dev/fd/{endless.stdout.fileno()}"
+        expected = f"--hostfile {path!r}: larger than 1048576 bytes, which is the limit"
+        assert spec_error(["--hostfile", path], {}) == expected
+        endless.stdout.close()
 
 
 def test_a_deleted_working_directory(

@@ -259,6 +259,21 @@ def test_missing_script(mydistrun: Mydistrun) -> None:
     assert mydistrun.run("no.py") == (127, b"", text)
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("./pipe", 126, "command './pipe' is not an executable file\n"),
+        ("pipe", 126, "command 'pipe' cannot be executed: Permission denied\n"),
+        ("pipe.py", 127, "script 'pipe.py' not found in "),
+    ],
+)
+def test_a_named_pipe_is_no_command(mydistrun: Mydistrun, name: str, code: int, text: str) -> None:
+    os.mkfifo(mydistrun.directory / name, 0o755)
+    mydistrun.env["PATH"] = f"{mydistrun.directory}:{mydistrun.env['PATH']}"
+    found, out, err = mydistrun.run("-np", "1", name)
+    assert (found, out) == (code, b"") and err.startswith(f"mydistrun: {text}")
+
+
 @pytest.mark.parametrize("name", ["train.py", "./train.sh", "train"])
 def test_missing_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)

@@ -220,6 +220,19 @@ def test_a_link_in_the_output_directory_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_named_pipe_in_the_output_directory_is_refused(tmp_path: Path, has_reader: bool) -> None:
+    (tmp_path / "rank.0").mkdir()
+    pipe = tmp_path / "rank.0" / "stdout"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if has_reader else -1
+    reason = "its stdout is a named pipe" if has_reader else "No such device or address"
+    with pytest.raises(LaunchError, match=rf"cannot create '.*rank\.0': {reason}; give a"):
+        OutputFiles(tmp_path, 1)
+    if has_reader:
+        os.close(reader)
+
+
 def test_records_of_failures_are_taken_out_of_both_streams(pipes: tuple[Pipe, Pipe]) -> None:
     out, err = pipes
     output = RankOutput(out.writer, err.writer, failure_tag="0123")
