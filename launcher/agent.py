@@ -108,7 +108,14 @@ class Agent:
         try:
             for kind, payload in self._frames.feed(data):
                 self._handle(kind, payload)
-        except (LaunchError, framing.FrameError, KeyError, TypeError, ValueError) as error:
+        except (
+            LaunchError,
+            framing.FrameError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+        ) as error:
             code = error.exit_code if isinstance(error, LaunchError) else EXIT_START
             message = {"text": str(error), "exit_code": code}
             self._writer.push(framing.pack_json(Kind.ERROR, message))

@@ -13,6 +13,9 @@ TAG_VARIABLE = "MYDIST_FAILURE_TAG"
 # Begins the mark; hardly ever printed otherwise, so that output is held back hardly ever.
 _START = b"\x1e"
 _MAX_LINE_BYTES = 1 << 16
+_MAX_TEXT = 256
+_MAX_RANK = 65535  # as many as mydistrun starts
+_MAX_PID = (1 << 31) - 1
 # The codes of errors that a rank has because another one failed.
 _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 
@@ -60,16 +63,29 @@ def parse_record(line: bytes) -> FailureRecord | None:
     try:
         fields = json.loads(line)
         return FailureRecord(
-            type=str(fields["type"]),
-            code=str(fields.get("code", "")),
-            ranks=tuple(int(rank) for rank in fields.get("ranks", ())),
-            operation=str(fields.get("operation", "")),
-            tensor=str(fields.get("tensor", "")),
-            pid=int(fields.get("pid", 0)),
-            peer_pid=int(fields.get("peer_pid", 0)),
+            type=_text(fields["type"]),
+            code=_text(fields.get("code", "")),
+            ranks=tuple(_number(rank, _MAX_RANK) for rank in fields.get("ranks", ())),
+            operation=_text(fields.get("operation", "")),
+            tensor=str(fields.get("tensor", ""))[:_MAX_TEXT],  # shown by repr()
+            pid=_number(fields.get("pid", 0), _MAX_PID),
+            peer_pid=_number(fields.get("peer_pid", 0), _MAX_PID),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _number(value: object, most: int) -> int:
+    """JSON also has fractions, `Infinity` and integers of any length."""
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"got {value!r}, expected an integer from 0 to {most}")
+    return value
+
+
+def _text(value: object) -> str:
+    """A text that any terminal shows in one line. JSON also has halves of surrogate pairs."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    return "".join(shown)[:_MAX_TEXT]
 
 
 class RecordFilter:

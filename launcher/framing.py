@@ -60,6 +60,14 @@ def unpack_json(payload: bytes) -> dict[str, Any]:
     return value
 
 
+def number_in(value: dict[str, Any], name: str, most: int, default: int = 0) -> int:
+    """A number from 0 to `most` of a JSON object. Raises FrameError; JSON also has `Infinity`."""
+    number = value.get(name, default)
+    if not isinstance(number, int) or not 0 <= number <= most:
+        raise FrameError(f"{name} is {str(number)[:40]}, expected an integer from 0 to {most}")
+    return number
+
+
 def pack_output(rank: int, stream: int, data: bytes) -> bytes:
     """An OUTPUT frame."""
     return pack(Kind.OUTPUT, _OUTPUT.pack(rank, stream) + data)

@@ -31,6 +31,8 @@ PING_SECONDS = 5.0
 AGENT_PATIENCE_FACTOR = 6
 END_SECONDS = 3.0
 FLUSH_SECONDS = 0.2
+_MAX_PORT = 65535
+_MAX_EXIT_CODE = 255
 
 
 def ssh_command(host: Host, options: SshOptions) -> list[str]:
@@ -192,7 +194,7 @@ class RemoteHost:
             for kind, payload in self._frames.feed(data):
                 self._handle(kind, payload)
         except framing.FrameError as error:
-            self._lose(f"its agent sent garbage: {error}")
+            self._lose(f"its agent sent a malformed message: {error}")
 
     def _handle(self, kind: framing.Kind, payload: bytes) -> None:
         if kind == framing.Kind.OUTPUT:
@@ -204,10 +206,13 @@ class RemoteHost:
             self._living.discard(rank)
             self._events.on_exited(rank, status)
         elif kind == framing.Kind.HELLO and not self.hello.done():
-            self.hello.set_result(framing.unpack_json(payload))
+            hello = framing.unpack_json(payload)
+            framing.number_in(hello, "free_port", _MAX_PORT)
+            self.hello.set_result(hello)
         elif kind == framing.Kind.ERROR:
             error = framing.unpack_json(payload)
-            self._lose(str(error.get("text")), int(error.get("exit_code", EXIT_START)))
+            exit_code = framing.number_in(error, "exit_code", _MAX_EXIT_CODE, EXIT_START)
+            self._lose(str(error.get("text")), exit_code)
         else:
             raise framing.FrameError(f"unexpected {kind.name} frame")
 

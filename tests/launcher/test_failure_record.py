@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
@@ -9,6 +11,8 @@ from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_re
 TAG = "0123456789abcdef"
 LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2], '
 LINE += b'"operation": "allreduce", "tensor": "x", "pid": 7, "peer_pid": 8}\n'
+NUMBERS = (b"pid", b"peer_pid")
+NO_NUMBERS = (b"Infinity", b"-Infinity", b"NaN", b"1e999", b"-1", b"2.5", b"9" * 4000, b"9" * 5000)
 
 
 def _feed(pieces: list[bytes]) -> tuple[bytes, list[bytes]]:
@@ -42,7 +46,19 @@ def test_output_without_a_record_is_not_held_back() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{", b"[]", b"{}", b'{"type": "E", "ranks": 3}', b'{"type": "E", "ranks": ["a"]}'],
+    [b"", b"{", b"[]", b"{}", b'{"type": "E", "ranks": 3}', b'{"type": "E", "ranks": ["a"]}']
+    + [b'{"type": "E", "%s": %s}' % (name, value) for name in NUMBERS for value in NO_NUMBERS]
+    + [b'{"type": "E", "ranks": [%s]}' % value for value in NO_NUMBERS]
+    + [b'{"type": "E", "more": ' + b"[" * 60000 + b"]" * 60000 + b"}"],
 )
 def test_what_is_no_record_is_ignored(line: bytes) -> None:
     assert parse_record(line) is None
+
+
+@pytest.mark.parametrize("shown", ["E\\ud800", "E\\n\\x1b[2J", "E" * 256])
+def test_a_text_is_one_line_that_can_be_shown(shown: str) -> None:
+    told = {"E" * 256: "E" * 60000, "E\\ud800": "E\ud800", "E\\n\\x1b[2J": "E\n\x1b[2J"}[shown]
+    fields = dict.fromkeys(("type", "code", "operation", "tensor"), told)
+    record = parse_record(json.dumps(fields).encode())
+    assert record == FailureRecord(shown, shown, (), shown, told[:256])
+    assert record.place == f"{shown} '{shown}'"

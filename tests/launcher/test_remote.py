@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import shutil
 import signal
@@ -177,6 +178,27 @@ BAD_FRAMES = [
 def test_bad_frames(data: bytes, text: str) -> None:
     with pytest.raises(framing.FrameError, match=text):
         list(framing.FrameReader().feed(data))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [
+        ("HELLO", {"free_port": math.inf}, "free_port is inf, expected an integer from 0 to 65535"),
+        ("HELLO", {"free_port": -1}, "free_port is -1, expected an integer from 0 to 65535"),
+        ("ERROR", {"exit_code": math.inf}, "exit_code is inf, expected an integer from 0 to 255"),
+        ("ERROR", {"exit_code": 10**4000}, f"exit_code is 1{'0' * 39}, expected an integer"),
+    ],
+)
+def test_an_agent_that_sends_no_numbers(
+    mydistrun: Mydistrun, tmp_path: Path, kind: str, fields: dict[str, object], text: str
+) -> None:
+    (tmp_path / "frame").write_bytes(framing.MAGIC + framing.pack_json(framing.Kind[kind], fields))
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\ncat '{tmp_path / 'frame'}'\nexec cat >heard\n")
+    (tmp_path / "ssh").chmod(0o755)
+    mydistrun.env["PATH"] = f"{tmp_path}:{mydistrun.env['PATH']}"
+    code, _, err = mydistrun.run("-np", "1", "-H", "far", "true")
+    assert code == 1
+    assert f"mydistrun: host 'far': its agent sent a malformed message: {text}" in err
 
 
 def test_endless_noise_is_an_error() -> None:
