@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import MydistError
+from ..job.error_text import text_of
 from ..job.pickling import dumps
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank, size
@@ -139,8 +140,8 @@ def _pack(obj: Any, by_value: bool) -> tuple[_Parcel, Exception | None]:
     try:
         return _Parcel(rank(), dumps(obj, by_value), False), None
     except Exception as error:  # pickle calls code of the object, which may raise anything
-        text = f"({type(obj).__qualname__}): {_text_of(error)}"
-        return _Parcel(rank(), text.encode(), True), error
+        text = f"({type(obj).__qualname__}): {text_of(error)}"
+        return _Parcel(rank(), text.encode("utf-8", "backslashreplace"), True), error
 
 
 def _unpack(parcels: Sequence[_Parcel]) -> tuple[list[Any], dict[int, str]]:
@@ -151,7 +152,7 @@ def _unpack(parcels: Sequence[_Parcel]) -> tuple[list[Any], dict[int, str]]:
         try:
             objects.append(pickle.loads(parcel.data))
         except Exception as error:  # pickle calls code of the object, which may raise anything
-            reasons[parcel.sender] = _text_of(error)
+            reasons[parcel.sender] = text_of(error)
     return objects, reasons
 
 
@@ -222,10 +223,6 @@ def _cannot_rebuild(mine: Any, reasons: dict[int, str], call: _Call) -> MydistEr
         f"{call.function} '{call.name}': cannot rebuild {'; '.join(texts[:_MOST_REASONS])}{more}. "
         "Define the class in a module that every rank can import, or send plain values"
     )
-
-
-def _text_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _to_tensor(payload: bytes) -> torch.Tensor:

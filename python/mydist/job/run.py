@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MydistError
+from .error_text import text_of
 from .pickling import dumps
 from .run_failure import Failure, Result
 
@@ -83,9 +84,7 @@ def _pickled_call(call: Any) -> bytes:
     try:
         return dumps(call, by_value=True)
     except Exception as error:  # pickling runs code of the arguments, which may raise anything
-        raise ValueError(
-            f"func or its arguments cannot be pickled: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"func or its arguments cannot be pickled: {text_of(error)}") from error
 
 
 def _write_call(exchange: Path, call: bytes) -> None:
@@ -134,7 +133,7 @@ def _rebuilt(result: Result) -> Any:
     except Exception as error:  # unpickling runs code of the result, which may raise anything
         raise MydistError(
             f"run: cannot rebuild the {result.kind} that rank {result.rank} returned: "
-            f"{type(error).__name__}: {error}. Define its class in a module that this process can "
+            f"{text_of(error)}. Define its class in a module that this process can "
             "import, or return plain values"
         ) from error
 

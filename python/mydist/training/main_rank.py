@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..collectives.objects import allgather_object
 from ..errors import MydistError
+from ..job.error_text import text_of
 from ..job.topology import local_rank, rank
 
 __all__ = ["main_rank_first"]
@@ -44,7 +45,7 @@ def main_rank_first(local: bool = False) -> Iterator[bool]:
     except BaseException as error:
         # If the others cannot be told any more, this error is still the one to show.
         with contextlib.suppress(MydistError):
-            _meet(f"{type(error).__qualname__}: {error}")
+            _meet(text_of(error))
         raise
     _meet("")
 

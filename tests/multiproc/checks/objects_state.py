@@ -121,6 +121,33 @@ def an_object_that_cannot_be_rebuilt_is_an_error_everywhere() -> None:
     assert md.allgather_object(md.rank()) == list(range(md.size()))
 
 
+class Mute(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unwilling:
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise Mute
+
+
+@check(min_size=2)
+def an_error_without_a_text_is_named_everywhere() -> None:
+    bad = Unwilling() if md.rank() == 0 else 1
+    for call in (md.broadcast_object, md.allgather_object):
+        try:
+            call(bad)
+        except Mute:
+            assert md.rank() == 0
+        except md.MydistError as error:
+            text = "rank 0 (Unwilling): Mute (its text cannot be made: __str__ raises RuntimeError)"
+            assert md.rank() != 0 and text in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
 @check(min_size=3)
 def in_a_process_set_the_global_rank_is_named() -> None:
     last_two = md.add_process_set([md.size() - 2, md.size() - 1])
