@@ -1,10 +1,12 @@
 """Objects: broadcasting and gathering any Python object that can be pickled.
 
 The bytes are made by pickle, and by cloudpickle for what pickle refuses: lambdas, closures, local
-classes. Unpickling runs code that the sender chooses, so these calls trust every rank of the job,
-as the rest of the job does; never feed them data that came from outside. Sizes travel first, then
-the bytes, so no rank has to know them beforehand. Last, the ranks tell each other whether all could
-rebuild the objects: all return, or all raise.
+classes. Functions of the script itself (`__main__`) travel whole as well, since ranks may define
+different ones; its classes do where the receiver has none of that name. Unpickling runs code that
+the sender chooses, so these calls trust every rank of the job, as the rest of the job does; never
+feed them data that came from outside. Sizes travel first, then the bytes, so no rank has to know
+them beforehand. Last, the ranks tell each other whether all could rebuild the objects: all return,
+or all raise.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def broadcast_object(
         process_set: the ranks that take part; this one is among them.
 
     Returns:
-        `obj` itself on the root, an equal object made by pickle on the others.
+        `obj` itself on the root, an equal object made by pickle on the others. A function of the
+        root's script is the root's function everywhere, with copies of the globals it uses; an
+        object of one of the script's classes belongs to the receiver's class of that name.
 
     Raises:
         ValueError: `root_rank` is not a rank of the process set, or this rank is not in it.

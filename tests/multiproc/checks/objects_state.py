@@ -88,6 +88,16 @@ def a_class_of_one_ranks_script_travels_whole() -> None:
     assert [one.value for one in md.allgather_object(mine)] == [11] * md.size()
 
 
+@check()
+def a_function_of_the_script_is_the_senders() -> None:
+    mine = eval("lambda: owner", {"owner": md.rank(), "__name__": "__main__"})
+    mine.__name__ = mine.__qualname__ = "of_the_script"
+    vars(sys.modules["__main__"])["of_the_script"] = mine
+    root = md.size() - 1
+    assert md.broadcast_object(mine, root)() == root
+    assert [f() for f in md.allgather_object(mine)] == list(range(md.size()))
+
+
 class Touchy:
     """Cannot be rebuilt on a rank that is not its own."""
 
