@@ -27,11 +27,12 @@ MAX_CONFIG_BYTES = 1 << 18
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Given to each rank by the launcher itself; a user's value would break the job.
+# The launcher gives them to each rank, or a rank to its children; a user's value would break the
+# job.
 RESERVED_VARIABLES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT MYDIST_RANK
     MYDIST_SIZE MYDIST_LOCAL_RANK MYDIST_LOCAL_SIZE MYDIST_CROSS_RANK MYDIST_CROSS_SIZE
-    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD
+    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD MYDIST_JOB_PARENT
     MYDIST_FAILURE_TAG""".split()  # noqa: SIM905
 )
 

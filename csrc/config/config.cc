@@ -214,11 +214,11 @@ Registry<ExtraRow>& Extras() {
   return *kExtras;
 }
 
-// Set by the launcher for each rank and read in Python; no knobs.
-constexpr std::array<std::string_view, 10> kLauncherVariables = {
-    "MYDIST_RANK",       "MYDIST_SIZE",       "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
-    "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
-    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG"};
+// Set for each rank by the launcher, or by the rank for its children; read in Python; no knobs.
+constexpr std::array<std::string_view, 11> kLauncherVariables = {
+    "MYDIST_RANK",       "MYDIST_SIZE",        "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
+    "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
+    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT"};
 
 bool IsOfLauncher(std::string_view variable) {
   return std::find(kLauncherVariables.begin(), kLauncherVariables.end(), variable) !=

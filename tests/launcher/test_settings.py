@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from mydist.launcher.environment import inherited_environment
+from mydist.job import rank_record
+from mydist.launcher.environment import Endpoints, identity_environment, inherited_environment
 from mydist.launcher.errors import UsageError
+from mydist.launcher.failure_record import TAG_VARIABLE
 from mydist.launcher.flags import FLAGS, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.known_settings import SETTINGS, check_setting
+from mydist.launcher.placement import place_ranks
 from mydist.launcher.settings import RESERVED_VARIABLES, default_num_proc, make_job_spec
 
 
@@ -116,6 +120,29 @@ def documented_settings() -> dict[str, str]:
     allowed = {row[1].strip(" `"): row[4].strip() for row in rows if len(row) == 7}
     known = {name: text for name, text in allowed.items() if name.startswith("MYDIST_")}
     return {name: text for name, text in known.items() if name not in RESERVED_VARIABLES}
+
+
+def variables_of_the_core() -> set[str]:
+    """What csrc/config/config.cc takes for variables of the launcher."""
+    source = Path(__file__).parents[2] / "csrc" / "config" / "config.cc"
+    text = source.read_text(encoding="utf-8").partition("kLauncherVariables = {")[2]
+    return set(re.findall(r'"(MYDIST_\w+)"', text.partition("}")[0]))
+
+
+def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
+    reserved = {name for name in RESERVED_VARIABLES if name.startswith("MYDIST_")}
+    rank = place_ranks((Host("a", 1),), 1)[0]
+    given = {*identity_environment(rank, Endpoints("a", 1, "a:2", "job")), TAG_VARIABLE}
+    given |= {"MYDIST_JOB_KEY_FD", rank_record._VARIABLE}
+    assert reserved == {name for name in given if name.startswith("MYDIST_")}
+    # For the core the host is a setting.
+    assert variables_of_the_core() == reserved - {"MYDIST_HOST_ID"}
+
+
+def test_what_a_launcher_around_this_one_has_set_reaches_no_rank() -> None:
+    set_anew = {TAG_VARIABLE}
+    stale = dict.fromkeys(RESERVED_VARIABLES - set_anew, "stale")
+    assert inherited_environment(stale) == {}
 
 
 def test_mydistrun_checks_every_setting() -> None:

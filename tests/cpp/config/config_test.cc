@@ -374,6 +374,7 @@ TEST(ConfigTest, KnownAndForeignVariablesAreNotReported) {
                                     "MYDIST_CROSS_RANK",
                                     "MYDIST_CROSS_SIZE",
                                     "MYDIST_JOB_KEY_FD",
+                                    "MYDIST_JOB_PARENT",
                                     "MYDIST_RENDEZVOUS",
                                     "MYDIST_WITH_MPI",
                                     "MYDIST_SOMETHING_ELSE_ENTIRELY"};
