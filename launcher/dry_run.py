@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mydist.launcher.environment import (
     SECRET,
@@ -22,28 +21,30 @@ HARMLESS = ("PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*"
 
 
 def host_lines(
-    spec: JobSpec,
     host: Host,
     way: str,
-    argv: Sequence[str],
-    env: Mapping[str, str],
+    command: str,
+    shared: Mapping[str, str],
     ranks: Sequence[RankPlacement],
 ) -> list[str]:
-    """How a host is reached, and what each of its `ranks` runs with which variables."""
+    """How a host is reached, and what each of its `ranks` runs with which variables.
+
+    `shared` is of variable_lines(), made once: thousands of hosts have the same variables.
+    """
     lines = [f"host {host.name}: {way}"]
     for rank in ranks:
         identity = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
         identity["MASTER_PORT"] = identity["MYDIST_JOB_KEY_FD"] = AT_START
-        lines.append(f"  rank {rank.rank}: {shlex.join(argv)}")
-        lines += environment_lines(spec, {**env, **identity}, identity.keys())
+        own = {name: f"    {name}={value}" for name, value in identity.items()}
+        lines.append(f"  rank {rank.rank}: {command}")
+        merged = {**shared, **own}
+        lines += [merged[name] for name in sorted(merged)]
     return lines
 
 
-def environment_lines(
-    spec: JobSpec, env: Mapping[str, str], known: Iterable[str] = ()
-) -> list[str]:
-    """The variables. Shown are the values of flags, harmless ones, and those of the `known`."""
+def variable_lines(spec: JobSpec, env: Mapping[str, str]) -> dict[str, str]:
+    """The line of each variable. Shown are the values of flags and harmless ones."""
     # Everything else may be a secret.
     harmless = {name for name in env if matches(name, HARMLESS) and not matches(name, SECRET)}
-    shown = {*spec.tunables, "MYDIST_CONTROLLER", *known, *harmless}
-    return [f"    {name}={value}" for name, value in redact(env, frozenset(shown)).items()]
+    shown = frozenset({*spec.tunables, "MYDIST_CONTROLLER", *harmless})
+    return {name: f"    {name}={value}" for name, value in redact(env, shown).items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import resolve_command
-from mydist.launcher.dry_run import host_lines
+from mydist.launcher.dry_run import host_lines, variable_lines
 from mydist.launcher.environment import (
     Endpoints,
     identity_environment,
@@ -52,8 +53,9 @@ def lines_here(
     spec: JobSpec, environment: Mapping[str, str], host: Host, ranks: Sequence[RankPlacement]
 ) -> list[str]:
     """The lines of the dry run for a host whose ranks the launcher starts itself."""
-    env = requested_environment(spec, environment)
-    return host_lines(spec, host, "directly", command_here(spec, environment), env, ranks)
+    shared = variable_lines(spec, requested_environment(spec, environment))
+    command = shlex.join(command_here(spec, environment))
+    return host_lines(host, "directly", command, shared, ranks)
 
 
 class LocalPlatform:

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.command import remote_command, resolve_command
-from mydist.launcher.dry_run import AT_START, environment_lines
+from mydist.launcher.dry_run import AT_START, variable_lines
 from mydist.launcher.endpoints import first_interface
 from mydist.launcher.environment import (
     forwarded_environment,
@@ -187,7 +187,7 @@ class MpiPlatform:
         parameters = file_parameters(spec, AT_START, AT_START)
         command = mpirun_command(spec, environment, parameters)
         lines = ["mpirun:", f"  {shlex.join(command)}"]
-        return lines + environment_lines(spec, requested)
+        return lines + list(variable_lines(spec, requested).values())
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:
         """Starts mpirun. Raises LaunchError."""

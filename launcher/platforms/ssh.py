@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mydist.launcher.command import remote_command
-from mydist.launcher.dry_run import host_lines
+from mydist.launcher.dry_run import host_lines, variable_lines
 from mydist.launcher.endpoints import address_seen_by, first_interface, peer_address
 from mydist.launcher.environment import (
     Endpoints,
@@ -53,13 +53,14 @@ class SshPlatform:
     ) -> list[str]:
         """The hosts and their ranks."""
         lines: list[str] = []
-        env = _environment_there(spec, environment)
+        shared = variable_lines(spec, _environment_there(spec, environment))
+        command = shlex.join(remote_command(spec))
         for host, there in ranks_by_host(ranks).items():
             if spec.is_local(host):
                 lines += lines_here(spec, environment, host, there)
                 continue
             way = f"through: {shlex.join(ssh_command(host, spec.ssh))}"
-            lines += host_lines(spec, host, way, remote_command(spec), env, there)
+            lines += host_lines(host, way, command, shared, there)
         return lines
 
     async def start(self, ranks: Sequence[RankPlacement]) -> None:

@@ -73,7 +73,7 @@ def test_eight_thousand_hosts_are_planned_at_once() -> None:
     lines = platform_for(spec, ranks).describe(spec, environment, ranks)
     assert sum(line.startswith("  rank ") for line in lines) == 8000
     # A second per thousand hosts, were each compared with all others.
-    assert time.process_time() - began < 4
+    assert time.process_time() - began < 1
 
 
 def test_too_few_slots() -> None:
