@@ -25,6 +25,14 @@ _STALE = (
     "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*",
     "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "PMI_*", "PMIX_*",
 )  # fmt: skip
+# The same of Open MPI's mpirun. Outside of its ranks a user may have set some of them.
+_STALE_OF_MPIRUN = (
+    "OMPI_APP_CTX_NUM_PROCS", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION", "OMPI_FIRST_RANKS",
+    "OMPI_NUM_APP_CTX", "OMPI_MCA_ESS", "OMPI_MCA_ESS_BASE_*", "OMPI_MCA_HWLOC_BASE_BINDING_POLICY",
+    "OMPI_MCA_INITIAL_WDIR", "OMPI_MCA_MPI_OVERSUBSCRIBE", "OMPI_MCA_ORTE_*", "OMPI_MCA_PMIX",
+    "OMPI_MCA_RMAPS_BASE_MAPPING_POLICY", "OMPI_MCA_SHMEM_RUNTIME_QUERY_HINT",
+    "OMPI_MCA_*_BACKING_DIRECTORY",
+)  # fmt: skip
 REDACTED = "<redacted>"
 
 
@@ -45,8 +53,9 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a local rank keeps of the launcher's own environment."""
-    return {k: v for k, v in environment.items() if not matches(k, _STALE)}
+    """What a local rank, or mpirun, keeps of the launcher's own environment."""
+    stale = _STALE + (_STALE_OF_MPIRUN if "OMPI_COMM_WORLD_RANK" in environment else ())
+    return {k: v for k, v in environment.items() if not matches(k, stale)}
 
 
 def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:

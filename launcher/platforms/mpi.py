@@ -68,8 +68,9 @@ def mpirun_command(
         command += _remote_arguments(spec)
     # mpirun passes on SIGUSR1, SIGUSR2, SIGCONT and SIGTSTP by itself.
     passed_on = {"ess_base_forward_signals": str(int(signal.SIGWINCH))}
+    kept = inherited_environment(environment)
     for name, value in {**passed_on, **parameters}.items():
-        if name not in given and f"OMPI_MCA_{name}" not in environment:
+        if name not in given and f"OMPI_MCA_{name}" not in kept:
             command += ["--mca", name, value]
     command += spec.mpi_args
     if all_local:

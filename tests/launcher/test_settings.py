@@ -145,6 +145,16 @@ def test_what_a_launcher_around_this_one_has_set_reaches_no_rank() -> None:
     assert inherited_environment(stale) == {}
 
 
+def test_what_an_mpirun_around_this_one_has_set_reaches_no_rank() -> None:
+    by_user = {"OMPI_MCA_btl": "self,tcp", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    by_mpirun = {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://a:1", "OMPI_MCA_ess_base_jobid": "1"}
+    by_mpirun |= {"OMPI_MCA_osc_sm_backing_directory": "/x", "OMPI_COMMAND": "a", "PMIX_ID": "1"}
+    ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert inherited_environment({**by_user, **by_mpirun, **ranks}) == by_user
+    chosen = {"OMPI_MCA_orte_tmpdir_base": "/of/the/user"}
+    assert inherited_environment(chosen) == chosen
+
+
 def test_mydistrun_checks_every_setting() -> None:
     assert sorted(documented_settings()) == list(SETTINGS)
 

@@ -77,6 +77,25 @@ def test_torchrun_below_a_rank_of_mydistrun() -> None:
     expect_ranks(outcome.expect_success().output, 2, "local")
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+MYDISTRUN = [sys.executable, "-m", "mydist.launcher", "-np", "2", sys.executable]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("command", "backend"),
+    [
+        (TORCHRUN, "local"),
+        (MYDISTRUN, "mpi"),
+        deep([*MYDISTRUN[:-1], "--gloo", sys.executable], "gloo"),
+    ],
+    ids=["torchrun", "mydistrun", "gloo"],
+)
+def test_a_job_below_a_rank_of_mpi(command: list[str], backend: str, when: str) -> None:
+    outer = launcher_command(2, "mpi", str(WORKERS / "starts_a_job.py"), when, *command, HELLO)
+    expect_ranks(run(outer, timeout=120).expect_success().output, 2, backend)
+
+
 def test_an_mpi_started_by_mpi4py_is_reused() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     command = ["mpirun", "-np", "2", "--oversubscribe", sys.executable]

@@ -142,6 +142,25 @@ def test_a_rank_of_a_new_job_is_no_child(launch: dict[str, str], started: dict[s
     assert environment == {"PATH": "/bin", **started}
 
 
+TAG = {"MYDIST_FAILURE_TAG": "0123"}
+BY_MYDISTRUN = MYDISTRUN | TAG | {"MYDIST_JOB_KEY_FD": "9", "MYDIST_HOST_ID": "a"}
+BY_MYDISTRUN_MPI = OPEN_MPI | TAG | {"MYDIST_CONTROLLER": "mpi"}
+
+
+@pytest.mark.parametrize(
+    ("around", "started"),
+    [(BY_MYDISTRUN, TORCHRUN), (BY_MYDISTRUN_MPI, TORCHRUN), (BY_MYDISTRUN, OPEN_MPI)],
+    ids=["torchrun_below_mydistrun", "torchrun_below_mpi", "mpirun_below_mydistrun"],
+)
+def test_a_rank_that_has_left_no_record(around: dict[str, str], started: dict[str, str]) -> None:
+    environment = {"PATH": "/bin", **around}
+    drop_inherited(environment, {})
+    assert environment == {"PATH": "/bin", **around}, "a rank keeps what its launcher gave it"
+    environment |= started
+    drop_inherited(environment, {})
+    assert environment == {"PATH": "/bin", **started}
+
+
 @LAUNCHES
 def test_a_note_is_newer_than_the_environment(launch: dict[str, str]) -> None:
     environment, notes = {"PATH": "/bin", **launch}, dict[str, str]()

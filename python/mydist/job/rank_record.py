@@ -47,7 +47,8 @@ _LAUNCHERS = (
 _OF_TORCH = _LAUNCHERS[-1]
 _SIZES = ("MYDIST_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
 # What else mydistrun gives to a rank, and no rank of another job.
-_OF_MYDISTRUN = ("MYDIST_FAILURE_TAG", "MYDIST_JOB_KEY_FD", "MYDIST_HOST_ID", "MYDIST_CONTROLLER")
+_TAG = "MYDIST_FAILURE_TAG"
+_OF_MYDISTRUN = (_TAG, "MYDIST_JOB_KEY_FD", "MYDIST_HOST_ID", "MYDIST_CONTROLLER")
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def drop_inherited(
     Without this a rank that torchrun starts below a rank of mydistrun takes itself for the latter.
     Changes nothing in a rank, in its children, and where no rank is among the ancestors.
     """
-    record = _read(environment) or _read(_or_own(notes))
+    record = _read(environment) or _read(_or_own(notes)) or _unrecorded(environment)
     if record is None or _is_of_its_job(record, environment):
         return
     for names in _LAUNCHERS:
@@ -136,6 +137,22 @@ def drop_inherited(
             more = _OF_MYDISTRUN if is_ours else ()
             for name in (*names, *more):
                 environment.pop(name, None)
+
+
+def _unrecorded(environment: Mapping[str, str]) -> RankRecord | None:
+    """What a rank of mydistrun would have left that has not called init(), in a process that
+    another launcher has started below it; else None.
+
+    mydistrun takes the variables of other launchers from its ranks, so theirs are newer.
+    """
+    rows: Sequence[Sequence[str]] = ()
+    if any(name.startswith("TORCHELASTIC_") for name in environment):
+        rows = _LAUNCHERS[:-1]
+    elif "MYDIST_RANK" in environment and "OMPI_COMM_WORLD_RANK" in environment:
+        rows = (_LAUNCHERS[0], _OF_TORCH)
+    if not rows or _TAG not in environment:
+        return None
+    return RankRecord(0, Numbers(0, 1, 0, 1, 0, 1, True), _launch(environment, rows))
 
 
 def _or_own(notes: Any) -> Any:
