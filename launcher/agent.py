@@ -88,7 +88,8 @@ class Agent:
             await asyncio.sleep(1.0)
             if time.monotonic() - self._last_heard > self._silence_seconds:
                 print(
-                    f"nothing from mydistrun for {self._silence_seconds:g} s, stopping the ranks",
+                    f"mydistrun has sent nothing for {self._silence_seconds:g} s; "
+                    f"stopping the ranks",
                     file=sys.stderr,
                 )
                 break

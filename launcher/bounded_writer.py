@@ -1,4 +1,4 @@
-"""A thread that writes bytes to a descriptor through a bounded queue, so that nobody waits for it.
+"""A thread that writes bytes to a descriptor through a bounded queue; its owner never waits.
 
 The owner pushes from one thread; only the writer's own thread touches the descriptor. A consumer
 that is gone, or makes no progress for `stall_seconds`, costs its own output and nothing else.
@@ -138,7 +138,7 @@ class BoundedWriter:
 
 
 def wait_writable(fd: int) -> None:
-    """Blocks until `fd`, which somebody made non-blocking, takes bytes again."""
+    """Blocks until `fd`, a non-blocking descriptor, takes bytes again."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll()

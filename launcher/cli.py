@@ -59,7 +59,7 @@ def _print(text: str) -> int:
     try:
         print(text, flush=True)
         return 0
-    except BrokenPipeError:  # as `mydistrun --dry-run … | head` has it; nobody reads the rest
+    except BrokenPipeError:  # as `mydistrun --dry-run … | head` has it; the rest has no reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 

@@ -16,7 +16,7 @@ from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 
 AT_START = "<chosen at start>"
-# Shown whoever set them, unless the name looks like a secret.
+# Shown wherever they were set, unless the name looks like a secret.
 HARMLESS = ("PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "NCCL_*")
 
 

@@ -82,7 +82,7 @@ def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict
 
 
 def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict[str, str]:
-    """Who the rank is, for mydist and for torch.distributed code in the same script."""
+    """The numbers of the rank, for mydist and for torch.distributed code in the same script."""
     return {
         "RANK": str(placement.rank),
         "LOCAL_RANK": str(placement.local_rank),

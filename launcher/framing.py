@@ -23,7 +23,7 @@ _EXITED = struct.Struct(">Ii")
 
 
 class Kind(enum.IntEnum):
-    """What a frame carries; the comment says who sends it."""
+    """What a frame carries; the comment names its sender."""
 
     HELLO = 1  # agent: JSON {python, free_port, ssh_connection}
     JOB = 2  # launcher: JSON {key, ranks: [{rank, argv, env}], cwd, silence_seconds}
@@ -125,7 +125,9 @@ class FrameReader:
         at = self._buffer.find(MAGIC)
         if at < 0:
             if len(self._buffer) > MAX_NOISE_BYTES:
-                raise FrameError("the remote login shell prints without end before the agent")
+                raise FrameError(
+                    "the remote login shell prints without end before the agent starts"
+                )
             return False
         del self._buffer[: at + len(MAGIC)]
         self._waiting_for_magic = False

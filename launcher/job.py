@@ -224,7 +224,9 @@ class Job:
             self._output.note("mydistrun: killing all ranks")
             self._stop.begin(stop_sequence.AT_ONCE)
         else:
-            self._output.note(f"mydistrun: got {signum.name}, stopping the ranks (again: kill)")
+            self._output.note(
+                f"mydistrun: got {signum.name}, stopping the ranks (a second signal kills them)"
+            )
             interrupted = signum == signal.SIGINT
             self._stop.begin(
                 stop_sequence.AFTER_SIGINT

@@ -148,7 +148,9 @@ class RankOutput:
         """Writes out what is queued, waiting at most `timeout` seconds for a stuck consumer."""
         dropped = sum(writer.dropped_bytes for writer in self._writers.values())
         if dropped:
-            self.note(f"mydistrun: {dropped} bytes of output were dropped: nobody read them")
+            self.note(
+                f"mydistrun: dropped {dropped} bytes of output; its reader was gone or too slow"
+            )
         for writer in self._writers.values():
             writer.close(timeout)
         if self._files is not None:
@@ -217,7 +219,7 @@ class OutputFiles:
             name = _STREAM_NAMES[stream].decode()
             return (
                 f"mydistrun: cannot write the {name} file of rank {rank}: {error.strerror}; "
-                f"it ends here, the job goes on"
+                f"the file ends here, the job goes on"
             )
         return None
 

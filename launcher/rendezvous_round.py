@@ -1,4 +1,4 @@
-"""The rounds of the rendezvous: who has arrived with what. Pure; time is the caller's affair."""
+"""The rounds of the rendezvous: the ranks that have arrived, and their data. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RoundError(ValueError):
 
 @dataclass
 class Round(Generic[Waiter]):
-    """One named exchange. `arrived` maps each rank to its blob and whoever waits for the rest."""
+    """One named exchange. `arrived` maps each rank to its blob and to the waiter for the rest."""
 
     name: str
     size: int
@@ -69,12 +69,12 @@ class RoundTable(Generic[Waiter]):
             opened = self._rounds[name] = Round(name, size)
         if opened.size != size:
             raise RoundError(
-                f"round {name!r}: rank {rank} came with size {size}, others with {opened.size}; "
+                f"round {name!r}: rank {rank} has size {size}, other ranks have {opened.size}; "
                 f"all ranks must agree on the size"
             )
         if rank in opened.arrived:
             raise RoundError(
-                f"round {name!r}: rank {rank} has already arrived; two processes claim one rank"
+                f"round {name!r}: rank {rank} has already arrived; two processes have its number"
             )
         opened.arrived[rank] = entry
         if len(opened.arrived) == size:

@@ -2,8 +2,8 @@
 
 The wire format is in mydist.job.rendezvous_wire, beside the client.
 One thread with one event loop, made by start() and ended by stop(); nothing it does can reach the
-job but the answers. Whoever does not prove the job key within three seconds is dropped and
-counted, having been given no more memory than the 96 bytes of the handshake.
+job but the answers. A client that does not prove the job key within three seconds is
+dropped and counted; it has had no more memory than the 96 bytes of the handshake.
 """
 
 from __future__ import annotations

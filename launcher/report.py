@@ -1,4 +1,4 @@
-"""Who failed first, and the one screen that says so. Pure.
+"""Finds the rank that failed first, and writes the report about it. Pure.
 
 When a rank dies the others soon fail as well, because they lost their peer, and may even be seen
 to exit before it. The cause is therefore the first failure of a rank that has not said, in its
@@ -22,9 +22,9 @@ MAX_OTHERS_LISTED = 8
 class RankExit:
     """How a rank ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
 
-    `stopped` says that mydistrun had already asked it to end. `unknown` says that nobody has told
-    its `status`, which is 0 then. `improper` says that it ended without
-    finalizing MPI (then `status` is mpirun's, its own is unknown). `lost` is why the host was lost
+    `stopped` says that mydistrun had already asked it to end. `unknown` says that its `status`
+    is not known, and 0 here. `improper` says that it ended without finalizing MPI (then `status` is
+    mpirun's, its own is unknown). `lost` is why the host was lost
     (then `status` is the exit code to pass on).
     """
 
@@ -178,7 +178,7 @@ def _describe_consequence(
     if failures[cause.rank].is_timeout:
         missing = sorted(set(failures[cause.rank].ranks))
         return [f"  it waited in vain for {_listed(missing)}"] if missing else []
-    lines = ["  that is a consequence: the first cause printed nothing"]
+    lines = ["  this failure is a consequence; the rank that failed first printed nothing"]
     ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
     before = [end for end in ended if end.status == 0 and not (end.stopped or end.unknown)]
     for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
@@ -187,7 +187,9 @@ def _describe_consequence(
         lines.append(f"  … and {len(before) - MAX_OTHERS_LISTED} more ranks exited with code 0")
     lost = _lost_by_others(failures) - {end.rank for end in before}
     for rank in sorted(lost)[:MAX_OTHERS_LISTED]:
-        lines.append(f"  rank {rank} left first, as the other ranks report; look at how it ends")
+        lines.append(
+            f"  the other ranks report that rank {rank} left first; look at how its program ends"
+        )
     return lines
 
 

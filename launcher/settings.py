@@ -218,7 +218,7 @@ def _check_exported_controller(exported: Mapping[str, str | None], controller: s
     if value not in (None, "", "auto") and (value == "mpi") != (controller == "mpi"):
         wanted = "--mpi" if value == "mpi" else "--gloo"
         raise UsageError(
-            f"-x MYDIST_CONTROLLER={value}: mydistrun itself has to know; give {wanted} "
+            f"-x MYDIST_CONTROLLER={value}: mydistrun needs this choice, too; give {wanted} "
             f"or export MYDIST_CONTROLLER"
         )
 

@@ -84,8 +84,8 @@ def _remote_arguments(spec: JobSpec) -> list[str]:
     for argument in arguments:
         if not argument or any(character.isspace() for character in argument):
             raise LaunchError(
-                f"--mpi: mpirun cannot pass on the ssh argument {argument!r}: it cuts at spaces; "
-                f"write it into your ssh configuration instead"
+                f"--mpi: mpirun cannot pass on the ssh argument {argument!r}: mpirun splits it at "
+                f"spaces; write it into your ssh configuration instead"
             )
     command = ["--mca", "plm_rsh_args", " ".join(arguments)]
     if spec.network_interfaces:
@@ -260,7 +260,7 @@ class MpiPlatform:
             self._events.on_exited(other, 0, unknown=status != 0)
 
     def _failures(self, code: int) -> dict[int, int]:
-        """Rank → status; empty when mpirun's exit code is 0 or nothing says who failed."""
+        """Rank → status; empty when mpirun's exit code is 0 or no rank is named."""
         if code == 0:
             return {}
         text = "\n".join(self._own_lines)
@@ -272,9 +272,9 @@ class MpiPlatform:
         if named := name_failures(named, failures):
             return named
         own = [rank for rank, failure in failures.items() if not is_consequence(failure)]
-        if len(own) == 1:  # mpirun names nobody, but one rank alone complained
+        if len(own) == 1:  # mpirun names no rank, but one rank alone complained
             return {own[0]: code}
-        text = f"mydistrun: mpirun ended with {code} and named no rank; see above"
+        text = f"mydistrun: mpirun exited with code {code} and named no rank; see its output above"
         self._events.on_unnamed_failure(code, text)
         return {}
 

@@ -27,7 +27,7 @@ class TaggedStream:
     def __init__(self, stream: int, rank_count: int) -> None:
         self._tag = _TAGS[stream]
         self._rank_count = rank_count
-        self._writer: int | None = None  # whose piece goes on, None at the beginning of a line
+        self._writer: int | None = None  # of the present line, None at its beginning
         self._held = b""
         self._own = LineSplitter()
 

@@ -27,8 +27,8 @@ class JobEvents(RankEvents, Protocol):
         unknown: bool = False,
     ) -> None:
         """See RankEvents. `is_first`: it ended before any rank was stopped, though told later.
-        `improper`: it ended without finalizing MPI, its own status is unknown. `unknown`: nobody
-        has told how it ended.
+        `improper`: it ended without finalizing MPI, its own status is unknown. `unknown`: its
+        status is not known.
 
         A second end of a rank has no effect.
         """

@@ -92,7 +92,7 @@ class SshPlatform:
         for remote in self._remotes:
             if not remote.hello.done():
                 words = remote.last_words()
-                shown = f"; the last it said: {words}" if words else ""
+                shown = f"; its last output: {words}" if words else ""
                 causes.append(f"host {remote.host.name!r}: no answer within {timeout:g} s{shown}")
             elif (error := remote.hello.exception()) is not None:
                 causes.append(str(error))

@@ -99,10 +99,10 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-x", "MYDIST_TIMEOUT_SECONDS=0"], {},
      "-x MYDIST_TIMEOUT_SECONDS: got '0', expected a number of seconds from 0.1 to 1000000"),
     (["-x", "MYDIST_CONTROLLER=mpi"], {},
-     "-x MYDIST_CONTROLLER=mpi: mydistrun itself has to know; give --mpi or export "
+     "-x MYDIST_CONTROLLER=mpi: mydistrun needs this choice, too; give --mpi or export "
      "MYDIST_CONTROLLER"),
     (["--mpi", "-x", "MYDIST_CONTROLLER=gloo"], {},
-     "-x MYDIST_CONTROLLER=gloo: mydistrun itself has to know; give --gloo or export "
+     "-x MYDIST_CONTROLLER=gloo: mydistrun needs this choice, too; give --gloo or export "
      "MYDIST_CONTROLLER"),
     (["-x", "A=1", "-x", "A=2"], {}, "-x A: given twice; keep one of them"),
     (["-H", ""], {}, "-H: got '', expected a text that is not empty"),

@@ -79,7 +79,7 @@ def test_every_unreachable_host_is_named(mydistrun: Mydistrun, fake_ssh: Path) -
         "mydistrun: host 'refused.example': ssh exited with 255: "
         "ssh: connect to host refused.example port 22: Connection refused",
         "mydistrun: host 'silent.example': no answer within 1 s; "
-        "the last it said: debug: connecting",
+        "its last output: debug: connecting",
     ]
 
 
@@ -95,13 +95,13 @@ def test_remote_without_python_or_mydist(mydistrun: Mydistrun, fake_ssh: Path) -
     base = ["--ssh-local", "-H", "127.0.0.2:1"]
     code, _, err = mydistrun.run(*base, "--remote-python", "/no/python", "true")
     assert code == 1
-    assert "/no/python was not found there; give its path with --remote-python" in err
+    assert "/no/python is not on that host; give the path of its Python with --remote-python" in err
     other = mydistrun.directory / "python without mydist"
     other.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     other.chmod(0o755)
     code, _, err = mydistrun.run(*base, "--remote-python", str(other), "true")
     assert code == 1
-    assert f"mydist is not installed there for {other}" in err
+    assert f"that host has no mydist for {other}" in err
 
 
 @pytest.mark.parametrize("victim", ["launcher", "ssh", "agent"])
@@ -149,7 +149,10 @@ def test_mpirun_gets_the_same_ssh_options(mydistrun: Mydistrun) -> None:
     assert b" -p 2222 -l me' --mca oob_tcp_if_include lo --mca btl_tcp_if_include lo " in out
     code, _, err = mydistrun.run(*base, "--ssh-args", "-o 'ProxyCommand nc %h'", "true")
     assert code == 1
-    assert "mpirun cannot pass on the ssh argument 'ProxyCommand nc %h': it cuts at spaces" in err
+    assert (
+        "mpirun cannot pass on the ssh argument 'ProxyCommand nc %h': mpirun splits it at spaces"
+        in err
+    )
 
 
 def test_frames_survive_any_cut_and_noise() -> None:

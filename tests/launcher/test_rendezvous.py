@@ -128,7 +128,7 @@ def test_timeout_names_the_missing_ranks(service: Service) -> None:
 
 
 CONTRADICTIONS = [
-    ((0, 2), (0, 2), "rank 0 has already arrived; two processes claim one rank"),
+    ((0, 2), (0, 2), "rank 0 has already arrived; two processes have its number"),
     ((0, 2), (0, 3), "all ranks must agree on the size"),
 ]
 

@@ -79,7 +79,7 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
     ends = [end(1, 0), end(0, 1), end(2, 0)]
     assert find_cause(ends, {0: nobody}) == ends[1]
     assert format_failure(ends[1], ends, {0: ["words"]}, {0: nobody}).splitlines()[3:] == [
-        "  that is a consequence: the first cause printed nothing",
+        "  this failure is a consequence; the rank that failed first printed nothing",
         "  rank 1 had already exited with code 0",
     ]
 
@@ -91,8 +91,8 @@ def test_who_is_said_to_have_left_is_listed(code: str) -> None:
     cause = find_cause(ends, failures)
     assert cause == ends[0]
     assert format_failure(cause, ends, {0: ["words"]}, failures).splitlines()[3:] == [
-        "  that is a consequence: the first cause printed nothing",
-        "  rank 1 left first, as the other ranks report; look at how it ends",
+        "  this failure is a consequence; the rank that failed first printed nothing",
+        "  the other ranks report that rank 1 left first; look at how its program ends",
         "  stopped by mydistrun: rank 1",
     ]
 
