@@ -196,7 +196,8 @@ void Engine::Obey(Depart command, TimePoint now) {
   // Before the departure, so that rank 0 has every event when all have departed.
   relay_.Stop();
   relay_.Finish();
-  if (Status status = coordinator_.Depart("shutdown", now); !status.ok()) {
+  const char* const why = command.awaits_living ? "shutdown" : "an exception has ended its program";
+  if (Status status = coordinator_.Depart(why, now); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
 }
@@ -299,10 +300,7 @@ Status Engine::Execute(const Group& group) {
   counted_.tensors += static_cast<int64_t>(group.size());
   const auto named = [&](const Request& request) {
     if (status.ok()) return status;
-    return status.WithContext(CallText(request))
-        .About({.operation = std::string(OpKindName(request.op)),
-                .tensor = request.name,
-                .phase = "reduce"});
+    return guard_.Locate(status).WithContext(CallText(request)).About(FailureOf(request, "reduce"));
   };
   PublishStats();  // Whoever learns that it is complete finds it counted.
   for (const auto& agreement : group) {
@@ -342,12 +340,14 @@ void Engine::HandleNotice(const Response& response) {
 }
 
 void Engine::HandleDeparture(const Response& response) {
-  const StatusCode code = response.status.code();
-  const std::string& who = response.status.message();
-  const Failure& known = response.status.failure();
+  const Status left = guard_.Locate(response.status);
+  const StatusCode code = left.code();
+  const std::string& who = left.message();
+  const Failure& known = left.failure();
   for (const TensorKey& key : pending_.Keys()) {
-    CompleteTensor(key, Status(code, who + "; '" + key.second + "' can no longer complete")
-                            .About({.tensor = key.second})
+    const Request& request = pending_.Find(key)->submission.request;
+    CompleteTensor(key, Status(code, who + "; " + CallText(request) + " can no longer complete")
+                            .About(FailureOf(request, "negotiate"))
                             .About(known));
   }
   const char* const advice =
@@ -429,8 +429,9 @@ void Engine::CollectTimeline() {
 }
 
 void Engine::Stop(const Status& status) {
-  const Status reason =
-      status.ok() ? Status::Aborted("mydist has been shut down; call mydist.init() first") : status;
+  const Status reason = status.ok()
+                            ? Status::Aborted("mydist has been shut down; call mydist.init() first")
+                            : guard_.Locate(status);
   if (!status.ok()) {
     if (guard_.is_leaving() && status.is_loss()) {
       MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();

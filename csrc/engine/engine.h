@@ -209,6 +209,7 @@ class MYDIST_EXPORT Engine {
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
   void CollectTimeline();
   void FailPending(const Status& reason);
+  static Failure FailureOf(const Request& request, const char* phase);
   void Stop(const Status& status);
   void PublishStats();
   // Of the engine's thread. False when `deadline` passed.

@@ -286,15 +286,16 @@ void Engine::LeaveAtStart(const Status& why) {
 }
 
 // Each error says what it is about.
+Failure Engine::FailureOf(const Request& request, const char* phase) {
+  return {.operation = std::string(OpKindName(request.op)), .tensor = request.name, .phase = phase};
+}
+
 void Engine::FailPending(const Status& reason) {
   for (const TensorKey& key : pending_.Keys()) {
     const Request& request = pending_.Find(key)->submission.request;
-    const Failure about{.operation = std::string(OpKindName(request.op)),
-                        .tensor = request.name,
-                        .phase = "negotiate"};
     const bool is_named = reason.failure().tensor == request.name;
     const Status named = is_named ? reason : reason.WithContext(CallText(request));
-    CompleteTensor(key, named.About(about));
+    CompleteTensor(key, named.About(FailureOf(request, "negotiate")));
   }
 }
 

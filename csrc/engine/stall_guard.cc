@@ -164,6 +164,10 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   return Status::Ok();
 }
 
+Status StallGuard::Locate(const Status& status) const {
+  return status.About(FailureOf(status.failure().ranks));
+}
+
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {
   if (!leave_) {
     leave_.emplace();

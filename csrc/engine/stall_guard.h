@@ -52,6 +52,9 @@ class StallGuard final : public Watchdog {
   // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
+  // The status with host and process of the rank that it names, where that is one.
+  Status Locate(const Status& status) const;
+
   // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that
   // give no answer; for others without an end, or with `awaits_living` false no longer either.
   // A second call changes both.

@@ -140,7 +140,7 @@ FAULTS = (
         errors=("AbortedError",),
         says=_EXITED + r" 1(.*\n)*?.*broken on purpose",
         code=1,
-        omits=(Fact.PID, Fact.OPERATION),
+        omits=(Fact.PID,),
     ),
     Fault(
         "exit",
@@ -150,7 +150,7 @@ FAULTS = (
         errors=("AbortedError",),
         # mpirun tells no exit code of a rank that ends with 0.
         says=rf"({_EXITED} 0|{_LEFT}).*, while other ranks needed it",
-        omits=(Fact.PID, Fact.OPERATION),
+        omits=(Fact.PID,),
     ),
     _stopped("sigstop-inside", "SIGSTOP in a collective", Phase.INSIDE, LAST),
     _stopped("sigstop-between", "SIGSTOP between collectives", Phase.BETWEEN, LAST),

@@ -129,7 +129,7 @@ TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
   EXPECT_THAT(child.message(), HasSubstr("rank 1 (host host-a) has left the job: the plane"));
   const Status root = job_->rank(0).Wait(of_root);
   EXPECT_EQ(root.code(), StatusCode::kAborted);
-  EXPECT_THAT(root.message(), HasSubstr("'x' can no longer complete"));
+  EXPECT_THAT(root.message(), HasSubstr("allreduce 'x' can no longer complete"));
 }
 
 // Rank 2 fails, rank 0 waits for it in one set and rank 1 for rank 0 in another. The root stops
