@@ -170,9 +170,7 @@ Status StallGuard::Locate(const Status& status) const {
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {
   if (!leave_) {
-    leave_.emplace();
-    leave_->begin = leave_->answered = now;
-    leave_->next_line = now + kLeaveLine;
+    leave_ = LeaveWait{.begin = now, .answered = now, .next_line = now + kLeaveLine};
   }
   leave_->patience = patience;
   leave_->awaits_living = awaits_living;

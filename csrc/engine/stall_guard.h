@@ -80,12 +80,12 @@ class StallGuard final : public Watchdog {
   enum class Step { kWaitOn, kWarn, kEnd };
   // The wait of a rank that leaves.
   struct LeaveWait {
-    TimePoint begin;
-    Duration patience;
-    bool awaits_living;
-    TimePoint answered;   // When all ranks it waits for were last known to give answers.
-    TimePoint next_line;  // When it says next whom it waits for.
-    TimePoint next;       // When to come again.
+    TimePoint begin{};
+    Duration patience{};
+    bool awaits_living = true;
+    TimePoint answered{};   // When all ranks it waits for were last known to give answers.
+    TimePoint next_line{};  // When it says next which ranks it waits for.
+    TimePoint next{};       // When to come again.
     bool asks = false;
   };
   // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
