@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kVerdictGrace{1};
 // How long what a rank sent before its goodbye may take to be complete.
 constexpr std::chrono::milliseconds kGoodbyeGrace{500};
+// The same of a rank that has failed: this rank is to fail as well, and in time.
+constexpr std::chrono::milliseconds kFailureGrace{100};
 
 }  // namespace
 
@@ -92,7 +94,10 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
     bool done = false;
     std::string broken;
     try {
-      if (has_left && goodbye_end == kNever) goodbye_end = Now() + kGoodbyeGrace;
+      if (has_left && goodbye_end == kNever) {
+        goodbye_end =
+            Now() + (states.farewell(posted.peer).empty() ? kGoodbyeGrace : kFailureGrace);
+      }
       done = AwaitOrInterrupted(posted);
       if (!done && Now() >= goodbye_end) throw std::runtime_error("it has left");
     } catch (const std::exception& error) {
