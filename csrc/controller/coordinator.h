@@ -34,6 +34,7 @@ struct CoordinatorOptions {
   VoteLimits vote_limits{};
   // Of each rank, for tree, votes and messages; empty: all on one.
   std::vector<std::string> hosts;
+  std::vector<int64_t> pids;  // Of each rank, for messages; may be empty.
 };
 
 // Counted since construction.

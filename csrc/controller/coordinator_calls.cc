@@ -20,7 +20,8 @@ NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
           .cache_capacity = options.cache_capacity,
           .stall_warning = options.stall_warning,
           .stall_shutdown = options.stall_shutdown,
-          .hosts = options.hosts};
+          .hosts = options.hosts,
+          .pids = options.pids};
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
       port_(plane),
       membership_(options_.size),
       sets_(vertex_, OptionsOf(options_)),
-      farewells_(vertex_.parent, options_.size, options_.hosts),
+      farewells_(vertex_.parent, options_.size, options_.hosts, options_.pids),
       frozen_(options_, board, &farewells_),
       inquirer_(options_.rank, options_.size, &port_) {
   for (int32_t rank = vertex_.parent; rank >= 0;) {

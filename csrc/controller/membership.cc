@@ -77,13 +77,18 @@ std::vector<StreamItem> Membership::Decide() {
   return items;
 }
 
-Farewells::Farewells(int32_t parent, int32_t size, std::vector<std::string> hosts)
-    : parent_(parent), hosts_(std::move(hosts)), losses_(static_cast<size_t>(size)) {}
+Farewells::Farewells(int32_t parent, int32_t size, std::vector<std::string> hosts,
+                     std::vector<int64_t> pids)
+    : parent_(parent),
+      hosts_(std::move(hosts)),
+      pids_(std::move(pids)),
+      losses_(static_cast<size_t>(size)) {}
 
 void Farewells::Take(int32_t source, const Farewell& farewell) {
   if (HasLeft(source)) return;
   Status& loss = losses_[static_cast<size_t>(source)];
-  loss = PeerHasLeft(source, "rank " + std::to_string(source) + HostListText({&source, 1}, hosts_),
+  loss = PeerHasLeft(source,
+                     "rank " + std::to_string(source) + HostListText({&source, 1}, hosts_, pids_),
                      farewell.why);
   if (!loss_.ok() || (source != parent_ && farewell.is_told)) return;
   loss_ = loss;

@@ -67,8 +67,10 @@ struct Farewell {
 
 class Farewells {
  public:
-  // `parent`: whom this rank has the stream from; -1: the root. `hosts`: of each rank, or empty.
-  Farewells(int32_t parent, int32_t size, std::vector<std::string> hosts);
+  // `parent`: the rank that this rank has the stream from; -1: the root. `hosts` and `pids`: of
+  // each rank, or empty.
+  Farewells(int32_t parent, int32_t size, std::vector<std::string> hosts,
+            std::vector<int64_t> pids = {});
 
   // Of rank `source`; a second one changes nothing.
   void Take(int32_t source, const Farewell& farewell);
@@ -86,6 +88,7 @@ class Farewells {
  private:
   const int32_t parent_;
   const std::vector<std::string> hosts_;
+  const std::vector<int64_t> pids_;
   std::vector<Status> losses_;  // By rank.
   Status loss_;
   bool is_loss_told_ = false;

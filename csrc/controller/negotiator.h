@@ -35,6 +35,7 @@ struct NegotiatorOptions {
   Duration stall_warning = Duration::zero();   // 0: no warnings.
   Duration stall_shutdown = Duration::zero();  // 0: never.
   std::vector<std::string> hosts;              // Of each rank, for messages; may be empty.
+  std::vector<int64_t> pids;                   // The same.
   // What waits in any process set: looked at when a tensor stalls.
   std::function<std::vector<WaitingTensor>()> all_waiting;
 };

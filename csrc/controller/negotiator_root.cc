@@ -169,7 +169,7 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
     const auto waiting = pending_.Look(event.name);
     if (!waiting) continue;  // Ended by an earlier item of this loop.
     if (!event.expired && ++warning_count > kMaxWarnings) continue;
-    std::string text = StallText(*waiting, event.waited, {&options_.hosts, &others});
+    std::string text = StallText(*waiting, event.waited, {&options_.hosts, options_.pids, &others});
     StreamItem item = event.expired
                           ? ErrorItem(StatusCode::kTimeout, waiting->request, std::move(text))
                           : StallItem(event.name, std::move(text));

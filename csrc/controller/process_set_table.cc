@@ -213,8 +213,8 @@ void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   for (const auto& [id, negotiator] : negotiators_) negotiator->Close();
   Response& response = Respond(ResponseKind::kDeparted);
   response.rank = item.rank;
-  const std::string who =
-      "rank " + std::to_string(item.rank) + HostListText({&item.rank, 1}, options_.hosts);
+  const std::string who = "rank " + std::to_string(item.rank) +
+                          HostListText({&item.rank, 1}, options_.hosts, options_.pids);
   const Status left = PeerHasLeft(item.rank, who, item.text);
   const bool is_timeout = left.code() == StatusCode::kTimeout;
   response.status = Status(is_timeout ? StatusCode::kTimeout : StatusCode::kAborted, left.message())

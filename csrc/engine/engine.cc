@@ -28,7 +28,8 @@ CoordinatorOptions OptionsOf(const Config& config, const Topology& topology) {
           .cache_capacity = config.cache_capacity,
           .stall_warning = config.stall_warning,
           .stall_shutdown = config.stall_shutdown,
-          .hosts = topology.hosts};
+          .hosts = topology.hosts,
+          .pids = topology.pids};
 }
 
 TensorKeyView KeyOf(const Agreement& agreement) {

@@ -27,7 +27,8 @@ std::string RankListText(std::span<const int32_t> ranks) {
   return text;
 }
 
-std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::string>& hosts) {
+std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::string>& hosts,
+                         std::span<const int64_t> pids) {
   std::vector<std::string> names;
   for (const int32_t rank : ranks) {
     if (rank < 0 || static_cast<size_t>(rank) >= hosts.size()) continue;
@@ -42,6 +43,9 @@ std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::
   }
   if (names.size() > kMaxHosts) {
     text += " and " + std::to_string(names.size() - kMaxHosts) + " more";
+  }
+  if (ranks.size() == 1 && static_cast<size_t>(ranks[0]) < pids.size()) {
+    text += ", pid " + std::to_string(pids[static_cast<size_t>(ranks[0])]);
   }
   return text + ")";
 }

@@ -49,7 +49,8 @@ inline ProcessSet GlobalProcessSet(int size) {
 std::string RankListText(std::span<const int32_t> ranks);
 
 // " (host a)", " (hosts a, b)", " (hosts a, b, c and 5 more)" of these ranks, each once; "" when
-// `hosts` does not know them.
-std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::string>& hosts);
+// `hosts` does not know them. Of one rank also its process, where `pids` knows it.
+std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::string>& hosts,
+                         std::span<const int64_t> pids = {});
 
 }  // namespace mydist

@@ -39,23 +39,13 @@ class Act(Enum):
         return self in (Act.KILL, Act.SEGV, Act.STOP)
 
 
-class Fact(Enum):
-    """What a message names."""
-
-    RANK = "rank and host"
-    PID = "pid"
-    TENSOR = "tensor"
-    OPERATION = "operation"
-
-
 @dataclass(frozen=True)
 class Fault:
     """One row of the table.
 
     `errors` are the exceptions that survivors may raise; none: they go on. `says` is a regular
     expression for mydistrun's report, with {victim} for the rank. `code` is the exit code of the
-    job; None: any but 0. `goal_s` is the most that a report should take. `omits` is what messages
-    about this fault do not name so far.
+    job; None: any but 0. `goal_s` is the most that a report should take.
     """
 
     key: str
@@ -68,7 +58,6 @@ class Fault:
     code: int | None = None
     goal_s: float = 1.0
     env: Mapping[str, str] = field(default_factory=dict)
-    omits: tuple[Fact, ...] = ()
 
     @property
     def after_s(self) -> float:
@@ -140,7 +129,6 @@ FAULTS = (
         errors=("AbortedError",),
         says=_EXITED + r" 1(.*\n)*?.*broken on purpose",
         code=1,
-        omits=(Fact.PID,),
     ),
     Fault(
         "exit",
@@ -150,7 +138,6 @@ FAULTS = (
         errors=("AbortedError",),
         # mpirun tells no exit code of a rank that ends with 0.
         says=rf"({_EXITED} 0|{_LEFT}).*, while other ranks needed it",
-        omits=(Fact.PID,),
     ),
     _stopped("sigstop-inside", "SIGSTOP in a collective", Phase.INSIDE, LAST),
     _stopped("sigstop-between", "SIGSTOP between collectives", Phase.BETWEEN, LAST),
@@ -165,7 +152,6 @@ FAULTS = (
         code=0,
         goal_s=0.3,
         env=_WARNING,
-        omits=(Fact.PID,),
     ),
     Fault(
         "launcher",

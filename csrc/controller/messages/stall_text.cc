@@ -105,7 +105,8 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
   std::string text = CallText(tensor.request) + " waits for " + RankListText(tensor.missing) +
-                     HostListText(tensor.missing, *context.hosts) + " for " + SecondsText(waited);
+                     HostListText(tensor.missing, *context.hosts, context.pids) + " for " +
+                     SecondsText(waited);
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
   if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {

@@ -1,6 +1,7 @@
 // Stall text: tells the user which ranks a tensor waits for, and which name may be meant. Pure.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace mydist {
 
 struct StallContext {
   const std::vector<std::string>* hosts = nullptr;
+  std::span<const int64_t> pids;
   // Everything else that waits; searched for a name that looks alike and waits the other way round.
   const std::vector<WaitingTensor>* others = nullptr;
 };
