@@ -11,6 +11,7 @@
 #include "algorithms/device/device_plugin.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/plugin_version.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/nccl_collectives.h"
@@ -79,6 +80,8 @@ class NcclPlugin final : public DevicePlugin {
 
 }  // namespace
 }  // namespace mydist
+
+MYDIST_PLUGIN_VERSION
 
 extern "C" {
 

@@ -257,6 +257,9 @@ void BindProcessSets(py::module_& module) {
 }  // namespace mydist
 
 PYBIND11_MODULE(_C, module) {
+  const mydist::Status fits =
+      mydist::CheckCompiledFor("the binding (mydist._C)", mydist::build_config::kVersion);
+  if (!fits.ok()) throw pybind11::import_error(fits.message());
   // The tensor conversions below need torch's own types to be registered.
   pybind11::module_::import("torch");
   mydist::BindErrors(module);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -11,6 +12,8 @@
 
 namespace mydist {
 namespace {
+
+constexpr const char* kPluginVersionSymbol = "mydist_plugin_version";
 
 // The folder libmydist.so itself lies in: plugins are installed beside it, wherever that is.
 std::string LibraryFolder() {
@@ -101,13 +104,25 @@ Result<void*> PluginFunction(const std::string& name, const std::string& not_bui
     return Status::Internal("backend '" + name + "' cannot be loaded: " +
                             (error != nullptr ? error : "unknown dlopen error in " + path));
   }
+  const auto version = reinterpret_cast<const char* (*)()>(dlsym(library, kPluginVersionSymbol));
+  MYDIST_RETURN_IF_ERROR(CheckCompiledFor("backend '" + name + "' (" + path + ")",
+                                          version == nullptr ? nullptr : version()));
   void* const function = dlsym(library, symbol);
   if (function == nullptr) {
     return Status::VersionMismatch("backend '" + name + "': " + path + " does not export " +
-                                   symbol + ". It belongs to another version of mydist (this is " +
-                                   build_config::kVersion + "); install mydist again.");
+                                   symbol + "; install mydist again.");
   }
   return function;
+}
+
+Status CheckCompiledFor(const std::string& what, const char* version) {
+  if (version != nullptr && std::string_view(version) == build_config::kVersion) {
+    return Status::Ok();
+  }
+  const std::string other =
+      version == nullptr ? "an older version of mydist" : std::string("mydist ") + version;
+  return Status::VersionMismatch(what + " was compiled for " + other + ", and libmydist.so is of " +
+                                 build_config::kVersion + "; install mydist again.");
 }
 
 }  // namespace mydist

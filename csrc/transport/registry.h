@@ -38,8 +38,12 @@ MYDIST_EXPORT Result<BackendPlugin*> LoadPlugin(const std::string& name);
 
 // The function `symbol` of lib/libmydist_<name>.so beside libmydist.so, opened with RTLD_NOW |
 // RTLD_LOCAL and never closed. `not_built` as in TransportRow. kInternal with the reason when it
-// cannot be opened, kVersionMismatch without the function.
+// cannot be opened, kVersionMismatch without the function or of another version of mydist.
 MYDIST_EXPORT Result<void*> PluginFunction(const std::string& name, const std::string& not_built,
                                            const char* symbol);
+
+// kVersionMismatch when `what` was compiled for another version of mydist than this library; null:
+// it does not say for which.
+MYDIST_EXPORT Status CheckCompiledFor(const std::string& what, const char* version);
 
 }  // namespace mydist

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/plugin_version.h"
 #include "gloo/config.h"
 #include "gloo/transport/tcp/device.h"
 #include "transport/factory.h"
@@ -200,6 +201,8 @@ class GlooPlugin final : public BackendPlugin {
 
 }  // namespace
 }  // namespace mydist
+
+MYDIST_PLUGIN_VERSION
 
 extern "C" {
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/plugin_version.h"
 #include "transport/factory.h"
 #include "transport/mpi/cuda_aware.h"
 #include "transport/mpi/mpi_control_plane.h"
@@ -105,6 +106,8 @@ class MpiPlugin final : public BackendPlugin {
 
 }  // namespace
 }  // namespace mydist
+
+MYDIST_PLUGIN_VERSION
 
 extern "C" {
 

@@ -31,6 +31,22 @@ TEST(PluginLoader, OpensAPluginOnce) {
   }
 }
 
+TEST(PluginLoader, WhatAnotherVersionCompiledIsRefused) {
+  EXPECT_TRUE(CheckCompiledFor("backend 'mpi'", build_config::kVersion).ok());
+  const Status other = CheckCompiledFor("backend 'mpi'", "0.0.9");
+  EXPECT_EQ(other.code(), StatusCode::kVersionMismatch);
+  EXPECT_THAT(other.message(), HasSubstr("backend 'mpi' was compiled for mydist 0.0.9, and"));
+  EXPECT_THAT(CheckCompiledFor("it", nullptr).message(), HasSubstr("an older version of mydist"));
+}
+
+// As every library that is opened says.
+TEST(PluginLoader, ALibraryThatIsNoPluginIsRefused) {
+  if (!build_config::kGlooBuilt) GTEST_SKIP() << "not built";
+  const Result<void*> function = PluginFunction("gloo", "", "no_such_function");
+  EXPECT_EQ(function.status().code(), StatusCode::kVersionMismatch);
+  EXPECT_THAT(function.status().message(), HasSubstr("does not export no_such_function"));
+}
+
 TEST(PluginLoader, AnUnknownNameSaysWhatExists) {
   const Result<BackendPlugin*> plugin = LoadPlugin("carrier-pigeon");
   ASSERT_FALSE(plugin.ok());
