@@ -52,7 +52,7 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   return job;
 }
 
-Job::~Job() { static_cast<void>(Shutdown(false).ok()); }
+Job::~Job() { static_cast<void>(Shutdown().ok()); }
 
 Status Job::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   if (is_over_ || engine_ == nullptr) return outcome_;

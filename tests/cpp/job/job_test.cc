@@ -9,6 +9,7 @@
 #include <atomic>
 #include <fstream>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -156,6 +157,7 @@ TEST(Jobs, TwoAtOnceMeetAndShareMemory) {
 
 TEST(Jobs, AHandleCanBeAskedForWhenItsJobIsOver) {
   std::vector<Connection> connections = ConnectLoopback(kRanks);
+  std::latch all_have_submitted(kRanks);  // After the first has left, no other can.
   RunAsRanks(kRanks, [&](int rank) {
     JobPointer job = RunOverLoopback(std::move(connections[static_cast<size_t>(rank)])).value();
     const std::shared_ptr<HandleTable> handles = job->handles();
@@ -166,6 +168,7 @@ TEST(Jobs, AHandleCanBeAskedForWhenItsJobIsOver) {
     tensors[0].input = data.data();
     tensors[0].output = data.data();
     const Result<Handle> handle = job->engine().Submit(std::move(tensors), Pace::kNow);
+    all_have_submitted.arrive_and_wait();
     ASSERT_TRUE(handle.ok()) << handle.status().ToString();
     job.reset();
     const auto outcome = handles->Wait(*handle, Now() + std::chrono::seconds(10));
