@@ -42,6 +42,7 @@ _ABORTED = re.compile(
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
 _SHARED_MEMORY = "/dev/shm"
 _MPIRUN_RANK = 0  # mpirun is the one process of its group
+_LOOK_S = 0.2  # How often to look whether mpirun has started a process.
 
 
 def mpirun_command(
@@ -70,7 +71,7 @@ def mpirun_command(
     passed_on = {"ess_base_forward_signals": str(int(signal.SIGWINCH))}
     kept = inherited_environment(environment)
     for name, value in {**passed_on, **parameters}.items():
-        if name not in given and f"OMPI_MCA_{name}" not in kept:
+        if name not in given and not {f"OMPI_MCA_{name}"} & {*kept, *names}:
             command += ["--mca", name, value]
     command += spec.mpi_args
     if all_local:
@@ -108,7 +109,7 @@ def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]
         for component in ("btl_vader", "osc_sm", "osc_rdma"):
             found[f"{component}_backing_directory"] = segments
         if segments == AT_START or fits_in(segments, spec.num_proc):
-            found["btl"] = "vader,self"
+            found["btl"] = "^tcp"
     return {**found, "oob_tcp_if_include": "lo"}
 
 
@@ -168,6 +169,7 @@ class MpiPlatform:
         self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
         self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
         self._pid = 0  # Of mpirun, once it has started.
+        self._has_output = False  # Of a rank.
         self._own_lines: list[str] = []
         # The ranks that printed errors, in the order in which they began.
         self._complained: dict[int, None] = {}
@@ -198,11 +200,17 @@ class MpiPlatform:
         argv = mpirun_command(self._spec, environment, self._make_folders())
         env = mpirun_environment(self._spec, environment)
         self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
-        self._launch.loop.call_later(self._spec.ssh.start_timeout, self._check_start)
+        # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
+        if all(self._spec.is_local(rank.host) for rank in ranks):
+            self._check_start(self._launch.loop.time() + self._spec.ssh.start_timeout)
 
-    def _check_start(self) -> None:
-        """Ends an mpirun that has come to nothing, which may neither go on nor end by itself."""
-        if self._pid == 0 or not self._group.alive() or has_children(self._pid):
+    def _check_start(self, deadline: float) -> None:
+        """Ends an mpirun that comes to nothing, which may neither go on nor end by itself."""
+        loop = self._launch.loop
+        if self._has_output or not self._group.alive() or has_children(self._pid):
+            return
+        if loop.time() < deadline:
+            loop.call_later(_LOOK_S, self._check_start, deadline)
             return
         self._events.on_note(
             f"mydistrun: mpirun has started no process within {self._spec.ssh.start_timeout:g} s, "
@@ -279,6 +287,7 @@ class MpiPlatform:
         return {}
 
     def _pass_on(self, stream: int, pieces: list[Piece], own_lines: list[bytes]) -> None:
+        self._has_output = self._has_output or bool(pieces)
         for rank, piece in pieces:
             self._events.on_output(rank, stream, piece)
             if stream == STDERR:

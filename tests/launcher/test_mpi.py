@@ -132,9 +132,11 @@ def test_folders_of_the_user_and_of_other_hosts_are_left_alone() -> None:
 
 def test_ranks_of_one_host_listen_on_no_port_where_they_share_memory() -> None:
     here = JobSpec(("true",), 2, (Host("localhost", 2),))
-    assert file_parameters(here, "/a", "/dev/shm")["btl"] == "vader,self"
+    assert file_parameters(here, "/a", "/dev/shm")["btl"] == "^tcp"
     assert "btl" not in file_parameters(here, "/a", "")
     assert "btl" not in file_parameters(replace(here, num_proc=1 << 30), "/a", "/dev/shm")
+    own = replace(here, tunables={"OMPI_MCA_btl": "tcp,self"})
+    assert "btl" not in mpirun_command(own, {}, file_parameters(own, "/a", "/dev/shm"))
 
 
 # Hosts of the job, and how many files a user may open: less than mpirun needs.

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include "base/log.h"
@@ -49,6 +51,10 @@ struct Starting {
   int provided MYDIST_GUARDED_BY(mutex) = MPI_THREAD_SINGLE;
 };
 
+// Null until this process has begun to start MPI.
+std::atomic<Starting*> the_start{nullptr};
+
+// May throw std::system_error.
 Starting& TheStart() {
   static Starting* const starting = [] {
     auto* fresh = new Starting;
@@ -62,12 +68,13 @@ Starting& TheStart() {
       fresh->done = true;
       fresh->changed.NotifyAll();
     }).detach();
+    the_start.store(fresh);
     return fresh;
   }();
   return *starting;
 }
 
-Status AwaitStart(TimePoint deadline, int* provided) {
+Status AwaitStart(TimePoint deadline, int* provided) try {
   Starting& starting = TheStart();
   MutexLock lock(starting.mutex);
   while (!starting.done) {
@@ -79,6 +86,8 @@ Status AwaitStart(TimePoint deadline, int* provided) {
   }
   *provided = starting.provided;
   return MpiStatus(starting.code, "MPI_Init_thread");
+} catch (const std::system_error& error) {
+  return Status::Internal(std::string("no thread to start MPI: ") + error.what());
 }
 
 Mutex& SessionMutex() {
@@ -122,7 +131,8 @@ Status MpiSession::Start(MpiSession* session, TimePoint deadline) {
   int initialized = 0;
   int provided = MPI_THREAD_SINGLE;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Initialized(&initialized));
-  if (initialized != 0) {
+  // What an earlier call has begun, and given up, may have ended meanwhile.
+  if (initialized != 0 && the_start.load() == nullptr) {
     MYDIST_RETURN_IF_MPI_ERROR(MPI_Query_thread(&provided));
   } else {
     MYDIST_RETURN_IF_ERROR(AwaitStart(deadline, &provided));
@@ -133,7 +143,7 @@ Status MpiSession::Start(MpiSession* session, TimePoint deadline) {
       if (getpid() == owner_pid) FinalizeAtExit();
     });
   }
-  MYDIST_RETURN_IF_ERROR(CheckThreadLevel(provided, initialized == 0));
+  MYDIST_RETURN_IF_ERROR(CheckThreadLevel(provided, the_start.load() != nullptr));
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_rank(MPI_COMM_WORLD, &session->world_rank_));
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_size(MPI_COMM_WORLD, &session->world_size_));
   return Status::Ok();
