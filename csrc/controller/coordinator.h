@@ -37,6 +37,9 @@ struct CoordinatorOptions {
   std::vector<int64_t> pids;  // Of each rank, for messages; may be empty.
 };
 
+// See Coordinator::InquireWhoStays.
+inline constexpr size_t kMostStaying = 64;
+
 // Counted since construction.
 struct CoordinatorStats {
   uint64_t messages_sent = 0;
@@ -110,7 +113,8 @@ class MYDIST_EXPORT Coordinator {
   // keeps it from being decided. Goes on in Negotiate and AttendWait until EndInquiry.
   Status Inquire(ProcessSetId process_set, const std::string& tensor,
                  std::span<const int> awaited = {});
-  // The same for a rank that has departed and waits until all have.
+  // The same for a rank that has departed and waits until all have. It hears of the first
+  // kMostStaying ranks that have not.
   Status InquireWhoStays();
   const Inquiry& inquiry() const;
   void EndInquiry();

@@ -12,9 +12,6 @@
 namespace mydist {
 namespace {
 
-// So many of the ranks that have not departed the root names to one that asks.
-constexpr size_t kMostStaying = 16;
-
 NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
   return {.size = options.size,
           .cache_capacity = options.cache_capacity,

@@ -153,7 +153,13 @@ TimePoint Engine::NextDeadline() {
 }
 
 Status Engine::FollowStall(TimePoint now) {
-  if (now < guard_.NextFollow() || guard_.is_leaving()) return Status::Ok();
+  if (guard_.is_leaving()) {
+    left_alive_at_.store(now);
+    if (!finished_) overdue_ = guard_.FollowLeave(now);
+    finished_ = finished_ || !overdue_.ok();
+    return Status::Ok();
+  }
+  if (now < guard_.NextFollow()) return Status::Ok();
   std::optional<StallGuard::InFlight> oldest;
   pending_.ForEach([&](const PendingTensor& tensor) {
     if (oldest && oldest->since <= tensor.since) return;
@@ -192,7 +198,7 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
 void Engine::Obey(Depart command, TimePoint now) {
   const bool hurries = guard_.is_leaving();
   guard_.BeginLeave(now, hurries ? Duration::zero() : Duration(config_.shutdown_drain),
-                    command.awaits_living);
+                    command.awaits_living && !hurries);
   if (hurries) return;
   // Before the departure, so that rank 0 has every event when all have departed.
   relay_.Stop();
@@ -230,12 +236,6 @@ Status Engine::Exchange(TimePoint now) {
   const Status status = coordinator_.Exchange(now);
   coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
-  if (guard_.is_leaving() && !finished_) {
-    left_alive_at_.store(now);
-    overdue_ = guard_.FollowLeave(now);
-    finished_ = !overdue_.ok();
-    if (finished_) MYDIST_LOG(kInfo) << overdue_.message();
-  }
   return status.ok() ? executor_.CheckDevices(now) : status;
 }
 

@@ -285,11 +285,11 @@ void Engine::LeaveAtStart(const Status& why) {
   }
 }
 
-// Each error says what it is about.
 Failure Engine::FailureOf(const Request& request, const char* phase) {
   return {.operation = std::string(OpKindName(request.op)), .tensor = request.name, .phase = phase};
 }
 
+// Each error says what it is about.
 void Engine::FailPending(const Status& reason) {
   for (const TensorKey& key : pending_.Keys()) {
     const Request& request = pending_.Find(key)->submission.request;

@@ -169,28 +169,27 @@ Status StallGuard::Locate(const Status& status) const {
 }
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {
-  if (!leave_) {
-    leave_ = LeaveWait{.begin = now, .answered = now, .next_line = now + kLeaveLine};
-  }
+  if (!leave_) leave_ = LeaveWait{.begin = now, .answered = now, .next_line = now + kLeaveLine};
   leave_->patience = patience;
   leave_->awaits_living = awaits_living;
-  leave_->next = now;
+  leave_->next = awaits_living ? now + patience / 2 : leave_->begin + patience;
   leave_->asks = false;
 }
 
-// It asks shortly before its patience with silent ranks ends and before each line.
+// It asks at half its patience, and after a missing answer again and again: a rank that is stopped
+// for a moment is not silent.
 Status StallGuard::FollowLeave(TimePoint now) {
   if (!leave_ || now < leave_->next) return Status::Ok();
   LeaveWait& leave = *leave_;
-  const TimePoint due = std::min(leave.answered + leave.patience, leave.next_line);
-  const Duration lead = std::min(kAnswerTime, leave.patience / kLeastParts);
-  if (now < due - lead) {
-    leave.next = due - lead;
-    return Status::Ok();
+  const std::string late =
+      "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others.";
+  if (!leave.awaits_living) {
+    leave.next = kNever;
+    return Status::Timeout(late);
   }
-  if (!leave.asks && leave.patience > Duration::zero()) {
+  if (!leave.asks) {
     leave.asks = true;
-    leave.next = std::max(due, now + lead);
+    leave.next = now + std::min(kAnswerTime, leave.patience / kLeastParts);
     if (const Status asked = coordinator_->InquireWhoStays(); !asked.ok()) {
       MYDIST_LOG(kDebug) << asked.message();
     }
@@ -200,16 +199,15 @@ Status StallGuard::FollowLeave(TimePoint now) {
   const std::vector<int> idle = coordinator_->inquiry().Idle();
   coordinator_->EndInquiry();
   leave.asks = false;
-  if (silent.empty() && leave.awaits_living) leave.answered = now;
+  // One that runs is waited for, whatever the others do.
+  const bool goes_on = silent.empty() || !idle.empty();
+  if (goes_on) leave.answered = now;
   if (now - leave.answered >= leave.patience) {
     leave.next = kNever;
-    const std::string why = silent.empty() ? "" : " " + Text(silent, {});
-    return Status::Timeout(
-        "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others." +
-        why);
+    return Status::Timeout(late + " " + Text(silent, {}));
   }
   TellOfLeave(now, silent, idle);
-  leave.next = std::min(leave.answered + leave.patience, leave.next_line) - lead;
+  leave.next = goes_on ? std::min(now + leave.patience / 2, leave.next_line) : now;
   return Status::Ok();
 }
 
@@ -222,7 +220,11 @@ void StallGuard::TellOfLeave(TimePoint now, const std::vector<int>& silent,
     return std::find(idle.begin(), idle.end(), rank) != idle.end() ||
            std::find(silent.begin(), silent.end(), rank) != silent.end();
   };
-  for (int rank = 0; rank < topology_->rank; ++rank) {
+  // Above the last rank of a full list there may be others that stay: better two lines than none.
+  const bool is_full = idle.size() + silent.size() >= kMostStaying;
+  const int last = std::max(idle.empty() ? -1 : idle.back(), silent.empty() ? -1 : silent.back());
+  const int end = is_full ? std::min(topology_->rank, last) : topology_->rank;
+  for (int rank = 0; rank < end; ++rank) {
     if (!stays(rank)) return;
   }
   std::string whom = silent.empty() ? "" : " " + Text(silent, {});

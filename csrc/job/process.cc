@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -20,6 +21,9 @@ struct Instance {
   std::shared_ptr<Job> job MYDIST_GUARDED_BY(mutex);
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before anybody sees the instance.
+  // The thread that is in Shutdown. It may run a signal handler that calls in again.
+  std::atomic<std::thread::id> leaving{};
+  std::atomic<bool> hurries{false};  // Another thread wants that Shutdown to end.
 };
 
 // Never destroyed: threads of the program may still call in while it exits. Null in a process that
@@ -82,6 +86,9 @@ class PatientCaller {
 Status Init(const InitOptions& options) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return NotInitialized();
+  if (instance.leaving.load() == std::this_thread::get_id()) {
+    return Status::InvalidArgument("init: mydist is shutting down; call it after shutdown()");
+  }
   MutexLock lifecycle(instance.lifecycle_mutex);
   if (IsInitialized()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
@@ -102,7 +109,17 @@ Status Init(const InitOptions& options) {
 Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return Status::Ok();
+  if (instance.leaving.load() == std::this_thread::get_id()) return Status::Ok();
+  if (!awaits_living && instance.leaving.load() != std::thread::id()) instance.hurries.store(true);
   MutexLock lifecycle(instance.lifecycle_mutex);
+  struct Leaving {
+    Instance& instance;
+    explicit Leaving(Instance& the) : instance(the) {
+      instance.hurries.store(false);
+      instance.leaving.store(std::this_thread::get_id());
+    }
+    ~Leaving() { instance.leaving.store(std::thread::id()); }
+  } leaving(instance);
   std::shared_ptr<Job> job;
   {
     MutexLock lock(instance.mutex);
@@ -110,7 +127,10 @@ Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
     instance.job = nullptr;
     g_is_initialized.store(false);
   }
-  return job == nullptr ? Status::Ok() : job->Shutdown(awaits_living, is_wanted);
+  if (job == nullptr) return Status::Ok();
+  return job->Shutdown(awaits_living, [&instance, &is_wanted] {
+    return !instance.hurries.load() && (!is_wanted || is_wanted());
+  });
 }
 
 bool IsInitialized() {

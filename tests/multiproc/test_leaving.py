@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -10,6 +11,30 @@ from deep import deep
 from multiproc.job import backend_environment, launch
 
 SHUTDOWN_S = "0.5"
+EXITS = """
+import sys, time, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(3), name="last")
+if md.rank() == 1:
+    sys.exit(int(sys.argv[1]))
+time.sleep(20)
+"""
+# Rank 1 gets the signal while it waits for rank 0 in shutdown().
+HANDLES = """
+import os, signal, sys, threading, time, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(3), name="last")
+if md.rank() == 0:
+    time.sleep(60)
+def handle(number, frame):
+    md.shutdown()
+    print("handled", flush=True)
+    sys.exit(4)
+number = getattr(signal, sys.argv[1])
+signal.signal(number, handle)
+threading.Timer(1, os.kill, (os.getpid(), number)).start()
+md.shutdown()
+"""
 # Rank 0 has more to do than the others when the last step is over, as with a model to be written.
 WRITES = """
 import sys, time, torch, mydist as md
@@ -17,7 +42,10 @@ md.init()
 md.allreduce(torch.ones(3), name="last")
 if md.rank() == 0:
     time.sleep(float(sys.argv[1]))
-    print("written")
+    print("written", time.monotonic(), flush=True)
+if len(sys.argv) > 2:
+    md.shutdown()
+    print("left", time.monotonic(), flush=True)
 """
 # Rank 1 fails, and rank 0 calls no collective that could tell it so.
 FAILS = """
@@ -36,9 +64,29 @@ def environment(backend: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("backend", ["mpi", "local", deep("gloo")])
 def test_the_job_ends_in_order_after_a_rank_that_writes(backend: str) -> None:
-    job = launch(3, backend, "-c", WRITES, "3", timeout=60, env=environment(backend))
-    assert "written" in job.expect_success().output
-    assert "MPI_Finalize" not in job.output
+    arguments = ("-c", WRITES, "3", "explicit")
+    output = launch(3, backend, *arguments, timeout=60, env=environment(backend))
+    text = output.expect_success().output
+    (written,) = [float(at) for at in re.findall(r"written (\S+)", text)]
+    left = [float(at) for at in re.findall(r"left (\S+)", text)]
+    assert len(left) == 3, text
+    assert min(left) > written, text
+
+
+@pytest.mark.parametrize("status", ["3", deep("0")])
+def test_a_rank_that_exits_waits_only_where_it_has_not_failed(status: str) -> None:
+    begin = time.monotonic()
+    job = launch(2, "local", "-c", EXITS, status, timeout=60, env=environment("local"))
+    assert job.code == int(status), job.output
+    assert (time.monotonic() - begin > 20) == (status == "0"), job.output
+
+
+@pytest.mark.parametrize("signum", ["SIGTERM"])
+def test_a_handler_may_shut_down_once_more(signum: str) -> None:
+    begin = time.monotonic()
+    job = launch(2, "local", "-c", HANDLES, signum, timeout=60, env=environment("local"))
+    assert "handled" in job.output
+    assert time.monotonic() - begin < 40, job.output
 
 
 @pytest.mark.parametrize("backend", ["local", deep("gloo"), deep("mpi")])

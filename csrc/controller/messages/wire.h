@@ -128,10 +128,10 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes = kMes
 std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
                                  size_t target_bytes = kMessageTargetBytes);
 
-// Whom do you wait for? About a tensor, where the asker waits for one.
-// In place of a process set: whom a rank that has departed waits for before it can leave.
+// In place of a process set: which ranks one that has departed waits for before it can leave.
 inline constexpr ProcessSetId kLeaving = -1;
 
+// Whom do you wait for? About a tensor, where the asker waits for one.
 struct Question {
   uint32_t number = 0;  // Of the asker's questions; the answer has it, too.
   ProcessSetId process_set = kGlobalProcessSet;

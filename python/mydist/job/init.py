@@ -12,7 +12,7 @@ from typing import Any
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
-from . import failure_report, topology
+from . import exit_status, failure_report, topology
 from .bootstrap import LaunchContext, detect, launched_as
 from .build_report import backend_report, transport_names
 from .names import restart_names
@@ -74,6 +74,7 @@ def _connect(comm: Any) -> None:
     global _members
     drop_inherited()
     failure_report.install()
+    exit_status.install()
     launched = launched_as()
     _members = members_of(comm, *launched) if launched is not None else None
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
@@ -138,20 +139,20 @@ def shutdown() -> None:
 
     A rank that runs may take as long as it likes, to write a model for instance: a line tells of
     it every 10 s, and Ctrl-C ends the wait. MYDIST_SHUTDOWN_SECONDS (5) is the time for ranks that
-    give no answer, as they are stopped or dead. What is still pending fails with AbortedError. Does
-    nothing when not initialized. init() may be called again, on all ranks.
+    give no answer, as they are stopped or dead, and while an exception is under way for any rank.
+    What is still pending fails with AbortedError. Does nothing when not initialized. init() may be
+    called again, on all ranks.
     """
     topology.end_job()
-    _C.shutdown()
+    # An exception that is under way is to end the program, or to be handled with a new job.
+    _C.shutdown(awaits_living=sys.exc_info()[0] is None)
 
 
 def _leave_at_exit() -> None:
-    topology.end_job()
-    # A rank that has failed is to end soon, so that the job does. Python keeps the exception here.
-    has_failed = getattr(sys, "last_value", None) is not None
     # The job is over either way, and a traceback here would hide the program's own exit code.
-    with contextlib.suppress(Exception, KeyboardInterrupt):
-        _C.shutdown(awaits_living=not has_failed)
+    with contextlib.suppress(Exception, KeyboardInterrupt, SystemExit):
+        topology.end_job()
+        _C.shutdown(awaits_living=not exit_status.has_failed())
 
 
 def _forget_in_child() -> None:
