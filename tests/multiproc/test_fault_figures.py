@@ -35,8 +35,8 @@ def said(text: str) -> dict[str, Any]:
 
 
 def blamed(**other: Any) -> dict[str, Any]:
-    """Data of an error, all of it true but for `other`. The operation is not known."""
-    failure = {"ranks": [3], "host": "host1", "pid": 70, "operation": "", "tensor": "x"}
+    """Data of an error, all of it true but for `other`."""
+    failure = {"ranks": [3], "host": "host1", "pid": 70, "operation": "allreduce", "tensor": "x"}
     return {"failure": failure | other}
 
 
