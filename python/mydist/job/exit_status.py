@@ -19,7 +19,7 @@ def install() -> None:
     leave = sys.exit
 
     @functools.wraps(leave)
-    def noted(status: object = None, /) -> NoReturn:
+    def noted(status: str | int | None = None, /) -> NoReturn:
         global _exits_with_failure
         _exits_with_failure = status not in (None, 0)
         leave(status)
