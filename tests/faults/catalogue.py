@@ -94,7 +94,7 @@ _WARNING = {"MYDIST_STALL_WARNING_SECONDS": str(WAIT_S)}
 _HOSTS = {"TEST_RANKS_PER_HOST": str(NP // 2)}
 
 _KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by SIGKILL"
-_LEFT = r"rank {victim} on host \S+ left the job"
+_LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
 _EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
 
 
