@@ -16,25 +16,36 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import BinaryIO
 
 GENTLE_SECONDS = 4.0
 
 
-def session_pids(session_ids: set[int]) -> list[int]:
-    """The living processes (zombies are not) whose session is among those given."""
-    found = []
+def _processes() -> Iterator[tuple[int, list[bytes]]]:
+    """The pid of each process, and the fields of its stat after the name: state, parent, …"""
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open(f"/proc/{entry}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+                yield int(entry), file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it ended between listing and reading
-        if int(fields[3]) in session_ids and fields[0] not in (b"Z", b"X"):
-            found.append(int(entry))
-    return found
+
+
+def session_pids(session_ids: set[int]) -> list[int]:
+    """The living processes (zombies are not) whose session is among those given."""
+    return [
+        pid
+        for pid, fields in _processes()
+        if int(fields[3]) in session_ids and fields[0] not in (b"Z", b"X")
+    ]
+
+
+def has_children(pid: int) -> bool:
+    """Whether the process has started another one that is still there."""
+    return any(int(fields[1]) == pid for _, fields in _processes())
 
 
 def handles(pid: int, signum: int) -> bool:

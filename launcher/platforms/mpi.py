@@ -28,11 +28,12 @@ from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
-from mydist.launcher.platforms.mpi_start import fits_in, has_children, make_room_for_files
+from mydist.launcher.platforms.mpi_start import fits_in, make_room_for_files
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
 from mydist.launcher.report import is_consequence, raised_itself
+from mydist.launcher.session import has_children
 
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
 _SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
@@ -71,7 +72,7 @@ def mpirun_command(
     passed_on = {"ess_base_forward_signals": str(int(signal.SIGWINCH))}
     kept = inherited_environment(environment)
     for name, value in {**passed_on, **parameters}.items():
-        if name not in given and not {f"OMPI_MCA_{name}"} & {*kept, *names}:
+        if name not in given and f"OMPI_MCA_{name}" not in {*kept, *names}:
             command += ["--mca", name, value]
     command += spec.mpi_args
     if all_local:

@@ -1,12 +1,9 @@
-"""What mpirun needs before it starts ranks, and whether it has started any."""
+"""What mpirun needs before it starts ranks."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 import resource
 import shutil
-from pathlib import Path
 
 from mydist.launcher.errors import LaunchError
 
@@ -46,14 +43,3 @@ def fits_in(folder: str, ranks: int) -> bool:
         return shutil.disk_usage(folder).free >= ranks * _SEGMENT_OF_A_RANK
     except OSError:
         return False
-
-
-def has_children(pid: int) -> bool:
-    """Whether the process has started another one that is still there."""
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything; the state and the parent come after it.
-            fields = status.read_text("utf-8", "replace").rpartition(")")[2].split()
-            if len(fields) > 1 and re.fullmatch(r"\d+", fields[1]) and int(fields[1]) == pid:
-                return True
-    return False
