@@ -93,13 +93,14 @@ _SHUTDOWN = {"MYDIST_STALL_SHUTDOWN_SECONDS": str(WAIT_S)}
 _WARNING = {"MYDIST_STALL_WARNING_SECONDS": str(WAIT_S)}
 _HOSTS = {"TEST_RANKS_PER_HOST": str(NP // 2)}
 
-_KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by SIGKILL"
+_KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by "
 _LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
 _EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
 
 
-def _killed(key: str, title: str, phase: Phase, victim: int) -> Fault:
-    return Fault(key, title, phase, Act.KILL, victim, says=_KILLED, code=137)
+def _killed(key: str, title: str, phase: Phase, victim: int, act: Act = Act.KILL) -> Fault:
+    name, code = ("SIGSEGV", 139) if act is Act.SEGV else ("SIGKILL", 137)
+    return Fault(key, title, phase, act, victim, says=_KILLED + name, code=code)
 
 
 def _stopped(key: str, title: str, phase: Phase, victim: int) -> Fault:
@@ -113,14 +114,7 @@ FAULTS = (
     _killed("sigkill-between", "SIGKILL between collectives", Phase.BETWEEN, LAST),
     _killed("sigkill-inside-rank0", "SIGKILL of rank 0 in a collective", Phase.INSIDE, 0),
     _killed("sigkill-between-rank0", "SIGKILL of rank 0 between collectives", Phase.BETWEEN, 0),
-    Fault(
-        "sigsegv-inside",
-        "SIGSEGV in a collective",
-        Phase.INSIDE,
-        Act.SEGV,
-        says=_KILLED.replace("SIGKILL", "SIGSEGV"),
-        code=139,
-    ),
+    _killed("sigsegv-inside", "SIGSEGV in a collective", Phase.INSIDE, LAST, Act.SEGV),
     Fault(
         "exception",
         "Python exception",

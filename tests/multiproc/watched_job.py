@@ -1,4 +1,4 @@
-"""A job that goes on while somebody watches it: its ranks leave rows in a folder, and read marks.
+"""A job that a test watches while it runs: its ranks write rows into a folder, and read marks.
 
 A row is a file with a JSON object, a mark is an empty file; both appear all at once.
 """

@@ -241,7 +241,7 @@ class SlowTransport final : public testing::ForwardingTransport {
   }
 };
 
-// The last tensor is in flight for longer than the settings allow, but nobody is waited for.
+// The last tensor is in flight for longer than the settings allow, but waits for no rank.
 TEST(EngineNoStall, ALongLineOfCollectivesIsNone) {
   JobOptions options{.hosts = {"a", "b"}};
   options.config.fusion_threshold_bytes = 0;
