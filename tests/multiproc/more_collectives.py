@@ -1,5 +1,6 @@
 """What every_collective leaves out, on the whole job and on any device: large tensors, factors,
-groups, compression, other process sets, ranks that have joined, a stream that is still busy.
+groups, compression, averages of integers, other process sets, ranks that have joined, a stream that
+is still busy.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable
 import torch
 
 import mydist as md
-from multiproc.reference import expect_close, expect_equal, make, reduce
+from multiproc.checks.integer_averages import average, everybody, my_rows
+from multiproc.reference import INTEGERS, expect_close, expect_equal, make, reduce
 
 FACTORED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # Of several MiB, in no way even.
@@ -70,6 +72,20 @@ def compressed_tensors(device: torch.device) -> None:
         expect_close(got[1].to(compression.wire_dtype), wanted[:77], magnitude[:77])
 
 
+def averages_of_integers(device: torch.device) -> None:
+    """The ends of each dtype are among the elements: a sum in the dtype itself wraps."""
+    everyone = [everybody(dtype, (300, 101), seed=i) for i, dtype in enumerate(INTEGERS)]
+    mine = [inputs[md.rank()].to(device, copy=True) for inputs in everyone]
+    for dtype, inputs, tensor in zip(INTEGERS, everyone, mine, strict=True):
+        expect_equal(md.allreduce(tensor, name=f"average.{dtype}"), average(inputs))
+        rows = md.reducescatter(tensor, op=md.Average, name=f"average.rows.{dtype}")
+        expect_equal(rows, my_rows(average(inputs)))
+        expect_equal(tensor, inputs[md.rank()])
+    md.grouped_allreduce_(mine, name="average.group")
+    for tensor, inputs in zip(mine, everyone, strict=True):
+        expect_equal(tensor, average(inputs))
+
+
 def another_process_set(device: torch.device) -> None:
     """A communicator of its own, beside the global set's, of all ranks but the first."""
     others = md.add_process_set(list(range(1, md.size())))
@@ -123,6 +139,7 @@ CHECKS: dict[str, Callable[[torch.device], None]] = {
         large_tensors_with_factors,
         groups_of_uneven_tensors,
         compressed_tensors,
+        averages_of_integers,
         another_process_set,
         ranks_that_have_joined,
         inputs_that_are_still_computed,
