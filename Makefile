@@ -1,6 +1,6 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-check build build-tests demo test deep lint format tidy bench faults tsan \
+.PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench faults tsan \
         asan asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
@@ -30,6 +30,9 @@ test: build-tests ## C++ tests, then Python tests on one to four ranks (TEST_ARG
 deep: build-tests setup-check ## everything that is too slow for every change (PARTS="tests model …")
 	@scripts/setup.sh check ci model
 	@scripts/deep.sh $${PARTS:-}
+
+docs: setup-check ## the documentation site in build/site; a broken link fails
+	@scripts/docs.sh
 
 lint: setup-check ## format, types, layers, sizes, shell scripts
 	@scripts/lint.sh

@@ -1,0 +1,78 @@
+"""What the documentation site adds to docs/: pages of the root, the decisions, linked sources.
+
+MkDocs calls these hooks (mkdocs.yml). README.md, CONTRIBUTING.md and CHANGELOG.md become pages. A
+link to a source file leads to a copy of the file in the site's folder `source`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+# Page of the site → file of the repository.
+PAGES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(?=[)#])")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lists the decisions under `Develop`, in their order."""
+    nav: list[Any] = config.nav or []
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    entries = [f"decisions/{path.name}" for path in decisions]
+    for section in nav:
+        for entry in section.get("Develop", []):
+            if "Decisions" in entry:
+                entry["Decisions"] = entries
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of the root, and each source file that a page links to."""
+    for uri, name in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, uri, content=_moved(text, name, uri)))
+    for file in list(files):
+        if not file.is_documentation_page() or file.src_uri in PAGES:
+            continue
+        page = f"docs/{file.src_uri}"
+        file.content_string = _moved(file.content_string, page, file.src_uri)
+    for name in sorted(_sources):
+        content = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"source/{name}.txt", content=content))
+    return files
+
+
+_sources: set[str] = set()
+
+
+def _moved(text: str, name: str, uri: str) -> str:
+    """The page's text, with links that hold where it is in the site.
+
+    `name` is its file in the repository, `uri` its page in the site.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[1]))
+        pages = {file: page for page, file in PAGES.items()}
+        if (ROOT / target).is_dir():  # A folder of pages: its first one.
+            target = min(path.relative_to(ROOT).as_posix() for path in (ROOT / target).glob("*.md"))
+        if target in pages:
+            found = pages[target]
+        elif target.startswith("docs/") or not (ROOT / target).is_file():
+            found = target.removeprefix("docs/")
+        else:
+            _sources.add(target)
+            found = f"source/{target}.txt"
+        return posixpath.relpath(found, posixpath.dirname(uri) or ".")
+
+    return _LINK.sub(replace, text)
