@@ -116,6 +116,8 @@ class MYDIST_EXPORT Coordinator {
   // The same for a rank that has departed and waits until all have. It hears of the first
   // kMostStaying ranks that have not.
   Status InquireWhoStays();
+  // The same for a rank in a call that names no tensor, as join(): which ranks have not joined.
+  Status InquireWhoJoins();
   const Inquiry& inquiry() const;
   void EndInquiry();
   // Whether this rank must end its wait for a decision itself: a vote is undecided, or the inquiry

@@ -64,6 +64,7 @@ void Coordinator::Impl::Leave(const Status& why) {
 std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
                                                     const std::string& tensor) const {
   if (process_set == kLeaving) return Staying();
+  if (process_set == kJoining) return NotJoined();
   std::vector<int32_t> awaited = frozen_.Undecided();
   if (!awaited.empty()) return awaited;
   return sets_.AwaitedWith(process_set, tensor);
@@ -78,6 +79,16 @@ std::vector<int32_t> Coordinator::Impl::Staying() const {
     if (!membership_.HasDeparted(rank)) staying.push_back(rank);
   }
   return staying;
+}
+
+// Only the root knows of all; a rank that waits for the decision waits for those above it.
+std::vector<int32_t> Coordinator::Impl::NotJoined() const {
+  if (!vertex_.is_root()) return ancestors_;
+  std::vector<int32_t> awaited;
+  for (int32_t rank = 0; rank < options_.size && awaited.size() < kMostStaying; ++rank) {
+    if (!membership_.HasDeparted(rank) && !membership_.HasJoined(rank)) awaited.push_back(rank);
+  }
+  return awaited;
 }
 
 // The root ends the waits that it decides about. It cannot end a vote.
@@ -104,6 +115,7 @@ Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited
     const Result<MessageKind> kind = PeekKind(message.payload);
     const auto those = [&](const Question& about) {
       if (about.process_set == kLeaving) return Staying();
+      if (about.process_set == kJoining) return NotJoined();
       return std::vector<int32_t>(awaited.begin(), awaited.end());
     };
     const bool asks = kind.ok() && *kind == MessageKind::kQuestion;
@@ -193,6 +205,9 @@ Status Coordinator::Inquire(ProcessSetId process_set, const std::string& tensor,
 }
 Status Coordinator::InquireWhoStays() {
   return impl_->inquirer().Begin(kLeaving, "", impl_->Staying());
+}
+Status Coordinator::InquireWhoJoins() {
+  return impl_->inquirer().Begin(kJoining, "", impl_->NotJoined());
 }
 const Inquiry& Coordinator::inquiry() const { return impl_->inquirer().inquiry(); }
 void Coordinator::EndInquiry() { impl_->inquirer().End(); }

@@ -47,6 +47,7 @@ class Coordinator::Impl {
   // What a rank waits for before it can leave: the ranks that have not departed, as far as it
   // knows.
   std::vector<int32_t> Staying() const;
+  std::vector<int32_t> NotJoined() const;
   bool MustEndWait() const;
   Status AttendWait(TimePoint now, std::span<const int> awaited);
   Inquirer& inquirer() { return inquirer_; }

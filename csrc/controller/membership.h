@@ -32,6 +32,7 @@ class Membership {
   Status TakeReport(const Report& report);
 
   bool HasDeparted(int32_t rank) const { return departed_[static_cast<size_t>(rank)]; }
+  bool HasJoined(int32_t rank) const { return joined_[static_cast<size_t>(rank)]; }
   // Whether somebody of the subtree has left, or joined and is not back.
   bool IsSomebodyAway() const { return departed_count_ > 0 || joined_count_ > 0; }
   bool HasNews() const { return !departures_.empty() || !controls_.empty() || !joins_.empty(); }

@@ -146,28 +146,10 @@ Engine::~Engine() { MYDIST_CHECK(!thread_.joinable()); }
 TimePoint Engine::NextDeadline() {
   const TimePoint linger_end = lingers_ ? drive_end_ + policy_.linger : kNever;
   const TimePoint next_look = guard_.is_leaving() ? guard_.NextLeave()
-                              : pending_.empty()  ? kNever
+                              : pending_.empty()  ? guard_.NextFollowCall()
                                                   : guard_.NextFollow();
   return std::min({coordinator_.NextDeadline(), relay_.NextFlush(), next_look, linger_end,
                    executor_.NextCheck()});
-}
-
-Status Engine::FollowStall(TimePoint now) {
-  if (guard_.is_leaving()) {
-    left_alive_at_.store(now);
-    if (!finished_) overdue_ = guard_.FollowLeave(now);
-    finished_ = finished_ || !overdue_.ok();
-    return Status::Ok();
-  }
-  if (now < guard_.NextFollow()) return Status::Ok();
-  std::optional<StallGuard::InFlight> oldest;
-  pending_.ForEach([&](const PendingTensor& tensor) {
-    if (oldest && oldest->since <= tensor.since) return;
-    oldest = {&tensor.submission.request, tensor.since};
-  });
-  // What is behind others in a long line waits for them, not for a rank.
-  if (oldest) oldest->since = std::max(oldest->since, guard_.collective_end());
-  return guard_.Follow(now, oldest);
 }
 
 void Engine::Drain(TimePoint now) {
@@ -209,15 +191,17 @@ void Engine::Obey(Depart command, TimePoint now) {
   }
 }
 
-void Engine::Obey(JoinCommand command, TimePoint) {
+void Engine::Obey(JoinCommand command, TimePoint now) {
   if (const Status joined = coordinator_.Join(); !joined.ok()) {
     return handles_->Complete(command.handle, JoinCommand::key(), joined);
   }
   join_ = std::move(command);
+  called_at_ = now;
 }
 
-void Engine::Obey(TimelineSwitch command, TimePoint) {
+void Engine::Obey(TimelineSwitch command, TimePoint now) {
   timeline_switches_.push_back(command.handle);
+  called_at_ = now;
   // Without a file there is nothing to start; the log has said so.
   if (command.start && !relay_.Open(command.path)) {
     return CompleteTimelineSwitches(Status::Ok());
@@ -351,6 +335,7 @@ void Engine::HandleDeparture(const Response& response) {
                             .About(FailureOf(request, "negotiate"))
                             .About(known));
   }
+  FailJoin(Status(code, who + "; join can no longer complete").About(known));
   const char* const advice =
       "; no collective can complete any more. Let every rank call the same collectives before it "
       "shuts down or exits";

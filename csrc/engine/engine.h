@@ -209,6 +209,7 @@ class MYDIST_EXPORT Engine {
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
   void CollectTimeline();
   void FailPending(const Status& reason);
+  void FailJoin(const Status& why);
   static Failure FailureOf(const Request& request, const char* phase);
   void Stop(const Status& status);
   void PublishStats();
@@ -239,6 +240,7 @@ class MYDIST_EXPORT Engine {
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
+  TimePoint called_at_;                    // The last of both.
   bool finished_ = false;
   Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
   // When the engine, which waits for others before it leaves, last looked at them.

@@ -297,6 +297,13 @@ void Engine::FailPending(const Status& reason) {
     const Status named = is_named ? reason : reason.WithContext(CallText(request));
     CompleteTensor(key, named.About(FailureOf(request, "negotiate")));
   }
+  FailJoin(reason.failure().operation == "join" ? reason : reason.WithContext("join"));
+}
+
+void Engine::FailJoin(const Status& why) {
+  if (!join_) return;
+  handles_->Complete(std::exchange(join_, std::nullopt)->handle, JoinCommand::key(),
+                     why.About({.operation = "join", .phase = "negotiate"}));
 }
 
 }  // namespace mydist

@@ -77,6 +77,27 @@ Result<bool> Engine::RunSteps() {
   return !finished_;
 }
 
+Status Engine::FollowStall(TimePoint now) {
+  if (guard_.is_leaving()) {
+    left_alive_at_.store(now);
+    if (!finished_) overdue_ = guard_.FollowLeave(now);
+    finished_ = finished_ || !overdue_.ok();
+    return Status::Ok();
+  }
+  const bool is_in_call = pending_.empty() && (join_ || !timeline_switches_.empty());
+  const char* const call = !is_in_call ? "" : join_ ? "join" : "start_timeline or stop_timeline";
+  MYDIST_RETURN_IF_ERROR(guard_.FollowCall(now, call, called_at_));
+  if (now < guard_.NextFollow()) return Status::Ok();
+  std::optional<StallGuard::InFlight> oldest;
+  pending_.ForEach([&](const PendingTensor& tensor) {
+    if (oldest && oldest->since <= tensor.since) return;
+    oldest = {&tensor.submission.request, tensor.since};
+  });
+  // What is behind others in a long line waits for them, not for a rank.
+  if (oldest) oldest->since = std::max(oldest->since, guard_.collective_end());
+  return guard_.Follow(now, oldest);
+}
+
 void Engine::Finish() {
   try {
     if (std::exchange(lingers_, false)) coordinator_.Attend(false);

@@ -119,6 +119,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   TimePoint next;
   between_.asks = false;  // The inquiry is this wait's from now on.
   if (leave_) leave_->asks = false;
+  if (call_) call_->asks = false;
   const Step step = Advance(
       in_collective_, {begin, warning_, first_ == nullptr ? start_ : shutdown_}, now,
       Duration::zero(), [&] { return coordinator_->Inquire(about.process_set, about.name, peers); },
@@ -169,7 +170,7 @@ Status StallGuard::Locate(const Status& status) const {
 }
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {
-  if (!leave_) leave_ = LeaveWait{.begin = now, .answered = now, .next_line = now + kLeaveLine};
+  if (!leave_) leave_ = LeaveWait{{.begin = now, .answered = now}, {}, true, now + kLeaveLine};
   leave_->patience = patience;
   leave_->awaits_living = awaits_living;
   leave_->next = awaits_living ? now + patience / 2 : leave_->begin + patience;
@@ -187,18 +188,10 @@ Status StallGuard::FollowLeave(TimePoint now) {
     leave.next = kNever;
     return Status::Timeout(late);
   }
-  if (!leave.asks) {
-    leave.asks = true;
-    leave.next = now + std::min(kAnswerTime, leave.patience / kLeastParts);
-    if (const Status asked = coordinator_->InquireWhoStays(); !asked.ok()) {
-      MYDIST_LOG(kDebug) << asked.message();
-    }
-    return Status::Ok();
-  }
-  const std::vector<int> silent = coordinator_->inquiry().Silent();
-  const std::vector<int> idle = coordinator_->inquiry().Idle();
-  coordinator_->EndInquiry();
-  leave.asks = false;
+  const std::optional<Answers> answers =
+      Ask(leave, now, leave.patience, [&] { return coordinator_->InquireWhoStays(); });
+  if (!answers) return Status::Ok();
+  const auto& [silent, idle] = *answers;
   // One that runs is waited for, whatever the others do.
   const bool goes_on = silent.empty() || !idle.empty();
   if (goes_on) leave.answered = now;
@@ -208,6 +201,61 @@ Status StallGuard::FollowLeave(TimePoint now) {
   }
   TellOfLeave(now, silent, idle);
   leave.next = goes_on ? std::min(now + leave.patience / 2, leave.next_line) : now;
+  return Status::Ok();
+}
+
+std::optional<StallGuard::Answers> StallGuard::Ask(PatientWait& wait, TimePoint now,
+                                                   Duration patience,
+                                                   const std::function<Status()>& ask) const {
+  if (std::exchange(wait.asks, !wait.asks)) {
+    Answers answers{coordinator_->inquiry().Silent(), coordinator_->inquiry().Idle()};
+    coordinator_->EndInquiry();
+    return answers;
+  }
+  wait.next = now + std::min(kAnswerTime, patience / kLeastParts);
+  if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
+  return std::nullopt;
+}
+
+// It asks at half its patience, and again when it would warn or end: a rank that is stopped for a
+// moment is not silent.
+Status StallGuard::FollowCall(TimePoint now, std::string_view call, TimePoint since) {
+  const Duration patience = std::min(warning_, shutdown_);
+  if (call.empty() || patience == Duration::max()) {
+    if (call_ && call_->asks) coordinator_->EndInquiry();
+    call_.reset();
+    return Status::Ok();
+  }
+  if (!call_ || call_->begin != since) {
+    call_ = CallWait{{since, since, now + patience / 2}, warning_};
+  }
+  CallWait& wait = *call_;
+  if (now < wait.next) return Status::Ok();
+  const std::optional<Answers> answers =
+      Ask(wait, now, patience, [&] { return coordinator_->InquireWhoJoins(); });
+  if (!answers) return Status::Ok();
+  if (answers->silent.empty()) {
+    wait.answered = now;
+    wait.next_warning = warning_;
+    wait.next = now + patience / 2;
+    return Status::Ok();
+  }
+  const Duration silence = now - wait.answered;
+  const std::string text = std::string(call) + ": it has waited for other ranks for " +
+                           SecondsText(now - wait.begin) + ". " + Text(answers->silent, {});
+  if (silence >= shutdown_) {
+    Failure failure = FailureOf(answers->silent);
+    failure.operation = call;
+    failure.phase = "negotiate";
+    return Status::Timeout(text).About(failure);
+  }
+  if (silence >= wait.next_warning) {
+    MYDIST_LOG(kWarning) << text;
+    const bool doubles = wait.next_warning <= Duration::max() / 2;
+    wait.next_warning = doubles ? wait.next_warning * 2 : Duration::max();
+  }
+  const Duration due = std::min(wait.next_warning, shutdown_);
+  wait.next = std::max(now, wait.answered + due - std::min(kAnswerTime, patience / kLeastParts));
   return Status::Ok();
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -64,6 +65,12 @@ class StallGuard final : public Watchdog {
   Status FollowLeave(TimePoint now);
   TimePoint NextLeave() const { return leave_ ? leave_->next : kNever; }
 
+  // A call that waits for other ranks without a tensor in flight, as join(), since `since`; "":
+  // there is none. The ranks it waits for may have much to do before they come: only one that gives
+  // no answer ends it, with kTimeout. To be called at NextFollowCall.
+  Status FollowCall(TimePoint now, std::string_view call, TimePoint since);
+  TimePoint NextFollowCall() const { return call_ ? call_->next : kNever; }
+
   // What the root says of a tensor that it has given up, with what this rank has found out: which
   // of the ranks to blame give no answer. Any other status stays as it is.
   Status Refine(const Status& status) const;
@@ -78,16 +85,29 @@ class StallGuard final : public Watchdog {
     TimePoint asked_at;  // While it asks.
   };
   enum class Step { kWaitOn, kWarn, kEnd };
-  // The wait of a rank that leaves.
-  struct LeaveWait {
+  // A wait without an end for ranks that give answers.
+  struct PatientWait {
     TimePoint begin{};
-    Duration patience{};
-    bool awaits_living = true;
-    TimePoint answered{};   // When all ranks it waits for were last known to give answers.
-    TimePoint next_line{};  // When it says next which ranks it waits for.
-    TimePoint next{};       // When to come again.
+    TimePoint answered{};  // When all ranks it waits for were last known to give answers.
+    TimePoint next{};      // When to come again.
     bool asks = false;
   };
+  // The wait of a rank that leaves.
+  struct LeaveWait : PatientWait {
+    Duration patience{};
+    bool awaits_living = true;
+    TimePoint next_line{};  // When it says next which ranks it waits for.
+  };
+  struct CallWait : PatientWait {
+    Duration next_warning = Duration::max();  // After `answered`.
+  };
+  struct Answers {
+    std::vector<int> silent;
+    std::vector<int> idle;
+  };
+  // First asks, by `ask`, then gives the answers; nothing while there is time for them.
+  std::optional<Answers> Ask(PatientWait& wait, TimePoint now, Duration patience,
+                             const std::function<Status()>& ask) const;
   // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
   // by the settings. `next`: when to come again.
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
@@ -116,6 +136,7 @@ class StallGuard final : public Watchdog {
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
   TimePoint next_follow_ = kNever;
   std::optional<LeaveWait> leave_;
+  std::optional<CallWait> call_;
 };
 
 }  // namespace mydist

@@ -130,6 +130,8 @@ std::vector<Bytes> EncodeSegment(const StreamSegment& segment,
 
 // In place of a process set: which ranks one that has departed waits for before it can leave.
 inline constexpr ProcessSetId kLeaving = -1;
+// In place of a process set: which ranks a call waits for that names no tensor, as join().
+inline constexpr ProcessSetId kJoining = -2;
 
 // Whom do you wait for? About a tensor, where the asker waits for one.
 struct Question {

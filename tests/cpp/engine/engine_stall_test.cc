@@ -153,6 +153,28 @@ TEST_P(EngineStall, BetweenCollectivesItIsNamed) {
       << resumed.ToString();
 }
 
+// A rank that trains on is waited for; one that gives no answer is to blame.
+TEST_P(EngineStall, InJoinItIsNamed) {
+  EngineJob job(static_cast<int>(layout().hosts.size()), OptionsWithGate());
+  job.OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"a"}); });
+  const TimePoint begin = Now();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < static_cast<int>(layout().hosts.size()); ++rank) {
+    if (rank == victim()) continue;
+    threads.emplace_back([&, rank] {
+      const Status status = job.rank(rank).Wait(job.rank(rank).engine->Join({}));
+      EXPECT_GE(Now() - begin, 2 * kShutdown);
+      EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.ToString();
+      EXPECT_THAT(status.failure().ranks, ElementsAre(victim())) << status.ToString();
+      EXPECT_EQ(status.failure().operation, "join");
+    });
+  }
+  std::this_thread::sleep_for(2 * kShutdown);
+  gate_.Close();
+  for (std::thread& thread : threads) thread.join();
+  gate_.Open();
+}
+
 // As one that writes its model: the others wait longer than for one that is silent. A rank that is
 // stopped for a moment is none.
 TEST_P(EngineStall, ARankThatRunsIsWaitedForAtTheEnd) {
