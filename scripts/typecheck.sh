@@ -8,7 +8,7 @@ VIEW="build/typecheck/mydist"
 rm -rf build/typecheck
 mkdir -p "$VIEW"
 for entry in python/mydist/*; do
-  [[ "$entry" == *.so || "$entry" == */lib ]] || ln -s "$ROOT/$entry" "$VIEW/"
+  [[ "$entry" == *.so || "$entry" == */lib || "$entry" == */launcher ]] || ln -s "$ROOT/$entry" "$VIEW/"
 done
 [[ ! -d launcher ]] || ln -s "$ROOT/launcher" "$VIEW/launcher"
 ln -s "$ROOT/benchmarks" "$ROOT/scripts" build/typecheck/

@@ -31,7 +31,7 @@ md.shutdown()
 
 def _documented_command() -> list[str]:
     text = (ROOT / "docs" / "extending.md").read_text()
-    found = re.search(r"^    (c\+\+ .*)$", text, re.MULTILINE)
+    found = re.search(r"^(c\+\+ .*)$", text, re.MULTILINE)
     assert found is not None, "docs/extending.md shows no compiler command"
     return shlex.split(found.group(1))
 
