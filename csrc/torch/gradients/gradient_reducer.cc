@@ -257,8 +257,9 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
   MYDIST_RETURN_IF_ERROR(outcome);
   MYDIST_RETURN_IF_ERROR(CheckUntouched(parameter, done));
   if (done.sum.defined()) {
-    const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
-    AverageOf(done.wire).Finish(done.sum, set_size, done.wire);
+    // Another thread may have shut down meanwhile.
+    MYDIST_ASSIGN_OR_RETURN(const auto set, process::GetProcessSet(options_.process_set));
+    AverageOf(done.wire).Finish(done.sum, set.size(), done.wire);
   }
   Install(parameter, done, alone);
   return Status::Ok();
