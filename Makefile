@@ -68,7 +68,7 @@ model: setup-check ## check the whole model of the frozen schedule with spin (6 
 	@scripts/setup.sh model
 	@scripts/model.sh
 
-gpu-check: ## build, run what needs a GPU, table last (RESULTS=, FILES=, ONLY=, COMMIT=; scripts/gpu_check)
+gpu-check: ## build, run what needs a GPU, table last (RESULTS=, FILES=, ONLY=, COMMIT=; scripts/gpu_check.py)
 	@"$${MYDIST_PYTHON:-python3}" -m scripts.gpu_check "$${RESULTS:-build/gpu_results}" \
 	  $${FILES:+--files "$$FILES"} $${ONLY:+--only "$$ONLY"} $${COMMIT:+--commit "$$COMMIT"}
 

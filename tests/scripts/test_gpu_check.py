@@ -1,4 +1,4 @@
-"""The GPU check without a GPU: what is run and what not, what is told of it, which files come."""
+"""The GPU check without a GPU, with other steps or another cmake than the real ones."""
 
 from __future__ import annotations
 
@@ -10,334 +10,263 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from deep import deep
 
-from scripts.gpu_check import __main__ as program
-from scripts.gpu_check import facts
-from scripts.gpu_check import steps as steps_module
-from scripts.gpu_check.facts import first_line
-from scripts.gpu_check.plan import Scene
-from scripts.gpu_check.reports import read_sanitizer
-from scripts.gpu_check.steps import (
-    FAILED,
-    MISSED,
-    NOT_MEASURED,
-    NOT_RUN,
-    PASSED,
-    SKIPPED,
-    Outcome,
-    Reading,
-    Results,
-    Step,
-    format_table,
-    is_fine,
-    run_steps,
-)
+from scripts import gpu_check
+from scripts.carried_files import find_variables, unpack
+from scripts.gpu_check import FAILED, NOT_RUN, PASSED, SKIPPED, Step
 
 ROOT = Path(__file__).resolve().parents[2]
+Check = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def shell(name: str, code: str, limit_s: float = 60, **options: Any) -> Step:
+    return Step(name, ["sh", "-c", code], limit_s, **{"needs_gpu": False, **options})
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    return Results(tmp_path / "results", tmp_path / "logs", {"GPU": "none"})
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Runs the command; returns its exit code and what results.json has."""
+    monkeypatch.setattr(gpu_check, "ask", lambda *_: ("", "no driver"))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
+    def run(steps: list[Step] | None = None, *options: str) -> tuple[int, dict[str, Any]]:
+        if steps is not None:
+            monkeypatch.setattr(gpu_check, "plan", lambda *_: steps)
+        folders = [str(tmp_path / "results"), "--tree", str(tmp_path / "tree")]
+        code = gpu_check.main([*folders, *options])
+        document = json.loads((tmp_path / "results/results.json").read_text())
+        document["verdicts"] = {step["name"]: step["verdict"] for step in document["steps"]}
+        return code, document
 
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
-def shell(code: str) -> list[str]:
-    """Begins at once, also where Python would take its time."""
-    return ["sh", "-c", code]
-
-
-def run(
-    results: Results, steps: list[Step], no_gpu: str = "", seconds: float = 60
-) -> list[Outcome]:
-    return run_steps(steps, no_gpu, results, time.monotonic() + seconds)
-
-
-def test_what_needs_a_gpu_is_skipped_with_the_reason(results: Results) -> None:
-    steps = [
-        Step("build", python("print('built')"), needs_gpu=False),
-        Step("tests", python("raise SystemExit('must not run')")),
-    ]
-    built, skipped = run(results, steps, no_gpu="no NVIDIA driver")
-    assert (built.verdict, skipped.verdict) == (PASSED, SKIPPED)
-    assert skipped.detail == "no NVIDIA driver"
-    assert is_fine([built, skipped])
-
-
-def test_a_failure_is_told_and_the_rest_goes_on(results: Results, tmp_path: Path) -> None:
-    no_program = tmp_path / "no_program"
-    no_program.write_text("neither a program nor executable")
-    steps = [
-        Step("tests", python("print('lost'); raise SystemExit(3)")),
-        Step("more", python("print('42 things')"), reads=lambda output: Reading(output.strip())),
-        Step("gone", ["/nowhere/compute-sanitizer"]),
-        Step("denied", [str(no_program)]),
-        Step("lacks", python(""), obstacle="GoogleTest was neither found nor brought"),
-    ]
-    failed, passed, gone, denied, lacks = run(results, steps)
-    assert (failed.verdict, failed.detail) == (FAILED, "exit code 3; see 00.log")
-    assert failed.tail == "lost\n"
-    assert (results.logs / "00.log").read_text() == "lost\n"
-    assert (passed.verdict, passed.detail, passed.tail) == (PASSED, "42 things", "")
-    assert gone.verdict == NOT_RUN and "compute-sanitizer" in gone.detail
-    assert denied.verdict == NOT_RUN and "Permission denied" in denied.detail
-    assert (lacks.verdict, lacks.detail) == (NOT_RUN, "GoogleTest was neither found nor brought")
+    return run
 
 
 @pytest.mark.parametrize(
-    ("verdict", "fine"),
-    [
-        (PASSED, True),
-        (SKIPPED, True),
-        (MISSED, True),
-        (FAILED, False),
-        (NOT_RUN, False),
-        (NOT_MEASURED, False),
-    ],
+    "refused", ["-DNOTHING", "-DMYDIST_WITH_MPI=ON", "-DMYDIST_BUILD_TESTS=ON"]
 )
-def test_all_has_to_be_run_and_right(verdict: str, fine: bool) -> None:
-    outcomes = [Outcome("one", PASSED), Outcome("other", verdict)]
-    assert is_fine(outcomes) == fine
-
-
-@pytest.mark.parametrize("command", [shell("exit 1"), ["/nowhere/cmake"]])
-def test_what_was_not_built_is_not_run_and_all_else_is(
-    results: Results, tmp_path: Path, command: list[str]
+def test_without_a_gpu_all_is_built_and_the_rest_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Check, refused: str
 ) -> None:
-    """Nor is what an earlier build has left."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    (tmp_path / "lib").mkdir()
-    for left in (one, tmp_path / "lib" / "_C.old.so"):
-        left.write_text("of an earlier build")
+    """Also where CMake refuses a library that was brought."""
+    tree = tmp_path / "tree"
+    (tree / "root/usr/bin").mkdir(parents=True)
+    (tree / "root/usr/bin/mpirun").touch()
+    made = [path for step in gpu_check.plan(tree, tree, False, "") for path in step.makes]
+    lines = [f"case \" $* \" in *' {refused} '*) exit 1;; esac"]
+    lines += [f"cd {tree}; mkdir -p mydist/lib tests benchmarks"]
+    for path in {str(path).replace("*", "x") for path in made}:
+        lines += [f"printf '#!/bin/sh\\necho \"[  PASSED  ] 7 tests.\"' >{path}; chmod +x {path}"]
+    (tmp_path / "cmake").write_text("\n".join(["#!/bin/sh", *lines]))
+    (tmp_path / "cmake").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    code, told = check()
+    ways = [verdict for name, verdict in told["verdicts"].items() if name.startswith("configure")]
+    assert code == (ways != [PASSED])
+    assert ways == [FAILED] * (len(ways) - 1) + [PASSED]
+    assert told["verdicts"]["build"] == told["verdicts"]["test_nccl_plugin"] == PASSED
+    skipped = [step for step in told["steps"] if step["verdict"] == SKIPPED]
+    assert len(skipped) > 10 and {step["detail"] for step in skipped} == {"no driver"}
+    code, told = check(None, "--only", "benchmark G4")
+    assert list(told["verdicts"])[-2:] == ["build", "benchmark G4"]
+    assert gpu_check.main([str(tmp_path), "--tree", str(tree), "--only", "no step has it"]) == 1
+
+
+def test_a_broken_part_costs_only_what_uses_it(tmp_path: Path, check: Check) -> None:
+    one, other = tmp_path / "one.so", tmp_path / "other.so"
+    one.write_text("an earlier build")
     steps = [
-        Step("build of one", command, makes=[one, tmp_path / "lib"]),
-        Step("build of the other", shell(f"touch {other}; exit 1"), makes=[other]),
-        Step("one", python(""), uses=[other, one]),
-        Step("library", python(""), uses=[tmp_path / "lib" / "_C.*.so"]),
-        Step("other", python(""), uses=[tmp_path / "oth*"]),
+        shell("build", f"touch {other}; echo lost; exit 3", makes=[one, other]),
+        shell("of one", "true", uses=[other, one]),
+        shell("of the other", "true", uses=[tmp_path / "oth*.so"]),
+        Step("absent program", ["/nowhere/program"], 60, needs_gpu=False),
     ]
-    *_, first, library, second = run(results, steps)
-    assert (first.verdict, first.detail) == (NOT_RUN, "not there: one")
-    assert (library.verdict, library.detail) == (NOT_RUN, "not there: _C.*.so")
-    assert second.verdict == PASSED
-
-
-def test_a_second_way_is_tried_where_the_first_has_failed(results: Results, tmp_path: Path) -> None:
-    made = tmp_path / "build.ninja"
-    steps = [
-        Step("plain", shell("exit 1"), makes=[made]),
-        Step("less", shell(f"touch {made}"), makes=[made], instead_of="plain"),
-        Step("least", shell(f"rm {made}"), makes=[made], instead_of="less"),
-        Step("build", python(""), uses=[made]),
-    ]
-    found = [(outcome.name, outcome.verdict) for outcome in run(results, steps)]
-    assert found == [("plain", FAILED), ("less", PASSED), ("build", PASSED)]
-
-
-@pytest.mark.deep
-def test_time_that_runs_out(results: Results) -> None:
-    reserved = sum(steps_module._ENDINGS.values())
-    endless = shell("echo begun; exec sleep 600")
-    steps = [Step("limited", endless, limit_s=3), Step("endless", endless), Step("late", endless)]
-    limited, ended, late = run(results, steps, seconds=reserved + 15)
-    assert (limited.verdict, limited.detail) == (FAILED, "not over in 3 s; see 00.log")
-    assert limited.tail.startswith("begun\n")
-    assert re.fullmatch(r"not over in [1-9]\d? s; see 01.log", ended.detail)
-    assert (late.verdict, late.detail) == (NOT_RUN, "time ran out")
-
-
-@pytest.mark.deep
-def test_also_a_step_that_will_not_end_keeps_within_the_time(
-    results: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endings = {signal.SIGINT: 1.0, signal.SIGTERM: 1.0, signal.SIGKILL: 8.0}
-    monkeypatch.setattr(steps_module, "_ENDINGS", endings, raising=False)
-    stubborn = shell("trap '' INT TERM; echo begun; while :; do sleep 600; done")
-    start = time.monotonic()
-    (ended,) = run(results, [Step("stubborn", stubborn)], seconds=14)
-    assert time.monotonic() - start < 14
-    assert ended.verdict == FAILED and ended.tail.startswith("begun\n")
+    code, told = check(steps)
+    assert code == 1
+    assert list(told["verdicts"].values()) == [FAILED, NOT_RUN, PASSED, FAILED]
+    assert told["steps"][0]["detail"] == "exit code 3; lost; see 00.log"
+    assert told["steps"][1]["detail"] == "not there: one.so"
+    assert "/nowhere/program" in told["steps"][3]["detail"]
 
 
 def is_running(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-    return state != "Z"
 
 
-@pytest.mark.parametrize("ending", ["wait", "true"])
-def test_nothing_that_a_step_has_started_is_left(
-    results: Results, tmp_path: Path, ending: str
+def test_a_step_that_hangs_is_ended_at_its_limit_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Check
 ) -> None:
-    """Whether the step outlasts its limit, or ends and leaves it behind."""
-    file = tmp_path / "pid"
-    code = f"(trap '' INT; sleep 600) & echo $! >{file}; {ending}"
-    steps = [Step("first", shell(code), limit_s=4), Step("next", python(""))]
-    start = time.monotonic()
-    first, after = run(results, steps)
-    assert time.monotonic() - start < 30
-    assert first.verdict == (PASSED if ending == "true" else FAILED)
-    assert after.verdict == PASSED
-    assert not is_running(int(file.read_text()))
+    monkeypatch.setattr(gpu_check, "KILLED_AFTER_S", 1)
+    hangs = f"trap '' INT; sleep 600 & echo $! >{tmp_path}/pid; while :; do wait; done"
+    code, told = check([shell("hangs", hangs, 3), shell("next", "true")])
+    assert code == 1 and told["verdicts"] == {"hangs": FAILED, "next": PASSED}
+    assert told["steps"][0]["detail"].startswith("not over in 3 s")
+    assert not is_running(int((tmp_path / "pid").read_text()))
+    code, told = check([shell("late", "true")], "--minutes", "0")
+    assert code == 1 and told["steps"][0]["detail"] == "time ran out"
+    assert told["verdicts"] == {"late": NOT_RUN}
 
 
-def test_a_failure_says_what_could_be_read(results: Results, tmp_path: Path) -> None:
-    def missing(output: str) -> Reading:
-        return Reading((tmp_path / "missing.xml").read_text())
-
-    words = Reading("1 passed, 1 failed", FAILED)
-    steps = [
-        Step("counted", python("raise SystemExit(1)"), reads=lambda _: words),
-        Step("gone", python("raise SystemExit(1)"), reads=missing),
-        Step("empty", python(""), reads=missing),
-        Step("read", python(""), reads=lambda _: words),
-    ]
-    counted, gone, empty, read = run(results, steps)
-    assert counted.detail == "exit code 1; 1 passed, 1 failed; see 00.log"
-    assert gone.detail == "exit code 1; see 01.log"
-    assert empty.verdict == FAILED and "missing.xml" in empty.detail
-    assert (read.verdict, read.detail) == (FAILED, "1 passed, 1 failed; see 03.log")
-    found = "echo ===== ERROR SUMMARY: 3 errors; exit 9"
-    (checked,) = run(results, [Step("checked", shell(found), reads=read_sanitizer)])
-    assert checked.detail == "exit code 9; 3 errors in 1 processes; see 00.log"
-
-
-def test_results_are_whole_after_every_step(results: Results) -> None:
-    (results.folder / "logs.tar.gz").write_bytes(b"of an earlier run")
-    look = f"import os; print(sorted(os.listdir({str(results.folder)!r})))"
-    steps = [Step("first", python("print('one')")), Step("second", python(look))]
-    outcomes = run(results, steps)
-    three = ["logs.tar.gz", "results.json", "summary.txt"]
-    assert (results.logs / "01.log").read_text() == f"{three}\n"
-    assert sorted(path.name for path in results.folder.iterdir()) == three
-    document = json.loads((results.folder / "results.json").read_text())
-    assert document["facts"] == {"GPU": "none"}
-    assert [step["name"] for step in document["steps"]] == ["first", "second"]
-    table = (results.folder / "summary.txt").read_text()
-    assert table == format_table(results.facts, outcomes) + "\n"
-    with tarfile.open(results.folder / "logs.tar.gz") as archive:
-        assert {"logs/00.log", "logs/01.log"} <= set(archive.getnames())
+def test_results_are_whole_after_every_step_and_when_stopped(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    code = f"""
+import sys; from scripts import gpu_check as check
+steps = [check.Step("first", ["echo", "one"], 60, needs_gpu=False),
+         check.Step("second", ["sleep", "601"], 60, needs_gpu=False),
+         check.Step("third", ["true"], 60, needs_gpu=False)]
+check.plan, check.ask = lambda *_: steps, lambda *_: ("", "none")
+sys.exit(check.main(["{results}", "--tree", "{tmp_path}/tree"]))"""
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as process:
+            log = tmp_path / "tree/logs/01.log"
+            deadline = time.monotonic() + 60
+            while not log.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert sorted(p.name for p in results.glob("[!.e]*")) == sorted(gpu_check.FILES)
+            process.terminate()
+            assert process.wait(30) == 1
+        log.unlink()
+    for folder in (results, results / "earlier_1"):
+        steps = json.loads((folder / "results.json").read_text())["steps"]
+        assert [step["verdict"] for step in steps] == [PASSED, FAILED, NOT_RUN]
+        assert steps[2]["detail"] == "stopped by a signal"
+        assert (folder / "summary.txt").read_text().count("\n") == 9
+        with tarfile.open(folder / "logs.tar.gz") as archive:
+            assert "logs/00.log" in archive.getnames()
 
 
-def test_logs_of_an_earlier_run_are_gone(tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (logs / "G4.json").write_text("{}")
-    Results(tmp_path / "results", logs, {})
-    assert not list(logs.iterdir())
+def test_a_broken_file_is_named_and_costs_no_other(tmp_path: Path, check: Check) -> None:
+    files, package = tmp_path / "files", tmp_path / "package"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "header.h").write_text("header")
+    control = "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: b\nDescription: c\n"
+    (package / "DEBIAN/control").write_text(control)
+    files.mkdir()
+    subprocess.run(["dpkg-deb", "-b", package, files / "whole.deb"], check=True, timeout=60)
+    content = (files / "whole.deb").read_bytes()
+    (files / "libc6_1_all.deb").write_bytes(content)
+    (files / "short.deb").write_bytes(content[:-40])
+    with zipfile.ZipFile(package / "wheel", "w") as archive:
+        archive.writestr("nvidia/nccl/lib/libnccl.so.2", bytes(9000))
+    content = (package / "wheel").read_bytes()
+    (files / "damaged.whl").write_bytes(content.replace(bytes(9000), b"1" * 9000))
+    for number in range(100):  # As `split -d` names them.
+        piece = content[number * 100 : number * 100 + 100]
+        number = number if number < 90 else 8910 + number
+        (files / f"pieces.whl.part{number:02}").write_bytes(piece)
+        if number != 7:
+            (files / f"lacking.whl.part{number:02}").write_bytes(piece)
+    code, told = check([shell("step", "true")], "--files", str(files))
+    assert code == 1 and told["verdicts"] == {"step": PASSED}
+    broken = re.findall(r"(\S+) \(broken: .+?\)", told["facts"]["brought"])
+    assert broken == ["damaged.whl", "lacking.whl", "short.deb"]
+    used = ["libc6_1_all.deb (refused: the system has its own)", "pieces.whl", "whole.deb"]
+    assert told["facts"]["brought"].startswith(", ".join(used))
+    tree = tmp_path / "tree"
+    assert find_variables(tree)["MYDIST_NCCL_LIBRARY"].startswith(str(tree))
+    assert [path.name for path in (tree / "root").iterdir()] == ["header.h"]
 
 
-def test_what_an_earlier_run_has_found_is_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    for number in range(3):
-        results = Results(folder, tmp_path / "logs", {"commit": str(number)})
-        run(results, [Step("step", shell(f"echo {number}"))])
-    for number, place in enumerate([folder / "earlier_1", folder / "earlier_2", folder]):
-        document = json.loads((place / "results.json").read_text())
-        assert document["facts"] == {"commit": str(number)}
-        assert (place / "summary.txt").exists()
-        with tarfile.open(place / "logs.tar.gz") as archive:
-            log = archive.extractfile("logs/00.log")
-            assert log is not None and log.read() == f"{number}\n".encode()
-
-
-def test_without_nvidia_smi_torch_tells_of_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(facts.sys, "executable", str(fake))
-    assert facts.find_gpu() == ("", "no NVIDIA driver: nvidia-smi is not there")
-    fake.write_text("#!/bin/sh\necho NVIDIA H100\n")
-    assert facts.find_gpu() == ("NVIDIA H100", "")
-
-
-def test_what_a_program_says_of_itself_is_a_line() -> None:
-    assert first_line(python("print('release 13.0, V13'); print('more')")) == "release 13.0, V13"
-    assert first_line(python("print('a b c')"), r"b.*") == "b c"
-    assert first_line(python("print('x'); raise SystemExit(1)")) == ""
-    assert first_line(["/nowhere/nvcc"]) == ""
-
-
-def test_the_help_names_what_has_to_be_brought() -> None:
-    command = [sys.executable, "-m", "scripts.gpu_check", "--help"]
-    told = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-    for name in (
-        "python3-dev",
-        "libgtest-dev",
-        "libgloo-dev",
-        "openmpi-bin",
-        "nvidia-nccl-cu13",
-        "--minutes",
+def test_an_open_mpi_that_was_brought_is_found_and_runs(tmp_path: Path) -> None:
+    """With its files where the packages have them, before their installation adds links."""
+    packages = re.search(r"openmpi-bin, [^:]*", gpu_check.__doc__ or "")
+    assert packages is not None
+    listed = subprocess.run(
+        ["dpkg", "-L", *re.findall(r"[\w.-]+", packages[0])], capture_output=True, text=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("Open MPI's packages are not installed")
+    root = tmp_path / "root"
+    for source in map(Path, filter(None, listed.stdout.splitlines())):
+        if not source.is_dir() or source.is_symlink():
+            (root / source.parent.relative_to("/")).mkdir(parents=True, exist_ok=True)
+            os.link(source, root / source.relative_to("/"), follow_symlinks=False)
+    (tmp_path / "empty").mkdir()
+    assert unpack(tmp_path / "empty", tmp_path) == ([], [])
+    assert "-DMYDIST_WITH_MPI=ON" in gpu_check.plan(tmp_path, tmp_path, False, "")[0].command
+    environment = {**os.environ, **find_variables(tmp_path)}
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(finds LANGUAGES CXX)\n"
+        'find_package(MPI REQUIRED COMPONENTS CXX)\nmessage(STATUS "found ${MPI_CXX_LIBRARIES}")'
+    )
+    for command, expected in (
+        (
+            "mpirun --oversubscribe -np 2 printenv OMPI_COMM_WORLD_SIZE OPAL_PREFIX",
+            f"2\n{root}/usr",
+        ),
+        (f"cmake -S . -B build -DCMAKE_PREFIX_PATH={root}/usr", f"found {root}/usr/lib"),
     ):
-        assert name in told
+        told = subprocess.check_output(
+            command.split(), cwd=tmp_path, env=environment, text=True, timeout=120
+        )
+        assert expected in told
 
 
-def test_no_other_package_of_that_name_comes_before(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "__init__.py").write_text("")
-    command = [sys.executable, "-m", "scripts.gpu_check", "--help"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=True)
+TABLE = """161 tensors
+pack                        0    0    100.00    103.00   2900   2800    0.90     4.20  {launches}
+pack, close together        0    0    100.00    150.00   2900   2000    0.67     4.20         1
+pack, × 1/8                 0    0    100.00    101.00   2900   2850    0.99     4.20         1
+pack to float16, × 1/8      0    0    100.00    {took}   2900   2850    0.90     4.20         1
+"""
+CLEAN, DIRTY = "===== ERROR SUMMARY: 0 errors\n", "===== RACECHECK SUMMARY: 2 hazards displayed\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "file", "expected"), [("0", "", 0), ("1", "", 1), deep("0", "a.whl", 1)]
+    ("read", "output", "verdict", "words"),
+    [
+        (
+            "packing",
+            TABLE.format(took="111.00", launches=1),
+            "met",
+            "0.901 of the copy rate (pack ",
+        ),
+        ("packing", TABLE.format(took="111.20", launches=1), "missed", "0.899 of the copy rate"),
+        ("packing", TABLE.format(took="111.00", launches=2), "missed", "launches: 2"),
+        ("sanitizer", CLEAN + CLEAN, PASSED, "0 errors in 2 processes"),
+        ("sanitizer", DIRTY + CLEAN, FAILED, "2 errors in 2 processes"),
+        ("sanitizer", "no GPU was used", FAILED, "0 errors in 0 processes"),
+        ("tests", "[  PASSED  ] 24 tests.\n", PASSED, "24 tests"),
+        ("tests", "21 passed, 3 skipped in 61.20s (0:01:01)\n", PASSED, "21 passed, 3 skipped in"),
+        ("tests", "SKIPPED [3] a.py:7: why\n3 skipped in 0.1s\n", "not measured", "a.py:7: why"),
+        ("tests", "a.cc:7: Skipped\nwhy\n[  PASSED  ] 0 tests.\n", "not measured", "why"),
+        ("tests", "", "not measured", ""),
+    ],
 )
-def test_the_command_from_end_to_end(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    code: str,
-    file: str,
-    expected: int,
-) -> None:
-    """But for the steps: the real ones take minutes."""
-    scenes: list[Scene] = []
-
-    def stub_plan(scene: Scene) -> list[Step]:
-        scenes.append(scene)
-        return [
-            Step("build", shell("echo built"), needs_gpu=False),
-            Step("tests", shell(f"exit {code}"), needs_gpu=False),
-            Step("figures", shell("exit 1")),
-        ]
-
-    monkeypatch.setattr(program, "plan", stub_plan)
-    monkeypatch.setattr(program, "find_gpu", lambda: ("", "none here"))
-    (tmp_path / "files").mkdir()
-    if file:
-        (tmp_path / "files" / file).write_text("no wheel")
-    folder, tree = tmp_path / "results", tmp_path / "tree"
-    arguments = [str(folder), "--tree", str(tree), "--files", str(tmp_path / "files")]
-    assert program.main([*arguments, "--commit", "abc", "--minutes", "2"]) == expected
-    assert scenes[0].commit == "abc" and not scenes[0].has_gpu
-    assert (scenes[0].package / "mydist" / "optim" / "optimizer.py").exists()
-    document = json.loads((folder / "results.json").read_text())
-    verdicts = {step["name"]: step["verdict"] for step in document["steps"]}
-    tests = PASSED if code == "0" else FAILED
-    assert verdicts == {"build": PASSED, "tests": tests, "figures": SKIPPED}
-    assert document["facts"]["commit"] == "abc"
-    assert document["facts"]["brought"].startswith(f"{file} (broken: " if file else "nothing")
-    assert capsys.readouterr().out.endswith((folder / "summary.txt").read_text())
-    assert program.main([*arguments, "--only", "no step has it"]) == 1
+def test_what_programs_print_is_judged(read: str, output: str, verdict: str, words: str) -> None:
+    found = getattr(gpu_check, f"read_{read}")(output)
+    assert found[0] == verdict and words in found[1]
 
 
-def test_the_package_is_put_together_as_installed(tmp_path: Path) -> None:
-    program.copy_package(ROOT, tmp_path)
-    assert (tmp_path / "mydist" / "optim" / "optimizer.py").exists()
-    assert (tmp_path / "mydist" / "launcher" / "check_build.py").exists()
-    assert not list(tmp_path.rglob("*.so"))
+def test_the_worst_verdict_of_a_benchmark_counts(tmp_path: Path) -> None:
+    met = {"what": "G", "unit": "%", "measured": 0.5, "verdict": "met", "reason": ""}
+    absent = {**met, "measured": None, "verdict": "not measured", "reason": "why", "interval": None}
+    verdicts = [{**met, "interval": [-0.25, 0.75]}, absent]
+    (tmp_path / "G5.json").write_text(json.dumps({"verdicts": verdicts}))
+    expected = "G: 0.5 % (-0.25 to 0.75), met; G: -, not measured (why)"
+    assert gpu_check.read_verdicts(tmp_path / "G5.json") == ("not measured", expected)
+
+
+def test_the_plan_has_every_row_and_every_layout() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    told = subprocess.check_output(command, cwd=ROOT, text=True, timeout=60)
+    assert set(re.findall(r"\bG\d+", told)) == set(gpu_check.BENCHMARKS)
+    layouts = re.findall(
+        r'^    "(.+)": (?:Layout|_hosts)\(', (ROOT / gpu_check.SHARED).read_text(), re.M
+    )
+    assert {*gpu_check.NCCL_LAYOUTS, *gpu_check.LAYOUTS} == set(layouts) - {"GPU to GPU"}
+
+
+def test_make_hands_its_options_on() -> None:
+    command = ["make", "--silent", "gpu-check", "RESULTS=r", "FILES=f", "ONLY=o", "COMMIT=c"]
+    told = subprocess.check_output(
+        command, cwd=ROOT, env={**os.environ, "MYDIST_PYTHON": "echo"}, text=True, timeout=60
+    )
+    assert told == "-m scripts.gpu_check r --files f --only o --commit c\n"

@@ -21,7 +21,7 @@ list(FILTER _lines EXCLUDE REGEX " ${_figures} +1$")
 if(_lines)
   message(FATAL_ERROR "Rows that are not of one launch: ${_lines}")
 endif()
-# Those that a verdict takes (scripts/gpu_check/reports.py) are among them.
+# Those that a verdict takes (scripts/gpu_check.py) are among them.
 foreach(_name "pack" "pack, × 1/8" "pack to float16, × 1/8")
   set(_of_name ${_rows})
   list(FILTER _of_name INCLUDE REGEX "^${_name}   *[0-9]")
