@@ -192,7 +192,7 @@ def configure(tree: Path, has_gpu: bool) -> list[Step]:
         "configure, with what is found": ("AUTO", "AUTO", "ON"),
         "configure, without tests": ("AUTO", "AUTO", "OFF"),
     }
-    steps = []
+    steps: list[Step] = []
     for name, values in attempts.items():
         options = ("MYDIST_WITH_MPI", "MYDIST_WITH_GLOO", "MYDIST_BUILD_TESTS")
         command = [*always, *(f"-D{o}={value}" for o, value in zip(options, values, strict=True))]
@@ -224,6 +224,13 @@ class Run:
     end: float  # Of time.monotonic().
     over: str = "time ran out"
     outcomes: list[Outcome] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def stop(self, number: int, _frame: object) -> None:
+        """Handles a signal: ends the running step, and runs no other."""
+        self.end, self.over = 0, f"stopped by {signal.Signals(number).name}"
+        if self.process:
+            self.process.send_signal(signal.SIGINT)  # `timeout` passes it on and sees to the end.
 
     def run_all(self, steps: Sequence[Step]) -> list[Outcome]:
         """Runs one step after the other, and writes the files after each."""
@@ -233,11 +240,7 @@ class Run:
         for step in steps:
             if step.if_failed and self.outcomes[-1].verdict == PASSED:
                 continue
-            try:
-                outcome = self._try(step)
-            except KeyboardInterrupt:
-                self.end, self.over = 0, "stopped by a signal"
-                outcome = Outcome(step.name, FAILED, self.over)
+            outcome = self._try(step)
             self.outcomes.append(outcome)
             print(f"{outcome.verdict:12} {step.name}", flush=True)
             self._write()
@@ -255,7 +258,9 @@ class Run:
         log = self.logs / f"{len(self.outcomes):02}.log"
         code = self._call(step.command, limit, log)
         took, written = time.monotonic() - start, log.read_text("utf-8", errors="replace")
-        ended = f"not over in {limit:.0f} s" if took >= limit else f"exit code {code}" * bool(code)
+        ended = f"exit code {code}" if code else ""
+        if took >= limit or not self.end:
+            ended = f"not over in {limit:.0f} s" if self.end else self.over
         try:
             verdict, words = step.reads(written)
         except Exception as error:  # The output of a step that has crashed is incomplete.
@@ -270,7 +275,7 @@ class Run:
         """Returns the exit code. Nothing that the command has started is left."""
         limits = ["--signal=INT", f"--kill-after={KILLED_AFTER_S}", f"{limit_s:.1f}"]
         with log.open("wb") as output:  # A file keeps the output of a step that is killed.
-            process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 ["timeout", *limits, *command],
                 cwd=ROOT,
                 env={**os.environ, **self.environment},
@@ -279,11 +284,12 @@ class Run:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            try:
-                return process.wait()
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            if not self.end:  # The signal came before the process was known.
+                self.process.send_signal(signal.SIGINT)
+            code = self.process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            return code
 
     def table(self) -> str:
         """One line for each fact and each step."""
@@ -350,8 +356,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.files and not options.files.is_dir():
         parser.error(f"--files: {options.files} is no folder")
     end = time.monotonic() + 60 * options.minutes
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     tree, folder = options.tree.resolve(), options.results
     logs = prepare(folder, tree)
     names, broken = unpack(options.files, tree) if options.files else ([], [])
@@ -368,6 +372,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     steps = choose(plan(tree, logs, bool(gpu), options.commit), options.only)
     run = Run(folder, logs, facts, find_variables(tree), "" if gpu else no_gpu, end)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, run.stop)
     outcomes = run.run_all(steps)
     print(run.table())
     return int(bool(broken) or not outcomes or any(one.verdict not in FINE for one in outcomes))

@@ -120,7 +120,7 @@ def test_results_are_whole_after_every_step_and_when_stopped(tmp_path: Path) -> 
     code = f"""
 import sys; from scripts import gpu_check as check
 steps = [check.Step("first", ["echo", "one"], 60, needs_gpu=False),
-         check.Step("second", ["sleep", "601"], 60, needs_gpu=False),
+         check.Step("second", ["sh", "-c", "echo $$; exec sleep 600"], 60, needs_gpu=False),
          check.Step("third", ["true"], 60, needs_gpu=False)]
 check.plan, check.ask = lambda *_: steps, lambda *_: ("", "none")
 sys.exit(check.main(["{results}", "--tree", "{tmp_path}/tree"]))"""
@@ -133,11 +133,12 @@ sys.exit(check.main(["{results}", "--tree", "{tmp_path}/tree"]))"""
             assert sorted(p.name for p in results.glob("[!.e]*")) == sorted(gpu_check.FILES)
             process.terminate()
             assert process.wait(30) == 1
+            assert not log.read_text() or not is_running(int(log.read_text()))
         log.unlink()
     for folder in (results, results / "earlier_1"):
         steps = json.loads((folder / "results.json").read_text())["steps"]
         assert [step["verdict"] for step in steps] == [PASSED, FAILED, NOT_RUN]
-        assert steps[2]["detail"] == "stopped by a signal"
+        assert steps[2]["detail"] == "stopped by SIGTERM"
         assert (folder / "summary.txt").read_text().count("\n") == 9
         with tarfile.open(folder / "logs.tar.gz") as archive:
             assert "logs/00.log" in archive.getnames()
@@ -237,7 +238,6 @@ CLEAN, DIRTY = "===== ERROR SUMMARY: 0 errors\n", "===== RACECHECK SUMMARY: 2 ha
         ("tests", "21 passed, 3 skipped in 61.20s (0:01:01)\n", PASSED, "21 passed, 3 skipped in"),
         ("tests", "SKIPPED [3] a.py:7: why\n3 skipped in 0.1s\n", "not measured", "a.py:7: why"),
         ("tests", "a.cc:7: Skipped\nwhy\n[  PASSED  ] 0 tests.\n", "not measured", "why"),
-        ("tests", "", "not measured", ""),
     ],
 )
 def test_what_programs_print_is_judged(read: str, output: str, verdict: str, words: str) -> None:
