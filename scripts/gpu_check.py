@@ -90,7 +90,7 @@ class Outcome:
 
 def read_tests(output: str) -> tuple[str, str]:
     """GoogleTest's or pytest's counts. Where all tests were skipped, nothing was tested."""
-    counts = re.findall(r"^\[ .*\] \d+ tests?\b|^\d+ .* in \d[\d.]*s.*", output, re.M)[-2:]
+    counts = re.findall(r"^(?:=+ )?(\[ .*\] \d+ tests?\b|\d+ .* in \d[\d.]*s)", output, re.M)[-2:]
     if re.search(r"PASSED  \] [1-9]|\b[1-9]\d* passed", " ".join(counts)):
         return PASSED, "; ".join(counts)
     reasons = re.findall(r"(?:^SKIPPED \[\d+\] |: Skipped\n)(.*)", output, re.M)
@@ -140,7 +140,7 @@ def plan(tree: Path, logs: Path, has_gpu: bool, commit: str) -> list[Step]:
         return [build(f"build of {name}", [name], tests / name), test]
 
     def python(name: str, limit_s: float, *arguments: str) -> Step:
-        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        pytest = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments]
         return Step(name, pytest, limit_s, package, reads=read_tests)
 
     def layout(name: str, row: str = "") -> Step:  # A layout that hangs costs no other.

@@ -147,7 +147,8 @@ sys.exit(check.main(["{results}", "--tree", "{tmp_path}/tree"]))"""
 def test_a_broken_file_is_named_and_costs_no_other(tmp_path: Path, check: Check) -> None:
     files, package = tmp_path / "files", tmp_path / "package"
     (package / "DEBIAN").mkdir(parents=True)
-    (package / "header.h").write_text("header")
+    (package / "usr/lib").mkdir(parents=True)
+    (package / "usr/lib/libgloo.so.0").write_text("library")
     control = "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: b\nDescription: c\n"
     (package / "DEBIAN/control").write_text(control)
     files.mkdir()
@@ -173,7 +174,8 @@ def test_a_broken_file_is_named_and_costs_no_other(tmp_path: Path, check: Check)
     assert told["facts"]["brought"].startswith(", ".join(used))
     tree = tmp_path / "tree"
     assert find_variables(tree)["MYDIST_NCCL_LIBRARY"].startswith(str(tree))
-    assert [path.name for path in (tree / "root").iterdir()] == ["header.h"]
+    assert find_variables(tree)["LD_LIBRARY_PATH"].split(":")[0] == f"{tree}/root/usr/lib"
+    assert "-DMYDIST_WITH_GLOO=ON" in gpu_check.configure(tree, has_gpu=False)[0].command
 
 
 def test_an_open_mpi_that_was_brought_is_found_and_runs(tmp_path: Path) -> None:
@@ -235,8 +237,18 @@ CLEAN, DIRTY = "===== ERROR SUMMARY: 0 errors\n", "===== RACECHECK SUMMARY: 2 ha
         ("sanitizer", DIRTY + CLEAN, FAILED, "2 errors in 2 processes"),
         ("sanitizer", "no GPU was used", FAILED, "0 errors in 0 processes"),
         ("tests", "[  PASSED  ] 24 tests.\n", PASSED, "24 tests"),
-        ("tests", "21 passed, 3 skipped in 61.20s (0:01:01)\n", PASSED, "21 passed, 3 skipped in"),
-        ("tests", "SKIPPED [3] a.py:7: why\n3 skipped in 0.1s\n", "not measured", "a.py:7: why"),
+        (
+            "tests",
+            "=== 21 passed, 3 skipped in 61.20s (0:01:01) ===\n",
+            PASSED,
+            "21 passed, 3 skipped in",
+        ),
+        (
+            "tests",
+            "SKIPPED [3] a.py:7: why\n=== 3 skipped in 0.1s ===\n",
+            "not measured",
+            "a.py:7: why",
+        ),
         ("tests", "a.cc:7: Skipped\nwhy\n[  PASSED  ] 0 tests.\n", "not measured", "why"),
     ],
 )
