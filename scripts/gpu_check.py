@@ -331,8 +331,10 @@ def ask(*command: str) -> tuple[str, str]:
     """The last line that a program prints, or "" and the reason."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
+    except OSError as error:
+        return "", f"{command[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return "", f"{command[0]}: no answer in 60 s"
     line = ((run.stdout or run.stderr).strip().splitlines() or [f"exit code {run.returncode}"])[-1]
     return ("", line) if run.returncode else (line, "")
 
