@@ -60,7 +60,8 @@ LAYOUTS = ("2 hosts x 1", "2 hosts x 2", "host memory", "2 hosts x 1, MPI", "2 h
 PACKING = ("pack", "pack, × 1/8", "pack to float16, × 1/8")  # Row G1 is the slowest of these.
 TELL_GPU = "import torch; print(torch.cuda.get_device_name())"
 TELL_TORCH = """import torch
-print(torch.__version__, *["NCCL", *torch.cuda.nccl.version()] * torch.cuda.is_available())"""
+nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else ["unknown"]
+print(f"{torch.__version__}, NCCL {'.'.join(map(str, nccl))}")"""
 
 
 @dataclass

@@ -276,6 +276,11 @@ def test_the_plan_has_every_row_and_every_layout() -> None:
     assert {*gpu_check.NCCL_LAYOUTS, *gpu_check.LAYOUTS} == set(layouts) - {"GPU to GPU"}
 
 
+def test_the_table_names_the_versions_of_torch_and_nccl() -> None:
+    assert ", NCCL " in gpu_check.ask(sys.executable, "-c", gpu_check.TELL_TORCH)[0]
+    assert gpu_check.ask("/nowhere/nvcc") == ("", "/nowhere/nvcc: No such file or directory")
+
+
 def test_make_hands_its_options_on() -> None:
     command = ["make", "--silent", "gpu-check", "RESULTS=r", "FILES=f", "ONLY=o", "COMMIT=c"]
     told = subprocess.check_output(
