@@ -10,8 +10,8 @@ mkdir -p "$VIEW"
 for entry in python/mydist/*; do
   [[ "$entry" == *.so || "$entry" == */lib || "$entry" == */launcher ]] || ln -s "$ROOT/$entry" "$VIEW/"
 done
-[[ ! -d launcher ]] || ln -sfn "$ROOT/launcher" "$VIEW/launcher"
+[[ ! -d launcher ]] || ln -s "$ROOT/launcher" "$VIEW/launcher"
 ln -s "$ROOT/benchmarks" "$ROOT/scripts" build/typecheck/
 cd build/typecheck
 "$(find_python)" -m mypy --config-file "$ROOT/pyproject.toml" --cache-dir "$ROOT/.mypy_cache" \
-  --package mydist --package benchmarks --module scripts.gpu_check
+  --package mydist --package benchmarks --module scripts.gpu_check --module scripts.docs_site
