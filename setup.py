@@ -141,7 +141,7 @@ setup(
     packages=packages(),
     package_dir={"mydist": "python/mydist", "mydist.launcher": "launcher"},
     package_data={
-        "mydist": ["py.typed", "*.pyi", "bench/*.c", "bench/*.cc", "bench/*.h"],
+        "mydist": ["py.typed", "*.pyi", "bench/*.cc", "bench/*.h"],
         "mydist.launcher": ["py.typed"],
     },
     ext_modules=[Extension("mydist._C", sources=[])],

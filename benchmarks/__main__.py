@@ -19,16 +19,11 @@ from pathlib import Path
 from mydist.bench.results import format_table
 
 from .machine import commit, describe_machine
-from .results import Cores, Results, format_cores, format_figures
+from .results import Results, format_figures
 from .suites import ROOT, SUITES, Setting, SuiteFailed
 from .targets import GPU_TARGETS, TARGETS, Target
-from .verdicts import format_markdown, format_text, from_json, judge, not_measured, to_json
-
-# Of two ranks, each on a core of its own.
-CORES_HEADING = (
-    "Medians in µs of the calls during which a cache line took less than 100 ns from core to core"
-    " / of the others (share of the first)"
-)
+from .verdicts import Verdict, judge, not_measured
+from .verdicts import format_table as format_verdicts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{found} --gpu, but {','.join(sorted(known, key=_order))}")
     path = options.json or ROOT / "build/bench" / ("gpu.json" if options.gpu else "targets.json")
     if options.markdown:
-        print(_markdown(path))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        print(f"{document['machine']}; mydist at commit {document['commit']}.\n")
+        print(format_verdicts([Verdict(**item) for item in document["verdicts"]]))
         return 0
     chosen = [target for target in targets if not options.only or target.row in options.only]
     setting = Setting(
@@ -58,21 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}:\n{format_table(rows)}\n")
     for name, figures in results.figures.items():
         print(f"{name}:\n{format_figures(figures)}\n")
-    if results.cores:
-        print(f"{CORES_HEADING}:\n{format_cores(results.cores)}\n")
     if options.gpu == "cpu":
         print("IN HOST MEMORY: this shows that the jobs run, and tells nothing about a GPU")
-    print(format_text(verdicts))
+    print(format_verdicts(verdicts))
     document = {
         "machine": describe_machine(options.gpu == "cuda"),
         "commit": options.commit or commit(),
         "smoke": options.smoke,
         "device": options.gpu or "cpu",
-        "verdicts": to_json(verdicts),
+        "verdicts": [asdict(verdict) for verdict in verdicts],
         "rows": {name: [asdict(row) for row in rows] for name, rows in results.rows.items()},
         "figures": results.figures,
         "reasons": results.reasons,
-        "cores": [asdict(entry) for entry in results.cores],
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"all figures: {path}")
@@ -136,21 +130,14 @@ def _measure(
             results.reasons[name] = f"the {minutes:g} minutes were over, see --minutes"
             continue
         try:
-            SUITES[name](replace(setting, timeout_s=min(setting.timeout_s, left)), results)
+            limited = replace(setting, timeout_s=min(setting.timeout_s, left))
+            SUITES[name](name, limited, results)
         except SuiteFailed as error:
             failed = True
             results.reasons[name] = str(error).splitlines()[0]
             print(f"{name}: {error}", file=sys.stderr, flush=True)
         print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return results, failed
-
-
-def _markdown(path: Path) -> str:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    title = f"{document['machine']}; mydist at commit {document['commit']}."
-    text = f"{title}\n\n{format_markdown(from_json(document['verdicts']))}"
-    cores = [Cores(**entry) for entry in document.get("cores", [])]
-    return f"{text}\n\n{CORES_HEADING}:\n\n{format_cores(cores)}" if cores else text
 
 
 if __name__ == "__main__":

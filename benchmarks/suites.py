@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import mydist as md
+from mydist.bench.contest import add, make_rows
 from mydist.bench.devices import why_no_gpu
-from mydist.bench.results import Row, read_json
+from mydist.bench.peers import Core, Times, make_peers
+from mydist.bench.problem import Plan
+from mydist.bench.results import read_json
 
 from . import targets as t
-from .results import Cores, Results
+from .results import Results
 
 ROOT = Path(__file__).resolve().parent.parent
 _SIZES2 = (8, 64, 1 * t.K, 8 * t.K, 64 * t.K, 1 * t.M, 4 * t.M, 16 * t.M, 64 * t.M)
@@ -38,116 +43,94 @@ class Setting:
     device: str = "cuda"  # Of the jobs that are about GPUs; "cpu" shows that they run.
 
 
-Suite = Callable[[Setting, Results], None]
+Suite = Callable[[str, Setting, Results], None]
 
 
-def _core(name: str, ranks: int, sizes: Sequence[int]) -> Suite:
-    def run(setting: Setting, results: Results) -> None:
+def _core(ranks: int, sizes: Sequence[int]) -> Suite:
+    """The core in C++ next to its peers; another one begins in every round."""
+
+    def run(name: str, setting: Setting, results: Results) -> None:
         if not setting.core.exists():
             raise SuiteFailed(f"{setting.core} does not exist; build it: make bench")
-        arguments = ["--rounds", "2" if setting.smoke else "5"]
-        arguments += ["--effort", "1" if setting.smoke else "100"]
-        used = sizes[:2] if setting.smoke else sizes
-        arguments += ["--sizes", ",".join(str(size) for size in used)]
-        command = [str(setting.core), *arguments, "--ranks", str(ranks)]
-        if shutil.which("mpirun"):
-            crowded = ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
-            command = ["mpirun", "-np", str(ranks), *crowded, "--bind-to", "none", *command]
-        done = _run(command, setting)
-        results.rows[name] = []
-        for row in json.loads(done.stdout):
-            cores = row.pop("cores", None)  # Where each rank had one of its own.
-            results.rows[name].append(Row(**row))
-            if cores is not None:
-                results.cores.append(Cores(row["impl"], row["size_bytes"], **cores))
-        _note_absent(name, done, results)
+        end = time.monotonic() + setting.timeout_s
+        used, rounds = (sizes[:2], 2) if setting.smoke else (sizes, 5)
+        iterations = 2 if setting.smoke else None
+        plan = Plan("allreduce", used, torch.float32, rounds, iterations, together=True)
+        absent: list[str] = []
+        core = Core(plan, ranks, setting.core)
+        peers = [core, *make_peers(("openmpi", "gloo"), plan, ranks, True, absent.append)]
+        found: Times = {}
+        for index in range(rounds):
+            for peer in (peers * 2)[index % len(peers) :][: len(peers)]:
+                try:
+                    add(found, peer.run(max(1.0, end - time.monotonic())))
+                except RuntimeError as error:
+                    raise SuiteFailed(str(error)) from None
+        results.rows[name] = make_rows(plan, ranks, found, found)
+        if absent:
+            results.reasons[name] = "; ".join(absent)
 
     return run
 
 
-def _bench(name: str, ranks: int, arguments: Sequence[str], **more: str) -> Suite:
-    """A run of python -m mydist.bench.
+def _bench(ranks: int, arguments: Sequence[str], *flags: str, **variables: str) -> Suite:
+    """A run of python -m mydist.bench, with flags of mydistrun."""
 
-    `more`: flags of mydistrun, whose values are empty, and variables, whose values are not.
-    """
-    variables = {key: value for key, value in more.items() if value}
-    launcher = [f"--{key}" for key, value in more.items() if not value]
-
-    def run(setting: Setting, results: Results) -> None:
+    def run(name: str, setting: Setting, results: Results) -> None:
         path = setting.folder / f"{name}.json"
-        sizes = "64" if setting.smoke else "8,64K,4M,64M"
-        filled = [sizes if a == "SIZES" else a for a in arguments]
+        filled = list(arguments)
+        if filled[0] != "step":
+            filled += ["--sizes", "64" if setting.smoke else "8,64K,4M,64M"]
         if setting.smoke:
             filled += ["--rounds", "1"]
             filled += ["--steps", "2"] if arguments[0] == "step" else ["--iterations", "2"]
-        program = ["-m", "mydist.bench", *filled, "--json", str(path)]
-        done = _launch(ranks, [*launcher, sys.executable, *program], setting, variables)
+        program = [sys.executable, "-m", "mydist.bench", *filled, "--json", str(path)]
+        output = _launch(ranks, [*flags, *program], setting, variables)
         results.rows[name] = read_json(path)
-        _note_absent(name, done, results)
+        _note_absent(name, output, results)
 
     return run
 
 
-def _note_absent(name: str, done: subprocess.CompletedProcess[str], results: Results) -> None:
-    """Both programs say "without PEER: reason" of a peer that cannot run here."""
-    lines = done.stderr.splitlines() + done.stdout.splitlines()
-    absent = [line[line.index("without ") :] for line in lines if "without " in line]
+def _job(ranks: int, on_gpu: bool = False, between_hosts: bool = False, **more: str) -> Suite:
+    """A job of jobs/; one on a GPU has a reason without it. `between_hosts`: over Gloo, if built.
+
+    The variables `more` are set. A job has the name of its suite, but for the number of its ranks.
+    """
+
+    def run(name: str, setting: Setting, results: Results) -> None:
+        if on_gpu and setting.device == "cuda" and (reason := why_no_gpu()):
+            results.reasons[name] = reason
+            return
+        path = setting.folder / f"{name}.json"
+        program = [sys.executable, "-m", "benchmarks.jobs", name.removesuffix("-2"), str(path)]
+        program += ["--gpu"] if on_gpu and setting.device == "cuda" else []
+        program += ["--smoke"] if setting.smoke else []
+        flags = ["--gloo"] if between_hosts and md.gloo_built() else []
+        output = _launch(ranks, flags + program, setting, more)
+        results.figures[name] = json.loads(path.read_text())
+        _note_absent(name, output, results)
+
+    return run
+
+
+def _note_absent(name: str, output: str, results: Results) -> None:
+    """Programs say "without PEER: reason" of a peer that cannot run here."""
+    absent = [line[line.index("without ") :] for line in output.splitlines() if "without " in line]
     if absent:
         results.reasons[name] = "; ".join(absent)
 
 
-def _job(name: str, ranks: int, module: str, **variables: str) -> Suite:
-    """A module of jobs/, which writes its figures to the file that it is given."""
-
-    def run(setting: Setting, results: Results) -> None:
-        path = setting.folder / f"{name}.json"
-        program = [sys.executable, "-m", f"benchmarks.jobs.{module}", str(path)]
-        _launch(ranks, program + (["--smoke"] if setting.smoke else []), setting, variables)
-        results.figures[name] = json.loads(path.read_text())
-
-    return run
-
-
-def _gpu_job(
-    name: str, ranks: int, module: str, between_hosts: bool = False, **variables: str
-) -> Suite:
-    """The same on a GPU; without one it has a reason. `between_hosts`: over Gloo, if it can."""
-
-    def run(setting: Setting, results: Results) -> None:
-        reason = why_no_gpu() if setting.device == "cuda" else ""
-        if reason:
-            results.reasons[name] = reason
-            return
-        path = setting.folder / f"{name}.json"
-        program = [sys.executable, "-m", f"benchmarks.jobs.{module}", str(path)]
-        program += ["--gpu"] if setting.device == "cuda" else []
-        program += ["--smoke"] if setting.smoke else []
-        launcher = ["--gloo"] if between_hosts and md.gloo_built() else []
-        done = _launch(ranks, launcher + program, setting, variables)
-        results.figures[name] = json.loads(path.read_text())
-        _note_absent(name, done, results)
-
-    return run
-
-
 def _launch(
-    ranks: int,
-    command: Sequence[str],
-    setting: Setting,
-    variables: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "mydist.launcher", "-np", str(ranks)]
-    return _run([*launcher, *command], setting, variables)
-
-
-def _run(
-    command: Sequence[str], setting: Setting, variables: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {"OMP_NUM_THREADS": "1", "MYDIST_SHARED_MEMORY": "1", **os.environ}
+    ranks: int, arguments: Sequence[str], setting: Setting, variables: Mapping[str, str]
+) -> str:
+    """What the job prints."""
+    command = [sys.executable, "-m", "mydist.launcher", "-np", str(ranks), *arguments]
+    usual = {"OMP_NUM_THREADS": "1", "MYDIST_SHARED_MEMORY": "1", **os.environ}
     try:
         done = subprocess.run(
-            list(command),
-            env={**environment, **(variables or {})},
+            command,
+            env={**usual, **variables},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -160,37 +143,27 @@ def _run(
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise SuiteFailed(f"exit code {done.returncode} of: {' '.join(command)}\n{tail}")
-    return done
+    return f"{done.stderr}\n{done.stdout}"
 
 
-_ALLREDUCE = ("allreduce", "--sizes", "SIZES")
+_TWO_HOSTS = ("allreduce", "--fake-hosts", "2", "--peers")
 SUITES: dict[str, Suite] = {
-    t.CORE2: _core(t.CORE2, 2, _SIZES2),
-    t.CORE4: _core(t.CORE4, 4, _SIZES4),
-    t.GRADIENTS: _job(t.GRADIENTS, 2, "gradients"),
-    t.LATENCY: _job(t.LATENCY, 2, "latency"),
-    t.STEADY: _job(t.STEADY, 2, "steady_state"),
-    t.TCP_GLOO: _bench(
-        t.TCP_GLOO, 2, (*_ALLREDUCE, "--fake-hosts", "2", "--peers", "gloo"), gloo=""
-    ),
-    t.TCP_MPI: _bench(
-        t.TCP_MPI,
-        2,
-        (*_ALLREDUCE, "--fake-hosts", "2", "--peers", "openmpi"),
-        mpi="",
-        OMPI_MCA_btl="self,tcp",
-    ),
-    t.HIERARCHY: _bench(
-        t.HIERARCHY, 4, (*_ALLREDUCE, "--fake-hosts", "2", "--peers", "gloo"), gloo=""
-    ),
-    t.HIERARCHY_BYTES: _job(t.HIERARCHY_BYTES, 4, "hierarchy_bytes"),
-    t.STEP_RESNET: _bench(t.STEP_RESNET, 2, ("step", "--model", "resnet", "--batch", "8")),
-    t.STEP_GPT: _bench(t.STEP_GPT, 2, ("step", "--model", "gpt", "--batch", "4")),
-    t.GPU_SLOTS: _gpu_job(t.GPU_SLOTS, 1, "gpu_slots"),
-    t.GPU_SLOTS2: _gpu_job(t.GPU_SLOTS2, 2, "gpu_slots"),
-    t.GPU_STAGING: _gpu_job(t.GPU_STAGING, 2, "gpu_staging", between_hosts=True),
-    t.GPU_OVERHEAD: _gpu_job(t.GPU_OVERHEAD, 1, "gpu_overhead"),
-    t.GPU_BUCKET: _gpu_job(t.GPU_BUCKET, 1, "gpu_bucket", MYDIST_FREEZE_AFTER="2"),
-    t.GPU_BUCKET2: _gpu_job(t.GPU_BUCKET2, 2, "gpu_bucket", MYDIST_FREEZE_AFTER="2"),
-    t.RECORDING: _job(t.RECORDING, 2, "recording_cost", MYDIST_FREEZE_AFTER="2"),
+    t.CORE2: _core(2, _SIZES2),
+    t.CORE4: _core(4, _SIZES4),
+    t.GRADIENTS: _job(2),
+    t.LATENCY: _job(2),
+    t.STEADY: _job(2),
+    t.TCP_GLOO: _bench(2, (*_TWO_HOSTS, "gloo"), "--gloo"),
+    t.TCP_MPI: _bench(2, (*_TWO_HOSTS, "openmpi"), "--mpi", OMPI_MCA_btl="self,tcp"),
+    t.HIERARCHY: _bench(4, (*_TWO_HOSTS, "gloo"), "--gloo"),
+    t.HIERARCHY_BYTES: _job(4),
+    t.STEP_RESNET: _bench(2, ("step", "--model", "resnet", "--batch", "8")),
+    t.STEP_GPT: _bench(2, ("step", "--model", "gpt", "--batch", "4")),
+    t.GPU_SLOTS: _job(1, on_gpu=True),
+    t.GPU_SLOTS2: _job(2, on_gpu=True),
+    t.GPU_STAGING: _job(2, on_gpu=True, between_hosts=True),
+    t.GPU_OVERHEAD: _job(1, on_gpu=True),
+    t.GPU_BUCKET: _job(1, on_gpu=True, MYDIST_FREEZE_AFTER="2"),
+    t.GPU_BUCKET2: _job(2, on_gpu=True, MYDIST_FREEZE_AFTER="2"),
+    t.RECORDING: _job(2, MYDIST_FREEZE_AFTER="2"),
 }

@@ -1,9 +1,9 @@
-"""Verdicts: targets and measurements side by side, as a table for people, Markdown and JSON."""
+"""Verdicts: targets and measurements side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from .results import Results
 from .targets import Target
@@ -76,22 +76,16 @@ def _number(value: float, unit: str) -> str:
 _HEADINGS = ("row", "what", "target", "measured", "verdict")
 
 
-def format_text(verdicts: Sequence[Verdict]) -> str:
-    """A table with aligned columns, and how many were met."""
+def format_table(verdicts: Sequence[Verdict]) -> str:
+    """A Markdown table with aligned columns, and how many were met."""
     lines = [_HEADINGS, *(v.cells() for v in verdicts)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
     text = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
         for line in lines
     ]
+    text.insert(1, "|---" * len(_HEADINGS) + "|")
     return "\n".join([*text, "", summary(verdicts)])
-
-
-def format_markdown(verdicts: Sequence[Verdict]) -> str:
-    """The same as a Markdown table, with an empty column for the causes of misses."""
-    lines = ["| " + " | ".join((*_HEADINGS, "cause of a miss")) + " |", "|---" * 6 + "|"]
-    lines += ["| " + " | ".join((*v.cells(), "")) + " |" for v in verdicts]
-    return "\n".join([*lines, "", summary(verdicts)])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
@@ -106,13 +100,3 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 def not_measured(verdicts: Sequence[Verdict]) -> list[str]:
     """Row, subject and reason of each that has no figure."""
     return [f"{v.row} {v.what} ({v.reason})" for v in verdicts if v.verdict == NOT_MEASURED]
-
-
-def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
-    """The reverse of `from_json`."""
-    return [asdict(v) for v in verdicts]
-
-
-def from_json(items: Sequence[dict[str, object]]) -> list[Verdict]:
-    """The reverse of `to_json`."""
-    return [Verdict(**item) for item in items]  # type: ignore[arg-type]

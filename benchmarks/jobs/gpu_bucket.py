@@ -1,8 +1,5 @@
 """G6: what the engine costs for one fused bucket of gradients on a GPU.
 
-    mydistrun -np 1 python -m benchmarks.jobs.gpu_bucket FILE --gpu
-    mydistrun -np 2 python -m benchmarks.jobs.gpu_bucket FILE --gpu
-
 A bucket is 32 tensors that do not lie one after the other, averaged in place: one call of the
 binding, whose caller drives the engine. Its host time is that of the call, which waits for no GPU;
 with two ranks it has in it the wait for the other one, and the schedule is frozen. Once more under
@@ -20,14 +17,14 @@ from typing import Any
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job, times
-from benchmarks.jobs.gpu_sharing import do_without_sharing, most_of_any_rank, prepare_to_share
-from benchmarks.jobs.profiled import profile_calls
 from mydist import _C
 from mydist.bench.contest import Stopwatch, share
 from mydist.bench.devices import synchronize
 from mydist.bench.implementations import Mydist
 from mydist.bench.problem import WrongResult
+
+from .job import Figures, JobArguments, do_without_sharing, most_of_any_rank, times
+from .profiled import profile_calls
 
 _TENSORS, _ELEMENTS = 32, 32 << 10  # 4 MiB.
 _LEAST_WARM_UPS, _MOST_WARM_UPS = 5, 300
@@ -77,7 +74,7 @@ def has_waited(bucket: Bucket, ranks: Mydist, device: torch.device) -> bool:
     return waited
 
 
-def measure(arguments: JobArguments) -> dict[str, float]:
+def measure(arguments: JobArguments) -> Figures:
     """Host time, launches, waits and batches of a bucket; nothing without NCCL for two on a GPU."""
     device, ranks = arguments.device, Mydist()
     bucket = Bucket(device)
@@ -106,14 +103,3 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     waits = work.waits / count + has_waited(bucket, ranks, device)
     counts = {"launches": work.launches / count, "waits": waits, "batches": batches}
     return figures | most_of_any_rank(counts)
-
-
-def main() -> None:
-    """Measures and writes the figures."""
-    arguments = parse_arguments()
-    prepare_to_share(arguments)
-    run_job(arguments, measure)
-
-
-if __name__ == "__main__":
-    main()

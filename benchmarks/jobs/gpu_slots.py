@@ -1,90 +1,31 @@
 """G2: what a step adds where gradients on a GPU are views of one tensor, and reduced there.
 
-    mydistrun -np 1 python -m benchmarks.jobs.gpu_slots FILE --gpu
-    mydistrun -np 2 python -m benchmarks.jobs.gpu_slots FILE --gpu
-
 The gradients of ResNet-50 with `zero_grad(set_to_none=False)`: backward adds to those that are
-there. The DistributedOptimizer of a rank alone has nothing to reduce, so the reducer that several
-ranks have is used there. From the second step on it is counted what was copied to the slots, what
-was packed, and, under torch's profiler, what was put on the GPU. The same step of plain torch next
-to it tells what of that is torch's own; of the rest, NCCL may have one launch for each bucket. The
-gradients have to be the averages, side by side, and the rank with the most counts. Two ranks share
-the GPU, and reduce over NCCL, or there are no figures.
+there. From the second step on it is counted what was copied to the slots, what was packed, and,
+under torch's profiler, what was put on the GPU. The same step of plain torch next to it tells what
+of that is torch's own; of the rest, NCCL may have one launch for each bucket. The gradients have to
+be the averages, side by side, and the rank with the most counts. Two ranks share the GPU, and
+reduce over NCCL, or there are no figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job
-from benchmarks.jobs.gpu_sharing import do_without_sharing, most_of_any_rank, prepare_to_share
-from benchmarks.jobs.gradients import Parameters
-from benchmarks.jobs.profiled import Blind, Work, profile_calls
-from benchmarks.jobs.resnet50 import parameter_shapes
-from mydist import _C
 from mydist.bench.devices import synchronize
-from mydist.bench.problem import WrongResult
 
-_SMOKE_SHAPES = [(64, 3, 7, 7), (64,), (10, 64)]
-
-
-class Plain:
-    """Parameters whose gradients torch makes in the first step and keeps."""
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
-        self.module = Parameters(shapes).to(device)
-        self.parameters = list(self.module.parameters())
-        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=0.0)
-
-    def step(self, given: Sequence[torch.Tensor]) -> None:
-        """All of a step but that of the optimizer; returns while the device works."""
-        self.optimizer.zero_grad(set_to_none=False)
-        torch.autograd.backward(self.module(), given)
-
-    def check(self, expected: float) -> None:
-        """Raises WrongResult unless all gradients have that value everywhere."""
-        for index, parameter in enumerate(self.parameters):
-            if parameter.grad is None or not bool(parameter.grad.eq(expected).all()):
-                raise WrongResult(f"gradient {index} on rank {md.rank()} is not {expected}")
+from .gradients import InSlots, Plain, shapes_for
+from .job import Figures, JobArguments, do_without_sharing, most_of_any_rank
+from .profiled import Blind, Work, profile_calls
 
 
-class InSlots(Plain):
-    """The same, with gradients that are averaged over all ranks, in slots."""
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
-        super().__init__(shapes, device)
-        named = self.module.named_parameters()
-        self._complete: Callable[[], object]
-        if md.size() > 1:
-            wrapped = md.DistributedOptimizer(self.optimizer, named_parameters=named)
-            self.optimizer, self._complete = wrapped, wrapped.synchronize
-            self.reducer: _C.GradientReducer = wrapped._distribution.path
-        else:
-            self.reducer = _C.GradientReducer(int(md.Average), 1.0, 1.0, 0, 1, 0)
-            for name, parameter in named:
-                self.reducer.add_parameter(parameter, name, "", 0)
-            self._complete = self.reducer.synchronize
-
-    def step(self, given: Sequence[torch.Tensor]) -> None:
-        """See Plain."""
-        super().step(given)
-        self._complete()
-
-    def check(self, expected: float) -> None:
-        """See Plain; also raises WrongResult where they do not lie one after the other."""
-        super().check(expected)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        places = sorted((g.data_ptr(), g.data_ptr() + g.nbytes) for g in gradients)
-        if any(end != begin for (_, end), (begin, _) in zip(places, places[1:], strict=False)):
-            raise WrongResult(f"gradients on rank {md.rank()} do not lie side by side in slots")
-
-    def copied_bytes(self) -> int:
-        """Of gradients, to slots or back, so far."""
-        return self.reducer.copied_bytes()
+def run_step(trainee: Plain, given: Sequence[torch.Tensor]) -> None:
+    """All of a step but that of the optimizer; returns while the device works."""
+    trainee.backward(trainee.forward(kept=True), given)
 
 
 def extra_launches(plain: Work, ours: Work, buckets: int) -> float:
@@ -118,27 +59,28 @@ def profile_steps(trainee: Plain, given: Sequence[torch.Tensor], count: int) -> 
             gradient.fill_(md.rank() + 1)
         synchronize(device)
 
-    return profile_calls(fill, partial(trainee.step, given), count, device)
+    return profile_calls(fill, partial(run_step, trainee, given), count, device)
 
 
-def measure(arguments: JobArguments) -> dict[str, float]:
+def measure(arguments: JobArguments) -> Figures:
     """Bytes and launches per step, extra ones per bucket; nothing without NCCL for two on a GPU."""
     device = arguments.device
-    shapes = _SMOKE_SHAPES if arguments.smoke else parameter_shapes()
+    shapes = shapes_for(arguments)
     given = [torch.full(shape, md.rank() + 1.0, device=device) for shape in shapes]
     ours, plain = InSlots(shapes, device), Plain(shapes, device)
     for trainee in (ours, plain):
-        trainee.step([gradient.clone() for gradient in given])  # Autograd may keep these.
+        run_step(trainee, [gradient.clone() for gradient in given])  # Autograd may keep these.
     if do_without_sharing(device):
         return {}
     copied, packed = ours.copied_bytes(), md.stats()["pack_bytes"]
     warm_ups, count = arguments.pick(5, 1), arguments.pick(10, 2)
     for _ in range(warm_ups):
         for trainee in (ours, plain):
-            trainee.step(given)
+            run_step(trainee, given)
     of_torch, of_both = (profile_steps(trainee, given, count) for trainee in (plain, ours))
     plain.check(md.rank() + 1)
     ours.check((md.size() + 1) / 2)
+    ours.check_places()
     if device.type == "cuda":
         check_sight(of_torch, of_both, len(given), md.size())
     buckets, steps = len(ours.reducer.buckets()), warm_ups + count
@@ -153,14 +95,3 @@ def measure(arguments: JobArguments) -> dict[str, float]:
         "extra_launches": extra_launches(of_torch, of_both, buckets),
     }
     return most_of_any_rank(figures)
-
-
-def main() -> None:
-    """Measures and writes the figures."""
-    arguments = parse_arguments()
-    prepare_to_share(arguments)
-    run_job(arguments, measure)
-
-
-if __name__ == "__main__":
-    main()

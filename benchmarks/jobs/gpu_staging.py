@@ -1,7 +1,5 @@
 """G4: an allreduce that goes device → hosts → device, next to each of its stages alone.
 
-    mydistrun -np 2 --gloo python -m benchmarks.jobs.gpu_staging FILE --gpu
-
 Two ranks pretend to be on two hosts and share a GPU, and its link. The stages: a copy into pinned
 memory, an allreduce of that memory, a copy back; in each both ranks do so at once. They and the
 whole take turns, and the slowest rank counts. What each leaves behind is checked. "percent" is the
@@ -19,11 +17,12 @@ from collections.abc import Callable, Mapping
 import torch
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, run_job, times
-from mydist.bench.contest import Stopwatch, share
+from mydist.bench.contest import Stopwatch, pretend_hosts, share
 from mydist.bench.devices import synchronize
 from mydist.bench.implementations import Mydist
 from mydist.bench.problem import WrongResult
+
+from .job import Figures, JobArguments, times
 
 _WARM_UPS = 3
 _BYTES = 64 << 20
@@ -73,7 +72,7 @@ class Stages:
         return self._data
 
 
-def judge(figures: Mapping[str, float], hosts: int) -> dict[str, float]:
+def judge(figures: Mapping[str, float], hosts: int) -> Figures:
     """From the median times of stages and whole: what part of the slowest stage's rate is left."""
     rates = {f"{name}_gbs": _BYTES / figures[f"{name}_us"] / 1e3 for name in (*STAGES, "staged")}
     if hosts < 2:
@@ -82,7 +81,14 @@ def judge(figures: Mapping[str, float], hosts: int) -> dict[str, float]:
     return {**rates, "percent": 100 * slowest / figures["staged_us"]}
 
 
-def measure(arguments: JobArguments) -> dict[str, float]:
+def prepare(_: JobArguments) -> None:
+    """Two levels without the one inside hosts; nothing goes between hosts without Gloo."""
+    if md.gloo_built():
+        pretend_hosts(2)
+    os.environ["MYDIST_HIERARCHICAL_ALLREDUCE"] = "1"
+
+
+def measure(arguments: JobArguments) -> Figures:
     """Times, rates, percent and chunks."""
     stages = Stages(_BYTES // 4, arguments.device)
     ranks = Mydist()
@@ -99,7 +105,7 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     path = md.explain().facts.get("GPU path")
     if arguments.device.type == "cuda" and (path is None or "host memory" not in path.choice):
         raise RuntimeError(f"the allreduce was not staged: {path}")
-    figures: dict[str, float] = {}
+    figures: Figures = {}
     for name, watch in watches.items():
         figures |= times(name, share(watch.measured))
     hosts = md.cross_size()
@@ -108,17 +114,3 @@ def measure(arguments: JobArguments) -> dict[str, float]:
     figures |= {**judge(figures, hosts), "hosts": hosts}
     figures["chunks_in_flight"] = md.stats().get("most_staged_chunks", 0)
     return figures
-
-
-def main() -> None:
-    """Measures and writes the figures."""
-    arguments = parse_arguments()
-    if md.gloo_built():  # Else nothing goes between hosts.
-        os.environ["MYDIST_HOST_ID"] = f"fake-host-{os.environ['RANK']}"
-    # Two levels without the one inside hosts, and nothing from GPU to GPU.
-    os.environ.update(MYDIST_HIERARCHICAL_ALLREDUCE="1", MYDIST_GPU_IPC="off")
-    run_job(arguments, measure)
-
-
-if __name__ == "__main__":
-    main()

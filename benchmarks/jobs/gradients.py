@@ -1,7 +1,5 @@
 """A7: the gradients of ResNet-50 through the torch API, next to DistributedDataParallel over Gloo.
 
-    mydistrun -np 2 python -m benchmarks.jobs.gradients FILE
-
 There is no network: a backward pass gives every parameter a gradient that was made before, so what
 a pass takes beyond the same without any exchange is the time of communication. Both average; every
 gradient is checked after every pass. Two races: with `zero_grad(set_to_none=True)`, where backward
@@ -12,34 +10,39 @@ them to what lies there. Counted apart: bytes copied to the slots, and bytes pac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mydist as md
-from benchmarks.jobs.figures import JobArguments, parse_arguments, times, write_figures
-from benchmarks.jobs.resnet50 import parameter_shapes
+from mydist import _C
 from mydist.bench.contest import Stopwatch, share
-from mydist.bench.implementations import Mydist, TorchGloo, close_torch_gloo
+from mydist.bench.implementations import Mydist, TorchGloo
+from mydist.bench.models import resnet50
 from mydist.bench.problem import WrongResult, offset
 from mydist.bench.results import Measured
 
+from .job import Figures, JobArguments, times
+
+Shapes = Sequence[tuple[int, ...]]
 _WARM_UPS = 3
+_CPU = torch.device("cpu")
 
 
-class Moved(NamedTuple):
-    """Bytes of gradients: copied to the slots or back, and packed to be reduced together."""
+def shapes_for(arguments: JobArguments) -> Shapes:
+    """Those of ResNet-50's parameters, in the order of the network; or a few."""
+    if arguments.smoke:
+        return [(64, 3, 7, 7), (64,), (10, 64)]
+    with torch.device("meta"):
+        return [tuple(parameter.shape) for parameter in resnet50().parameters()]
 
-    copied: int
-    packed: int
 
-
-class Parameters(nn.Module):
+class _Parameters(nn.Module):
     """Nothing but parameters; forward gives a view of each, in order."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Shapes) -> None:
         super().__init__()
         self.all = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
 
@@ -48,141 +51,137 @@ class Parameters(nn.Module):
         return [parameter.view_as(parameter) for parameter in self.all]
 
 
-class Contestant:
-    """Parameters, and how their gradients are exchanged."""
+class Plain:
+    """Parameters, and the gradients that backward gives them."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        forward: nn.Module,
-        complete: Callable[[], object],
-        zero: Callable[..., object],
-        copied_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self.parameters, self.forward = parameters, forward
-        self.complete, self.zero = complete, zero
-        self.copied_bytes = copied_bytes
-        self._ranks = Mydist()
+    def __init__(self, shapes: Shapes, device: torch.device = _CPU) -> None:
+        self.module: nn.Module = _Parameters(shapes).to(device)
+        self.parameters = list(self.module.parameters())
+        self.complete: Callable[[], object] = lambda: None
 
-    def moved_bytes(self) -> Moved:
-        """What mydist has copied so far."""
-        return Moved(self.copied_bytes(), md.stats().get("pack_bytes", 0))
+    def forward(self, kept: bool) -> list[torch.Tensor]:
+        """What backward begins with."""
+        self.module.zero_grad(set_to_none=not kept)
+        outputs: list[torch.Tensor] = self.module()
+        return outputs
 
-    def lay_zeros(self) -> None:
-        """Gives every parameter a gradient of its own."""
-        for parameter in self.parameters.all:
-            parameter.grad = torch.zeros_like(parameter)
+    def backward(
+        self, outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Until all gradients are there; on a GPU the device may still work."""
+        torch.autograd.backward(outputs, given)
+        self.complete()
+        return given[0]
 
-    def run_pass(self, gradients: Sequence[torch.Tensor], kept: bool, watch: Stopwatch) -> None:
-        """Times backward until all gradients are there."""
-        self.zero(set_to_none=not kept)
-        outputs = self.forward()
-
-        def backward() -> torch.Tensor:
-            torch.autograd.backward(outputs, gradients)
-            self.complete()
-            return gradients[0]
-
-        self._ranks.barrier()
-        watch.time(backward)
-
-    def check(self, expected: float, name: str) -> None:
+    def check(self, expected: float) -> None:
         """Raises WrongResult unless all gradients have that value everywhere."""
-        for index, parameter in enumerate(self.parameters.all):
+        for index, parameter in enumerate(self.parameters):
             if parameter.grad is None or not bool(parameter.grad.eq(expected).all()):
-                raise WrongResult(f"{name}: gradient {index} on rank {md.rank()} is not {expected}")
+                raise WrongResult(f"gradient {index} on rank {md.rank()} is not {expected}")
+
+    def copied_bytes(self) -> int:
+        """Of gradients, to slots or back, so far."""
+        return 0
 
 
-def contestants(shapes: Sequence[tuple[int, ...]]) -> dict[str, Contestant]:
-    """Without an exchange, mydist, DDP."""
-    alone, ours, theirs = (Parameters(shapes) for _ in range(3))
-    optimizer = md.DistributedOptimizer(
-        torch.optim.SGD(ours.parameters(), lr=0.0), named_parameters=ours.named_parameters()
-    )
-    TorchGloo(one_host=md.local_size() == md.size())
-    parallel = DistributedDataParallel(theirs)
+class InSlots(Plain):
+    """Averaged over all ranks, in slots."""
 
-    def nothing() -> None:
-        pass
+    def __init__(self, shapes: Shapes, device: torch.device = _CPU) -> None:
+        super().__init__(shapes, device)
+        named = self.module.named_parameters()
+        if md.size() > 1:
+            plain = torch.optim.SGD(self.parameters, lr=0.0)
+            wrapped = md.DistributedOptimizer(plain, named_parameters=named)
+            self.complete = wrapped.synchronize
+            self.reducer: _C.GradientReducer = wrapped._distribution.path
+            self._zero = wrapped.zero_grad
+        else:  # The optimizer of a rank alone has nothing to reduce.
+            self.reducer = _C.GradientReducer(int(md.Average), 1.0, 1.0, 0, 1, 0)
+            for name, parameter in named:
+                self.reducer.add_parameter(parameter, name, "", 0)
+            self.complete = self.reducer.synchronize
+            self._zero = self.module.zero_grad
 
-    return {
-        "alone": Contestant(alone, alone, nothing, alone.zero_grad),
-        "mydist": Contestant(
-            ours,
-            ours,
-            optimizer.synchronize,
-            optimizer.zero_grad,
-            optimizer._distribution.path.copied_bytes,
-        ),
-        "ddp": Contestant(theirs, parallel, nothing, parallel.zero_grad),
-    }
+    def forward(self, kept: bool) -> list[torch.Tensor]:
+        """See Plain."""
+        self._zero(set_to_none=not kept)
+        outputs: list[torch.Tensor] = self.module()
+        return outputs
+
+    def copied_bytes(self) -> int:
+        """See Plain."""
+        return self.reducer.copied_bytes()
+
+    def check_places(self) -> None:
+        """Raises WrongResult where gradients do not lie one after the other."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        places = sorted((g.data_ptr(), g.data_ptr() + g.nbytes) for g in gradients)
+        if any(end != begin for (_, end), (begin, _) in zip(places, places[1:], strict=False)):
+            raise WrongResult(f"gradients on rank {md.rank()} do not lie side by side in slots")
 
 
-class Race:
+class OverDdp(Plain):
+    """Averaged by DistributedDataParallel over Gloo."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        super().__init__(shapes)
+        TorchGloo(one_host=md.local_size() == md.size())
+        self.module = DistributedDataParallel(self.module)
+
+
+class _Race:
     """The contestants take turns; every mode of zero_grad is a race of its own."""
 
-    def __init__(self, arguments: JobArguments, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, arguments: JobArguments) -> None:
         self.rounds, self.passes = arguments.pick(5, 1), arguments.pick(5, 2)
-        self.field = contestants(shapes)
-        self.gradients = [torch.empty(shape) for shape in shapes]
+        shapes = shapes_for(arguments)
+        self.field = {"alone": Plain(shapes), "mydist": InSlots(shapes), "ddp": OverDdp(shapes)}
+        self.given = [torch.empty(shape) for shape in shapes]
+        self.ranks = Mydist()
 
-    def run(self, kept: bool) -> dict[str, float]:
+    def run(self, kept: bool) -> Figures:
         """Microseconds of each, medians beyond "alone", their ratio, bytes copied per pass."""
         found = {name: Measured() for name in self.field}
         copied = packed = 0
         for _ in range(self.rounds):
-            for name in self.field:
-                measured, moved = self._round(name, kept)
+            for name, contestant in self.field.items():
+                measured, of_slots, of_packing = self._round(contestant, name == "alone", kept)
                 found[name].add(measured)
-                if name == "mydist":
-                    copied, packed = copied + moved.copied, packed + moved.packed
-        figures: dict[str, float] = {}
+                copied, packed = copied + of_slots, packed + of_packing
+        figures: Figures = {}
         for name, measured in found.items():
             figures |= times(name, measured)
         ours, theirs = (figures[f"{name}_us"] - figures["alone_us"] for name in ("mydist", "ddp"))
         figures |= {"mydist_beyond_us": ours, "ddp_beyond_us": theirs}
         figures["ratio"] = theirs / max(ours, 1.0)
-        figures["copied_bytes"] = copied / (self.rounds * self.passes)
-        if "pack_bytes" in md.stats():
-            figures["pack_bytes"] = packed / (self.rounds * self.passes)
-        return figures
+        passes = self.rounds * self.passes
+        return figures | {"copied_bytes": copied / passes, "pack_bytes": packed / passes}
 
-    def _round(self, name: str, kept: bool) -> tuple[Measured, Moved]:
-        """The times, and what mydist has copied meanwhile."""
-        contestant = self.field[name]
+    def _round(self, contestant: Plain, is_alone: bool, kept: bool) -> tuple[Measured, int, int]:
+        """The times, and the bytes that mydist has copied to slots and packed meanwhile."""
         if kept:
-            contestant.lay_zeros()
-        watch, before = Stopwatch(), Moved(0, 0)
+            for parameter in contestant.parameters:
+                parameter.grad = torch.zeros_like(parameter)
+        watch = Stopwatch()
         for index in range(_WARM_UPS + self.passes):
             if index == _WARM_UPS:
-                watch, before = Stopwatch(), contestant.moved_bytes()
-            for gradient in self.gradients:
+                watch = Stopwatch()
+                before = (contestant.copied_bytes(), md.stats()["pack_bytes"])
+            for gradient in self.given:
                 gradient.fill_(offset(md.rank(), index))
-            contestant.run_pass(self.gradients, kept, watch)
+            outputs = contestant.forward(kept)
+            self.ranks.barrier()
+            watch.time(partial(contestant.backward, outputs, self.given))
             offsets = [offset(rank, index) for rank in range(md.size())]
-            average = sum(offsets) / md.size()
-            contestant.check(offsets[md.rank()] if name == "alone" else average, name)
-        after = contestant.moved_bytes()
-        moved = Moved(after.copied - before.copied, after.packed - before.packed)
-        return share(watch.measured), moved
+            contestant.check(offsets[md.rank()] if is_alone else sum(offsets) / md.size())
+        copied = contestant.copied_bytes() - before[0]
+        packed = md.stats()["pack_bytes"] - before[1] if isinstance(contestant, InSlots) else 0
+        return share(watch.measured), copied, packed
 
 
-def measure(arguments: JobArguments) -> dict[str, float]:
+def measure(arguments: JobArguments) -> Figures:
     """The figures of both races; those with kept gradients are named "kept_…"."""
-    shapes = parameter_shapes() if not arguments.smoke else [(64, 3, 7, 7), (64,), (10, 64)]
-    race = Race(arguments, shapes)
+    race = _Race(arguments)
     figures = race.run(kept=False)
     return figures | {f"kept_{name}": figure for name, figure in race.run(kept=True).items()}
-
-
-def main() -> None:
-    """Measures and writes the figures."""
-    arguments = parse_arguments()
-    md.init()
-    write_figures(arguments, measure(arguments))
-    close_torch_gloo()
-    md.shutdown()
-
-
-if __name__ == "__main__":
-    main()

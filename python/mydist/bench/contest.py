@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 import mydist as md
 from mydist.bench.implementations import Implementation, Mydist
-from mydist.bench.peers import SeparatePeer
-from mydist.bench.problem import Problem, Shape
+from mydist.bench.peers import SeparatePeer, Times
+from mydist.bench.problem import Plan, Problem
 from mydist.bench.results import Measured, Row, Subject, make_row, median
+from mydist.job.bootstrap import launched_as
 
 _WARM_UPS = 2
 # Of an implementation that has not settled: no more of them, and no more bytes.
@@ -29,29 +30,8 @@ _MOST_WARM_UPS = 1000
 _MOST_WARM_UP_BYTES = 64 << 20
 # Below this the time of a call without any work would be most of T_rw.
 _LEAST_BOUND_BYTES = 64 << 10
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured. Sizes in bytes per rank; iterations are per size and round."""
-
-    op: str
-    sizes: Sequence[int]
-    dtype: torch.dtype
-    rounds: int
-    iterations: int | None = None
-
-    def iterations_at(self, size_bytes: int) -> int:
-        """As given, else as many as take well below a second."""
-        return self.iterations or max(3, min(200, (16 << 20) // max(size_bytes, 1)))
-
-    def warm_ups_at(self, size_bytes: int) -> int:
-        """At most. A call of megabytes costs much the same before and after."""
-        return max(_WARM_UPS, min(_MOST_WARM_UPS, _MOST_WARM_UP_BYTES // max(size_bytes, 1)))
-
-    def shape(self, size_bytes: int) -> Shape:
-        """Of this rank's problem."""
-        return Shape(self.op, self.dtype, size_bytes, md.rank(), md.size())
+# Names an implementation whose results are made wrong, for the test that this is noticed.
+_FALSIFIED = os.environ.get("BENCH_FALSIFY")
 
 
 class Stopwatch:
@@ -90,17 +70,21 @@ def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Mea
     Raises:
         WrongResult: a result was wrong on this rank.
     """
-    problem = Problem(plan.shape(size_bytes))
+    problem = Problem(plan.shape(size_bytes, md.rank(), md.size()))
     call = implementation.prepare(problem)
+    # At most. A call of megabytes costs much the same before and after.
+    most = max(_WARM_UPS, min(_MOST_WARM_UPS, _MOST_WARM_UP_BYTES // max(size_bytes, 1)))
 
     def iterate(watch: Stopwatch, iteration: int) -> None:
         problem.fill(iteration)
         implementation.barrier()
         output = watch.time(call)
         implementation.await_others()
+        if is_falsified(implementation.name):
+            output[output.numel() // 2] += 1
         problem.check(output, iteration, implementation.name)
 
-    warm_ups, most = 0, plan.warm_ups_at(size_bytes)
+    warm_ups = 0
     while warm_ups < _WARM_UPS or (warm_ups < most and not implementation.is_settled()):
         iterate(Stopwatch(), warm_ups)
         warm_ups += 1
@@ -110,9 +94,14 @@ def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Mea
     return share(watch.measured)
 
 
+def is_falsified(name: str) -> bool:
+    """Whether this rank is to make results of that implementation wrong."""
+    return name == _FALSIFIED and md.rank() == md.size() - 1
+
+
 def memory_pass(plan: Plan, size_bytes: int) -> Measured:
     """T_rw of one round: an in-place pass that loads and stores as many bytes. Collective."""
-    count = plan.shape(size_bytes).touched_bytes // 2 // torch.float32.itemsize
+    count = _touched_bytes(plan, size_bytes) // 2 // torch.float32.itemsize
     data, watch, ranks = torch.ones(max(1, count)), Stopwatch(), Mydist()
     for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
         if iteration == _WARM_UPS:
@@ -132,45 +121,61 @@ def measure(
     Args:
         plan: what to measure and how often.
         inside: implementations that run in the processes of this job.
-        outside: peers that rank 0 starts as jobs of their own, with as many ranks.
+        outside: peers that rank 0 starts as jobs of their own; the other ranks have none.
 
     Raises:
         WrongResult: a result was wrong on this rank.
     """
-    names = [*(i.name for i in inside), *(peer.name for peer in outside)]
-    found = {(size, name): Measured() for size in plan.sizes for name in names}
-    bounds: dict[int, list[float]] = {size: [] for size in plan.sizes}
+    found: Times = {}
+    bounds: Times = {}
     for round_index in range(plan.rounds):
         for size in plan.sizes:
-            if _has_bound(plan, size):
-                bounds[size] += memory_pass(plan, size).times_us
+            if _touched_bytes(plan, size) >= 2 * _LEAST_BOUND_BYTES:
+                add(bounds, {("bound", size): memory_pass(plan, size)})
             for implementation in inside:
-                found[size, implementation.name].add(run_size(plan, implementation, size))
+                add(found, {(implementation.name, size): run_size(plan, implementation, size)})
         for peer in outside:
-            if md.rank() == 0:
-                for size, measured in peer.run(plan.op, plan.sizes, plan.iterations_at).items():
-                    found[size, peer.name].add(measured)
-            # The others wait here, so that they leave the cores to the peer.
-            md.barrier()
+            add(found, peer.run())
+        # The other ranks wait here, so that they leave the cores to the peers.
+        md.barrier()
         if md.rank() == 0:
             print(f"round {round_index + 1} of {plan.rounds} done", flush=True)
-    if md.rank() != 0:
-        return []
-    dtype = str(plan.dtype).removeprefix("torch.")
-    return [
-        make_row(
-            Subject(plan.op, name, dtype, md.size(), size),
-            found[size, name],
-            median(bounds[size]) if bounds[size] else None,
+    return make_rows(plan, md.size(), found, bounds) if md.rank() == 0 else []
+
+
+def add(total: Times, more: Mapping[tuple[str, int], Measured]) -> None:
+    """Another round."""
+    for key, measured in more.items():
+        total.setdefault(key, Measured()).add(measured)
+
+
+def make_rows(plan: Plan, ranks: int, found: Times, bounds: Times) -> list[Row]:
+    """By size, of all that was found, next to the bounds of the same run."""
+    rows = []
+    for size in plan.sizes:
+        passes = bounds.get(("bound", size))
+        bound = None if passes is None else median(passes.times_us)
+        for (name, of_size), measured in found.items():
+            if of_size == size:
+                dtype = str(plan.dtype).removeprefix("torch.")
+                subject = Subject(plan.op, name, dtype, ranks, size)
+                rows.append(make_row(subject, measured, bound))
+    return rows
+
+
+def _touched_bytes(plan: Plan, size_bytes: int) -> int:
+    return plan.shape(size_bytes, md.rank(), md.size()).touched_bytes
+
+
+def pretend_hosts(count: int) -> None:
+    """Must come before init; ranks in blocks of equal length as far as possible."""
+    place = launched_as()
+    if place is None:
+        sys.exit(
+            "mydist.bench: --fake-hosts needs a launcher that tells ranks: mydistrun or mpirun"
         )
-        for size in plan.sizes
-        for name in names
-        if found[size, name].times_us
-    ]
-
-
-def _has_bound(plan: Plan, size_bytes: int) -> bool:
-    return plan.shape(size_bytes).touched_bytes >= 2 * _LEAST_BOUND_BYTES
+    rank, size = place
+    os.environ["MYDIST_HOST_ID"] = f"fake-host-{rank * count // size}"
 
 
 def pin_to_core(one_host: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 from collections.abc import Callable
@@ -158,44 +157,6 @@ def _output_elements(shape: Shape) -> int:
     if shape.op == "allgather":
         return shape.elements * shape.ranks
     return shape.elements // (shape.ranks if shape.op == "reducescatter" else 1)
-
-
-class Falsified:
-    """An implementation with one wrong result, on the last rank; shows that this is noticed."""
-
-    # Of the calls at a size: behind the warm-ups in a contest that needs no more than two.
-    _WRONG_CALL = 2
-
-    def __init__(self, right: Implementation) -> None:
-        self.name = right.name
-        self._right = right
-
-    def prepare(self, problem: Problem) -> Call:
-        """See Implementation."""
-        call = self._right.prepare(problem)
-
-        calls = itertools.count()
-
-        def falsify() -> torch.Tensor:
-            output = call()
-            is_wrong = next(calls) == self._WRONG_CALL
-            if is_wrong and problem.shape.rank == problem.shape.ranks - 1:
-                output[output.numel() // 2] += 1
-            return output
-
-        return falsify
-
-    def barrier(self) -> None:
-        """See Implementation."""
-        self._right.barrier()
-
-    def await_others(self) -> None:
-        """See Implementation."""
-        self._right.await_others()
-
-    def is_settled(self) -> bool:
-        """See Implementation."""
-        return self._right.is_settled()
 
 
 def close_torch_gloo() -> None:

@@ -1,4 +1,4 @@
-"""Models of the training-step benchmark, with the data they are trained on; all made by seed."""
+"""Models that are trained to be measured, with their data, all made by seed; and their steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+import mydist as md
 
 _CLASSES = 10
 _IMAGENET_CLASSES = 1000
@@ -170,3 +172,28 @@ def make_workload(name: str, batch: int, rank: int) -> Workload:
     inputs = make_inputs(batch, generator)
     labels = torch.randint(0, classes, (batch,), generator=generator)
     return Workload(model, inputs, labels)
+
+
+class Trainee:
+    """A model in training, with SGD or, if `distributed`, with a DistributedOptimizer."""
+
+    def __init__(self, workload: Workload, distributed: bool, momentum: float = 0.9) -> None:
+        self.workload = workload
+        self.model = workload.model  # What is called, with the same parameters.
+        parameters = workload.model.parameters()
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=0.001, momentum=momentum
+        )
+        if distributed:
+            self.optimizer = md.DistributedOptimizer(
+                self.optimizer, named_parameters=workload.model.named_parameters()
+            )
+
+    def step(self) -> torch.Tensor:
+        """One training step; the loss."""
+        self.optimizer.zero_grad()
+        output = self.model(self.workload.inputs)
+        loss = nn.functional.cross_entropy(output, self.workload.labels)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss

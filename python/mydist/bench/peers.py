@@ -1,22 +1,21 @@
-"""Peers that run as jobs of their own, which rank 0 starts while the ranks of this job wait."""
+"""Peers that run as jobs of their own, which one process starts while nothing else runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-import mydist as md
-from mydist.bench.problem import Shape
+from mydist.bench.problem import Plan
 from mydist.bench.results import Measured
 
 # Seconds that one round of a peer may take.
@@ -27,8 +26,10 @@ _C_TYPES = {
     torch.int32: "int32",
     torch.int64: "int64",
 }
+REMOVED_PEERS = ("mydist-mpi", "mydist-gloo")  # Ignored with a warning for one release.
 # Where a peer may run; the ranks of this job pin themselves later.
 _CORES = os.sched_getaffinity(0)
+Times = dict[tuple[str, int], Measured]  # By implementation and size in bytes.
 
 
 class PeerUnavailable(Exception):
@@ -36,96 +37,152 @@ class PeerUnavailable(Exception):
 
 
 class SeparatePeer(Protocol):
-    """A peer that rank 0 starts anew in every round, while the ranks of this job wait."""
+    """A peer that is started anew in every round."""
 
     name: str
 
-    def run(
-        self, op: str, sizes: Sequence[int], iterations_at: Callable[[int], int]
-    ) -> dict[int, Measured]:
-        """One round, by size in bytes. RuntimeError with its output when it fails."""
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
+        """One round. RuntimeError with its output when it fails."""
 
 
-class _Program:
+class _Peer:
+    """A program that measures as peer.h says."""
+
+    def __init__(self, plan: Plan, ranks: int) -> None:
+        self.plan, self.ranks = plan, ranks
+
+    def _sizes(self, most_calls: int | None = None) -> list[str]:
+        """ELEMENTS:SAMPLES:CALLS of every size."""
+        plan = self.plan
+        return [
+            f"{plan.shape(size, 0, self.ranks).elements}:{plan.iterations_at(size)}"
+            f":{min(plan.calls_at(size), most_calls or plan.calls_at(size))}"
+            for size in plan.sizes
+        ]
+
+    def _parse(self, output: str) -> Times:
+        found: dict[str, list[Measured]] = {}
+        for line in output.splitlines():
+            if line.startswith("result "):
+                _, name, _, cpu, switches, *times = line.split()
+                measured = Measured([float(us) for us in times], float(cpu), float(switches))
+                found.setdefault(name, []).append(measured)
+        sizes = self.plan.sizes
+        if not found or any(len(results) != len(sizes) for results in found.values()):
+            raise RuntimeError(f"expected a result for each of {sizes} bytes:\n{output}")
+        return {
+            (name, size): measured
+            for name, results in found.items()
+            for size, measured in zip(sizes, results, strict=True)
+        }
+
+    def _run(
+        self, commands: Sequence[Sequence[str]], timeout_s: float, settings: Mapping[str, str] = {}
+    ) -> Times:
+        pin = {"BENCH_PIN": "1"} if self.plan.together else {}
+        return self._parse(_run_jobs(commands, {**settings, **pin}, timeout_s))
+
+
+class _Compiled(_Peer):
     """A program of this folder, compiled into a temporary folder."""
 
-    def __init__(self, source: str, dtype: torch.dtype, ranks: int) -> None:
-        if dtype not in _C_TYPES:
-            raise PeerUnavailable(f"its program knows {', '.join(_C_TYPES.values())}, not {dtype}")
-        self.folder = tempfile.TemporaryDirectory(prefix="mydist-bench-")
-        self.path = Path(self.folder.name) / Path(source).stem
-        self.dtype, self.ranks = dtype, ranks
-        self._source = Path(__file__).parent / source
-
-    def compile(self, compiler: str, *flags: str) -> None:
-        """PeerUnavailable with what the compiler said."""
-        command = [compiler, "-O2", "-o", str(self.path), str(self._source), *flags]
+    def __init__(self, plan: Plan, ranks: int, source: str, compiler: str, *flags: str) -> None:
+        super().__init__(plan, ranks)
+        if plan.dtype not in _C_TYPES:
+            known = ", ".join(_C_TYPES.values())
+            raise PeerUnavailable(f"its program knows {known}, not {plan.dtype}")
+        self._folder = tempfile.TemporaryDirectory(prefix="mydist-bench-")
+        self._path = str(Path(self._folder.name) / Path(source).stem)
+        path = Path(__file__).parent / source
+        command = [compiler, "-std=c++20", "-O2", "-o", self._path, str(path), *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = done.stderr.strip()[-300:]
-            raise PeerUnavailable(f"{compiler} could not compile {self._source.name}: {said}")
+            raise PeerUnavailable(f"{compiler} could not compile {source}: {said}")
 
-    def arguments(
-        self, op: str, sizes: Sequence[int], iterations_at: Callable[[int], int]
-    ) -> list[str]:
-        """OP TYPE ELEMENTS:ITERATIONS …"""
-        elements = [Shape(op, self.dtype, size, 0, self.ranks).elements for size in sizes]
-        pairs = [f"{n}:{iterations_at(s)}" for n, s in zip(elements, sizes, strict=True)]
-        return [op, _C_TYPES[self.dtype], *pairs]
+    def _arguments(self, most_calls: int | None = None) -> list[str]:
+        return [self.plan.op, _C_TYPES[self.plan.dtype], *self._sizes(most_calls)]
 
 
-class OpenMpi:
-    """Open MPI in a plain C program, compiled here and started by mpirun."""
+class OpenMpi(_Compiled):
+    """Open MPI, started by mpirun."""
 
     name = "openmpi"
 
-    def __init__(self, op: str, dtype: torch.dtype, ranks: int) -> None:
+    def __init__(self, plan: Plan, ranks: int) -> None:
         """Compiles. PeerUnavailable without Open MPI's compiler or for other types."""
-        compiler = shutil.which("mpicc")
+        compiler = shutil.which("mpicxx")
         if compiler is None or shutil.which("mpirun") is None:
-            raise PeerUnavailable("mpicc and mpirun are not on PATH (Debian: libopenmpi-dev)")
-        self._program = _Program("openmpi_peer.c", dtype, ranks)
-        self._program.compile(compiler, "-std=c11")
+            raise PeerUnavailable("mpicxx and mpirun are not on PATH (Debian: libopenmpi-dev)")
+        super().__init__(plan, ranks, "openmpi_peer.cc", compiler)
 
-    def run(
-        self, op: str, sizes: Sequence[int], iterations_at: Callable[[int], int]
-    ) -> dict[int, Measured]:
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
         """See SeparatePeer."""
-        ranks = self._program.ranks
-        command = ["mpirun", "-np", str(ranks)]
-        if ranks > len(_CORES):  # It makes waiting ranks yield, which costs time.
+        command = ["mpirun", "-np", str(self.ranks)]
+        if self.ranks > len(_CORES):  # It makes waiting ranks yield, which costs time.
             command.append("--oversubscribe")
-        arguments = self._program.arguments(op, sizes, iterations_at)
-        return _parse(_run_jobs([[*command, str(self._program.path), *arguments]]), sizes)
+        return self._run([[*command, self._path, *self._arguments()]], timeout_s)
 
 
-class Gloo:
-    """libgloo over TCP in a plain C++ program, compiled here; no torch in it."""
+class Gloo(_Compiled):
+    """libgloo over TCP, with no torch in it."""
 
     name = "gloo"
 
-    def __init__(self, op: str, dtype: torch.dtype, ranks: int) -> None:
+    def __init__(self, plan: Plan, ranks: int) -> None:
         """Compiles. PeerUnavailable without Gloo's headers, a compiler, or the collective."""
-        if op == "reducescatter":
+        if plan.op == "reducescatter":
             raise PeerUnavailable("libgloo has no reducescatter with options, only an old class")
         if ranks < 2:
             raise PeerUnavailable("it needs at least 2 ranks")
         compiler = shutil.which(_compiler())
         if compiler is None:
             raise PeerUnavailable("no C++ compiler is on PATH (Debian: g++), and none in CXX")
-        self._program = _Program("gloo_peer.cc", dtype, ranks)
-        self._program.compile(compiler, "-std=c++17", "-lgloo", "-lpthread")
+        super().__init__(plan, ranks, "gloo_peer.cc", compiler, "-lgloo", "-lpthread")
 
-    def run(
-        self, op: str, sizes: Sequence[int], iterations_at: Callable[[int], int]
-    ) -> dict[int, Measured]:
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
         """See SeparatePeer."""
-        ranks = self._program.ranks
-        arguments = self._program.arguments(op, sizes, iterations_at)
+        # A call takes so long that the clock costs nothing beside it.
+        arguments = self._arguments(most_calls=1)
         with tempfile.TemporaryDirectory(prefix="mydist-bench-") as store:
-            program = str(self._program.path)
-            commands = [[program, str(r), str(ranks), store, *arguments] for r in range(ranks)]
-            return _parse(_run_jobs(commands), sizes)
+            ranks = [[self._path, str(r), str(self.ranks), store] for r in range(self.ranks)]
+            return self._run([[*rank, *arguments] for rank in ranks], timeout_s)
+
+
+class Core(_Peer):
+    """mydist's core in C++, and the speed of the memory: the program bench_allreduce."""
+
+    name = "core"
+
+    def __init__(self, plan: Plan, ranks: int, path: Path) -> None:
+        """`path` is the program's."""
+        super().__init__(plan, ranks)
+        self._path = path
+
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
+        """See SeparatePeer."""
+        command = [str(self._path), str(self.ranks), *self._sizes()]
+        ours = {name: text for name, text in os.environ.items() if name.startswith("MYDIST_")}
+        return self._run([command], timeout_s, ours)
+
+
+def make_peers(
+    names: Sequence[str], plan: Plan, ranks: int, one_host: bool, tell: Callable[[str], object]
+) -> list[SeparatePeer]:
+    """Those that run as jobs of their own; tells why one of them cannot run here."""
+    found: list[SeparatePeer] = []
+    for name in names:
+        try:
+            if name in REMOVED_PEERS:
+                backend = name.removeprefix("mydist-")
+                raise PeerUnavailable(f"no peer any more: start mydistrun with --{backend}")
+            if name != "torch-gloo":
+                if not one_host:
+                    raise PeerUnavailable("it is started on one host only")
+                found.append(Gloo(plan, ranks) if name == "gloo" else OpenMpi(plan, ranks))
+        except PeerUnavailable as error:
+            tell(f"without {name}: {error}")
+    return found
 
 
 def _compiler() -> str:
@@ -135,72 +192,38 @@ def _compiler() -> str:
     return first if shutil.which(first) else "c++"
 
 
-class OtherMydist:
-    """mydist over another backend, in a job of its own."""
-
-    def __init__(self, backend: str, dtype: torch.dtype, ranks: int) -> None:
-        """`backend` is "mpi" or "gloo". PeerUnavailable when it was not built."""
-        self.name = f"mydist-{backend}"
-        if not {"mpi": md.mpi_built, "gloo": md.gloo_built}[backend]():
-            raise PeerUnavailable(
-                f"the {backend} backend is not built, see mydistrun --check-build"
-            )
-        self._backend, self._dtype, self._ranks = backend, dtype, ranks
-
-    def run(
-        self, op: str, sizes: Sequence[int], iterations_at: Callable[[int], int]
-    ) -> dict[int, Measured]:
-        """See SeparatePeer."""
-        launcher = [sys.executable, "-m", "mydist.launcher", "-np", str(self._ranks)]
-        with tempfile.TemporaryDirectory(prefix="mydist-bench-") as folder:
-            path = Path(folder) / "times"
-            pairs = [f"{size}:{iterations_at(size)}" for size in sizes]
-            dtype = str(self._dtype).removeprefix("torch.")
-            program = [sys.executable, "-m", "mydist.bench.times", str(path), op, dtype, *pairs]
-            _run_jobs([[*launcher, f"--{self._backend}", *program]])
-            lines = [[float(v) for v in line.split()] for line in path.read_text().splitlines()]
-        return {s: Measured(v[2:], v[0], v[1]) for s, v in zip(sizes, lines, strict=True)}
-
-
-def _parse(output: str, sizes: Sequence[int]) -> dict[int, Measured]:
-    lines = [line.split() for line in output.splitlines() if line.startswith("result ")]
-    if len(lines) != len(sizes):
-        raise RuntimeError(f"a peer printed {len(lines)} results, expected {len(sizes)}:\n{output}")
-    found = {}
-    for size, line in zip(sizes, lines, strict=True):
-        cpu, switches, *times = (float(value) for value in line[2:])
-        found[size] = Measured(times, cpu, switches)
-    return found
-
-
-def _run_jobs(commands: Sequence[Sequence[str]]) -> str:
+def _run_jobs(commands: Sequence[Sequence[str]], more: dict[str, str], timeout_s: float) -> str:
     """Output of the first of these processes, which run together and apart from our job."""
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with _on_all_cores():
             processes = [
                 subprocess.Popen(
                     list(command),
-                    env=_foreign_environment(),
+                    env={**_foreign_environment(), **more},
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if index == 0 else subprocess.DEVNULL,
+                    stdout=output if index == 0 else subprocess.DEVNULL,
                     stderr=errors,
-                    text=True,
                 )
                 for index, command in enumerate(commands)
             ]
-        try:
-            output, _ = processes[0].communicate(timeout=_ROUND_TIMEOUT)
-            codes = [process.wait(timeout=_ROUND_TIMEOUT) for process in processes]
+        end = time.monotonic() + timeout_s
+        try:  # Until all have ended, or one that the others wait for has failed.
+            while None in (codes := [process.poll() for process in processes]):
+                if any(codes) or time.monotonic() > end:
+                    break
+                time.sleep(0.05)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        if any(codes):
+        output.seek(0)
+        said = output.read()
+        if codes != [0] * len(codes):
             errors.seek(0)
-            raise RuntimeError(
-                f"exit codes {codes} of: {' '.join(commands[0])}\n{output}{errors.read()}"
-            )
-    return output
+            failed = any(codes)
+            what = f"exit codes {codes} of" if failed else f"not done after {timeout_s:.0f} s"
+            raise RuntimeError(f"{what}: {' '.join(commands[0])}\n{said}{errors.read()}")
+    return said
 
 
 @contextmanager
@@ -216,11 +239,9 @@ def _foreign_environment() -> dict[str, str]:
     """Ours, without what would make a job take itself for a part of ours."""
     foreign = ("MYDIST_", "OMPI_", "PMIX_", "PRTE_")
     kept = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_btl")
-    environment = {
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    return {
         name: value
         for name, value in os.environ.items()
-        if name in kept or not name.startswith(foreign)
+        if name in kept or not (name.startswith(foreign) or name in ours)
     }
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"):
-        environment.pop(name, None)
-    return environment

@@ -6,6 +6,7 @@ holds them exactly and a misplaced element shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,30 @@ class Shape:
         if self.op == "reducescatter":
             return size + size // ranks
         return 2 * size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. Sizes in bytes per rank; iterations are per size and round."""
+
+    op: str
+    sizes: Sequence[int]
+    dtype: torch.dtype
+    rounds: int
+    iterations: int | None = None
+    together: bool = False  # Whether a peer times several short calls as one.
+
+    def iterations_at(self, size_bytes: int) -> int:
+        """As given, else as many as take well below a second."""
+        return self.iterations or max(3, min(200, (16 << 20) // max(size_bytes, 1)))
+
+    def calls_at(self, size_bytes: int) -> int:
+        """That are timed together: their tensors stay in a core's cache."""
+        return max(1, min(32, (128 << 10) // max(size_bytes, 1))) if self.together else 1
+
+    def shape(self, size_bytes: int, rank: int, ranks: int) -> Shape:
+        """Of a rank's problem."""
+        return Shape(self.op, self.dtype, size_bytes, rank, ranks)
 
 
 class Problem:

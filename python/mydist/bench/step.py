@@ -15,13 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mydist as md
 from mydist import _C
-from mydist.bench.contest import Stopwatch, share
+from mydist.bench.contest import Stopwatch, is_falsified, share
 from mydist.bench.implementations import TorchGloo
-from mydist.bench.models import MODELS, Workload, make_workload
+from mydist.bench.models import Trainee, Workload, make_workload
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, Row, Subject, make_row, median
-
-__all__ = ["MODELS", "StepPlan", "measure_step"]
 
 _WARM_UP_STEPS = 3
 # Of the norm of all gradients. Rounding differs, and grows from step to step; a gradient that was
@@ -37,26 +35,19 @@ class StepPlan:
     batch: int
     steps: int
     rounds: int
-    falsified: str = ""  # Whose last gradient of a round is spoilt, to show that this is noticed.
 
 
-@dataclass(frozen=True)
-class _Trainee:
-    name: str
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    workload: Workload
-    signs: list[torch.Tensor]  # By parameter, one per element: +1 or -1.
+class _Watched(Trainee):
+    """A trainee whose gradients are looked at after every step."""
 
-    def step(self) -> torch.Tensor:
-        """One training step; the loss."""
-        self.optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(
-            self.model(self.workload.inputs), self.workload.labels
-        )
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss
+    def __init__(self, name: str, workload: Workload, distributed: bool = False) -> None:
+        super().__init__(workload, distributed)
+        self.name = name
+        random = torch.Generator().manual_seed(17)
+        self._signs = [
+            torch.randint(0, 2, (p.numel(),), generator=random).mul_(2).sub_(1).to(p.dtype)
+            for p in workload.model.parameters()
+        ]
 
     def falsify(self) -> None:
         """Makes the largest gradient another one."""
@@ -66,34 +57,22 @@ class _Trainee:
     def fingerprint(self) -> torch.Tensor:
         """(parameters, 2): norm and signed sum of each gradient."""
         rows = []
-        for parameter, signs in zip(self.model.parameters(), self.signs, strict=True):
+        for parameter, signs in zip(self.model.parameters(), self._signs, strict=True):
             gradient = torch.zeros(1) if parameter.grad is None else parameter.grad.flatten()
             rows.append(torch.stack([gradient.norm(), (gradient * signs).sum()]))
         return torch.stack(rows)
 
 
-def _trainees(plan: StepPlan) -> list[_Trainee]:
-    def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-
+def _trainees(plan: StepPlan) -> list[_Watched]:
     alone, ours, theirs = (make_workload(plan.model, plan.batch, md.rank()) for _ in range(3))
     TorchGloo(one_host=md.local_size() == md.size())
-    named = ours.model.named_parameters()
-    wrapped = md.DistributedOptimizer(sgd(ours.model), named_parameters=named)
+    parallel = _Watched("ddp-gloo", theirs)
     with warnings.catch_warnings():  # Newer torch prefers a name that older torch does not have.
         warnings.simplefilter("ignore", FutureWarning)
         # mydist does not broadcast the statistics of batch norm at every step, so DDP need not.
-        parallel = DistributedDataParallel(theirs.model, broadcast_buffers=False)
-    random = torch.Generator().manual_seed(17)
-    signs = [
-        torch.randint(0, 2, (p.numel(),), generator=random).mul_(2).sub_(1).to(p.dtype)
-        for p in alone.model.parameters()
-    ]
-    return [
-        _Trainee("compute", alone.model, sgd(alone.model), alone, signs),
-        _Trainee(f"mydist-{_C.backend_name()}", ours.model, wrapped, ours, signs),
-        _Trainee("ddp-gloo", parallel, sgd(parallel), theirs, signs),
-    ]
+        parallel.model = DistributedDataParallel(theirs.model, broadcast_buffers=False)
+    wrapped = _Watched(f"mydist-{_C.backend_name()}", ours, distributed=True)
+    return [_Watched("compute", alone), wrapped, parallel]
 
 
 def measure_step(plan: StepPlan) -> list[Row]:
@@ -123,7 +102,7 @@ def measure_step(plan: StepPlan) -> list[Row]:
     return rows
 
 
-def _round(trainee: _Trainee, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
+def _round(trainee: _Watched, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
     """One round: the times, per step, and what the gradients were after each, warming up too."""
     watch = Stopwatch()
     fingerprints = []
@@ -132,7 +111,7 @@ def _round(trainee: _Trainee, plan: StepPlan) -> tuple[Measured, list[torch.Tens
         if step == 0:
             watch = Stopwatch()
         watch.time(trainee.step)
-        if trainee.name == plan.falsified and step == plan.steps - 1:
+        if step == plan.steps - 1 and is_falsified(trainee.name):
             trainee.falsify()
         fingerprints.append(trainee.fingerprint())
     return share(watch.measured), fingerprints

@@ -1,9 +1,0 @@
-#include "contender.h"
-
-namespace mydist::bench {
-
-Entry MakeGloo(Ranks*, int64_t) {
-  return {"gloo", nullptr, "built without Gloo (Debian: apt-get install libgloo-dev)"};
-}
-
-}  // namespace mydist::bench

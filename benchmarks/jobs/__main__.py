@@ -1,0 +1,54 @@
+"""A rank of a job that measures: mydistrun -np N python -m benchmarks.jobs NAME FILE [--smoke]
+[--gpu]. Rank 0 writes the figures; NAME is one of JOBS."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import mydist as md
+from mydist.bench.implementations import close_torch_gloo
+
+from . import comparisons, counters, gpu_bucket, gpu_slots, gpu_staging, gradients
+from .job import Figures, JobArguments, share_the_gpu
+
+
+def _nothing(_: JobArguments) -> None:
+    pass
+
+
+# What sets the environment before mydist.init(), and what measures after it.
+JOBS: dict[str, tuple[Callable[[JobArguments], None], Callable[[JobArguments], Figures]]] = {
+    "gradients": (_nothing, gradients.measure),
+    "latency": (counters.take_a_core, counters.measure_latency),
+    "steady": (_nothing, counters.measure_steady_state),
+    "hierarchy-bytes": (counters.pretend_two_hosts, counters.measure_hierarchy_bytes),
+    "recording": (_nothing, comparisons.measure_recording),
+    "gpu-overhead": (_nothing, comparisons.measure_overhead),
+    "gpu-slots": (share_the_gpu, gpu_slots.measure),
+    "gpu-bucket": (share_the_gpu, gpu_bucket.measure),
+    "gpu-staging": (gpu_staging.prepare, gpu_staging.measure),
+}
+
+
+def main() -> None:
+    """Measures and writes the figures."""
+    name, path, *flags = sys.argv[1:]
+    device = torch.device("cuda", 0) if "--gpu" in flags else torch.device("cpu")
+    arguments = JobArguments("--smoke" in flags, device)
+    prepare, measure = JOBS[name]
+    prepare(arguments)
+    md.init()
+    figures = measure(arguments)
+    if md.rank() == 0:
+        Path(path).write_text(json.dumps(figures), encoding="utf-8")
+    close_torch_gloo()
+    md.shutdown()
+
+
+if __name__ == "__main__":
+    main()
