@@ -1,6 +1,6 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench faults tsan \
+.PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench figures faults tsan \
         asan asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
@@ -48,6 +48,9 @@ tidy: setup-check ## clang-tidy on the core (slow)
 
 bench: build ## measure every target: target, measured, verdict (4 to 20 minutes; keep the machine idle)
 	@scripts/bench.sh
+
+figures: build ## measure and draw the pictures of docs/images (10 minutes; keep the machine idle)
+	@scripts/in_environment.sh python -m benchmarks.figures
 
 faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARGS="--only sigkill --repeats 5")
 	@scripts/faults.sh $${FAULTS_ARGS:-}

@@ -1,0 +1,216 @@
+"""The pictures of the pages: `python -m benchmarks.figures` measures, then draws docs/images.
+
+`--draw-only` draws what an earlier run has left in build/bench/figures. Colours and text are
+readable on a white and on a dark page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ROOT / "build" / "bench" / "figures"
+IMAGES = ROOT / "docs" / "images"
+MODELS = ("resnet", "gpt")
+SIZES = "8,64,512,4K,32K,256K,1M,4M,16M,64M"
+_GREY = "#808080"  # Text and axes: 4:1 on white, 4.5:1 on the dark page.
+_COLOURS = {
+    "mydist": "#2f7ed8",
+    "Open MPI": "#d9822b",
+    "Gloo": "#2ca25f",
+    "memory bound": _GREY,
+    "DDP over Gloo": "#2ca25f",
+}
+_NAMES = {"mydist-local": "mydist", "openmpi": "Open MPI", "torch-gloo": "Gloo"}
+_PHASES = {"ENQUEUE": "#b0b0b0", "NEGOTIATE": "#d9822b", "FUSE": "#8e6bbf", "ALLREDUCE": "#2f7ed8"}
+
+
+def measure() -> None:
+    """Runs the benchmarks with two ranks; a few minutes, on a machine with nothing else to do."""
+    MEASURED.mkdir(parents=True, exist_ok=True)
+    peers = ["--sizes", SIZES, "--peers", "openmpi,torch-gloo"]
+    _bench("allreduce", *peers, name="allreduce")
+    for model in MODELS:
+        _bench("step", "--model", model, "--steps", "30", name=f"step_{model}")
+    trace = str(MEASURED / "timeline.json")
+    _bench(
+        "step",
+        "--model",
+        "resnet",
+        "--rounds",
+        "1",
+        name="traced",
+        launch=("--timeline-filename", trace),
+    )
+
+
+def _bench(*words: str, name: str, launch: tuple[str, ...] = ()) -> None:
+    launcher = [sys.executable, "-m", "mydist.launcher", "-np", "2", *launch]
+    command = [*launcher, sys.executable, "-m", "mydist.bench", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, "--json", str(MEASURED / f"{name}.json")], check=True, cwd=ROOT, env=environment
+    )
+
+
+def draw() -> None:
+    """Draws all pictures from what was measured."""
+    mpl.rcParams.update(
+        {
+            "svg.hashsalt": "mydist",  # The same figures give the same file.
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 11,
+            "text.color": _GREY,
+            "axes.edgecolor": _GREY,
+            "axes.labelcolor": _GREY,
+            "xtick.color": _GREY,
+            "ytick.color": _GREY,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "legend.frameon": False,
+        }
+    )
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    _save(draw_bandwidth(_rows("allreduce")), "allreduce")
+    _save(draw_steps({model: _rows(f"step_{model}") for model in MODELS}), "step")
+    events = json.loads((MEASURED / "timeline.json").read_text(encoding="utf-8"))
+    _save(draw_timeline(events["traceEvents"] if isinstance(events, dict) else events), "timeline")
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    document = json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = document["rows"] if isinstance(document, dict) else document
+    return rows
+
+
+def _save(figure: Figure, name: str) -> None:
+    figure.savefig(IMAGES / f"{name}.svg", transparent=True, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def draw_bandwidth(rows: list[dict[str, Any]]) -> Figure:
+    """Bus bandwidth (GB/s, at the median) against bytes of a rank, beside peers and the bound."""
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
+    lines: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in rows:
+        if row["busbw_gbs"]:
+            lines[_NAMES.get(row["impl"], row["impl"])].append(
+                (row["size_bytes"], row["busbw_gbs"])
+            )
+        if row["impl"].startswith("mydist") and row["bound_us"]:
+            bound = row["busbw_gbs"] * row["p50_us"] / row["bound_us"]
+            lines["memory bound"].append((row["size_bytes"], bound))
+    for name, points in lines.items():
+        style = {"linestyle": "--"} if name == "memory bound" else {"marker": "o", "markersize": 4}
+        axes.plot(*zip(*sorted(points), strict=True), label=name, color=_COLOURS[name], **style)
+    axes.set(xscale="log", yscale="log", xlabel="bytes of each rank", ylabel="bus bandwidth, GB/s")
+    sizes = [8, 512, 32 << 10, 1 << 20, 16 << 20, 64 << 20]
+    axes.set_xticks(sizes, ["8 B", "512 B", "32 KiB", "1 MiB", "16 MiB", "64 MiB"])
+    axes.grid(color=_GREY, alpha=0.25)
+    axes.legend()
+    return figure
+
+
+def draw_steps(rows: dict[str, list[dict[str, Any]]]) -> Figure:
+    """Median time of a training step (ms): computing, and communication beyond it."""
+    figure, axes = pyplot.subplots(figsize=(7.5, 2.6), layout="constrained")
+    labels, place = [], 0.0
+    for model, measured in rows.items():
+        by_name = {row["impl"].partition("-")[0]: row["p50_us"] / 1000 for row in measured}
+        compute = by_name["compute"]
+        for name, title in (("ddp", "DDP over Gloo"), ("mydist", "mydist")):
+            exposed = by_name[name] - compute
+            axes.barh(place, compute, color=_GREY, alpha=0.45)
+            axes.barh(place, exposed, left=compute, color=_COLOURS[title])
+            axes.text(
+                by_name[name], place, f" {by_name[name]:.1f} ms, {exposed:.1f} exposed", va="center"
+            )
+            labels.append((place, f"{model}: {title}"))
+            place += 1
+        place += 0.5
+    axes.set_yticks(*zip(*labels, strict=True))
+    axes.set_xlabel("a training step, ms (grey: computing)")
+    axes.set_xlim(
+        right=1.35 * max(row["p50_us"] / 1000 for found in rows.values() for row in found)
+    )
+    return figure
+
+
+def draw_timeline(events: Iterable[dict[str, Any]]) -> Figure:
+    """One step in the middle of a trace: a lane for each buffer of gradients on each rank."""
+    spans = [e for e in events if e["ph"] == "X" and e["name"] in _PHASES]
+    lanes: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for span in spans:
+        lanes[span["pid"], span["tid"]].append(span)
+    begin, end = _window(spans)
+    rows: dict[tuple[int, float], dict[str, tuple[float, float]]] = {}
+    for (rank, _), own in lanes.items():
+        inside = {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in own if begin <= e["ts"] < end}
+        if set(inside) != set(_PHASES):
+            continue
+        # Gradients that are reduced together begin that within microseconds: one lane.
+        key = (rank, round(inside["ALLREDUCE"][0] / 50))
+        row = rows.setdefault(key, inside)
+        row["ENQUEUE"] = (min(row["ENQUEUE"][0], inside["ENQUEUE"][0]), row["ENQUEUE"][1])
+    figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.33 * len(rows)), layout="constrained")
+    labels = []
+    start = min(row["ENQUEUE"][0] for row in rows.values())
+    for place, (rank, when) in enumerate(sorted(rows)):
+        number = sum(other[0] == rank and other[1] <= when for other in rows)
+        labels.append(f"rank {rank}, buffer {number}")
+        for phase, (first, last) in rows[rank, when].items():
+            axes.barh(
+                place, (last - first) / 1000, left=(first - start) / 1000, color=_PHASES[phase]
+            )
+    _finish_timeline(axes, labels)
+    return figure
+
+
+def _window(spans: list[dict[str, Any]]) -> tuple[float, float]:
+    """Begin and end of a step: what lies between the two longest pauses around the middle."""
+    times = sorted(span["ts"] for span in spans)
+    middle = len(times) // 2
+    pause = 4 * (times[-1] - times[0]) / len(times)
+    gaps = [i for i in range(1, len(times)) if times[i] - times[i - 1] > pause]
+    first = max(i for i in gaps if i <= middle)
+    last = min(i for i in gaps if i > middle)
+    return times[first], times[last]
+
+
+def _finish_timeline(axes: Axes, labels: list[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms since the first gradient was ready")
+    for phase, colour in _PHASES.items():
+        axes.barh(0, 0, color=colour, label=phase.lower())
+    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def main() -> int:
+    """Measures unless told not to, and draws."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("--draw-only", action="store_true", help="draw what was measured before")
+    if not parser.parse_args().draw_only:
+        measure()
+    draw()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
