@@ -30,9 +30,6 @@ endif()
 # CUDA's runtime is linked statically and stays inside; NCCL is opened at run time.
 if(MYDIST_CORE_BUILT AND MYDIST_CUDA_BUILT)
   mydist_plugin(mydist_nccl ${MYDIST_NCCL_SOURCES} ${MYDIST_KERNEL_SOURCES})
-  # Sums of scaled numbers have the bits of the host, which rounds the products.
-  set_source_files_properties(csrc/gpu/kernels/ipc_allreduce.cu csrc/gpu/kernels/rank_fold.cu
-    PROPERTIES COMPILE_OPTIONS --fmad=false)
   target_link_libraries(mydist_nccl PRIVATE CUDA::cudart_static)
   # The runtime is named above: what CMake would add is not found in every layout of a toolkit.
   set_target_properties(mydist_nccl PROPERTIES LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)

@@ -48,6 +48,8 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return doctor(_print)
     _require_working_directory()
     spec = make_job_spec(parsed.values, parsed.command, environment)
+    for warning in spec.warnings:
+        print(f"mydistrun: warning: {warning}", file=sys.stderr)
     if spec.dry_run:
         ranks = place_ranks(spec.hosts, spec.num_proc)
         return _print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))

@@ -184,20 +184,6 @@ FLAGS: tuple[Flag, ...] = (
         "MYDIST_CROSS_MEMORY_ATTACH",
     ),
     Flag(
-        ("--gpu-ipc",),
-        "small allreduces from GPU to GPU inside a host: auto, on or off [auto]",
-        choice(("auto", "on", "off")),
-        "WHEN",
-        "MYDIST_GPU_IPC",
-    ),
-    Flag(
-        ("--cuda-aware-mpi",),
-        "give MPI tensors where they lie on GPUs: auto, on or off [auto: if it says it can]",
-        choice(("auto", "on", "off")),
-        "WHEN",
-        "MYDIST_CUDA_AWARE_MPI",
-    ),
-    Flag(
         ("--bucket-size-mb",),
         "enqueue gradients in buckets of this size; 0 = one by one [measured]",
         number(0, 1 << 20),
@@ -247,11 +233,20 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-h", "--help"), "print this text", command_line_only=True),
 )
 
+# Flags of earlier versions: read, named in one warning and otherwise ignored, until the next
+# release. `help` says what happens instead.
+REMOVED_FLAGS: tuple[Flag, ...] = tuple(
+    Flag(
+        (name,), "tensors on GPUs are reduced over NCCL or through host memory", text_value, "WHEN"
+    )
+    for name in ("--gpu-ipc", "--cuda-aware-mpi")
+)
+
 
 def parse_flags(arguments: Sequence[str]) -> ParsedFlags:
     """Reads flags up to the first token that is none. Raises UsageError, one line."""
     parsed = ParsedFlags()
-    by_name = {name: flag for flag in FLAGS for name in flag.names}
+    by_name = {name: flag for flag in (*FLAGS, *REMOVED_FLAGS) for name in flag.names}
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         token = rest.pop(0)
@@ -333,7 +328,8 @@ def _parse_negated(name: str, token: str, by_name: dict[str, Flag], parsed: Pars
     ):
         parsed.values[positive.key] = False
         return
-    known = [*by_name, *(n.replace("--", "--no-", 1) for n, f in by_name.items() if f.negatable)]
+    known = [name for flag in FLAGS for name in flag.names]
+    known += [name.replace("--", "--no-", 1) for name in known if by_name[name].negatable]
     raise UsageError(
         f"unknown flag {shown(token)}{suggest(name, known)} (mydistrun --help lists all)"
     )

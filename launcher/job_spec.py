@@ -39,7 +39,8 @@ class JobSpec:
     """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
     `exported` holds `-x` (None = the value it has in the launcher's environment); `stop_timeout` is
     how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL; `failure_tag`
-    marks what ranks say of their failures (failure_record.py).
+    marks what ranks say of their failures (failure_record.py); `warnings` are for the user, before
+    the job starts.
     """
 
     command: tuple[str, ...]
@@ -58,6 +59,7 @@ class JobSpec:
     verbose: bool = False
     dry_run: bool = False
     failure_tag: str = ""
+    warnings: tuple[str, ...] = ()
 
     def is_local(self, host: Host) -> bool:
         """Whether the ranks of the host are started directly rather than through ssh."""

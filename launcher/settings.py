@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from mydist.launcher.bounded_file import read_bounded
 from mydist.launcher.errors import UsageError
-from mydist.launcher.flags import FLAGS, Flag, convert_value, suggest
+from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
 from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
 from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
 from mydist.launcher.known_settings import SETTINGS, check_setting
@@ -77,6 +77,11 @@ def make_job_spec(
         mpi_args=merged.get("mpi-args", ()),
         verbose=bool(merged.get("verbose")),
         dry_run=bool(merged.get("dry-run")),
+        warnings=tuple(
+            f"--{flag.key} has been removed: {flag.help}"
+            for flag in REMOVED_FLAGS
+            if flag.key in merged
+        ),
     )
 
 
@@ -109,6 +114,8 @@ def read_config_file(path: str) -> dict[str, object]:
 def _config_item(path: str, key: object, value: object) -> tuple[str, object]:
     flags = {flag.key: flag for flag in FLAGS if not flag.command_line_only}
     name = str(key).replace("_", "-")
+    if any(name == flag.key for flag in REMOVED_FLAGS):
+        return name, value
     flag = flags.get(name)
     if flag is None:
         raise UsageError(f"--config-file {path!r}: unknown key {key!r}{suggest(name, list(flags))}")

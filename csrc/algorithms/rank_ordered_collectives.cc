@@ -1,30 +1,39 @@
 #include "algorithms/rank_ordered_collectives.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "algorithms/host_space.h"
 #include "kernels/element.h"
 
 namespace mydist {
+namespace {
+
+// Contributions of peers lie one after the other, in the order of ranks and without our own, each
+// at a multiple of this: whole words for the widest access.
+constexpr int64_t kAlignmentBytes = 64;
+
+int64_t StrideOf(int64_t bytes) {
+  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+int64_t OffsetOf(int peer, int rank, int64_t stride) {
+  return (peer < rank ? peer : peer - 1) * stride;
+}
+
+}  // namespace
 
 RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
                                                const RankOrderedLimits& limits,
                                                const HostGroups& groups)
-    : RankOrderedCollectives(transport, limits, std::make_unique<HostSpace>(groups)) {}
-
-RankOrderedCollectives::RankOrderedCollectives(Transport* transport,
-                                               const RankOrderedLimits& limits,
-                                               std::unique_ptr<MemorySpace> space)
     : rank_(transport == nullptr ? 0 : transport->rank()),
       size_(transport == nullptr ? 1 : transport->size()),
       limits_(limits),
       transfers_(transport),
       adasum_(transport),
-      space_(std::move(space)) {}
+      fold_(groups) {}
 
 bool RankOrderedCollectives::Supports(const BatchTraits& traits) const {
-  return space_->Supports(traits);
+  const Reduction reduction{.dtype = traits.dtype, .op = traits.reduce_op};
+  return traits.device < 0 && (!Reduces(traits.op) || reduction.ValidateFor(traits.op).ok());
 }
 
 Status RankOrderedCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
@@ -93,16 +102,16 @@ Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, 
   const int64_t element_bytes = SizeOf(reduction.dtype);
   const Slice own = RoundOf(OwnSlice(), round.limit, round.index);
   const int64_t own_bytes = own.count * element_bytes;
-  const int64_t stride = RankFold::Stride(own_bytes);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, space_->ReserveContributions(stride * (size_ - 1)));
+  const int64_t stride = StrideOf(own_bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, contributions_.Reserve(stride * (size_ - 1)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Slice theirs = RoundOf(slices_[static_cast<size_t>(peer)], round.limit, round.index);
     transfers_.Send(peer, Advance(input, theirs.offset * element_bytes),
                     theirs.count * element_bytes);
-    transfers_.Receive(peer, Advance(room, RankFold::Offset(peer, rank_, stride)), own_bytes);
+    transfers_.Receive(peer, Advance(room, OffsetOf(peer, rank_, stride)), own_bytes);
   }
-  MYDIST_RETURN_IF_ERROR(Exchange());
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   return FoldReceived(Advance(input, own.offset * element_bytes), room, output, own.count,
                       reduction);
 }
@@ -111,14 +120,12 @@ Status RankOrderedCollectives::FoldRound(const uint8_t* input, uint8_t* output, 
 Status RankOrderedCollectives::FoldReceived(const uint8_t* own, const uint8_t* room,
                                             uint8_t* output, int64_t count,
                                             const Reduction& reduction) {
-  return space_->Fold({.own = own,
-                       .others = room,
-                       .stride = RankFold::Stride(count * SizeOf(reduction.dtype)),
-                       .rank = rank_,
-                       .size = size_,
-                       .output = output,
-                       .count = count,
-                       .reduction = reduction});
+  const int64_t stride = StrideOf(count * SizeOf(reduction.dtype));
+  sources_.clear();
+  for (int rank = 0; rank < size_; ++rank) {
+    sources_.push_back(rank == rank_ ? own : Advance(room, OffsetOf(rank, rank_, stride)));
+  }
+  return fold_.Fold(sources_, output, count, reduction);
 }
 
 // Everybody hands out its slice (slices_) of `data`.
@@ -131,7 +138,7 @@ Status RankOrderedCollectives::GatherSlices(uint8_t* data, int64_t element_bytes
     transfers_.Receive(peer, Advance(data, theirs.offset * element_bytes),
                        theirs.count * element_bytes);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
@@ -147,7 +154,7 @@ Status RankOrderedCollectives::Reduce(const void* input, void* output, int64_t c
   if (FitsOneShot(count, element_bytes)) {
     if (rank_ == root) return FoldAll(AsBytes(input), AsBytes(output), count, reduction);
     transfers_.Send(root, AsBytes(input), bytes);
-    return Exchange();
+    return transfers_.Exchange();
   }
   SplitEvenly(count, element_bytes);
   const int64_t limit = RoundLimit(element_bytes);
@@ -165,13 +172,13 @@ Status RankOrderedCollectives::Reduce(const void* input, void* output, int64_t c
 Status RankOrderedCollectives::FoldAll(const uint8_t* input, uint8_t* output, int64_t count,
                                        const Reduction& reduction) {
   const int64_t bytes = count * SizeOf(reduction.dtype);
-  const int64_t stride = RankFold::Stride(bytes);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, space_->ReserveContributions(stride * (size_ - 1)));
+  const int64_t stride = StrideOf(bytes);
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const room, contributions_.Reserve(stride * (size_ - 1)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    transfers_.Receive(peer, room + RankFold::Offset(peer, rank_, stride), bytes);
+    transfers_.Receive(peer, room + OffsetOf(peer, rank_, stride), bytes);
   }
-  MYDIST_RETURN_IF_ERROR(Exchange());
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   return FoldReceived(input, room, output, count, reduction);
 }
 
@@ -186,24 +193,24 @@ Status RankOrderedCollectives::ReduceRoundAtRoot(const uint8_t* input, uint8_t* 
     const Slice theirs = RoundOf(slices_[static_cast<size_t>(peer)], round.limit, round.index);
     transfers_.Receive(peer, output + theirs.offset * element_bytes, theirs.count * element_bytes);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::ReduceRoundFor(int root, const uint8_t* input, const Round& round,
                                               const Reduction& reduction) {
   const int64_t bytes =
       RoundOf(OwnSlice(), round.limit, round.index).count * SizeOf(reduction.dtype);
-  MYDIST_ASSIGN_OR_RETURN(uint8_t* const folded, space_->ReserveResult(bytes));
+  MYDIST_ASSIGN_OR_RETURN(uint8_t* const folded, result_.Reserve(bytes));
   MYDIST_RETURN_IF_ERROR(FoldRound(input, folded, round, reduction));
   transfers_.Send(root, folded, bytes);
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Allgather(const void* input, void* output,
                                          std::span<const int64_t> byte_counts) {
   SplitByCounts(byte_counts);
   const Slice own = OwnSlice();
-  MYDIST_RETURN_IF_ERROR(space_->Copy(Advance(AsBytes(output), own.offset), input, own.count));
+  CopyBytes(Advance(AsBytes(output), own.offset), input, own.count);
   return GatherSlices(AsBytes(output), 1);
 }
 
@@ -212,17 +219,16 @@ Status RankOrderedCollectives::Gather(const void* input, void* output,
   SplitByCounts(byte_counts);
   if (rank_ != root) {
     transfers_.Send(root, AsBytes(input), OwnSlice().count);
-    return Exchange();
+    return transfers_.Exchange();
   }
-  MYDIST_RETURN_IF_ERROR(
-      space_->Copy(Advance(AsBytes(output), OwnSlice().offset), input, OwnSlice().count));
+  CopyBytes(Advance(AsBytes(output), OwnSlice().offset), input, OwnSlice().count);
   for (int peer = 0; peer < size_; ++peer) {
     const Slice theirs = slices_[static_cast<size_t>(peer)];
     if (peer != rank_) {
       transfers_.Receive(peer, Advance(AsBytes(output), theirs.offset), theirs.count);
     }
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
@@ -230,29 +236,29 @@ Status RankOrderedCollectives::Scatter(const void* input, std::span<const int64_
   const int64_t own_bytes = byte_counts[static_cast<size_t>(rank_)];
   if (rank_ != root) {
     transfers_.Receive(root, AsBytes(output), own_bytes);
-    return Exchange();
+    return transfers_.Exchange();
   }
   const uint8_t* source = AsBytes(input);
   for (int peer = 0; peer < size_; ++peer) {
     const int64_t bytes = byte_counts[static_cast<size_t>(peer)];
     if (peer == rank_) {
-      MYDIST_RETURN_IF_ERROR(space_->Copy(output, source, bytes));
+      CopyBytes(output, source, bytes);
     } else {
       transfers_.Send(peer, source, bytes);
     }
     source = Advance(source, bytes);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Send(const void* data, int64_t bytes, int peer) {
   transfers_.Send(peer, AsBytes(data), bytes);
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Receive(void* data, int64_t bytes, int peer) {
   transfers_.Receive(peer, AsBytes(data), bytes);
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Broadcast(void* data, int64_t bytes, int root) {
@@ -273,7 +279,7 @@ Status RankOrderedCollectives::BinomialBroadcast(uint8_t* data, int64_t bytes, i
     } else if (place < 2 * distance) {
       transfers_.Receive((rank_ - step + size_) % size_, data, bytes);
     }
-    MYDIST_RETURN_IF_ERROR(Exchange());
+    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   }
   return Status::Ok();
 }
@@ -286,17 +292,17 @@ Status RankOrderedCollectives::ScatterBroadcast(uint8_t* data, int64_t bytes, in
       const Slice theirs = slices_[static_cast<size_t>(peer)];
       if (peer != root) transfers_.Send(peer, data + theirs.offset, theirs.count);
     }
-    return Exchange();
+    return transfers_.Exchange();
   }
   transfers_.Receive(root, data + OwnSlice().offset, OwnSlice().count);
-  MYDIST_RETURN_IF_ERROR(Exchange());
+  MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == root) continue;
     const Slice theirs = slices_[static_cast<size_t>(peer)];
     transfers_.Send(peer, data + OwnSlice().offset, OwnSlice().count);
     transfers_.Receive(peer, data + theirs.offset, theirs.count);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 void RankOrderedCollectives::SplitAmongReceivers(int64_t bytes, int root) {
@@ -315,7 +321,7 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
     const int64_t outgoing = send_bytes[static_cast<size_t>(peer)];
     const int64_t incoming = receive_bytes[static_cast<size_t>(peer)];
     if (peer == rank_) {
-      MYDIST_RETURN_IF_ERROR(space_->Copy(target, source, outgoing));
+      CopyBytes(target, source, outgoing);
     } else {
       transfers_.Send(peer, source, outgoing);
       transfers_.Receive(peer, target, incoming);
@@ -323,7 +329,7 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
     source = Advance(source, outgoing);
     target = Advance(target, incoming);
   }
-  return Exchange();
+  return transfers_.Exchange();
 }
 
 Status RankOrderedCollectives::Reducescatter(const void* input, void* output,
@@ -342,7 +348,7 @@ Status RankOrderedCollectives::Barrier() {
     const int step = static_cast<int>(distance);
     transfers_.Send((rank_ + step) % size_, &token_out, 1);
     transfers_.Receive((rank_ - step + size_) % size_, &token_in, 1);
-    MYDIST_RETURN_IF_ERROR(Exchange());
+    MYDIST_RETURN_IF_ERROR(transfers_.Exchange());
   }
   return Status::Ok();
 }

@@ -1,5 +1,4 @@
-// RankOrderedCollectives: all collectives over any Transport, on host memory or on that of a GPU
-// which the transport takes (reduce).
+// RankOrderedCollectives: all collectives over any Transport, on host memory (reduce).
 // Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
 // are folded by whoever owns a slice, in rank order or, where it is told of several hosts, host by
 // host: a result is bitwise the same on every rank, over every backend, whichever algorithm was
@@ -8,16 +7,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "algorithms/adasum.h"
 #include "algorithms/collectives.h"
-#include "algorithms/host_space.h"
+#include "algorithms/host_ordered_fold.h"
 #include "base/export.h"
 #include "base/status.h"
 #include "kernels/element.h"
+#include "memory/fusion_buffer.h"
 #include "transport/transport.h"
 #include "world/host_groups.h"
 
@@ -42,13 +41,10 @@ struct RankOrderedLimits {
 
 class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
  public:
-  // In host memory. `transport` outlives this object; null for a job of one rank. `groups`: the
+  // `transport` outlives this object; null for a job of one rank. `groups`: the
   // hosts of its ranks; not needed unless there are several, one with several ranks.
   explicit RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits = {},
                                   const HostGroups& groups = {});
-  // In other memory, which `transport` takes: all but AdasumAllreduce, if `space` can.
-  RankOrderedCollectives(Transport* transport, const RankOrderedLimits& limits,
-                         std::unique_ptr<MemorySpace> space);
 
   bool Supports(const BatchTraits& traits) const override;
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
@@ -71,7 +67,8 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   Status Barrier() override;
 
   int64_t scratch_capacity_bytes() const {
-    return space_->scratch_capacity_bytes() + adasum_.scratch_capacity_bytes();
+    return contributions_.capacity_bytes() + result_.capacity_bytes() +
+           fold_.scratch_capacity_bytes() + adasum_.scratch_capacity_bytes();
   }
 
  private:
@@ -90,8 +87,6 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   Status FoldAll(const uint8_t* input, uint8_t* output, int64_t count, const Reduction& reduction);
   Status FoldReceived(const uint8_t* own, const uint8_t* room, uint8_t* output, int64_t count,
                       const Reduction& reduction);
-  // Everything that has been collected.
-  Status Exchange() { return space_->Exchange(transfers_); }
   Status ReduceRoundAtRoot(const uint8_t* input, uint8_t* output, const Round& round,
                            const Reduction& reduction);
   Status ReduceRoundFor(int root, const uint8_t* input, const Round& round,
@@ -109,9 +104,12 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
   const RankOrderedLimits limits_;
   TransferBatch transfers_;
   Adasum adasum_;
-  const std::unique_ptr<MemorySpace> space_;
-  // Of each rank, in elements, of the call in progress; kept for its memory only.
-  std::vector<Slice> slices_;
+  HostOrderedFold fold_;
+  FusionBuffer contributions_;
+  FusionBuffer result_;
+  // Of each rank, of the call in progress; kept for their memory only.
+  std::vector<Slice> slices_;  // In elements.
+  std::vector<const void*> sources_;
 };
 
 }  // namespace mydist

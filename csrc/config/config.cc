@@ -84,25 +84,12 @@ bool ParsePlugins(const std::string& text, Config& config) {
 }
 
 // The enumerators are in the order of the words.
-template <typename Choice>
-bool ParseAutoOnOff(const std::string& text, Choice& choice) {
+bool ParseAttach(const std::string& text, Config& config) {
   constexpr std::array<std::string_view, 3> kWords = {"auto", "on", "off"};
   const auto it = std::find(kWords.begin(), kWords.end(), text);
   if (it == kWords.end()) return false;
-  choice = static_cast<Choice>(it - kWords.begin());
+  config.cross_memory_attach = static_cast<AttachChoice>(it - kWords.begin());
   return true;
-}
-
-bool ParseAttach(const std::string& text, Config& config) {
-  return ParseAutoOnOff(text, config.cross_memory_attach);
-}
-
-bool ParseGpuIpc(const std::string& text, Config& config) {
-  return ParseAutoOnOff(text, config.gpu_ipc);
-}
-
-bool ParseCudaAwareMpi(const std::string& text, Config& config) {
-  return ParseAutoOnOff(text, config.cuda_aware_mpi);
 }
 
 bool ParseLogLevel(const std::string& text, Config& config) {
@@ -197,8 +184,6 @@ constexpr std::array kRows = {
                        config.check_consistency_steps);
         }},
     Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "", ParseNcclLibrary},
-    Row{"MYDIST_GPU_IPC", "auto, on or off", "auto", ParseGpuIpc},
-    Row{"MYDIST_CUDA_AWARE_MPI", "auto, on or off", "auto", ParseCudaAwareMpi},
     Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
     Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "", ParseHostId},
 };
@@ -219,6 +204,17 @@ constexpr std::array<std::string_view, 11> kLauncherVariables = {
     "MYDIST_RANK",       "MYDIST_SIZE",        "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
     "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT"};
+
+// Settings of earlier versions: named in one warning and otherwise ignored, until the next release.
+struct RemovedRow {
+  std::string_view variable;
+  const char* instead;
+};
+constexpr std::array kRemoved = {
+    RemovedRow{"MYDIST_GPU_IPC", "tensors on GPUs are reduced over NCCL or through host memory"},
+    RemovedRow{"MYDIST_CUDA_AWARE_MPI",
+               "tensors on GPUs are reduced over NCCL or through host memory"},
+};
 
 bool IsOfLauncher(std::string_view variable) {
   return std::find(kLauncherVariables.begin(), kLauncherVariables.end(), variable) !=
@@ -358,7 +354,11 @@ std::vector<std::string> UnknownVariables(const std::vector<std::string>& names)
                                       [&](const Knob& knob) { return name == knob.variable; }) ||
                           IsOfLauncher(name);
     if (!name.starts_with(kPrefix) || is_known) continue;
-    if (const std::string meant = LooksLike(name); !meant.empty()) {
+    const auto removed = std::find_if(kRemoved.begin(), kRemoved.end(),
+                                      [&](const RemovedRow& row) { return name == row.variable; });
+    if (removed != kRemoved.end()) {
+      warnings.push_back(name + " is set but has been removed: " + removed->instead);
+    } else if (const std::string meant = LooksLike(name); !meant.empty()) {
       warnings.push_back(name + " is set but means nothing to mydist; did you mean " + meant + "?");
     }
   }

@@ -17,8 +17,6 @@
 namespace mydist {
 
 enum class AttachChoice { kAuto, kOn, kOff };
-enum class GpuIpcChoice { kAuto, kOn, kOff };
-enum class CudaAwareMpiChoice { kAuto, kOn, kOff };
 
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
@@ -71,12 +69,6 @@ struct MYDIST_EXPORT Config {
   // MYDIST_NCCL_LIBRARY: the file of the NCCL to use; empty = that of this process, of an installed
   // package or of the system.
   std::string nccl_library;
-  // MYDIST_GPU_IPC: small allreduces go from GPU to GPU inside a host, by a kernel of ours; auto =
-  // where that is measured to be faster.
-  GpuIpcChoice gpu_ipc = GpuIpcChoice::kAuto;
-  // MYDIST_CUDA_AWARE_MPI: MPI gets tensors where they lie on GPUs; auto = where it says that it
-  // can.
-  CudaAwareMpiChoice cuda_aware_mpi = CudaAwareMpiChoice::kAuto;
   // MYDIST_LOG_LEVEL: trace, debug, info, warning, error, off.
   LogLevel log_level = LogLevel::kWarning;
   // MYDIST_HOST_ID: what identifies this host; empty = its hostname.
@@ -122,8 +114,8 @@ struct ExtraKnob {
 // Adds one. kInvalidArgument when the variable is taken or does not begin with MYDIST_.
 MYDIST_EXPORT Status RegisterKnob(ExtraKnob knob);
 
-// One warning for each MYDIST_* variable among `names` that is no knob and not of the launcher, but
-// looks like a misspelt knob; it names the knob that was probably meant.
+// One warning for each MYDIST_* variable among `names` that was a knob once, or looks like a
+// misspelt one: it says what happens instead, or names the knob that was probably meant.
 MYDIST_EXPORT std::vector<std::string> UnknownVariables(const std::vector<std::string>& names);
 // The same for the variables of this process.
 MYDIST_EXPORT std::vector<std::string> UnknownVariables();

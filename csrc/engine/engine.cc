@@ -100,8 +100,7 @@ Engine::Engine(EngineOptions options)
                       .topology = &topology_,
                       .on_host = &choice_,
                       .plugin = options.devices,
-                      .nccl_folders = std::move(options.nccl_folders),
-                      .ipc_patience = options.ipc_patience}),
+                      .nccl_folders = std::move(options.nccl_folders)}),
       executor_(
           topology_, meter_,
           {.collectives =

@@ -54,7 +54,6 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
-  Duration ipc_patience = kIpcTrialPatience;  // See IpcTrial.
   bool measures_costs = false;  // Start then waits for all ranks; see planner/path_probe.h.
 };
 

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "gpu/kernels/cuda_status.h"
-#include "gpu/kernels/rank_fold.h"
 #include "memory/device/device_memory.h"
 
 namespace mydist::cuda {
@@ -34,7 +33,7 @@ nccl::SpareMemory::Source DeviceMemory(const CudaContext& context) {
     const CudaScope scope(context);
     MYDIST_RETURN_IF_ERROR(scope.status());
     void* data = nullptr;
-    // Not from a stream's pool: other processes and NCCL could not map such memory.
+    // Not from a stream's pool: NCCL could not map such memory.
     const Status status =
         CudaStatus(cudaMalloc(&data, static_cast<size_t>(bytes)), "cudaMalloc", context.index());
     if (status.ok()) return static_cast<uint8_t*>(data);
@@ -82,7 +81,6 @@ Result<bool> Query(const DeviceEvent& event, int device) {
 
 CudaDevice::CudaDevice(std::unique_ptr<CudaContext> context)
     : context_(std::move(context)),
-      ipc_port_(context_.get()),
       events_(context_->index()),
       device_memory_(DeviceMemory(*context_)),
       pinned_memory_(PinnedMemory(*context_)) {}
@@ -92,7 +90,6 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
   const CudaScope scope(*device->context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
-  MYDIST_RETURN_IF_ERROR(LoadFoldKernels());
   MYDIST_ASSIGN_OR_RETURN(device->scratch_, ConvertScratch::Create());
   return device;
 }
@@ -202,12 +199,6 @@ Status CudaDevice::Convert(std::span<const ConvertSegment> segments, const Conve
   const CudaScope scope(*context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
   return LaunchConvert(segments, conversion, *scratch_, Native(stream));
-}
-
-Status CudaDevice::Fold(const RankFold& fold, StreamHandle stream) {
-  const CudaScope scope(*context_);
-  MYDIST_RETURN_IF_ERROR(scope.status());
-  return LaunchRankFold(fold, Native(stream));
 }
 
 Result<std::shared_ptr<const CudaEvent>> EventPool::Take() {

@@ -11,7 +11,6 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "gpu/cuda_driver.h"
-#include "gpu/cuda_ipc_port.h"
 #include "gpu/kernels/convert.h"
 #include "gpu/spare_memory.h"
 #include "memory/device/device.h"
@@ -71,15 +70,12 @@ class CudaDevice final : public Device {
                      StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
-  Status Fold(const RankFold& fold, StreamHandle stream) override;
-  IpcPort* ipc_port() override { return &ipc_port_; }
 
  private:
   explicit CudaDevice(std::unique_ptr<CudaContext> context);
 
   // All that is below belongs to the context.
   const std::unique_ptr<CudaContext> context_;
-  CudaIpcPort ipc_port_;
   std::unique_ptr<ConvertScratch> scratch_;
   EventPool events_;
   nccl::SpareMemory device_memory_;

@@ -6,7 +6,6 @@
 
 #include "algorithms/device/device_plugin.h"
 #include "base/fixed_text.h"
-#include "memory/device/ipc_port.h"
 
 namespace mydist {
 namespace {
@@ -61,8 +60,6 @@ DeviceRecord MakeDeviceRecord(const DeviceTraits& traits) {
   record.nccl_version = traits.nccl_version;
   record.may_share_gpu =
       traits.is_asked_to_share && traits.nccl_version >= kFirstToShareGpus ? 1 : 0;
-  record.gpu_ipc = static_cast<int32_t>(traits.gpu_ipc);
-  record.takes_device_memory = traits.takes_device_memory ? 1 : 0;
   PutText(traits.gpu, record.gpu);
   PutText(traits.host, record.host);
   PutText(traits.why_not, record.why_not);
@@ -74,44 +71,6 @@ NcclChoice ChooseNccl(Records records, Ranks ranks) {
     if (std::string reason = why(records, ranks); !reason.empty()) return {0, std::move(reason)};
   }
   return {records[0].nccl_version, "every rank has it, and a GPU"};
-}
-
-bool ChooseDirect(Records records) {
-  return std::all_of(records.begin(), records.end(),
-                     [](const DeviceRecord& record) { return record.takes_device_memory != 0; });
-}
-
-IpcChoice ChooseIpc(Records records, Ranks ranks, std::span<const std::string> hosts) {
-  const auto is = [](GpuIpcChoice choice) {
-    return [choice](const DeviceRecord& record) {
-      return record.gpu_ipc == static_cast<int32_t>(choice);
-    };
-  };
-  const auto off = std::find_if(records.begin(), records.end(), is(GpuIpcChoice::kOff));
-  if (off != records.end()) {
-    const auto index = static_cast<size_t>(off - records.begin());
-    return {GpuIpcChoice::kOff, "MYDIST_GPU_IPC=off on " + Rank(ranks, index)};
-  }
-  if (std::any_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host != hosts[0]; })) {
-    return {GpuIpcChoice::kOff, "not all ranks are on one host"};
-  }
-  if (records.size() > kMaxIpcRanks) {
-    return {GpuIpcChoice::kOff, "there are more than " + std::to_string(kMaxIpcRanks) + " ranks"};
-  }
-  const bool all_on = std::all_of(records.begin(), records.end(), is(GpuIpcChoice::kOn));
-  return {all_on ? GpuIpcChoice::kOn : GpuIpcChoice::kAuto, ""};
-}
-
-size_t CountFaster(std::span<const IpcTimes> times, size_t size_count) {
-  for (size_t size = 0; size < size_count; ++size) {
-    IpcTimes slowest;
-    for (size_t i = size; i < times.size(); i += size_count) {
-      slowest.over_ipc = std::max(slowest.over_ipc, times[i].over_ipc);
-      slowest.otherwise = std::max(slowest.otherwise, times[i].otherwise);
-    }
-    if (slowest.over_ipc > slowest.otherwise) return size;
-  }
-  return size_count;
 }
 
 }  // namespace mydist

@@ -1,9 +1,7 @@
 #include "planner/device_choice.h"
 
-#include <optional>
 #include <utility>
 
-#include "algorithms/device/device_space.h"
 #include "algorithms/device/lone_collectives.h"
 #include "algorithms/device/staged_collectives.h"
 #include "algorithms/hierarchical.h"
@@ -18,14 +16,6 @@ HierarchicalLimits LimitsFor(const HostGroups& groups, const StagingLimits& stag
   HierarchicalLimits limits;
   limits.chunk_bytes = groups.smallest() * staging.chunks_in_flight * staging.most_chunk_bytes;
   return limits;
-}
-
-// Sums of a round wait for the GPU once: fewer rounds, and as much less to wait for.
-constexpr RankOrderedLimits kDirectLimits{.scratch_bytes = int64_t{32} << 20};
-
-std::unique_ptr<Collectives> MakeDirect(Transport* transport, const StreamSeat& seat, bool folds) {
-  return std::make_unique<RankOrderedCollectives>(transport, kDirectLimits,
-                                                  std::make_unique<DeviceSpace>(seat, folds));
 }
 
 // Some members of the set.
@@ -66,8 +56,6 @@ DeviceRecord DeviceChoice::OwnRecord(const DeviceMembers& members) const {
   const Result<int> version = NcclVersion();
   return MakeDeviceRecord({.nccl_version = version.ok() ? *version : 0,
                            .is_asked_to_share = config.nccl_shares_gpus,
-                           .gpu_ipc = config.gpu_ipc,
-                           .takes_device_memory = members.transport->TakesDeviceMemory(),
                            .gpu = members.seat->device->identity(),
                            .host = config.nccl_host_id.empty()
                                        ? topology.hosts[static_cast<size_t>(topology.rank)]
@@ -75,15 +63,11 @@ DeviceRecord DeviceChoice::OwnRecord(const DeviceMembers& members) const {
                            .why_not = version.ok() ? "" : version.status().message()});
 }
 
-HostGroups DeviceChoice::GroupsOf(const std::vector<int>& ranks) const {
-  return MakeHostGroups(sources_.topology->hosts, ranks, sources_.topology->rank);
-}
-
 // Not as for host memory: NCCL shares none, and with one rank on each host there still is a choice.
 std::optional<HostGroups> DeviceChoice::TwoLevels(const std::vector<int>& ranks) const {
   const std::optional<bool>& asked = sources_.config->hierarchical_allreduce;
   if (!asked.value_or(true)) return std::nullopt;
-  HostGroups groups = GroupsOf(ranks);
+  HostGroups groups = MakeHostGroups(sources_.topology->hosts, ranks, sources_.topology->rank);
   const bool has = asked.has_value() ? groups.host_count() > 1 : groups.HasTwoLevels();
   return has ? std::optional(std::move(groups)) : std::nullopt;
 }
@@ -98,25 +82,14 @@ NcclChoice DeviceChoice::NcclFor(std::span<const DeviceRecord> records,
   return ChooseNccl(records, ranks);
 }
 
-Result<DeviceAgreement> DeviceChoice::Agree(const DeviceMembers& members) const {
+Result<NcclChoice> DeviceChoice::Agree(const DeviceMembers& members) const {
   const std::vector<int>& ranks = members.set->ranks;
-  if (ranks.size() == 1) {
-    return DeviceAgreement{.nccl = {0, "one rank has nobody to exchange with"}};
-  }
+  if (ranks.size() == 1) return NcclChoice{0, "one rank has nobody to exchange with"};
   const DeviceRecord own = OwnRecord(members);
   std::vector<DeviceRecord> records(ranks.size());
   const std::vector<int64_t> byte_counts(ranks.size(), sizeof(DeviceRecord));
   MYDIST_RETURN_IF_ERROR(members.on_host->Allgather(&own, records.data(), byte_counts));
-  std::vector<std::string> hosts;
-  for (const int rank : ranks) hosts.push_back(sources_.topology->hosts[static_cast<size_t>(rank)]);
-  return DeviceAgreement{.nccl = NcclFor(records, ranks),
-                         .ipc = ChooseIpc(records, ranks, hosts),
-                         .direct = ChooseDirect(records)};
-}
-
-Result<IpcConnection> DeviceChoice::ConnectWithinHost(const DeviceMembers& members,
-                                                      GpuIpcChoice use) const {
-  return ConnectIpc(PeersOf(members), use == GpuIpcChoice::kOn);
+  return NcclFor(records, ranks);
 }
 
 DeviceParts DeviceChoice::MakeStaged(const DeviceMembers& members) const {
@@ -138,34 +111,20 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::Link(const DevicePeers& peers
   return std::move(connection.collectives);
 }
 
-Result<DeviceParts> DeviceChoice::Make(const DeviceMembers& members,
-                                       const DeviceAgreement& agreed) const {
+Result<DeviceParts> DeviceChoice::MakeOverNccl(const DeviceMembers& members) const {
   DeviceParts parts;
-  const bool over_nccl = agreed.nccl.version != 0;
   auto groups = TwoLevels(members.set->ranks);
-  const bool has_two_levels = groups && groups->HasTwoLevels();
-  if (has_two_levels && (over_nccl || agreed.direct)) {
-    MYDIST_ASSIGN_OR_RETURN(auto hosts_first,
-                            HostsFirst(members, *std::move(groups), agreed, parts));
-    parts.choices.push_back(std::move(hosts_first));
-  } else if (over_nccl) {
-    MYDIST_ASSIGN_OR_RETURN(auto between_all, Link(PeersOf(members), parts));
-    parts.choices.push_back(std::move(between_all));
-  }
-  if (agreed.direct) {
-    const bool folds = KeepsOrderOfRanks(members.set->ranks);
-    parts.choices.push_back(MakeDirect(members.transport, members.seat->on_stream, folds));
-  }
+  MYDIST_ASSIGN_OR_RETURN(auto over_nccl, groups ? HostsFirst(members, *std::move(groups), parts)
+                                                 : Link(PeersOf(members), parts));
+  parts.choices.push_back(std::move(over_nccl));
   parts.choices.push_back(std::move(MakeStaged(members).choices.front()));
   return parts;
 }
 
 Result<std::unique_ptr<Collectives>> DeviceChoice::WithinHost(const DeviceMembers& members,
                                                               const HostGroups& groups,
-                                                              const DeviceAgreement& agreed,
                                                               DeviceParts& parts) const {
   Transport* const transport = Among(groups.own_members(), members, parts);
-  if (agreed.nccl.version == 0) return MakeDirect(transport, members.seat->on_stream, true);
   std::vector<int> here;
   for (const int index : groups.own_members()) {
     here.push_back(members.set->ranks[static_cast<size_t>(index)]);
@@ -183,17 +142,13 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::WithinHost(const DeviceMember
 
 Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMembers& members,
                                                               HostGroups groups,
-                                                              const DeviceAgreement& agreed,
                                                               DeviceParts& parts) const {
   HierarchicalParts levels;
-  MYDIST_ASSIGN_OR_RETURN(levels.local, WithinHost(members, groups, agreed, parts));
+  MYDIST_ASSIGN_OR_RETURN(levels.local, WithinHost(members, groups, parts));
   if (groups.place < groups.smallest()) {
     Transport* const column = Among(groups.Column(groups.place), members, parts);
-    levels.cross = agreed.direct
-                       ? MakeDirect(column, members.seat->on_stream, true)
-                       : std::make_unique<StagedCollectives>(
-                             groups.host, std::make_unique<RankOrderedCollectives>(column),
-                             members.seat->staging);
+    levels.cross = std::make_unique<StagedCollectives>(
+        groups.host, std::make_unique<RankOrderedCollectives>(column), members.seat->staging);
   }
   levels.new_memory = [seat = members.seat->on_stream] {
     return std::make_unique<DeviceMemory>(seat);
@@ -203,23 +158,12 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
       std::make_unique<Hierarchical>(std::move(groups), std::move(levels), limits));
 }
 
-// Sums of several hosts with several ranks have an order that a fold by ranks does not keep.
-bool DeviceChoice::KeepsOrderOfRanks(const std::vector<int>& ranks) const {
-  return !GroupsOf(ranks).HasTwoLevels();
-}
-
-// With two levels between hosts only, where each has one rank.
-bool DeviceChoice::ReducesDirectly(const ProcessSet& set, const DeviceAgreement& agreed) const {
-  return agreed.direct && (TwoLevels(set.ranks).has_value() || KeepsOrderOfRanks(set.ranks));
-}
-
-std::string DeviceChoice::Describe(const ProcessSet& set, const DeviceAgreement& agreed) const {
+std::string DeviceChoice::Describe(const ProcessSet& set, const NcclChoice& agreed) const {
   if (set.size() == 1) return "where they lie";
-  const std::string network =
-      ReducesDirectly(set, agreed) ? "by CUDA-aware MPI" : "through host memory";
-  if (agreed.nccl.version == 0) return network;
-  const std::string nccl = "NCCL " + NcclVersionText(agreed.nccl.version);
-  return TwoLevels(set.ranks) ? nccl + " inside each host, " + network + " between hosts" : nccl;
+  if (agreed.version == 0) return "through host memory";
+  const std::string nccl = "NCCL " + NcclVersionText(agreed.version);
+  return TwoLevels(set.ranks) ? nccl + " inside each host, through host memory between hosts"
+                              : nccl;
 }
 
 }  // namespace mydist

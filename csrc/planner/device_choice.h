@@ -1,6 +1,5 @@
 // DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
-// a kernel between GPUs of a host for what is small, NCCL where all ranks can have it, a transport
-// that takes memory of GPUs (CUDA-aware MPI), else host memory on the way.
+// NCCL where all ranks can have it, else host memory on the way.
 // Owned by the engine, called by whoever drives it. All ranks of a set come to the same choice.
 #pragma once
 
@@ -12,7 +11,6 @@
 
 #include "algorithms/collectives.h"
 #include "algorithms/device/device_plugin.h"
-#include "algorithms/device/ipc_connect.h"
 #include "config/config.h"
 #include "planner/collectives_choice.h"
 #include "planner/device_agreement.h"
@@ -42,13 +40,6 @@ struct DeviceParts {
   std::vector<std::unique_ptr<Collectives>> choices;  // Best first.
 };
 
-// What all ranks of a set make of what each has said.
-struct DeviceAgreement {
-  NcclChoice nccl;
-  IpcChoice ipc;
-  bool direct = false;  // The transport gets memory of GPUs.
-};
-
 class DeviceChoice {
  public:
   struct Sources {
@@ -57,45 +48,34 @@ class DeviceChoice {
     const CollectivesChoice* on_host = nullptr;
     DevicePlugin* plugin = nullptr;  // Null: there are no GPUs.
     std::vector<std::string> nccl_folders{};
-    Duration ipc_patience = kIpcTrialPatience;
   };
   // All that is pointed to outlives this object and what it makes.
   explicit DeviceChoice(Sources sources);
 
   DevicePlugin* plugin() const { return sources_.plugin; }
-  Duration ipc_patience() const { return sources_.ipc_patience; }
 
   // Compares notes with all ranks of the set; blocks until they have called it. Errors of on_host.
-  Result<DeviceAgreement> Agree(const DeviceMembers& members) const;
+  Result<NcclChoice> Agree(const DeviceMembers& members) const;
 
   // Through host memory, which needs no agreement; where they lie for one rank alone.
   DeviceParts MakeStaged(const DeviceMembers& members) const;
-  // As all ranks have agreed, and behind that through host memory. Errors of DevicePlugin::Connect.
-  Result<DeviceParts> Make(const DeviceMembers& members, const DeviceAgreement& agreed) const;
+  // Over NCCL, and behind that through host memory. Errors of DevicePlugin::Connect.
+  Result<DeviceParts> MakeOverNccl(const DeviceMembers& members) const;
 
-  // From GPU to GPU, as all ranks have agreed to try. See algorithms/device/ipc_connect.h.
-  Result<IpcConnection> ConnectWithinHost(const DeviceMembers& members, GpuIpcChoice use) const;
-
-  // Whether its sums go over a network that takes memory of GPUs.
-  bool ReducesDirectly(const ProcessSet& set, const DeviceAgreement& agreed) const;
   // What serves a set then, for people.
-  std::string Describe(const ProcessSet& set, const DeviceAgreement& agreed) const;
+  std::string Describe(const ProcessSet& set, const NcclChoice& agreed) const;
 
  private:
   Result<int> NcclVersion() const;
-  bool KeepsOrderOfRanks(const std::vector<int>& ranks) const;
   DeviceRecord OwnRecord(const DeviceMembers& members) const;
   // The hosts of these ranks, where NCCL is not to leave them; the same on all ranks.
   std::optional<HostGroups> TwoLevels(const std::vector<int>& ranks) const;
-  HostGroups GroupsOf(const std::vector<int>& ranks) const;
   NcclChoice NcclFor(std::span<const DeviceRecord> records, const std::vector<int>& ranks) const;
   Result<std::unique_ptr<Collectives>> Link(const DevicePeers& peers, DeviceParts& parts) const;
   Result<std::unique_ptr<Collectives>> HostsFirst(const DeviceMembers& members, HostGroups groups,
-                                                  const DeviceAgreement& agreed,
                                                   DeviceParts& parts) const;
   Result<std::unique_ptr<Collectives>> WithinHost(const DeviceMembers& members,
                                                   const HostGroups& groups,
-                                                  const DeviceAgreement& agreed,
                                                   DeviceParts& parts) const;
 
   const Sources sources_;

@@ -54,7 +54,6 @@ struct DeviceSeat {
   std::shared_ptr<StagingPipeline> staging;  // Through the host, for whatever needs it.
   PassingMemory passing{};
   EventPointer last_batch{};  // Its end; null: it is known to be over.
-  Status ipc_trial{};         // Why one between GPUs has failed; OK: none has.
 };
 
 class DeviceSeats {

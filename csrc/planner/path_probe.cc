@@ -8,8 +8,6 @@
 
 #include "algorithms/rank_ordered_collectives.h"
 #include "base/clock.h"
-#include "memory/device/ipc_port.h"
-#include "planner/device_agreement.h"
 
 namespace mydist {
 
@@ -57,55 +55,6 @@ Result<PathCosts> MeasurePath(const ProbedPath& path) {
   MYDIST_RETURN_IF_ERROR(path.small->Allreduce(slowest.data(), slowest.size(), max));
   return PathCosts{.latency = std::chrono::duration<double>(slowest[0]),
                    .seconds_per_byte = slowest[1]};
-}
-
-namespace {
-
-constexpr std::array<int64_t, 4> kSizesBytes = {int64_t{8} << 10, int64_t{64} << 10,
-                                                int64_t{512} << 10, kIpcHalfBytes};
-constexpr size_t kRounds = 5;
-
-// The median of some rounds after one that only warms up.
-Result<double> MedianSeconds(Collectives& collectives, const IpcRivals& rivals, int64_t bytes) {
-  const StreamSeat& seat = rivals.seat;
-  std::array<double, kRounds> seconds{};
-  const int64_t count = bytes / SizeOf(DataType::kFloat32);
-  for (size_t round = 0; round <= kRounds; ++round) {
-    const TimePoint start = Now();
-    MYDIST_RETURN_IF_ERROR(
-        collectives.Allreduce(rivals.memory, count, {.dtype = DataType::kFloat32}));
-    MYDIST_ASSIGN_OR_RETURN(const EventPointer end, seat.device->Record(seat.stream));
-    MYDIST_RETURN_IF_ERROR(WaitWatched(*seat.device, *end, seat.watch));
-    if (round > 0) seconds[round - 1] = ToSeconds(Now() - start);
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
-  return seconds[kRounds / 2];
-}
-
-// Garbage may hold denormals, which take longer to add, or numbers that grow from sum to sum. As
-// integers, since a NaN times 0 is none.
-Status Clear(const IpcRivals& rivals) {
-  const ConvertSegment all{rivals.memory, rivals.memory, kIpcHalfBytes / SizeOf(DataType::kInt32)};
-  const Conversion to_zero{
-      .from = DataType::kInt32, .to = DataType::kInt32, .factor = {.multiplier = 0}};
-  return rivals.seat.device->Convert({&all, 1}, to_zero, rivals.seat.stream);
-}
-
-}  // namespace
-
-Result<int64_t> MeasureIpcLimit(const IpcRivals& rivals) {
-  MYDIST_RETURN_IF_ERROR(Clear(rivals));
-  std::array<IpcTimes, kSizesBytes.size()> own{};
-  for (size_t i = 0; i < own.size(); ++i) {
-    const int64_t bytes = kSizesBytes[i];
-    MYDIST_ASSIGN_OR_RETURN(own[i].over_ipc, MedianSeconds(*rivals.over_ipc, rivals, bytes));
-    MYDIST_ASSIGN_OR_RETURN(own[i].otherwise, MedianSeconds(*rivals.otherwise, rivals, bytes));
-  }
-  std::vector<IpcTimes> all(own.size() * static_cast<size_t>(rivals.size));
-  const std::vector<int64_t> byte_counts(static_cast<size_t>(rivals.size), sizeof(own));
-  MYDIST_RETURN_IF_ERROR(rivals.exchange->Allgather(own.data(), all.data(), byte_counts));
-  const size_t faster = CountFaster(all, own.size());
-  return faster == 0 ? 0 : kSizesBytes[faster - 1];
 }
 
 }  // namespace mydist

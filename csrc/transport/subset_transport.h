@@ -24,8 +24,6 @@ class MYDIST_EXPORT SubsetTransport final : public Transport {
   int rank() const override { return rank_; }  // The index of our rank in the set.
   int size() const override { return static_cast<int>(ranks_.size()); }
 
-  bool TakesDeviceMemory() const override { return base_->TakesDeviceMemory(); }
-
   // Peers are indices in the set; an error names the rank of `base`. Allocates nothing once the
   // largest call has been seen.
   Status Exchange(std::span<const SendTransfer> sends,
@@ -51,7 +49,6 @@ class MYDIST_EXPORT HostMeter final : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  bool TakesDeviceMemory() const override { return inner_->TakesDeviceMemory(); }
   void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;

@@ -32,10 +32,6 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Whether memory of a GPU may be sent and received like any other, once the device is through
-  // with it. The same as long as the transport lives; ranks may differ.
-  virtual bool TakesDeviceMemory() const { return false; }
-
   // From now on Exchange asks it, at kLookInterval, whether to wait on; an error of it ends the
   // call. Not null; outlives this object. A backend that does not ask waits without end.
   virtual void SetWatchdog(Watchdog* /*watchdog*/) {}
@@ -67,19 +63,13 @@ class TransferBatch {
     if (bytes > 0) receives_.push_back({peer, data, bytes});
   }
 
-  bool empty() const { return sends_.empty() && receives_.empty(); }
-
   // Performs what has been collected, and forgets it; errors are those of Transport::Exchange.
   Status Exchange() {
-    if (empty()) return Status::Ok();
+    if (sends_.empty() && receives_.empty()) return Status::Ok();
     const Status status = transport_->Exchange(sends_, receives_);
-    Forget();
-    return status;
-  }
-
-  void Forget() {
     sends_.clear();
     receives_.clear();
+    return status;
   }
 
  private:

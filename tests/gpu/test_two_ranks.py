@@ -76,19 +76,13 @@ def _hosts(backend: str, per_host: int) -> Layout:
 
 
 LAYOUTS = {
-    "host memory": Layout("through host memory", variables={"MYDIST_GPU_IPC": "off"}),
-    "GPU to GPU": Layout("from GPU to GPU up to", variables={"MYDIST_GPU_IPC": "on"}),
+    "host memory": Layout("through host memory"),
     "NCCL that shares": Layout(
         "NCCL",
-        variables={
-            "MYDIST_GPU_IPC": "off",
-            **let_ranks_share_the_gpu("any", FIRST_NCCL_TO_SHARE),
-        },
+        variables=let_ranks_share_the_gpu("any", FIRST_NCCL_TO_SHARE),
         least_nccl=FIRST_NCCL_TO_SHARE,
     ),
-    "NCCL between hosts": Layout(
-        "NCCL", variables={"MYDIST_GPU_IPC": "off"}, own_nccl_hosts=True, least_nccl=1
-    ),
+    "NCCL between hosts": Layout("NCCL", own_nccl_hosts=True, least_nccl=1),
     "2 hosts x 1": _hosts("gloo", 1),
     "2 hosts x 2": _hosts("gloo", 2),
     "2 hosts x 1, MPI": _hosts("mpi", 1),

@@ -12,7 +12,7 @@ from mydist.job import rank_record
 from mydist.launcher.environment import Endpoints, identity_environment, inherited_environment
 from mydist.launcher.errors import UsageError
 from mydist.launcher.failure_record import TAG_VARIABLE
-from mydist.launcher.flags import FLAGS, format_help, parse_flags
+from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.known_settings import SETTINGS, check_setting
@@ -51,13 +51,10 @@ def test_module_ends_the_flags() -> None:
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.key)
-def test_both_spellings_of_every_flag(flag: object) -> None:
-    from mydist.launcher.flags import Flag
-
-    assert isinstance(flag, Flag)
+def test_both_spellings_of_every_flag(flag: Flag) -> None:
     samples = {"num-proc": "3", "ssh-port": "22", "start-timeout": "5", "log-level": "info"}
     samples |= {"fusion-threshold-mb": "1", "cache-capacity": "2", "simd": "avx2"}
-    samples |= {"cross-memory-attach": "off", "gpu-ipc": "off", "cuda-aware-mpi": "on"}
+    samples |= {"cross-memory-attach": "off"}
     for name in flag.names:
         value = [] if flag.convert is None else [samples.get(flag.key, "7")]
         dashed = parse_flags([name, *value]).values
@@ -67,6 +64,21 @@ def test_both_spellings_of_every_flag(flag: object) -> None:
             if value:
                 assert parse_flags([f"{spelled}={value[0]}"]).values == dashed
         assert list(dashed) == [flag.key]
+
+
+@pytest.mark.parametrize("flag", REMOVED_FLAGS, ids=lambda flag: flag.key)
+def test_a_removed_flag_is_one_warning(flag: Flag, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    name = flag.names[0]
+    spec = make(name, "on", name.replace("-", "_").replace("__", "--") + "=on")
+    assert spec.warnings == (f"{name} has been removed: {flag.help}",)
+    assert spec.tunables == {}
+    assert spec.command[0] == "train.py"
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{flag.key}: on\nnum-proc: 3\n")
+    assert make("--config-file", str(file)).warnings == spec.warnings
+    assert name not in format_help()
+    assert make("-np", "1").warnings == ()
 
 
 def test_help_names_every_flag() -> None:

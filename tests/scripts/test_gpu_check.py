@@ -273,7 +273,7 @@ def test_the_plan_has_every_row_and_every_layout() -> None:
     layouts = re.findall(
         r'^    "(.+)": (?:Layout|_hosts)\(', (ROOT / gpu_check.SHARED).read_text(), re.M
     )
-    assert {*gpu_check.NCCL_LAYOUTS, *gpu_check.LAYOUTS} == set(layouts) - {"GPU to GPU"}
+    assert {*gpu_check.NCCL_LAYOUTS, *gpu_check.LAYOUTS} == set(layouts)
 
 
 def test_the_table_names_the_versions_of_torch_and_nccl() -> None:

@@ -50,12 +50,4 @@ struct DeviceConnection {
   std::unique_ptr<Collectives> collectives;  // On the seat's stream, over the link.
 };
 
-// Verdict: the outcome of a step that all ranks agree on: a failure on one rank is a failure on
-// all. Called by the thread that drives the engine.
-
-// The first failure, e.g. "its rank 1: no peer access" (cut where it is long), the same on all
-// `size` ranks of `exchange`, which spans them on host memory; empty: it went well on all. Blocks
-// until all have called it. Errors of `exchange`.
-Result<std::string> FirstFailure(const Status& outcome, Collectives& exchange, int size);
-
 }  // namespace mydist

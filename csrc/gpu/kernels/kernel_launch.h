@@ -1,4 +1,4 @@
-// LaunchKernel, LoadKernel and BlocksPerProcessor: the runtime takes a kernel and its arguments as
+// LaunchKernel and LoadKernel: the runtime takes a kernel and its arguments as
 // addresses of anything; here the compiler compares them with its parameters.
 #pragma once
 
@@ -27,16 +27,6 @@ Status LoadKernel(const char* call, void (*kernel)(Parameters...)) {
   cudaFuncAttributes attributes;
   return CudaStatus(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
                     call);
-}
-
-// How many blocks of so many threads a multiprocessor of the current GPU has at the same time.
-template <typename... Parameters>
-Result<int> BlocksPerProcessor(const char* call, void (*kernel)(Parameters...), int threads) {
-  int count = 0;
-  MYDIST_RETURN_IF_ERROR(CudaStatus(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                                        &count, reinterpret_cast<const void*>(kernel), threads, 0),
-                                    call));
-  return count;
 }
 
 }  // namespace mydist::cuda

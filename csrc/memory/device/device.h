@@ -13,8 +13,6 @@
 
 #include "base/status.h"
 #include "kernels/conversion.h"
-#include "kernels/rank_fold.h"
-#include "memory/device/ipc_port.h"
 
 namespace mydist {
 
@@ -91,13 +89,6 @@ class Device {
   // only between types of one size. `segments` is read before this returns.
   virtual Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                          StreamHandle stream) = 0;
-
-  // In one launch, with the bits of ReduceInRankOrder; of what FoldsOnDevice. Everything is memory
-  // of this device.
-  virtual Status Fold(const RankFold& fold, StreamHandle stream) = 0;
-
-  // Valid as long as the device. Null: other processes of the host cannot reach its memory.
-  virtual IpcPort* ipc_port() { return nullptr; }
 };
 
 }  // namespace mydist

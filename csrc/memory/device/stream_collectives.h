@@ -27,7 +27,7 @@ MYDIST_EXPORT Status WaitWatched(Device& device, const DeviceEvent& event, const
 struct StreamSeat {
   Device* device = nullptr;  // Not null; outlives whoever has this.
   StreamHandle stream;
-  WaitWatch watch{};  // Asked while the host waits for the stream, or for peers to use it.
+  WaitWatch watch{};  // Asked while the host waits for the stream.
 };
 
 }  // namespace mydist

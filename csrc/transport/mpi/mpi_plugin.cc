@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/plugin_version.h"
 #include "transport/factory.h"
-#include "transport/mpi/cuda_aware.h"
 #include "transport/mpi/mpi_control_plane.h"
 #include "transport/mpi/mpi_session.h"
 #include "transport/mpi/mpi_transport.h"
@@ -92,13 +91,10 @@ class MpiPlugin final : public BackendPlugin {
     }
     MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<MpiWorld> world,
                             MpiWorld::Connect(session, options.members, deadline));
-    const std::string library = LibraryVersion();
-    const bool takes_device_memory = TakesDeviceMemory(options.config->cuda_aware_mpi, library);
-    MYDIST_LOG(kInfo) << "connected over " << library << " as "
-                      << Identity(connection.rank, connection.size)
-                      << (takes_device_memory ? "; it gets tensors where they lie on GPUs" : "");
+    MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
+                      << Identity(connection.rank, connection.size);
     connection.control = std::make_unique<MpiControlPlane>(world);
-    connection.transport = std::make_unique<MpiTransport>(world, takes_device_memory);
+    connection.transport = std::make_unique<MpiTransport>(world);
     connection.exchange = [world](const Bytes& mine) { return world->Gather(mine); };
     return connection;
   }

@@ -17,13 +17,11 @@ namespace mydist {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(std::shared_ptr<MpiWorld> world, bool takes_device_memory)
-      : world_(std::move(world)), takes_device_memory_(takes_device_memory) {}
+  explicit MpiTransport(std::shared_ptr<MpiWorld> world) : world_(std::move(world)) {}
 
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
   void SetWatchdog(Watchdog* watchdog) override { watchdog_ = watchdog; }
-  bool TakesDeviceMemory() const override { return takes_device_memory_; }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override;
 
@@ -43,7 +41,6 @@ class MpiTransport final : public Transport {
   void Abandon();
 
   const std::shared_ptr<MpiWorld> world_;
-  const bool takes_device_memory_;
   Watchdog* watchdog_ = nullptr;
   // Parallel arrays, empty between calls; kept for their memory.
   std::vector<MPI_Request> requests_;

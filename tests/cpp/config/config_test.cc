@@ -46,8 +46,6 @@ std::vector<std::string> Fields(const Config& config) {
       config.bucket_size_bytes ? std::to_string(*config.bucket_size_bytes) : "unset",
       std::to_string(config.check_consistency_steps),
       config.nccl_library,
-      std::to_string(static_cast<int>(config.gpu_ipc)),
-      std::to_string(static_cast<int>(config.cuda_aware_mpi)),
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
   fields.insert(fields.end(), config.network_interfaces.begin(), config.network_interfaces.end());
@@ -115,17 +113,14 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_BUCKET_SIZE_MB", "4"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
       {"MYDIST_NCCL_LIBRARY", "/opt/nccl.so"},
-      {"MYDIST_GPU_IPC", "off"},
-      {"MYDIST_CUDA_AWARE_MPI", "on"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
-  EXPECT_THAT(
-      Fields(ConfigOf(variables).value()),
-      ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000", "/tmp/a b.json",
-                  "1", "gloo", "flat", "0", "avx2", "4194304", "100", "/opt/nccl.so", "2", "1", "1",
-                  "host", "eth0", "eth1", "/a/x.so", "y.so"));
+  EXPECT_THAT(Fields(ConfigOf(variables).value()),
+              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000",
+                          "/tmp/a b.json", "1", "gloo", "flat", "0", "avx2", "4194304", "100",
+                          "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -214,8 +209,6 @@ TEST_P(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_CROSS_MEMORY_ATTACH", "auto, on or off"},
       {"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000"},
       {"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes"},
-      {"MYDIST_GPU_IPC", "auto, on or off"},
-      {"MYDIST_CUDA_AWARE_MPI", "auto, on or off"},
       {"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off"},
       {"MYDIST_HOST_ID", "a text of at most 255 bytes"},
   };
@@ -281,10 +274,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MYDIST_CHECK_CONSISTENCY", "off", ""},
         BadValue{"MYDIST_CHECK_CONSISTENCY", "1000000001", ""},
         BadValue{"MYDIST_NCCL_LIBRARY", std::string(4096, 'p'), "'" + std::string(100, 'p') + "'…"},
-        BadValue{"MYDIST_GPU_IPC", "1", ""}, BadValue{"MYDIST_GPU_IPC", "Auto", ""},
-        BadValue{"MYDIST_CUDA_AWARE_MPI", "yes", ""}, BadValue{"MYDIST_LOG_LEVEL", "verbose", ""},
-        BadValue{"MYDIST_ALGORITHM", "a b", ""}, BadValue{"MYDIST_PLUGINS", "a.so:", ""},
-        BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""}, BadValue{"MYDIST_LOG_LEVEL", "3", ""},
+        BadValue{"MYDIST_LOG_LEVEL", "verbose", ""}, BadValue{"MYDIST_ALGORITHM", "a b", ""},
+        BadValue{"MYDIST_PLUGINS", "a.so:", ""}, BadValue{"MYDIST_LOG_LEVEL", "WARNING", ""},
+        BadValue{"MYDIST_LOG_LEVEL", "3", ""},
         BadValue{"MYDIST_HOST_ID", std::string(256, 'h'), "'" + std::string(100, 'h') + "'…"}));
 
 TEST(ConfigTest, FromEnvReadsTheEnvironment) {
@@ -359,6 +351,16 @@ TEST(ConfigTest, MisspeltVariablesAreReported) {
   EXPECT_THAT(UnknownVariables({"MYDIST_FUSION_THRESHOLD", "MYDIST_LOGLEVEL"}),
               ElementsAre(HasSubstr("did you mean MYDIST_FUSION_THRESHOLD_MB?"),
                           HasSubstr("did you mean MYDIST_LOG_LEVEL?")));
+}
+
+TEST(ConfigTest, RemovedVariablesAreReportedAndIgnored) {
+  EXPECT_THAT(UnknownVariables({"MYDIST_GPU_IPC", "MYDIST_CUDA_AWARE_MPI"}),
+              ElementsAre("MYDIST_GPU_IPC is set but has been removed: tensors on GPUs are reduced "
+                          "over NCCL or through host memory",
+                          HasSubstr("MYDIST_CUDA_AWARE_MPI is set but has been removed: ")));
+  const Result<Config> config = ConfigOf({{"MYDIST_GPU_IPC", "no such value"}});
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(Fields(*config), Fields(Config{}));
 }
 
 TEST(ConfigTest, KnownAndForeignVariablesAreNotReported) {

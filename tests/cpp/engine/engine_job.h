@@ -52,7 +52,6 @@ struct JobOptions {
   // Then no tensor may pass through the backend inside a host.
   bool shares_memory = false;
   std::optional<WaitPolicy> wait_policy{};  // Default: what suits the cores there are.
-  Duration ipc_patience = std::chrono::hours(1);
   // What passes between hosts fails for this rank with kInternal.
   std::optional<int> cut_off{};
   std::function<DevicePlugin*(int rank)> devices{};  // Default: none.
@@ -132,8 +131,7 @@ class EngineJob {
            .shares_everywhere = options.shares_memory,
            .wants_timeline = !options.timeline_path.empty(),
            .devices = options.devices ? options.devices(r) : nullptr,
-           .wait_policy = options.wait_policy.value_or(WaitPolicy::For(IsCrowded(hosts.size()))),
-           .ipc_patience = options.ipc_patience});
+           .wait_policy = options.wait_policy.value_or(WaitPolicy::For(IsCrowded(hosts.size())))});
     }
   }
 

@@ -162,32 +162,10 @@ Status FakeDevice::HostUses(const MemoryRange& range, Use use, std::string_view 
     if (touch.allocation->kind == MemoryKind::kPinned) continue;
     return Violate(operation.name + " touches " + touch.allocation->Describe());
   }
-  return OrderHost(touches, operation.name);
-}
-
-Status FakeDevice::OrderHost(const std::vector<Touch>& touches, const std::string& name) {
   VectorClock& clock = ClockOfHost();
   const int actor = HostActor();
-  const auto what = std::make_shared<const std::string>(name);
-  return Order(touches, {what, actor, clock.Tick(actor)}, clock);
-}
-
-Status FakeDevice::NetworkReads(const void* begin, int64_t bytes) {
-  return NetworkUses({begin, bytes}, Use::kRead);
-}
-
-Status FakeDevice::NetworkWrites(const void* begin, int64_t bytes) {
-  return NetworkUses({begin, bytes}, Use::kWrite);
-}
-
-Status FakeDevice::NetworkUses(const MemoryRange& range, Use use) {
-  MutexLock lock(state_.mutex);
-  MYDIST_RETURN_IF_ERROR(CheckAlive());
-  if (!memory_.Has(range.begin)) return Status::Ok();
-  Operation operation{.name = "the network"};
-  (use == Use::kRead ? operation.reads : operation.writes).push_back(range);
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(operation));
-  return OrderHost(touches, operation.name);
+  const auto name = std::make_shared<const std::string>(operation.name);
+  return Order(touches, {name, actor, clock.Tick(actor)}, clock);
 }
 
 // Memory.

@@ -70,11 +70,10 @@ struct DeviceCounts {
   int64_t pinned_allocations = 0;
   int64_t records = 0;
   int64_t waits = 0;
-  int64_t polls = 0;     // IsOver.
-  int64_t blocks = 0;    // Of the host.
-  int64_t copies = 0;    // Of more than nothing.
-  int64_t launches = 0;  // Of the kernel that converts, with something to do.
-  int64_t folds = 0;
+  int64_t polls = 0;       // IsOver.
+  int64_t blocks = 0;      // Of the host.
+  int64_t copies = 0;      // Of more than nothing.
+  int64_t launches = 0;    // Of the kernel that converts, with something to do.
   int64_t operations = 0;  // By Enqueue.
   // The most copies at a time that were under way as far as the host knew.
   int64_t most_copies_in_flight = 0;
@@ -106,12 +105,6 @@ class FakeDevice final : public Device {
                      StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
-  Status Fold(const RankFold& fold, StreamHandle stream) override;
-  IpcPort* ipc_port() override { return ipc_port_.get(); }
-
-  // From now on other devices of the host reach its memory so; before it is used. Null: they do
-  // not.
-  void UseIpcPort(std::unique_ptr<IpcPort> port) { ipc_port_ = std::move(port); }
 
   Status Enqueue(StreamHandle stream, Operation operation);
 
@@ -119,10 +112,6 @@ class FakeDevice final : public Device {
   // where this fails.
   Status HostReads(const void* begin, int64_t bytes, std::string_view what);
   Status HostWrites(const void* begin, int64_t bytes, std::string_view what);
-  // The same by a network that takes device memory as well; other memory of the host is not the
-  // device's business.
-  Status NetworkReads(const void* begin, int64_t bytes);
-  Status NetworkWrites(const void* begin, int64_t bytes);
   // One thread of the host after another: what the one knew here, the other knows from there on.
   VectorClock HostClock();
   void HostLearns(const VectorClock& clock);
@@ -173,9 +162,6 @@ class FakeDevice final : public Device {
   Status Put(FakeStream& stream, Operation operation, Reach reach = Reach::kOwn)
       MYDIST_REQUIRES(state_.mutex);
   Status HostUses(const MemoryRange& range, Use use, std::string_view what);
-  Status NetworkUses(const MemoryRange& range, Use use);
-  Status OrderHost(const std::vector<Touch>& touches, const std::string& name)
-      MYDIST_REQUIRES(state_.mutex);
   Status PutCopy(void* target, const void* source, int64_t bytes, StreamHandle handle, Reach reach)
       MYDIST_REQUIRES(state_.mutex);
   Status CheckCopy(const Operation& copy, Reach reach) MYDIST_REQUIRES(state_.mutex);
@@ -187,7 +173,6 @@ class FakeDevice final : public Device {
 
   const FakeDeviceOptions options_;
   const std::shared_ptr<Link> link_;
-  std::unique_ptr<IpcPort> ipc_port_;
   const std::shared_ptr<FakeProcess> process_;
   StreamState state_;
   std::vector<std::unique_ptr<FakeStream>> streams_

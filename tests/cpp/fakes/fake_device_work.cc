@@ -6,7 +6,6 @@
 
 #include "fakes/fake_device.h"
 #include "kernels/conversion.h"
-#include "kernels/reduction.h"
 
 namespace mydist::testing {
 namespace {
@@ -228,34 +227,6 @@ Status FakeDevice::Convert(std::span<const ConvertSegment> segments, const Conve
   ++counts_.launches;
   launch.work = [segments = std::move(filled), conversion] {
     ConvertElements(segments, conversion);
-  };
-  return Put(*stream, std::move(launch));
-}
-
-Status FakeDevice::Fold(const RankFold& fold, StreamHandle handle) {
-  MutexLock lock(state_.mutex);
-  MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
-  const int64_t bytes = fold.count * SizeOf(fold.reduction.dtype);
-  Operation launch{.name = "a fold of " + std::to_string(fold.size) + " ranks"};
-  std::vector<const void*> sources;
-  for (int rank = 0; rank < fold.size; ++rank) {
-    const auto* others = static_cast<const uint8_t*>(fold.others);
-    sources.push_back(rank == fold.rank ? fold.own
-                                        : others + RankFold::Offset(rank, fold.rank, fold.stride));
-    // In place, what is read is noted as written.
-    if (sources.back() != fold.output) launch.reads.push_back({sources.back(), bytes});
-  }
-  launch.writes.push_back({fold.output, bytes});
-  if (!FoldsOnDevice(fold.reduction.op, fold.reduction.dtype)) {
-    return Violate(launch.name + " is asked for what does not exist");
-  }
-  if (fold.size > 1 && (reinterpret_cast<uintptr_t>(fold.others) % RankFold::kAlignmentBytes != 0 ||
-                        fold.stride % RankFold::kAlignmentBytes != 0)) {
-    return Violate(launch.name + " is given contributions that are not aligned");
-  }
-  ++counts_.folds;
-  launch.work = [fold, sources = std::move(sources)] {
-    ReduceInRankOrder(sources, fold.output, fold.count, fold.reduction);
   };
   return Put(*stream, std::move(launch));
 }

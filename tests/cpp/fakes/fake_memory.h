@@ -49,9 +49,6 @@ class FakeMemory {
   // with it, where there is none, it is freed, or the range reaches beyond it.
   Result<std::shared_ptr<FakeAllocation>> Find(const MemoryRange& range) const;
 
-  // Whether the byte is, or lately was, of any.
-  bool Has(const void* address) const { return At(address) != nullptr; }
-
   // What nobody has freed of it.
   std::vector<std::string> LivingOf(const void* owner) const;
 

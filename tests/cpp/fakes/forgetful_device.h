@@ -50,9 +50,6 @@ class ForgetfulDevice final : public Device {
                  StreamHandle stream) override {
     return device_->Convert(segments, conversion, stream);
   }
-  Status Fold(const RankFold& fold, StreamHandle stream) override {
-    return device_->Fold(fold, stream);
-  }
 
  private:
   Device* const device_;

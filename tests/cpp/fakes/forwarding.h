@@ -34,7 +34,6 @@ class ForwardingTransport : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  bool TakesDeviceMemory() const override { return inner_->TakesDeviceMemory(); }
   void SetWatchdog(Watchdog* watchdog) override { inner_->SetWatchdog(watchdog); }
   Status Exchange(std::span<const SendTransfer> sends,
                   std::span<const ReceiveTransfer> receives) override {

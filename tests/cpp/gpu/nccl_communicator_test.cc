@@ -52,7 +52,6 @@ class NumberedDevice final : public Device {
   Status Convert(std::span<const ConvertSegment>, const Conversion&, StreamHandle) override {
     return Nothing();
   }
-  Status Fold(const RankFold&, StreamHandle) override { return Nothing(); }
 
  private:
   static Status Nothing() { return Status::Internal("this device has nothing"); }

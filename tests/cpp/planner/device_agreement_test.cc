@@ -85,64 +85,14 @@ TEST(DeviceAgreement, LongTextsAreCutAndEnd) {
   const DeviceRecord record = MakeDeviceRecord(lacking);
   EXPECT_EQ(record.gpu.back(), '\0');
   EXPECT_EQ(record.host.back(), '\0');
-  EXPECT_EQ(ChooseNccl(std::vector{record, record}, std::vector{0, 1}).why, std::string(303, 'x'));
+  EXPECT_EQ(ChooseNccl(std::vector{record, record}, std::vector{0, 1}).why, std::string(311, 'x'));
 }
 
 // As it might come from a peer that has gone mad.
 TEST(DeviceAgreement, ATextWithoutAnEndIsReadToItsField) {
   DeviceRecord record;
   record.why_not.fill('y');
-  EXPECT_EQ(ChooseNccl(std::vector{record}, std::vector{0}).why, std::string(304, 'y'));
-}
-
-TEST(DirectAgreement, AllTransportsOrNone) {
-  const DeviceRecord takes = MakeDeviceRecord({.takes_device_memory = true});
-  const DeviceRecord refuses = MakeDeviceRecord({});
-  EXPECT_TRUE(ChooseDirect(std::vector{takes, takes, takes}));
-  EXPECT_FALSE(ChooseDirect(std::vector{takes, refuses, takes}));
-  EXPECT_FALSE(ChooseDirect(std::vector{refuses}));
-}
-
-IpcChoice ChooseOnHosts(const std::vector<GpuIpcChoice>& choices,
-                        const std::vector<std::string>& hosts) {
-  std::vector<DeviceRecord> records;
-  std::vector<int> ranks;
-  for (const GpuIpcChoice choice : choices) {
-    ranks.push_back(3 + static_cast<int>(records.size()));
-    records.push_back(MakeDeviceRecord({.gpu_ipc = choice}));
-  }
-  return ChooseIpc(records, ranks, hosts);
-}
-
-TEST(IpcAgreement, WhatAllSayCounts) {
-  using enum GpuIpcChoice;
-  const std::vector<std::string> host(2, "a");
-  EXPECT_EQ(ChooseOnHosts({kOn, kOn}, host).use, kOn);
-  EXPECT_EQ(ChooseOnHosts({kOn, kAuto}, host).use, kAuto);
-  const IpcChoice off = ChooseOnHosts({kOn, kOff}, host);
-  EXPECT_EQ(off.use, kOff);
-  EXPECT_THAT(off.why, HasSubstr("MYDIST_GPU_IPC=off on rank 4"));
-}
-
-TEST(IpcAgreement, IsForAFewRanksOfOneHost) {
-  using enum GpuIpcChoice;
-  EXPECT_THAT(ChooseOnHosts({kOn, kOn}, {"a", "b"}).why, HasSubstr("one host"));
-  EXPECT_EQ(ChooseOnHosts(std::vector(8, kOn), std::vector<std::string>(8, "a")).use, kOn);
-  const IpcChoice many = ChooseOnHosts(std::vector(9, kOn), std::vector<std::string>(9, "a"));
-  EXPECT_EQ(many.use, kOff);
-  EXPECT_THAT(many.why, HasSubstr("more than 8"));
-}
-
-// Two ranks, three sizes.
-TEST(IpcAgreement, TheSlowestRankDecides) {
-  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}, 3),
-            3u);
-  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {1, 2}, {1, 2}, {1, 2}, {9, 2}, {1, 2}}, 3),
-            1u);
-  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{1, 2}, {3, 2}, {3, 2}, {1, 2}, {3, 4}, {5, 2}}, 3),
-            2u);
-  EXPECT_EQ(CountFaster(std::vector<IpcTimes>{{3, 2}, {1, 2}, {1, 2}, {3, 2}, {1, 2}, {1, 2}}, 3),
-            0u);
+  EXPECT_EQ(ChooseNccl(std::vector{record}, std::vector{0}).why, std::string(312, 'y'));
 }
 
 }  // namespace

@@ -9,9 +9,7 @@
 
 #include "engine/device/gpu_caller.h"
 #include "engine/engine_job.h"
-#include "fakes/fake_ipc.h"
 #include "fakes/fake_plugin.h"
-#include "fakes/noted_transport.h"
 
 namespace mydist::testing {
 
@@ -24,10 +22,6 @@ struct GpuJobOptions {
   int gpus_per_rank = 1;
   // Of a rank's first GPU; default: each has its own.
   std::function<std::string(int rank)> identity{};
-  // Where GPUs reach each other's memory, outlives the job; default: they do not.
-  FakeIpcHost* ipc = nullptr;
-  // Of a rank: whether its network takes memory of its GPUs; default: none does.
-  std::function<bool(int rank)> takes_device_memory{};
 };
 
 inline GpuJobOptions WithNccl(JobOptions job = {}) {
@@ -43,14 +37,6 @@ class GpuJob {
                      FakeNcclWork work) { streams_.Launch(stream, std::move(work)); },
               FakeNccl::Slowness{}) {
     for (int rank = 0; rank < size; ++rank) AddPlugin(rank, options);
-    if (options.takes_device_memory) {
-      options.job.transport = [this, takes = options.takes_device_memory](
-                                  int rank, std::unique_ptr<Transport> own) {
-        if (!takes(rank)) return own;
-        return std::unique_ptr<Transport>(
-            std::make_unique<NotedTransport>(&device(rank), std::move(own)));
-      };
-    }
     options.job.devices = [this](int rank) { return plugins_[static_cast<size_t>(rank)].get(); };
     job_ = std::make_unique<EngineJob>(size, options.job);
   }
@@ -85,8 +71,6 @@ class GpuJob {
                             .seed = static_cast<uint64_t>(rank * 10 + index) + 7,
                             .host_order = HostOrder::kOneForAll,
                             .process = process}));
-      if (options.ipc == nullptr) continue;
-      devices.back()->UseIpcPort(std::make_unique<FakeIpcPort>(options.ipc, devices.back().get()));
     }
     FakePluginParts parts{.devices = devices, .nccl = &nccl_, .streams = &streams_};
     if (options.nccl_version) parts.nccl_version = options.nccl_version(rank);

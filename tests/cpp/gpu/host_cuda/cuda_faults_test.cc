@@ -54,18 +54,6 @@ Status ConvertOne(Scene& scene) {
   return scene.device.Convert({&segment, 1}, {.factor = {.multiplier = 2.0}}, scene.stream);
 }
 
-Status FoldOne(Scene& scene) {
-  uint8_t* const memory = scene.memory.get();
-  const RankFold fold = {.own = memory,
-                         .others = memory + 1024,
-                         .stride = 1024,
-                         .rank = 0,
-                         .size = 2,
-                         .output = memory,
-                         .count = 256};
-  return scene.device.Fold(fold, scene.stream);
-}
-
 const std::vector<Call>& Calls() {
   static const auto* calls = new std::vector<Call>{
       {"cudaStreamCreateWithPriority", [](Scene& s) { return s.device.CreateStream().status(); }},
@@ -79,7 +67,6 @@ const std::vector<Call>& Calls() {
       {"cudaMemcpyAsync",
        [](Scene& s) { return s.device.Copy(s.memory.get(), s.pinned.get(), 100, s.stream); }},
       {"cudaLaunchKernel", ConvertOne},
-      {"cudaLaunchKernel", FoldOne},
   };
   return *calls;
 }
@@ -130,22 +117,6 @@ TEST(CudaGpus, CopyFromOneToTheOther) {
   ASSERT_TRUE(second->Block(**second->Record(there.stream)).ok());
   EXPECT_EQ(std::memcmp(there.pinned.get(), here.pinned.get(), 4096), 0);
   EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
-}
-
-// HostCuda has four processors of 1024 threads.
-TEST(CudaGpus, TellTheirRoomForTheKernelBetweenThem) {
-  for (const int gpu : {1, host_cuda::kGpuWithDisplay}) {
-    const auto device = Open(gpu);
-    for (const char* call :
-         {"cudaDeviceGetAttribute", "cudaOccupancyMaxActiveBlocksPerMultiprocessor"}) {
-      FailNext(call, cudaErrorUnknown);
-      EXPECT_FALSE(device->ipc_port()->Room().ok()) << call;
-    }
-    const Result<IpcRoom> room = device->ipc_port()->Room();
-    ASSERT_TRUE(room.ok()) << room.status().ToString();
-    EXPECT_EQ(room->blocks, 16);
-    EXPECT_EQ(room->ends_long_kernels, gpu == host_cuda::kGpuWithDisplay);
-  }
 }
 
 TEST(CudaFaults, AGpuThatDoesNotOpenLeavesNothing) {

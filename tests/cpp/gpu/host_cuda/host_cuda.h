@@ -18,7 +18,6 @@ namespace mydist::host_cuda {
 
 inline constexpr int kGpuCount = 3;
 inline constexpr size_t kGpuBytes = size_t{1} << 29;  // Of each.
-inline constexpr int kGpuWithDisplay = 2;             // Ends kernels that run for long.
 
 // The next call of that name, whoever makes it, does nothing and answers with `error`.
 void FailNext(const std::string& call, cudaError_t error);
@@ -35,7 +34,6 @@ struct Census {
   int events = 0;
   int device_blocks = 0;
   int pinned_blocks = 0;
-  int opened_blocks = 0;  // Of other processes.
   int graphs = 0;
   int contexts = 0;  // Times that one has been retained.
 

@@ -1,5 +1,5 @@
-// How many launches our calls take where nobody captures: one for any number of segments or ranks,
-// with at most one copy of a table in front, and with the right numbers.
+// How many launches our calls take where nobody captures: one for any number of segments, with at
+// most one copy of a table in front, and with the right numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,10 +10,8 @@
 
 #include "gpu/convert_scene.h"
 #include "gpu/device_bytes.h"
-#include "gpu/fold_scene.h"
 #include "gpu/host_cuda/host_cuda.h"
 #include "gpu/kernels/convert.h"
-#include "gpu/kernels/rank_fold.h"
 
 namespace mydist::testing {
 namespace {
@@ -28,8 +26,6 @@ class LaunchCount : public ::testing::Test {
     auto scratch = cuda::ConvertScratch::Create();
     ASSERT_TRUE(scratch.ok()) << scratch.status().ToString();
     scratch_ = std::move(scratch).value();
-    const Status loaded = cuda::LoadFoldKernels();
-    ASSERT_TRUE(loaded.ok()) << loaded.ToString();
     MYDIST_ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   void TearDown() override { MYDIST_ASSERT_CUDA(cudaStreamDestroy(stream_)); }
@@ -116,24 +112,6 @@ TEST_F(LaunchCount, LeavesOutWhatHasNothingToDo) {
   // In place a copy has nothing to do.
   const Conversion copy = {DataType::kFloat32, DataType::kFloat32};
   EXPECT_EQ(Convert(copy, {.counts = RandomCounts(2000), .is_in_place = true}), Workload{});
-}
-
-TEST_F(LaunchCount, IsOneForAFoldOfAnyNumberOfRanks) {
-  for (const int size : {1, 2, 3, 9, 64}) {
-    for (const int64_t count : {int64_t{1}, int64_t{777}, int64_t{100'003}}) {
-      const FoldScene scene(
-          {.dtype = DataType::kBfloat16, .op = ReduceOp::kAverage},
-          {.size = size, .rank = size / 2, .count = count, .own_shift = 1, .output_shift = 3},
-          Seed());
-      DeviceBytes own(scene.own());
-      DeviceBytes others(scene.others());
-      DeviceBytes output(scene.PoisonedOutput());
-      const RankFold fold = scene.In(own.data(), others.data(), output.data());
-      EXPECT_EQ(During([&] { return cuda::LaunchRankFold(fold, stream_); }),
-                (Workload{.launches = 1}));
-      scene.Check(own.Content(), others.Content(), output.Content());
-    }
-  }
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The memory of HostCuda: of GPUs, pinned, and of other processes' GPUs. A block of a GPU is a file
-// in memory, so that other processes can map it; behind each block is a page that nobody may touch,
+// The memory of HostCuda: of GPUs, and pinned. Behind each block is a page that nobody may touch,
 // and what is left of its last page has to stay as it is.
 #pragma once
 
@@ -19,8 +18,6 @@ struct MemoryBlock {
   size_t bytes = 0;
   size_t mapped_bytes = 0;
   int gpu = kHost;
-  int file = -1;           // Of a block of a GPU of this process.
-  bool is_opened = false;  // Of another process.
 };
 
 class Memory {
@@ -32,13 +29,8 @@ class Memory {
   // The block that holds all these bytes; null: none does.
   const MemoryBlock* Find(const void* memory, size_t bytes) const;
 
-  cudaError_t Export(void* memory, cudaIpcMemHandle_t* handle) const;
-  // Of which GPU it is goes to `gpu`.
-  cudaError_t Open(const cudaIpcMemHandle_t& handle, void** memory, int* gpu);
-  std::string Close(void* memory);
-
   size_t FreeBytes(int gpu) const;
-  int Count(bool is_host, bool is_opened) const;
+  int Count(bool is_host) const;
 
  private:
   std::map<uintptr_t, MemoryBlock> blocks_;  // By the address where they begin.

@@ -57,7 +57,6 @@ CUresult RunDriver(const char* call, const Body& body) {
 using mydist::host_cuda::IsGpu;
 using mydist::host_cuda::kGpuBytes;
 using mydist::host_cuda::kGpuCount;
-using mydist::host_cuda::kGpuWithDisplay;
 using mydist::host_cuda::NameOf;
 using mydist::host_cuda::Needs;
 using mydist::host_cuda::RunDriver;
@@ -108,16 +107,9 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return World::Get().Run("cudaDeviceGetAttribute", Needs::kNothing, [&](World&) {
     if (!IsGpu(device)) return cudaErrorInvalidValue;
-    switch (attribute) {
-      case cudaDevAttrMultiProcessorCount:
-        *value = 4;
-        return cudaSuccess;
-      case cudaDevAttrKernelExecTimeout:
-        *value = device == kGpuWithDisplay ? 1 : 0;
-        return cudaSuccess;
-      default:
-        return cudaErrorInvalidValue;
-    }
+    if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+    *value = 4;
+    return cudaSuccess;
   });
 }
 
@@ -156,15 +148,6 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     world.current().loaded.insert(kernel);
     return cudaSuccess;
   });
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void*, int threads,
-                                                          size_t) {
-  return World::Get().Run("cudaOccupancyMaxActiveBlocksPerMultiprocessor", Needs::kGpu,
-                          [&](World&) {
-                            *count = 1024 / threads;
-                            return cudaSuccess;
-                          });
 }
 
 CUresult cuGetErrorName(CUresult error, const char** name) {

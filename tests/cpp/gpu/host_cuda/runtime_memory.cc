@@ -147,32 +147,4 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   return cudaMemsetAsync(memory, value, bytes, nullptr);
 }
 
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
-  return World::Get().Run("cudaIpcGetMemHandle", Needs::kGpu,
-                          [&](World& world) { return world.memory.Export(memory, handle); });
-}
-
-cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags) {
-  return World::Get().Run("cudaIpcOpenMemHandle", Needs::kGpuAndNoGraph, [&](World& world) {
-    int gpu = 0;
-    const cudaError_t error = world.memory.Open(handle, memory, &gpu);
-    if (error == cudaSuccess && gpu != world.CurrentGpu() &&
-        (flags & cudaIpcMemLazyEnablePeerAccess) == 0) {
-      world.Complain("memory of another GPU without access to it");
-    }
-    return error;
-  });
-}
-
-cudaError_t cudaIpcCloseMemHandle(void* memory) {
-  return World::Get().Run("cudaIpcCloseMemHandle", Needs::kGpuAndNoGraph, [&](World& world) {
-    if (const cudaError_t error = world.AwaitGpu(world.CurrentGpu()); error != cudaSuccess) {
-      return error;
-    }
-    const std::string wrong = world.memory.Close(memory);
-    if (!wrong.empty()) world.Complain(wrong);
-    return wrong.empty() ? cudaSuccess : cudaErrorInvalidValue;
-  });
-}
-
 }  // extern "C"

@@ -186,9 +186,8 @@ Census TakeCensus() {
   World& world = World::Get();
   MutexLock lock(world.mutex);
   Census census = {.events = static_cast<int>(world.events.size()),
-                   .device_blocks = world.memory.Count(false, false),
-                   .pinned_blocks = world.memory.Count(true, false),
-                   .opened_blocks = world.memory.Count(false, true),
+                   .device_blocks = world.memory.Count(false),
+                   .pinned_blocks = world.memory.Count(true),
                    .graphs = static_cast<int>(world.graphs.size())};
   for (const CUstream_st* stream : world.streams) {
     if (world.gpu(stream->gpu).default_stream != stream) ++census.streams;

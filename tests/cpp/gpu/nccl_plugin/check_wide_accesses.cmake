@@ -8,12 +8,12 @@ set(_kernel "")
 set(_kernel_count 0)
 
 function(mydist_check_kernel)
-  # Own contribution, those of others; the result.
-  if(_kernel AND (_loads LESS 2 OR _stores LESS 1 OR _generic GREATER 0))
+  # On the wider side, for sources that are aligned and for those that are not.
+  if(_kernel AND (_wide_count LESS 2 OR _generic GREATER 0))
     message(FATAL_ERROR
-      "${_kernel} has ${_loads} loads and ${_stores} stores of 16 bytes, and ${_generic} that are "
-      "not known to be of device memory; expected 2 loads and a store at least, and none of the "
-      "last kind. See Load and Store in csrc/gpu/kernels/convert_thread.h")
+      "${_kernel} has ${_wide_count} accesses of 16 bytes, and ${_generic} wide ones that are not "
+      "known to be of device memory; expected 2 at least, and none of the last kind. See Load and "
+      "Store in csrc/gpu/kernels/convert_thread.h")
   endif()
 endfunction()
 
@@ -24,13 +24,10 @@ foreach(_line IN LISTS _lines)
     mydist_check_kernel()
     set(_kernel "${_name}")
     math(EXPR _kernel_count "${_kernel_count} + 1")
-    set(_loads 0)
-    set(_stores 0)
+    set(_wide_count 0)
     set(_generic 0)
-  elseif(_line MATCHES "[^a-z]ld\\.global[.a-z0-9]*\\.${_wide}")
-    math(EXPR _loads "${_loads} + 1")
-  elseif(_line MATCHES "[^a-z]st\\.global[.a-z0-9]*\\.${_wide}")
-    math(EXPR _stores "${_stores} + 1")
+  elseif(_line MATCHES "[^a-z](ld|st)\\.global[.a-z0-9]*\\.${_wide}")
+    math(EXPR _wide_count "${_wide_count} + 1")
   elseif(_line MATCHES "[^a-z](ld|st)\\.v[24]\\.")
     math(EXPR _generic "${_generic} + 1")
   endif()

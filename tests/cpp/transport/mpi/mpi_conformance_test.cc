@@ -14,8 +14,6 @@
 #include "transport/plugin_function.h"
 #include "transport/registry.h"
 
-extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
-
 namespace mydist {
 namespace {
 
@@ -29,9 +27,10 @@ int FromLauncher(const char* name) {
 int LaunchedRank() { return FromLauncher("OMPI_COMM_WORLD_RANK"); }
 int LaunchedSize() { return FromLauncher("OMPI_COMM_WORLD_SIZE"); }
 
-Result<Connection> ConnectMpi(int rank, int size, const Config& config = {}) {
+Result<Connection> ConnectMpi(int rank, int size) {
   const Result<BackendPlugin*> plugin = LoadPlugin("mpi");
   if (!plugin.ok()) return plugin.status();
+  const Config config;
   BackendOptions options;
   options.rank = rank;
   options.size = size;
@@ -174,23 +173,6 @@ TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
     EXPECT_EQ(status.cause(), status.message());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
-}
-
-// As it is told to, else as MPI says.
-TEST(MpiTransports, TakeMemoryOfGpus) {
-  for (const auto choice :
-       {CudaAwareMpiChoice::kAuto, CudaAwareMpiChoice::kOn, CudaAwareMpiChoice::kOff}) {
-    Config config;
-    config.cuda_aware_mpi = choice;
-    Result<Connection> connection = ConnectMpi(-1, 0, config);
-    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
-    const bool says_so = MPIX_Query_cuda_support != nullptr && MPIX_Query_cuda_support() != 0;
-    EXPECT_EQ(connection->transport->TakesDeviceMemory(),
-              choice == CudaAwareMpiChoice::kAuto ? says_so : choice == CudaAwareMpiChoice::kOn);
-    conformance::Correspondent me(*connection);
-    me.Synchronize();
-    EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
-  }
 }
 
 TEST(MpiCycles, ConnectsAndClosesAgainAndAgain) {
