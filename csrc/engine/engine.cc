@@ -110,6 +110,7 @@ Engine::Engine(EngineOptions options)
            .fusion_memory =
                [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
            .on_devices = &device_choice_,
+           .sets = &process_sets_,
            .news = [this] { return guard_.LookInCollective(); },
            .check_peer = [this](int rank) { return connection_.control->CheckPeer(rank); }}),
       relay_(&topology_, &timeline_, &coordinator_),

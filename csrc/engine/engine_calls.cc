@@ -61,7 +61,7 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   std::vector<TensorKey> keys;
   keys.reserve(tensors.size());
   for (const Submission& tensor : tensors) {
-    MYDIST_RETURN_IF_ERROR(process_sets_.CheckMember(tensor.request.process_set));
+    MYDIST_RETURN_IF_ERROR(process_sets_.Admit(tensor.request));
     if (tensor.request.op == OpKind::kRemoveProcessSet) {
       MYDIST_RETURN_IF_ERROR(CheckUnused(tensor.request.process_set));
     }

@@ -13,6 +13,7 @@
 #include "algorithms/batch.h"
 #include "algorithms/collectives.h"
 #include "controller/messages/response.h"
+#include "engine/process_set_registry.h"
 #include "engine/tensor_queue.h"
 #include "memory/fusion_buffer.h"
 #include "planner/collectives_choice.h"
@@ -45,7 +46,9 @@ struct ExecutorSources {
   CollectivesFactory collectives;
   // Where batches in host memory are packed, if it has room; may be null.
   MemorySource fusion_memory;
-  const DeviceChoice* on_devices = nullptr;  // Not null; outlives the executor.
+  // Not null; they outlive the executor.
+  const DeviceChoice* on_devices = nullptr;
+  ProcessSetRegistry* sets = nullptr;
   // Asked while the host, or a GPU, waits for other ranks: what has happened to the job, and
   // whether a rank is still there. Neither waits.
   WaitWatch news;
@@ -97,8 +100,7 @@ class Executor {
     int index = 0;                         // Of this rank in the set.
     std::unique_ptr<Transport> transport;  // Null for the global set, which uses the job's.
     std::vector<std::unique_ptr<Collectives>> collectives;
-    std::map<int, std::unique_ptr<DeviceTeam>> on_device;  // By GPU; made at the first need.
-    bool has_had_guests = false;                           // See GuestTensors.
+    std::unique_ptr<DeviceTeam> on_device;  // Made at the first need.
   };
   using Group = std::span<const AgreedTensor>;
 
@@ -108,11 +110,9 @@ class Executor {
   static BatchTraits TraitsOf(Group group);
   Status ExecuteOnHost(const Team& team, Group group, const ActivitySink& activity);
   Status ExecuteOnDevices(Team& team, Group group, const ActivitySink& activity);
-  static int HomeOf(const Team& team, Group group);
-  static void TellOfGuests(Team& team, Group group);
   Status PlaceNeutral(const Team& team, Submission& submission);
   Status ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity);
-  DeviceTeam& TeamOn(Team& team, DeviceSeat* seat);
+  DeviceTeam& OnDevice(Team& team, DeviceSeat* seat);
   Status News();
   Status CheckPeers();
   Status WaitForInputs(const DeviceSeat& seat, Group group) const;

@@ -1,11 +1,7 @@
 // What the Executor does for tensors on GPUs.
 #include <algorithm>
-#include <string>
-#include <utility>
 
-#include "base/log.h"
 #include "engine/executor.h"
-#include "engine/guest_tensors.h"
 #include "engine/submission.h"
 
 namespace mydist {
@@ -15,15 +11,6 @@ namespace {
 constexpr std::chrono::milliseconds kCheckPeriod{100};
 // There may be thousands.
 constexpr std::chrono::milliseconds kPeerCheckPeriod{10};
-
-// The end of the last batch, for a tensor with that order. One that lies on another GPU keeps its
-// own, and not the one that the event belongs to.
-EventPointer DoneOn(const DeviceSeat& seat, const DeviceOrder& order) {
-  if (order.device == nullptr || order.device == seat.device) return seat.last_batch;
-  using Kept = std::pair<std::shared_ptr<Device>, EventPointer>;
-  const auto kept = std::make_shared<const Kept>(seat.device, seat.last_batch);
-  return {kept, kept->second.get()};
-}
 
 }  // namespace
 
@@ -42,7 +29,7 @@ Status Executor::News() {
 // when they need that rank. Here they do.
 Status Executor::CheckPeers() {
   for (const auto& [id, team] : teams_) {
-    if (team.on_device.empty()) continue;
+    if (team.on_device == nullptr) continue;
     for (const int rank : team.set.ranks) {
       if (rank != rank_) MYDIST_RETURN_IF_ERROR(sources_.check_peer(rank));
     }
@@ -53,9 +40,8 @@ Status Executor::CheckPeers() {
 void Executor::RemoveProcessSet(ProcessSetId id) {
   const auto found = teams_.find(id);
   if (found == teams_.end()) return;
-  for (const auto& [index, on_device] : found->second.on_device) {
-    if (removal_.ok()) removal_ = on_device->Close();
-  }
+  const auto& on_device = found->second.on_device;
+  if (on_device != nullptr && removal_.ok()) removal_ = on_device->Close();
   if (!removal_.ok()) {
     next_check_ = TimePoint::min();  // The engine ends, and aborts the links, before the team goes.
     return;
@@ -64,10 +50,9 @@ void Executor::RemoveProcessSet(ProcessSetId id) {
   facts_.Remove(id);
 }
 
-DeviceTeam& Executor::TeamOn(Team& team, DeviceSeat* seat) {
-  std::unique_ptr<DeviceTeam>& on_device = team.on_device[seat->device->index()];
-  if (on_device == nullptr) {
-    on_device = std::make_unique<DeviceTeam>(
+DeviceTeam& Executor::OnDevice(Team& team, DeviceSeat* seat) {
+  if (team.on_device == nullptr) {
+    team.on_device = std::make_unique<DeviceTeam>(
         DeviceTeam::Surroundings{.choice = sources_.on_devices, .links = &links_, .facts = &facts_},
         seat,
         DeviceMembers{.seat = seat,
@@ -76,7 +61,7 @@ DeviceTeam& Executor::TeamOn(Team& team, DeviceSeat* seat) {
                       .transport = TransportOf(team),
                       .on_host = team.collectives.front().get()});
   }
-  return *on_device;
+  return *team.on_device;
 }
 
 Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& activity) {
@@ -95,63 +80,30 @@ Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& a
 // Without an order it was made for this rank, in host memory, as the rank has joined.
 Status Executor::PlaceNeutral(const Team& team, Submission& submission) {
   if (submission.order != nullptr) return Status::Ok();
-  int index = 0;
-  if (!team.on_device.empty()) {
-    index = team.on_device.begin()->first;
-  } else {
-    MYDIST_ASSIGN_OR_RETURN(index, devices_.Home(local_rank_));
-  }
-  MYDIST_ASSIGN_OR_RETURN(DeviceSeat* const seat, devices_.At(index));
+  MYDIST_ASSIGN_OR_RETURN(const int home, devices_.Home(local_rank_));
+  MYDIST_ASSIGN_OR_RETURN(DeviceSeat* const seat,
+                          devices_.At(sources_.sets->GpuOf(team.set.id, home)));
   return MoveNeutralTo(seat->on_stream, &submission);
 }
 
-// The other ranks of a set count on one GPU of this one: the first that it has used there.
-int Executor::HomeOf(const Team& team, Group group) {
-  const bool is_first = team.on_device.empty() || team.set.size() == 1;
-  return is_first ? group.front().device() : team.on_device.begin()->first;
-}
-
-void Executor::TellOfGuests(Team& team, Group group) {
-  const int home = HomeOf(team, group);
-  for (const AgreedTensor& tensor : group) {
-    if (team.has_had_guests || tensor.device() == home) continue;
-    team.has_had_guests = true;
-    MYDIST_LOG(kWarning) << "tensor '" << tensor.agreement->request.name << "' is on GPU "
-                         << tensor.device() << ", but this process takes part in process set "
-                         << team.set.id << " with GPU " << home
-                         << ": it is copied there and back, as all on other GPUs are. A process "
-                            "set for each GPU needs no copies";
-  }
-}
-
 Status Executor::ExecuteOnDevice(Team& team, Group group, const ActivitySink& activity) {
-  BatchTraits traits = TraitsOf(group);
-  traits.device = HomeOf(team, group);
+  const BatchTraits traits = TraitsOf(group);
   MYDIST_ASSIGN_OR_RETURN(DeviceSeat * seat, devices_.At(traits.device));
   MYDIST_RETURN_IF_ERROR(seat->passing.FreePassed(*seat->device));
-  MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, TeamOn(team, seat).For(traits));
+  MYDIST_ASSIGN_OR_RETURN(Collectives* const chosen, OnDevice(team, seat).For(traits));
   MYDIST_RETURN_IF_ERROR(WaitForInputs(*seat, group));
-  TellOfGuests(team, group);
-  std::vector<Submission*> submissions;
-  for (const AgreedTensor& tensor : group) submissions.push_back(&tensor.pending->submission);
-  GuestTensors guests(seat);
-  Status status = guests.Bring(submissions);
   seat_ = seat;
-  if (status.ok()) {
-    status = Run(team, group,
-                 {.rank = team.index,
-                  .size = team.set.size(),
-                  .collectives = chosen,
-                  .numbers = team.collectives.front().get(),
-                  .memory = &seat->fusion_memory,
-                  .activity = activity,
-                  .pack_bytes = &pack_bytes_});
-  }
+  const Status status = Run(team, group,
+                            {.rank = team.index,
+                             .size = team.set.size(),
+                             .collectives = chosen,
+                             .numbers = team.collectives.front().get(),
+                             .memory = &seat->fusion_memory,
+                             .activity = activity,
+                             .pack_bytes = &pack_bytes_});
   seat_ = nullptr;
-  if (status.ok()) status = guests.TakeHome();
   // Also of what has failed: the stream may still use the memory.
   const Status marked = MarkEnd(*seat, group);
-  guests.Leave();
   return status.ok() ? marked : status;
 }
 
@@ -168,7 +120,7 @@ Status Executor::MarkEnd(DeviceSeat& seat, Group group) {
   MYDIST_ASSIGN_OR_RETURN(seat.last_batch, seat.device->Record(seat.on_stream.stream));
   for (const AgreedTensor& tensor : group) {
     Submission& submission = tensor.pending->submission;
-    submission.order->done = DoneOn(seat, *submission.order);
+    submission.order->done = seat.last_batch;
     // Nobody waits for the end of what this rank only takes part in.
     if (submission.order->ready == nullptr) {
       seat.passing.Keep(submission.keep_alive, seat.last_batch);

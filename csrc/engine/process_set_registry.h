@@ -1,5 +1,6 @@
-// ProcessSetRegistry: which process sets this job has, for whoever calls.
-// Owned by the engine, whose thread adds and removes sets as the stream says; any thread may ask.
+// ProcessSetRegistry: which process sets this job has, and with which GPU this rank takes part in
+// each. Owned by the engine, whose thread adds and removes sets as the stream says; any thread may
+// ask.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "controller/messages/request.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 
@@ -23,7 +25,8 @@ class ProcessSetRegistry {
 
   void Add(ProcessSet set) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    sets_.insert_or_assign(set.id, std::move(set));
+    const ProcessSetId id = set.id;
+    sets_.insert_or_assign(id, Entry{std::move(set)});
   }
 
   void Remove(ProcessSetId id) MYDIST_EXCLUDES(mutex_) {
@@ -35,29 +38,60 @@ class ProcessSetRegistry {
   Result<ProcessSet> Find(ProcessSetId id) const MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const auto it = sets_.find(id);
-    if (it != sets_.end()) return it->second;
+    if (it != sets_.end()) return it->second.set;
     return Status::InvalidArgument("process set " + std::to_string(id) +
                                    " is unknown or has been removed. Add it with "
                                    "add_process_set() first.");
   }
 
-  // kInvalidArgument when there is none or this rank is no member.
-  Status CheckMember(ProcessSetId id) const MYDIST_EXCLUDES(mutex_) {
+  // kInvalidArgument when the set is unknown, this rank is no member, or its tensor is on another
+  // GPU than those before: the first GPU stays that of the set.
+  Status Admit(const Request& request) MYDIST_EXCLUDES(mutex_) {
     {
       // Asked for every tensor, so without a copy.
       MutexLock lock(mutex_);
-      const auto it = sets_.find(id);
-      if (it != sets_.end() && it->second.IndexOf(rank_)) return Status::Ok();
+      const auto it = sets_.find(request.process_set);
+      if (it != sets_.end() && it->second.set.IndexOf(rank_)) {
+        if (request.device == kCpuDevice) return Status::Ok();
+        int32_t& gpu = it->second.gpu;
+        if (gpu == kCpuDevice) gpu = request.device;
+        return gpu == request.device ? Status::Ok() : OnAnotherGpu(request, gpu);
+      }
     }
-    MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(id));
+    MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(request.process_set));
     return Status::InvalidArgument("rank " + std::to_string(rank_) + " is not a member of " +
                                    set.ToString() + ". Call it only where process_set.included().");
   }
 
+  // The GPU with which this rank takes part in the set: `gpu`, if there is none yet.
+  int32_t GpuOf(ProcessSetId id, int32_t gpu) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const auto it = sets_.find(id);
+    if (it == sets_.end()) return gpu;
+    if (it->second.gpu == kCpuDevice) it->second.gpu = gpu;
+    return it->second.gpu;
+  }
+
  private:
+  struct Entry {
+    ProcessSet set;
+    int32_t gpu = kCpuDevice;  // kCpuDevice: none yet.
+  };
+
+  static Status OnAnotherGpu(const Request& request, int32_t gpu) {
+    const std::string theirs = std::to_string(request.device);
+    return Status::InvalidArgument(
+        CallText(request) + ": the tensor is on GPU " + theirs +
+        ", but this process takes part in process set " + std::to_string(request.process_set) +
+        " with GPU " + std::to_string(gpu) +
+        ". A process has one GPU in each process set: start one process for each GPU, or use "
+        "another process set for GPU " +
+        theirs + ".");
+  }
+
   const int rank_;
   mutable Mutex mutex_;
-  std::map<ProcessSetId, ProcessSet> sets_ MYDIST_GUARDED_BY(mutex_);
+  std::map<ProcessSetId, Entry> sets_ MYDIST_GUARDED_BY(mutex_);
 };
 
 }  // namespace mydist

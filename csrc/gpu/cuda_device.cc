@@ -183,17 +183,6 @@ Status CudaDevice::Copy(void* target, const void* source, int64_t bytes, StreamH
   });
 }
 
-// Not the copy that finds out by itself where memory lies: without access from one GPU to the other
-// it fails for memory that was not allocated by cudaMalloc (torch's expandable segments).
-Status CudaDevice::CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                               StreamHandle stream) {
-  if (bytes == 0) return Status::Ok();
-  return CallOn(*context_, "cudaMemcpyPeerAsync", [&] {
-    return cudaMemcpyPeerAsync(target.memory, target.device, source.memory, source.device,
-                               static_cast<size_t>(bytes), Native(stream));
-  });
-}
-
 Status CudaDevice::Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                            StreamHandle stream) {
   const CudaScope scope(*context_);

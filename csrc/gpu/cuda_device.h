@@ -66,8 +66,6 @@ class CudaDevice final : public Device {
   Result<bool> IsOver(const DeviceEvent& event) override;
   Status Block(const DeviceEvent& event) override;
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
-  Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                     StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
 

@@ -95,7 +95,6 @@ Result<DeviceSeat*> DeviceSeats::At(int index) {
   DeviceSeat seat{.device = std::move(device),
                   .on_stream = on_stream,
                   .fusion_memory = DeviceMemory(on_stream),
-                  .guest_memory = DeviceMemory(on_stream),
                   .staging = std::move(staging)};
   return &seats_.emplace(index, std::move(seat)).first->second;
 }

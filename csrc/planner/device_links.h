@@ -50,7 +50,6 @@ struct DeviceSeat {
   std::shared_ptr<Device> device;
   StreamSeat on_stream;
   DeviceMemory fusion_memory;
-  DeviceMemory guest_memory;                 // See GuestTensors.
   std::shared_ptr<StagingPipeline> staging;  // Through the host, for whatever needs it.
   PassingMemory passing{};
   EventPointer last_batch{};  // Its end; null: it is known to be over.

@@ -177,13 +177,14 @@ def test_sparse_tensors_stay_on_the_gpu(job: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_every_gpu_of_the_process_can_be_used(job: torch.device) -> None:
+def test_a_process_set_has_one_gpu_of_the_process(job: torch.device) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one GPU")
-    tensors = [torch.ones(5, device=f"cuda:{index}") for index in range(2)]
-    for result, tensor in zip(md.grouped_allreduce(tensors, name="x"), tensors, strict=True):
-        assert result.device == tensor.device
-        assert torch.equal(result, tensor)
+    here, there = (torch.ones(5, device=f"cuda:{index}") for index in range(2))
+    assert torch.equal(md.allreduce(here, name="x"), here)
+    with pytest.raises(ValueError, match="is on GPU 1, .* process set 0 with GPU 0"):
+        md.allreduce(there, name="y")
+    assert torch.equal(md.allreduce(here, name="y"), here)
 
 
 def test_starts_and_ends_with_tensors_in_between(gpu: torch.device) -> None:

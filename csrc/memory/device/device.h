@@ -31,16 +31,6 @@ class DeviceEvent {
 };
 using EventPointer = std::shared_ptr<const DeviceEvent>;
 
-// Memory of one of this process's devices, which has the index `device`.
-struct PlaceOnDevice {
-  void* memory = nullptr;
-  int device = 0;
-};
-struct ConstPlaceOnDevice {
-  const void* memory = nullptr;
-  int device = 0;
-};
-
 class Device {
  public:
   virtual ~Device() = default;
@@ -70,8 +60,7 @@ class Device {
 
   // What is on `stream` now.
   virtual Result<EventPointer> Record(StreamHandle stream) = 0;
-  // What is put on `stream` from now on begins after the event, which may be one of another device
-  // of this process.
+  // What is put on `stream` from now on begins after the event.
   virtual Status Wait(StreamHandle stream, const DeviceEvent& event) = 0;
   virtual Result<bool> IsOver(const DeviceEvent& event) = 0;
   // Keeps this thread until the event is over; gives up its core meanwhile.
@@ -80,11 +69,6 @@ class Device {
   // Between device memory and pinned memory, or within the device. The ranges do not overlap and
   // stay valid until the stream has passed.
   virtual Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) = 0;
-  // The same from one device of this process to another, whatever their memory is made of; one of
-  // the two is this one.
-  virtual Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                             StreamHandle stream) = 0;
-
   // All segments in one launch. A segment's target is its source or overlaps no segment; in place
   // only between types of one size. `segments` is read before this returns.
   virtual Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,

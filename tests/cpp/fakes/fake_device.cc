@@ -8,15 +8,13 @@ namespace mydist::testing {
 class FakeDevice::Event final : public DeviceEvent {
  public:
   Event(const FakeDevice* device, std::shared_ptr<const StreamPoint> point)
-      : device_(device), process_(device->process_.get()), point_(std::move(point)) {}
+      : device_(device), point_(std::move(point)) {}
 
   bool IsOf(const FakeDevice* device) const { return device_ == device; }
-  bool IsOf(const FakeProcess* process) const { return process_ == process; }
   const std::shared_ptr<const StreamPoint>& point() const { return point_; }
 
  private:
   const FakeDevice* const device_;
-  const FakeProcess* const process_;
   const std::shared_ptr<const StreamPoint> point_;
 };
 
@@ -109,13 +107,10 @@ Result<FakeStream*> FakeDevice::StreamOf(StreamHandle handle) {
   return Violate("a stream of another device was given to device " + std::to_string(index()));
 }
 
-Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent& event,
-                                                               Reach reach) {
+Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent& event) {
   MYDIST_RETURN_IF_ERROR(CheckAlive());
   const auto* known = dynamic_cast<const Event*>(&event);
-  const bool reaches =
-      known != nullptr && (reach == Reach::kOwn ? known->IsOf(this) : known->IsOf(process_.get()));
-  if (reaches) return known->point();
+  if (known != nullptr && known->IsOf(this)) return known->point();
   return Violate("an event of another device was given to device " + std::to_string(index()));
 }
 
@@ -235,8 +230,7 @@ Result<EventPointer> FakeDevice::Record(StreamHandle handle) {
 Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
-  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<const StreamPoint> point,
-                          PointOf(event, Reach::kNeighbours));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<const StreamPoint> point, PointOf(event));
   ++counts_.waits;
   stream->clock().Learn(point->clock);
   stream->PutWait(std::move(point));
@@ -245,8 +239,7 @@ Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
 
 Result<bool> FakeDevice::IsOver(const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
-  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point,
-                          PointOf(event, Reach::kOwn));
+  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point, PointOf(event));
   ++counts_.polls;
   const bool is_over = point->stream->HasReached(point->position);
   if (is_over) ClockOfHost().Learn(point->clock);
@@ -257,8 +250,7 @@ Result<bool> FakeDevice::IsOver(const DeviceEvent& event) {
 
 Status FakeDevice::Block(const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
-  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point,
-                          PointOf(event, Reach::kOwn));
+  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point, PointOf(event));
   ++counts_.blocks;
   point->stream->Await(point->position);
   ClockOfHost().Learn(point->clock);

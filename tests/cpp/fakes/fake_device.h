@@ -44,8 +44,8 @@ enum class HostOrder {
   kOneForAll,
 };
 
-// What the devices of a process have in common: they see each other's events, and copies reach the
-// memory of all.
+// What the devices of a process have in common: who the host's threads are, and whose memory is
+// whose.
 struct FakeProcess {
   Mutex mutex;
   FakeMemory memory MYDIST_GUARDED_BY(mutex);
@@ -101,8 +101,6 @@ class FakeDevice final : public Device {
   Result<bool> IsOver(const DeviceEvent& event) override;
   Status Block(const DeviceEvent& event) override;
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override;
-  Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                     StreamHandle stream) override;
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override;
 
@@ -141,13 +139,10 @@ class FakeDevice final : public Device {
     Use use;
   };
 
-  // Whose memory an operation may use, and whose events a stream may wait for.
-  enum class Reach { kOwn, kNeighbours };
-
   Status Violate(const std::string& what) MYDIST_REQUIRES(state_.mutex);
   Status CheckAlive() const MYDIST_REQUIRES(state_.mutex);
   Result<FakeStream*> StreamOf(StreamHandle handle) MYDIST_REQUIRES(state_.mutex);
-  Result<std::shared_ptr<const StreamPoint>> PointOf(const DeviceEvent& event, Reach reach)
+  Result<std::shared_ptr<const StreamPoint>> PointOf(const DeviceEvent& event)
       MYDIST_REQUIRES(state_.mutex);
   FakeStream* AddStream() MYDIST_REQUIRES(state_.mutex);
   void WakeStreams() MYDIST_REQUIRES(state_.mutex);
@@ -155,16 +150,12 @@ class FakeDevice final : public Device {
   int HostActor() MYDIST_REQUIRES(state_.mutex);
   VectorClock& ClockOfHost() MYDIST_REQUIRES(state_.mutex);
 
-  Result<std::vector<Touch>> TouchesOf(const Operation& operation, Reach reach = Reach::kOwn)
-      MYDIST_REQUIRES(state_.mutex);
+  Result<std::vector<Touch>> TouchesOf(const Operation& operation) MYDIST_REQUIRES(state_.mutex);
   Status Order(const std::vector<Touch>& touches, const Access& access, const VectorClock& clock)
       MYDIST_REQUIRES(state_.mutex);
-  Status Put(FakeStream& stream, Operation operation, Reach reach = Reach::kOwn)
-      MYDIST_REQUIRES(state_.mutex);
+  Status Put(FakeStream& stream, Operation operation) MYDIST_REQUIRES(state_.mutex);
   Status HostUses(const MemoryRange& range, Use use, std::string_view what);
-  Status PutCopy(void* target, const void* source, int64_t bytes, StreamHandle handle, Reach reach)
-      MYDIST_REQUIRES(state_.mutex);
-  Status CheckCopy(const Operation& copy, Reach reach) MYDIST_REQUIRES(state_.mutex);
+  Status CheckCopy(const Operation& copy) MYDIST_REQUIRES(state_.mutex);
   void CountInFlight(FakeStream& stream, std::vector<Access>& in_flight, int64_t& most)
       MYDIST_REQUIRES(state_.mutex);
 

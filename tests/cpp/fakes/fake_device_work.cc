@@ -85,8 +85,7 @@ std::optional<std::string> MistakeOf(std::span<const ConvertSegment> segments,
 
 }  // namespace
 
-Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& operation,
-                                                             Reach reach) {
+Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& operation) {
   std::vector<Touch> touches;
   for (const Use use : {Use::kRead, Use::kWrite}) {
     for (const MemoryRange& range : use == Use::kRead ? operation.reads : operation.writes) {
@@ -96,8 +95,7 @@ Result<std::vector<FakeDevice::Touch>> FakeDevice::TouchesOf(const Operation& op
         return Violate(operation.name + " " + std::string(NameOf(use)) + " " +
                        found.status().message());
       }
-      if (reach == Reach::kOwn && (*found)->kind == MemoryKind::kDevice &&
-          (*found)->owner != this) {
+      if ((*found)->kind == MemoryKind::kDevice && (*found)->owner != this) {
         return Violate(operation.name + " " + std::string(NameOf(use)) + " " +
                        (*found)->Describe() + " of another device");
       }
@@ -124,10 +122,10 @@ Status FakeDevice::Order(const std::vector<Touch>& touches, const Access& access
   return Status::Ok();
 }
 
-Status FakeDevice::Put(FakeStream& stream, Operation operation, Reach reach) {
+Status FakeDevice::Put(FakeStream& stream, Operation operation) {
   operation.name += " (operation " + std::to_string(++operation_count_) + ", on stream " +
                     std::to_string(stream.actor()) + ")";
-  MYDIST_ASSIGN_OR_RETURN(std::vector<Touch> touches, TouchesOf(operation, reach));
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Touch> touches, TouchesOf(operation));
   stream.clock().Learn(ClockOfHost());
   const int64_t time = stream.clock().Tick(stream.actor());
   auto name = std::make_shared<const std::string>(std::move(operation.name));
@@ -146,38 +144,15 @@ Status FakeDevice::Enqueue(StreamHandle handle, Operation operation) {
 
 Status FakeDevice::Copy(void* target, const void* source, int64_t bytes, StreamHandle handle) {
   MutexLock lock(state_.mutex);
-  return PutCopy(target, source, bytes, handle, Reach::kOwn);
-}
-
-Status FakeDevice::CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                               StreamHandle handle) {
-  MutexLock lock(state_.mutex);
-  if (target.device != index() && source.device != index()) {
-    return Violate("a copy between two other devices");
-  }
-  const auto is_there = [&](const void* memory, int device) {
-    const auto found = memory_.Find({memory, bytes});
-    return !found.ok() || ((*found)->kind == MemoryKind::kDevice &&
-                           static_cast<const FakeDevice*>((*found)->owner)->index() == device);
-  };
-  if (bytes > 0 &&
-      (!is_there(target.memory, target.device) || !is_there(source.memory, source.device))) {
-    return Violate("a copy between devices names one on which its memory is not");
-  }
-  return PutCopy(target.memory, source.memory, bytes, handle, Reach::kNeighbours);
-}
-
-Status FakeDevice::PutCopy(void* target, const void* source, int64_t bytes, StreamHandle handle,
-                           Reach reach) {
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
   if (bytes == 0) return Status::Ok();
   Operation copy{.name = "a copy of " + std::to_string(bytes) + " bytes",
                  .reads = {{source, bytes}},
                  .writes = {{target, bytes}},
                  .work = [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); }};
-  MYDIST_RETURN_IF_ERROR(CheckCopy(copy, reach));
+  MYDIST_RETURN_IF_ERROR(CheckCopy(copy));
   ++counts_.copies;
-  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy), reach));
+  MYDIST_RETURN_IF_ERROR(Put(*stream, std::move(copy)));
   CountInFlight(*stream, copies_in_flight_, counts_.most_copies_in_flight);
   MYDIST_ASSIGN_OR_RETURN(const auto to, memory_.Find({target, bytes}));
   if (to->kind != MemoryKind::kPinned) return Status::Ok();
@@ -185,8 +160,8 @@ Status FakeDevice::PutCopy(void* target, const void* source, int64_t bytes, Stre
   return Status::Ok();
 }
 
-Status FakeDevice::CheckCopy(const Operation& copy, Reach reach) {
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy, reach));
+Status FakeDevice::CheckCopy(const Operation& copy) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Touch> touches, TouchesOf(copy));
   if (Overlap(copy.reads[0], copy.writes[0])) {
     return Violate(copy.name + " within " + touches[0].allocation->Describe() +
                    " writes what it reads");

@@ -42,10 +42,6 @@ class ForgetfulDevice final : public Device {
   Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) override {
     return device_->Copy(target, source, bytes, stream);
   }
-  Status CopyBetween(PlaceOnDevice target, ConstPlaceOnDevice source, int64_t bytes,
-                     StreamHandle stream) override {
-    return device_->CopyBetween(target, source, bytes, stream);
-  }
   Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                  StreamHandle stream) override {
     return device_->Convert(segments, conversion, stream);

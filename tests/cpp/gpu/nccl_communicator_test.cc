@@ -46,9 +46,6 @@ class NumberedDevice final : public Device {
   Result<bool> IsOver(const DeviceEvent&) override { return Nothing(); }
   Status Block(const DeviceEvent&) override { return Nothing(); }
   Status Copy(void*, const void*, int64_t, StreamHandle) override { return Nothing(); }
-  Status CopyBetween(PlaceOnDevice, ConstPlaceOnDevice, int64_t, StreamHandle) override {
-    return Nothing();
-  }
   Status Convert(std::span<const ConvertSegment>, const Conversion&, StreamHandle) override {
     return Nothing();
   }

@@ -132,13 +132,13 @@ TEST_P(GpuCollectives, ResultsWhoseShapeComesLateNeedNoPoolOfStreams) {
             kValues);
 }
 
-TEST_P(GpuCollectives, OfOneRankMayUseSeveralGpus) {
-  const Tensors tensors = {cuda_.Make(kValues, 0), cuda_.Make(kValues, 1)};
-  const Tensors outputs = Wait(EnqueueTripled(tensors, py::none(), {"a", "b"}));
-  for (int gpu = 0; gpu < FakeCuda::kGpuCount; ++gpu) {
-    EXPECT_EQ(outputs.at(static_cast<size_t>(gpu)).device(), FakeCuda::DeviceAt(gpu));
-    EXPECT_EQ(cuda_.Read(outputs[static_cast<size_t>(gpu)]), kTripled);
-  }
+TEST_P(GpuCollectives, OfAProcessSetUseOneGpu) {
+  const Tensors tensors = {cuda_.Make(kValues, 1), cuda_.Make(kValues, 0)};
+  const auto refusal = AllOf(HasSubstr("allreduce 'b': the tensor is on GPU 0"),
+                             HasSubstr("process set 0 with GPU 1"));
+  EXPECT_THAT(ErrorOf([&] { EnqueueTripled(tensors, py::none(), {"a", "b"}); }), refusal);
+  EXPECT_EQ(cuda_.Read(Wait(EnqueueTripled(tensors[0], "a")).at(0)), kTripled);
+  EXPECT_THAT(ErrorOf([&] { EnqueueTripled(tensors[1], "b"); }), refusal);
 }
 
 TEST_P(GpuCollectives, OutputsLieWhereInputsDo) {

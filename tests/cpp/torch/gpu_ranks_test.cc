@@ -27,8 +27,6 @@ using Floats = std::vector<float>;
 // How a step comes by a gradient: autograd makes it anew, adds to what was zeroed, or makes none.
 enum class Manner { kNew, kOver, kNone };
 using MannerOf = std::function<Manner(int rank, int step, size_t parameter)>;
-// On which of the rank's GPUs a parameter lies.
-using GpuOf = std::function<int(int rank, size_t parameter)>;
 
 uint64_t Draw(int rank, int step, size_t parameter, size_t element) {
   uint64_t bits = 0x9E3779B97F4A7C15;
@@ -54,8 +52,8 @@ Floats GradientOf(int rank, int step, size_t parameter, Manner manner) {
 
 class Rank {
  public:
-  Rank(const shm::ForkedRanks::Seat& seat, MannerOf manner_of, GpuOf gpu_of)
-      : rank_(seat.rank), manner_of_(std::move(manner_of)), gpu_of_(std::move(gpu_of)) {
+  Rank(const shm::ForkedRanks::Seat& seat, MannerOf manner_of)
+      : rank_(seat.rank), manner_of_(std::move(manner_of)) {
     cuda_.Begin(Pace::kRandom);
     const Status status = process::Init({.rank = rank_,
                                          .size = kRanks,
@@ -66,7 +64,7 @@ class Rank {
     reducer_ = std::make_shared<GradientReducer>(
         GradientReducerOptions{.reduction = {.op = ReduceOp::kAverage}});
     for (size_t i = 0; i < kParameters; ++i) {
-      parameters_.push_back(cuda_.Make(Floats(CountOf(i)), gpu_of_(rank_, i)));
+      parameters_.push_back(cuda_.Make(Floats(CountOf(i))));
       parameters_.back().set_requires_grad(true);
       reducer_->AddParameter(parameters_.back(), "p" + std::to_string(i), "", 0);
     }
@@ -131,7 +129,7 @@ class Rank {
       gradient.reset();
       return;
     }
-    const at::Tensor values = cuda_.Make(GradientOf(rank_, step, i, manner), gpu_of_(rank_, i));
+    const at::Tensor values = cuda_.Make(GradientOf(rank_, step, i, manner));
     if (manner == Manner::kOver && gradient.defined()) {
       gradient.copy_(values);
     } else {
@@ -142,18 +140,15 @@ class Rank {
   FakeCuda& cuda_ = FakeCuda::Instance();
   const int rank_;
   const MannerOf manner_of_;
-  const GpuOf gpu_of_;
   std::vector<at::Tensor> parameters_;
   std::shared_ptr<GradientReducer> reducer_;
 };
 
 // Each of them does all steps; `check` gets what each one took.
-void RunRanks(
-    const MannerOf& manner_of,
-    const std::function<void(Rank& rank, int step, const Rank::Work& work)>& check,
-    const GpuOf& gpu_of = [](int, size_t) { return 0; }) {
+void RunRanks(const MannerOf& manner_of,
+              const std::function<void(Rank& rank, int step, const Rank::Work& work)>& check) {
   shm::ForkedRanks ranks(kRanks, [&](const shm::ForkedRanks::Seat& seat) {
-    Rank rank(seat, manner_of, gpu_of);
+    Rank rank(seat, manner_of);
     for (int step = 0; step < kSteps; ++step) {
       const Rank::Work work = rank.Step(step);
       rank.ExpectMeans(step);
@@ -196,18 +191,6 @@ TEST(GpuRanks, ReduceWhatIsHereOnOneAndThereOnAnother) {
     EXPECT_EQ(work.copies, kStaged);
     EXPECT_EQ(work.slot_bytes, 0);
   });
-}
-
-// Each rank has others on its second one: they travel in the same batch.
-TEST(GpuRanks, MayHaveGradientsOnTwoGpusEach) {
-  const auto any = [](int rank, int step, size_t parameter) {
-    return static_cast<Manner>(Draw(rank, step, parameter, 1000) % 3);
-  };
-  const auto either = [](int rank, size_t parameter) {
-    return static_cast<int>(Draw(rank, 0, parameter, 2000) % 2);
-  };
-  RunRanks(
-      any, [](Rank&, int, const Rank::Work&) {}, either);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -97,26 +96,6 @@ TEST(CudaFaults, AreToldOnceAndLeaveNothingBehind) {
     }).join();
   }
   EXPECT_TRUE(device->Block(**device->Record(scene.stream)).ok());
-}
-
-// With an event of the other one between them.
-TEST(CudaGpus, CopyFromOneToTheOther) {
-  const auto first = Open(0);
-  const auto second = Open(1);
-  Scene here(*first);
-  Scene there(*second);
-  for (int i = 0; i < 4096; ++i) here.pinned.get()[i] = static_cast<uint8_t>(i * 7);
-  ASSERT_TRUE(first->Copy(here.memory.get(), here.pinned.get(), 4096, here.stream).ok());
-  ASSERT_TRUE(second->Wait(there.stream, **first->Record(here.stream)).ok());
-  FailNext("cudaMemcpyPeerAsync", cudaErrorInvalidValue);
-  const PlaceOnDevice target = {there.memory.get(), 1};
-  const ConstPlaceOnDevice source = {here.memory.get(), 0};
-  EXPECT_FALSE(second->CopyBetween(target, source, 4096, there.stream).ok());
-  ASSERT_TRUE(second->CopyBetween(target, source, 4096, there.stream).ok());
-  ASSERT_TRUE(second->Copy(there.pinned.get(), there.memory.get(), 4096, there.stream).ok());
-  ASSERT_TRUE(second->Block(**second->Record(there.stream)).ok());
-  EXPECT_EQ(std::memcmp(there.pinned.get(), here.pinned.get(), 4096), 0);
-  EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
 }
 
 TEST(CudaFaults, AGpuThatDoesNotOpenLeavesNothing) {

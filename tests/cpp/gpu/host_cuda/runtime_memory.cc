@@ -103,22 +103,6 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   });
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* target, int target_gpu, const void* source, int source_gpu,
-                                size_t bytes, cudaStream_t stream) {
-  return World::Get().Run("cudaMemcpyPeerAsync", Needs::kGpu, [&](World& world) {
-    CUstream_st* const found = world.Resolve(stream);
-    if (found == nullptr) return cudaErrorInvalidResourceHandle;
-    const MemoryBlock* const to = world.memory.Find(target, bytes);
-    const MemoryBlock* const from = world.memory.Find(source, bytes);
-    if (to == nullptr || from == nullptr || to->gpu != target_gpu || from->gpu != source_gpu) {
-      world.Complain("memory that is not on that GPU, or ends before the copy does");
-      return cudaErrorInvalidValue;
-    }
-    PutCopy(world, *found, target, source, bytes);
-    return cudaSuccess;
-  });
-}
-
 // On the default stream, and the host waits. Our streams do not wait for that one.
 cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcpyKind kind) {
   return World::Get().Run("cudaMemcpy", Needs::kGpuAndNoGraph, [&](World& world) {
