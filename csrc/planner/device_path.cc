@@ -1,14 +1,83 @@
-#include "planner/device_choice.h"
+#include "planner/device_path.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "algorithms/device/lone_collectives.h"
 #include "algorithms/device/staged_collectives.h"
 #include "algorithms/hierarchical.h"
 #include "algorithms/rank_ordered_collectives.h"
+#include "base/fixed_text.h"
+#include "base/log.h"
 #include "transport/subset_transport.h"
 
 namespace mydist {
+namespace {
+
+// The first that lets several ranks of a communicator have one GPU, when it is told to.
+constexpr int kFirstToShareGpus = 23003;
+
+using Records = std::span<const DeviceRecord>;
+using Ranks = std::span<const int>;
+
+std::string Rank(Ranks ranks, size_t index) { return "rank " + std::to_string(ranks[index]); }
+
+// Each function says why NCCL cannot be used; empty: nothing is in the way.
+
+std::string WhyLacking(Records records, Ranks ranks) {
+  const auto lacks = [](const DeviceRecord& record) { return record.nccl_version == 0; };
+  const auto first = std::find_if(records.begin(), records.end(), lacks);
+  if (first == records.end()) return "";
+  if (std::all_of(records.begin(), records.end(), lacks)) return TextOf(first->why_not);
+  const auto index = static_cast<size_t>(first - records.begin());
+  return Rank(ranks, index) + " has no NCCL, other ranks do: " + TextOf(first->why_not);
+}
+
+std::string WhyMixed(Records records, Ranks ranks) {
+  for (size_t i = 1; i < records.size(); ++i) {
+    if (records[i].nccl_version == records[0].nccl_version) continue;
+    return Rank(ranks, 0) + " has NCCL " + NcclVersionText(records[0].nccl_version) + ", " +
+           Rank(ranks, i) + " has " + NcclVersionText(records[i].nccl_version) +
+           "; install the same on every host";
+  }
+  return "";
+}
+
+std::string WhyShared(Records records, Ranks ranks) {
+  std::map<std::pair<decltype(DeviceRecord::host), decltype(DeviceRecord::gpu)>, size_t> first_on;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const auto [entry, is_first] = first_on.try_emplace({records[i].host, records[i].gpu}, i);
+    const size_t other = entry->second;
+    const bool may = records[i].may_share_gpu != 0 && records[other].may_share_gpu != 0;
+    if (is_first || may) continue;
+    return Rank(ranks, other) + " and " + Rank(ranks, i) + " share GPU " + TextOf(records[i].gpu) +
+           " of one host, and NCCL wants one for each (but " + NcclVersionText(kFirstToShareGpus) +
+           " and newer with NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 on all ranks)";
+  }
+  return "";
+}
+
+}  // namespace
+
+DeviceRecord MakeDeviceRecord(const DeviceTraits& traits) {
+  DeviceRecord record;
+  record.nccl_version = traits.nccl_version;
+  record.may_share_gpu =
+      traits.is_asked_to_share && traits.nccl_version >= kFirstToShareGpus ? 1 : 0;
+  PutText(traits.gpu, record.gpu);
+  PutText(traits.host, record.host);
+  PutText(traits.why_not, record.why_not);
+  return record;
+}
+
+NcclChoice ChooseNccl(Records records, Ranks ranks) {
+  for (const auto& why : {WhyLacking, WhyMixed, WhyShared}) {
+    if (std::string reason = why(records, ranks); !reason.empty()) return {0, std::move(reason)};
+  }
+  return {records[0].nccl_version, "every rank has it, and a GPU"};
+}
+
 namespace {
 
 // A chunk keeps a rank's staging pipeline full: less, and what overlaps there ends at each of ours.
@@ -164,6 +233,63 @@ std::string DeviceChoice::Describe(const ProcessSet& set, const NcclChoice& agre
   const std::string nccl = "NCCL " + NcclVersionText(agreed.version);
   return TwoLevels(set.ranks) ? nccl + " inside each host, through host memory between hosts"
                               : nccl;
+}
+
+DeviceTeam::DeviceTeam(const Surroundings& surroundings, DeviceSeat* seat,
+                       const DeviceMembers& members)
+    : surroundings_(surroundings),
+      seat_(seat),
+      members_(members),
+      parts_(surroundings.choice->MakeStaged(members)) {}
+
+DeviceTeam::~DeviceTeam() {
+  for (const auto& link : parts_.links) surroundings_.links->Remove(link.get());
+  // What fails here has nothing on the stream any more.
+  const Result<EventPointer> last = seat_->device->Record(seat_->on_stream.stream);
+  if (last.ok()) static_cast<void>(seat_->device->Block(**last));
+}
+
+// However long it takes: handles have completed whose results are still to come.
+Status DeviceTeam::Close() {
+  for (const auto& link : parts_.links) {
+    MYDIST_RETURN_IF_ERROR(link->Close(kNever, seat_->on_stream.watch));
+  }
+  return Status::Ok();
+}
+
+Result<Collectives*> DeviceTeam::For(const BatchTraits& traits) {
+  // Two ranks alone cannot agree for all.
+  if (!has_agreed_ && traits.op != OpKind::kSendReceive) MYDIST_RETURN_IF_ERROR(Agree());
+  return ChooseFor(traits, parts_.choices);
+}
+
+Status DeviceTeam::Agree() {
+  MYDIST_ASSIGN_OR_RETURN(const NcclChoice agreed, surroundings_.choice->Agree(members_));
+  if (agreed.version != 0) {
+    MYDIST_ASSIGN_OR_RETURN(parts_, surroundings_.choice->MakeOverNccl(members_));
+    for (const auto& link : parts_.links) surroundings_.links->Add(link);
+  }
+  has_agreed_ = true;
+  Announce(agreed);
+  return Status::Ok();
+}
+
+void DeviceTeam::Announce(const NcclChoice& agreed) const {
+  const ProcessSet& set = *members_.set;
+  const std::string path = surroundings_.choice->Describe(set, agreed);
+  const bool is_global = set.id == kGlobalProcessSet;
+  surroundings_.facts->Put(
+      set.id,
+      {is_global ? "GPU path" : "GPU path of set " + std::to_string(set.id), path, agreed.why});
+  if (members_.index != 0) return;
+  const std::string line = "tensors on GPUs of process set " + std::to_string(set.id) +
+                           " are reduced " + (agreed.version != 0 ? "over " : "") + path + ": " +
+                           agreed.why;
+  if (agreed.version == 0 && set.size() > 1) {
+    MYDIST_LOG(kWarning) << line;
+  } else {
+    MYDIST_LOG(kInfo) << line;
+  }
 }
 
 }  // namespace mydist

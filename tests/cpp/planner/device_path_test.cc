@@ -1,5 +1,5 @@
 // Whether ranks use NCCL: what each says of itself, and what all make of it.
-#include "planner/device_agreement.h"
+#include "planner/device_path.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
