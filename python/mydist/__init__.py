@@ -20,9 +20,18 @@ from ._moved_modules import MOVED, MovedModules
 from ._torch_version import CheckedBinding
 
 if TYPE_CHECKING:
-    from .collectives import *
+    from .collectives.allgather_calls import *
+    from .collectives.allreduce_calls import *
+    from .collectives.alltoall_calls import *
+    from .collectives.barrier_call import *
+    from .collectives.broadcast_calls import *
     from .collectives.compression import *
+    from .collectives.handles import *
+    from .collectives.join_call import *
     from .collectives.objects import *
+    from .collectives.point_to_point import *
+    from .collectives.reducescatter_calls import *
+    from .collectives.rooted import *
     from .collectives.sets import *
     from .collectives.sparse import *
     from .errors import *
@@ -50,105 +59,50 @@ if TYPE_CHECKING:
     __version__: str
 
 # Every public name, by the module that gives it.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "errors": (
-        "AbortedError",
-        "CollectiveTimeoutError",
-        "HorovodInternalError",
-        "MismatchError",
-        "MydistError",
-        "PeerLostError",
-        "VersionMismatchError",
-    ),
-    "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
-    "job.build_report": (
-        "ccl_built",
-        "cuda_built",
-        "ddl_built",
-        "gloo_built",
-        "gloo_enabled",
-        "mpi_built",
-        "mpi_enabled",
-        "mpi_threads_supported",
-        "nccl_built",
-        "rocm_built",
-    ),
-    "job.init": ("init", "shutdown"),
-    "job.recording": ("start_timeline", "stats", "stop_timeline"),
-    "job.run": ("run",),
-    "job.topology": (
-        "cross_rank",
-        "cross_size",
-        "is_homogeneous",
-        "is_initialized",
-        "local_rank",
-        "local_size",
-        "rank",
-        "size",
-    ),
-    "collectives": (
-        "allgather",
-        "allgather_async",
-        "allreduce",
-        "allreduce_",
-        "allreduce_async",
-        "allreduce_async_",
-        "alltoall",
-        "alltoall_async",
-        "barrier",
-        "broadcast",
-        "broadcast_",
-        "broadcast_async",
-        "broadcast_async_",
-        "gather",
-        "gather_async",
-        "grouped_allgather",
-        "grouped_allgather_async",
-        "grouped_allreduce",
-        "grouped_allreduce_",
-        "grouped_allreduce_async",
-        "grouped_allreduce_async_",
-        "grouped_reducescatter",
-        "grouped_reducescatter_async",
-        "join",
-        "poll",
-        "recv",
-        "recv_async",
-        "reduce",
-        "reduce_async",
-        "reducescatter",
-        "reducescatter_async",
-        "scatter",
-        "scatter_async",
-        "send",
-        "send_async",
-        "synchronize",
-    ),
-    "collectives.compression": ("Compression", "Compressor"),
-    "collectives.objects": ("allgather_object", "broadcast_object"),
-    "collectives.sets": (
-        "ProcessSet",
-        "add_process_set",
-        "global_process_set",
-        "remove_process_set",
-    ),
-    "collectives.sparse": ("sparse_allreduce_async",),
-    "optim.consistency": ("check_consistency",),
-    "optim.explain": ("explain",),
-    "optim.learning_rate": ("WarmupLR", "scale_lr"),
-    "optim.optimizer": ("DistributedOptimizer",),
-    "optim.state": ("broadcast_optimizer_state", "broadcast_parameters"),
-    "training.checkpoint": ("Checkpoint",),
-    "training.loader": ("prepare_loader",),
-    "training.main_rank": ("main_rank_first",),
-    "training.metrics": ("Metrics",),
-    "training.progress_bar": ("progress",),
-    "training.rank_logger": ("get_logger",),
-    "training.sampler": ("DistributedSampler",),
-    "training.seed": ("seed_everything",),
-    "training.sync_batch_norm": ("SyncBatchNorm", "convert_sync_batchnorm"),
+_NAMES = {
+    "errors": "AbortedError CollectiveTimeoutError HorovodInternalError MismatchError MydistError "
+    "PeerLostError VersionMismatchError",
+    "reduce_op": "Adasum Average Max Min Product ReduceOp Sum",
+    "job.build_report": "ccl_built cuda_built ddl_built gloo_built gloo_enabled mpi_built "
+    "mpi_enabled mpi_threads_supported nccl_built rocm_built",
+    "job.init": "init shutdown",
+    "job.recording": "start_timeline stats stop_timeline",
+    "job.run": "run",
+    "job.topology": "cross_rank cross_size is_homogeneous is_initialized local_rank local_size "
+    "rank size",
+    "collectives.allgather_calls": "allgather allgather_async grouped_allgather "
+    "grouped_allgather_async",
+    "collectives.allreduce_calls": "allreduce allreduce_ allreduce_async allreduce_async_ "
+    "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_",
+    "collectives.alltoall_calls": "alltoall alltoall_async",
+    "collectives.barrier_call": "barrier",
+    "collectives.broadcast_calls": "broadcast broadcast_ broadcast_async broadcast_async_",
+    "collectives.compression": "Compression Compressor",
+    "collectives.handles": "poll synchronize",
+    "collectives.join_call": "join",
+    "collectives.objects": "allgather_object broadcast_object",
+    "collectives.point_to_point": "recv recv_async send send_async",
+    "collectives.reducescatter_calls": "grouped_reducescatter grouped_reducescatter_async "
+    "reducescatter reducescatter_async",
+    "collectives.rooted": "gather gather_async reduce reduce_async scatter scatter_async",
+    "collectives.sets": "ProcessSet add_process_set global_process_set remove_process_set",
+    "collectives.sparse": "sparse_allreduce_async",
+    "optim.consistency": "check_consistency",
+    "optim.explain": "explain",
+    "optim.learning_rate": "WarmupLR scale_lr",
+    "optim.optimizer": "DistributedOptimizer",
+    "optim.state": "broadcast_optimizer_state broadcast_parameters",
+    "training.checkpoint": "Checkpoint",
+    "training.loader": "prepare_loader",
+    "training.main_rank": "main_rank_first",
+    "training.metrics": "Metrics",
+    "training.progress_bar": "progress",
+    "training.rank_logger": "get_logger",
+    "training.sampler": "DistributedSampler",
+    "training.seed": "seed_everything",
+    "training.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(["__version__", *_MODULE_OF])
 

@@ -7,7 +7,7 @@ from ..job import topology
 from ..job.names import restart_names
 from .arguments import check_int
 
-__all__ = ["join", "join_count"]
+__all__ = ["join"]
 
 _join_count = 0
 
