@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from .. import _C
-from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
-from . import differentiable
-from .arguments import check_process_set, check_tensor, check_tensors
-from .handles import first, remember
+from .call import Call
+from .handles import first
 
 __all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
 
@@ -37,13 +34,7 @@ def allgather(
         MismatchError: the ranks' tensors differ in more than the first dimension.
         MydistError: the job failed; see mydist.errors.
     """
-    checked = check_tensor("allgather", tensor)
-    set_id = check_process_set("allgather", process_set)
-    full_name = resolve_name("allgather", name, set_id)
-    with Submitting(full_name):
-        if differentiable.needs_gradient([checked]):
-            return differentiable.allgather([checked], "", [full_name], process_set)[0]
-        return _C.allgather([checked], [full_name], "", set_id)[0]
+    return Call("allgather", tensor, name, process_set).run()[0]
 
 
 def allgather_async(
@@ -56,11 +47,7 @@ def allgather_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in allgather().
     """
-    checked = check_tensor("allgather_async", tensor)
-    set_id = check_process_set("allgather_async", process_set)
-    full_name = resolve_name("allgather", name, set_id)
-    with Submitting(full_name):
-        return remember(_C.enqueue_allgather([checked], [full_name], "", set_id), first)
+    return Call("allgather_async", tensor, name, process_set).start(first)
 
 
 def grouped_allgather(
@@ -76,14 +63,7 @@ def grouped_allgather(
     Returns the results in the order of the inputs. Other arguments, gradients and errors as in
     allgather().
     """
-    checked = check_tensors("grouped_allgather", tensors)
-    set_id = check_process_set("grouped_allgather", process_set)
-    group = resolve_name("grouped_allgather", name, set_id)
-    names = [f"{group}.{i}" for i in range(len(checked))]
-    with Submitting(group):
-        if differentiable.needs_gradient(checked):
-            return differentiable.allgather(checked, group, names, process_set)
-        return _C.allgather(checked, names, group, set_id)
+    return Call("grouped_allgather", tensors, name, process_set).run()
 
 
 def grouped_allgather_async(
@@ -92,9 +72,4 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """grouped_allgather() that returns one handle for all. See allgather_async()."""
-    checked = check_tensors("grouped_allgather_async", tensors)
-    set_id = check_process_set("grouped_allgather_async", process_set)
-    group = resolve_name("grouped_allgather", name, set_id)
-    names = [f"{group}.{i}" for i in range(len(checked))]
-    with Submitting(group):
-        return remember(_C.enqueue_allgather(checked, names, group, set_id), list)
+    return Call("grouped_allgather_async", tensors, name, process_set).start(list)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import torch
 
-from .. import _C
-from ..job.names import Submitting, give_back, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
-from . import differentiable
-from .arguments import (
-    Reduction,
-    check_process_set,
-    check_tensor,
-    check_tensors,
-    refuse_in_place_on_gradient,
-    resolve_reduction,
-)
-from .compressed_calls import record_compressed, start_compressed
-from .compression import Compression, CompressorLike, split_compression
-from .handles import Finish, first
+from .call import Call
+from .compression import Compression, CompressorLike
+from .handles import first
 
 __all__ = [
     "allreduce",
@@ -34,109 +22,6 @@ __all__ = [
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
 ]
-
-
-_Answer = TypeVar("_Answer")
-
-
-def _submit(
-    submit: Callable[..., _Answer],
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: int,
-    in_place: bool,
-    cast: int,
-) -> _Answer:
-    try:
-        return submit(
-            tensors,
-            tensors if in_place else None,
-            names,
-            group,
-            int(reduction.op),
-            reduction.prescale,
-            reduction.postscale,
-            process_set,
-            cast,
-        )
-    except Exception as error:  # as Submitting, which would be slower
-        give_back(group or names[0], error)
-        raise
-
-
-def _start(
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: int,
-    compression: CompressorLike,
-    finish: Finish,
-    in_place: bool,
-) -> int:
-    compression, cast = split_compression(tensors, compression)
-    in_memory = in_place and compression is Compression.none
-
-    def enqueue(inputs: list[torch.Tensor]) -> int:
-        return _submit(
-            _C.enqueue_allreduce, inputs, group, names, reduction, process_set, in_memory, cast
-        )
-
-    def finish_in_place(results: list[torch.Tensor]) -> Any:
-        return finish([t.copy_(r) for t, r in zip(tensors, results, strict=True)])
-
-    copies = in_place and not in_memory
-    call = ("allreduce", group or names[0])
-    return start_compressed(
-        call, tensors, compression, enqueue, finish_in_place if copies else finish
-    )
-
-
-def _fetch(
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: int,
-    compression: CompressorLike,
-    in_place: bool,
-) -> list[torch.Tensor]:
-    """The synchronous form without autograd."""
-    compression, cast = split_compression(tensors, compression)
-    if compression is Compression.none:
-        return _submit(_C.allreduce, tensors, group, names, reduction, process_set, in_place, cast)
-
-    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return _submit(_C.allreduce, inputs, group, names, reduction, process_set, False, 0)
-
-    with torch.no_grad():
-        call = ("allreduce", group or names[0])
-        results = record_compressed(call, tensors, compression, run)
-        if not in_place:
-            return results
-        return [t.copy_(r) for t, r in zip(tensors, results, strict=True)]
-
-
-def _run(
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: ProcessSet,
-    compression: CompressorLike,
-) -> list[torch.Tensor]:
-    """The synchronous form, through autograd when a gradient may be asked for."""
-    if not differentiable.needs_gradient(tensors):
-        set_id = process_set.process_set_id
-        return _fetch(tensors, group, names, reduction, set_id, compression, False)
-
-    def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        with Submitting(group or names[0]):
-            return differentiable.allreduce(inputs, group, names, reduction, process_set)
-
-    return record_compressed(("allreduce", group or names[0]), tensors, compression, record)
 
 
 def allreduce(
@@ -177,11 +62,8 @@ def allreduce(
         MismatchError: the ranks' tensors or arguments differ; raised on every rank.
         MydistError: the job failed; see mydist.errors.
     """
-    reduction = resolve_reduction("allreduce", average, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor("allreduce", tensor)]
-    set_id = check_process_set("allreduce", process_set)
-    names = [resolve_name("allreduce", name, set_id)]
-    return _run(tensors, "", names, reduction, process_set, compression)[0]
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("allreduce", tensor, name, process_set, scaling, compression).run()[0]
 
 
 def allreduce_async(
@@ -199,12 +81,8 @@ def allreduce_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in allreduce().
     """
-    call = "allreduce_async"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor(call, tensor)]
-    set_id = check_process_set(call, process_set)
-    names = [resolve_name("allreduce", name, set_id)]
-    return _start(tensors, "", names, reduction, set_id, compression, first, False)
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("allreduce_async", tensor, name, process_set, scaling, compression).start(first)
 
 
 def allreduce_(
@@ -222,13 +100,8 @@ def allreduce_(
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in allreduce().
     """
-    call = "allreduce_"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor(call, tensor)]
-    refuse_in_place_on_gradient(call, tensors, "allreduce")
-    set_id = check_process_set(call, process_set)
-    names = [resolve_name("allreduce", name, set_id)]
-    return _fetch(tensors, "", names, reduction, set_id, compression, True)[0]
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("allreduce_", tensor, name, process_set, scaling, compression).run()[0]
 
 
 def allreduce_async_(
@@ -245,21 +118,8 @@ def allreduce_async_(
 
     Arguments and errors as in allreduce_().
     """
-    call = "allreduce_async_"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor(call, tensor)]
-    refuse_in_place_on_gradient(call, tensors, "allreduce")
-    set_id = check_process_set(call, process_set)
-    names = [resolve_name("allreduce", name, set_id)]
-    return _start(tensors, "", names, reduction, set_id, compression, first, True)
-
-
-def _members(
-    name: str | None, tensors: list[torch.Tensor], process_set: int
-) -> tuple[str, list[str]]:
-    """The name of the group and those of its tensors."""
-    group = resolve_name("grouped_allreduce", name, process_set)
-    return group, [f"{group}.{i}" for i in range(len(tensors))]
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("allreduce_async_", tensor, name, process_set, scaling, compression).start(first)
 
 
 def grouped_allreduce(
@@ -281,12 +141,8 @@ def grouped_allreduce(
     Returns the results in the order of the inputs. Other arguments, gradients and errors as in
     allreduce().
     """
-    call = "grouped_allreduce"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    set_id = check_process_set(call, process_set)
-    group, names = _members(name, checked, set_id)
-    return _run(checked, group, names, reduction, process_set, compression)
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("grouped_allreduce", tensors, name, process_set, scaling, compression).run()
 
 
 def grouped_allreduce_async(
@@ -300,12 +156,9 @@ def grouped_allreduce_async(
     compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_allreduce() that returns one handle for all. See allreduce_async()."""
-    call = "grouped_allreduce_async"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    set_id = check_process_set(call, process_set)
-    group, names = _members(name, checked, set_id)
-    return _start(checked, group, names, reduction, set_id, compression, list, False)
+    scaling = (average, op, prescale_factor, postscale_factor)
+    call = Call("grouped_allreduce_async", tensors, name, process_set, scaling, compression)
+    return call.start(list)
 
 
 def grouped_allreduce_(
@@ -319,13 +172,8 @@ def grouped_allreduce_(
     compression: CompressorLike = Compression.none,
 ) -> list[torch.Tensor]:
     """grouped_allreduce() in place; returns the given tensors. See allreduce_()."""
-    call = "grouped_allreduce_"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    refuse_in_place_on_gradient(call, checked, "grouped_allreduce")
-    set_id = check_process_set(call, process_set)
-    group, names = _members(name, checked, set_id)
-    return _fetch(checked, group, names, reduction, set_id, compression, True)
+    scaling = (average, op, prescale_factor, postscale_factor)
+    return Call("grouped_allreduce_", tensors, name, process_set, scaling, compression).run()
 
 
 def grouped_allreduce_async_(
@@ -339,10 +187,6 @@ def grouped_allreduce_async_(
     compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_allreduce_() that returns one handle for all. See allreduce_async_()."""
-    call = "grouped_allreduce_async_"
-    reduction = resolve_reduction(call, average, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    refuse_in_place_on_gradient(call, checked, "grouped_allreduce")
-    set_id = check_process_set(call, process_set)
-    group, names = _members(name, checked, set_id)
-    return _start(checked, group, names, reduction, set_id, compression, list, True)
+    scaling = (average, op, prescale_factor, postscale_factor)
+    call = Call("grouped_allreduce_async_", tensors, name, process_set, scaling, compression)
+    return call.start(list)

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from .. import _C
-from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
-from . import differentiable
-from .arguments import check_process_set, check_tensor
-from .handles import first, remember
+from .arguments import Splits
+from .call import Call
+from .handles import first
 
 __all__ = ["alltoall", "alltoall_async"]
-
-Splits = Sequence[int] | torch.Tensor | None
-
-
-def check_splits(call: str, splits: object) -> list[int] | None:
-    """The argument as a list of numbers of rows. Raises TypeError or ValueError."""
-    if splits is None:
-        return None
-    if isinstance(splits, torch.Tensor):
-        is_integer = not (splits.is_floating_point() or splits.is_complex())
-        if splits.dim() != 1 or not is_integer or splits.dtype == torch.bool:
-            raise ValueError(
-                f"{call}: splits is a {splits.dtype} tensor of shape {list(splits.shape)}, "
-                "expected integers in one dimension, one entry for each rank"
-            )
-        return [int(count) for count in splits.tolist()]
-    if not isinstance(splits, (list, tuple)):
-        raise TypeError(
-            f"{call}: splits is {type(splits).__qualname__}, expected a list of ints, a 1-d "
-            "integer tensor or None"
-        )
-    for i, count in enumerate(splits):
-        if isinstance(count, bool) or not hasattr(count, "__index__"):
-            raise TypeError(f"{call}: splits[{i}] is {count!r}, expected an int")
-        if not -(2**63) <= int(count.__index__()) < 2**63:
-            raise ValueError(f"{call}: splits[{i}] is {count}, expected a number of rows")
-    return [int(count.__index__()) for count in splits]
 
 
 def alltoall(
@@ -71,15 +40,7 @@ def alltoall(
         MismatchError: the ranks' tensors differ in more than the first dimension.
         MydistError: the job failed; see mydist.errors.
     """
-    checked = check_tensor("alltoall", tensor)
-    rows = check_splits("alltoall", splits)
-    set_id = check_process_set("alltoall", process_set)
-    full_name = resolve_name("alltoall", name, set_id)
-    with Submitting(full_name):
-        if differentiable.needs_gradient([checked]):
-            output, received = differentiable.alltoall(checked, rows, full_name, process_set)
-        else:
-            output, received = _C.alltoall(checked, rows, full_name, set_id)
+    output, received = Call("alltoall", tensor, name, process_set, splits=splits).run()
     return output if splits is None else (output, received)
 
 
@@ -94,11 +55,5 @@ def alltoall_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in alltoall().
     """
-    call = "alltoall_async"
-    checked = check_tensor(call, tensor)
-    rows = check_splits(call, splits)
-    set_id = check_process_set(call, process_set)
-    full_name = resolve_name("alltoall", name, set_id)
-    with Submitting(full_name):
-        handle = _C.enqueue_alltoall(checked, rows, full_name, set_id)
-    return remember(handle, first if splits is None else tuple)
+    call = Call("alltoall_async", tensor, name, process_set, splits=splits)
+    return call.start(first if splits is None else tuple)

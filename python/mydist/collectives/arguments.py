@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,8 +27,9 @@ def check_tensors(call: str, tensors: object) -> list[torch.Tensor]:
         raise TypeError(f"{call}: got {_type(tensors)}, expected a list or tuple of tensors")
     if not tensors:
         raise ValueError(f"{call}: got an empty list, expected at least one tensor")
+    kind = torch.Tensor  # looked up once
     for i, tensor in enumerate(tensors):
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, kind):
             raise TypeError(
                 f"{call}: element {i} is {_type(tensor)}, expected a torch.Tensor; convert it "
                 "with torch.as_tensor()"
@@ -75,6 +75,32 @@ def check_int(call: str, argument: str, value: object) -> int:
     return number
 
 
+Splits = Sequence[int] | torch.Tensor | None
+
+
+def check_splits(call: str, splits: object) -> list[int]:
+    """The argument as a list of numbers of rows. Raises TypeError or ValueError."""
+    if isinstance(splits, torch.Tensor):
+        is_integer = not (splits.is_floating_point() or splits.is_complex())
+        if splits.dim() != 1 or not is_integer or splits.dtype == torch.bool:
+            raise ValueError(
+                f"{call}: splits is a {splits.dtype} tensor of shape {list(splits.shape)}, "
+                "expected integers in one dimension, one entry for each rank"
+            )
+        return [int(count) for count in splits.tolist()]
+    if not isinstance(splits, (list, tuple)):
+        raise TypeError(
+            f"{call}: splits is {type(splits).__qualname__}, expected a list of ints, a 1-d "
+            "integer tensor or None"
+        )
+    for i, count in enumerate(splits):
+        if isinstance(count, bool) or not hasattr(count, "__index__"):
+            raise TypeError(f"{call}: splits[{i}] is {count!r}, expected an int")
+        if not -(2**63) <= int(count.__index__()) < 2**63:
+            raise ValueError(f"{call}: splits[{i}] is {count}, expected a number of rows")
+    return [int(count.__index__()) for count in splits]
+
+
 def refuse_in_place_on_gradient(
     call: str, tensors: Sequence[torch.Tensor], instead: str = ""
 ) -> None:
@@ -95,13 +121,16 @@ def refuse_in_place_on_gradient(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(NamedTuple):
     """What is computed: `postscale * op over ranks of (prescale * input)`."""
 
     op: ReduceOp
     prescale: float
     postscale: float
+
+
+# The arguments of users: average, op, prescale_factor and postscale_factor.
+Scaling = tuple[bool | None, ReduceOp | None, float, float]
 
 
 def resolve_reduction(
@@ -138,6 +167,8 @@ def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
 
 
 def _check_factor(call: str, argument: str, value: Any) -> float:
+    if type(value) is float:  # the usual case, and the rest takes longer
+        return value
     if isinstance(value, bool) or not (
         isinstance(value, (int, float)) or hasattr(value, "__float__")
     ):

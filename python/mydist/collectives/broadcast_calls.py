@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .. import _C
-from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
-from . import differentiable
-from .arguments import (
-    check_int,
-    check_process_set,
-    check_tensor,
-    refuse_in_place_on_gradient,
-)
-from .handles import first, remember
+from .call import Call
+from .handles import first
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
 
@@ -42,14 +34,7 @@ def broadcast(
         MismatchError: the ranks' tensors or roots differ; raised on every rank.
         MydistError: the job failed; see mydist.errors.
     """
-    checked = check_tensor("broadcast", tensor)
-    root = check_int("broadcast", "root_rank", root_rank)
-    set_id = check_process_set("broadcast", process_set)
-    full_name = resolve_name("broadcast", name, set_id)
-    with Submitting(full_name):
-        if differentiable.needs_gradient([checked]):
-            return differentiable.broadcast(checked, root, full_name, process_set)
-        return _C.broadcast(checked, None, root, full_name, set_id)[0]
+    return Call("broadcast", tensor, name, process_set, root_rank=root_rank).run()[0]
 
 
 def broadcast_async(
@@ -63,13 +48,7 @@ def broadcast_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in broadcast().
     """
-    call = "broadcast_async"
-    checked = check_tensor(call, tensor)
-    root = check_int(call, "root_rank", root_rank)
-    set_id = check_process_set(call, process_set)
-    full_name = resolve_name("broadcast", name, set_id)
-    with Submitting(full_name):
-        return remember(_C.enqueue_broadcast(checked, None, root, full_name, set_id), first)
+    return Call("broadcast_async", tensor, name, process_set, root_rank=root_rank).start(first)
 
 
 def broadcast_(
@@ -83,14 +62,7 @@ def broadcast_(
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in broadcast().
     """
-    call = "broadcast_"
-    checked = check_tensor(call, tensor)
-    root = check_int(call, "root_rank", root_rank)
-    refuse_in_place_on_gradient(call, [checked], "broadcast")
-    set_id = check_process_set(call, process_set)
-    full_name = resolve_name("broadcast", name, set_id)
-    with Submitting(full_name):
-        return _C.broadcast(checked, checked, root, full_name, set_id)[0]
+    return Call("broadcast_", tensor, name, process_set, root_rank=root_rank).run()[0]
 
 
 def broadcast_async_(
@@ -103,11 +75,4 @@ def broadcast_async_(
 
     Arguments and errors as in broadcast_().
     """
-    call = "broadcast_async_"
-    checked = check_tensor(call, tensor)
-    root = check_int(call, "root_rank", root_rank)
-    refuse_in_place_on_gradient(call, [checked], "broadcast")
-    set_id = check_process_set(call, process_set)
-    full_name = resolve_name("broadcast", name, set_id)
-    with Submitting(full_name):
-        return remember(_C.enqueue_broadcast(checked, checked, root, full_name, set_id), first)
+    return Call("broadcast_async_", tensor, name, process_set, root_rank=root_rank).start(first)

@@ -48,4 +48,9 @@ __all__ = [
 
 def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the outputs of a call on these tensors have to be recorded."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not torch.is_grad_enabled():
+        return False
+    for tensor in tensors:  # noqa: SIM110  (any() of a generator takes longer)
+        if tensor.requires_grad:
+            return True
+    return False

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 
-from .. import _C
-from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
-from . import differentiable
-from .arguments import (
-    Reduction,
-    check_process_set,
-    check_tensor,
-    check_tensors,
-    resolve_reduction,
-)
-from .compressed_calls import record_compressed, start_compressed
+from .call import Call
 from .compression import Compression, CompressorLike
-from .handles import Finish, first
+from .handles import first
 
 __all__ = [
     "grouped_reducescatter",
@@ -29,71 +18,6 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
 ]
-
-
-_Answer = TypeVar("_Answer")
-
-
-def _start(
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: int,
-    compression: CompressorLike,
-    finish: Finish,
-) -> int:
-    def enqueue(inputs: list[torch.Tensor]) -> int:
-        return _submit(_C.enqueue_reducescatter, inputs, group, names, reduction, process_set)
-
-    call = ("reducescatter", group or names[0])
-    return start_compressed(call, tensors, compression, enqueue, finish)
-
-
-def _submit(
-    submit: Callable[..., _Answer],
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: int,
-) -> _Answer:
-    with Submitting(group or names[0]):
-        return submit(
-            tensors,
-            names,
-            group,
-            int(reduction.op),
-            reduction.prescale,
-            reduction.postscale,
-            process_set,
-        )
-
-
-def _run(
-    tensors: list[torch.Tensor],
-    group: str,
-    names: list[str],
-    reduction: Reduction,
-    process_set: ProcessSet,
-    compression: CompressorLike,
-) -> list[torch.Tensor]:
-    """The synchronous form, through autograd when a gradient may be asked for."""
-    call = ("reducescatter", group or names[0])
-    if not differentiable.needs_gradient(tensors):
-        set_id = process_set.process_set_id
-
-        def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-            return _submit(_C.reducescatter, inputs, group, names, reduction, set_id)
-
-        with torch.no_grad():
-            return record_compressed(call, tensors, compression, run)
-
-    def record(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        with Submitting(group or names[0]):
-            return differentiable.reducescatter(inputs, group, names, reduction, process_set)
-
-    return record_compressed(call, tensors, compression, record)
 
 
 def reducescatter(
@@ -126,13 +50,8 @@ def reducescatter(
         MismatchError: the ranks' tensors or arguments differ; raised on every rank.
         MydistError: the job failed; see mydist.errors.
     """
-    call = "reducescatter"
-    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor(call, tensor)]
-    set_id = check_process_set(call, process_set)
-    return _run(
-        tensors, "", [resolve_name(call, name, set_id)], reduction, process_set, compression
-    )[0]
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("reducescatter", tensor, name, process_set, scaling, compression).run()[0]
 
 
 def reducescatter_async(
@@ -149,12 +68,8 @@ def reducescatter_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in reducescatter().
     """
-    call = "reducescatter_async"
-    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
-    tensors = [check_tensor(call, tensor)]
-    set_id = check_process_set(call, process_set)
-    names = [resolve_name("reducescatter", name, set_id)]
-    return _start(tensors, "", names, reduction, set_id, compression, first)
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("reducescatter_async", tensor, name, process_set, scaling, compression).start(first)
 
 
 def grouped_reducescatter(
@@ -174,13 +89,8 @@ def grouped_reducescatter(
     Returns the results in the order of the inputs. Other arguments, gradients and errors as in
     reducescatter().
     """
-    call = "grouped_reducescatter"
-    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    set_id = check_process_set(call, process_set)
-    group = resolve_name(call, name, set_id)
-    names = [f"{group}.{i}" for i in range(len(checked))]
-    return _run(checked, group, names, reduction, process_set, compression)
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("grouped_reducescatter", tensors, name, process_set, scaling, compression).run()
 
 
 def grouped_reducescatter_async(
@@ -193,10 +103,6 @@ def grouped_reducescatter_async(
     compression: CompressorLike = Compression.none,
 ) -> int:
     """grouped_reducescatter() that returns one handle for all. See reducescatter_async()."""
-    call = "grouped_reducescatter_async"
-    reduction = resolve_reduction(call, None, op, prescale_factor, postscale_factor)
-    checked = check_tensors(call, tensors)
-    set_id = check_process_set(call, process_set)
-    group = resolve_name("grouped_reducescatter", name, set_id)
-    names = [f"{group}.{i}" for i in range(len(checked))]
-    return _start(checked, group, names, reduction, set_id, compression, list)
+    scaling = (None, op, prescale_factor, postscale_factor)
+    call = Call("grouped_reducescatter_async", tensors, name, process_set, scaling, compression)
+    return call.start(list)

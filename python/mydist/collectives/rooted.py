@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 
-from .. import _C
-from ..job.names import Submitting, resolve_name
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
-from . import differentiable
-from .alltoall_calls import Splits, check_splits
-from .arguments import check_int, check_process_set, check_tensor, resolve_reduction
-from .handles import first, remember
+from .arguments import Splits
+from .call import Call
+from .handles import first
 
 __all__ = ["gather", "gather_async", "reduce", "reduce_async", "scatter", "scatter_async"]
-
-_Answer = TypeVar("_Answer")  # A handle, or the outputs.
 
 
 def _first_if_any(outputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -59,7 +53,8 @@ def reduce(
         MydistError: the job failed; see mydist.errors.
     """
     scaling = (average, op, prescale_factor, postscale_factor)
-    return _first_if_any(_submit_reduce(_C.reduce, tensor, root_rank, scaling, name, process_set))
+    call = Call("reduce", tensor, name, process_set, scaling, root_rank=root_rank)
+    return _first_if_any(call.run())
 
 
 def reduce_async(
@@ -78,27 +73,8 @@ def reduce_async(
     Arguments and errors as in reduce().
     """
     scaling = (average, op, prescale_factor, postscale_factor)
-    handle = _submit_reduce(_C.enqueue_reduce, tensor, root_rank, scaling, name, process_set)
-    return remember(handle, _first_if_any)
-
-
-def _submit_reduce(
-    submit: Callable[..., _Answer],
-    tensor: torch.Tensor,
-    root_rank: int,
-    scaling: tuple[bool | None, ReduceOp | None, float, float],
-    name: str | None,
-    process_set: ProcessSet,
-) -> _Answer:
-    call = "reduce"
-    reduction = resolve_reduction(call, *scaling)
-    checked = check_tensor(call, tensor)
-    root = check_int(call, "root_rank", root_rank)
-    set_id = check_process_set(call, process_set)
-    full_name = resolve_name(call, name, set_id)
-    scales = (reduction.prescale, reduction.postscale)
-    with Submitting(full_name):
-        return submit(checked, None, root, full_name, int(reduction.op), *scales, set_id)
+    call = Call("reduce", tensor, name, process_set, scaling, root_rank=root_rank)
+    return call.start(_first_if_any)
 
 
 def gather(
@@ -130,7 +106,8 @@ def gather(
         MismatchError: the ranks' roots, or their tensors in more than the first dimension, differ.
         MydistError: the job failed; see mydist.errors.
     """
-    return _first_if_any(_submit_gather(_C.gather, tensor, root_rank, name, process_set))
+    call = Call("gather", tensor, name, process_set, root_rank=root_rank)
+    return _first_if_any(call.run())
 
 
 def gather_async(
@@ -144,23 +121,7 @@ def gather_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in gather().
     """
-    handle = _submit_gather(_C.enqueue_gather, tensor, root_rank, name, process_set)
-    return remember(handle, _first_if_any)
-
-
-def _submit_gather(
-    submit: Callable[..., _Answer],
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None,
-    process_set: ProcessSet,
-) -> _Answer:
-    checked = check_tensor("gather", tensor)
-    root = check_int("gather", "root_rank", root_rank)
-    set_id = check_process_set("gather", process_set)
-    full_name = resolve_name("gather", name, set_id)
-    with Submitting(full_name):
-        return submit(checked, root, full_name, set_id)
+    return Call("gather", tensor, name, process_set, root_rank=root_rank).start(_first_if_any)
 
 
 def scatter(
@@ -194,13 +155,7 @@ def scatter(
         MismatchError: the ranks' roots, or their tensors in more than the first dimension, differ.
         MydistError: the job failed; see mydist.errors.
     """
-    if differentiable.needs_gradient([check_tensor("scatter", tensor)]):
-        rows = check_splits("scatter", splits)
-        root = check_int("scatter", "root_rank", root_rank)
-        full_name = resolve_name("scatter", name, check_process_set("scatter", process_set))
-        with Submitting(full_name):
-            return differentiable.scatter(tensor, rows, root, full_name, process_set)
-    return _submit_scatter(_C.scatter, tensor, splits, root_rank, name, process_set)[0]
+    return Call("scatter", tensor, name, process_set, splits=splits, root_rank=root_rank).run()[0]
 
 
 def scatter_async(
@@ -215,22 +170,5 @@ def scatter_async(
     Never waits for other ranks. The root's tensor must not be written until synchronize() has
     returned. Arguments and errors as in scatter().
     """
-    submit = _C.enqueue_scatter
-    return remember(_submit_scatter(submit, tensor, splits, root_rank, name, process_set), first)
-
-
-def _submit_scatter(
-    submit: Callable[..., _Answer],
-    tensor: torch.Tensor,
-    splits: Splits,
-    root_rank: int,
-    name: str | None,
-    process_set: ProcessSet,
-) -> _Answer:
-    checked = check_tensor("scatter", tensor)
-    rows = check_splits("scatter", splits)
-    root = check_int("scatter", "root_rank", root_rank)
-    set_id = check_process_set("scatter", process_set)
-    full_name = resolve_name("scatter", name, set_id)
-    with Submitting(full_name):
-        return submit(checked, rows, root, full_name, set_id)
+    call = Call("scatter", tensor, name, process_set, splits=splits, root_rank=root_rank)
+    return call.start(first)

@@ -1,0 +1,248 @@
+"""Call: one collective as a user asks for it, and the table of collectives that it is made from.
+
+A public function checks its arguments by making a Call of its own name, and picks the form: run()
+waits for the outputs, start() gives a handle. What differs between the collectives is in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from .. import _C
+from ..job.names import give_back, resolve_name
+from ..job.process_set import ProcessSet
+from . import differentiable
+from .arguments import (
+    Reduction,
+    Scaling,
+    check_int,
+    check_process_set,
+    check_splits,
+    check_tensor,
+    check_tensors,
+    refuse_in_place_on_gradient,
+    resolve_reduction,
+)
+from .compression import (
+    Compression,
+    CompressorLike,
+    compress_all,
+    decompress_all,
+    split_compression,
+)
+from .handles import Finish, remember
+
+Tensors = list[torch.Tensor]
+
+_Answer = TypeVar("_Answer")  # A handle, or the outputs.
+_Restore = Callable[[Tensors], Tensors]
+
+_NOT_GIVEN: Any = object()
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What differs between the collectives.
+
+    Attributes:
+        name: that of its functions in the binding, and the stem of automatic names.
+        arguments: those of the binding for a call, its inputs and the outputs to write, if given.
+        record: the outputs, recorded by autograd; None where they carry no gradient.
+        casts: whether the binding does built-in compressions; then `Call.cast` is their number.
+    """
+
+    name: str
+    arguments: Callable[[Call, Tensors, Tensors | None], tuple[Any, ...]]
+    record: Callable[[Call, Tensors], Tensors] | None = None
+    casts: bool = False
+
+
+COLLECTIVES = (
+    Collective(
+        "allreduce",
+        lambda c, inputs, outputs: (
+            inputs,
+            outputs,
+            c.names,
+            c.group,
+            *c.reduction,
+            c.set_id,
+            c.cast,
+        ),
+        lambda c, inputs: differentiable.allreduce(
+            inputs, c.group, c.names, c.reduction, c.process_set
+        ),
+        casts=True,
+    ),
+    Collective(
+        "reducescatter",
+        lambda c, inputs, _: (inputs, c.names, c.group, *c.reduction, c.set_id),
+        lambda c, inputs: differentiable.reducescatter(
+            inputs, c.group, c.names, c.reduction, c.process_set
+        ),
+    ),
+    Collective(
+        "allgather",
+        lambda c, inputs, _: (inputs, c.names, c.group, c.set_id),
+        lambda c, inputs: differentiable.allgather(inputs, c.group, c.names, c.process_set),
+    ),
+    Collective(
+        "broadcast",
+        lambda c, inputs, outputs: (inputs[0], outputs and outputs[0], c.root, c.name, c.set_id),
+        lambda c, inputs: [differentiable.broadcast(inputs[0], c.root, c.name, c.process_set)],
+    ),
+    Collective(
+        "alltoall",
+        lambda c, inputs, _: (inputs[0], c.splits, c.name, c.set_id),
+        lambda c, inputs: [*differentiable.alltoall(inputs[0], c.splits, c.name, c.process_set)],
+    ),
+    Collective(
+        "scatter",
+        lambda c, inputs, _: (inputs[0], c.splits, c.root, c.name, c.set_id),
+        lambda c, inputs: [
+            differentiable.scatter(inputs[0], c.splits, c.root, c.name, c.process_set)
+        ],
+    ),
+    Collective("gather", lambda c, inputs, _: (inputs[0], c.root, c.name, c.set_id)),
+    Collective(
+        "reduce",
+        lambda c, inputs, _: (inputs[0], None, c.root, c.name, *c.reduction, c.set_id),
+    ),
+)
+
+
+class _Form(NamedTuple):
+    collective: Collective
+    stem: str  # Of automatic names.
+    is_group: bool
+    in_place: bool
+
+
+# By the name of the public function.
+_FORMS = {
+    f"{prefix}{collective.name}{waits}{place}": _Form(
+        collective, f"{prefix}{collective.name}", is_group=bool(prefix), in_place=bool(place)
+    )
+    for collective in COLLECTIVES
+    for prefix in ("", "grouped_")
+    for waits in ("", "_async")
+    for place in ("", "_")
+}
+
+
+class Call:
+    """The arguments of one call, checked; nothing is submitted yet."""
+
+    collective: Collective
+    in_place: bool
+    reduction: Reduction  # Of a collective that reduces.
+    tensors: Tensors
+    splits: list[int] | None
+    root: int  # Of a collective that has one.
+    process_set: ProcessSet
+    set_id: int
+    name: str  # Of the group, or of its only tensor.
+    group: str  # The same of a group, "" of one tensor.
+    names: list[str]  # Of the tensors.
+    cast: int = 0  # As what the binding sends float32; see core_number().
+
+    def __init__(
+        self,
+        function: str,
+        tensors: object,
+        name: str | None,
+        process_set: ProcessSet,
+        scaling: Scaling | None = None,
+        compression: CompressorLike = Compression.none,
+        *,
+        splits: object = None,
+        root_rank: object = _NOT_GIVEN,
+    ) -> None:
+        """Raises TypeError or ValueError. All arguments but the first are the user's.
+
+        Args:
+            function: the public function; texts of errors begin with it.
+            tensors: a tensor, or several of a group.
+            name: None for an automatic one.
+            process_set: the ranks that take part.
+            scaling: of a collective that reduces.
+            compression: of a collective that has one.
+            splits: of a collective that has them.
+            root_rank: of a collective that has one.
+        """
+        self.collective, stem, is_group, self.in_place = _FORMS[function]
+        if scaling is not None:
+            self.reduction = resolve_reduction(function, *scaling)
+        self.tensors = (
+            check_tensors(function, tensors) if is_group else [check_tensor(function, tensors)]
+        )
+        self.splits = None if splits is None else check_splits(function, splits)
+        if root_rank is not _NOT_GIVEN:
+            self.root = check_int(function, "root_rank", root_rank)
+        if self.in_place:
+            refuse_in_place_on_gradient(function, self.tensors, stem)
+        self.process_set, self.set_id = process_set, check_process_set(function, process_set)
+        self.compression = compression
+        self.name = resolve_name(stem, name, self.set_id)
+        self.group, self.names = "", [self.name]
+        if is_group:
+            self.group = self.name
+            plain = str(self.name)  # An automatic name is a subclass, which is formatted slowly.
+            self.names = [f"{plain}.{i}" for i in range(len(self.tensors))]
+
+    def run(self) -> Tensors:
+        """Waits for the outputs. Autograd records them if it has to, but not in place."""
+        record = self.collective.record
+        if record is not None and not self.in_place and differentiable.needs_gradient(self.tensors):
+            if self.compression is Compression.none:
+                return self._submit(record, (self, self.tensors))
+            compressed, contexts = self._compress(self.compression)
+            outputs = self._submit(record, (self, compressed))
+            return decompress_all(outputs, contexts, self.compression)
+        outputs, restore = self._call_binding(getattr(_C, self.collective.name))
+        return outputs if restore is None else restore(outputs)
+
+    def start(self, finish: Finish) -> int:
+        """Submits the call. The handle gives what `finish` makes of the outputs."""
+        handle, restore = self._call_binding(getattr(_C, f"enqueue_{self.collective.name}"))
+        if restore is None:
+            return remember(handle, finish)
+        return remember(handle, lambda outputs: finish(restore(outputs)))
+
+    def _call_binding(self, function: Callable[..., _Answer]) -> tuple[_Answer, _Restore | None]:
+        """The answer, and how the user's outputs come from those of the binding; None: as is."""
+        collective, compression = self.collective, self.compression
+        if collective.casts:
+            compression, self.cast = split_compression(self.tensors, compression)
+        outputs = self.tensors if self.in_place else None
+        if compression is Compression.none:
+            arguments = collective.arguments(self, self.tensors, outputs)
+            return self._submit(function, arguments), None
+        with torch.no_grad():
+            compressed, contexts = self._compress(compression)
+            arguments = collective.arguments(self, compressed, None)
+            answer = self._submit(function, arguments)
+
+        def restore(results: Tensors) -> Tensors:
+            with torch.no_grad():
+                restored = decompress_all(results, contexts, compression)
+                if outputs is None:
+                    return restored
+                return [t.copy_(r) for t, r in zip(outputs, restored, strict=True)]
+
+        return answer, restore
+
+    def _compress(self, compression: CompressorLike) -> tuple[Tensors, list[Any]]:
+        """What travels, and the contexts. A user's compressor may raise anything."""
+        return self._submit(compress_all, (self.collective.name, self.tensors, compression))
+
+    def _submit(self, function: Callable[..., _Answer], arguments: tuple[Any, ...]) -> _Answer:
+        try:
+            return function(*arguments)
+        except Exception as error:  # as Submitting, which takes longer
+            give_back(self.name, error)
+            raise
