@@ -12,19 +12,23 @@ namespace mydist {
 
 CollectiveCall::CollectiveCall(CallTraits traits, size_t tensor_count)
     : traits_(std::move(traits)), count_(tensor_count) {
-  if (count_ > 0) return;
-  Refuse(std::string(OpKindName(traits_.op)) +
-         ": got an empty list of tensors, expected at least one");
+  if (count_ == 0) {
+    Refuse(std::string(OpKindName(traits_.op)) +
+           ": got an empty list of tensors, expected at least one");
+  }
+  submissions_.reserve(count_);
+  call_.memory.reserve(count_);
+  call_.outputs.reserve(count_);
 }
 
 void CollectiveCall::Refuse(std::string message) {
   throw StatusError(Status::InvalidArgument(std::move(message)));
 }
 
-std::string CollectiveCall::What(const std::string& name) const {
-  const std::string op(OpKindName(traits_.op));
-  ThrowIfError(CheckName(name, op));
-  return op + " of '" + name + "'";
+const std::string& CollectiveCall::What(const std::string& name) {
+  what_.assign(OpKindName(traits_.op));
+  ThrowIfError(CheckName(name, what_));
+  return what_.append(" of '").append(name).append("'");
 }
 
 const ProcessSet& CollectiveCall::Members() {
@@ -144,7 +148,7 @@ void CollectiveCall::WriteTo(Submission& submission, const at::Tensor& output, a
 
 void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& output,
                                  const std::string& name) {
-  const std::string what = What(name);
+  const std::string& what = What(name);
   if (!output.is_same(input)) {
     ThrowIfError(CheckReadable(output, what).status());
     if (output.device() != input.device()) {
@@ -185,7 +189,7 @@ void CollectiveCall::ReceiveNumbers() {
 }
 
 // Two tensors of a group writing to the same memory would race with each other.
-void CollectiveCall::RefuseOverlappingOutputs() const {
+void CollectiveCall::RefuseOverlappingOutputs() {
   std::vector<std::pair<const char*, size_t>> starts;
   for (size_t i = 0; i < call_.outputs.size(); ++i) {
     if (call_.outputs[i].numel() == 0) continue;

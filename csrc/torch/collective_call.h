@@ -45,8 +45,9 @@ class CollectiveCall {
 
   [[noreturn]] static void Refuse(std::string message);
 
-  // "allreduce of 'grad'", for messages; checks the name.
-  std::string What(const std::string& name) const;
+  // "allreduce of 'grad'", for messages; checks the name. Valid until the next call of it, because
+  // each tensor needs this text several times and messages are rare: it allocates once.
+  const std::string& What(const std::string& name);
 
   // The set of the call. This process has to be a member of it.
   const ProcessSet& Members();
@@ -82,10 +83,11 @@ class CollectiveCall {
   void AverageTo(Submission& submission, const IntegerAverage& average, const at::Tensor& output);
   void WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense);
   void CheckOutput(const at::Tensor& input, const at::Tensor& output, const std::string& name);
-  void RefuseOverlappingOutputs() const;
+  void RefuseOverlappingOutputs();
 
   CallTraits traits_;
   size_t count_;
+  std::string what_;
   std::optional<ProcessSet> members_;
   std::vector<Submission> submissions_;
   InFlightCall call_;

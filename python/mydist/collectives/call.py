@@ -44,7 +44,7 @@ _Restore = Callable[[Tensors], Tensors]
 _NOT_GIVEN: Any = object()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Collective:
     """What differs between the collectives.
 
@@ -59,6 +59,9 @@ class Collective:
     arguments: Callable[[Call, Tensors, Tensors | None], tuple[Any, ...]]
     record: Callable[[Call, Tensors], Tensors] | None = None
     casts: bool = False
+
+    def __post_init__(self) -> None:
+        self.enqueue = f"enqueue_{self.name}"  # Made once: a call takes microseconds.
 
 
 COLLECTIVES = (
@@ -141,12 +144,12 @@ class Call:
     in_place: bool
     reduction: Reduction  # Of a collective that reduces.
     tensors: Tensors
-    splits: list[int] | None
+    splits: list[int] | None = None
     root: int  # Of a collective that has one.
     process_set: ProcessSet
     set_id: int
     name: str  # Of the group, or of its only tensor.
-    group: str  # The same of a group, "" of one tensor.
+    group: str = ""  # The same of a group.
     names: list[str]  # Of the tensors.
     cast: int = 0  # As what the binding sends float32; see core_number().
 
@@ -180,7 +183,8 @@ class Call:
         self.tensors = (
             check_tensors(function, tensors) if is_group else [check_tensor(function, tensors)]
         )
-        self.splits = None if splits is None else check_splits(function, splits)
+        if splits is not None:
+            self.splits = check_splits(function, splits)
         if root_rank is not _NOT_GIVEN:
             self.root = check_int(function, "root_rank", root_rank)
         if self.in_place:
@@ -188,8 +192,9 @@ class Call:
         self.process_set, self.set_id = process_set, check_process_set(function, process_set)
         self.compression = compression
         self.name = resolve_name(stem, name, self.set_id)
-        self.group, self.names = "", [self.name]
-        if is_group:
+        if not is_group:
+            self.names = [self.name]
+        else:
             self.group = self.name
             plain = str(self.name)  # An automatic name is a subclass, which is formatted slowly.
             self.names = [f"{plain}.{i}" for i in range(len(self.tensors))]
@@ -208,7 +213,7 @@ class Call:
 
     def start(self, finish: Finish) -> int:
         """Submits the call. The handle gives what `finish` makes of the outputs."""
-        handle, restore = self._call_binding(getattr(_C, f"enqueue_{self.collective.name}"))
+        handle, restore = self._call_binding(getattr(_C, self.collective.enqueue))
         if restore is None:
             return remember(handle, finish)
         return remember(handle, lambda outputs: finish(restore(outputs)))
@@ -216,7 +221,7 @@ class Call:
     def _call_binding(self, function: Callable[..., _Answer]) -> tuple[_Answer, _Restore | None]:
         """The answer, and how the user's outputs come from those of the binding; None: as is."""
         collective, compression = self.collective, self.compression
-        if collective.casts:
+        if collective.casts and compression is not Compression.none:
             compression, self.cast = split_compression(self.tensors, compression)
         outputs = self.tensors if self.in_place else None
         if compression is Compression.none:

@@ -112,8 +112,6 @@ def split_compression(
     tensors: list[torch.Tensor], compression: CompressorLike
 ) -> tuple[CompressorLike, int]:
     """What is left to Python, and what the core casts while it packs: the number it calls that."""
-    if compression is Compression.none:  # the rest takes longer
-        return compression, 0
     number = core_number(compression)
     if number is None or any(_is_for_torch(tensor) for tensor in tensors):
         return compression, 0
