@@ -93,6 +93,28 @@ def unchecked() -> Iterator[None]:
             os.environ[variable] = before
 
 
+def wrapped(model: torch.nn.Module, **options: Any) -> Any:
+    """A DistributedOptimizer of SGD around `model`."""
+    options.setdefault("named_parameters", model.named_parameters())
+    return md.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+class PassThrough(md.Compressor):
+    """Takes the Python path without changing anything."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+COMPRESSIONS: dict[str, Any] = {"native": md.Compression.none, "python": PassThrough}
+BY_PATH = [(name,) for name in COMPRESSIONS]
+
+
 def optimizer_classes() -> list[str]:
     """Every optimizer of torch.optim but the base class and LBFGS."""
     return sorted(

@@ -17,9 +17,9 @@ from multiproc.checks.models import (
     raises,
     tiny_model,
     unchecked,
+    wrapped,
 )
 from multiproc.checks.optimizer_scaling import backward, scaler_of, unchanged, values
-from multiproc.checks.optimizer_steps import wrapped
 from multiproc.registry import check
 
 Vectors = list[torch.Tensor]

@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 import mydist as md
 from multiproc.checks import integer_averages
 from multiproc.checks.models import (
+    BY_PATH,
+    COMPRESSIONS,
     batch,
     expect_average,
     expect_equal_parameters,
@@ -18,9 +20,8 @@ from multiproc.checks.models import (
     loss_of,
     raises,
     tiny_model,
+    wrapped,
 )
-from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS
-from multiproc.checks.optimizer_steps import wrapped
 from multiproc.reference import expect_equal, expect_near
 from multiproc.registry import check
 
@@ -138,17 +139,6 @@ def average_of_trained(model: torch.nn.Module, step: int) -> None:
         parameter.grad = torch.stack(of_ranks).mean(0)
 
 
-@check(min_size=2, cases=[(None,), (2,)])
-def frozen_parameters_in_groups(groups: int | None) -> None:
-    model = tiny_model()
-    optimizer = wrapped(model, groups=groups)
-    model[2].requires_grad_(False)
-    loss_of(model, md.rank()).backward()
-    optimizer.step()
-    assert all(p.grad is None for p in model[2].parameters())
-    expect_equal_parameters(model)
-
-
 @check(min_size=2, cases=[(torch.uint8,), (torch.int64,)])
 def frozen_integers_in_a_group(dtype: torch.dtype) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
@@ -233,15 +223,6 @@ def groups_of_two_optimizers_do_not_meet() -> None:
         optimizer.synchronize()
     expect_average(first, loss_on)
     expect_average(second, loss_on)
-
-
-@check(cases=[(1,), (3,)])
-def predivide_in_groups(groups: int) -> None:
-    model = tiny_model()
-    optimizer = wrapped(model, groups=groups, gradient_predivide_factor=2.0)
-    loss_of(model, md.rank()).backward()
-    optimizer.synchronize()
-    expect_average(model, lambda rank: loss_of(model, rank))
 
 
 @check()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 import mydist as md
-from multiproc.checks.models import expect_equal_parameters, tiny_model
-from multiproc.checks.optimizer_steps import wrapped
+from multiproc.checks.models import expect_equal_parameters, tiny_model, wrapped
 from multiproc.registry import check
 
 
@@ -28,35 +28,6 @@ def backward(model: torch.nn.Module, scaler: Any, overflow: bool = False) -> Non
     inputs = torch.full((2, 4), md.rank() + 1.0)
     loss = model(inputs).pow(2).mean()
     scaler.scale(loss * float("inf") if overflow else loss).backward()
-
-
-@check()
-def grad_scaler_without_further_calls() -> None:
-    model = tiny_model().float()
-    optimizer = wrapped(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    inputs = torch.full((2, 4), md.rank() + 1.0)
-    for _ in range(3):
-        optimizer.zero_grad()
-        scaler.scale(model(inputs).pow(2).mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    expect_equal_parameters(model)
-    # Overflow on one rank: all ranks skip the step, and all go on afterwards.
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer.zero_grad()
-    bad = inputs * float("inf") if md.rank() == 0 else inputs
-    scaler.scale(model(bad).pow(2).mean()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert scaler.get_scale() == 512.0
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    optimizer.zero_grad()
-    scaler.scale(model(inputs).pow(2).mean()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    expect_equal_parameters(model)
 
 
 @check()
@@ -105,15 +76,18 @@ def unscale_waits_for_the_reduction(views: bool) -> None:
     expect_equal_parameters(models[1])
 
 
-@check(min_size=2)
-def overflow_found_by_unscale_skips_everywhere() -> None:
+@check(min_size=2, cases=[(True,), (False,)])
+def overflow_found_by_unscale_skips_everywhere(synchronizes: bool) -> None:
     model = tiny_model().float()
     optimizer = wrapped(model)
     scaler = scaler_of(64.0)
     before = values(model)
     backward(model, scaler, overflow=md.rank() == md.size() - 1)
+    if synchronizes:
+        optimizer.synchronize()
     scaler.unscale_(optimizer)
-    scaler.step(optimizer)
+    with optimizer.skip_synchronize() if synchronizes else nullcontext():
+        scaler.step(optimizer)
     scaler.update()
     assert unchanged(model, before) and scaler.get_scale() == 32.0
 
@@ -140,21 +114,6 @@ def overflow_on_one_rank_skips_everywhere(kind: str) -> None:
     scaler.update()
     assert not unchanged(model, before)
     expect_equal_parameters(model)
-
-
-@check(min_size=2)
-def overflow_found_by_unscale_after_synchronize() -> None:
-    model = tiny_model().float()
-    optimizer = wrapped(model)
-    scaler = scaler_of(64.0)
-    before = values(model)
-    backward(model, scaler, overflow=md.rank() == md.size() - 1)
-    optimizer.synchronize()
-    scaler.unscale_(optimizer)
-    with optimizer.skip_synchronize():
-        scaler.step(optimizer)
-    scaler.update()
-    assert unchanged(model, before) and scaler.get_scale() == 32.0
 
 
 @check(min_size=2)

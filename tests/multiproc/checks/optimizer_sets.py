@@ -10,18 +10,19 @@ import torch
 
 import mydist as md
 from multiproc.checks.models import (
+    BY_PATH,
+    COMPRESSIONS,
     average_gradients,
     expect_same_parameters,
     loss_of,
     raises,
     tiny_model,
+    wrapped,
 )
 from multiproc.checks.optimizer_adasum import Simulation, sgd
-from multiproc.checks.optimizer_modes import BY_PATH, COMPRESSIONS
 from multiproc.checks.optimizer_scaling import backward, scaler_of, unchanged, values
 from multiproc.checks.optimizer_sparse import dense_gradient, look_up, table
 from multiproc.checks.optimizer_state import flat
-from multiproc.checks.optimizer_steps import wrapped
 from multiproc.reference import raw
 from multiproc.registry import check
 
@@ -237,18 +238,3 @@ def ranks_that_run_out_of_data_join(groups: int | None) -> None:
     loss_of(model, md.rank(), 9).backward()
     optimizer.synchronize()
     expect_average_of(model, reference, range(md.size()), 9)
-
-
-@check(min_size=2)
-def sparse_gradients_after_a_rank_joined() -> None:
-    model = table()
-    optimizer = wrapped(model)
-    for step in range(1 + (md.rank() > 0)):
-        optimizer.zero_grad()
-        look_up(model, md.rank(), step).backward()
-        optimizer.synchronize()
-        ranks = [rank for rank in range(md.size()) if step == 0 or rank > 0]
-        assert model.weight.grad is not None
-        wanted = dense_gradient(ranks, step) / md.size()
-        torch.testing.assert_close(model.weight.grad.to_dense(), wanted, rtol=1e-14, atol=0)
-    md.join()

@@ -8,14 +8,14 @@ import torch
 
 import mydist as md
 from multiproc.checks.models import (
+    PassThrough,
     average_gradients,
     expect_equal_parameters,
     expect_same_parameters,
     raises,
     unchecked,
+    wrapped,
 )
-from multiproc.checks.optimizer_modes import PassThrough
-from multiproc.checks.optimizer_steps import wrapped
 from multiproc.registry import check
 
 

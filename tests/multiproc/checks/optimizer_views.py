@@ -45,22 +45,6 @@ def plain(model: torch.nn.Module, optimizer: Any, step: int) -> None:
     optimizer.step()
 
 
-def clipped(model: torch.nn.Module, optimizer: Any, step: int) -> None:
-    optimizer.zero_grad(set_to_none=step % 2 == 0)
-    loss(model, step).backward()
-    optimizer.clip_grad_norm_(0.01)
-    optimizer.step()
-
-
-def accumulated(model: torch.nn.Module, optimizer: Any, step: int) -> None:
-    optimizer.zero_grad()
-    with optimizer.no_sync():
-        loss(model, step).backward()
-    for part in range(2):
-        loss(model, step + part).backward()
-    optimizer.step()
-
-
 def partly_used(model: torch.nn.Module, optimizer: Any, step: int) -> None:
     optimizer.zero_grad()
     layers: Any = list(model)
@@ -68,23 +52,6 @@ def partly_used(model: torch.nn.Module, optimizer: Any, step: int) -> None:
         layers = [layers[0], layers[-1]]
     loss(torch.nn.Sequential(*layers), step).backward()
     optimizer.step()
-
-
-def partly_frozen(model: torch.nn.Module, optimizer: Any, step: int) -> None:
-    optimizer.zero_grad()
-    next(model.parameters()).requires_grad_(step != 2)
-    loss(model, step).backward()
-    optimizer.step()
-
-
-def with_closure(model: torch.nn.Module, optimizer: Any, step: int) -> None:
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        result = loss(model, step)
-        result.backward()
-        return result
-
-    optimizer.step(closure)
 
 
 def keeping_references(model: torch.nn.Module, optimizer: Any, step: int) -> None:
@@ -96,18 +63,12 @@ def keeping_references(model: torch.nn.Module, optimizer: Any, step: int) -> Non
 
 STEPS: dict[str, tuple[Step, dict[str, Any]]] = {
     "plain": (plain, {}),
-    "clipped": (clipped, {}),
-    "accumulated": (accumulated, {"backward_passes_per_step": 2}),
     "partly_used": (partly_used, {}),
-    "partly_frozen": (partly_frozen, {}),
-    "with_closure": (with_closure, {}),
     "keeping_references": (keeping_references, {}),
     "groups": (plain, {"groups": 3}),
     "fp16": (plain, {"compression": md.Compression.fp16}),
     "bf16": (plain, {"compression": md.Compression.bf16}),
-    "sum": (plain, {"op": md.Sum}),
     "max": (plain, {"op": md.Max}),
-    "predivide": (plain, {"gradient_predivide_factor": 2.0}),
 }
 
 
