@@ -1,6 +1,8 @@
 // BatchEngine: what the engine has on one rank to execute batches with, and the phases it was told.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
@@ -28,5 +30,12 @@ struct BatchEngine {
   std::vector<std::string> activities;
   BatchContext context;
 };
+
+// Tests with so many ranks.
+class BatchRanks : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+};
+inline const auto kBatchRanks = ::testing::Values(1, 2, 3, 8);
 
 }  // namespace mydist::testing

@@ -23,11 +23,8 @@ using testing::kPoison;
 using testing::OnEveryRank;
 using testing::PatternOf;
 
-class Batch : public ::testing::TestWithParam<int> {
- protected:
-  int size() const { return GetParam(); }
-};
-INSTANTIATE_TEST_SUITE_P(Ranks, Batch, ::testing::Values(1, 2, 3, 4, 8));
+using Batch = testing::BatchRanks;
+INSTANTIATE_TEST_SUITE_P(Ranks, Batch, testing::kBatchRanks);
 
 // Inputs and poisoned outputs of one rank, told apart by salt.
 struct Tensors {
@@ -78,37 +75,6 @@ TEST_P(Batch, AllreduceAveragesAndScales) {
       for (size_t t = 0; t < kCounts.size(); ++t) {
         testing::ExpectReduced(tensors.outputs[t], ContributionsOf(dtype, size(), kCounts[t], t),
                                reduction);
-      }
-    }
-  });
-}
-
-TEST_P(Batch, AllreduceInPlace) {
-  OnEveryRank(size(), [&](Connection& connection) {
-    Engine engine(connection);
-    const Reduction reduction{.dtype = DataType::kFloat32};
-    Tensors tensors(DataType::kFloat32, connection.rank);
-    for (size_t t = 0; t < kCounts.size(); ++t) tensors.batch[t].output = tensors.inputs[t].data();
-    ExpectOk(ExecuteAllreduce(tensors.batch, reduction, engine.context));
-    for (size_t t = 0; t < kCounts.size(); ++t) {
-      testing::ExpectReduced(tensors.inputs[t],
-                             ContributionsOf(DataType::kFloat32, size(), kCounts[t], t), reduction);
-    }
-  });
-}
-
-TEST_P(Batch, BroadcastReachesEveryOutput) {
-  OnEveryRank(size(), [&](Connection& connection) {
-    Engine engine(connection);
-    for (int root = 0; root < size(); ++root) {
-      for (const size_t tensor_count : {size_t{1}, kCounts.size()}) {
-        Tensors tensors(DataType::kInt16, connection.rank);
-        const auto batch = std::span(tensors.batch).last(tensor_count);
-        ExpectOk(ExecuteBroadcast(batch, 2, root, engine.context));
-        for (size_t t = kCounts.size() - tensor_count; t < kCounts.size(); ++t) {
-          EXPECT_TRUE(tensors.outputs[t].bytes ==
-                      ContributionOf(DataType::kInt16, root, kCounts[t], t).bytes);
-        }
       }
     }
   });
@@ -259,64 +225,6 @@ TEST_P(Batch, FusedReducescatterOfUnevenTensors) {
                                reduction, OffsetOf(counts, connection.rank));
       }
     }
-  });
-}
-
-// rows[from × size + to] rows go from one rank to another.
-void CheckAlltoall(Connection& connection, const std::vector<int64_t>& rows, int64_t row_bytes) {
-  Engine engine(connection);
-  const int size = connection.size;
-  AlltoallTensor tensor{.input = nullptr, .row_bytes = row_bytes, .send_rows = {}, .allocate = {}};
-  std::vector<uint8_t> input;
-  std::vector<uint8_t> expected;
-  std::vector<int64_t> expected_rows;
-  for (int peer = 0; peer < size; ++peer) {
-    tensor.send_rows.push_back(rows[static_cast<size_t>(connection.rank * size + peer)]);
-    expected_rows.push_back(rows[static_cast<size_t>(peer * size + connection.rank)]);
-    const auto outgoing = PatternOf(connection.rank, peer, tensor.send_rows.back() * row_bytes);
-    const auto incoming = PatternOf(peer, connection.rank, expected_rows.back() * row_bytes);
-    input.insert(input.end(), outgoing.begin(), outgoing.end());
-    expected.insert(expected.end(), incoming.begin(), incoming.end());
-  }
-  std::vector<uint8_t> output;
-  tensor.input = input.data();
-  tensor.allocate = [&](std::span<const int64_t> receive_rows) -> Result<void*> {
-    EXPECT_EQ(std::vector(receive_rows.begin(), receive_rows.end()), expected_rows);
-    output.assign(static_cast<size_t>(Total(receive_rows) * row_bytes), kPoison);
-    return static_cast<void*>(output.data());
-  };
-  ExpectOk(ExecuteAlltoall(tensor, engine.context));
-  EXPECT_TRUE(output == expected);
-}
-
-TEST_P(Batch, AlltoallTellsWhatIsReceived) {
-  OnEveryRank(size(), [&](Connection& connection) {
-    for (uint64_t seed = 0; seed < 5; ++seed) {
-      const auto rows = testing::UnevenCounts(size() * size(), 500, seed);
-      for (const int64_t row_bytes : {12, 1, 0}) CheckAlltoall(connection, rows, row_bytes);
-    }
-  });
-}
-
-TEST_P(Batch, BarrierWorks) {
-  OnEveryRank(size(), [](Connection& connection) {
-    Engine engine(connection);
-    ExpectOk(ExecuteBarrier(engine.context));
-    EXPECT_EQ(engine.activities, std::vector<std::string>{kMoveActivity});
-  });
-}
-
-TEST_P(Batch, FusionBufferStopsGrowing) {
-  OnEveryRank(size(), [](Connection& connection) {
-    Engine engine(connection);
-    int64_t warm_capacity_bytes = 0;
-    for (int step = 0; step < 4; ++step) {
-      Tensors tensors(DataType::kFloat32, connection.rank);
-      ExpectOk(ExecuteAllreduce(tensors.batch, {}, engine.context));
-      if (step == 0) warm_capacity_bytes = engine.memory.capacity_bytes();
-      EXPECT_EQ(engine.memory.capacity_bytes(), warm_capacity_bytes);
-    }
-    EXPECT_GE(warm_capacity_bytes, 4 * Total(kCounts));
   });
 }
 

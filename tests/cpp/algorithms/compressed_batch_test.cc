@@ -20,11 +20,8 @@ using testing::kCounts;
 using testing::kPoison;
 using testing::OnEveryRank;
 
-class CompressedBatch : public ::testing::TestWithParam<int> {
- protected:
-  int size() const { return GetParam(); }
-};
-INSTANTIATE_TEST_SUITE_P(Ranks, CompressedBatch, ::testing::Values(1, 2, 3, 4, 8));
+using CompressedBatch = testing::BatchRanks;
+INSTANTIATE_TEST_SUITE_P(Ranks, CompressedBatch, testing::kBatchRanks);
 
 // Float32 elements as `dtype`, and back.
 Elements Narrowed(const Elements& wide, DataType dtype) {

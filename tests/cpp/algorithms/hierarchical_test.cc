@@ -1,15 +1,16 @@
-// Hosts first, then between hosts: every collective, on even and uneven hosts; the order of sums.
+// Hosts first, then between hosts: every collective, on even and uneven hosts. The order
+// of sums: fold_order_test.
 #include "algorithms/hierarchical.h"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <tuple>
 
 #include "algorithms/host_ranks.h"
-#include "conformance/adasum_suite.h"
 #include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
-#include "conformance/rooted_suite.h"
+#include "conformance/fold_order_reference.h"
 #include "kernels/element.h"
 
 namespace mydist {
@@ -59,101 +60,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, HierarchicalTest,
                                   (small ? "_chunked" : "_whole");
                          });
 
-TEST_P(HierarchicalTest, MovesAsItShould) {
-  OnEachRank([](const Rank& me) {
-    testing::CheckMovingCollectives(me);
-    testing::CheckMovingRooted(me);
-  });
-}
-
-TEST_P(HierarchicalTest, ReducesEveryType) {
-  OnEachRank([](const Rank& me) {
-    for (const DataType dtype : testing::kAllDataTypes) {
-      for (const int64_t count : {0, 1, 7, 1000, 20011}) testing::CheckAllreduce(me, dtype, count);
-      for (const int64_t limit : {0, 1, 1000}) {
-        testing::CheckReducescatter(me, dtype, testing::UnevenCounts(me.size, limit, 7));
-      }
-      testing::CheckReduce(me, dtype, 3001);
-    }
-  });
-}
-
-TEST_P(HierarchicalTest, PassesTheWholeSuite) {
-  OnEachRank([](const Rank& me) {
-    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat16}) {
-      testing::CheckReducingCollectives(me, dtype);
-      testing::CheckReducingRooted(me, dtype);
-      testing::RunAdasumConformance(me, dtype);
-    }
-  });
-}
-
-TEST_P(HierarchicalTest, ScalesOnce) {
-  OnEachRank([](const Rank& me) {
-    for (const DataType dtype :
-         {DataType::kInt32, DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
-        const Reduction reduction{.dtype = dtype, .op = op, .prescale = 0.75, .postscale = 0.3};
-        const auto inputs = testing::ContributionsOf(dtype, me.size, 5003);
-        Elements data = inputs[static_cast<size_t>(me.rank)];
-        ExpectOk(me.collectives->Allreduce(data.data(), 5003, reduction.Resolved(me.size)));
-        testing::ExpectReduced(data, inputs, reduction);
-      }
-    }
-  });
-}
+TEST_P(HierarchicalTest, Conforms) { OnEachRank(testing::CheckEveryCollective); }
 
 TEST_P(HierarchicalTest, BarrierHoldsBackUntilAllHaveCome) {
   std::atomic<int> arrived = 0;
-  OnEachRank([&](const Rank& me) {
-    for (int round = 1; round <= 30; ++round) {
-      ++arrived;
-      ExpectOk(me.collectives->Barrier());
-      EXPECT_GE(arrived.load(), round * me.size);
-    }
-  });
-}
-
-// Host by host, in rank order, then the hosts in their order: as the header says.
-std::vector<float> SumByHosts(const HostGroups& groups, int64_t count) {
-  std::vector<float> sum;
-  for (const std::vector<int>& members : groups.members) {
-    std::vector<float> of_host;
-    for (const int member : members) {
-      const Elements input = testing::ContributionOf(DataType::kFloat32, member, count);
-      const auto* values = static_cast<const float*>(input.data());
-      if (of_host.empty()) {
-        of_host.assign(values, values + count);
-        continue;
-      }
-      for (int64_t i = 0; i < count; ++i) of_host[static_cast<size_t>(i)] += values[i];
-    }
-    if (sum.empty()) {
-      sum = of_host;
-      continue;
-    }
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += of_host[i];
-  }
-  return sum;
-}
-
-TEST_P(HierarchicalTest, SumsInTheOrderOfHosts) {
-  OnHosts(layout(), [&](const HostRank& host) {
-    Hierarchical shared(host.groups, host.meter, host.SharedMemory(), limits());
-    Hierarchical over_backend(host.groups, host.meter, nullptr, limits());
-    for (const int64_t count : {1, 63, 5003, 70001}) {
-      const std::vector<float> expected = SumByHosts(host.groups, count);
-      const Elements input = testing::ContributionOf(DataType::kFloat32, host.rank, count);
-      for (Collectives* collectives : {&shared, &over_backend}) {
-        Elements data = input;
-        ExpectOk(collectives->Allreduce(data.data(), count, {}));
-        EXPECT_EQ(std::memcmp(data.data(), expected.data(), data.bytes.size()), 0) << count;
-        Elements reduced(DataType::kFloat32, count, testing::kPoison);
-        ExpectOk(collectives->Reduce(input.data(), reduced.data(), count, {}, 1));
-        if (host.rank == 1) EXPECT_TRUE(reduced.bytes == data.bytes);
-      }
-    }
-  });
+  OnEachRank([&](const Rank& me) { testing::CheckBarrier(me, arrived); });
 }
 
 // One host shares memory, the others do not: nobody notices, and the bits are the same.
@@ -161,10 +72,12 @@ TEST_P(HierarchicalTest, HostsNeedNotBeAlike) {
   OnHosts(layout(), [&](const HostRank& host) {
     auto local = host.groups.host == 0 ? host.SharedMemory() : nullptr;
     Hierarchical collectives(host.groups, host.meter, std::move(local), limits());
-    Elements data = testing::ContributionOf(DataType::kFloat32, host.rank, 30011);
+    const auto inputs = testing::ContributionsOf(DataType::kFloat32, host.size(), 30011);
+    Elements data = inputs[static_cast<size_t>(host.rank)];
     ExpectOk(collectives.Allreduce(data.data(), 30011, {}));
-    const std::vector<float> expected = SumByHosts(host.groups, 30011);
-    EXPECT_EQ(std::memcmp(data.data(), expected.data(), data.bytes.size()), 0);
+    const Elements expected =
+        testing::FoldedByHosts(Reduction().Resolved(host.size()), host.groups.members, inputs);
+    EXPECT_TRUE(data.bytes == expected.bytes);
     testing::CheckMovingCollectives(host.With(&collectives));
   });
 }

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <tuple>
 
 #include "algorithms/counting_transport.h"
-#include "conformance/collectives_suite.h"
 #include "conformance/deep.h"
+#include "conformance/every_collective_suite.h"
 #include "conformance/on_every_rank.h"
 
 namespace mydist {
@@ -19,8 +18,6 @@ using testing::ExpectOk;
 using testing::OnEveryRank;
 using testing::Rank;
 
-constexpr RankOrderedLimits kAlwaysOneShot{.one_shot_bytes = int64_t{1} << 40};
-constexpr RankOrderedLimits kNeverOneShot{.one_shot_bytes = 0};
 // Many rounds even for small tensors, and slices at the smallest broadcast.
 constexpr RankOrderedLimits kTiny{.one_shot_bytes = 0,
                                   .scatter_broadcast_bytes = 1,
@@ -35,64 +32,18 @@ void OnEveryCollectives(int size, const RankOrderedLimits& limits,
   });
 }
 
-class MovingCollectives : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, MovingCollectives, ::testing::ValuesIn(Ranks(1)));
+class RankOrdered : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RankOrdered, ::testing::ValuesIn(Ranks(1)));
 
-TEST_P(MovingCollectives, Conform) {
-  OnEveryCollectives(GetParam(), {}, testing::CheckMovingCollectives);
+TEST_P(RankOrdered, Conforms) { OnEveryCollectives(GetParam(), {}, testing::CheckEveryCollective); }
+
+TEST_P(RankOrdered, ConformsWithTinyLimits) {
+  OnEveryCollectives(GetParam(), kTiny, testing::CheckEveryCollective);
 }
 
-TEST_P(MovingCollectives, ConformWithTinyLimits) {
-  OnEveryCollectives(GetParam(), kTiny, testing::CheckMovingCollectives);
-}
-
-TEST_P(MovingCollectives, BarrierHoldsBackUntilAllHaveCome) {
+TEST_P(RankOrdered, BarrierHoldsBackUntilAllHaveCome) {
   std::atomic<int> arrived = 0;
-  OnEveryCollectives(GetParam(), {}, [&](const Rank& me) {
-    for (int round = 1; round <= 50; ++round) {
-      ++arrived;
-      ExpectOk(me.collectives->Barrier());
-      EXPECT_GE(arrived.load(), round * me.size);
-    }
-  });
-}
-
-class ReducingCollectives : public ::testing::TestWithParam<std::tuple<int, DataType>> {
- protected:
-  int size() const { return std::get<0>(GetParam()); }
-  DataType dtype() const { return std::get<1>(GetParam()); }
-};
-INSTANTIATE_TEST_SUITE_P(RanksAndTypes, ReducingCollectives,
-                         ::testing::Combine(::testing::ValuesIn(Ranks(1)),
-                                            ::testing::ValuesIn(testing::TypesToTry())),
-                         [](const auto& instance) {
-                           return std::to_string(std::get<0>(instance.param)) + "ranks_" +
-                                  std::string(DataTypeName(std::get<1>(instance.param)));
-                         });
-
-TEST_P(ReducingCollectives, Conform) {
-  OnEveryCollectives(size(), {},
-                     [&](const Rank& me) { testing::CheckReducingCollectives(me, dtype()); });
-}
-
-// One shot, two shots, many rounds: bitwise the same.
-TEST_P(ReducingCollectives, AlgorithmsAgreeBitwise) {
-  OnEveryRank(size(), [&](Connection& connection) {
-    for (const ReduceOp op : testing::ReduceOpsOf(dtype())) {
-      const Reduction reduction = Reduction{.dtype = dtype(), .op = op}.Resolved(size());
-      for (const int64_t count : {1, 63, 5003}) {
-        std::vector<std::vector<uint8_t>> results;
-        for (const RankOrderedLimits& limits : {kAlwaysOneShot, kNeverOneShot, kTiny}) {
-          RankOrderedCollectives collectives(connection.transport.get(), limits);
-          Elements data = testing::ContributionOf(dtype(), connection.rank, count);
-          ExpectOk(collectives.Allreduce(data.data(), count, reduction));
-          results.push_back(data.bytes);
-        }
-        EXPECT_TRUE(results[0] == results[1]) << ReduceOpName(op) << " of " << count;
-        EXPECT_TRUE(results[0] == results[2]) << ReduceOpName(op) << " of " << count;
-      }
-    }
-  });
+  OnEveryCollectives(GetParam(), {}, [&](const Rank& me) { testing::CheckBarrier(me, arrived); });
 }
 
 TEST(RankOrderedCollectives, LargeAllreduceSendsTheMinimumOfBytes) {
@@ -132,6 +83,10 @@ TEST(RankOrderedCollectives, EmptyTensorsSendNothing) {
     ExpectOk(collectives.Broadcast(nullptr, 0, 1));
     ExpectOk(collectives.Alltoall(nullptr, none, nullptr, none));
     ExpectOk(collectives.Reducescatter(nullptr, nullptr, none, {}));
+    ExpectOk(collectives.Reduce(nullptr, nullptr, 0, {}, 1));
+    ExpectOk(collectives.Gather(nullptr, nullptr, none, 1));
+    ExpectOk(collectives.Scatter(nullptr, none, nullptr, 1));
+    ExpectOk(collectives.AdasumAllreduce(nullptr, none, {.op = ReduceOp::kAdasum}));
     EXPECT_EQ(transport.exchange_count(), 0);
   });
 }
@@ -191,6 +146,44 @@ TEST(RankOrderedCollectives, AllRanksHearOfALostPeer) {
     // Whoever gives up first leaves too; the other one still hears of the first cause.
     EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.ToString();
     connection.control.reset();
+  });
+}
+
+TEST(RankOrderedReduce, ReduceSendsTheRootNoMoreThanItNeeds) {
+  OnEveryRank(4, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    const int64_t count = 1000003;
+    const Elements input(DataType::kFloat32, count);
+    Elements output(DataType::kFloat32, connection.rank == 2 ? count : 0);
+    ExpectOk(collectives.Reduce(input.data(), output.data(), count, {}, 2));
+    // Three quarters to the other owners of slices, and its own quarter to the root.
+    const double share = connection.rank == 2 ? 0.75 : 1.0;
+    EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), share * 4 * count, 4 * 64);
+  });
+}
+
+TEST(RankOrderedReduce, SmallReduceIsOneMessageEach) {
+  OnEveryRank(4, [](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    Elements data(DataType::kFloat32, 16);
+    ExpectOk(collectives.Reduce(data.data(), data.data(), 16, {}, 0));
+    EXPECT_EQ(transport.exchange_count(), 1);
+    EXPECT_EQ(transport.message_count(), connection.rank == 0 ? 0 : 1);
+  });
+}
+
+TEST(RankOrderedReduce, ReduceKeepsItsScratchMemoryBounded) {
+  OnEveryRank(3, [](Connection& connection) {
+    const RankOrderedLimits limits{.scratch_bytes = int64_t{256} << 10};
+    RankOrderedCollectives collectives(connection.transport.get(), limits);
+    Elements data(DataType::kFloat32, 1000000);
+    ExpectOk(collectives.Reduce(data.data(), data.data(), data.count(), {}, 0));
+    const int64_t warm_capacity_bytes = collectives.scratch_capacity_bytes();
+    ExpectOk(collectives.Reduce(data.data(), data.data(), data.count(), {}, 0));
+    EXPECT_EQ(collectives.scratch_capacity_bytes(), warm_capacity_bytes);
+    EXPECT_LE(warm_capacity_bytes, limits.scratch_bytes * 3 / 2 + 2 * 4096);
   });
 }
 

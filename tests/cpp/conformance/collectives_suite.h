@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -156,6 +157,15 @@ inline void CheckMovingCollectives(const Rank& me) {
     CheckAllgather(me, std::vector<int64_t>(static_cast<size_t>(me.size), limit), false);
   }
   for (int i = 0; i < 10; ++i) ExpectOk(me.collectives->Barrier());
+}
+
+// `arrived` is one for all ranks.
+inline void CheckBarrier(const Rank& me, std::atomic<int>& arrived) {
+  for (int round = 1; round <= 50; ++round) {
+    ++arrived;
+    ExpectOk(me.collectives->Barrier());
+    EXPECT_GE(arrived.load(), round * me.size);
+  }
 }
 
 inline void CheckReducingCollectives(const Rank& me, DataType dtype) {

@@ -17,9 +17,8 @@ namespace mydist::testing {
 inline constexpr DataType kTypesOfEveryKind[] = {DataType::kInt64, DataType::kBfloat16,
                                                  DataType::kFloat32};
 
-inline void RunCollectives(Transport& transport) {
-  RankOrderedCollectives collectives(&transport);
-  const Rank me{transport.rank(), transport.size(), &collectives};
+// What an algorithm has to pass. All types and operations: the kernels' own tests.
+inline void CheckEveryCollective(const Rank& me) {
   CheckMovingCollectives(me);
   CheckMovingRooted(me);
   for (const DataType dtype : kTypesOfEveryKind) {
@@ -27,6 +26,11 @@ inline void RunCollectives(Transport& transport) {
     CheckReducingRooted(me, dtype);
     if (HasMeaning(ReduceOp::kAdasum, dtype)) RunAdasumConformance(me, dtype);
   }
+}
+
+inline void RunCollectives(Transport& transport) {
+  RankOrderedCollectives collectives(&transport);
+  CheckEveryCollective({transport.rank(), transport.size(), &collectives});
 }
 
 inline bool Contains(const std::vector<int>& ranks, int rank) {

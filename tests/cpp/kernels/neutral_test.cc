@@ -123,15 +123,6 @@ TEST_P(ScaledNeutral, ChangesNothing) {
   }
 }
 
-TEST_P(ScaledNeutral, OfProductsIsOne) {
-  const bool is_unsigned = GetParam() == DataType::kUint8;
-  for (const double prescale : {0.5, -0.5, 0.25}) {
-    if (is_unsigned && prescale < 0) continue;
-    ExpectNothingChanges(testing::ContributionOf(GetParam(), 1, 50),
-                         {.dtype = GetParam(), .op = ReduceOp::kProduct, .prescale = prescale});
-  }
-}
-
 TEST_P(Neutral, OfAnEmptyTensorIsNothing) {
   FillNeutral(nullptr, 0, {.dtype = GetParam(), .op = ReduceOp::kSum});
   Elements guarded(GetParam(), 3, 0xEE);
@@ -185,15 +176,6 @@ TEST(NeutralElements, ScaledByZeroStayFinite) {
     const float x = 7;
     EXPECT_EQ(Get<float>(Reduced({&x, neutral.data()}, 1, reduction), 0), 0.0f);
   }
-}
-
-TEST(NeutralElements, OfMinAndMaxAreInfinite) {
-  Elements neutral(DataType::kFloat16, 1);
-  FillNeutral(neutral.data(), 1, {.dtype = DataType::kFloat16, .op = ReduceOp::kMin});
-  EXPECT_EQ(Get<uint16_t>(neutral, 0), 0x7c00);
-  FillNeutral(neutral.data(), 1,
-              {.dtype = DataType::kFloat16, .op = ReduceOp::kMin, .prescale = -2.0});
-  EXPECT_EQ(Get<uint16_t>(neutral, 0), 0xfc00);
 }
 
 }  // namespace

@@ -163,21 +163,6 @@ TEST_P(SimdPaths, FoldsLikeThePortableOneBitForBit) {
   }
 }
 
-TEST_P(SimdPaths, AgreesWithTheReference) {
-  for (const DataType dtype : ::mydist::testing::kAllDataTypes) {
-    for (const ReduceOp op : kFoldOps) {
-      if (!HasMeaning(op, dtype)) continue;
-      for (const int size : {2, 4, 5}) {
-        const Reduction reduction{.dtype = dtype, .op = op};
-        const auto inputs = ::mydist::testing::ContributionsOf(dtype, size, 1003);
-        const Elements got = Folded(kernels(), inputs, {reduction, size, 1003, 0});
-        ::mydist::testing::ExpectReduced(::mydist::testing::SliceOf(got, 0, 1003), inputs,
-                                         reduction);
-      }
-    }
-  }
-}
-
 // Into all sources, and into all and one more.
 TEST_P(SimdPaths, WritesTheSameIntoEveryOutput) {
   constexpr int64_t kCount = 997;

@@ -23,8 +23,8 @@ TEST(ChunkPlan, TakesAsManyChunksAsThereMayBeInFlight) {
 }
 
 TEST(ChunkPlan, KeepsFourChunksInFlightFromFourMegabytesOn) {
-  EXPECT_EQ(ChunkCount(int64_t{4} << 20, {}), 4);
-  EXPECT_EQ(ChunkCount(int64_t{64} << 20, {}), 16);
+  EXPECT_EQ(ChunkCount(int64_t{4} << 20, StagingLimits{}), 4);
+  EXPECT_EQ(ChunkCount(int64_t{64} << 20, StagingLimits{}), 16);
   EXPECT_GE(StagingLimits{}.chunks_in_flight, 4);
 }
 

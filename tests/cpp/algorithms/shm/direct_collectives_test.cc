@@ -16,8 +16,8 @@
 #include <future>
 #include <memory>
 
-#include "algorithms/shm/mixed_places_suite.h"
 #include "algorithms/shm/refused_calls.h"
+#include "algorithms/shm/rewrites_suite.h"
 #include "algorithms/shm/shm_ranks.h"
 #include "conformance/deep.h"
 
@@ -27,34 +27,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-void RunMixedPlaces(ShmPort& port, int rank, int size, int rounds) {
-  ShmCollectives collectives(&port, AllOf(size));
-  MixedPlacesSuite(&port, {rank, size, &collectives}, 42).Run(rounds);
-}
-
-using MixedPlaces = RanksAndAttach;
-INSTANTIATE_TEST_SUITE_P(RanksAndAttach, MixedPlaces,
-                         ::testing::Combine(::testing::ValuesIn(Ranks(2)),
-                                            MixedPlaces::EveryAttach()),
-                         MixedPlaces::NameOf);
-
-TEST_P(MixedPlaces, GiveTheSameBitsAsThreads) {
-  OnThreadsWithPort(
-      size(), kSmallSlot, [&](ShmPort& port, int rank) { RunMixedPlaces(port, rank, size(), 60); },
-      attach());
-}
-
-TEST_P(MixedPlaces, GiveTheSameBitsAsProcesses) {
-  OnProcessesWithPort(
-      size(),
-      [&](ShmPort& port, int rank) {
-        const bool is_off = attach() == CrossMemoryAttach::kOff;
-        EXPECT_EQ(port.peer_memory().CanAttach(), !is_off) << port.Description();
-        RunMixedPlaces(port, rank, size(), 60);
-      },
-      attach());
-}
 
 // Whoever is still at it may write to the tensors of one that has given up.
 TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
@@ -93,19 +65,6 @@ TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
   EXPECT_TRUE(has_returned.load());
 }
 
-// The direct way alone, from the smallest tensor on.
-TEST(DirectCollectives, TakeTensorsOfAnySize) {
-  constexpr int kSize = 3;
-  OnThreadsWithPort(
-      kSize, kSmallSlot,
-      [](ShmPort& port, int rank) {
-        const ShmLimits limits{.message_bytes = 0, .slot_bytes = 0, .one_shot_bytes = 0};
-        ShmCollectives collectives(&port, AllOf(kSize), limits);
-        MixedPlacesSuite(&port, {rank, kSize, &collectives}, 7).Run(150);
-      },
-      CrossMemoryAttach::kOn);
-}
-
 enum class Refused { kReads, kWrites, kBoth };
 
 class CrossMemoryRanks : public ::testing::TestWithParam<std::tuple<int, Refused>> {
@@ -136,7 +95,7 @@ TEST_P(CrossMemoryRanks, RefusedByOneIsUsedByNobody) {
     EXPECT_FALSE(port->peer_memory().CanAttach());
     EXPECT_THAT(port->Description(), HasSubstr("rank 1: to rank 0 (host h, pid "));
     EXPECT_THAT(port->Description(), HasSubstr(call + " was refused: Operation not permitted"));
-    RunMixedPlaces(*port, seat.rank, size, 30);
+    RewritesSuite(port.get(), seat.rank, size, 42).Run(30);
   });
   for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
@@ -203,7 +162,7 @@ TEST(Waiter, GoesOnWhenTheKernelRefusesBarriers) {
     ASSERT_NE(port, nullptr);
     Refuse(SYS_membarrier, EPERM);
     if (seat.rank == 1) raise(SIGSTOP);  // So that the other one sleeps.
-    RunMixedPlaces(*port, seat.rank, 2, 30);
+    RewritesSuite(port.get(), seat.rank, 2, 42).Run(30);
   });
   ranks.AwaitStop(1);
   constexpr int kSleeps = 40;
@@ -245,7 +204,7 @@ TEST(StoppedShmRank, IsWaitedFor) {
     ASSERT_NE(port, nullptr);
     seat.report();
     if (seat.rank == kSize - 1) raise(SIGSTOP);
-    RunMixedPlaces(*port, seat.rank, kSize, 30);
+    RewritesSuite(port.get(), seat.rank, kSize, 42).Run(30);
   });
   ranks.AwaitReports(kSize);
   ranks.AwaitStop(kSize - 1);
@@ -321,7 +280,7 @@ TEST(SmallFileSystem, OfSixteenMegabytesIsSharedOutButForAQuarter) {
       ASSERT_TRUE(all.ok()) << all.status().ToString();
       kept[static_cast<size_t>(rank)] = *all;
       EXPECT_FALSE(port->heap()->Allocate(1).ok());
-      RunMixedPlaces(*port, rank, 2, 20);
+      RewritesSuite(port.get(), rank, 2, 42).Run(20);
     });
     EXPECT_GE(FreeBytes(directory), int64_t{4} << 20);
   });

