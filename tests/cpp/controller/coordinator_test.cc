@@ -108,34 +108,6 @@ TEST(CoordinatorTest, ADepartureEndsEverythingAndTheLastOneFinishes) {
   }
 }
 
-TEST(CoordinatorTest, TheTimelineStartsAndStopsEverywhere) {
-  SimulatedJob job({.size = 4, .radix = 1});
-  ASSERT_TRUE(job.coordinator(3).RequestTimeline(true, true).ok());
-  job.RunUntilQuiet();
-  ASSERT_TRUE(job.coordinator(0).RequestTimeline(false, false).ok());
-  job.RunUntilQuiet();
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_THAT(job.Log(rank),
-                ElementsAre("timeline start with cycles", "|", "timeline stop", "|"));
-  }
-}
-
-TEST(CoordinatorTest, TimelineBlocksReachRankZero) {
-  SimulatedJob job({.size = 4, .radix = 1});
-  ASSERT_TRUE(job.coordinator(3).SendTimeline({1, 2, 3}).ok());
-  ASSERT_TRUE(job.coordinator(3).SendTimeline({}).ok());
-  ASSERT_TRUE(job.coordinator(0).SendTimeline({4}).ok());
-  job.RunUntilQuiet();
-  const auto blocks = job.coordinator(0).TakeTimeline();
-  ASSERT_EQ(blocks.size(), 3u);
-  EXPECT_EQ(blocks[0].source, 0);
-  EXPECT_EQ(blocks[0].payload, Bytes{4});
-  EXPECT_EQ(blocks[1].source, 3);
-  EXPECT_EQ(blocks[1].payload, (Bytes{1, 2, 3}));
-  EXPECT_TRUE(blocks[2].payload.empty());
-  EXPECT_TRUE(job.coordinator(0).TakeTimeline().empty());
-}
-
 // What a rank says when it is handed this message.
 Status Handed(int rank, int source, Bytes payload) {
   SimulatedJob job({.size = 5, .radix = 2, .names_hosts = true});
@@ -363,16 +335,6 @@ TEST(CoordinatorTest, ALossSeenInSendingCountsFromTheNextExchange) {
   EXPECT_EQ(job.coordinator(1).NextDeadline(), kPast) << "to look at the clock";
   ASSERT_TRUE(job.Step(1).ok());
   EXPECT_EQ(job.coordinator(1).NextDeadline(), job.now + std::chrono::seconds(5));
-}
-
-TEST(CoordinatorTest, AnIdleJobIsSilent) {
-  SimulatedJob job({.size = 9, .radix = 2, .stall_warning = std::chrono::seconds(10)});
-  job.AnnounceAll(MakeRequest("x"));
-  job.RunUntilQuiet();
-  const uint64_t sent = job.MessagesSent();
-  job.now += std::chrono::hours(1);
-  job.RunUntilQuiet();
-  EXPECT_EQ(job.MessagesSent(), sent);
 }
 
 }  // namespace

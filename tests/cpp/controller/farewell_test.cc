@@ -10,9 +10,7 @@
 namespace mydist {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 TEST(Farewells, OnlyThoseOfWhomThisRankNeedsAreItsEnd) {
@@ -59,104 +57,8 @@ class FarewellTest : public ::testing::Test {
     ASSERT_GT(job_.coordinator(3).stats().frozen_steps, 0u);
     ASSERT_EQ(job_.coordinator(3).stats().thaws, 0u);
   }
-  void ExpectTold(int rank) {
-    EXPECT_TRUE(job_.outcome(rank).ok()) << rank << ": " << job_.outcome(rank).ToString();
-    EXPECT_THAT(job_.Log(rank), Contains(AllOf(HasSubstr("departed 2"), HasSubstr("a disk"))))
-        << rank;
-  }
-  void ExpectLost(int rank, const std::string& why) {
-    EXPECT_EQ(job_.outcome(rank).code(), StatusCode::kPeerLost) << rank;
-    EXPECT_EQ(job_.outcome(rank).message(), "rank 2 (host h1) has left the job: " + why) << rank;
-  }
-
   SimulatedJob job_{{.size = 5, .radix = 4, .freeze_after = 3, .hosts = {0, 0, 1, 1, 2}}};
-  const Status failure_ = Status::Internal("a disk");
 };
-
-TEST_F(FarewellTest, ALeaderThatFailsBeforeTheOutcomeKeepsNobodyWaiting) {
-  Freeze();
-  const size_t batches = job_.batches(3).size();
-  const uint64_t votes = job_.coordinator(4).stats().votes_received;
-  Announce({0, 1, 2, 3});
-  ASSERT_EQ(job_.coordinator(4).stats().votes_received, votes + 2) << "READY is told";
-  job_.Fail(2, failure_);
-  job_.RunUntilQuiet();
-  ExpectLost(3, "a disk");
-  EXPECT_EQ(job_.batches(3).size(), batches);
-  for (const int rank : {0, 1, 4}) ExpectTold(rank);
-}
-
-TEST_F(FarewellTest, ALeaderThatHasLostAnotherRankSaysSoToAll) {
-  Freeze();
-  Announce({0, 1, 2, 3});
-  job_.Fail(2, Status::PeerLost("a cable"));
-  job_.RunUntilQuiet();
-  for (const int rank : {0, 1, 3, 4}) ExpectLost(rank, "a cable");
-}
-
-// The bucket is decided and executed by others: also by who only looks when the leader is gone.
-TEST_F(FarewellTest, AnOutcomeThatALeaderHadShownStands) {
-  Freeze();
-  const size_t batches = job_.batches(2).size();
-  for (int rank = 0; rank < 5; ++rank) job_.Announce(rank, MakeRequest("a"));
-  ASSERT_TRUE(job_.Step(3).ok());
-  while (job_.batches(2).size() == batches) {
-    while (job_.DeliverOne()) {
-    }
-    for (const int rank : {0, 1, 2, 4}) ASSERT_TRUE(job_.Step(rank).ok());
-  }
-  ASSERT_EQ(job_.batches(3).size(), batches);
-  job_.Fail(2, failure_);
-  job_.RunUntilQuiet();
-  EXPECT_EQ(job_.batches(3).size(), batches + 1);
-  ExpectLost(3, "a disk");
-  for (const int rank : {0, 1, 4}) ExpectTold(rank);
-}
-
-// After some number of steps there is a freeze, of which ranks 2 and 3 do not hear.
-class FarewellAfterSteps : public FarewellTest, public ::testing::WithParamInterface<int> {};
-INSTANTIATE_TEST_SUITE_P(Steps, FarewellAfterSteps, ::testing::Range(1, 10));
-
-TEST_P(FarewellAfterSteps, AChildOfOneThatFailsBeforeItPassesTheNewsOnIsNotKeptWaiting) {
-  for (int step = 1; step < GetParam(); ++step) Announce({0, 1, 2, 3, 4});
-  job_.Hold(0, 2);
-  Announce({0, 1, 2, 3, 4});
-  Announce({0, 1, 4});
-  job_.Fail(2, failure_);
-  job_.RunUntilQuiet();
-  ExpectLost(3, "a disk");
-  for (const int rank : {0, 1, 4}) ExpectTold(rank);
-}
-
-// What it had passed on comes before the news that it is gone.
-TEST_F(FarewellTest, WhatAParentHadPassedOnIsExecuted) {
-  job_.Hold(2, 3);
-  Announce({0, 1, 2, 3, 4});
-  ASSERT_EQ(job_.batches(2).size(), 1u);
-  ASSERT_EQ(job_.batches(3).size(), 0u);
-  job_.Fail(2, failure_);
-  job_.Release();
-  job_.RunUntilQuiet();
-  EXPECT_EQ(job_.batches(3).size(), 1u);
-  ExpectLost(3, "a disk");
-}
-
-// Nothing is waited for any more: neither is it news that the root is gone, before a rank waits for
-// all others to leave.
-TEST_F(FarewellTest, WhoKnowsOfADepartureStopsWhenItLeavesItself) {
-  Announce({0, 1, 2, 3, 4});
-  job_.Fail(0, failure_);
-  job_.RunUntilQuiet();
-  for (int rank = 1; rank < 5; ++rank) {
-    EXPECT_TRUE(job_.outcome(rank).ok()) << rank;
-    EXPECT_THAT(job_.Log(rank), Contains(HasSubstr("departed 0"))) << rank;
-    EXPECT_EQ(job_.coordinator(rank).NextDeadline(), kNever) << rank;
-  }
-  job_.Depart(4, "shutdown");
-  job_.RunUntilQuiet();
-  EXPECT_EQ(job_.outcome(4).code(), StatusCode::kPeerLost);
-  EXPECT_THAT(job_.outcome(4).message(), HasSubstr("rank 0"));
-}
 
 // Each of three has the stream from the rank before it, so the failure of rank 0 ends rank 1, and
 // that of rank 1 rank 2, which has not heard from rank 0.

@@ -1,178 +1,15 @@
-// The frozen schedule between hosts: who waits for whose word, and what is sent.
+// The frozen schedule between hosts: words that come late, never, or make no sense.
 #include <gmock/gmock.h>
 
-#include <map>
 #include <memory>
 
-#include "controller/frozen/frozen_schedule.h"
 #include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {
 namespace {
 
-using Move = FrozenSchedule::Move;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-FrozenBucket BucketOf(const std::string& name, std::vector<int32_t> ranks, ProcessSetId set) {
-  FrozenBucket bucket;
-  bucket.bucket.process_set = set;
-  bucket.ranks = std::move(ranks);
-  Request request = MakeRequest(name);
-  request.process_set = set;
-  bucket.bucket.tensors.push_back(std::make_shared<const Agreement>(Agreement{request, {}}));
-  return bucket;
-}
-
-// Ranks 0 and 1 share a board, 2 and 3 do, 4 is alone. "a" is of all, "b" of ranks 1, 3 and 4, "c"
-// of ranks 0 and 1.
-class FrozenHostsTest : public ::testing::Test {
- protected:
-  std::unique_ptr<FrozenSchedule> Schedule(int32_t rank) {
-    auto schedule = std::make_unique<FrozenSchedule>(rank, std::vector<int32_t>{0, 0, 2, 2, 4},
-                                                     FrozenPatience());
-    schedule->Freeze(
-        1,
-        {BucketOf("a", {0, 1, 2, 3, 4}, 0), BucketOf("b", {1, 3, 4}, 1), BucketOf("c", {0, 1}, 2)},
-        now_);
-    return schedule;
-  }
-  void Submit(FrozenSchedule& schedule, const std::string& name, ProcessSetId set) {
-    Request request = MakeRequest(name);
-    request.process_set = set;
-    schedule.Submit(request, now_);
-  }
-  void Say(Voice voice, int32_t rank, uint64_t ready_count, bool is_broken = false) {
-    words_[{voice, rank}] = {1, ready_count, is_broken};
-  }
-  Move Advance(FrozenSchedule& schedule) {
-    return schedule.Advance(
-        [this](Voice voice, int32_t rank) {
-          return words_[{voice, rank}];
-        },
-        now_);
-  }
-
-  TimePoint now_ = TimePoint() + std::chrono::seconds(1000);
-  std::map<std::pair<Voice, int32_t>, VoteWord> words_;
-};
-
-TEST_F(FrozenHostsTest, ALeaderTellsOthersOnceItsHostIsReady) {
-  const auto leader = Schedule(0);
-  Submit(*leader, "a", 0);
-  ASSERT_EQ(Advance(*leader), Move::kReady);
-  EXPECT_THAT(leader->judges(), ElementsAre(0));
-  Say(Voice::kHost, 2, 1);
-  Say(Voice::kHost, 4, 1);
-  EXPECT_EQ(Advance(*leader), Move::kNone);  // Its own host is not ready.
-  Say(Voice::kRank, 1, 1);
-  ASSERT_EQ(Advance(*leader), Move::kTell);
-  EXPECT_EQ(leader->word(Voice::kHost), (VoteWord{1, 1, false}));
-  EXPECT_THAT(leader->far(), ElementsAre(2, 4));
-  ASSERT_EQ(Advance(*leader), Move::kExecute);
-  EXPECT_TRUE(leader->leads());
-  EXPECT_EQ(leader->word(Voice::kOutcome), (VoteWord{1, 1, false}));
-  EXPECT_THAT(leader->near(), ElementsAre(0, 1));
-}
-
-TEST_F(FrozenHostsTest, ALeaderWaitsForEveryOtherHost) {
-  const auto leader = Schedule(0);
-  Submit(*leader, "a", 0);
-  Say(Voice::kRank, 1, 1);
-  ASSERT_EQ(Advance(*leader), Move::kReady);
-  ASSERT_EQ(Advance(*leader), Move::kTell);
-  Say(Voice::kHost, 4, 1);
-  EXPECT_EQ(Advance(*leader), Move::kNone);
-  EXPECT_EQ(leader->word(Voice::kOutcome), (VoteWord{1, 0, false}));
-  // Not what its ranks say, but what their leader says of all of them.
-  Say(Voice::kRank, 2, 1);
-  EXPECT_EQ(Advance(*leader), Move::kNone);
-  Say(Voice::kHost, 2, 1);
-  EXPECT_EQ(Advance(*leader), Move::kExecute);
-}
-
-TEST_F(FrozenHostsTest, OtherRanksWaitForTheOutcomeOnly) {
-  const auto rank = Schedule(3);
-  Submit(*rank, "a", 0);
-  ASSERT_EQ(Advance(*rank), Move::kReady);
-  EXPECT_THAT(rank->judges(), ElementsAre(2));
-  Say(Voice::kRank, 2, 1);
-  for (const int32_t leader : {0, 2, 4}) Say(Voice::kHost, leader, 1);
-  EXPECT_EQ(Advance(*rank), Move::kNone);
-  Say(Voice::kOutcome, 2, 1);
-  ASSERT_EQ(Advance(*rank), Move::kExecute);
-  EXPECT_FALSE(rank->leads());
-}
-
-TEST_F(FrozenHostsTest, ABreakOfAnotherHostBreaksThisOne) {
-  const auto leader = Schedule(0);
-  Submit(*leader, "a", 0);
-  Say(Voice::kRank, 1, 1);
-  ASSERT_EQ(Advance(*leader), Move::kReady);
-  ASSERT_EQ(Advance(*leader), Move::kTell);
-  leader->Break();
-  EXPECT_EQ(Advance(*leader), Move::kNone);  // READY is not taken back.
-  Say(Voice::kHost, 2, 0, true);
-  ASSERT_EQ(Advance(*leader), Move::kThaw);
-  EXPECT_EQ(leader->word(Voice::kHost), (VoteWord{1, 1, true}));
-  EXPECT_EQ(leader->word(Voice::kOutcome), (VoteWord{1, 0, true}));
-  EXPECT_THAT(leader->all_near(), ElementsAre(0, 1));
-  EXPECT_THAT(leader->all_far(), ElementsAre(2, 4));
-}
-
-TEST_F(FrozenHostsTest, ABreakOfARankIsOneOfItsHost) {
-  const auto leader = Schedule(0);
-  Submit(*leader, "a", 0);
-  ASSERT_EQ(Advance(*leader), Move::kReady);
-  Say(Voice::kRank, 1, 0, true);
-  ASSERT_EQ(Advance(*leader), Move::kThaw);
-  EXPECT_EQ(leader->word(Voice::kHost), (VoteWord{1, 0, true}));
-}
-
-TEST_F(FrozenHostsTest, EachSetHasLeadersOfItsOwn) {
-  const auto rank = Schedule(1);
-  Submit(*rank, "a", 0);
-  Submit(*rank, "b", 1);
-  Submit(*rank, "c", 2);
-  Say(Voice::kOutcome, 0, 1);
-  ASSERT_EQ(Advance(*rank), Move::kReady);
-  ASSERT_EQ(Advance(*rank), Move::kExecute);
-  ASSERT_EQ(Advance(*rank), Move::kReady);
-  ASSERT_EQ(Advance(*rank), Move::kTell);
-  EXPECT_THAT(rank->far(), ElementsAre(3, 4));
-  EXPECT_EQ(rank->word(Voice::kHost), (VoteWord{1, 2, false}));
-  Say(Voice::kHost, 3, 2);
-  Say(Voice::kHost, 4, 2);
-  ASSERT_EQ(Advance(*rank), Move::kExecute);
-  // A set of one host has no leaders.
-  ASSERT_EQ(Advance(*rank), Move::kReady);
-  EXPECT_THAT(rank->judges(), ElementsAre(0, 1));
-  EXPECT_EQ(Advance(*rank), Move::kNone);
-  Say(Voice::kRank, 0, 3);
-  EXPECT_EQ(Advance(*rank), Move::kExecute);
-  EXPECT_FALSE(rank->leads());
-}
-
-TEST_F(FrozenHostsTest, ALeaderThatIsGoneSaysNoBreakWhereOthersMayHaveDecided) {
-  const auto leader = Schedule(0);
-  Submit(*leader, "a", 0);
-  Say(Voice::kRank, 1, 1);
-  ASSERT_EQ(Advance(*leader), Move::kReady);
-  ASSERT_EQ(Advance(*leader), Move::kTell);
-  leader->Abandon();
-  EXPECT_FALSE(leader->active());
-  EXPECT_EQ(leader->word(Voice::kOutcome), (VoteWord{1, 0, false}));
-  EXPECT_EQ(leader->word(Voice::kHost), (VoteWord{1, 1, true}));
-
-  const auto other = Schedule(2);
-  Submit(*other, "a", 0);
-  ASSERT_EQ(Advance(*other), Move::kReady);
-  other->Abandon();
-  EXPECT_EQ(other->word(Voice::kOutcome), (VoteWord{1, 0, true}));
-}
-
-// ---- whole jobs ----
 
 class FrozenHostsJobTest : public ::testing::Test {
  protected:
@@ -192,42 +29,6 @@ class FrozenHostsJobTest : public ::testing::Test {
 
   SimulatedJob job_;
 };
-
-TEST_F(FrozenHostsJobTest, ABucketTakesOneWordFromHostToHost) {
-  Freeze();
-  std::vector<CoordinatorStats> before;
-  for (int rank = 0; rank < 5; ++rank) before.push_back(job_.coordinator(rank).stats());
-  const size_t batches = job_.batches(3).size();
-  for (int step = 0; step < 20; ++step) Step();
-  const uint64_t buckets = job_.batches(3).size() - batches;
-  EXPECT_GE(buckets, 20u);
-  for (int rank = 0; rank < 5; ++rank) {
-    const CoordinatorStats& after = job_.coordinator(rank).stats();
-    const CoordinatorStats& then = before[static_cast<size_t>(rank)];
-    const uint64_t words = rank == 1 || rank == 3 ? 0 : 2 * buckets;
-    EXPECT_EQ(after.votes_sent - then.votes_sent, words) << rank;
-    EXPECT_EQ(after.votes_received - then.votes_received, words) << rank;
-    EXPECT_EQ(after.messages_sent - then.messages_sent, words) << rank;
-    EXPECT_EQ(after.messages_received - then.messages_received, words) << rank;
-    EXPECT_EQ(after.frozen_steps - then.frozen_steps, 20u) << rank;
-    EXPECT_EQ(job_.Log(rank), job_.Log(0));
-  }
-}
-
-TEST_F(FrozenHostsJobTest, AMismatchIsAnErrorOnEveryRankAndThenItFreezesAgain) {
-  Freeze();
-  for (int rank = 0; rank < 5; ++rank) {
-    job_.Announce(rank, MakeRequest("a", {rank == 3 ? 5 : 4}));
-  }
-  job_.RunUntilQuiet();
-  for (int rank = 0; rank < 5; ++rank) {
-    ASSERT_EQ(job_.Errors(rank).size(), 1u);
-    EXPECT_THAT(job_.Errors(rank)[0], HasSubstr("[5]"));
-  }
-  const uint64_t steps = job_.coordinator(4).stats().frozen_steps;
-  for (int step = 0; step < 20; ++step) Step();
-  EXPECT_GT(job_.coordinator(4).stats().frozen_steps, steps);
-}
 
 // The word of rank 4 to rank 2 is slower than the news, through rank 0, that everybody has left.
 class SlowVoteTest : public FrozenHostsJobTest {

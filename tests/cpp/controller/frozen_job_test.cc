@@ -1,8 +1,5 @@
-// What a frozen schedule is for, seen from outside: no control messages; and what must not change.
+// A frozen schedule seen from outside: what it must not change, when it pays, and its limits.
 #include <gmock/gmock.h>
-
-#include <functional>
-#include <map>
 
 #include "controller/messages/response.h"
 #include "controller/messages/wire.h"
@@ -39,19 +36,6 @@ class FrozenJobTest : public ::testing::Test {
   SimulatedJob job_;
 };
 
-TEST_F(FrozenJobTest, AStepTakesNoControlMessages) {
-  Freeze();
-  const uint64_t messages = job_.MessagesSent();
-  const uint64_t steps = job_.coordinator(2).stats().frozen_steps;
-  const size_t batches = job_.batches(2).size();
-  for (int step = 0; step < 20; ++step) Step();
-  EXPECT_EQ(job_.MessagesSent(), messages);
-  EXPECT_EQ(job_.coordinator(2).stats().frozen_steps, steps + 20);
-  EXPECT_GE(job_.batches(2).size(), batches + 20);
-  EXPECT_EQ(job_.Log(1), job_.Log(0));
-  EXPECT_EQ(job_.Log(2), job_.Log(0));
-}
-
 TEST_F(FrozenJobTest, ARankThatDoesNotComeIsReportedInTime) {
   Freeze();
   for (const int rank : {0, 2}) job_.Announce(rank, MakeRequest("a"));
@@ -71,23 +55,6 @@ TEST_F(FrozenJobTest, ARankThatDoesNotComeIsReportedInTime) {
   EXPECT_EQ(job_.Log(1), job_.Log(0));
 }
 
-TEST_F(FrozenJobTest, AMismatchIsAnErrorOnEveryRankAndThenItFreezesAgain) {
-  Freeze();
-  Request wrong = MakeRequest("a", {5});
-  job_.Announce(0, wrong);
-  job_.Announce(1, MakeRequest("a"));
-  job_.Announce(2, MakeRequest("a"));
-  job_.RunUntilQuiet();
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_EQ(job_.Errors(rank).size(), 1u);
-    EXPECT_THAT(job_.Errors(rank)[0], HasSubstr("[5]"));
-  }
-  const uint64_t steps = job_.coordinator(1).stats().frozen_steps;
-  for (int step = 0; step < 20; ++step) Step();
-  EXPECT_GT(job_.coordinator(1).stats().frozen_steps, steps);
-  EXPECT_EQ(job_.Errors(0).size(), 1u);
-}
-
 TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
   Freeze();
   job_.Announce(1, MakeRequest("a"));
@@ -96,110 +63,6 @@ TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
   EXPECT_THAT(status.message(), HasSubstr("'a' is still in flight"));
   EXPECT_EQ(job_.coordinator(1).Announce({MakeRequest("x"), MakeRequest("x")}, job_.now).code(),
             StatusCode::kInvalidArgument);
-}
-
-// A name, and calls without one, of all ranks and of two of them.
-class FrozenCallsTest : public ::testing::Test {
- protected:
-  FrozenCallsTest() : job_({.size = 3, .freeze_after = 3, .stall_warning = seconds(10)}) {
-    Request add = MakeRequest("add", {0});
-    add.op = OpKind::kAddProcessSet;
-    add.ranks = {0, 2};
-    job_.AnnounceAll(add);
-    job_.RunUntilQuiet();
-    pair_ = job_.batches(0).back().back().added_set;
-  }
-
-  Request Next(int rank, ProcessSetId set) {
-    Request request = MakeRequest("allreduce.noname." + std::to_string(++calls_[{rank, set}]));
-    request.process_set = set;
-    return request;
-  }
-  void AnnounceCall(ProcessSetId set) {
-    for (int rank = 0; rank < 3; ++rank) {
-      if (set == kGlobalProcessSet || rank != 1) job_.Announce(rank, Next(rank, set));
-    }
-  }
-  void Step() {
-    AnnounceCall(kGlobalProcessSet);
-    job_.AnnounceAll(MakeRequest("a"));
-    AnnounceCall(pair_);
-    AnnounceCall(kGlobalProcessSet);
-    job_.RunUntilQuiet();
-  }
-  uint64_t FrozenSteps() { return job_.coordinator(1).stats().frozen_steps; }
-  void ExpectAllReadyInOrder() {
-    const std::vector<ProcessSetId> sets = {kGlobalProcessSet, pair_};
-    for (int rank = 0; rank < 3; ++rank) {
-      std::map<ProcessSetId, uint64_t> last;
-      for (const Batch& batch : job_.batches(rank)) {
-        for (const Response& response : batch) {
-          ASSERT_EQ(response.kind, ResponseKind::kReady);
-          const auto number = CallNumber(response.agreement->request);
-          if (number) EXPECT_EQ(*number, ++last[response.process_set]);
-        }
-      }
-      for (const ProcessSetId set : sets) EXPECT_EQ(last[set], (calls_[{rank, set}]));
-    }
-    EXPECT_EQ(job_.Log(2), job_.Log(0));
-  }
-
-  // From now on every step is a frozen one, without a message.
-  void ExpectFrozen(const std::function<void()>& step) {
-    const uint64_t messages = job_.MessagesSent();
-    const uint64_t steps = FrozenSteps();
-    for (int i = 0; i < 20; ++i) step();
-    EXPECT_EQ(job_.MessagesSent(), messages);
-    EXPECT_EQ(FrozenSteps(), steps + 20);
-    ExpectAllReadyInOrder();
-  }
-
-  SimulatedJob job_;
-  ProcessSetId pair_ = kGlobalProcessSet;
-  std::map<std::pair<int, ProcessSetId>, uint64_t> calls_;
-};
-
-TEST_F(FrozenCallsTest, WithoutANameTakeNoControlMessages) {
-  for (int step = 0; step < 5; ++step) Step();
-  ExpectFrozen([this] { Step(); });
-}
-
-TEST_F(FrozenCallsTest, OneMoreThawsAndTheNumbersGoOn) {
-  for (int step = 0; step < 5; ++step) Step();
-  for (int round = 0; round < 3; ++round) {
-    const uint64_t thaws = job_.coordinator(0).stats().thaws;
-    AnnounceCall(pair_);
-    Step();
-    EXPECT_EQ(job_.coordinator(0).stats().thaws, thaws + 1);
-    const uint64_t steps = FrozenSteps();
-    for (int step = 0; step < 30; ++step) Step();
-    EXPECT_GT(FrozenSteps(), steps);
-  }
-  ExpectAllReadyInOrder();
-}
-
-// More in a row than steps that have to be alike: each looks like a step of its own at first.
-TEST_F(FrozenCallsTest, ManyInARowAreFoundOut) {
-  const auto step = [this] {
-    job_.AnnounceAll(MakeRequest("a"));
-    job_.RunUntilQuiet();
-    for (int call = 0; call < 11; ++call) {
-      AnnounceCall(kGlobalProcessSet);
-      job_.RunUntilQuiet();
-    }
-  };
-  for (int i = 0; i < 60; ++i) step();
-  ExpectFrozen(step);
-}
-
-// Alike, and in flight together.
-TEST_F(FrozenCallsTest, ABurstOfThemIsAStep) {
-  const auto step = [this] {
-    for (int call = 0; call < 3; ++call) AnnounceCall(kGlobalProcessSet);
-    job_.RunUntilQuiet();
-  };
-  for (int i = 0; i < 20; ++i) step();
-  ExpectFrozen(step);
 }
 
 // With steps that take as long whether frozen or not, one of which is another one each `interval`
@@ -267,22 +130,6 @@ TEST_F(FrozenLimitsTest, BeyondWhatAVoteCanCountItNegotiates) {
     EXPECT_EQ(job_.batches(rank).size(), 100u) << rank;
     EXPECT_EQ(job_.Log(rank), job_.Log(0));
     EXPECT_THAT(job_.Errors(rank), ElementsAre());
-  }
-}
-
-TEST(VoteLimitsTest, FitIntoAWord) {
-  const VoteWord last{VoteLimits().freezes, VoteLimits().buckets, true};
-  EXPECT_EQ(VoteWord::Unpack(last.Pack()), last);
-  EXPECT_TRUE(DecodeVote(EncodeVote(last)).ok());
-}
-
-TEST_F(FrozenJobTest, ShutdownEndsIt) {
-  Freeze();
-  for (int rank = 0; rank < 3; ++rank) job_.Depart(rank, "shutdown");
-  job_.RunUntilQuiet();
-  for (int rank = 0; rank < 3; ++rank) {
-    const std::vector<std::string> log = job_.Log(rank);
-    EXPECT_EQ(log[log.size() - 2], "finished");
   }
 }
 

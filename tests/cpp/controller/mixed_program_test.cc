@@ -1,6 +1,6 @@
-// Everything at once: overlapping process sets, ranks that run out of data and join, requests that
-// do not fit, caches that are too small, sets that are removed and added again. What every rank
-// sees must be what follows from the program alone, whatever the order of events.
+// Everything at once: overlapping process sets, groups, ranks that run out of data and join,
+// requests that do not fit, caches that are too small, sets that are removed and added again. What
+// every rank sees must be what follows from the program alone, whatever the order of events.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -11,7 +11,9 @@ namespace mydist {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr int kTensorCount = 3;  // Of each set: an allreduce, an allgather, a grouped allreduce.
+// Of each set: an allreduce, an allgather, and two allreduces that form a group.
+constexpr int kTensorCount = 4;
+constexpr int kGroup = 2;  // Its first member.
 
 struct Case {
   int size;
@@ -53,9 +55,9 @@ class Program {
       request.op = OpKind::kAllgather;
       request.shape = request.shape.WithFirstDim(rank + step + 1);
     }
-    if (tensor == 2) {
+    if (tensor >= kGroup) {
       request.group = "g";
-      request.group_size = 1;
+      request.group_size = kTensorCount - kGroup;
     }
     return request;
   }
@@ -64,17 +66,19 @@ class Program {
   std::string Outcome(int round, size_t set, int tensor, int rank) const {
     std::string outcome;
     for (int step = 0; step < 4; ++step) {
-      std::vector<Request> asked;
       std::string rows;
+      bool is_asked = false;
       for (const int32_t member : sets_[set]) {
         const bool asks = step < Steps(round, member);
-        if (asks) asked.push_back(At(round, set, tensor, step, member));
+        is_asked = is_asked || asks;
         rows += tensor == 1 ? " " + std::to_string(asks ? member + step + 1 : 0) : "";
       }
-      if (asked.empty()) break;
-      const bool agreed = std::all_of(asked.begin(), asked.end(), [&](const Request& request) {
-        return Agree(request, asked.front());
-      });
+      if (!is_asked) break;
+      bool agreed = AllAgree(round, set, tensor, step);
+      // One member of a group fails all.
+      for (int other = kGroup; tensor >= kGroup && other < kTensorCount; ++other) {
+        agreed = agreed && AllAgree(round, set, other, step);
+      }
       if (agreed) outcome += "ready" + rows + "|";
       // Who has joined has nothing that could fail.
       if (!agreed && step < Steps(round, rank)) outcome += "error|";
@@ -83,13 +87,22 @@ class Program {
   }
 
  private:
+  // Those that ask for it ask for the same.
+  bool AllAgree(int round, size_t set, int tensor, int step) const {
+    std::vector<Request> asked;
+    for (const int32_t member : sets_[set]) {
+      if (step < Steps(round, member)) asked.push_back(At(round, set, tensor, step, member));
+    }
+    return std::all_of(asked.begin(), asked.end(),
+                       [&](const Request& request) { return Agree(request, asked.front()); });
+  }
   uint32_t Draw(std::initializer_list<int> place) const {
-    std::vector<int> words(place);
-    words.push_back(static_cast<int>(seed_));
-    words.push_back(size_);
-    std::seed_seq sequence(words.begin(), words.end());
-    std::mt19937 random(sequence);
-    return static_cast<uint32_t>(random());
+    uint64_t bits = uint64_t{seed_} * 64 + static_cast<uint64_t>(size_);
+    for (const int number : place) {
+      bits = (bits ^ static_cast<uint64_t>(number + 1)) * 0x9E3779B97F4A7C15;
+      bits ^= bits >> 29;
+    }
+    return static_cast<uint32_t>(bits >> 32);
   }
 
   uint32_t seed_;
@@ -121,7 +134,9 @@ class Runner {
       if (!program_.IsMember(i / kTensorCount, rank_)) continue;
       if (next_step_[i] == program_.Steps(round, rank_)) continue;
       all_announced = false;
-      if (!busy_[i]) free.push_back(i);
+      // The first of a group is announced with the others.
+      const size_t tensor = i % kTensorCount;
+      if (!busy_[i] && tensor <= kGroup && (tensor < kGroup || !busy_[i + 1])) free.push_back(i);
     }
     if (all_announced) {
       job_.Join(rank_);
@@ -142,11 +157,15 @@ class Runner {
  private:
   void Announce(int round, size_t i) {
     const size_t set = i / kTensorCount;
-    const int tensor = static_cast<int>(i % kTensorCount);
-    Request request = program_.At(round, set, tensor, next_step_[i]++, rank_);
-    request.process_set = ids_[set];
-    busy_[i] = true;
-    job_.Announce(rank_, std::move(request));
+    const int first = static_cast<int>(i % kTensorCount);
+    std::vector<Request> requests;
+    for (int tensor = first; tensor < (first == kGroup ? kTensorCount : first + 1); ++tensor) {
+      const size_t place = set * kTensorCount + static_cast<size_t>(tensor);
+      requests.push_back(program_.At(round, set, tensor, next_step_[place]++, rank_));
+      requests.back().process_set = ids_[set];
+      busy_[place] = true;
+    }
+    job_.Announce(rank_, std::move(requests));
   }
   void TakeAnswers() {
     const auto& batches = job_.batches(rank_);
@@ -263,7 +282,8 @@ class MixedProgramTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(MixedProgramTest, EveryRankSeesWhatTheProgramSays) {
   const Case param = GetParam();
-  for (uint32_t seed = 0; seed < 8; ++seed) {
+  const uint32_t seeds = param.size <= 9 ? 40 : 4;
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program(seed, param.size);
     SimulatedJob job(
@@ -300,7 +320,8 @@ TEST_P(MixedProgramTest, EveryRankSeesWhatTheProgramSays) {
 
 INSTANTIATE_TEST_SUITE_P(Trees, MixedProgramTest,
                          ::testing::Values(Case{2, 2, 16}, Case{3, 1, 2}, Case{4, 2, 1},
-                                           Case{5, 2, 0}, Case{7, 2, 3}, Case{9, 3, 16}),
+                                           Case{5, 2, 0}, Case{7, 2, 3}, Case{9, 3, 16},
+                                           Case{8, 32, 3}, Case{33, 4, 7}),
                          [](const auto& test) {
                            return "size" + std::to_string(test.param.size) + "radix" +
                                   std::to_string(test.param.radix) + "cache" +

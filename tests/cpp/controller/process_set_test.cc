@@ -2,9 +2,6 @@
 // is seen by their members only, in one order, and no set waits for another.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <map>
-
 #include "controller/simulated_job.h"
 
 namespace mydist {
@@ -57,29 +54,6 @@ std::vector<std::string> ReadyNames(const SimulatedJob& job, int rank, ProcessSe
     }
   }
   return names;
-}
-
-TEST(ProcessSetTest, NumbersAreEqualOnAllRanksAndNeverUsedTwice) {
-  SimulatedJob job({.size = 5, .radix = 2});
-  EXPECT_EQ(AddSet(job, {1, 3}), 1);
-  EXPECT_EQ(AddSet(job, {0, 2, 4}), 2);
-  for (const int rank : {1, 3}) job.Announce(rank, RemoveRequest("remove", 1));
-  job.RunUntilQuiet();
-  EXPECT_EQ(AddSet(job, {1, 3}), 3);
-}
-
-TEST(ProcessSetTest, ASetDoesNotWaitForAnotherAndOthersDoNotSeeIt) {
-  SimulatedJob job({.size = 5, .radix = 2});
-  const ProcessSetId odd = AddSet(job, {1, 3});
-  const ProcessSetId even = AddSet(job, {0, 2, 4});
-  job.Announce(0, InSet(even, "x"));
-  job.Announce(1, InSet(odd, "x"));
-  job.Announce(3, InSet(odd, "x"));
-  job.RunUntilQuiet();
-  EXPECT_THAT(ReadyNames(job, 1, odd), ElementsAre("x"));
-  EXPECT_THAT(ReadyNames(job, 3, odd), ElementsAre("x"));
-  for (const int rank : {0, 2, 4}) EXPECT_THAT(ReadyNames(job, rank, odd), IsEmpty()) << rank;
-  EXPECT_THAT(ReadyNames(job, 0, even), IsEmpty());
 }
 
 TEST(ProcessSetTest, RanksThatDisagreeAboutTheMembersAreAllTold) {
@@ -215,76 +189,6 @@ TEST(ProcessSetTest, AStallShowsThatTheOthersUseAnotherSet) {
                   HasSubstr("\n  'x' in process set 1 is ready on rank 0"
                             "\n  'x' in process set 0 is ready on rank 1"
                             "\nIf that is meant to be one tensor, pass the same process_set")));
-}
-
-// Overlapping sets, every rank submitting in its own order: what two ranks both see they see in the
-// same order, or they could wait for each other crosswise.
-TEST(ProcessSetTest, AllSetsFollowOneOrder) {
-  const std::vector<std::vector<int32_t>> members = {{0, 1, 2, 3, 4, 5, 6}, {0, 1, 2}, {2, 3, 4},
-                                                     {0, 4, 5, 6},          {1, 6},    {5}};
-  for (uint32_t seed = 0; seed < 30; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    SimulatedJob job({.size = 7, .radix = 2, .cache_capacity = seed % 3, .seed = seed});
-    for (size_t set = 1; set < members.size(); ++set) AddSet(job, members[set]);
-    // Each rank's own order of (set, name), every pair three times over.
-    for (int step = 0; step < 3; ++step) {
-      std::vector<std::vector<Request>> todo(7);
-      for (size_t set = 0; set < members.size(); ++set) {
-        for (const int32_t rank : members[set]) {
-          for (int t = 0; t < 3; ++t) {
-            todo[static_cast<size_t>(rank)].push_back(
-                InSet(static_cast<ProcessSetId>(set), "t" + std::to_string(t)));
-          }
-        }
-      }
-      for (auto& requests : todo) std::shuffle(requests.begin(), requests.end(), job.random());
-      for (size_t left = 1; left > 0;) {
-        left = 0;
-        for (int rank = 0; rank < 7; ++rank) {
-          auto& requests = todo[static_cast<size_t>(rank)];
-          if (!requests.empty()) {
-            job.Announce(rank, requests.back());
-            requests.pop_back();
-          }
-          left += requests.size();
-          for (uint32_t i = job.random()() % 6; i > 0; --i) job.Progress();
-        }
-      }
-      job.RunUntilQuiet();
-    }
-    // Number every response by its set and name and how often that was ready before.
-    std::vector<std::map<std::string, size_t>> place(7);
-    for (int rank = 0; rank < 7; ++rank) {
-      std::map<std::string, int> times;
-      auto& places = place[static_cast<size_t>(rank)];
-      for (const Batch& batch : job.batches(rank)) {
-        for (const Response& response : batch) {
-          ASSERT_EQ(response.kind, ResponseKind::kReady) << ResponseText(response);
-          const std::string key = std::to_string(response.process_set) + ResponseText(response);
-          places[key + "#" + std::to_string(times[key]++)] = places.size();
-        }
-      }
-    }
-    for (int a = 0; a < 7; ++a) {
-      size_t expected = members.size() - 1;  // Of the sets being added.
-      for (const auto& ranks : members) {
-        expected += std::count(ranks.begin(), ranks.end(), a) > 0 ? 9 : 0;
-      }
-      ASSERT_EQ(place[static_cast<size_t>(a)].size(), expected) << "rank " << a;
-      for (int b = 0; b < a; ++b) {
-        std::vector<std::pair<size_t, size_t>> common;
-        for (const auto& [key, at] : place[static_cast<size_t>(a)]) {
-          const auto other = place[static_cast<size_t>(b)].find(key);
-          if (other != place[static_cast<size_t>(b)].end()) common.emplace_back(at, other->second);
-        }
-        std::sort(common.begin(), common.end());
-        EXPECT_TRUE(
-            std::is_sorted(common.begin(), common.end(),
-                           [](const auto& x, const auto& y) { return x.second < y.second; }))
-            << "ranks " << a << " and " << b;
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -45,14 +45,6 @@ class StepHistoryTest : public ::testing::Test {
     }
     history_.EndBatch();
   }
-  // Batch by batch, until it finds something; how many tensors it had seen then, and the step.
-  std::pair<size_t, size_t> FindIn(const std::string& tensors, size_t repeats) {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      Add(tensors.substr(i, 1));
-      if (const auto length = history_.FindStep(repeats)) return {i + 1, *length};
-    }
-    return {0, 0};
-  }
   std::string CutText(size_t length, size_t repeats) const {
     std::string text;
     for (const Bucket& bucket : history_.Cut(length, repeats)) {
@@ -65,32 +57,6 @@ class StepHistoryTest : public ::testing::Test {
   Agreements agreements_;
   StepHistory history_;
 };
-
-std::string Repeat(const std::string& text, int count) {
-  std::string all;
-  for (; count > 0; --count) all += text;
-  return all;
-}
-
-TEST_F(StepHistoryTest, FindsTheShortestStep) {
-  EXPECT_EQ(FindIn(Repeat("abc", 3), 3), (std::pair<size_t, size_t>{9, 3}));
-}
-
-TEST_F(StepHistoryTest, ATensorMayComeMoreThanOnceInAStep) {
-  const auto [seen, length] = FindIn(Repeat("aabb", 6), 3);
-  EXPECT_EQ(length, 4u);
-  EXPECT_LE(seen, 16u);
-}
-
-TEST_F(StepHistoryTest, FindsItBehindWhatDoesNotRepeat) {
-  const auto [seen, length] = FindIn("xyzxaybzy" + Repeat("abcdab", 7), 3);
-  EXPECT_EQ(length, 6u);
-  EXPECT_LE(seen, 9u + 18u + 6u);
-}
-
-TEST_F(StepHistoryTest, NothingRepeatsInWhatDoesNot) {
-  EXPECT_EQ(FindIn("abcabdabeabfabgabhab", 2), (std::pair<size_t, size_t>{0, 0}));
-}
 
 TEST_F(StepHistoryTest, ANewAgreementIsNotTheOldOne) {
   Add("ab");
@@ -131,43 +97,6 @@ class CallNumberTest : public ::testing::Test {
   std::map<std::string, std::shared_ptr<const Agreement>> named_;
   StepHistory history_;
 };
-
-TEST_F(CallNumberTest, OfEqualStepsGrowsByAsMuch) {
-  Add({"a", "x3", "x4", "y1"});
-  Add({"a", "x5", "x6", "y2"});
-  EXPECT_EQ(history_.FindStep(3), std::nullopt);
-  Add({"a", "x7", "x8", "y3"});
-  EXPECT_EQ(history_.FindStep(3), 4u);
-  EXPECT_EQ(CutNames(4, 3),
-            (std::vector<std::string>{"a", "x.noname.9", "x.noname.10", "y.noname.4"}));
-  EXPECT_EQ(history_.Cut(4, 3)[0].growths, (std::vector<uint64_t>{0, 2, 2, 1}));
-}
-
-TEST_F(CallNumberTest, ThatGrowsUnevenlyMakesNoStep) {
-  Add({"a", "x1"});
-  Add({"a", "x2"});
-  Add({"a", "x4"});
-  EXPECT_EQ(history_.FindStep(3), std::nullopt);
-  EXPECT_TRUE(history_.IsStep(2, 2));
-  EXPECT_EQ(CutNames(2, 2), (std::vector<std::string>{"a", "x.noname.6"}));
-}
-
-// As in a name that looks like that of a call, or one that a program gives itself.
-TEST_F(CallNumberTest, MayStayTheSame) {
-  for (int step = 0; step < 3; ++step) Add({"a", "x7"});
-  EXPECT_EQ(history_.FindStep(3), 2u);
-  EXPECT_EQ(CutNames(2, 3), (std::vector<std::string>{"a", "x.noname.7"}));
-}
-
-// Of two calls in flight together, the second would always be one too many for a step of one.
-TEST_F(CallNumberTest, OfCallsInFlightTogetherMakesOneStepOfThem) {
-  for (int step = 0; step < 9; ++step) {
-    const int number = 3 * step;
-    Add({"x" + std::to_string(number), "x" + std::to_string(number + 1),
-         "x" + std::to_string(number + 2)});
-  }
-  EXPECT_EQ(history_.FindStep(3), 3u);
-}
 
 // Wherever the batches are cut, and however many there are.
 TEST_F(CallNumberTest, OfCallsInFlightTogetherMakesOneStepHoweverTheyAreCut) {
@@ -282,18 +211,6 @@ TEST_F(CallNumberTest, OfARunIsNoneOfAStepWhenMoreIsLookedAt) {
   add_step();
   EXPECT_TRUE(history_.IsStep(1, 4));
   EXPECT_EQ(history_.FindStep(2, 6), 5u);
-}
-
-// Order that changes now and then is no reason to wait for longer.
-TEST_F(CallNumberTest, MayComeInAnotherOrderBefore) {
-  Add({"b", "a"});
-  Add({"b", "a"});
-  for (int step = 0; step < 2; ++step) Add({"a", "b"});
-  EXPECT_EQ(history_.FindStep(2, 100), 2u);
-  history_.Reset();
-  Add({"b", "a", "c"});
-  for (int step = 0; step < 2; ++step) Add({"a", "b"});
-  EXPECT_EQ(history_.FindStep(2, 100), std::nullopt);
 }
 
 // Against the obvious search, as below; numbers grow by one or two, or not.

@@ -59,35 +59,11 @@ class EngineFarewell : public ::testing::Test {
     tensors.push_back(Allreduce(name, &data_[static_cast<size_t>(rank)]));
     return job_->rank(rank).engine->Submit(std::move(tensors));
   }
-  EngineStats Stats(int rank) { return job_->rank(rank).engine->stats(); }
 
   std::vector<std::vector<float>> data_{3, std::vector<float>(5, 1.0F)};
   std::vector<BreakablePlane*> planes_{3};
   std::unique_ptr<EngineJob> job_;
 };
-
-TEST_F(EngineFarewell, AFollowerIsNotKeptWaitingByItsLeader) {
-  JobOptions options{.hosts = {"a", "a", "b"}, .shares_memory = true};
-  options.config.freeze_after = 3;
-  options.config.stall_warning = std::chrono::hours(1);  // No thaw because the machine is slow.
-  Start(options);
-  job_->OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 60; ++step) AllreduceStep(rank, step, {"a"});
-    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
-  });
-  const int64_t votes = Stats(2).host_votes_received;
-  const Result<Handle> of_leader = Submit(0, "a");
-  const Result<Handle> of_follower = Submit(1, "a");
-  // Both have voted READY, and the leader for its host; what comes of it depends on rank 2.
-  while (Stats(2).host_votes_received == votes) std::this_thread::yield();
-  planes_[0]->Break();
-  EXPECT_EQ(job_->rank(0).Wait(of_leader).code(), StatusCode::kInternal);
-  const Status status = job_->rank(1).Wait(of_follower);
-  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
-  EXPECT_THAT(status.message(), HasSubstr("rank 0 (host a) has left the job: the plane is broken"));
-  const Status later = job_->rank(2).Wait(Submit(2, "a"));
-  EXPECT_THAT(later.message(), HasSubstr("the plane is broken"));
-}
 
 // The caller that met it drives, and has nothing to sleep for.
 TEST_F(EngineFarewell, WhoDrivesAsleepIsNotKeptWaitingByItsOwnEngine) {
@@ -113,23 +89,6 @@ TEST_F(EngineFarewell, TheTimelineKeepsNobodyFromTheError) {
   planes_[0]->Break();
   EXPECT_EQ(job_->rank(0).Wait(handle).code(), StatusCode::kInternal);
   EXPECT_LT(Now() - begin, std::chrono::milliseconds(700));
-}
-
-// Rank 2 has the stream from rank 1, rank 1 from rank 0.
-TEST_F(EngineFarewell, AChildIsNotKeptWaitingByItsParent) {
-  JobOptions options;
-  options.config.coordinator_radix = 1;
-  Start(options);
-  const Result<Handle> of_root = Submit(0, "x");
-  const Result<Handle> of_child = Submit(2, "x");
-  while (Stats(1).control_messages_received == 0) std::this_thread::yield();
-  planes_[1]->Break();
-  const Status child = job_->rank(2).Wait(of_child);
-  EXPECT_EQ(child.code(), StatusCode::kPeerLost);
-  EXPECT_THAT(child.message(), HasSubstr("rank 1 (host host-a) has left the job: the plane"));
-  const Status root = job_->rank(0).Wait(of_root);
-  EXPECT_EQ(root.code(), StatusCode::kAborted);
-  EXPECT_THAT(root.message(), HasSubstr("allreduce 'x' can no longer complete"));
 }
 
 // Rank 2 fails, rank 0 waits for it in one set and rank 1 for rank 0 in another. The root stops

@@ -40,8 +40,7 @@ class EngineFrozenHosts : public ::testing::TestWithParam<Hosts> {
   int size() const { return static_cast<int>(GetParam().size()); }
 };
 INSTANTIATE_TEST_SUITE_P(Layouts, EngineFrozenHosts,
-                         ::testing::Values(Hosts{"a", "b"}, Hosts{"a", "a", "b"},
-                                           Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "b", "a"},
+                         ::testing::Values(Hosts{"a", "b"}, Hosts{"a", "b", "b", "a"},
                                            Hosts{"a", "b", "b", "c"}));
 
 TEST_P(EngineFrozenHosts, ABucketTakesOneWordFromHostToHost) {
@@ -61,19 +60,6 @@ TEST_P(EngineFrozenHosts, ABucketTakesOneWordFromHostToHost) {
     EXPECT_EQ(after.frozen_steps - before.frozen_steps, 200);
     EXPECT_EQ(after.thaws, 0);
     for (int step = 0; step < 3; ++step) Reduce(rank, step, "a");
-  });
-}
-
-TEST_P(EngineFrozenHosts, AMismatchIsAnErrorOnEveryRank) {
-  EngineJob job(size(), FreezingOn(GetParam()));
-  job.OnEveryRank([](EngineRank& rank) {
-    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
-    std::vector<float> data(rank.rank() == rank.size() - 1 ? 6 : 5, 1.0F);
-    const Status status = rank.Run(Allreduce("a", &data));
-    EXPECT_EQ(status.code(), StatusCode::kMismatch);
-    EXPECT_THAT(status.message(), HasSubstr("[6]"));
-    for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
-    EXPECT_GE(rank.engine->stats().thaws, 1);
   });
 }
 
@@ -133,33 +119,6 @@ TEST(EngineFrozenHostsTest, ItNeverFreezesOnMoreHostsThanTheRadixAllows) {
   job.OnEveryRank([](EngineRank& rank) {
     for (int step = 0; step < 60; ++step) Reduce(rank, step, "a");
     EXPECT_EQ(rank.engine->stats().frozen_steps, 0);
-  });
-}
-
-TEST(EngineFrozenHostsTest, SetsOfOneHostAndOfAllFreezeTogether) {
-  EngineJob job(4, FreezingOn({"a", "a", "b", "b"}));
-  job.OnEveryRank([](EngineRank& rank) {
-    const std::vector<std::vector<int32_t>> members = {{0, 1}, {0, 2}, {1, 2, 3}};
-    std::vector<ProcessSetId> ids(members.size());
-    for (size_t set = 0; set < members.size(); ++set) {
-      ASSERT_TRUE(AddSet(rank, members[set], &ids[set]).ok());
-    }
-    for (int step = 0; step < 300; ++step) {
-      Reduce(rank, step, "a");
-      for (size_t set = 0; set < members.size(); ++set) {
-        const std::vector<int32_t>& ranks = members[set];
-        if (std::find(ranks.begin(), ranks.end(), rank.rank()) == ranks.end()) continue;
-        std::vector<float> data(7, static_cast<float>(rank.rank() + step));
-        Submission submission = Allreduce("x", &data);
-        submission.request.process_set = ids[set];
-        const Status status = rank.Run(std::move(submission));
-        ASSERT_TRUE(status.ok()) << status.ToString();
-        int sum = 0;
-        for (const int32_t member : ranks) sum += member + step;
-        ASSERT_THAT(data, Each(static_cast<float>(sum)));
-      }
-    }
-    EXPECT_GT(rank.engine->stats().frozen_steps, 0);
   });
 }
 

@@ -2,15 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <latch>
 #include <numeric>
 
 #include "engine/engine_job.h"
 
 namespace mydist {
 namespace {
-
-using ::testing::HasSubstr;
 
 const std::vector<std::string> kTwoByTwo = {"a", "a", "b", "b"};
 
@@ -124,41 +121,6 @@ TEST(EngineHostsTest, ProcessSetsHaveHostsOfTheirOwn) {
   EXPECT_EQ(sent(1), kBytes);                // In the third: it is alone on its host.
   EXPECT_EQ(sent(2) + sent(3), 2 * kBytes);  // In both; the partner is the first of them.
   EXPECT_EQ(sent(3), 0);
-}
-
-// In the middle of an allreduce. Some wait for it in shared memory, some over the network, and some
-// for one of those; all say what happened to it, not who they happened to wait for.
-TEST(EngineHostsTest, ARankThatFailsTellsAllWhy) {
-  for (const int victim : {0, 1, 5}) {
-    EngineJob job(6, {.config = ConfigWith(true),
-                      .hosts = {"a", "a", "b", "b", "c", "c"},
-                      .shares_memory = true,
-                      .cut_off = victim});
-    job.OnEveryRank([&](EngineRank& rank) {
-      std::vector<float> data(100000);
-      const Status status = rank.Run(Allreduce("y", &data));
-      EXPECT_FALSE(status.ok());
-      EXPECT_THAT(status.message(), HasSubstr(kCutOffText)) << rank.rank();
-    });
-  }
-}
-
-TEST(EngineHostsTest, ARankThatLeavesEndsTheWaitOfAll) {
-  EngineJob job(4, {.config = ConfigWith(true), .hosts = kTwoByTwo, .shares_memory = true});
-  std::latch others_know(3);
-  job.OnEveryRank([&](EngineRank& rank) {
-    AllreduceOnce(rank, 1000);
-    if (rank.rank() == 3) {
-      rank.engine->Shutdown();
-      return;
-    }
-    std::vector<float> data(1000);
-    const Status status = rank.Run(Allreduce("y", &data));
-    EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
-    EXPECT_THAT(status.message(), HasSubstr("rank 3"));
-    others_know.arrive_and_wait();  // Or they would be told of this one.
-    rank.engine->Shutdown();
-  });
 }
 
 }  // namespace

@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <latch>
 #include <numeric>
-#include <random>
 
 #include "conformance/deep.h"
 #include "engine_job.h"
@@ -35,18 +33,6 @@ TEST_P(EngineTest, AllreduceSumsOverRanks) {
   });
 }
 
-TEST_P(EngineTest, AverageDividesAndMaxDoesNot) {
-  EngineJob job(GetParam());
-  job.OnEveryRank([&](EngineRank& rank) {
-    std::vector<float> average(10, static_cast<float>(rank.rank()) * 2);
-    std::vector<float> largest(10, static_cast<float>(rank.rank()));
-    EXPECT_TRUE(rank.Run(Allreduce("average", &average, ReduceOp::kAverage)).ok());
-    EXPECT_TRUE(rank.Run(Allreduce("max", &largest, ReduceOp::kMax)).ok());
-    EXPECT_THAT(average, Each(static_cast<float>(rank.size() - 1)));
-    EXPECT_THAT(largest, Each(static_cast<float>(rank.size() - 1)));
-  });
-}
-
 // The caller scales and divides. Two numbers stand for an int64, one for any other integer.
 TEST_P(EngineTest, AveragesOfIntegersAreSumsOfInt64WithoutFactors) {
   EngineJob job(GetParam());
@@ -68,48 +54,6 @@ TEST_P(EngineTest, AveragesOfIntegersAreSumsOfInt64WithoutFactors) {
       EXPECT_THAT(numbers, Each(kLarge * rank.size()));
     }
   });
-}
-
-// Every rank submits the same 60 tensors in its own order, many times: whatever arrives when, every
-// tensor gets its own sum, with and without fusion, with caches too small and large enough.
-TEST_P(EngineTest, AnyOrderOfSubmissionWorks) {
-  for (const int64_t threshold : {int64_t{0}, int64_t{4000}, int64_t{1} << 20}) {
-    for (const int64_t cache : {0, 7, 1000}) {
-      // An ordinary run leaves out what one of the two alone decides.
-      if (!IsDeep() && (threshold == 4000) != (cache == 7)) continue;
-      JobOptions options;
-      options.config.fusion_threshold_bytes = threshold;
-      options.config.cache_capacity = cache;
-      EngineJob job(GetParam(), options);
-      job.OnEveryRank([&](EngineRank& rank) {
-        std::mt19937 random(static_cast<unsigned>(rank.rank() + 17));
-        for (int step = 0; step < InDeep(6, 6, 3); ++step) {
-          std::vector<std::vector<float>> data;
-          for (int t = 0; t < 60; ++t) {
-            data.emplace_back(static_cast<size_t>(t * 11),
-                              static_cast<float>(t + step) * static_cast<float>(rank.rank() + 1));
-          }
-          std::vector<int> order(60);
-          std::iota(order.begin(), order.end(), 0);
-          std::shuffle(order.begin(), order.end(), random);
-          std::vector<Result<Handle>> handles;
-          for (const int t : order) {
-            std::vector<Submission> one;
-            one.push_back(Allreduce("t" + std::to_string(t), &data[static_cast<size_t>(t)]));
-            handles.push_back(rank.engine->Submit(std::move(one)));
-          }
-          for (const auto& handle : handles) {
-            const Status status = rank.Wait(handle);
-            EXPECT_TRUE(status.ok()) << status.ToString();
-          }
-          for (int t = 0; t < 60; ++t) {
-            EXPECT_THAT(data[static_cast<size_t>(t)],
-                        Each(static_cast<float>(t + step) * SumOfRanks(rank.size())));
-          }
-        }
-      });
-    }
-  }
 }
 
 TEST_P(EngineTest, AllgatherTakesUnevenRows) {
@@ -163,21 +107,6 @@ TEST_P(EngineTest, AlltoallDealsOutRowsAndTellsWhatCame) {
     EXPECT_EQ(output, expected);
     EXPECT_THAT(received, Each(rank.rank() + 1));
     EXPECT_EQ(received.size(), static_cast<size_t>(rank.size()));
-  });
-}
-
-TEST_P(EngineTest, AlltoallCountsRowsWithoutElements) {
-  EngineJob job(GetParam());
-  job.OnEveryRank([&](EngineRank& rank) {
-    const std::vector<int32_t> nothing;
-    std::vector<int32_t> output;
-    std::vector<int64_t> received;
-    Submission submission =
-        WithOutput(OpKind::kAlltoall, "a2a", Shape({2 * rank.size(), 0}), nothing, &output);
-    submission.splits.assign(static_cast<size_t>(rank.size()), 2);
-    submission.on_numbers = [&](const std::vector<int64_t>& rows) { received = rows; };
-    EXPECT_TRUE(rank.Run(std::move(submission)).ok());
-    EXPECT_EQ(received, std::vector<int64_t>(static_cast<size_t>(rank.size()), 2));
   });
 }
 

@@ -83,20 +83,6 @@ TEST_P(EngineOnGpu, BroadcastReachesEveryGpu) {
   });
 }
 
-// A mistake in the caller's part: nothing says when the input is there.
-TEST(EngineOnGpuMistake, AnInputWithoutAnEventIsNoticed) {
-  GpuJob job(1);
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    const GpuCaller::Tensor tensor = caller.Make(Numbers(100, 0));
-    Submission submission = caller.InPlace(OpKind::kAllreduce, "x", tensor);
-    submission.request.reduce_op = ReduceOp::kSum;
-    submission.request.prescale = 2.0;
-    tensor.order->ready = nullptr;
-    EXPECT_FALSE(rank.Run(std::move(submission)).ok());
-  });
-  EXPECT_NE(job.device(0).TakeViolation(), "");
-}
-
 TEST(EngineOnGpuMistake, ATensorOnAGpuNeedsOne) {
   EngineJob job(1);
   const auto device = std::make_shared<FakeDevice>();

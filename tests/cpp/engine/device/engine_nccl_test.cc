@@ -240,35 +240,6 @@ TEST(EngineNcclChoice, ARankThatHasNoneKeepsAllFromIt) {
   ExpectStaged(job, AllOf(HasSubstr("rank 1 has no NCCL"), HasSubstr("no libnccl.so.2")));
 }
 
-TEST(EngineNcclChoice, SoDoesOneThatHasAnother) {
-  GpuJob job(2, {.nccl_version = [](int rank) -> Result<int> { return 22803 + rank; }});
-  ExpectStaged(job, HasSubstr("rank 0 has NCCL 2.28.3, rank 1 has 2.28.4"));
-}
-
-TEST(EngineNcclChoice, AndTwoThatShareAGpu) {
-  GpuJobOptions options = WithNccl();
-  options.identity = [](int) { return std::string("0000:01:00.0"); };
-  GpuJob job(2, options);
-  ExpectStaged(job, AllOf(HasSubstr("rank 0 and rank 1 share GPU 0000:01:00.0"),
-                          HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0")));
-}
-
-TEST(EngineNcclChoice, AndOneWhoseCallsWaitForOthers) {
-  GpuJobOptions options = WithNccl();
-  options.job.config.nccl_blocks = true;
-  GpuJob job(2, options);
-  ExpectStaged(job, HasSubstr("NCCL_COMM_BLOCKING=1"));
-}
-
-TEST(EngineNcclChoice, UnlessItIsToldThatTheyMay) {
-  GpuJobOptions options = WithNccl();
-  options.identity = [](int) { return std::string("0000:01:00.0"); };
-  options.job.config.nccl_shares_gpus = true;
-  GpuJob job(2, options);
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
-  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
-}
-
 TEST(EngineNcclChoice, OneRankNeedsNoOther) {
   GpuJob job(1, WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
