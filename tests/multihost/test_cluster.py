@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from multihost.cluster import make_cluster, remove_abandoned
+from multihost.cluster import make_cluster
 from multihost.namespace import call, wait_gone
 
 
@@ -25,25 +23,3 @@ def test_nothing_stays_after_a_failing_test(several_hosts: None, tmp_path: Path)
     assert len(pids) > 3 + 2
     wait_gone(pids, 0.0)
     assert f"mydist-test-{os.getpid()}-" not in call("ip", "netns", "list")
-
-
-def test_what_a_killed_test_run_left_is_removed_by_the_next(
-    several_hosts: None, tmp_path: Path
-) -> None:
-    code = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from multihost.cluster import make_cluster\n"
-        "with make_cluster(Path(sys.argv[1])):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    tests = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join([tests, *filter(None, sys.path)])
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    killed = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
-    assert killed.wait(30) == -9
-    name = f"mydist-test-{killed.pid}-hosta"
-    assert name in call("ip", "netns", "list")
-    (sshd,) = call("ip", "netns", "pids", name).split()
-    remove_abandoned()
-    wait_gone([int(sshd)], 0.0)
-    assert f"mydist-test-{killed.pid}-" not in call("ip", "netns", "list")

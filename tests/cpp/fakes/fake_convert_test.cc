@@ -1,5 +1,4 @@
-// The fake device's kernel: the numbers of the host, and no launch that the real one could not do.
-#include <gmock/gmock.h>
+// The fake device's kernel gives the numbers of the host.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,56 +11,8 @@
 namespace mydist::testing {
 namespace {
 
-using ::testing::HasSubstr;
-
 class FakeConvertTest : public DevicePaceTest {};
 INSTANTIATE_TEST_SUITE_P(Paces, FakeConvertTest, kEveryPace, NameOfPace);
-
-Status ConvertOne(DeviceBench& bench, const ConvertSegment& segment, const Conversion& conversion) {
-  return bench.device.Convert({&segment, 1}, conversion, bench.work);
-}
-
-TEST_P(FakeConvertTest, FindsSegmentsThatOverlap) {
-  ExpectViolation(
-      [](DeviceBench& bench) {
-        const ConvertSegment segments[] = {
-            {bench.on_device.get(), bench.on_device_too.get(), 4},
-            {bench.on_device.get(), bench.on_device_too.get() + 12, 4}};
-        return bench.device.Convert(segments, {}, bench.work);
-      },
-      HasSubstr("segments overlap"));
-  ExpectViolation(
-      [](DeviceBench& bench) {
-        return ConvertOne(bench, {bench.on_device.get(), bench.on_device.get() + 4, 4}, {});
-      },
-      HasSubstr("segments overlap"));
-}
-
-TEST_P(FakeConvertTest, FindsConversionsThatDoNotExist) {
-  const Conversion conversions[] = {
-      {.from = DataType::kFloat32, .to = DataType::kInt32},
-      {.from = DataType::kFloat16, .to = DataType::kBfloat16},
-      {.from = DataType::kBool, .to = DataType::kBool, .factor = {.multiplier = 2}}};
-  for (const Conversion& conversion : conversions) {
-    ExpectViolation(
-        [&](DeviceBench& bench) {
-          return ConvertOne(bench, {bench.on_device.get(), bench.on_device_too.get(), 4},
-                            conversion);
-        },
-        HasSubstr("does not exist"));
-  }
-  ExpectViolation(
-      [](DeviceBench& bench) {
-        return ConvertOne(bench, {bench.on_device.get(), bench.on_device.get(), 4},
-                          {.from = DataType::kFloat32, .to = DataType::kFloat16});
-      },
-      HasSubstr("in place"));
-  ExpectViolation(
-      [](DeviceBench& bench) {
-        return ConvertOne(bench, {bench.on_device.get() + 2, bench.on_device_too.get(), 4}, {});
-      },
-      HasSubstr("does not allow"));
-}
 
 // Numbers of `dtype` on the device, converted and copied back.
 template <typename To, typename From>

@@ -132,48 +132,6 @@ TEST_P(NcclConformance, ScalesBeforeAndAfter) {
   });
 }
 
-// What one allreduce of `reduction` took on each rank of a set of 4.
-struct Effort {
-  std::vector<FakeNcclCall> calls;
-  int operators;
-  int64_t kernels;
-};
-
-Effort EffortOf(const Reduction& reduction) {
-  NcclRanks ranks(4);
-  std::atomic<int64_t> kernels = 0;
-  ranks.Run([&](const NcclRank& rank) {
-    Elements data(reduction.dtype, 100);
-    ExpectFine(rank.me.collectives->Allreduce(data.data(), 100, reduction.Resolved(4)));
-    kernels += rank.device.counts().launches;
-  });
-  EXPECT_EQ(kernels % 4, 0);
-  return {ranks.nccl().calls(), ranks.nccl().made_operators() / 4, kernels / 4};
-}
-
-TEST(NcclEffort, OfAnAverageIsOneCall) {
-  const Effort effort = EffortOf({.op = ReduceOp::kAverage});
-  EXPECT_EQ(effort.calls.size(), 4u);
-  EXPECT_EQ(effort.calls[0].reduction.kind, nccl::ReductionKind::kAvg);
-  EXPECT_EQ(effort.operators, 0);
-  EXPECT_EQ(effort.kernels, 0);
-}
-
-TEST(NcclEffort, OfAScaledAverageIsOneCall) {
-  const Effort effort = EffortOf({.op = ReduceOp::kAverage, .prescale = 0.5});
-  EXPECT_EQ(effort.calls.size(), 4u);
-  EXPECT_EQ(effort.calls[0].reduction.scalar, 0.125);
-  EXPECT_EQ(effort.operators, 1);
-  EXPECT_EQ(effort.kernels, 0);
-}
-
-TEST(NcclEffort, OfAnAverageOfIntegersIsOneKernelMore) {
-  const Effort effort = EffortOf({.dtype = DataType::kInt64, .op = ReduceOp::kAverage});
-  EXPECT_EQ(effort.calls.size(), 4u);
-  EXPECT_EQ(effort.calls[0].reduction.kind, nccl::ReductionKind::kSum);
-  EXPECT_EQ(effort.kernels, 1);
-}
-
 TEST(NcclEffort, OfPartsOfOneSizeIsOneCall) {
   for (const bool even : {true, false}) {
     NcclRanks ranks(3);

@@ -130,29 +130,6 @@ TEST_P(Communicator, IsMadeWhenFirstUsedAndSums) {
   EXPECT_EQ(nccl.aborts(), 0) << "a healthy communicator is closed";
 }
 
-TEST_P(Communicator, ThatNobodyUsedIsNeverMade) {
-  FakeNccl nccl(RunAtOnce, {});
-  OnEveryMember(GetParam(), nccl, [](const Member& me) {
-    EXPECT_EQ(me.communicator.Check().ToString(), "OK");
-    EXPECT_EQ(me.communicator.Close(kNever, nullptr).ToString(), "OK");
-    EXPECT_FALSE(me.device.was_current());
-    EXPECT_EQ(me.communicator.Open().code(), StatusCode::kAborted);
-  });
-}
-
-TEST_P(Communicator, SaysThatItWasClosed) {
-  FakeNccl nccl(RunAtOnce, {});
-  OnEveryMember(GetParam(), nccl, [](const Member& me) {
-    EXPECT_EQ(me.communicator.Open().ToString(), "OK");
-    EXPECT_EQ(me.communicator.Close(kNever, nullptr).ToString(), "OK");
-    float number = 0;
-    const Status late = SumOne(me, &number);
-    EXPECT_EQ(late.code(), StatusCode::kAborted);
-    EXPECT_THAT(late.message(), HasSubstr("process set 7"));
-  });
-  EXPECT_EQ(nccl.aborts(), 0);
-}
-
 TEST(CommunicatorFailure, OfTheIdReachesEveryRank) {
   FakeNccl nccl(RunAtOnce, {});
   nccl.FailId();
@@ -178,15 +155,6 @@ TEST(CommunicatorFailure, WhileItIsMadeIsNamed) {
     EXPECT_THAT(status.message(), HasSubstr("its rank " + std::to_string(me.rank) + " of 2"));
   });
   EXPECT_EQ(nccl.aborts(), 2);
-}
-
-TEST(CommunicatorFailure, OfTheBroadcastIsPassedOn) {
-  FakeNccl nccl(RunAtOnce, {});
-  NumberedDevice device(0);
-  NcclCommunicator communicator(
-      {.api = &nccl.api(), .device = &device, .set_name = "the world", .rank = 1, .size = 2},
-      [](nccl::UniqueId*) { return WhyKilled(); });
-  EXPECT_EQ(communicator.Open().ToString(), WhyKilled().ToString());
 }
 
 TEST(CommunicatorFailure, OnTheDeviceIsSeenByCheck) {
@@ -259,34 +227,12 @@ TEST(CommunicatorPatience, OfAFarewellIsLimited) {
   EXPECT_EQ(nccl.aborts(), 2);
 }
 
-// What NCCL notices between the farewell and the end.
-TEST(CommunicatorPatience, IsNotSpentOnOneThatHasFailed) {
-  FakeNccl nccl(RunAtOnce, {});
-  Alone alone(nccl);
-  EXPECT_EQ(alone.communicator.Open().ToString(), "OK");
-  nccl.FailAsync(0, Outcome::kSystemError, "the cable is cut");
-  EXPECT_EQ(alone.communicator.Close(kNever, nullptr).code(), StatusCode::kInternal);
-  alone.communicator.Abort(WhyKilled());
-  EXPECT_EQ(nccl.aborts(), 1);
-}
-
 TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
   int asked = 0;
   Deserted rank({}, [&] { return ++asked < 5 ? Status::Ok() : WhyKilled(); });
   EXPECT_EQ(rank.communicator.Open().ToString(), WhyKilled().ToString());
   EXPECT_EQ(asked, 5);
   EXPECT_EQ(rank.communicator.Check().ToString(), WhyKilled().ToString()) << "the first is final";
-}
-
-TEST(CommunicatorWatch, IsAskedInCloseIfGiven) {
-  FakeNccl nccl(RunAtOnce, {});
-  OnEveryMember(2, nccl, [](const Member& me) {
-    EXPECT_EQ(me.communicator.Open().ToString(), "OK");
-    if (me.rank == 1) return me.communicator.Abort(WhyKilled());
-    EXPECT_EQ(me.communicator.Close(kNever, [] { return WhyKilled(); }).ToString(),
-              WhyKilled().ToString());
-  });
-  EXPECT_EQ(nccl.aborts(), 2);
 }
 
 TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {

@@ -67,20 +67,6 @@ TEST(TraceFileTest, IsValidAfterEveryAppendOfAnySize) {
   }
 }
 
-// All ways a record can meet the end of a page.
-TEST(TraceFileTest, EveryPositionOfAPageBoundaryWorks) {
-  TemporaryFolder folder;
-  for (size_t size = TraceFile::kMaxRecordBytes - 40; size <= TraceFile::kMaxRecordBytes; ++size) {
-    auto file = TraceFile::Open(folder / "t.json");
-    ASSERT_TRUE(file.ok());
-    for (const size_t next : {size, size_t{2}, size_t{9}, size_t{30}, size_t{2}}) {
-      ASSERT_TRUE(file->Append({Quoted(next)}).ok());
-      ASSERT_TRUE(ParseJson(ReadFile(folder / "t.json")).has_value()) << size;
-    }
-    EXPECT_EQ(ParseJson(ReadFile(folder / "t.json"))->items.size(), 5U);
-  }
-}
-
 TEST(TraceFileTest, IsPrivateAndReplacesWhatWasThere) {
   TemporaryFolder folder;
   const std::string path = folder / "t.json";
@@ -177,33 +163,6 @@ TEST(TraceFileTest, FullDiskKeepsTheLastValidState) {
     value = ParseJson(ReadFile(folder / "t.json"));
     ASSERT_TRUE(value.has_value()) << limit_bytes;
     EXPECT_EQ(value->items.size(), kept_count + 2);
-  }
-}
-
-// Of one call's records those in the pages that were full are in the file.
-TEST(TraceFileTest, OfABatchThatTheDiskHasNoRoomForTheFirstRecordsStay) {
-  TemporaryFolder folder;
-  auto file = TraceFile::Open(folder / "t.json");
-  ASSERT_TRUE(file.ok());
-  const auto record = [](size_t i) { return "\"" + std::to_string(i) + "\""; };
-  ASSERT_TRUE(file->Append({record(0), record(1)}).ok());
-  TraceRecords batch;
-  for (size_t i = 2; i < 2000; ++i) batch.Add(record(i));  // Four pages.
-  Status status;
-  {
-    FileSizeLimit limit(2 * TraceFile::kPageBytes);
-    status = file->Append(batch);
-  }
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  const size_t kept_count = file->record_count();
-  EXPECT_GT(kept_count, 900U);
-  EXPECT_LT(kept_count, 2000U);
-  ASSERT_TRUE(file->Append({record(kept_count)}).ok());
-  const auto value = ParseJson(ReadFile(folder / "t.json"));
-  ASSERT_TRUE(value.has_value());
-  ASSERT_EQ(value->items.size(), kept_count + 1);
-  for (size_t i = 0; i < value->items.size(); ++i) {
-    ASSERT_EQ(value->items[i].text, std::to_string(i));
   }
 }
 

@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <random>
-#include <thread>
 
 #include "base/clock.h"
 #include "conformance/deep.h"
@@ -158,62 +155,6 @@ TEST(TraceWriterTest, FullDiskEndsTheTimelineWithOneWarning) {
   const int64_t written = 2 * CountPhase(records, "X", 0);
   EXPECT_GT(written, 50);
   EXPECT_EQ(written + (*writer)->dropped_count(), 2 * kPairCount);
-}
-
-TEST(TraceWriterTest, ConcurrentRecordersAndEngineShareTheWriter) {
-  TemporaryFolder folder;
-  auto writer = TraceWriter::Open(folder / "t.json", 4);
-  ASSERT_TRUE(writer.ok());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 4; ++rank) {
-    threads.emplace_back([&writer, rank] {
-      for (int i = 0; i < 300; ++i) {
-        (*writer)->Append(rank, Pair("lane" + std::to_string(i % 7), "FUSE"), rank);
-        (*writer)->SetDroppedCount(rank, i);
-        if (i % 50 == 0) (*writer)->Flush();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  ASSERT_TRUE((*writer)->Close().ok());
-  const auto records = Records(folder / "t.json");
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(CountPhase(records, "X", rank), 300);
-    EXPECT_EQ(FooterOf(records, rank)["dropped_events"].number, 299);
-  }
-}
-
-TEST(TraceWriterTest, IsValidWheneverTheProcessIsKilled) {
-  TemporaryFolder folder;
-  std::mt19937 random(23);
-  for (int round = 0; round < InDeep(40, 40, 10); ++round) {
-    int told[2];
-    ASSERT_EQ(pipe(told), 0);
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      auto writer = TraceWriter::Open(folder / "t.json", 2);
-      if (!writer.ok()) _exit(1);
-      for (int i = 0; write(told[1], "x", 1) == 1; ++i) {
-        (*writer)->Append(i % 2, Pair("lane" + std::to_string(i % 50), "ALLREDUCE"), 0);
-      }
-      _exit(2);
-    }
-    close(told[1]);
-    std::vector<char> bytes(1 + random() % 3000);
-    size_t got = 0;
-    while (got < bytes.size()) {
-      const ssize_t n = read(told[0], bytes.data(), bytes.size() - got);
-      ASSERT_GT(n, 0);
-      got += static_cast<size_t>(n);
-    }
-    ASSERT_EQ(kill(child, SIGKILL), 0);
-    int outcome = 0;
-    ASSERT_EQ(waitpid(child, &outcome, 0), child);
-    close(told[0]);
-    ASSERT_TRUE(WIFSIGNALED(outcome)) << "the child ended by itself: " << outcome;
-    EXPECT_GE(Records(folder / "t.json").size(), 4U) << "killed in round " << round;
-  }
 }
 
 }  // namespace

@@ -204,20 +204,6 @@ TEST_P(GpuGradients, OfOneMemoryAreReducedOnce) {
   EXPECT_EQ(cuda_.Read(longer), Floats({1, 2, 3, 4}));
 }
 
-TEST_P(GpuGradients, KeptFromTheirSlotsDoNotChange) {
-  Register();
-  Backward();
-  reducer_->Synchronize();
-  at::Tensor kept = parameters_[1].grad();
-  for (int step = 0; step < 3; ++step) {
-    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-    Backward();
-    reducer_->Synchronize();
-    EXPECT_EQ(cuda_.Read(kept), Floats({12, 15, 18, 21}));
-    ExpectTripled();
-  }
-}
-
 TEST_P(GpuGradients, LeaveTheirMemoryWithTheLastSlot) {
   std::vector<GradientSlots::Extent> extents;
   for (size_t index = 0; index < 2; ++index) {
@@ -298,17 +284,6 @@ TEST_P(GpuGradients, AreCastBeforeWhereSomebodyElseLooksAtThem) {
   EXPECT_EQ(cuda_.Read(parameters_[2].grad()), Floats{24});
 }
 
-TEST_P(GpuGradients, AreRoundedToWhatTravels) {
-  Register(WireFormat::kFloat16);
-  {
-    const OnStream on(StreamOf(2));
-    parameters_[2].mutable_grad() = cuda_.Make({2049});  // Float16 has no odd numbers there.
-    reducer_->OnGradient(2);
-  }
-  reducer_->Synchronize();
-  EXPECT_EQ(cuda_.Read(parameters_[2].grad()), Floats{3 * 2048});
-}
-
 // In the first step nothing is enqueued before.
 TEST_P(GpuGradients, AreNotEnqueuedWhereTheStepIsCaptured) {
   Register();
@@ -318,16 +293,6 @@ TEST_P(GpuGradients, AreNotEnqueuedWhereTheStepIsCaptured) {
   cuda_.gpu(0).EndCapture();
   reducer_->Synchronize();
   ExpectTripled();
-}
-
-TEST_P(GpuGradients, TakeNoSlotWhereTheModelHasBeen) {
-  const GradientSlots::Extent extent{
-      .index = 0, .device = DeviceAt(0), .dtype = at::kFloat, .element_count = 4};
-  Register();
-  GradientSlots slots;
-  slots.Add({&extent, 1});
-  EXPECT_TRUE(slots.Take(0, {4}, at::kFloat, DeviceAt(0)).defined());
-  EXPECT_FALSE(slots.Take(0, {4}, at::kFloat, at::kCPU).defined());
 }
 
 TEST_P(GpuGradients, AreNotCaptured) {

@@ -39,24 +39,5 @@ TEST(ForkedRanks, AFailedExpectationIsSeenAtTheEnd) {
   EXPECT_EQ(ranks.Wait(1), 1);
 }
 
-void WaitForever() {
-  for (;;) pause();
-}
-
-TEST(ForkedRanks, NobodyAwaitsWhatCannotCome) {
-  static ForkedRanks* ranks = nullptr;  // What is expected to fail sees no locals.
-  const auto with_a_crash = [](void (*await)()) {
-    ForkedRanks crashing(2, [](const ForkedRanks::Seat& seat) {
-      if (seat.rank == 1) raise(SIGUSR1);
-      WaitForever();
-    });
-    ranks = &crashing;
-    await();
-  };
-  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitReports(1), "HasBroken"); });
-  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitSleeps(0, 9), "HasBroken"); });
-  with_a_crash([] { EXPECT_FATAL_FAILURE(ranks->AwaitStop(1), "rank 1 has ended"); });
-}
-
 }  // namespace
 }  // namespace mydist::shm
