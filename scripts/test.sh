@@ -30,7 +30,7 @@ cpp_tests() {
 # Two pytests share the cores: most tests start jobs and wait. Each takes about half of the time, so
 # that both end together (the reports in build/reports have the seconds).
 # shellcheck disable=SC2034  # Passed on by name.
-SECOND=(tests/multiproc/test_{checks,paths,starts,kills,small_memory,soak}.py)
+SECOND=(tests/multiproc/test_{checks,paths,starts,kills,small_memory,soak,examples,run,containers}.py)
 FIRST=(tests/scripts tests/gpu tests/launcher tests/python tests/multihost)
 for file in tests/multiproc/test_*.py; do
   [[ " ${SECOND[*]} " == *" $file "* ]] || FIRST+=("$file")

@@ -85,6 +85,7 @@ def test_the_ssh_connection_is_cut(cluster: Cluster, end: str) -> None:
     cluster.wait_empty(STOP_SECONDS)
 
 
+@pytest.mark.deep
 def test_the_network_falls_silent(gloo: None, cluster: Cluster) -> None:
     host_timeout = 3.0
     flags = ["--host-timeout", f"{host_timeout:g}", "-H", "hosta:1,hostb:1"]

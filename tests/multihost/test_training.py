@@ -100,6 +100,7 @@ def test_an_interface_that_another_host_lacks(gloo: None, cluster: Cluster) -> N
     assert "It has: lo (127.0.0.1), docker0 (172.17.0.1), data0 (10.61.1.2)" in line
 
 
+@pytest.mark.deep
 def test_mpirun_over_the_same_ssh_and_interface(mpi: None, cluster: Cluster) -> None:
     flags = ["--mpi", "--network-interfaces", "wlan7,data0", "-np", "3", "-H", "hosta:2,hostb:1"]
     ranks = report_of(cluster.start("hosta", *flags, sys.executable, TRAIN, "report"))

@@ -26,21 +26,17 @@ class Job:
 
 # Each way to fold numbers runs all cases once: in shared memory, and host by host over a network.
 ORDINARY = (
-    Job(1, "local", "main"),
-    Job(2, "local", "whole"),
     Job(3, "local", "whole", every_case=True),
-    Job(4, "local", "frozen"),
+    Job(3, "local", "frozen"),
     Job(3, "local", "unfused"),
     Job(2, "local", "bucketed"),
     Job(2, "local", "late"),
     Job(2, "local", "steady"),
     Job(2, "gloo", "main"),
-    Job(3, "gloo", "sets"),
     Job(3, "gloo", "frozen_lone"),
     Job(4, "gloo", "hosts", every_case=True),
     Job(4, "gloo", "frozen_hosts"),
     Job(3, "mpi", "main"),
-    Job(4, "mpi", "sets"),
     Job(3, "mpi", "hosts"),
     Job(2, "mpi", "late_lone"),
 )

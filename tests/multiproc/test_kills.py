@@ -115,7 +115,7 @@ def test_a_rank_is_killed_on_one_host_of_gloo(victim: int, tmp_path: Path) -> No
 
 # mpirun takes the others down, perhaps before they can report.
 @pytest.mark.parametrize("backend", ["mpi"])
-@pytest.mark.parametrize("victim", [deep(0), 2])
+@pytest.mark.parametrize("victim", [deep(0), deep(2)])
 @pytest.mark.usefixtures("nothing_is_left")
 def test_a_rank_is_killed_on_one_host_of_mpi(victim: int, backend: str, tmp_path: Path) -> None:
     moment = ("work", 20 + victim, 10_000 * victim)

@@ -141,8 +141,8 @@ def test_results_across_hosts_do_not_depend_on_the_path(
     layout = {"TEST_RANKS_PER_HOST": str(per_host)}
     across = {name: layout | path for name, path in ACROSS_HOSTS.items()}
     over_gloo = {"MYDIST_CONTROLLER": backend}
-    # Uneven hosts reduce inside as even ones do.
-    inside = SHARED if np == 4 else {name: SHARED[name] for name in ("auto", "attach", "slots")}
+    # Inside they reduce as one host does.
+    inside = {name: SHARED[name] for name in ("auto", "attach", "slots")}
     paths = {name: across["auto"] | over_gloo | path for name, path in inside.items()}
     paths |= {name: over_gloo | path for name, path in across.items()}
     ranks, _ = by_path(np, tmp_path, paths | {"one host": SOCKETS})

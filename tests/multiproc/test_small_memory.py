@@ -124,7 +124,7 @@ def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("backend", "size"), [("gloo", "1m"), deep("mpi", "1m"), deep("local", "12m")]
+    ("backend", "size"), [deep("gloo", "1m"), deep("mpi", "1m"), deep("local", "12m")]
 )
 def test_every_collective_is_right(backend: str, size: str, tmp_path: Path) -> None:
     np, suite = 3, "collectives"

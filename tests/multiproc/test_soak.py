@@ -40,7 +40,7 @@ def growth(command: list[str], env: Mapping[str, str]) -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("np", "backend", "env", "options"),
     [
-        (2, "local", {}, ()),
+        deep(2, "local", {}, ()),
         deep(2, "local", {}, ("--varying",)),
         deep(2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ()),
         deep(2, "mpi", {"MYDIST_SHARED_MEMORY": "0"}, ("--varying",)),

@@ -81,15 +81,18 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 MYDISTRUN = [sys.executable, "-m", "mydist.launcher", "-np", "2", sys.executable]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+OVER_GLOO = [*MYDISTRUN[:-1], "--gloo", sys.executable]
+
+
 @pytest.mark.parametrize(
-    ("command", "backend"),
+    ("command", "backend", "when"),
     [
-        (TORCHRUN, "local"),
-        (MYDISTRUN, "mpi"),
-        deep([*MYDISTRUN[:-1], "--gloo", sys.executable], "gloo"),
+        (TORCHRUN, "local", "before"),
+        (MYDISTRUN, "mpi", "after"),
+        deep(TORCHRUN, "local", "after"),
+        deep(MYDISTRUN, "mpi", "before"),
+        *(deep(OVER_GLOO, "gloo", when) for when in ("before", "after")),
     ],
-    ids=["torchrun", "mydistrun", "gloo"],
 )
 def test_a_job_below_a_rank_of_mpi(command: list[str], backend: str, when: str) -> None:
     outer = launcher_command(2, "mpi", str(WORKERS / "starts_a_job.py"), when, *command, HELLO)
@@ -141,7 +144,7 @@ def expect_jobs(output: str, np: int) -> None:
     assert sorted(found) == sorted(wanted), output
 
 
-@pytest.mark.parametrize("backend", [deep("gloo"), "mpi", deep("local")])
+@pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
 @pytest.mark.parametrize("np", [3, deep(4)])
 def test_process_sets_at_the_start(np: int, backend: str) -> None:
     command = str(WORKERS / "start_with_sets.py")
@@ -152,6 +155,7 @@ def test_process_sets_at_the_start(np: int, backend: str) -> None:
     )
 
 
+@pytest.mark.deep
 def test_process_sets_of_mpi_communicators() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     command = ["mpirun", "-np", "4", "--oversubscribe", sys.executable]
@@ -171,19 +175,10 @@ def expect_sets(output: str, wanted: list[object]) -> None:
 
 
 @pytest.mark.parametrize("cycles", [40, deep(200)])
-@pytest.mark.parametrize("backend", ["gloo", deep("mpi"), "local"])
+@pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
 def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
     outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=120)
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
-
-
-@pytest.mark.parametrize("backend", ["gloo"])
-def test_our_gloo_is_not_the_one_in_torch(backend: str) -> None:
-    outcome = launch(2, backend, str(WORKERS / "both_gloos.py")).expect_success()
-    lines = [line for line in outcome.output.splitlines() if "ORIGIN " in line]
-    assert len(lines) == 1, outcome.output
-    library = lines[0].partition("ORIGIN ")[2].rpartition("/")[2]
-    assert "gloo" in library and "torch" not in library, lines[0]
 
 
 # MPI_Init itself waits for all ranks.

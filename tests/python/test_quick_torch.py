@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 QUICK_TORCH = Path(__file__).resolve().parent.parent / "quick_torch"
 TRAIN = """
 import sys
@@ -47,6 +49,7 @@ def trained(*folders: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.deep
 def test_it_trains_alike_and_loads_the_compiler_for_who_compiles() -> None:
     quick, whole = trained(QUICK_TORCH), trained()
     assert quick[:10] == whole[:10]
