@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.catalogue import FAULTS, PLANES, Act, Fault, Phase, Plane
-from faults.cells import Cell, format_ends, format_reports, format_times
+from faults.catalogue import FAULTS, PLANES, Fault, Plane
 from faults.checks import problems_of, time_to_end, times_to_report
 from faults.run import Run
-from faults.table import cells_of, format_markdown, to_document
-
-from multiproc.processes import descendants, is_running
+from faults.table import cells_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VICTIM = 3
@@ -63,10 +58,6 @@ def problems(run: Run) -> str:
     return "\n".join(problems_of(fault("sigkill-between"), plane("gloo"), run))
 
 
-def test_what_is_as_it_should_be_is_no_problem() -> None:
-    assert problems(killed_run()) == ""
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -104,14 +95,6 @@ def test_a_job_that_ends_otherwise_is_a_problem(change: dict[str, Any], problem:
     assert problem in problems(replace(killed_run(), **change))
 
 
-def test_mpirun_may_end_survivors_of_a_death_before_they_report() -> None:
-    run = replace(killed_run(), reports={})
-    missing = "rank 0 reported nothing"
-    assert problems_of(fault("sigkill-between"), plane("mpi"), run) == []
-    assert missing in problems(run)
-    assert missing in problems_of(fault("sigstop-between"), plane("mpi"), run)
-
-
 def test_times_count_from_the_fault_and_without_the_wait_of_the_settings() -> None:
     run = killed_run()
     assert times_to_report(fault("sigkill-between"), run) == [0.5, 1.5, 2.5]
@@ -121,64 +104,6 @@ def test_times_count_from_the_fault_and_without_the_wait_of_the_settings() -> No
     assert times_to_report(fault("sigstop-between"), run) == [1.5, 0.25]
     assert times_to_report(fault("sigstop-inside"), run) == [0.5, 0.25]
     assert times_to_report(fault("launcher"), run) == [4.0]
-
-
-def test_times_are_median_and_maximum() -> None:
-    assert format_times([]) == "-"
-    assert format_times([0.001, 0.0025, 0.009]) == "2.5 / 9.0 ms"
-    assert format_times([0.02, 0.03, 0.25]) == "30 / 250 ms"
-    assert format_times([0.5, 1.0, 2.0]) == "1.00 / 2.00 s"
-
-
-def test_a_cell_shows_what_is_late_and_what_is_missing() -> None:
-    cell = Cell("exit", "mpi", 1.0, expected=3, runs=1, reports_s=[0.1, 0.2], ends_s=[2.0])
-    assert format_reports(cell) == "150 / 200 ms, 1 of 3 missing"
-    assert format_reports(replace(cell, goal_s=0.15, expected=2)) == "**150 / 200 ms**"
-    assert format_ends(cell) == "2.00 / 2.00 s"
-
-
-def test_the_tables_have_the_order_of_the_catalogue() -> None:
-    cells = [
-        Cell("launcher", "mpi", 5.0, 1, 2, [0.5]),
-        Cell("sigstop-inside", "frozen", 0.3, 1, 2, [0.1], [3.0]),
-        Cell("sigstop-inside", "mpi", 0.3, 1, 2, [0.2], [4.0]),
-    ]
-    document = json.loads(json.dumps(to_document(cells, "two cores", "abc")))
-    assert cells_of(document) == cells
-    assert format_markdown(document).splitlines() == [
-        "two cores; mydist at commit abc.",
-        "Runs of each cell: 2.",
-        "",
-        "Time to report, median / maximum:",
-        "",
-        "| fault | shared memory | MPI, two hosts |",
-        "|---|---|---|",
-        "| SIGSTOP in a collective, later than 2 s | 100 / 100 ms | 200 / 200 ms |",
-        "| SIGKILL of `mydistrun`: last process gone | - | 500 / 500 ms |",
-        "",
-        "Time from the fault to the end of `mydistrun`, median / maximum:",
-        "",
-        "| fault | shared memory | MPI, two hosts |",
-        "|---|---|---|",
-        "| SIGSTOP in a collective | 3.00 / 3.00 s | 4.00 / 4.00 s |",
-    ]
-
-
-def test_every_fault_and_plane_can_be_chosen_by_its_name() -> None:
-    assert len({fault.key for fault in FAULTS}) == len({fault.title for fault in FAULTS})
-    assert len({plane.key for plane in PLANES}) == len(PLANES)
-    # A victim that does something itself has to wait for the mark to do it.
-    by_itself = [f for f in FAULTS if not f.act.is_signal and f.act is not Act.KILL_LAUNCHER]
-    assert all(fault.phase is Phase.BETWEEN for fault in by_itself)
-
-
-def test_processes_are_found_until_they_have_ended() -> None:
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
-        assert child.pid in descendants(os.getpid()) and is_running(child.pid)
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not is_running(child.pid)
-    assert child.pid not in descendants(os.getpid())
 
 
 def test_one_fault_is_measured(

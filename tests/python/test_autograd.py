@@ -50,24 +50,6 @@ def test_nothing_is_recorded_when_no_gradient_is_wanted(
         assert not call(torch.ones(4, 3, requires_grad=True)).requires_grad
 
 
-def test_gradient_of_a_scalar() -> None:
-    x = torch.tensor(2.0, requires_grad=True)
-    (md.allgather(x).sum() * md.allreduce(x)).backward()
-    assert x.grad is not None and x.grad.item() == 4.0
-
-
-def test_second_derivative() -> None:
-    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda t: md.allreduce(t**3, op=md.Sum), (x,))
-    assert torch.autograd.gradcheck(lambda t: md.reducescatter(md.allgather(t)) ** 2, (x,))
-
-
-def test_gradients_pass_through_compression() -> None:
-    x = torch.randn(5, requires_grad=True)
-    md.allreduce(x, compression=md.Compression.bf16).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [1.0] * 5
-
-
 @pytest.mark.parametrize("op", [md.Min, md.Max, md.Product], ids=str)
 @pytest.mark.parametrize("call", [md.allreduce, md.reducescatter])
 def test_operations_that_are_not_linear(call: Callable[..., torch.Tensor], op: md.ReduceOp) -> None:
@@ -77,18 +59,6 @@ def test_operations_that_are_not_linear(call: Callable[..., torch.Tensor], op: m
     out.sum().backward()
     assert x.grad is not None and x.grad.tolist() == [-6.0] * 3
     assert torch.autograd.gradgradcheck(lambda t: call(t**3, op=op), (x + 1.0,))
-
-
-@pytest.mark.parametrize("name", ["allgather", "broadcast", "alltoall", "reducescatter"])
-def test_second_derivatives_of_what_moves_rows(name: str) -> None:
-    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "allgather": md.allgather,
-        "broadcast": lambda t: md.broadcast(t, 0),
-        "alltoall": lambda t: torch.as_tensor(md.alltoall(t)),
-        "reducescatter": md.reducescatter,
-    }
-    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda t: calls[name](t**3).square(), (x,))
 
 
 def test_adasum_has_no_gradient() -> None:

@@ -336,20 +336,14 @@ def test_objects_must_be_those_that_were_saved(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"directory": 3}, TypeError, "directory is 3 (int), expected a str or path"),
-    ({"directory": b"x"}, TypeError, "directory is b'x' (bytes), expected a str or path"),
     ({"directory": ""}, ValueError, "directory is '', expected the path of a folder"),
-    ({"directory": "a\0b"}, ValueError, "expected the path of a folder"),
     ({"keep": 0}, ValueError, "keep is 0, expected at least 1, or None to keep all"),
-    ({"keep": -3}, ValueError, "keep is -3, expected at least 1"),
     ({"keep": "3"}, TypeError, "keep is '3', expected an int or None to keep all"),
     ({"keep": True}, TypeError, "keep is True, expected an int or None"),
     ({"resume": True}, TypeError, "resume is True (bool), expected a str or path"),
-    ({"resume": 5}, TypeError, "resume is 5 (int), expected a str or path"),
     ({"resume": ""}, ValueError, "resume is '', expected"),
     ({"model": 5}, TypeError, "model is int, which has no state_dict(); plain values are saved"),
-    ({"best": 0.1}, TypeError, "best is float, which has no state_dict()"),
     ({"model": torch.nn.Linear}, TypeError, "model is type, which has no state_dict()"),
-    ({"counter": None}, TypeError, "counter is NoneType, which has no state_dict()"),
     ({"process_set": [0]}, TypeError, "process_set is [0]"),
 ]
 
@@ -376,8 +370,6 @@ def test_nothing_to_save(tmp_path: Path) -> None:
         ((-1,), ValueError, "step is -1, expected the number of steps made so far"),
         ((2**63,), ValueError, "expected the number of steps"),
         ((1.0,), TypeError, r"step is 1.0 \(float\), expected an int"),
-        ((True,), TypeError, r"step is True \(bool\)"),
-        (("1",), TypeError, "step is '1'"),
         ((1, [2]), TypeError, "extras is list, expected a dict"),
     ],
 )

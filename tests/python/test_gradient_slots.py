@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 import torch
@@ -146,18 +145,6 @@ def test_a_replaced_gradient_moves_in() -> None:
     weight.grad = gradient(weight) * 10
     step(reducer, [weight], 1.0)
     assert gradient(weight).tolist() == [42.0] * 3 and gradient(weight).data_ptr() == place
-
-
-def test_passes_accumulate_in_place() -> None:
-    reducer = make(passes=2)
-    weights = parameters(reducer, 3, 4)
-    for number in range(3):
-        places = addresses(weights) if number else []
-        clear(weights if number else [], to_none=False)
-        torch.stack([weight.sum() for weight in weights]).sum().backward()
-        step(reducer, weights, 3.0)
-        assert not number or addresses(weights) == places
-        assert all(set(gradient(weight).tolist()) == {8.0} for weight in weights)
 
 
 @pytest.mark.parametrize(("compression", "wire"), [(1, torch.float16), (2, torch.bfloat16)])
@@ -327,51 +314,6 @@ def test_buckets_are_enqueued_when_their_last_gradient_is_there() -> None:
     reducer.synchronize()
     md.barrier()
     assert md.stats()["batches"] - batches == 2  # One of them is the barrier.
-
-
-def test_who_was_idle_is_not_waited_for() -> None:
-    reducer = make()
-    weights = parameters(reducer, 3, 4)
-    for number in range(1, 4):  # p0 gets no gradient for some steps, then it does again.
-        clear(weights[1:] if number > 1 else [], to_none=True)
-        step(reducer, weights[1:], 1.0)
-    weights[1].grad = None
-    step(reducer, weights, 5.0)
-    assert [gradient(weight).tolist() for weight in weights] == [[10.0] * 3, [10.0] * 4]
-
-
-@pytest.mark.parametrize("views", [True, False])
-def test_changes_between_backward_and_step_are_found_in_the_slot(views: bool) -> None:
-    reducer = make(views=views)
-    weights = parameters(reducer, 3, 4)
-    step(reducer, weights, 1.0)
-    clear(weights, to_none=False)
-
-    def refused(spoil: Any, text: str) -> None:
-        torch.stack([weight.sum() for weight in weights]).sum().backward()
-        spoil()
-        with pytest.raises(ValueError, match=text):
-            reducer.synchronize()
-        clear(weights, to_none=True)
-
-    refused(lambda: gradient(weights[0]).mul_(2), r"'p0' was changed in place")
-    refused(lambda: setattr(weights[1], "grad", None), r"'p1' was replaced or cleared")
-    step(reducer, weights, 3.0)
-    assert all(set(gradient(weight).tolist()) == {6.0} for weight in weights)
-
-
-def test_explain_tells_what_was_chosen() -> None:
-    model = torch.nn.Linear(2, 2)
-    reducer = make()
-    for name, weight in model.named_parameters():
-        reducer.add_parameter(weight, name, "", 0)
-    step(reducer, list(model.parameters()), 1.0)
-    explanation = md.explain()
-    assert explanation.facts["backend"].choice == "local"
-    assert explanation.facts["data path"].choice == "none"
-    lines = str(explanation).splitlines()
-    assert len(lines) == len(explanation.facts) and lines[0].startswith("backend")
-    assert reducer.layouts() == [(1, 2 << 20, 8 << 20, "nothing was measured")]
 
 
 def test_explain_tells_of_all_buckets_when_parameters_were_added(

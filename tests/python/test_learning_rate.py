@@ -278,11 +278,9 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
         TypeError,
         r"got '0\.1' \(str\), expected a learning rate",
     ),
-    (lambda: md.scale_lr(untyped(None)), TypeError, r"got None \(NoneType\)"),
     (lambda: md.scale_lr(untyped(True)), TypeError, r"got True \(bool\)"),
     (lambda: md.scale_lr(0.1, 0), ValueError, "size is 0, expected at least 1"),
     (lambda: md.scale_lr(0.1, untyped(2.0)), TypeError, r"size is 2\.0 \(float\), expected an int"),
-    (lambda: md.scale_lr(0.1, untyped(True)), TypeError, "size is True"),
     (lambda: md.scale_lr(0.1, 2, untyped("cube")), ValueError, "rule is 'cube', expected 'linear'"),
     (
         lambda: md.scale_lr(scheduled()),
@@ -298,11 +296,9 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: md.WarmupLR(sgd(), -1), ValueError, "steps is -1, expected a number from 0 on"),
     (lambda: md.WarmupLR(sgd(), untyped(2.5)), TypeError, r"steps is 2\.5 \(float\).*round"),
     (lambda: md.WarmupLR(sgd(), 5, 1.5), ValueError, r"start_factor is 1\.5, expected .* 0 to 1"),
-    (lambda: md.WarmupLR(sgd(), 5, -0.1), ValueError, r"start_factor is -0\.1"),
     (lambda: md.WarmupLR(sgd(), 5, math.nan), ValueError, "start_factor is nan"),
     (lambda: md.WarmupLR(sgd(), 5, untyped("a")), TypeError, "start_factor is 'a'"),
     (lambda: md.WarmupLR(warmed_up(False), 5), ValueError, "the optimizer has a warm-up already"),
-    (lambda: md.WarmupLR(warmed_up(True), 5), ValueError, "the optimizer has a warm-up already"),
     (
         lambda: md.WarmupLR(sgd(), 5).load_state_dict({"steps": 3}),
         ValueError,

@@ -91,38 +91,18 @@ def all_weights_zero() -> None:
     metrics.compute()
 
 
-def compute_after_reset() -> None:
-    metrics = md.Metrics()
-    metrics.update(acc=1)
-    metrics.compute()
-    metrics.reset()
-    metrics.compute()
-
-
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         update(loss=torch.ones(2, 3)),
         ValueError,
         r"loss has shape \[2, 3\], expected one number; pass loss\.mean\(\) with weight=loss",
     ),
-    (update(loss=torch.ones(0)), ValueError, r"loss has shape \[0\]"),
     (update(loss="0.5"), TypeError, "loss is of type str, expected a real number"),
-    (update(loss=None), TypeError, "loss is of type NoneType"),
-    (update(loss=[1.0]), TypeError, "loss is of type list"),
     (update(loss=1j), TypeError, "loss is of type complex, expected a real"),
-    (
-        update(loss=torch.tensor(1j)),
-        TypeError,
-        r"loss is of type torch\.complex64, expected a real",
-    ),
     (update(loss=1, weight=-1), ValueError, r"weight is -1\.0, expected a finite number from 0 on"),
     (update(loss=1, weight=math.nan), ValueError, "weight is nan"),
-    (update(loss=1, weight=math.inf), ValueError, "weight is inf"),
-    (update(loss=1, weight=torch.tensor(-2)), ValueError, r"weight is -2\.0"),
     (update(loss=1, weight=torch.ones(2)), ValueError, r"weight has shape \[2\]"),
-    (update(loss=1, weight="3"), TypeError, "weight is of type str"),
     (lambda: md.Metrics().compute(), ValueError, r"no rank has updated a metric since .* update\("),
-    (compute_after_reset, ValueError, "no rank has updated a metric since"),
     (all_weights_zero, ValueError, "weights of 'acc' add up to 0 on all ranks together"),
     (lambda: md.Metrics(name=untyped(3)), TypeError, r"name is 3 \(int\), expected a str"),
     (lambda: md.Metrics(name=""), ValueError, "name is empty"),

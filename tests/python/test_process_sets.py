@@ -38,39 +38,16 @@ Case = tuple[Callable[[], object], type[Exception], str]
 
 CASES: dict[str, Case] = {
     "no ranks": (lambda: md.ProcessSet([]), ValueError, r"ProcessSet: ranks is empty, expected at"),
-    "negative rank": (
-        lambda: md.ProcessSet([0, -2]),
-        ValueError,
-        r"ProcessSet: ranks contains -2, expected ranks from 0 on",
-    ),
     "rank twice": (
         lambda: md.ProcessSet((3, 1, 3)),
         ValueError,
         r"ProcessSet: ranks contains 3 twice, expected each rank once",
     ),
     "bool rank": (lambda: md.ProcessSet([False]), TypeError, r"ranks contains False \(bool\)"),
-    "float rank": (lambda: md.ProcessSet([1.0]), TypeError, r"ranks contains 1\.0 \(float\), exp"),
-    "text": (
-        lambda: md.ProcessSet("0"),
-        TypeError,
-        r"ProcessSet: ranks is '0' \(str\), expected a",
-    ),
-    "one rank": (lambda: md.ProcessSet(0), TypeError, r"ranks is 0 \(int\), expected a list of"),
-    "none": (lambda: md.ProcessSet(None), TypeError, r"ranks is None \(NoneType\)"),
     "not added": (
         lambda: md.allreduce(T, process_set=md.ProcessSet([0])),
         ValueError,
         r"allreduce: ProcessSet\(\[0\]\) is not part of the job; add it first, with mydist\.init\(",
-    ),
-    "not added barrier": (
-        lambda: md.barrier(md.ProcessSet([1, 0])),
-        ValueError,
-        r"barrier: ProcessSet\(\[0, 1\]\) is not part of the job",
-    ),
-    "not added object": (
-        lambda: md.allgather_object(1, process_set=md.ProcessSet([1])),
-        ValueError,
-        r"ProcessSet\(\[1\]\) is not part of the job",
     ),
     "not added optimizer": (
         lambda: md.DistributedOptimizer(
@@ -83,11 +60,6 @@ CASES: dict[str, Case] = {
         lambda: md.ProcessSet([1]).process_set_id,
         ValueError,
         r"ProcessSet\(\[1\]\) is not part of the job; add it first",
-    ),
-    "ranks of a communicator not added": (
-        lambda: md.ProcessSet(Communicator([0])).ranks,
-        ValueError,
-        r"ProcessSet\(communicator\): its ranks are known once it is added",
     ),
     "index in a set of others": (
         lambda: md.ProcessSet([1]).rank(),
@@ -124,27 +96,11 @@ CASES: dict[str, Case] = {
         ValueError,
         r"allreduce of 'a': op Adasum has no meaning for dtype int32\. It is for real floating",
     ),
-    "adasum of bools": (
-        lambda: md.grouped_allreduce([T.bool()], op=md.Adasum, name="a"),
-        ValueError,
-        r"allreduce of 'a\.0': op Adasum has no meaning for dtype bool\. It is for real floating",
-    ),
-    "adasum of complex": (
-        lambda: md.allreduce_(T.to(torch.complex64), op=md.Adasum, name="a"),
-        ValueError,
-        r"op Adasum has no meaning for dtype complex64\. It is for real floating point; use Sum",
-    ),
     "adasum scattered": (
         lambda: md.reducescatter(T, op=md.Adasum),
         ValueError,
         r"reducescatter: op Adasum is for allreduce only, because it weighs whole tensors",
     ),
-    "adasum at a root": (
-        lambda: md.reduce(T, 0, op=md.Adasum),
-        ValueError,
-        r"reduce: op Adasum is for allreduce only",
-    ),
-    "reduce of a list": (lambda: md.reduce(untyped([1]), 0), TypeError, r"reduce: got list, exp"),
     "reduce to a float": (
         lambda: md.reduce(T, untyped(0.0)),
         TypeError,
@@ -160,18 +116,11 @@ CASES: dict[str, Case] = {
         ValueError,
         r"reduce of 'r': root_rank 1 is not a rank of this job of size 1, expected 0 to 0",
     ),
-    "gather of none": (lambda: md.gather(untyped(None)), TypeError, r"gather: got NoneType"),
-    "gather at nobody": (
-        lambda: md.gather(T, -1, name="g"),
-        ValueError,
-        r"gather of 'g': root_rank -1 is not a rank of this job",
-    ),
     "gather of sparse": (
         lambda: md.gather(T.to_sparse(), name="g"),
         ValueError,
         r"gather of 'g': its layout is Sparse, expected a dense tensor",
     ),
-    "scatter of a number": (lambda: md.scatter(untyped(3)), TypeError, r"scatter: got int, expec"),
     "scatter of 0-d": (
         lambda: md.scatter(torch.tensor(1.0), name="s"),
         ValueError,
@@ -182,25 +131,10 @@ CASES: dict[str, Case] = {
         ValueError,
         r"scatter of 's': splits sum to 3, expected the first dimension 4",
     ),
-    "scatter splits text": (
-        lambda: md.scatter(T, untyped("4")),
-        TypeError,
-        r"scatter: splits is str, expected a list of ints, a 1-d integer tensor or None",
-    ),
-    "scatter of uint16": (
-        lambda: md.scatter(torch.empty(2, dtype=torch.uint16), name="s"),
-        TypeError,
-        r"scatter of 's': dtype uint16 is not supported",
-    ),
     "send to oneself": (
         lambda: md.send(T, 0),
         ValueError,
         r"send: rank 0 is this process itself, expected another rank; use tensor\.clone\(\)",
-    ),
-    "receive from oneself": (
-        lambda: md.recv(T, 0),
-        ValueError,
-        r"recv: rank 0 is this process itself, expected another rank",
     ),
     "send to nobody": (
         lambda: md.send(T, 1),
@@ -212,13 +146,11 @@ CASES: dict[str, Case] = {
         ValueError,
         r"recv: the tensor is a leaf that requires grad.* recorded; call it under torch\.no_grad",
     ),
-    "receive into a list": (lambda: md.recv(untyped([0]), 1), TypeError, r"recv: got list, expe"),
     "join device": (
         lambda: md.join(-2),
         ValueError,
         r"join: device is -2, expected -1 or the index of a GPU",
     ),
-    "join text": (lambda: md.join(untyped("0")), TypeError, r"join: device is '0' \(str\), expec"),
 }
 
 

@@ -169,17 +169,12 @@ make = md.DistributedSampler
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: make(0), ValueError, "the dataset has 0 samples, expected some"),
     (lambda: make([]), ValueError, "the dataset has 0 samples"),
-    (lambda: make(-3), ValueError, "the dataset has -3 samples"),
     (lambda: make(untyped(True)), TypeError, "dataset is bool, expected a dataset with a length"),
-    (lambda: make(untyped(2.0)), TypeError, "dataset is float"),
     (lambda: make(untyped(Unsized())), TypeError, r"(?s)Unsized, .* itertools\.islice"),
     (lambda: make(5, tail=untyped("wrap")), ValueError, "tail is 'wrap', expected 'pad' .* 'join'"),
-    (lambda: make(5, tail=untyped(None)), ValueError, "tail is None"),
     (lambda: make(5, seed=-1), ValueError, "seed is -1, expected a number from 0"),
     (lambda: make(5, seed=untyped(1.5)), TypeError, r"seed is 1\.5 \(float\), expected an int"),
-    (lambda: make(5, seed=untyped(True)), TypeError, "seed is True"),
     (lambda: make(5).set_epoch(-1), ValueError, "epoch is -1"),
-    (lambda: make(5).set_epoch(untyped("1")), TypeError, r"epoch is '1' \(str\)"),
     (lambda: make(5, process_set=untyped([0])), TypeError, r"process_set is \[0\] \(list\)"),
     (
         lambda: make(5, process_set=md.ProcessSet([0])),
@@ -191,16 +186,6 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: make(10).load_state_dict(STATE | {"length": 9}),
         ValueError,
         "taken with length 9, but this sampler has 10",
-    ),
-    (
-        lambda: make(10).load_state_dict(STATE | {"seed": 3}),
-        ValueError,
-        "with seed 3, but .* has 0",
-    ),
-    (
-        lambda: make(10).load_state_dict(STATE | {"shuffle": False}),
-        ValueError,
-        "with shuffle False, but this sampler has True",
     ),
     (
         lambda: make(10).load_state_dict(STATE | {"consumed": 11}),

@@ -12,11 +12,6 @@ import mydist as md
 pytestmark = pytest.mark.usefixtures("job")
 
 
-def untyped(value: object) -> Any:
-    """A wrong argument that the type checker must not see."""
-    return value
-
-
 def sparse(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A vector of 5 with index 3 twice."""
     indices, values = torch.tensor([[3, 0, 3]]), torch.tensor([1, 2, 4], dtype=dtype)

@@ -13,7 +13,6 @@ import mydist as md
 from multiproc.checks.process_sets import added
 from multiproc.reference import expect_near, make
 from multiproc.registry import check
-from mydist.training.batch_statistics import _count_on_all_ranks
 
 CHANNELS = 3
 LOCAL: dict[int, Callable[..., torch.nn.Module]] = {
@@ -82,11 +81,6 @@ def whole_batch(dims: int, rows: str) -> None:
         expect_equal_step(local, ours, batches(rows, dims, torch.float32, 720 + step), 1e-5)
 
 
-@check(cases=[("even",), ("uneven",)])
-def whole_batch_in_float64(rows: str) -> None:
-    expect_equal_step(*pair(4, torch.float64), batches(rows, 4, torch.float64, 730), 1e-12)
-
-
 @check()
 def options_are_those_of_torch() -> None:
     parts = batches("uneven", 4, torch.float32, 740)
@@ -140,25 +134,6 @@ def eval_mode_talks_to_nobody() -> None:
     if md.rank() == 0:  # the others never call it
         expect_near(ours(parts[0]), local(parts[0]), 1e-5, "output")
     md.barrier()
-
-
-@check()
-def eval_mode_without_running_statistics_uses_all_batches() -> None:
-    local, ours = pair(4, torch.float32, track_running_stats=False)
-    expect_equal_step(local.eval(), ours.eval(), batches("uneven", 4, torch.float32, 775), 1e-5)
-
-
-@check()
-def one_layer_twice_before_backward() -> None:
-    me = md.rank()
-    local, ours = pair(2, torch.float64)
-    parts = batches("uneven", 2, torch.float64, 780)
-    whole, mine = torch.cat(parts).requires_grad_(), parts[me].clone().requires_grad_()
-    local(local(whole).square()).pow(3).sum().backward()
-    ours(ours(mine).square()).pow(3).sum().backward()
-    assert mine.grad is not None and whole.grad is not None
-    rows = [part.shape[0] for part in parts]
-    expect_near(mine.grad, whole.grad.split(rows)[me], 1e-10, "gradient of the input")
 
 
 @check(min_size=3)
@@ -254,13 +229,6 @@ def the_gradient_of_a_frozen_input() -> None:
         expect_near(total, local.get_parameter(name).grad, 1e-10, name)
 
 
-@check()
-def the_count_that_travels_by_itself() -> None:
-    # As it does for batches on GPUs.
-    count = _count_on_all_ranks(md.rank() + 1, "layer", md.global_process_set)
-    assert count == md.size() * (md.size() + 1) // 2
-
-
 def expect_error(kind: type[Exception], call: Callable[[], object], *parts: str) -> None:
     try:
         call()
@@ -293,13 +261,6 @@ def a_batch_that_nobody_has_leaves_the_statistics_alone() -> None:
     result.sum().backward()
     assert result.shape == batch.shape and batch.grad is not None
     assert layer.running_mean.tolist() == [0.0] * 3 and layer.running_var.tolist() == [1.0] * 3
-
-
-@check(min_size=2)
-def different_numbers_of_features_are_a_mismatch() -> None:
-    features = 4 if md.rank() == md.size() - 1 else 3
-    layer = md.SyncBatchNorm(features)
-    expect_error(md.MismatchError, lambda: layer(torch.ones(2, features)), "sync_batch_norm", "9")
 
 
 @check(min_size=2)

@@ -150,20 +150,6 @@ def what_rank_0_does_not_find_is_missing_for_all() -> None:
         )
 
 
-@check()
-def a_folder_that_cannot_be_written_is_an_error_everywhere() -> None:
-    with folder() as path:
-        (path / "file").write_text("")
-        shown = md.broadcast_object(str(path))
-        with Trained(seed=0).checkpoint(path / "file" / "x", resume=None) as checkpoint:
-            expect_everywhere(
-                NotADirectoryError,
-                lambda: checkpoint.save(1),
-                f"checkpoint '{shown}/file/x/step-000000001.pt' could not be written",
-                "make room or choose another folder",
-            )
-
-
 class Stateful:
     """Gives its state, or fails to, on rank 0."""
 
@@ -220,18 +206,6 @@ def ranks_at_different_steps_are_an_error_everywhere() -> None:
             "with the same step on every rank",
         )
         assert list(path.iterdir()) == []
-
-
-@check()
-def objects_that_were_not_saved_are_an_error_everywhere() -> None:
-    with folder() as path:
-        with Trained(seed=0).checkpoint(path) as checkpoint:
-            checkpoint.save(1)
-        expect_everywhere(
-            ValueError,
-            lambda: md.Checkpoint(path, net=torch.nn.Linear(1, 1)),
-            "has no state of 'net', but only of 'model', 'optimizer', 'scheduler'",
-        )
 
 
 @check()

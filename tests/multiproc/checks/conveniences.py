@@ -8,7 +8,6 @@ import io
 import logging
 import random
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,24 +37,6 @@ def expect_error(error: type[Exception], call: Any, *parts: str) -> None:
         raise AssertionError(f"no {error.__name__}")
 
 
-@check(cases=[("pad",), ("drop",), ("join",)])
-def sampler_deals_every_sample_out(tail: Any) -> None:
-    sampler = md.DistributedSampler(LENGTH, seed=4, tail=tail)
-    orders = []
-    for epoch in range(2):
-        sampler.set_epoch(epoch)
-        shares = everyone(list(sampler))
-        counts = Counter(index for share in shares for index in share)
-        orders.append(shares)
-        uneven = LENGTH % md.size()
-        repeated = -LENGTH % md.size() if tail == "pad" else 0
-        assert len(counts) == LENGTH - (uneven if tail == "drop" else 0)
-        assert sum(counts.values()) == len(counts) + repeated
-        if tail != "join":
-            assert len({len(share) for share in shares}) == 1
-    assert orders[0] != orders[1]
-
-
 @check(min_size=2)
 def sampler_of_a_process_set() -> None:
     half = md.add_process_set(list(range(1, md.size())))
@@ -73,30 +54,6 @@ def sampler_of_a_process_set() -> None:
         assert sorted(sum(shares, [])) == list(range(LENGTH))
     finally:
         md.remove_process_set(half)
-
-
-@check(min_size=2)
-def sampler_refuses_to_drop_everything() -> None:
-    expect_error(
-        ValueError,
-        lambda: md.DistributedSampler(1, tail="drop"),
-        f"tail='drop' leaves nothing of 1 samples for {md.size()} ranks",
-        "use tail='pad' or 'join'",
-    )
-
-
-@check()
-def sampler_state_is_the_same_on_all_ranks() -> None:
-    sampler = md.DistributedSampler(LENGTH, tail="join")
-    iterator = iter(sampler)
-    first = [next(iterator) for _ in range(3)]
-    states = everyone(sampler.state_dict())
-    assert all(state == states[0] for state in states), states
-    assert states[0]["consumed"] == 3 * md.size()
-    resumed = md.DistributedSampler(LENGTH, tail="join")
-    resumed.load_state_dict(states[0])
-    seen = everyone(first + list(resumed))
-    assert sorted(sum(seen, [])) == list(range(LENGTH))
 
 
 @check()
@@ -132,21 +89,6 @@ def uneven_shares_end_with_join() -> None:
     both = sum(range(2 * size)) / size
     wanted = -(both + (2.0 * size / size if md.rank() == 0 else 0.0))
     assert abs(weight.item() - wanted) < 1e-12, (weight.item(), wanted)
-
-
-class Noise(TensorDataset):
-    def __getitem__(self, index: Any) -> Any:
-        return torch.rand(())
-
-
-@check()
-def workers_of_the_ranks_draw_different_numbers() -> None:
-    md.seed_everything(3, rank_offset=False)
-    loader = md.prepare_loader(
-        Noise(torch.arange(2 * md.size())), batch_size=2, num_workers=1, tail="drop"
-    )
-    drawn = everyone([value for batch in loader for value in batch.tolist()])
-    assert len(set(sum(drawn, []))) == 2 * md.size(), drawn
 
 
 @check()
@@ -199,20 +141,6 @@ def metrics_may_differ_between_ranks() -> None:
     if md.rank() == 0:
         metrics.update(never=1.0, weight=0)
     expect_error(ValueError, metrics.compute, "weights of 'never' add up to 0 on all ranks")
-
-
-@check(min_size=2)
-def metrics_of_a_process_set() -> None:
-    others = md.add_process_set(list(range(1, md.size())))
-    try:
-        if md.rank() == 0:
-            expect_error(ValueError, lambda: md.Metrics(process_set=others), "Metrics: rank 0 is")
-        else:
-            metrics = md.Metrics(process_set=others)
-            metrics.update(rank=md.rank())
-            assert metrics.compute() == {"rank": md.size() / 2}
-    finally:
-        md.remove_process_set(others)
 
 
 @check()

@@ -27,19 +27,6 @@ def poll_becomes_true() -> None:
         expect_equal(md.synchronize(handle), torch.full((1000,), float(i * md.size())))
 
 
-@check()
-def a_handle_is_consumed_once() -> None:
-    handle = md.allreduce_async(torch.ones(3), name="consumed")
-    md.synchronize(handle)
-    for call in (md.poll, md.synchronize):
-        try:
-            call(handle)
-        except ValueError as error:
-            assert str(handle) in str(error), str(error)
-        else:
-            raise AssertionError(f"{call.__name__} accepted a consumed handle")
-
-
 @check(min_size=2)
 def a_name_in_flight_is_refused() -> None:
     # Rank 0 comes last, so the first use of the name is in flight on all others.

@@ -56,17 +56,6 @@ def asynchronous_in_any_order() -> None:
 
 
 @check()
-def root_outside_the_job_is_refused() -> None:
-    for root in (-1, md.size()):
-        try:
-            md.broadcast(torch.zeros(1), root, name="bc.root")
-        except ValueError as error:
-            assert str(root) in str(error), str(error)
-        else:
-            raise AssertionError(f"root_rank {root} was accepted by {md.size()} ranks")
-
-
-@check()
 def barrier_waits_for_everyone() -> None:
     seen = md.allgather(torch.tensor([md.rank()]), name="barrier.before")
     for _ in range(5):

@@ -312,42 +312,10 @@ def bad_sets_are_refused() -> None:
                 ValueError,
                 f"contains rank {size}, but the job has ranks 0 to {size - 1}",
             ),
-            (lambda: md.add_process_set([-1]), ValueError, "ranks contains -1, expected ranks fr"),
-            (lambda: md.add_process_set([1, 1]), ValueError, "ranks contains 1 twice"),
-            (lambda: md.add_process_set([]), ValueError, "ranks is empty, expected at least one"),
-            (lambda: md.add_process_set([True]), TypeError, "contains True (bool), expected ints"),
-            (lambda: md.add_process_set([0.5]), TypeError, "contains 0.5 (float), expected ints"),
-            (lambda: md.add_process_set("01"), TypeError, "ranks is '01' (str), expected a list"),
-            (lambda: md.add_process_set(None), TypeError, "ranks is None (NoneType), expected a"),
             (
                 lambda: md.add_process_set(process_set),
                 ValueError,
                 f"{process_set!r} is part of the job already",
-            ),
-            (
-                lambda: md.add_process_set(md.global_process_set),
-                ValueError,
-                "add_process_set: ProcessSet(process_set_id=0) is part of the job already",
-            ),
-            (
-                lambda: md.remove_process_set(md.global_process_set),
-                ValueError,
-                "the global process set is the job itself and cannot be removed",
-            ),
-            (
-                lambda: md.remove_process_set(md.ProcessSet([1])),
-                ValueError,
-                "remove_process_set: ProcessSet([1]) is not part of the job; it was never added",
-            ),
-            (
-                lambda: md.remove_process_set([0]),  # type: ignore[arg-type]
-                TypeError,
-                "remove_process_set: got [0] (list), expected a ProcessSet",
-            ),
-            (
-                lambda: md.allreduce(torch.ones(1), process_set=md.ProcessSet([1])),
-                ValueError,
-                "allreduce: ProcessSet([1]) is not part of the job; add it first, with",
             ),
         ]
         for call, error, text in cases:

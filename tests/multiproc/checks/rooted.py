@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 import mydist as md
-from multiproc.checks.mismatch import expect_mismatch, odd
 from multiproc.checks.process_sets import expect_error
 from multiproc.reference import FLOAT8, expect_equal, make
 from multiproc.registry import check
@@ -102,68 +101,6 @@ def unnamed_calls_and_factors() -> None:
         assert reduced is None if md.rank() else reduced.tolist() == [1.5, 1.5]
         md.gather(torch.ones(1))
         assert md.scatter(torch.ones(md.size())).item() == 1.0
-
-
-DISAGREEMENTS: dict[str, tuple[Call, list[str]]] = {
-    "reduce root": (lambda n: md.reduce(torch.ones(3), int(odd()), name=n), ["root"]),
-    "reduce shape": (lambda n: md.reduce(torch.ones(5 if odd() else 3), 0, name=n), ["3", "5"]),
-    "reduce op": (
-        lambda n: md.reduce(torch.ones(3), 0, op=md.Max if odd() else md.Sum, name=n),
-        ["Max", "Sum"],
-    ),
-    "gather root": (lambda n: md.gather(torch.ones(3), int(odd()), name=n), ["root"]),
-    "gather width": (
-        lambda n: md.gather(torch.ones(2, 5 if odd() else 3), 0, name=n),
-        ["3", "5"],
-    ),
-    "gather dtype": (
-        lambda n: md.gather(torch.ones(2, dtype=torch.int8 if odd() else torch.int32), 0, name=n),
-        ["int8", "int32"],
-    ),
-    "scatter width": (
-        lambda n: md.scatter(torch.ones(4, 5 if odd() else 3), name=n),
-        ["3", "5"],
-    ),
-    "scatter root": (
-        lambda n: md.scatter(torch.ones(4, 3), None, int(odd()), name=n),
-        ["root"],
-    ),
-    "reduce and allreduce": (
-        lambda n: (
-            md.allreduce(torch.ones(3), name=n) if odd() else md.reduce(torch.ones(3), 0, name=n)
-        ),
-        ["allreduce", "reduce"],
-    ),
-}
-
-
-@check(min_size=2, cases=[(kind,) for kind in DISAGREEMENTS])
-def ranks_that_disagree(kind: str) -> None:
-    call, mentioned = DISAGREEMENTS[kind]
-    for _ in range(2):
-        expect_mismatch(f"rooted.{kind}", call, mentioned)
-    gathered = md.gather(torch.ones(1), 0, name=f"rooted.{kind}")
-    assert gathered is None if md.rank() else gathered.tolist() == [1.0] * md.size()
-
-
-@check()
-def roots_outside_the_job_are_refused() -> None:
-    size = md.size()
-    for root in (-1, size):
-        tail = (
-            f"root_rank {root} is not a rank of this job of size {size}, expected 0 to {size - 1}"
-        )
-        calls: dict[str, Callable[[int], object]] = {
-            "reduce": lambda r: md.reduce(torch.ones(3), r, name="out"),
-            "gather": lambda r: md.gather(torch.ones(3), r, name="out"),
-            "scatter": lambda r: md.scatter(torch.ones(3), None, r, name="out"),
-        }
-        for call, function in calls.items():
-            expect_error(
-                lambda f=function, r=root: f(r),  # type: ignore[misc]
-                ValueError,
-                f"{call} of 'out': {tail}",
-            )
 
 
 @check()
