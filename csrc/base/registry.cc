@@ -14,9 +14,9 @@ bool IsValueName(std::string_view text) {
 
 Status CheckRowName(const std::string& what, const std::string& name) {
   if (IsValueName(name)) return Status::Ok();
-  return Status::InvalidArgument("the " + what + " '" + name +
-                                 "' has a name that no setting takes; expected up to 64 lowercase "
-                                 "letters, digits, _ and -");
+  return Status::InvalidArgument(
+      "the name of " + what + " '" + name +
+      "' is not valid; expected up to 64 lowercase letters, digits, _ and -");
 }
 
 std::string ListOfNames(const std::vector<std::string>& names) {

@@ -35,8 +35,9 @@ class Registry {
   Status Add(Row row) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (row.name.empty() || row.name == "auto" || Position(row.name) != rows_.size()) {
-      return Status::InvalidArgument("the name '" + row.name + "' cannot be added to " + setting_ +
-                                     ": expected one that is not empty, not auto and not in use");
+      return Status::InvalidArgument(
+          "'" + row.name + "' cannot be added to " + setting_ +
+          ": expected a name that is not empty, not 'auto' and not in use");
     }
     rows_.push_back(std::move(row));
     return Status::Ok();

@@ -341,7 +341,7 @@ Status RegisterKnob(ExtraKnob knob) {
     return Status::InvalidArgument(
         "the setting '" + variable +
         "' cannot be added: expected a variable that begins with MYDIST_ and is not in use, and "
-        "a function that says which texts are allowed");
+        "a function that checks its value");
   }
   return Extras().Add({variable, std::move(knob)});
 }
@@ -359,7 +359,8 @@ std::vector<std::string> UnknownVariables(const std::vector<std::string>& names)
     if (removed != kRemoved.end()) {
       warnings.push_back(name + " is set but has been removed: " + removed->instead);
     } else if (const std::string meant = LooksLike(name); !meant.empty()) {
-      warnings.push_back(name + " is set but means nothing to mydist; did you mean " + meant + "?");
+      warnings.push_back(name + " is set, but mydist has no such setting; did you mean " + meant +
+                         "?");
     }
   }
   return warnings;

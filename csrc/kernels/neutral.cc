@@ -134,10 +134,9 @@ Status CheckNeutral(const Reduction& reduction) {
   if (neutral) return Status::Ok();
   return Status::InvalidArgument(
       "a rank that has joined cannot take part in " + std::string(ReduceOpName(reduction.op)) +
-      " of " + std::string(DataTypeName(reduction.dtype)) + ": got prescale " +
+      " of " + std::string(DataTypeName(reduction.dtype)) + ": got prescale_factor " +
       std::to_string(reduction.prescale) +
-      ", expected 1 (no element leaves the result as it is once scaled); scale with the postscale "
-      "factor or before the call");
+      ", expected 1. Use postscale_factor, or scale the tensor before the call");
 }
 
 void FillNeutral(void* data, int64_t count, const Reduction& reduction) {

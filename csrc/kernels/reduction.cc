@@ -27,16 +27,16 @@ Status Reduction::Validate() const {
     return Status::InvalidArgument(
         "a bool tensor cannot be scaled: got prescale " + std::to_string(prescale) +
         " and postscale " + std::to_string(postscale) +
-        ", expected 1 for both; leave the factors away or convert the tensor first");
+        ", expected 1 for both; leave the factors out, or convert the tensor first");
   }
   return Status::Ok();
 }
 
 Status Reduction::ValidateFor(OpKind operation) const {
   if (op == ReduceOp::kAdasum && operation != OpKind::kAllreduce) {
-    return Status::InvalidArgument("reduce op Adasum is an allreduce: got it for " +
+    return Status::InvalidArgument("reduce op Adasum works with allreduce only, got " +
                                    std::string(OpKindName(operation)) +
-                                   ", expected allreduce; call allreduce, or use Average or Sum");
+                                   "; call allreduce, or use Average or Sum");
   }
   return Validate();
 }

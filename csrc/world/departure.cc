@@ -68,7 +68,7 @@ Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
   Words parsed = Parse(rank, words);
   std::string text = std::move(parsed.text);
   if (text.empty()) {
-    text = who + " has left the job while it is needed; its output says why";
+    text = who + " has left the job while other ranks still need it; see its output";
   } else if (parsed.is_own) {
     text = who + " has left the job: " + text;
   }

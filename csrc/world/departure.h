@@ -1,5 +1,5 @@
-// What a rank that stops leaves to those that still need it, as data: its words. In a chain of
-// failures each names the rank that left with an error of its own, not the one it heard it from.
+// Farewell words: data that a rank which stops leaves to its peers. In a chain of failures every
+// rank names the first rank that failed, not the rank that passed the news on.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace mydist {
 
-// What a rank that stops with `error` leaves to the others: a record of what went wrong first and,
-// where that was another rank, which. Whoever carries it may cut its end off. Empty when OK.
+// The words of a rank that stops with `error`: the first failure and, where another rank caused it,
+// that rank. A carrier may cut the end off. Empty when OK.
 MYDIST_EXPORT std::string FarewellWords(const Status& error);
 
 // kPeerLost, or kTimeout when it had waited too long: "rank 2 (host h) has left the job: the disk

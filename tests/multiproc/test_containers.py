@@ -68,14 +68,18 @@ def test_ranks_that_do_not_share_memory(backend: str, plenty: dict[str, Any]) ->
     outcome = run(job(rank, FLAGS[backend] + APART[backend]), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
     assert "rank 1: " in warning
-    assert re.search(r"containers that do not share it\?\): needed \d{5,} bytes, free \d+", warning)
+    assert re.search(
+        r"are the ranks in separate containers\?\): needed \d{5,} bytes, free \d+", warning
+    )
 
 
 @pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi")])
 def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> None:
     outcome = run(with_shm("ro", *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
-    problem = r"no shared memory in /dev/shm: needed \d{5,} bytes, free \d+: Read-only file system"
+    problem = (
+        r"create shared memory in /dev/shm: needed \d{5,} bytes, free \d+: Read-only file system"
+    )
     assert re.search(problem, warning), warning
 
 
@@ -83,9 +87,7 @@ def test_read_only_memory_is_as_none(backend: str, plenty: dict[str, Any]) -> No
 def test_without_its_folder(backend: str, plenty: dict[str, Any], tmp_path: Path) -> None:
     outcome = run(without_shm(tmp_path, *job(TRAIN, FLAGS[backend])), timeout=100)
     (warning,) = expect_trained(outcome, plenty, backend)
-    problem = (
-        r"no shared memory in /dev/shm: needed \d{5,} bytes, free 0: No such file or directory"
-    )
+    problem = r"create shared memory in /dev/shm: needed \d{5,} bytes, free 0: No such file or dir"
     assert re.search(problem, warning), warning
 
 

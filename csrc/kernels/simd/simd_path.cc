@@ -108,9 +108,9 @@ Status UseSimd(std::string_view word) {
     Choice().store(path);
     return Status::Ok();
   }
-  return Status::InvalidArgument("MYDIST_SIMD=" + std::string(word) +
-                                 " is not possible on this CPU, which has: " + NamesOfPaths() +
-                                 "; choose one of them, or leave it at auto");
+  return Status::InvalidArgument("this CPU does not support MYDIST_SIMD=" + std::string(word) +
+                                 "; it supports " + NamesOfPaths() +
+                                 ". Choose one of these, or auto");
 }
 
 }  // namespace mydist::simd

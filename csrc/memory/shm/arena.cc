@@ -49,17 +49,18 @@ Status Arena::NoHeap(int64_t bytes) const {
     // A rank's part of the heap would have been of whole grains.
     return file_->NoRoomForTensors(RoundUp(bytes, kHeapGrainBytes), size());
   }
-  return Status::Internal("no tensors lie in the memory that the ranks share: " + heap_refusal_);
+  return Status::Internal("shared memory holds no tensors: " + heap_refusal_);
 }
 
 void Arena::MapHeap() {
   const int64_t zone_bytes = header().zone_bytes;
   if (zone_bytes <= 0) {
-    heap_refusal_ = "the file system has no room for any";
+    heap_refusal_ = "the file system has no room for them";
     return;
   }
   if ((file_->length_bytes() - layout_.HeapBase()) / size() < zone_bytes) {
-    heap_refusal_ = "the file is shorter than its header says";
+    heap_refusal_ =
+        "the shared file is shorter than its header says; do all ranks run the same build?";
     return;
   }
   auto heap = ArenaHeap::Map(file_, {layout_.HeapBase(), zone_bytes, size()}, index_);
@@ -77,7 +78,7 @@ std::string Arena::ProbePeers(const ArenaOptions& options) const {
     const RankLine& line = rank_line(peer);
     const std::string refusal = cross_memory::Probe(static_cast<pid_t>(line.pid.load()),
                                                     line.probe_address.load(), line.process);
-    if (!refusal.empty()) return "to " + Name(peer) + ": " + refusal;
+    if (!refusal.empty()) return Name(peer) + ": " + refusal;
   }
   return "";
 }
@@ -120,7 +121,7 @@ Status Arena::Enter(const ArenaOptions& options) {
 
 void Arena::Leave(const std::string& why) {
   std::atomic<Presence>& presence = rank_line(index_).presence;
-  // One that could not enter has nobody waiting for it.
+  // No rank waits for one that could not enter.
   if (presence.load() != Presence::kHere) return;
   LastWords& words = last_words(index_);
   words.length = static_cast<uint32_t>(std::min(why.size(), words.text.size()));
@@ -140,8 +141,7 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
   for (const int peer : all) {
     if (!IsDead(peer)) continue;
     return Status::PeerLost(Name(peer) +
-                            " has died while it is needed to move a tensor through shared memory; "
-                            "its output says why")
+                            " has died during a collective in shared memory; see its output")
         .About(FailureOf(peer));
   }
   for (const int peer : needed) {

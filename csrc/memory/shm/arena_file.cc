@@ -47,7 +47,7 @@ std::optional<std::string> PathInProc(const std::string& address) {
   return "/proc/" + address.substr(0, slash) + "/fd/" + descriptor;
 }
 
-// What is there may be anything: it is looked at before it is opened.
+// The path may lead to anything, so the file's type is checked before it is opened.
 int OpenPeersDescriptor(const std::string& path) {
   const int there = open(path.c_str(), O_PATH | O_CLOEXEC);
   if (there < 0) return -1;
@@ -89,7 +89,7 @@ struct flock LockOf(int64_t byte) {
 Result<std::string> ArenaFile::DrawName() {
   std::array<uint8_t, kNameDigits / 2> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return SystemError("no random name for shared memory", errno);
+    return SystemError("cannot make a random name for shared memory (getrandom)", errno);
   }
   std::string name(kPrefix);
   for (const uint8_t byte : bytes) {
@@ -116,10 +116,11 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& dir
     return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
   }
   const int error = errno;
-  // Of bytes Populate would tell.
-  const char* const but = error == ENOSPC ? " but for the number of files (inodes)" : "";
+  // Populate reports a lack of bytes.
+  const char* const but = error == ENOSPC ? "; its files (inodes) may be used up" : "";
   return SystemError(
-      "no shared memory in " + directory + ": " + NeededAndFree(directory, bytes) + but, error);
+      "cannot create shared memory in " + directory + ": " + NeededAndFree(directory, bytes) + but,
+      error);
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Populate(std::shared_ptr<ArenaFile> file,
@@ -134,7 +135,7 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
                                                    const std::string& address, int64_t bytes) {
   const std::optional<std::string> in_proc = PathInProc(address);
   if (!in_proc && !IsName(address)) {
-    return Status::Internal("'" + address + "' is no address of shared memory");
+    return Status::Internal("'" + address + "' is not an address of shared memory");
   }
   const std::string path = in_proc ? *in_proc : directory + "/" + address;
   const int descriptor =
@@ -142,15 +143,15 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
   if (descriptor < 0) {
     const int error = errno;
     return SystemError(
-        "the shared memory of this host's other ranks is not in " + directory +
-            " here (containers that do not share it?): " + NeededAndFree(directory, bytes),
+        "cannot open the shared memory of the other ranks in " + directory +
+            " (are the ranks in separate containers?): " + NeededAndFree(directory, bytes),
         error);
   }
   std::shared_ptr<ArenaFile> file(new ArenaFile(descriptor, directory));
   struct stat info {};
-  if (fstat(descriptor, &info) != 0) return SystemError("fstat of " + path, errno);
+  if (fstat(descriptor, &info) != 0) return SystemError("fstat(" + path + ") failed", errno);
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size < bytes) {
-    return Status::Internal(path + " is not the expected shared memory: expected a file of " +
+    return Status::Internal(path + " is not the shared memory of this job: expected a file of " +
                             std::to_string(bytes) + " bytes or more of user " +
                             std::to_string(geteuid()) + ", got " + std::to_string(info.st_size) +
                             " bytes of user " + std::to_string(info.st_uid));
@@ -172,9 +173,9 @@ Status ArenaFile::GiveName(const std::string& name) const {
     return Status::Ok();
   }
   const int error = errno;
-  return SystemError(
-      "shared memory in " + directory_ + " gets no name: " + NeededAndFree(directory_, bytes_),
-      error);
+  return SystemError("cannot give shared memory in " + directory_ +
+                         " a name: " + NeededAndFree(directory_, bytes_),
+                     error);
 }
 
 std::string ArenaFile::ProcAddress() const {
@@ -215,9 +216,10 @@ Status ArenaFile::Map(int64_t bytes) {
 }
 
 Status ArenaFile::Extend(int64_t bytes) {
-  if (!MayGrowTo(bytes)) return SystemError("a file of " + std::to_string(bytes) + " bytes", EFBIG);
+  if (!MayGrowTo(bytes))
+    return SystemError("cannot extend a file to " + std::to_string(bytes) + " bytes", EFBIG);
   if (ftruncate(descriptor_, bytes) == 0) return Status::Ok();
-  return SystemError("a file of " + std::to_string(bytes) + " bytes", errno);
+  return SystemError("cannot extend a file to " + std::to_string(bytes) + " bytes", errno);
 }
 
 int64_t ArenaFile::length_bytes() const {
@@ -254,7 +256,7 @@ Status ArenaFile::NoRoomForTensors(int64_t bytes, int rank_count) const {
       std::to_string(static_cast<uint64_t>(bytes) * static_cast<uint64_t>(rank_count)) +
       " bytes, free " + std::to_string(room.free_bytes) + ", of which " +
       std::to_string(room.kept_bytes()) +
-      " are left to other programs (in a container, enlarge it with "
+      " are kept for other programs (in a container, enlarge it with "
       "--shm-size)");
 }
 
@@ -274,12 +276,12 @@ std::optional<pid_t> ArenaFile::LockHolder(int64_t byte) const {
   struct flock lock = LockOf(byte);
   while (fcntl(descriptor_, F_GETLK, &lock) != 0) {
     if (errno == EINTR) continue;
-    // Nobody is dead because the kernel does not say; the control plane notices who is.
+    // The rank counts as alive; the control plane notices its death.
     static std::once_flag warned;
     std::call_once(warned, [error = errno] {
-      MYDIST_LOG(kWarning) << "the kernel does not say which ranks of this host live: fcntl: "
+      MYDIST_LOG(kWarning) << "cannot test whether the ranks of this host are alive (fcntl: "
                            << std::generic_category().message(error)
-                           << "; one that dies may be waited for longer";
+                           << "); a dead rank may be detected late";
     });
     return 0;
   }

@@ -47,7 +47,7 @@ class ArenaFile {
     int64_t tensor_bytes() const { return std::max<int64_t>(0, free_bytes - kept_bytes()); }
   };
   static Room RoomOf(const std::string& directory);
-  // What a reason for having no shared memory tells.
+  // Sizes for the reason why there is no shared memory.
   static std::string NeededAndFree(const std::string& directory, int64_t bytes);
 
   // Closes the file and drops all locks of this process on it.

@@ -152,7 +152,7 @@ void Arena::Handshake::Begin() {
   if (!file.ok()) {
     own_ = file.status();
   } else if (*file == nullptr) {
-    own_ = Status::Internal(options_.directory + " makes no files without a name");
+    own_ = Status::Internal(options_.directory + " does not support O_TMPFILE");
     AskForName();
   } else {
     own_ = Make(*std::move(file));
@@ -209,9 +209,9 @@ void Arena::Handshake::Accept(const std::vector<Blob>& offers) {
   }
   const std::optional<FileOffer> offer = FileOffer::Decode(*text);
   if (!offer || (is_by_name_ ? offer->address != name_ : ArenaFile::IsName(offer->address))) {
-    own_ = Status::Internal("rank " + std::to_string(maker) +
-                            " has sent no address of shared memory, but " +
-                            std::to_string(text->size()) + " bytes");
+    own_ = Status::Internal(
+        "rank " + std::to_string(maker) + " sent a malformed address of shared memory (" +
+        std::to_string(text->size()) + " bytes); do all ranks run the same build?");
     return;
   }
   if (!is_by_name_) name_ = offer->name;
@@ -231,7 +231,7 @@ std::string Arena::Handshake::FirstRefusal(const std::vector<Blob>& answers) con
 Result<std::unique_ptr<Arena>> Arena::Handshake::Attach(const std::string& address,
                                                         const Nonce& cookie) const {
   if (!is_by_name_ && !options_.sees_processes) {
-    return Status::Internal("the ranks of this host do not see each other's processes");
+    return Status::Internal("the ranks of this host cannot see each other's processes");
   }
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
                           ArenaFile::Open(options_.directory, address, layout_.bytes()));
@@ -240,7 +240,7 @@ Result<std::unique_ptr<Arena>> Arena::Handshake::Attach(const std::string& addre
   if (header.magic != kArenaMagic || header.cookie != cookie) {
     return Status::Internal("the shared memory in " + options_.directory +
                             " is not the one that rank " + std::to_string(options_.ranks.front()) +
-                            " has made (containers that do not share it?): " +
+                            " made (are the ranks in separate containers?): " +
                             ArenaFile::NeededAndFree(options_.directory, layout_.bytes()));
   }
   MYDIST_RETURN_IF_ERROR(arena->Enter(options_));

@@ -50,10 +50,9 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
     return file_->NoRoomForTensors(bytes, zones_.count);
   }
   if (!offset) {
-    return Status::Internal("this rank's part of the shared memory has no stretch of " +
-                            std::to_string(bytes) + " bytes left; it has " +
-                            std::to_string(zones_.zone_bytes) +
-                            " in all. Enlarge /dev/shm (in a container with --shm-size)");
+    return Status::Internal("shared memory is exhausted: this rank needs " + std::to_string(bytes) +
+                            " contiguous bytes of its " + std::to_string(zones_.zone_bytes) +
+                            ". Enlarge /dev/shm (in a container with --shm-size)");
   }
   const Extent extent{*offset, *offset + taken_bytes};
   const Status reserved = taken_bytes <= file_->RoomForTensors()
@@ -83,7 +82,7 @@ void ArenaHeap::Free(const Extent& extent) {
   Release(extent, free_.Give(extent));
 }
 
-// Only whole pages that nobody else has a part of go back.
+// Only whole free pages go back.
 void ArenaHeap::Release(const Extent& freed, const Extent& around) {
   const int64_t begin =
       std::max(RoundUp(around.begin, kPageBytes), RoundDown(freed.begin, kPageBytes));

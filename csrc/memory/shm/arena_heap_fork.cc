@@ -1,4 +1,4 @@
-// What a forked child gets of a heap.
+// How a forked child gets its own copy of a heap.
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -20,13 +20,12 @@ namespace {
 
 constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-// Of a child that would otherwise share memory. Other threads may have held any lock at the fork.
+// Ends a child that would otherwise share memory. Other threads may have held any lock at the fork.
 [[noreturn]] void EndChild() {
   constexpr std::string_view kText =
-      "mydist: a forked child got no memory of its own in place of what its parent shares with "
-      "other ranks, expected a mapping at the same address; it ends here, lest it write into their "
-      "gradients. Raise vm.max_map_count or the limit on address space (ulimit -v), or fork before "
-      "init().\n";
+      "mydist: a forked child cannot map its own copy of the memory that its parent shares with "
+      "other ranks. It exits, because it would write into their gradients. Raise vm.max_map_count "
+      "or the limit on address space (ulimit -v), or fork before init().\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
   _exit(1);
 }
@@ -70,7 +69,7 @@ void ArenaHeap::AfterForkInParent() {
   mutex_.Unlock();
 }
 
-// The addresses stay taken, so that the destructor unmaps nobody else's memory.
+// The addresses stay taken, so that the destructor unmaps no other memory.
 void ArenaHeap::AfterForkInChild() {
   const auto all_bytes = static_cast<size_t>(zones_.zone_bytes * zones_.count);
   if (mmap(memory_, all_bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0) == MAP_FAILED) EndChild();
@@ -132,7 +131,9 @@ void AfterForkInChild() MYDIST_NO_THREAD_SAFETY_ANALYSIS {
 void Add(ArenaHeap* heap) {
   static const bool kRegistered =
       pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
-  if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will share the gradients";
+  if (!kRegistered)
+    MYDIST_LOG(kWarning)
+        << "pthread_atfork failed: forked children may overwrite this rank's gradients";
   MutexLock lock(TheHeaps().mutex);
   TheHeaps().list.push_back(heap);
 }

@@ -28,10 +28,10 @@ Result<uint8_t*> PeerMemory::View(int peer, const Place& place, int64_t bytes) c
     view = arena_->heap()->At(peer, place.position, bytes);
   }
   if (view != nullptr) return view;
-  return Status::Internal(arena_->Name(peer) + " says that " + std::to_string(bytes) +
-                          " bytes of its tensor are at " + std::to_string(place.position) +
-                          ", which is not in its part of the shared memory; check that all ranks "
-                          "run the same build");
+  return Status::Internal(arena_->Name(peer) +
+                          " sent a tensor address outside its shared memory (" +
+                          std::to_string(bytes) + " bytes at " + std::to_string(place.position) +
+                          "); check that all ranks run the same build");
 }
 
 Status PeerMemory::Read(int peer, const Place& place, void* memory, int64_t bytes) const {
@@ -64,20 +64,20 @@ Status PeerMemory::Outcome(int peer, const Transfer& transfer, int error) const 
   if (error == 0) return Status::Ok();
   const std::string bytes = std::to_string(transfer.bytes);
   if (error == EFAULT && !cross_memory::IsMapped(transfer.memory, transfer.bytes)) {
-    return Status::Internal("this rank's own tensor is not where it was (" + bytes +
-                            " bytes): " + std::generic_category().message(error) +
-                            ". Was it freed or resized during the collective?");
+    return Status::Internal("the memory of this rank's tensor (" + bytes +
+                            " bytes) is gone: " + std::generic_category().message(error) +
+                            ". Was the tensor freed or resized during the collective?");
   }
   const bool is_gone = error == ESRCH;
   const TimePoint end = Now() + (is_gone ? kLockGrace : kDeathGrace);
   if (is_gone || !arena_->IsThisProcess(peer)) {
     MYDIST_RETURN_IF_ERROR(waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return Now() >= end; }));
   }
-  return Status::Internal("the memory of " + arena_->Name(peer) + " cannot be reached (" + bytes +
+  return Status::Internal("cannot access the memory of " + arena_->Name(peer) + " (" + bytes +
                           " bytes at " + std::to_string(transfer.place.position) +
                           "): " + std::generic_category().message(error) +
                           ". Was its tensor freed or resized during the collective? "
-                          "MYDIST_CROSS_MEMORY_ATTACH=off does without");
+                          "MYDIST_CROSS_MEMORY_ATTACH=off avoids such access");
 }
 
 }  // namespace mydist::shm
@@ -146,7 +146,8 @@ std::string Probe(pid_t pid, uint64_t address, const Nonce& nonce) {
   if (const int error = Read(pid, address, &seen.nonce, sizeof seen.nonce); error != 0) {
     return Refusal("process_vm_readv", error);
   }
-  if (seen.nonce != nonce) return "its process id means another process here (a container?)";
+  if (seen.nonce != nonce)
+    return "its process id belongs to another process here (are the ranks in separate containers?)";
   const uint64_t mark_address = address + offsetof(Target, mark);
   if (const int error = Write(pid, mark_address, &kMark, sizeof kMark); error != 0) {
     return Refusal("process_vm_writev", error);
@@ -154,7 +155,7 @@ std::string Probe(pid_t pid, uint64_t address, const Nonce& nonce) {
   if (const int error = Read(pid, mark_address, &seen.mark, sizeof seen.mark); error != 0) {
     return Refusal("process_vm_readv", error);
   }
-  return seen.mark == kMark ? "" : "what process_vm_writev wrote did not arrive";
+  return seen.mark == kMark ? "" : "process_vm_writev wrote data that did not arrive";
 }
 
 }  // namespace mydist::shm::cross_memory

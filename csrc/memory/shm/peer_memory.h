@@ -35,7 +35,7 @@ struct Place {
   Place At(int64_t bytes) const { return {kind, position + bytes}; }
 };
 
-// What a post of a collective that works on tensors in place says.
+// The content of a post of a collective that works on tensors in place.
 struct PlaceMessage {
   Place input;
   Place output;

@@ -56,9 +56,9 @@ void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps, cons
     // One that is gone is as quiet as one that has come so far.
     if (!waited.ok() || is_quiet()) continue;
     ExpectLateWrites();
-    MYDIST_LOG(kWarning) << "a collective has failed, and " << arena_->Name(peer)
-                         << ", busy or stopped, may still write to its tensors: their memory is "
-                            "not used again before this process ends";
+    MYDIST_LOG(kWarning) << "a collective failed while " << arena_->Name(peer)
+                         << " does not respond. That rank may still write to the tensors, so their "
+                            "memory is not reused before this process exits";
   }
 }
 

@@ -12,8 +12,8 @@ namespace mydist::shm {
 Waiter::Waiter(Arena* arena)
     : arena_(arena), is_crowded_(arena->is_crowded()), sleepers_order_(arena->SleepersOrder()) {}
 
-// The fence, or who is about to sleep, orders the caller's change before the look at who is asleep;
-// AnnounceSleep orders the other way round, so one of the two sides sees the other.
+// The fence, or the rank that is about to sleep, orders the caller's change before its check for
+// sleepers; AnnounceSleep orders the other way round, so one of the two sides sees the other.
 void Waiter::Ring(std::span<const int> peers) {
   if (sleepers_order_) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -33,8 +33,8 @@ void Waiter::AnnounceSleep(bool asleep) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!sleepers_order_ || is_blind_ || SleeperBarrier()) return;
   is_blind_ = true;
-  MYDIST_LOG(kWarning) << "the kernel refuses membarrier, which it allowed at the start; waiting "
-                          "for other ranks of the host now means to look every millisecond";
+  MYDIST_LOG(kWarning) << "the kernel no longer permits membarrier; this rank now polls the other "
+                          "ranks of its host every millisecond";
 }
 
 void Waiter::Pause() const {

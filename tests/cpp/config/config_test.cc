@@ -357,9 +357,10 @@ TEST(ConfigTest, SomeOfNcclsOwnVariablesAreRead) {
 }
 
 TEST(ConfigTest, MisspeltVariablesAreReported) {
-  EXPECT_THAT(UnknownVariables({"MYDIST_CACHE_CAPACTIY"}),
-              ElementsAre("MYDIST_CACHE_CAPACTIY is set but means nothing to mydist; did you mean "
-                          "MYDIST_CACHE_CAPACITY?"));
+  EXPECT_THAT(
+      UnknownVariables({"MYDIST_CACHE_CAPACTIY"}),
+      ElementsAre("MYDIST_CACHE_CAPACTIY is set, but mydist has no such setting; did you mean "
+                  "MYDIST_CACHE_CAPACITY?"));
   EXPECT_THAT(UnknownVariables({"MYDIST_STALL_WARNING_TIME_SECONDS"}),
               ElementsAre(HasSubstr("did you mean MYDIST_STALL_WARNING_SECONDS?")));
   EXPECT_THAT(UnknownVariables({"MYDIST_FUSION_THRESHOLD", "MYDIST_LOGLEVEL"}),

@@ -145,17 +145,18 @@ TEST(Extensions, AreRefusedWithTheReason) {
   EXPECT_THAT(LoadExtensions({"/nowhere/lib.so"}).ToString(),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("MYDIST_PLUGINS: /nowhere/lib.so"),
                     HasSubstr("cannot be loaded")));
-  EXPECT_THAT(LoadExtensions({"libm.so.6"}).ToString(), HasSubstr("is no extension of mydist"));
+  EXPECT_THAT(LoadExtensions({"libm.so.6"}).ToString(), HasSubstr("is not an extension of mydist"));
   LoadBoth();
   LoadBoth();  // Once is enough, and twice does no harm.
   EXPECT_THAT(RegisterAlgorithm(FindAlgorithm("star").value()).ToString(),
               AllOf(HasSubstr("'star' cannot be added"), HasSubstr("MYDIST_ALGORITHM")));
   AlgorithmRow renamed = FindAlgorithm("star").value();
   renamed.name = "Star two";
-  EXPECT_THAT(RegisterAlgorithm(renamed).ToString(), HasSubstr("a name that no setting takes"));
+  EXPECT_THAT(RegisterAlgorithm(renamed).ToString(), HasSubstr("is not valid; expected up to 64"));
   TransportRow transport = FindTransport("sockets").value();
   transport.name = std::string(65, 's');
-  EXPECT_THAT(RegisterTransport(transport).ToString(), HasSubstr("a name that no setting takes"));
+  EXPECT_THAT(RegisterTransport(transport).ToString(),
+              HasSubstr("is not valid; expected up to 64"));
   ExtraKnob knob;
   knob.is_allowed = [](const std::string&) { return true; };
   for (const char* taken : {"MYDIST_RANK", "MYDIST_CACHE_CAPACITY", "PATH"}) {

@@ -279,8 +279,7 @@ TEST(SimdPath, SaysWhatThisCpuHas) {
   const SimdPath before = CurrentPath();
   const Status status = UseSimd("neon");
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("MYDIST_SIMD=neon is not possible on this CPU"),
-            std::string::npos);
+  EXPECT_NE(status.message().find("this CPU does not support MYDIST_SIMD=neon"), std::string::npos);
   for (const SimdPath path : kAllSimdPaths) {
     const bool named = status.message().find(SimdPathName(path)) != std::string::npos;
     EXPECT_EQ(named, CpuHas(path)) << status.message();

@@ -45,7 +45,8 @@ TEST(DepartureTest, WhoWaitedTooLongSaysForWhomAndSoDoThoseWhoFollow) {
 
 TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
   const Status near = PeerHasLeft(2, "rank 2", "");
-  EXPECT_EQ(near.message(), "rank 2 has left the job while it is needed; its output says why");
+  EXPECT_EQ(near.message(),
+            "rank 2 has left the job while other ranks still need it; see its output");
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(near)).message(), near.message());
 }
 

@@ -219,7 +219,7 @@ def main() -> None:
         try:
             md.init()
         except ValueError as error:
-            if "is not possible on this CPU" not in str(error):
+            if "this CPU does not support" not in str(error):
                 raise
             continue
         results: Results = {}

@@ -147,7 +147,7 @@ TEST(PeerMemory, NamesWhoseMemoryIsGone) {
     void* const freed =
         mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(freed, kPageBytes);
-    EXPECT_THAT(text(&there, freed), StartsWith("this rank's own tensor is not where it was"));
+    EXPECT_THAT(text(&there, freed), StartsWith("the memory of this rank's tensor ("));
   });
   ranks.AwaitReports(1);
   EXPECT_EQ(ranks.Wait(0), 0);
@@ -184,12 +184,12 @@ TEST(PeerMemory, ChecksWhatPeersSay) {
       uint64_t buffer = 0;
       EXPECT_EQ(memory.Read(0, place, &buffer, 8).code(), StatusCode::kInternal);
       const Status status = memory.Write(0, place, &buffer, 8);
-      EXPECT_THAT(status.message(), HasSubstr("which is not in its part of the shared memory"));
+      EXPECT_THAT(status.message(), HasSubstr("sent a tensor address outside its shared memory"));
     }
     uint64_t buffer = 0;
     const Status status = memory.Read(0, {PlaceKind::kPrivate, 64}, &buffer, 8);
-    EXPECT_THAT(status.message(), HasSubstr("cannot be reached (8 bytes at 64): Bad address"));
-    EXPECT_THAT(status.message(), HasSubstr("MYDIST_CROSS_MEMORY_ATTACH=off does without"));
+    EXPECT_THAT(status.message(), HasSubstr("(8 bytes at 64): Bad address"));
+    EXPECT_THAT(status.message(), HasSubstr("MYDIST_CROSS_MEMORY_ATTACH=off avoids such access"));
   });
 }
 
@@ -300,7 +300,7 @@ TEST(SmallFileSystem, LeavesToOthersWhatTheyMayNeed) {
     std::ofstream(theirs) << std::string(size_t{8} << 20, 'x');
     const auto refused = port->heap()->Allocate(int64_t{4} << 20);
     EXPECT_THAT(refused.status().message(), HasSubstr(": needed 4194304 bytes, free "));
-    EXPECT_THAT(refused.status().message(), HasSubstr("of which 4194304 are left to other"));
+    EXPECT_THAT(refused.status().message(), HasSubstr("of which 4194304 are kept for other"));
     EXPECT_GE(FreeBytes(directory), int64_t{7} << 20);
     std::filesystem::remove(theirs);
     EXPECT_TRUE(port->heap()->Allocate(int64_t{4} << 20).ok());

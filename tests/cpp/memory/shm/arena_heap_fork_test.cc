@@ -167,7 +167,7 @@ TEST_F(ArenaHeapFork, AChildThatCannotHaveMemoryOfItsOwnEnds) {
     const auto before = AllocateOrFail(*port.heap(), kLarge, ArenaHeap::InForkedChild::kNothing);
     const auto memory = AllocateOrFail(*port.heap(), kLarge);
     const std::string end = EndOfChildWithoutRoom();
-    EXPECT_TRUE(end.starts_with("1 mydist: a forked child got no memory of its own")) << end;
+    EXPECT_TRUE(end.starts_with("1 mydist: a forked child cannot map its own copy")) << end;
     // With room again there is a child again.
     Child child([] { return true; });
     EXPECT_TRUE(child.Look());

@@ -173,7 +173,7 @@ TEST(Arena, NotSharedBetweenContainersIsRefusedByAll) {
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.arena, nullptr);
     EXPECT_THAT(outcome.reason, StartsWith("rank 1: "));
-    EXPECT_THAT(outcome.reason, MatchesRegex(".*containers that do not share it.*: "
+    EXPECT_THAT(outcome.reason, MatchesRegex(".*separate containers.*: "
                                              "needed [0-9]{5,} bytes, free [0-9]+: .*"));
   }
   EXPECT_TRUE(here.IsEmpty() && there.IsEmpty());
@@ -201,7 +201,7 @@ TEST(Arena, WithAnotherCookieIsRefused) {
       EstablishWithChangedOffer(directory, [](Bytes& offer) { offer.back() ^= 1; });
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.arena, nullptr);
-    EXPECT_THAT(outcome.reason, MatchesRegex(".* is not the one that rank 0 has made .*: "
+    EXPECT_THAT(outcome.reason, MatchesRegex(".* is not the one that rank 0 made .*: "
                                              "needed [0-9]{5,} bytes, free [0-9]+"));
   }
   EXPECT_TRUE(directory.IsEmpty());
@@ -268,7 +268,7 @@ TEST(Arena, OpensNothingButFilesOfPeers) {
   ASSERT_EQ(pipe(ends.data()), 0);
   const std::string address = std::to_string(getpid()) + "/" + std::to_string(ends[0]);
   const auto file = ArenaFile::Open("/dev/shm", address, kPageBytes);
-  EXPECT_THAT(file.status().message(), HasSubstr("containers that do not share it?"));
+  EXPECT_THAT(file.status().message(), HasSubstr("are the ranks in separate containers?"));
   for (const int end : ends) close(end);
 }
 
@@ -277,8 +277,10 @@ TEST(ArenaFile, WithoutNameSaysWhatIsNeededAndFree) {
   const auto made = ArenaFile::CreateNameless(directory.path(), kPageBytes);
   ASSERT_TRUE(made.ok()) << made.status().ToString();
   ASSERT_TRUE((*made)->GiveName("taken").ok());
-  EXPECT_THAT((*made)->GiveName("taken").message(),
-              MatchesRegex(".* gets no name: needed [0-9]+ bytes, free [0-9]+: File exists"));
+  EXPECT_THAT(
+      (*made)->GiveName("taken").message(),
+      MatchesRegex(
+          "cannot give shared memory in .* a name: needed [0-9]+ bytes, free [0-9]+: File exists"));
 }
 
 class KilledShmRank : public ::testing::TestWithParam<bool> {};
@@ -303,7 +305,7 @@ TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinSeconds) {
     while (status.ok()) status = collectives.Allreduce(data.data(), count, {});
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
     EXPECT_THAT(status.message(), StartsWith("rank 3 (host h, pid "));
-    EXPECT_THAT(status.message(), HasSubstr("has died while it is needed"));
+    EXPECT_THAT(status.message(), HasSubstr("has died during a collective in shared memory"));
   });
   ranks.AwaitReports(kSize);
   const TimePoint killed = Now();
@@ -363,7 +365,7 @@ TEST(Arena, ARankThatLeavesIsNamed) {
     ShmCollectives collectives(&port, {0, 1, 2});
     const Status status = collectives.Barrier();
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    EXPECT_THAT(status.message(), HasSubstr("has left the job while it is needed"));
+    EXPECT_THAT(status.message(), HasSubstr("has left the job while other ranks still need it"));
   });
 }
 
