@@ -84,7 +84,8 @@ Status RegisterTransport(TransportRow row) {
 Result<BackendPlugin*> LoadPlugin(const std::string& name) {
   MYDIST_ASSIGN_OR_RETURN(const TransportRow row, FindTransport(name));
   if (row.is_local()) {
-    return Status::Internal("backend '" + name + "' is no plugin: the ranks share memory");
+    return Status::Internal("backend '" + name +
+                            "' is built in and is not a plugin: its ranks share memory");
   }
   return row.open();
 }
@@ -95,9 +96,9 @@ Result<void*> PluginFunction(const std::string& name, const std::string& not_bui
     return Status::Internal("backend '" + name + "' was " + not_built);
   }
   const std::string path = LibraryFolder() + "/libmydist_" + name + ".so";
-  // RTLD_LOCAL keeps the plugin's MPI or Gloo out of everybody else's sight, and RTLD_NOW makes a
-  // missing symbol an error here and not a crash later. No RTLD_DEEPBIND: it would bind the plugin
-  // past a preloaded allocator or sanitizer, so memory would be freed by the wrong one.
+  // RTLD_LOCAL hides the plugin's MPI or Gloo from other libraries, and RTLD_NOW makes a missing
+  // symbol an error here and not a crash later. No RTLD_DEEPBIND: it would bind the plugin past a
+  // preloaded allocator or sanitizer, so memory would be freed by the wrong one.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* error = dlerror();
@@ -121,8 +122,9 @@ Status CheckCompiledFor(const std::string& what, const char* version) {
   }
   const std::string other =
       version == nullptr ? "an older version of mydist" : std::string("mydist ") + version;
-  return Status::VersionMismatch(what + " was compiled for " + other + ", and libmydist.so is of " +
-                                 build_config::kVersion + "; install mydist again.");
+  return Status::VersionMismatch(what + " was compiled for " + other +
+                                 ", and libmydist.so is mydist " + build_config::kVersion +
+                                 "; install mydist again.");
 }
 
 }  // namespace mydist

@@ -98,10 +98,9 @@ int64_t ShmTransport::WaitingFrom(int peer) {
 
 Status ShmTransport::WrongCounters() const {
   return Status::Internal(arena_->Name(*wrong_peer_) +
-                          " says that more bytes are under way in "
-                          "shared memory than the " +
+                          " reports more bytes in its ring of shared memory than fit into it (" +
                           std::to_string(arena_->layout().ring_bytes()) +
-                          " there is room for; check that all ranks run the same build");
+                          "); check that all ranks run the same build");
 }
 
 // A piece ends where the ring does, and after a quarter of it, so that the peer can begin.
@@ -166,11 +165,11 @@ std::string ShmPort::Description() const {
   const std::string& no_heap = arena_->heap_refusal();
   const std::string& no_attach = arena_->attach_refusal();
   return "fusion buffers " +
-         (no_heap.empty() ? "and gradients lie in it, up to " +
+         (no_heap.empty() ? "and gradients are in it, up to " +
                                 std::to_string(heap()->zone_bytes()) + " bytes of each rank"
                           : "are private (" + no_heap + ")") +
          ", private tensors " +
-         (no_attach.empty() ? "are read where they lie (process_vm_readv)"
+         (no_attach.empty() ? "are read directly (process_vm_readv)"
                             : "are copied through it (" + no_attach + ")");
 }
 

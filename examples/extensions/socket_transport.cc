@@ -182,8 +182,7 @@ class Mesh {
   Status Gone(int peer) MYDIST_REQUIRES(mutex_) {
     const std::string who = "rank " + std::to_string(peer);
     if (At(peer).presence == Presence::kClosed) return PeerHasLeft(peer, who, At(peer).farewell);
-    return Status::PeerLost(who + " is gone: its socket closed without a goodbye")
-        .About({.ranks = {peer}});
+    return Status::PeerLost(who + " closed its socket without a goodbye").About({.ranks = {peer}});
   }
 
   void Ring() const {

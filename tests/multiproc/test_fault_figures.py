@@ -36,7 +36,7 @@ def blamed(**other: Any) -> dict[str, Any]:
 
 
 def report(at: float, since: float, error: str) -> dict[str, Any]:
-    text = "allreduce 'x': rank 3 (host host1, pid 70) has died; its own output says why"
+    text = "allreduce 'x': rank 3 (host host1, pid 70) has died; see its output"
     return {"at": at, "since": since, "error": error, **said(text), **blamed()}
 
 

@@ -28,10 +28,10 @@ md.shutdown()
 NP = 2
 KERNELS = "reduces with the [a-z0-9]+ kernels"
 BACKEND = "the job of 2 ranks uses the local backend: all ranks are on one host and share memory; "
-MEMORY = "negotiate and reduce through shared memory; fusion buffers and gradients lie in it, "
+MEMORY = "negotiate and reduce through shared memory; fusion buffers and gradients are in it, "
 BUCKETS = r"reduces 2 gradients of 288 bytes in \d+ buckets of up to \d+ bytes: sqrt"
 ATTACH = {
-    "on": r"private tensors are read where they lie \(process_vm_readv\)",
+    "on": r"private tensors are read directly \(process_vm_readv\)",
     "off": r"private tensors are copied through it \(.*MYDIST_CROSS_MEMORY_ATTACH\)",
 }
 LINE = re.compile(r"mydist ([A-Z]+) .*")

@@ -88,8 +88,8 @@ Status GlooContext::Greet(const std::vector<Greeting>& greetings, std::chrono::m
   std::vector<Greeting> theirs(static_cast<size_t>(size_));
   int peer = 0;
   const auto wrong = [&](const std::string& why) {
-    return Status::PeerLost("something else than rank " + std::to_string(peer) +
-                            " is connected to this rank's Gloo port for it: " + why);
+    return Status::PeerLost("another program than rank " + std::to_string(peer) +
+                            " is connected to the Gloo port that this rank opened for it: " + why);
   };
   try {
     std::vector<GlooBuffer> received(static_cast<size_t>(size_));
@@ -107,7 +107,7 @@ Status GlooContext::Greet(const std::vector<Greeting>& greetings, std::chrono::m
       const auto index = static_cast<size_t>(peer);
       received[index]->waitRecv(limit);
       sent[index]->waitSend(limit);
-      if (theirs[index] != greetings[index]) return wrong("it says something else");
+      if (theirs[index] != greetings[index]) return wrong("its greeting is wrong");
     }
   } catch (const std::exception& error) {
     return wrong(error.what());

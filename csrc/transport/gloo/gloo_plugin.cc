@@ -63,7 +63,7 @@ Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
   Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid()), {}};
   if (getrandom(mine.greeting.data(), mine.greeting.size(), 0) !=
       static_cast<ssize_t>(mine.greeting.size())) {
-    return Status::Internal("the kernel gives no random bytes");
+    return Status::Internal("cannot get random bytes from the kernel (getrandom)");
   }
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
                           BootstrapRound(options.exchange, options.size, Encode(mine)));
@@ -88,13 +88,13 @@ Result<InterfaceAddress> AddressToBind(const BackendOptions& options, bool singl
 
 Status CheckOptions(const BackendOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return Status::InvalidArgument("Gloo got rank " + std::to_string(options.rank) + " of " +
+    return Status::InvalidArgument("Gloo: got rank " + std::to_string(options.rank) + " of " +
                                    std::to_string(options.size) +
                                    ", expected 0 <= rank < size. Does the launcher set both?");
   }
   if (!options.exchange) {
     return Status::InvalidArgument(
-        "Gloo needs a rendezvous to find its peers and was given none. Start the job with "
+        "Gloo needs a rendezvous to find its peers, and this job has none. Start the job with "
         "mydistrun or torchrun, or use MPI.");
   }
   return Status::Ok();
@@ -108,7 +108,7 @@ Result<std::unique_ptr<GlooContext>> ConnectOnce(const BackendOptions& options,
                           GlooContext::Listen(options.rank, options.size, own.address,
                                               options.config->connect_timeout / kConnectAttempts));
   MYDIST_LOG(kInfo) << "Gloo listens on " << own.address << " (" << own.name
-                    << "), one port for each of " << options.size - 1 << " peer(s)";
+                    << "), with one port for each of " << options.size - 1 << " peer(s)";
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
                           BootstrapRound(options.exchange, options.size, context->Addresses()));
   *outcome = context->Connect(addresses);
@@ -134,9 +134,10 @@ Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& min
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const Bytes& each = all[rank];
     if (each.size() < 2 || each[0] > static_cast<uint8_t>(StatusCode::kInternal)) {
-      return Status::VersionMismatch("rank " + std::to_string(rank) +
-                                     " sent no outcome of its connections. Install the same "
-                                     "version of mydist on all hosts.");
+      return Status::VersionMismatch(
+          "rank " + std::to_string(rank) +
+          " did not report the outcome of its connections. Install the same "
+          "version of mydist on all hosts.");
     }
     agreed.may_repeat = agreed.may_repeat && each[1] != 0;
     if (each[0] == 0 || !agreed.status.ok()) continue;
@@ -163,7 +164,8 @@ Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
     if (agreed.status.ok()) return std::make_shared<Mesh>(std::move(context), std::move(names));
     if (!agreed.may_repeat) return agreed.status;
     if (options.rank > 0) continue;
-    MYDIST_LOG(kWarning) << "all ranks connect again over Gloo: " << agreed.status.message();
+    MYDIST_LOG(kWarning) << "connecting over Gloo failed, all ranks try again: "
+                         << agreed.status.message();
   }
 }
 

@@ -99,7 +99,7 @@ Status GlooTransport::AwaitPiece(Posted& posted) {
             Now() + (states.farewell(posted.peer).empty() ? kGoodbyeGrace : kFailureGrace);
       }
       done = AwaitOrInterrupted(posted);
-      if (!done && Now() >= goodbye_end) throw std::runtime_error("it has left");
+      if (!done && Now() >= goodbye_end) throw std::runtime_error("it has left the job");
     } catch (const std::exception& error) {
       broken = error.what();
       if (broken.empty()) broken = "unknown error";
@@ -121,7 +121,7 @@ bool GlooTransport::AwaitOrInterrupted(Posted& posted) {
                            : posted.buffer->waitSend(kGlooForever);
 }
 
-// A loss that was heard of meanwhile says more.
+// A loss that was reported meanwhile names the cause better.
 Status GlooTransport::GiveUp(const Status& error) {
   if (Status loss = mesh_->states().loss(); !loss.ok()) return loss;
   mesh_->SetFarewell(FarewellWords(error));
@@ -131,11 +131,10 @@ Status GlooTransport::GiveUp(const Status& error) {
 Status GlooTransport::ReportLoss(int peer, const char* what) {
   const std::string why = mesh_->states().farewell(peer);
   const bool has_left = !why.empty() || mesh_->states().HasDeparted(peer);
-  Status loss = has_left
-                    ? PeerHasLeft(peer, mesh_->Name(peer), why)
-                    : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
-                                       " while moving a tensor: " + what + ". Its output says why.")
-                          .About({.ranks = {peer}});
+  Status loss = has_left ? PeerHasLeft(peer, mesh_->Name(peer), why)
+                         : Status::PeerLost("lost the connection to " + mesh_->Name(peer) +
+                                            " while moving a tensor: " + what + ". See its output.")
+                               .About({.ranks = {peer}});
   mesh_->ReportLoss(peer, loss);
   return loss;
 }
@@ -145,7 +144,7 @@ Status GlooTransport::Verdict(int peer, const char* what) {
   states.AwaitEnded(peer, Now() + kVerdictGrace);
   if (Status loss = states.loss(); !loss.ok()) return loss;
   const Status own = ReportLoss(peer, what);
-  // Who is to blame, else this one: bytes are missing, whatever is known of it.
+  // The rank to blame, else this peer: bytes are missing in any case.
   const Status first = states.loss();
   return first.ok() ? own : first;
 }

@@ -118,7 +118,7 @@ Result<std::vector<InterfaceAddress>> InterfaceAddresses() {
 std::vector<std::string> RouteAddresses(const std::string& meeting_host) {
   std::vector<std::string> addresses;
   if (!meeting_host.empty()) AppendRoute(meeting_host, addresses);
-  // Reserved for documentation: it is nobody's, and every default route covers it.
+  // Reserved for documentation: no host has it, and every default route covers it.
   AppendRoute("192.0.2.1", addresses);
   return addresses;
 }
@@ -131,10 +131,10 @@ Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& av
     if (chosen != nullptr) return *chosen;
   }
   if (!wish.names.empty()) {
-    return Status::InvalidArgument("MYDIST_NETWORK_INTERFACES is '" + Listed(wish.names) +
-                                   "', but this host has no such interface with an address. It "
-                                   "has: " +
-                                   Listed(available) + ". Name one of these.");
+    return Status::InvalidArgument(
+        "MYDIST_NETWORK_INTERFACES is '" + Listed(wish.names) +
+        "', but this host has no such interface with an address; it has: " + Listed(available) +
+        ". Name one of these.");
   }
   const InterfaceAddress* chosen =
       wish.single_host
@@ -142,11 +142,11 @@ Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& av
           : ByRoute(available, wish.route_addresses);
   if (chosen != nullptr) return *chosen;
   return Status::InvalidArgument(
-      std::string("no network interface is usable: the ranks run on ") +
+      std::string("this host has no usable network interface: the ranks run on ") +
       (wish.single_host ? "one host, so a loopback interface is needed"
                         : "several hosts, so an interface other than loopback is needed") +
       ", and this host has: " + Listed(available) +
-      ". Bring one up, or name one in MYDIST_NETWORK_INTERFACES.");
+      ". Bring an interface up, or name one in MYDIST_NETWORK_INTERFACES.");
 }
 
 }  // namespace mydist

@@ -33,13 +33,13 @@ Status Mesh::SayGoodbye(TimePoint deadline) {
     if (peer == rank()) continue;
     const Status sent = outbox(peer).Send(FrameKind::kGoodbye, words, cause_rank);
     if (!sent.ok()) {
-      MYDIST_LOG(kDebug) << "no goodbye to " << Name(peer) << ": " << sent.message();
+      MYDIST_LOG(kDebug) << "cannot send a goodbye to " << Name(peer) << ": " << sent.message();
     }
   }
   if (!states_.AwaitAllEnded(rank(), deadline)) {
-    return Status::Timeout("rank(s) " + states_.OpenRanks(rank()) +
-                           " did not close their connections in time; they may still be busy or "
-                           "have stopped. Their own output says more.");
+    return Status::Timeout(
+        "rank(s) " + states_.OpenRanks(rank()) +
+        " did not close their connections in time; they may be busy or stopped. See their output.");
   }
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank() && states_.loss().ok()) {
@@ -55,7 +55,7 @@ void Mesh::Break() {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     context_->ClosePair(peer);
-    states_.MarkDeparted(peer, "");  // Nobody waits for its goodbye any more.
+    states_.MarkDeparted(peer, "");  // No wait for its goodbye any more.
   }
 }
 

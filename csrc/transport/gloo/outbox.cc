@@ -16,7 +16,7 @@ Status Outbox::Send(FrameKind kind, Bytes payload, int cause_rank) {
 Status Outbox::SendLocked(FrameKind kind, Bytes payload, int cause_rank) {
   if (said_goodbye_)
     return Status::Aborted("the connection to rank " + std::to_string(peer_) +
-                           " is closing; nothing can be sent any more");
+                           " is closing and takes no more messages");
   Frame frame;
   frame.magic = kFrameMagic;
   frame.kind = kind;
@@ -39,7 +39,7 @@ Status Outbox::SendLocked(FrameKind kind, Bytes payload, int cause_rank) {
     }
   } catch (const std::exception& error) {
     return Status::PeerLost("cannot send to rank " + std::to_string(peer_) +
-                            ", its connection is closed: " + error.what())
+                            ": its connection is closed (" + error.what() + ")")
         .About({.ranks = {peer_}});
   }
   unacknowledged_.push_back(std::move(sent));

@@ -54,14 +54,14 @@ inline Status CheckFrame(const Frame& frame, int peer) {
   const auto kind = static_cast<uint32_t>(frame.kind);
   if (frame.magic != kFrameMagic || kind < 1 || kind > 3) {
     return Status::Internal("rank " + std::to_string(peer) +
-                            " sent something that is not a mydist control message. Another program "
-                            "or another version of mydist is connected; start the job anew.");
+                            " sent data that is not a mydist control message. Another program or "
+                            "another version of mydist is connected; start the job again.");
   }
   if (frame.payload_bytes > static_cast<uint64_t>(kMaxControlMessageBytes)) {
     return Status::Internal("rank " + std::to_string(peer) + " announced a control message of " +
                             std::to_string(frame.payload_bytes) + " bytes, at most " +
                             std::to_string(kMaxControlMessageBytes) +
-                            " are allowed. Its memory or another program is at fault.");
+                            " are allowed. Its memory is damaged, or another program sent it.");
   }
   return Status::Ok();
 }

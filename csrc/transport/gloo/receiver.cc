@@ -34,8 +34,7 @@ void Receiver::Run() {
     mesh_->ReportLoss(
         peer_,
         Status::PeerLost("lost the connection to " + mesh_->Name(peer_) + ": " + error.what() +
-                         ". That process has most likely died; its output and exit code "
-                         "say why.")
+                         ". That process has probably died; see its output and exit code.")
             .About({.ranks = {peer_}}));
   }
 }
@@ -87,8 +86,8 @@ void Receiver::HandleGoodbye(const Frame& frame, const Bytes& words) {
     mesh_->ReportLoss(cause, PeerHasLeft(cause, mesh_->Name(cause), why));
   } else if (cause == mesh_->rank()) {
     mesh_->ReportLoss(peer_, Status::PeerLost(mesh_->Name(peer_) +
-                                              " left because it lost its connection to us. Look "
-                                              "for a network fault between the two hosts.")
+                                              " left because it lost its connection to this rank. "
+                                              "Look for a network fault between the two hosts.")
                                  .About({.ranks = {peer_}}));
   }
   mesh_->states().MarkDeparted(peer_, why);

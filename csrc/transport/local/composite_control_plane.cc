@@ -27,8 +27,8 @@ Status CompositeControlPlane::StartForwarder() {
   try {
     forwarder_ = std::thread([this] { Forward(); });
   } catch (const std::system_error& error) {
-    return Status::Internal(std::string("no thread to wait for other hosts: ") + error.what() +
-                            ". Check the limit on processes (ulimit -u).");
+    return Status::Internal(std::string("cannot start a thread that waits for other hosts: ") +
+                            error.what() + ". Check the limit on processes (ulimit -u).");
   }
   pthread_setname_np(forwarder_.native_handle(), "mydist-forward");
   return Status::Ok();

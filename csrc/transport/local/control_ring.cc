@@ -30,8 +30,8 @@ void RingWriter::WantRoom(bool wants) {
 Result<size_t> RingReader::Available() const {
   const uint64_t available = theirs_->produced.load(std::memory_order_acquire) - taken_;
   if (available <= ring_.size()) return static_cast<size_t>(available);
-  return Status::Internal("has put " + std::to_string(available) +
-                          " bytes into a ring of shared memory, expected at most " +
+  return Status::Internal("wrote " + std::to_string(available) +
+                          " bytes to a ring of shared memory, expected at most " +
                           std::to_string(ring_.size()));
 }
 

@@ -89,7 +89,7 @@ Result<std::optional<Bytes>> LocalControlPlane::ReceiveFrom(int index) {
   if (!payload.ok()) {
     peer.is_over.store(true);
     return Status::Internal(Name(index) + " " + payload.status().message() +
-                            ". Its memory or another program is at fault.");
+                            ". Its memory is damaged, or another program wrote to it.");
   }
   if (!payload->has_value() && is_lost) {
     peer.is_over.store(true);
@@ -115,8 +115,8 @@ bool LocalControlPlane::HasNews() const {
   return false;
 }
 
-// Whoever has news for us changes memory, then looks at `waiting`; here it is the other way round,
-// with a fence in both.
+// A peer with news for this rank changes memory, then reads `waiting`; here it is the other way
+// round, with a fence in both.
 void LocalControlPlane::Await(TimePoint deadline) {
   std::atomic<uint32_t>& waiting = memory_.line(index_).waiting;
   shm::Bell& bell = memory_.news_bell(index_);
@@ -148,8 +148,8 @@ void LocalControlPlane::Attend(bool attended) {
   if (HasNews()) RingOwn(before);
 }
 
-// Counted before the look at who sleeps: Await looks the other way round, so that either it sees
-// the count, as the futex does, or it is seen to sleep.
+// Counts before it checks for sleepers. Await does so the other way round: either it sees the
+// count, as the futex does, or this rank sees it sleep.
 void LocalControlPlane::Nudge(int peer) {
   const int index = *port_->arena().IndexOf(peer);
   const std::atomic<uint32_t>& waiting = memory_.line(index).waiting;
@@ -174,9 +174,9 @@ void LocalControlPlane::HandleEnd(int index) {
 Status LocalControlPlane::Lost(int index) {
   return Status::PeerLost(Name(index) +
                           (memory_.line(index).state.load() == PlaneState::kBroken
-                               ? " is gone: its connection closed without a goodbye"
+                               ? " closed its connection without a goodbye"
                                : " has died") +
-                          "; its own output says why")
+                          "; see its output")
       .About(port_->arena().FailureOf(index));
 }
 
@@ -199,8 +199,8 @@ Status LocalControlPlane::Close(TimePoint deadline) {
   MYDIST_RETURN_IF_ERROR(loss_);
   if (is_flushed) return Status::Ok();
   return Status::Timeout(
-      "a rank of this host did not take all control messages in time; it may "
-      "still be busy or have stopped. Its own output says more.");
+      "a rank of this host did not read all control messages in time; it may be busy or stopped. "
+      "See the output of the ranks.");
 }
 
 void LocalControlPlane::Discard() {

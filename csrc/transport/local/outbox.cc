@@ -62,7 +62,7 @@ bool Outbox::Push(int peer, Parcel& parcel) {
   return parcel.sent == header_bytes + parcel.payload.size();
 }
 
-// The fence orders the bytes before the look at who waits; Await orders the other way round, so one
+// The fence orders the bytes before the check for waiters; Await orders the other way round, so one
 // of the two sides sees the other.
 void Outbox::RingFor(int peer) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -100,8 +100,8 @@ Status Outbox::StartCourier() {
   try {
     courier_ = std::thread([this] { RunCourier(); });
   } catch (const std::system_error& error) {
-    return Status::Internal(std::string("no thread for a long control message: ") + error.what() +
-                            ". Check the limit on processes (ulimit -u).");
+    return Status::Internal(std::string("cannot start a thread for a long control message: ") +
+                            error.what() + ". Check the limit on processes (ulimit -u).");
   }
   pthread_setname_np(courier_.native_handle(), "mydist-courier");
   return Status::Ok();
@@ -171,7 +171,7 @@ Status IncomingStream::BeginPayload() {
   std::memcpy(&header, header_.data(), sizeof header);
   if (header.magic != kMessageMagic) {
     header_have_ = 0;
-    return Status::Internal("sent something through shared memory that is no control message");
+    return Status::Internal("sent data through shared memory that is not a control message");
   }
   if (int64_t{header.payload_bytes} > kMaxControlMessageBytes) {
     header_have_ = 0;

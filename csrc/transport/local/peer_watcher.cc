@@ -25,7 +25,7 @@ namespace {
 constexpr int kLookInterval_ms = 250;
 
 Status NoWatcher(const std::string& what, int error) {
-  return Status::Internal("nobody can watch over this host's other ranks: " + what + ": " +
+  return Status::Internal("cannot monitor the other ranks of this host: " + what + ": " +
                           std::generic_category().message(error) +
                           ". Check the limits on processes and open files (ulimit -u, -n).");
 }
@@ -45,7 +45,7 @@ Result<std::unique_ptr<PeerWatcher>> PeerWatcher::Start(const shm::Arena* arena,
   try {
     watcher->thread_ = std::thread([raw = watcher.get()] { raw->Run(); });
   } catch (const std::system_error& error) {
-    return NoWatcher("a thread", error.code().value());
+    return NoWatcher("no thread", error.code().value());
   }
   pthread_setname_np(watcher->thread_.native_handle(), "mydist-watcher");
   return watcher;
@@ -68,8 +68,8 @@ void PeerWatcher::Watch(int peer) {
   peers_.push_back(peer);
   if (descriptor >= 0 || !is_event_driven_) return;
   is_event_driven_ = false;
-  MYDIST_LOG(kInfo) << "the kernel does not tell when " << arena_->Name(peer)
-                    << " ends; a thread looks every " << kLookInterval_ms << " ms";
+  MYDIST_LOG(kInfo) << "the kernel does not report the end of " << arena_->Name(peer)
+                    << "; a thread checks every " << kLookInterval_ms << " ms";
 }
 
 // The pid is another process's by now if the peer has ended; then it does not hold the lock.
@@ -87,7 +87,7 @@ void PeerWatcher::Run() {
   for (;;) {
     bool has_unpollable = false;
     for (size_t i = 1; i < polled_.size();) {
-      // No process any more but something else, which says nothing; whoever put it there closes it.
+      // The descriptor is no process any more; the code that reused its number closes it.
       if ((polled_[i].revents & (POLLNVAL | POLLERR)) != 0) polled_[i].fd = -1;
       if (!HasEnded(i)) {
         has_unpollable = has_unpollable || polled_[i].fd < 0;

@@ -43,7 +43,7 @@ class PeerWatcher {
   bool is_event_driven_ = true;
   // The descriptor to stop by, then one for each peer that has not ended; -1: poll ignores it.
   std::vector<pollfd> polled_;
-  std::vector<int> peers_;  // Whom they stand for; the first for nobody.
+  std::vector<int> peers_;  // The peer of each entry; the first has none.
   std::thread thread_;
 };
 

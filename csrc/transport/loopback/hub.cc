@@ -18,9 +18,7 @@ Status Hub::PeerGone(int peer) {
   const std::string who = "rank " + std::to_string(peer);
   if (member(peer).presence == Presence::kClosed)
     return PeerHasLeft(peer, who, member(peer).farewell);
-  return Status::PeerLost(who +
-                          " is gone: its connection closed without a goodbye; expected it to take "
-                          "part, see that rank's own output for the cause")
+  return Status::PeerLost(who + " closed its connection without a goodbye; see its output")
       .About({.ranks = {peer}});
 }
 
@@ -167,10 +165,11 @@ Result<Hub::Parcel*> Hub::AwaitParcel(Call& call, const ReceiveTransfer& receive
   const std::deque<Parcel*>& parcels = channel(receive.peer, call.rank);
   while (parcels.empty()) MYDIST_RETURN_IF_ERROR(AwaitChange(call, receive.peer));
   if (parcels.front()->bytes != receive.bytes) {
-    return Status::Internal("rank " + std::to_string(receive.peer) + " sends " +
-                            std::to_string(parcels.front()->bytes) + " bytes, expected " +
-                            std::to_string(receive.bytes) +
-                            "; the ranks do not run the same operation, please report this");
+    return Status::Internal(
+        "rank " + std::to_string(receive.peer) + " sends " +
+        std::to_string(parcels.front()->bytes) + " bytes, expected " +
+        std::to_string(receive.bytes) +
+        "; the ranks do not run the same operation. This is a bug of mydist: please report it");
   }
   return parcels.front();
 }
@@ -213,7 +212,7 @@ Status Hub::CheckPeers(const Call& call) {
   return Status::Ok();
 }
 
-// After an error nobody may be left with a pointer to our memory.
+// After an error no peer may keep a pointer to this rank's memory.
 void Hub::TakeBack(Call& call) {
   for (size_t i = 0; i < call.sends.size(); ++i) {
     Parcel& parcel = call.parcels[i];

@@ -125,11 +125,10 @@ Status MpiControlPlane::MatchNext() {
   int bytes = 0;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
   if (bytes < 0 || bytes > kMaxControlMessageBytes) {
-    return Status::Internal("rank " + std::to_string(envelope.MPI_SOURCE) +
-                            " sent a control message of " + std::to_string(bytes) +
-                            " bytes, at most " + std::to_string(kMaxControlMessageBytes) +
-                            " are allowed. It runs another version of mydist, or its memory is at "
-                            "fault.");
+    return Status::Internal(
+        "rank " + std::to_string(envelope.MPI_SOURCE) + " sent a control message of " +
+        std::to_string(bytes) + " bytes, at most " + std::to_string(kMaxControlMessageBytes) +
+        " are allowed. It runs another version of mydist, or its memory is damaged.");
   }
   arriving_ = std::make_unique<Arriving>();
   arriving_->message.source = envelope.MPI_SOURCE;
@@ -181,8 +180,8 @@ Status MpiControlPlane::Close(TimePoint deadline) {
     const TimePoint now = Now();
     if (now >= deadline) {
       return Status::Timeout(std::to_string(PresentPeers()) +
-                             " rank(s) did not close their connections in time; they may still be "
-                             "busy or have stopped. Their own output says more.");
+                             " rank(s) did not close their connections in time; they may be busy "
+                             "or stopped. See their output.");
     }
     std::this_thread::sleep_until(std::min(deadline, now + backoff_.Next(now)));
   }

@@ -1,5 +1,5 @@
-// The MPI backend plugin. MPI itself says who the ranks are; the launcher's figures are compared
-// with it, because a process run with the wrong MPI library silently gets a world of size 1.
+// The MPI backend plugin. MPI itself numbers the ranks; the launcher's figures are compared with
+// it, because a process run with the wrong MPI library silently gets a world of size 1.
 #include <mpi.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Status CheckMember(const BackendOptions& options, const MpiSession& session) {
   }
   return Status::InvalidArgument("the launcher says this is rank " + std::to_string(options.rank) +
                                  " of a job of " + std::to_string(options.members.size()) +
-                                 " of the started ranks, MPI says it was started as " +
+                                 " of the launched ranks, MPI says it was launched as " +
                                  Identity(session.world_rank(), session.world_size()) +
                                  ". Start the job with one mpirun or mydistrun --mpi only.");
 }

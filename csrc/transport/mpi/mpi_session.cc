@@ -32,10 +32,10 @@ Status CheckThreadLevel(int provided, bool ours) {
   if (provided >= MPI_THREAD_MULTIPLE) return Status::Ok();
   const std::string advice =
       ours ? "Use an MPI built with thread support, or run over Gloo (mydistrun --gloo)."
-           : "The program initialised MPI itself: let it ask for MPI_THREAD_MULTIPLE (mpi4py: "
+           : "The program initialised MPI itself: let it request MPI_THREAD_MULTIPLE (mpi4py: "
              "mpi4py.rc.thread_level = 'multiple' before importing MPI), or call mydist.init() "
              "first, or run over Gloo (mydistrun --gloo).";
-  return Status::Internal(std::string("this MPI provides ") + ThreadLevelName(provided) +
+  return Status::Internal(std::string("this MPI library provides ") + ThreadLevelName(provided) +
                           ", mydist needs MPI_THREAD_MULTIPLE. " + advice);
 }
 
@@ -81,13 +81,13 @@ Status AwaitStart(TimePoint deadline, int* provided) try {
     if (starting.changed.WaitUntil(starting.mutex, deadline)) continue;
     if (starting.done) break;
     return Status::Timeout(
-        "MPI_Init has not ended in time. A rank may have failed before or skipped mydist.init(); "
-        "its output says why. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+        "MPI_Init did not return in time. A rank may have failed earlier or skipped mydist.init(); "
+        "see its output. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
   }
   *provided = starting.provided;
   return MpiStatus(starting.code, "MPI_Init_thread");
 } catch (const std::system_error& error) {
-  return Status::Internal(std::string("no thread to start MPI: ") + error.what());
+  return Status::Internal(std::string("cannot start a thread that starts MPI: ") + error.what());
 }
 
 Mutex& SessionMutex() {
@@ -103,8 +103,7 @@ Status MpiStatus(int code, const std::string& call) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   const std::string name = call.substr(0, call.find('('));
-  return Status::Internal(name + " failed: " + text +
-                          ". MPI's own output on the ranks may say more.");
+  return Status::Internal(name + " failed: " + text + ". See the output of the ranks.");
 }
 
 Result<MpiSession*> MpiSession::Get(TimePoint deadline) {
@@ -113,7 +112,7 @@ Result<MpiSession*> MpiSession::Get(TimePoint deadline) {
   MPI_Finalized(&finalized);
   if (finalized != 0) {
     return Status::Internal(
-        "MPI is finalized already and cannot be started again. Call mydist.init() before the "
+        "MPI has been finalized and cannot be started again. Call mydist.init() before the "
         "program (or mpi4py at exit) calls MPI_Finalize.");
   }
   if (the_session == nullptr) {
@@ -171,8 +170,8 @@ void MpiSession::FinalizeAtExit() {
   if (session != nullptr) {
     MutexLock lock(session->mutex_);
     if (session->open_count_ > 0) {
-      MYDIST_LOG(kWarning) << "leaving without MPI_Finalize, because the connection to the other "
-                              "ranks was not closed in an orderly way; mpirun will end the job";
+      MYDIST_LOG(kWarning) << "this rank exits without MPI_Finalize, because its connections to "
+                              "other ranks were not closed in order; mpirun will end the job";
       return;
     }
   }

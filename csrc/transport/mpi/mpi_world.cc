@@ -118,8 +118,8 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
 Status MpiWorld::TooLate() const {
   return Status::Timeout(
       "not all " + std::to_string(size()) +
-      " ranks called mydist.init() in time. A rank may have failed before or skipped it; its "
-      "output says why. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+      " ranks called mydist.init() in time. A rank may have failed earlier or skipped it; see its "
+      "output. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
 }
 
 MpiWorld::~MpiWorld() {
@@ -136,11 +136,10 @@ Status MpiWorld::TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) {
   int bytes = 0;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
   if (bytes < 0 || static_cast<size_t>(bytes) > kMaxFarewellBytes) {
-    return Status::Internal("rank " + std::to_string(envelope.MPI_SOURCE) + " said goodbye with " +
-                            std::to_string(bytes) + " bytes, at most " +
-                            std::to_string(kMaxFarewellBytes) +
-                            " are allowed. It runs another version of mydist, or its memory is at "
-                            "fault.");
+    return Status::Internal(
+        "rank " + std::to_string(envelope.MPI_SOURCE) + " sent a goodbye of " +
+        std::to_string(bytes) + " bytes, at most " + std::to_string(kMaxFarewellBytes) +
+        " are allowed. It runs another version of mydist, or its memory is damaged.");
   }
   std::string why(static_cast<size_t>(bytes), '\0');
   // So short that it is there once it has been matched.
@@ -191,8 +190,8 @@ Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine) {
   int64_t total_bytes = 0;
   for (size_t rank = 0; rank < ranks; ++rank) {
     if (total_bytes + bytes_by_rank[rank] > INT_MAX) {
-      return Status::Internal("the ranks want to exchange more than " + std::to_string(INT_MAX) +
-                              " bytes while connecting; blobs this large are not supported");
+      return Status::Internal("the ranks exchange more than " + std::to_string(INT_MAX) +
+                              " bytes while they connect, which is not supported");
     }
     counts[rank] = static_cast<int>(bytes_by_rank[rank]);
     offsets[rank] = static_cast<int>(total_bytes);

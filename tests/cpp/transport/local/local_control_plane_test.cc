@@ -118,7 +118,7 @@ TEST(LocalControlPlane, CloseGivesUpAtItsDeadline) {
     ExpectOk(rank.plane().Send(1, Numbered(1, 4 << 20)));
     const Status closed = rank.plane().Close(Now() + std::chrono::milliseconds(20));
     EXPECT_EQ(closed.code(), StatusCode::kTimeout);
-    EXPECT_THAT(closed.message(), HasSubstr("did not take all control messages in time"));
+    EXPECT_THAT(closed.message(), HasSubstr("did not read all control messages in time"));
     is_over = true;
     is_over.notify_all();
   });
@@ -174,7 +174,7 @@ TEST(LocalControlPlane, NamesThePeerThatSendsNonsense) {
   const Status magic = AfterDamage([](const auto& memory) { PutHeader(memory, {1234, 1}); });
   EXPECT_EQ(magic.code(), StatusCode::kInternal);
   EXPECT_THAT(magic.message(), AllOf(HasSubstr("rank 1 (host h, pid "),
-                                     HasSubstr("sent something through shared memory that is no")));
+                                     HasSubstr("sent data through shared memory that is not a")));
   const Status length = AfterDamage([](const auto& memory) {
     PutHeader(memory, {kMessageMagic, 0xffffffff});
   });

@@ -131,8 +131,8 @@ TEST(LocalLoss, ARankThatGoesWithoutAGoodbyeIsNamed) {
     }
     const Status lost = AwaitLoss(rank.plane());
     EXPECT_EQ(lost.code(), StatusCode::kPeerLost);
-    EXPECT_THAT(lost.message(),
-                AllOf(StartsWith("rank 2 (host h, pid "), HasSubstr("closed without a goodbye")));
+    EXPECT_THAT(lost.message(), AllOf(StartsWith("rank 2 (host h, pid "),
+                                      HasSubstr("closed its connection without a goodbye")));
     EXPECT_EQ(rank.plane().Close(Soon()).code(), StatusCode::kPeerLost);
   });
 }

@@ -62,14 +62,14 @@ void Reused() {
 void LowThreadLevel() {
   StartMpi(MPI_THREAD_FUNNELED);
   ExpectInternal(ConnectMpi(),
-                 "this MPI provides MPI_THREAD_FUNNELED, mydist needs MPI_THREAD_MULTIPLE");
+                 "this MPI library provides MPI_THREAD_FUNNELED, mydist needs MPI_THREAD_MULTIPLE");
   MPI_Finalize();
 }
 
 void Finalized() {
   StartMpi(MPI_THREAD_MULTIPLE);
   MPI_Finalize();
-  ExpectInternal(ConnectMpi(), "MPI is finalized already");
+  ExpectInternal(ConnectMpi(), "MPI has been finalized");
 }
 
 // A rank that leaves without closing must not wait in MPI_Finalize for peers that never come: its
