@@ -15,8 +15,8 @@ Result<bool> FindWide(std::span<const BatchTensor> tensors, DataType dtype) {
   const auto is_wide = [](const BatchTensor& tensor) { return tensor.is_wide; };
   const bool has_wide = std::any_of(tensors.begin(), tensors.end(), is_wide);
   if (has_wide && dtype != DataType::kFloat16 && dtype != DataType::kBfloat16) {
-    return Status::InvalidArgument("float32 cannot travel as " + std::string(DataTypeName(dtype)) +
-                                   ", only as float16 or bfloat16");
+    return Status::InvalidArgument("compression of float32 to " + std::string(DataTypeName(dtype)) +
+                                   " is not supported, expected float16 or bfloat16");
   }
   return has_wide;
 }
@@ -159,7 +159,7 @@ Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduct
   return context.Copy(UnpackScattered(reduced, element_bytes, context.rank, tensors));
 }
 
-// Nobody knows what it will receive, so the sizes travel first.
+// No rank knows what it will receive, so the sizes travel first.
 Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context) {
   const auto size = static_cast<size_t>(context.size);
   std::vector<int64_t> receive_rows(size);

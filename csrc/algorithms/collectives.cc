@@ -8,9 +8,8 @@ namespace mydist {
 namespace {
 
 Status Unsupported(OpKind op) {
-  return Status::Internal("an algorithm was asked for " + std::string(OpKindName(op)) +
-                          ", which it does not support; expected the choice to fall on another. "
-                          "This is a bug of mydist: please report it");
+  return Status::Internal("an algorithm was chosen for " + std::string(OpKindName(op)) +
+                          ", which it does not support. This is a bug of mydist: please report it");
 }
 
 BatchTraits Reducing(OpKind op, const Reduction& reduction) {

@@ -15,8 +15,8 @@ namespace mydist {
 Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now) {
   if (joining_ != Joining::kNo && !requests.empty()) {
     return Status::InvalidArgument("tensor '" + requests.front().name +
-                                   "' was submitted after join(). This rank takes part in "
-                                   "everything until all ranks have joined; wait for that.");
+                                   "' was submitted after join(). Wait until join() returns on "
+                                   "this rank before you submit tensors.");
   }
   if (frozen_.active()) return frozen_.Submit(std::move(requests), now);
   return sets_.Submit(requests, now);
@@ -24,7 +24,8 @@ Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now)
 
 Status Coordinator::Impl::Join() {
   if (joining_ != Joining::kNo) {
-    return Status::InvalidArgument("join() has been called already and has not returned yet");
+    return Status::InvalidArgument(
+        "join() is already in progress on this rank; wait for it to return");
   }
   joining_ = Joining::kWanted;
   frozen_.Break();
@@ -52,8 +53,8 @@ bool Coordinator::Impl::HasWork() const {
 }
 
 // What ends this rank: it waits for something of one that has left with an error. A vote once cast
-// is only given up with whoever was to tell its outcome, and where nothing becomes ready any more
-// a rank waits for nothing, until it leaves and waits for the others to do so.
+// is only given up with the rank that had to tell its outcome, and where nothing becomes ready any
+// more a rank waits for nothing, until it leaves and waits for the others to do so.
 const Status& Coordinator::Impl::Loss() const {
   static const Status kNone;
   if (frozen_.HasUndecidedVote()) return frozen_.LossOfOutcome();
@@ -110,8 +111,8 @@ Status Coordinator::Impl::TakeIn(TimePoint now) {
 
 Status Coordinator::Impl::TakeSegment(const IncomingMessage& message, TimePoint now) {
   if (message.source != vertex_.parent) {
-    return Status::Internal("a segment of the stream, which only the parent, rank " +
-                            std::to_string(vertex_.parent) + ", may send");
+    return Status::Internal("got a segment of the stream, expected it from the parent, rank " +
+                            std::to_string(vertex_.parent));
   }
   MYDIST_ASSIGN_OR_RETURN(StreamSegment segment, DecodeSegment(message.payload));
   const uint64_t expected = sets_.position() + partial_.size();
@@ -132,7 +133,7 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
   const uint64_t start = sets_.position();
   for (auto item = partial_.begin(); item != end; ++item) {
     if (item->kind == StreamKind::kAllJoined && joining_ != Joining::kTold) {
-      return Status::Internal("all ranks are said to have joined, which this one has not");
+      return Status::Internal("the root reports that all ranks have joined, but this rank has not");
     }
     MYDIST_RETURN_IF_ERROR(sets_.Apply(*item, now));
     MYDIST_RETURN_IF_ERROR(FollowStream(*item, now));
@@ -246,7 +247,7 @@ void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, Tim
 Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
   const auto lane = vertex_.LaneOf(message.source);
-  if (!lane) return Status::Internal("a report came from a rank that is no child of this one");
+  if (!lane) return Status::Internal("got a report from a rank that is not a child of this rank");
   MYDIST_RETURN_IF_ERROR(CheckSpeaker(report, vertex_.lanes[*lane]));
   MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
   MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));

@@ -44,7 +44,7 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
 }
 
 // Whom the stream does not reach any more, or never told of a loss, has to hear of it from this
-// rank. Who cannot be told any more notices that it is gone.
+// rank. A rank that cannot be told any more notices its end.
 void Coordinator::Impl::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
@@ -57,7 +57,7 @@ void Coordinator::Impl::Leave(const Status& why) {
     if (peer != options_.rank) sent.push_back(Send(peer, farewell));
   }
   for (const Status& status : sent) {
-    if (!status.ok()) MYDIST_LOG(kDebug) << "leaving without a word: " << status.message();
+    if (!status.ok()) MYDIST_LOG(kDebug) << "cannot send a farewell: " << status.message();
   }
 }
 
@@ -145,7 +145,7 @@ Status Coordinator::Impl::SendTimeline(Bytes block) {
 
 Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
   if (!vertex_.is_root()) {
-    return Status::Internal("a timeline block, which only rank 0 takes");
+    return Status::Internal("got a timeline block, which only rank 0 accepts");
   }
   message.payload.erase(message.payload.begin(),
                         message.payload.begin() + std::ptrdiff_t{kMessageHeaderBytes});

@@ -16,7 +16,7 @@ Status Inquirer::Ask() {
   return Status::Ok();
 }
 
-// Who asks as well has learnt more than whom it waits for.
+// A rank that also asks answers with what its own inquiry has found.
 Status Inquirer::TakeQuestion(const IncomingMessage& message, const Awaited& awaited) {
   MYDIST_ASSIGN_OR_RETURN(const Question question, DecodeQuestion(message.payload));
   Answer answer{question.number, inquiry_.is_open() ? inquiry_.Ends() : awaited(question)};

@@ -11,7 +11,7 @@ namespace mydist {
 Status Membership::CheckRank(int32_t rank, const char* what) const {
   if (rank >= 0 && static_cast<size_t>(rank) < departed_.size()) return Status::Ok();
   return Status::Internal("rank " + std::to_string(rank) + " is reported to have " + what +
-                          ", expected 0 to " + std::to_string(departed_.size() - 1));
+                          ", expected rank 0 to " + std::to_string(departed_.size() - 1));
 }
 
 Status Membership::Join(int32_t rank) {

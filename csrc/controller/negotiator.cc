@@ -11,7 +11,7 @@
 namespace mydist {
 namespace {
 
-// Inner vertices tell their parent early, so that the root knows who is missing when its own
+// Inner vertices tell their parent early, so that the root knows the missing ranks when its own
 // warning is due.
 Duration WarningOf(const Vertex& vertex, const NegotiatorOptions& options) {
   if (vertex.is_root()) return options.stall_warning;
@@ -69,9 +69,8 @@ Status Negotiator::CheckSubmission(const std::vector<Request>& requests) const {
     if (!vertex_.is_member || !TakesPart(request, vertex_.rank)) {
       return Status::InvalidArgument(
           "tensor '" + request.name + "': rank " + std::to_string(vertex_.rank) +
-          " has no part in it, only " +
-          RankListText(request.ranks.empty() ? set_.ranks : request.ranks) +
-          ". Call it on these ranks only.");
+          " does not take part in it; the call is for " +
+          RankListText(request.ranks.empty() ? set_.ranks : request.ranks) + " only.");
     }
     if (own_.Contains(request.name) || !names.insert(request.name).second) {
       return Status::InvalidArgument("tensor '" + request.name +
@@ -97,7 +96,7 @@ Status Negotiator::TakeReport(int32_t peer, const SetReport& report, uint64_t po
   const auto lane = vertex_.LaneOf(peer);
   if (!lane) {
     return Status::Internal("a report about process set " + std::to_string(set_.id) +
-                            " came from a rank below which there is none of its members");
+                            " came from a rank whose subtree has no member of the set");
   }
   stats_.entries_received += report.ready_slots.size() + report.ready_requests.size();
   if (closed_ || position < frozen_at_) return Status::Ok();
@@ -113,7 +112,7 @@ void Negotiator::Join(int32_t rank) {
   participation_.Join(rank);
   pending_.UpdateActiveLanes();
   if (vertex_.is_root()) {
-    // It contributes no rows any more, and agreements say who contributes how many.
+    // It contributes no rows any more, and agreements state the rows of each rank.
     const auto counts_its_rows = [&](const Agreement& agreement) {
       return !agreement.first_dims.empty() &&
              agreement.first_dims[static_cast<size_t>(*index)] != 0;
@@ -164,8 +163,9 @@ Status Negotiator::TakeRequests(Source source, const SetReport& report, TimePoin
     }
     MYDIST_RETURN_IF_ERROR(CheckReadiness(readiness, vertex_.lanes[source.lane], set_.id));
     if (!participation_.Awaits(source.lane, readiness.request())) {
-      return Status::Internal("tensor '" + readiness.name() +
-                              "' was reported ready by ranks that have no part in it or joined");
+      return Status::Internal(
+          "tensor '" + readiness.name() +
+          "' was reported ready by ranks that do not take part in it or have joined");
     }
     const bool outdated = std::any_of(
         readiness.variants.begin(), readiness.variants.end(),

@@ -63,7 +63,7 @@ Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement)
     if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
     return Status::Ok();
   }
-  // Who has joined takes part in everything, without having submitted it.
+  // A rank that has joined takes part in everything, without having submitted it.
   if (!own && participation_.HasJoined(vertex_.rank)) {
     Respond(ResponseKind::kReady).agreement = agreement;
     return Status::Ok();
@@ -109,7 +109,7 @@ Status Negotiator::ApplyInvalidate(uint32_t slot) {
     return Status::Internal("the root invalidated cache slot " + std::to_string(slot) +
                             ", which is empty");
   }
-  // Whoever was ready for it under the old terms says so again in full.
+  // Ranks that were ready for it under the old terms report it again in full.
   std::erase_if(complete_,
                 [&](const ReadyTensor& tensor) { return tensor.agreement == cache_.At(slot); });
   LoseSlot(slot);
@@ -151,7 +151,8 @@ void Negotiator::ApplyError(const StreamItem& item) {
 void Negotiator::Remove() {
   for (std::string& name : own_.Clear()) {
     const std::string text = "process set " + std::to_string(set_.id) + " was removed while '" +
-                             name + "' was in flight in it. Wait for its tensors before.";
+                             name +
+                             "' was in flight in it. Wait for its tensors before you remove it.";
     Response& response = Respond(ResponseKind::kError);
     response.name = std::move(name);
     response.status = Status::Aborted(text);

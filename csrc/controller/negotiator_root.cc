@@ -31,7 +31,7 @@ std::string JoinConflictText(const Request& request, int32_t rank,
   std::string text = CallText(request) + " needs rank " + std::to_string(rank) +
                      HostListText({&rank, 1}, hosts) + ", ";
   if (HasRoot(request.op)) text += "its root, ";
-  text += "which has called join() and takes part with nothing of its own until all ranks have. ";
+  text += "but that rank has called join() and contributes no data until all ranks have joined. ";
   if (ChangesProcessSets(request.op)) return text + "Change process sets before or after join().";
   return text + "Choose a rank that still has data, or call it before that rank joins.";
 }
@@ -86,8 +86,8 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   for (const ReadyTensor& member : released.members) {
     const Request& request = member.request();
     if (HasUncountableRows(*member.agreement)) {
-      std::string text =
-          CallText(request) + ": the rows of all ranks make more than 2^62 bytes. Pass fewer.";
+      std::string text = CallText(request) +
+                         ": the rows of all ranks together exceed 2^62 bytes. Pass fewer rows.";
       MYDIST_RETURN_IF_ERROR(
           Emit(ErrorItem(StatusCode::kInvalidArgument, request, std::move(text)), items));
     } else if (std::string conflict = JoinConflict(request); !conflict.empty()) {
@@ -100,13 +100,13 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   return Status::Ok();
 }
 
-// What this op needs of a rank that has joined, as an error text; empty: nothing.
+// Why this op cannot run without a rank that has joined, as an error text; empty: it can.
 std::string Negotiator::JoinConflict(const Request& request) const {
   if (!participation_.anybody_joined()) return "";
   if (Reduces(request.op) && request.reduce_op == ReduceOp::kProduct && request.prescale != 1.0) {
     return CallText(request) +
-           " is a Product with a prescale factor, to which ranks that have called join() cannot "
-           "contribute without changing it. Scale the tensor before, or use postscale_factor.";
+           " is a Product with a prescale_factor, and ranks that have called join() cannot "
+           "contribute to it. Scale the tensor before the call, or use postscale_factor.";
   }
   for (const int32_t rank : set_.ranks) {
     if (!participation_.HasJoined(rank)) continue;
@@ -148,7 +148,7 @@ Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,
                                  ? MismatchText(member.disagreement, options_.hosts)
                                  : GroupFailureText(request.name, request.group, cause);
     StreamItem item = ErrorItem(StatusCode::kMismatch, request, text);
-    // Ranks that disagree on the group itself may have members nobody else will ever submit.
+    // Ranks that disagree on the group itself may have members that no other rank will ever submit.
     for (const Variant& variant : member.disagreement.variants) {
       const std::string& group = variant.request.group;
       const bool known =

@@ -140,7 +140,7 @@ std::optional<WaitingTensor> PendingTensors::Look(const std::string& name) const
       const auto note = notes->second.find(lane);
       if (note != notes->second.end()) missing = &note->second.missing;
     }
-    // Who was noted as missing may have joined since.
+    // A rank that was noted as missing may have joined since.
     std::set_intersection(missing->begin(), missing->end(), of_lane.begin(), of_lane.end(),
                           std::back_inserter(waiting.missing));
   }

@@ -60,10 +60,10 @@ Status ProcessSetTable::Submit(const std::vector<Request>& requests, TimePoint n
                                      " is unknown or has been removed. Add it first.");
     }
     if (id == requests.front().process_set) continue;
-    return Status::InvalidArgument("tensor '" + request.name + "' is for process set " +
-                                   std::to_string(id) + ", others of the same call for " +
-                                   std::to_string(requests.front().process_set) +
-                                   ". Submit them apart.");
+    return Status::InvalidArgument(
+        "tensor '" + request.name + "' is for process set " + std::to_string(id) +
+        ", but other tensors of the same call are for process set " +
+        std::to_string(requests.front().process_set) + ". Submit them in separate calls.");
   }
   return Find(requests.front().process_set)->Submit(requests, now);
 }
@@ -115,13 +115,13 @@ Status ProcessSetTable::CheckItem(const StreamItem& item) const {
   const bool names_rank = item.kind == StreamKind::kDeparted || item.kind == StreamKind::kAllJoined;
   if (names_rank && (item.rank < 0 || item.rank >= options_.size)) {
     return Status::Internal("rank " + std::to_string(item.rank) +
-                            " is said to have left or joined, expected 0 to " +
+                            " is reported to have left or joined, expected rank 0 to " +
                             std::to_string(options_.size - 1));
   }
   if (!ConcernsProcessSet(item.kind)) return Status::Ok();
   const Negotiator* negotiator = Find(item.process_set);
   if (negotiator == nullptr) {
-    return Status::Internal("the root speaks of process set " + std::to_string(item.process_set) +
+    return Status::Internal("the root names process set " + std::to_string(item.process_set) +
                             ", which does not exist");
   }
   if (item.kind != StreamKind::kReadyAgreement) return Status::Ok();
@@ -188,17 +188,18 @@ StreamItem ProcessSetTable::FreezeItem(size_t length, size_t repeats) const {
 Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {
   if (step.repeats < 2 || !stream_.history.IsStep(step.length, step.repeats)) {
     return Status::Internal("the root froze a step of " + std::to_string(step.length) +
-                            " tensors that did not come " + std::to_string(step.repeats) +
+                            " tensors that did not occur " + std::to_string(step.repeats) +
                             " times");
   }
   std::vector<Bucket> buckets = stream_.history.Cut(step.length, step.repeats);
   if (HashOf(buckets) != step.hash) {
-    return Status::Internal("the root froze another schedule than this rank has seen");
+    return Status::Internal("the root froze a schedule that differs from this rank's schedule");
   }
   stream_.history.Reset();
   for (Bucket& bucket : buckets) {
     const Negotiator* negotiator = Find(bucket.process_set);
-    if (negotiator == nullptr) return Status::Internal("the root froze a process set that is gone");
+    if (negotiator == nullptr)
+      return Status::Internal("the root froze a process set that has been removed");
     const std::vector<int>& ranks = negotiator->set().ranks;
     frozen_.buckets.push_back({std::move(bucket), {ranks.begin(), ranks.end()}});
   }

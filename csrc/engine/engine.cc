@@ -59,7 +59,7 @@ Result<std::thread> StartThread(std::function<void()> body) {
     pthread_setname_np(thread.native_handle(), "mydist-engine");
     return thread;
   } catch (const std::system_error& error) {
-    return Status::Internal(std::string("the engine's thread cannot be started: ") + error.what() +
+    return Status::Internal(std::string("cannot start the engine's thread: ") + error.what() +
                             ". Check the limit on processes (ulimit -u).");
   }
 }
@@ -72,7 +72,7 @@ Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
   if (const Status measured = measures_costs ? engine->MeasureCosts() : Status::Ok();
       !measured.ok()) {
     engine->LeaveAtStart(measured);
-    return measured.WithContext("what init() measures");
+    return measured.WithContext("measurements of init()");
   }
   // The thread keeps the engine alive, should it ever have to be left behind.
   MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
@@ -121,7 +121,7 @@ Engine::Engine(EngineOptions options)
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
   if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
-  // The other ranks have begun to record as well; nobody would read it.
+  // The other ranks have begun to record as well, and no rank would read it.
   if (Status stop = coordinator_.RequestTimeline(false, false); !stop.ok()) {
     MYDIST_LOG(kWarning) << stop.message();
   }
@@ -185,7 +185,7 @@ void Engine::Obey(Depart command, TimePoint now) {
   // Before the departure, so that rank 0 has every event when all have departed.
   relay_.Stop();
   relay_.Finish();
-  const char* const why = command.awaits_living ? "shutdown" : "an exception has ended its program";
+  const char* const why = command.awaits_living ? "shutdown" : "an exception ended its program";
   if (Status status = coordinator_.Depart(why, now); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
@@ -287,7 +287,7 @@ Status Engine::Execute(const Group& group) {
     if (status.ok()) return status;
     return guard_.Locate(status).WithContext(CallText(request)).About(FailureOf(request, "reduce"));
   };
-  PublishStats();  // Whoever learns that it is complete finds it counted.
+  PublishStats();  // Before a caller learns that it is complete.
   for (const auto& agreement : group) {
     CompleteTensor(KeyOf(*agreement), named(agreement->request));
   }
@@ -337,8 +337,8 @@ void Engine::HandleDeparture(const Response& response) {
   }
   FailJoin(Status(code, who + "; join can no longer complete").About(known));
   const char* const advice =
-      "; no collective can complete any more. Let every rank call the same collectives before it "
-      "shuts down or exits";
+      "; no collective can complete any more. Call the same collectives on every rank before any "
+      "rank shuts down or exits";
   handles_->Fail(term_, Status(code, who + advice).About(known));
 }
 
@@ -364,7 +364,7 @@ void Engine::ChangeProcessSets(const Response& response) {
     executor_.RemoveProcessSet(request.process_set);
     process_sets_.Remove(request.process_set);
   }
-  // Who is no member of a removed set has not asked for it.
+  // A rank outside a removed set has no handle for the removal.
   if (pending != nullptr) CompleteTensor(key, Status::Ok());
 }
 
@@ -420,14 +420,14 @@ void Engine::Stop(const Status& status) {
                             : guard_.Locate(status);
   if (!status.ok()) {
     if (guard_.is_leaving() && status.is_loss()) {
-      MYDIST_LOG(kInfo) << "left without one that left before: " << status.message();
+      MYDIST_LOG(kInfo) << "shutdown: a peer had already disconnected: " << status.message();
     } else {
       MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
     }
     relay_.Stop();
     relay_.Finish();
-    // Tells those who wait for us, as far as the connections still carry it. A lost peer is news
-    // they get first hand, or with our farewell.
+    // Tells the ranks that wait for this one, as far as the connections still carry it. They notice
+    // a lost peer themselves, or read of it in this rank's farewell.
     [[maybe_unused]] const bool told = !status.is_loss() &&
                                        coordinator_.Depart(FarewellWords(status), Now()).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
@@ -437,7 +437,7 @@ void Engine::Stop(const Status& status) {
   coordinator_.Leave(why);
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
-  // What has failed, or ends before the others do, leaves work on GPUs that waits for them.
+  // A failure, or an early end, leaves work on GPUs that waits for other ranks.
   const bool all_are_leaving = status.ok() && overdue_.ok();
   executor_.EndDevices(all_are_leaving ? Status::Ok() : reason,
                        Now() + Duration(config_.shutdown_drain));

@@ -111,7 +111,7 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
   const Result<Handle> opened = handles_->Open({JoinCommand::key()});
   if (opened.status().code() == StatusCode::kInvalidArgument) {
     return Status::InvalidArgument(
-        "join() has been called already and has not returned yet. Wait for that first.");
+        "join() is already in progress on this rank; wait for it to return");
   }
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
   PostCommand(JoinCommand{handle, std::move(on_numbers)});
@@ -127,7 +127,7 @@ Result<std::shared_ptr<uint8_t>> Engine::TakeFromHeap(int64_t bytes, InForkedChi
 std::shared_ptr<uint8_t> Engine::AllocateShared(int64_t bytes, InForkedChild in_child) const {
   const auto memory = TakeFromHeap(bytes, in_child);
   if (memory.ok()) return *memory;
-  WarnOfPrivateMemory("some tensors lie", memory.status());
+  WarnOfPrivateMemory("some tensors use", memory.status());
   return nullptr;
 }
 
@@ -135,12 +135,12 @@ void Engine::ForeseeShared(int64_t bytes) const {
   if (shm_ == nullptr || bytes == 0) return;
   const Status room =
       shm_->heap() == nullptr ? shm_->arena().NoHeap(bytes) : shm_->heap()->CheckRoom(bytes);
-  if (!room.ok()) WarnOfPrivateMemory("some tensors may have to lie", room);
+  if (!room.ok()) WarnOfPrivateMemory("some tensors may have to use", room);
 }
 
 void Engine::WarnOfPrivateMemory(const char* what, const Status& why) const {
   if (!shm_->arena().ClaimsWarning()) return;
-  MYDIST_LOG(kWarning) << what << " in private memory, which takes longer to reduce; "
+  MYDIST_LOG(kWarning) << what << " private memory, which is slower to reduce than shared memory: "
                        << why.message();
 }
 
@@ -179,8 +179,8 @@ bool Engine::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted
     return true;
   }
   MYDIST_LOG(kError) << "the engine is stuck in a collective with a peer that does not answer; "
-                        "leaving it behind";
-  // Nobody drains it any more: what is submitted from here on is refused.
+                        "shutdown ends without it";
+  // The engine drains it no more: later submissions are refused.
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();
   handles_->Fail(term_, Status::Aborted("mydist was shut down while a collective was stuck"));
   thread_.detach();
@@ -212,13 +212,13 @@ std::string Megabytes(int64_t bytes) {
 }
 
 Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort* shm) {
-  if (topology.size == 1) return {"data path", "none", "one rank has nobody to exchange with"};
+  if (topology.size == 1) return {"data path", "none", "the job has one rank"};
   if (topology.local_size > 1 && shm != nullptr)
     return {"data path", "shared memory inside this host", shm->Description()};
   const char* reason = "MYDIST_SHARED_MEMORY is 0";
   if (config.shared_memory) {
     reason = topology.local_size == 1 ? "this host has one rank"
-                                      : "there is no memory to share; see the warning of init()";
+                                      : "shared memory is unavailable; see the warning of init()";
   }
   return {"data path", "the backend, between all ranks", reason};
 }
@@ -226,19 +226,19 @@ Fact DataPath(const Config& config, const Topology& topology, const shm::ShmPort
 Fact Hierarchy(const Config& config, const HostGroups& hosts) {
   if (!hosts.HasTwoLevels()) return {"hierarchy", "all ranks at once", "each host has one rank"};
   if (config.algorithm == "hierarchical") {
-    return {"hierarchy", "inside each host before between hosts",
+    return {"hierarchy", "inside each host first, then between hosts",
             "MYDIST_ALGORITHM is hierarchical"};
   }
   const bool is_given = config.hierarchical_allreduce.has_value();
   const bool is_on = config.hierarchical_allreduce.value_or(config.shared_memory);
-  return {"hierarchy", is_on ? "inside each host before between hosts" : "all ranks at once",
-          is_given ? "MYDIST_HIERARCHICAL_ALLREDUCE is set" : "as MYDIST_SHARED_MEMORY"};
+  return {"hierarchy", is_on ? "inside each host first, then between hosts" : "all ranks at once",
+          is_given ? "MYDIST_HIERARCHICAL_ALLREDUCE is set" : "follows MYDIST_SHARED_MEMORY"};
 }
 
 Fact Waiting(const WaitPolicy& policy) {
   if (policy.patience == Duration::zero())
-    return {"waiting", "gives up the core at once", "there is no core for each rank of this host"};
-  return {"waiting", "looks for a moment before it sleeps", "each rank of this host has a core"};
+    return {"waiting", "yields the core at once", "this host has fewer cores than ranks"};
+  return {"waiting", "spins briefly, then sleeps", "this host has a core for each rank"};
 }
 
 }  // namespace
@@ -249,11 +249,13 @@ std::vector<Fact> Engine::Explain() const {
       MakeHostGroups(topology_.hosts, GlobalProcessSet(topology_.size).ranks, topology_.rank);
   if (hosts.host_count() > 1) facts.push_back(Hierarchy(config_, hosts));
   if (config_.algorithm != "auto") {
-    facts.push_back({"algorithm", config_.algorithm, "MYDIST_ALGORITHM; others where it cannot"});
+    facts.push_back({"algorithm", config_.algorithm,
+                     "MYDIST_ALGORITHM is set; other algorithms run where it cannot"});
   }
   if (topology_.size > 1) facts.push_back(Waiting(policy_));
-  facts.push_back({"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
-                   config_.simd == "auto" ? "the widest this CPU has" : "MYDIST_SIMD is set"});
+  facts.push_back(
+      {"kernels", std::string(simd::SimdPathName(simd::CurrentPath())),
+       config_.simd == "auto" ? "the widest that this CPU supports" : "MYDIST_SIMD is set"});
   facts.push_back({"fusion", "up to " + Megabytes(config_.fusion_threshold_bytes),
                    "MYDIST_FUSION_THRESHOLD_MB or its default"});
   if (costs_.measured()) {
@@ -267,14 +269,15 @@ std::vector<Fact> Engine::Explain() const {
     facts.push_back({"throughput", Decimal("%.2f GB/s", 1e-9 / costs_.seconds_per_byte),
                      "allreduces of 1 MiB, measured by init()"});
   } else {
-    facts.push_back({"latency", "not measured",
-                     config_.bucket_size_bytes ? "MYDIST_BUCKET_SIZE_MB is set" : "one rank"});
+    facts.push_back(
+        {"latency", "not measured",
+         config_.bucket_size_bytes ? "MYDIST_BUCKET_SIZE_MB is set" : "the job has one rank"});
   }
   for (Fact& fact : executor_.DeviceFacts()) facts.push_back(std::move(fact));
   return facts;
 }
 
-// The others have nothing to wait for, and learn why.
+// The other ranks need not wait for this one, and learn the cause.
 void Engine::LeaveAtStart(const Status& why) {
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);

@@ -1,4 +1,4 @@
-// Who runs the cycles: the engine's own thread, or a caller that waits.
+// Which thread runs the cycles: the engine's own, or a caller that waits.
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -61,7 +61,7 @@ Result<bool> Engine::RunSteps() {
   const TimePoint now = Now();
   Drain(now);
   MYDIST_RETURN_IF_ERROR(Exchange(now));
-  // One who looks again and again comes here for nothing most of the time.
+  // A caller that polls again and again finds nothing to do here most of the time.
   if (coordinator_.NextDeadline() > now) {
     MYDIST_RETURN_IF_ERROR(FollowStall(now));
     return !finished_;
@@ -168,7 +168,7 @@ bool Engine::DriveOn(Handle handle, TimePoint deadline) {
     const int64_t before = Progress();
     RunCycle();
     const bool has_moved = Progress() != before;
-    // Also by who had the role until now.
+    // Also by the thread that had the role until now.
     if ((has_moved || is_first) && IsOver(handle)) return true;
     if (has_moved) {
       budget.Renew();
@@ -187,7 +187,7 @@ void Engine::SleepDriving(TimePoint deadline) {
   seat_.Take();
   has_seat_ = true;
   lingers_ = false;
-  // Nobody sleeps whom news could wake but who drives.
+  // No thread sleeps that news could wake, except the one that drives.
   coordinator_.Attend(false);
 }
 

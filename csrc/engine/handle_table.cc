@@ -8,8 +8,8 @@ namespace {
 
 Status UnknownHandle(Handle handle) {
   return Status::InvalidArgument("handle " + std::to_string(handle) +
-                                 " is unknown: it was never returned by an async call, or it has "
-                                 "already been synchronized (each handle can be used once)");
+                                 " is unknown: it was already synchronized, or no _async call "
+                                 "returned it. Each handle can be synchronized once");
 }
 
 }  // namespace

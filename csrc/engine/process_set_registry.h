@@ -60,7 +60,8 @@ class ProcessSetRegistry {
     }
     MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(request.process_set));
     return Status::InvalidArgument("rank " + std::to_string(rank_) + " is not a member of " +
-                                   set.ToString() + ". Call it only where process_set.included().");
+                                   set.ToString() +
+                                   ". Call it only on ranks where process_set.included() is true.");
   }
 
   // The GPU with which this rank takes part in the set: `gpu`, if there is none yet.
@@ -79,14 +80,11 @@ class ProcessSetRegistry {
   };
 
   static Status OnAnotherGpu(const Request& request, int32_t gpu) {
-    const std::string theirs = std::to_string(request.device);
     return Status::InvalidArgument(
-        CallText(request) + ": the tensor is on GPU " + theirs +
+        CallText(request) + ": the tensor is on GPU " + std::to_string(request.device) +
         ", but this process takes part in process set " + std::to_string(request.process_set) +
         " with GPU " + std::to_string(gpu) +
-        ". A process has one GPU in each process set: start one process for each GPU, or use "
-        "another process set for GPU " +
-        theirs + ".");
+        ". A process uses one GPU in a process set. Start one process for each GPU.");
   }
 
   const int rank_;

@@ -19,7 +19,7 @@ constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr size_t kMostNamed = 8;
-// How often a rank that leaves says whom it waits for.
+// How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
@@ -114,7 +114,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   if (peers.empty()) peers = others_;
   const TimePoint now = Now();
   MYDIST_RETURN_IF_ERROR(coordinator_->AttendWait(now, peers));
-  static const Request kStart{.name = "what init() measures"};
+  static const Request kStart{.name = "measurements of init()"};
   const Request& about = first_ == nullptr ? kStart : *first_;
   TimePoint next;
   between_.asks = false;  // The inquiry is this wait's from now on.
@@ -128,7 +128,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   const Status blame =
       Blame(about, "it has begun and has waited for " + SecondsText(now - begin), "reduce");
   coordinator_->EndInquiry();
-  if (step == Step::kEnd) return blame;  // The engine says of what.
+  if (step == Step::kEnd) return blame;  // The engine adds the collective.
   const std::string what = first_ == nullptr ? about.name : WhatOf(about, count_);
   MYDIST_LOG(kWarning) << what << ": " << blame.message();
   return Status::Ok();
@@ -183,7 +183,7 @@ Status StallGuard::FollowLeave(TimePoint now) {
   if (!leave_ || now < leave_->next) return Status::Ok();
   LeaveWait& leave = *leave_;
   const std::string late =
-      "it has shut down, and waited no longer than MYDIST_SHUTDOWN_SECONDS for the others.";
+      "it has shut down and waited at most MYDIST_SHUTDOWN_SECONDS for the other ranks.";
   if (!leave.awaits_living) {
     leave.next = kNever;
     return Status::Timeout(late);
@@ -323,9 +323,9 @@ std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<i
   if (!silent.empty()) {
     return Names(silent) + " give no answer: they are stopped or cannot be reached.";
   }
-  if (idle.empty()) return "The ranks that it waits for answer, and wait for each other.";
+  if (idle.empty()) return "All ranks that it waits for answer; they wait for each other.";
   return Names(idle) + (idle.size() == 1 ? " answers, but has" : " answer, but have") +
-         " not come so far.";
+         " not reached this point.";
 }
 
 std::string StallGuard::StateOf(int rank) const {
@@ -336,10 +336,10 @@ std::string StallGuard::StateOf(int rank) const {
   const char state = is_here ? StateOfProcess(topology_->pids[index]) : '?';
   const std::string pid = is_here ? std::to_string(topology_->pids[index]) : "";
   if (state == 'T' || state == 't') {
-    return "a signal or a debugger has stopped it. Let it go on (kill -CONT " + pid +
+    return "a signal or a debugger has stopped it. Resume it (kill -CONT " + pid +
            ") or end it (kill -KILL " + pid + ").";
   }
-  if (state == 'R' || state == 'S') return "it runs, and is busy with something else.";
+  if (state == 'R' || state == 'S') return "it runs, but is busy with something else.";
   if (state == 'D') return "it is stuck in the kernel, perhaps with a disk or a file server.";
   return "it is stopped or cannot be reached.";
 }

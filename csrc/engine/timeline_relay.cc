@@ -23,8 +23,8 @@ bool TimelineRelay::Open(const std::string& path) {
   Close();
   auto writer = TraceWriter::Open(path, topology_.size, topology_.hosts);
   if (!writer.ok()) {
-    MYDIST_LOG(kWarning) << "no timeline will be written: " << writer.status().message()
-                         << ". Training goes on.";
+    MYDIST_LOG(kWarning) << "the timeline is not written: " << writer.status().message()
+                         << ". Training continues.";
     return false;
   }
   writer_ = std::move(*writer);
@@ -78,7 +78,7 @@ void TimelineRelay::CarryOff() {
   }
   const EventBlock block{Nanoseconds(Now()), dropped_count, std::move(events)};
   if (Status sent = coordinator_.SendTimeline(EncodeEvents(block)); !sent.ok()) {
-    MYDIST_LOG(kDebug) << "timeline events lost: " << sent.message();
+    MYDIST_LOG(kDebug) << "cannot send timeline events: " << sent.message();
   }
 }
 
@@ -86,8 +86,8 @@ void TimelineRelay::WriteIncoming() {
   for (const IncomingMessage& message : coordinator_.TakeTimeline()) {
     auto block = DecodeEvents(message.payload);
     if (!block.ok()) {
-      MYDIST_LOG(kWarning) << "timeline events of rank " << message.source
-                           << " dropped: " << block.status().message();
+      MYDIST_LOG(kWarning) << "the timeline lacks events of rank " << message.source << ": "
+                           << block.status().message();
       continue;
     }
     if (block->events.empty()) ++finished_count_;

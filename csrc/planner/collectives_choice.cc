@@ -16,7 +16,7 @@ Result<Collectives*> ChooseFor(const BatchTraits& traits,
   for (const auto& collectives : choices) {
     if (collectives->Supports(traits)) return collectives.get();
   }
-  return Status::Internal("no backend of this job can run " + std::string(OpKindName(traits.op)) +
+  return Status::Internal("no algorithm of this job can run " + std::string(OpKindName(traits.op)) +
                           " of " + std::string(DataTypeName(traits.dtype)) + " on device " +
                           std::to_string(traits.device));
 }
@@ -45,14 +45,14 @@ std::unique_ptr<VoteBoard> ChooseVoteBoard(const Config& config, const Topology&
   const std::set<std::string> hosts(topology.hosts.begin(), topology.hosts.end());
   const char* refusal = nullptr;
   if (!ground.shares_everywhere) {
-    refusal = "the ranks of a host share no memory";
+    refusal = "the ranks of a host do not share memory";
   } else if (static_cast<int64_t>(hosts.size()) - 1 > config.coordinator_radix) {
     // Each votes to each other one: more messages than negotiation takes.
-    refusal = "there are more hosts than MYDIST_COORDINATOR_RADIX allows a rank to talk to";
+    refusal = "the job has more hosts than MYDIST_COORDINATOR_RADIX allows";
   }
   if (refusal != nullptr) {
     if (topology.rank == 0) {
-      MYDIST_LOG(kInfo) << "the schedule is negotiated in spite of MYDIST_FREEZE_AFTER: "
+      MYDIST_LOG(kInfo) << "the schedule is never frozen, and MYDIST_FREEZE_AFTER has no effect: "
                         << refusal;
     }
     return nullptr;

@@ -1,7 +1,7 @@
 // CollectivesChoice: which algorithms serve a process set on this job, best first: the one that
-// MYDIST_ALGORITHM names, then the others of the registry that keep the order of ranks.
-// Owned by the engine, called by whoever drives it when a set begins. Decides by layout and
-// settings that are the same on all ranks of the set, or in a way that the others do not notice.
+// MYDIST_ALGORITHM names, then the others of the registry that keep the order of ranks. Owned by
+// the engine, called by the thread that drives it when a set begins. Decides by layout and settings
+// that are the same on all ranks of the set, or in a way that the others do not notice.
 #pragma once
 
 #include <memory>

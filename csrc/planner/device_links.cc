@@ -71,7 +71,9 @@ Status WaitFor(const DeviceSeat& seat) {
 }
 
 Status NoGpus(const std::string& what) {
-  return Status::Internal(what + " has come to a job that has no GPUs");
+  return Status::Internal(
+      what +
+      " needs GPU support, which this job does not have; mydistrun --check-build shows the reason");
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ Status NoGpus(const std::string& what) {
 DeviceSeats::~DeviceSeats() {
   for (const auto& [index, seat] : seats_) {
     if (const Status waited = WaitFor(seat); !waited.ok()) {
-      MYDIST_LOG(kDebug) << "leaving GPU " << index << ": " << waited.message();
+      MYDIST_LOG(kDebug) << "closing GPU " << index << ": " << waited.message();
     }
   }
 }

@@ -115,8 +115,8 @@ DeviceChoice::DeviceChoice(Sources sources)
 Result<int> DeviceChoice::NcclVersion() const {
   if (!sources_.config->nccl_blocks) return sources_.plugin->NcclVersion(places_);
   return Status::Internal(
-      "NCCL_COMM_BLOCKING=1 makes NCCL's calls wait for all ranks, so that a "
-      "lost one could not be noticed; unset it");
+      "NCCL_COMM_BLOCKING=1 makes NCCL's calls wait for all ranks, so a lost rank would go "
+      "unnoticed; unset it");
 }
 
 DeviceRecord DeviceChoice::OwnRecord(const DeviceMembers& members) const {
@@ -153,7 +153,7 @@ NcclChoice DeviceChoice::NcclFor(std::span<const DeviceRecord> records,
 
 Result<NcclChoice> DeviceChoice::Agree(const DeviceMembers& members) const {
   const std::vector<int>& ranks = members.set->ranks;
-  if (ranks.size() == 1) return NcclChoice{0, "one rank has nobody to exchange with"};
+  if (ranks.size() == 1) return NcclChoice{0, "the process set has one rank"};
   const DeviceRecord own = OwnRecord(members);
   std::vector<DeviceRecord> records(ranks.size());
   const std::vector<int64_t> byte_counts(ranks.size(), sizeof(DeviceRecord));
@@ -228,7 +228,7 @@ Result<std::unique_ptr<Collectives>> DeviceChoice::HostsFirst(const DeviceMember
 }
 
 std::string DeviceChoice::Describe(const ProcessSet& set, const NcclChoice& agreed) const {
-  if (set.size() == 1) return "where they lie";
+  if (set.size() == 1) return "in place";
   if (agreed.version == 0) return "through host memory";
   const std::string nccl = "NCCL " + NcclVersionText(agreed.version);
   return TwoLevels(set.ranks) ? nccl + " inside each host, through host memory between hosts"

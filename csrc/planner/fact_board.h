@@ -1,5 +1,5 @@
-// FactBoard: facts that are found out while the engine runs, for whoever asks.
-// Owned by the engine; written by whoever drives it, read by any thread.
+// FactBoard: facts that the engine finds out while it runs, for mydist.explain(). Owned by the
+// engine; written by the thread that drives it, read by any thread.
 #pragma once
 
 #include <map>

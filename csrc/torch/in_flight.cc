@@ -24,8 +24,8 @@ constexpr std::chrono::milliseconds kSignalCheckInterval{100};
 
 std::string UnknownHandle(Handle handle) {
   return "handle " + std::to_string(handle) +
-         " is not known: it was never given out by an _async call, or synchronize() has already "
-         "been called for it. A handle can be waited for once.";
+         " is unknown: it was already synchronized, or no _async call returned it. Each handle can "
+         "be synchronized once";
 }
 
 // Waits without the GIL, taking it only to look for Ctrl-C. Nothing when the engine does not know
@@ -57,7 +57,7 @@ bool AnyFailed(const std::vector<Status>& outcomes) {
                      [](const Status& outcome) { return !outcome.ok(); });
 }
 
-// What the engine has done with a call that is complete comes before what its streams do next.
+// The streams of a complete call follow the work that the engine did for it.
 Status Follow(const InFlightCall& call) {
   if (call.orders.empty()) return Status::Ok();
   std::vector<c10::Storage> memory = call.storages;
@@ -237,7 +237,7 @@ void InFlight::Abandon(Handle handle) {
   MutexLock lock(mutex_);
   if (!calls_.contains(handle)) return;
   abandoned_.push_back(handle);
-  // Nobody is going to wait: what was held back for that would keep its name from the next user.
+  // No caller is going to wait, and a held-back call would keep its name in use.
   static_cast<void>(process::Poll(handle));
 }
 

@@ -20,7 +20,7 @@ EVERY_PATH = str(WORKERS / "every_path.py")
 GRADIENTS = 4096  # KiB on each rank.
 WARNINGS = {
     "1m": "has no room for shared memory: needed",
-    "12m": "some tensors lie in private memory",
+    "12m": "some tensors use private memory",
 }
 
 
@@ -68,7 +68,7 @@ def expect_sizes(warning: str, np: int, most_free: int) -> None:
 def test_wrapping_an_optimizer_warns_before_the_first_step() -> None:
     _, warnings = train(2, "12m", steps=0)
     assert len(warnings) == 1, warnings
-    assert "some tensors may have to lie in private memory" in warnings[0]
+    assert "some tensors may have to use private memory" in warnings[0]
     expect_sizes(warnings[0], 2, 12 << 20)
 
 
@@ -103,8 +103,8 @@ def test_room_for_no_file_is_said_with_figures() -> None:
     assert "gloo" not in missing_backends()
     report, (warning,) = train(2, "8m,nr_inodes=1")
     assert re.search(
-        r"no shared memory in /dev/shm: needed \d{5,} bytes, free 8388608 but for "
-        r"the number of files \(inodes\): No space left on device",
+        r"cannot create shared memory in /dev/shm: needed \d{5,} bytes, free 8388608; "
+        r"its files \(inodes\) may be used up: No space left on device",
         warning,
     ), warning
     assert report["backend"] == "gloo"
@@ -120,7 +120,7 @@ def test_without_room_every_number_of_ranks_is_right(np: int, backend: str, tmp_
     assert WARNINGS["1m"] in warning
     for rank in range(np):
         report = json.loads((tmp_path / f"rank{rank}.json").read_text())["none"]
-        assert "there is no memory to share" in report["path"]
+        assert "shared memory is unavailable" in report["path"]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ FreezePolicy::FreezePolicy(int32_t size, size_t freeze_after, uint32_t most_free
 Status FreezePolicy::TakeNote(const ThawNote& note) {
   if (note.rank < 0 || static_cast<size_t>(note.rank) >= has_thawed_.size()) {
     return Status::Internal("rank " + std::to_string(note.rank) +
-                            " is said to have thawed, expected 0 to " +
+                            " is reported to have thawed, expected rank 0 to " +
                             std::to_string(has_thawed_.size() - 1));
   }
   const auto rank = static_cast<size_t>(note.rank);
   if (has_thawed_[rank]) {
-    return Status::Internal("rank " + std::to_string(note.rank) + " is said to have thawed twice");
+    return Status::Internal("rank " + std::to_string(note.rank) +
+                            " is reported to have thawed twice");
   }
   wants_thaw_ = wants_thaw_ || is_frozen_;
   was_starved_ = was_starved_ || note.was_starved;

@@ -84,11 +84,11 @@ FrozenMode::HostVote FrozenMode::ShowBroken() {
 
 Status FrozenMode::TakeVote(int32_t source, const VoteWord& word) {
   VoteWord& before = far_words_[static_cast<size_t>(source)];
-  if (!word.Follows(before)) return Status::Internal("it takes back a vote on a frozen bucket");
+  if (!word.Follows(before)) return Status::Internal("it withdraws a vote on a frozen bucket");
   // The next freeze comes when this rank has thawed, and may reach others first.
   if (word.freeze > freeze_count_ + 1) {
-    return Status::Internal("a vote of freeze " + std::to_string(word.freeze) + ", expected " +
-                            std::to_string(freeze_count_ + 1) + " at most");
+    return Status::Internal("got a vote of freeze " + std::to_string(word.freeze) +
+                            ", expected at most " + std::to_string(freeze_count_ + 1));
   }
   before = word;
   return Status::Ok();
@@ -119,13 +119,13 @@ bool FrozenMode::HasNews() const {
 
 Status FrozenMode::Freeze(ProcessSetTable::Frozen frozen, TimePoint now) {
   if (board_ == nullptr) {
-    return Status::Internal("the root froze the schedule, but this rank has no memory to vote in");
+    return Status::Internal("the root froze the schedule, but this rank has no memory for votes");
   }
   if (has_left_) return Status::Aborted("this rank has left the job");
   if (schedule_.active()) return Status::Internal("the root froze the schedule twice");
   if (freeze_count_ >= most_freezes_) {
-    return Status::Internal("the root froze the schedule more often than " +
-                            std::to_string(most_freezes_) + " times, which no vote can count");
+    return Status::Internal("the root froze the schedule more than " +
+                            std::to_string(most_freezes_) + " times, which votes cannot count");
   }
   schedule_.Freeze(++freeze_count_, std::move(frozen.buckets), now);
   for (const Voice voice : {Voice::kRank, Voice::kOutcome}) {

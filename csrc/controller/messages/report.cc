@@ -34,7 +34,7 @@ Status CheckAgreed(const Readiness& readiness, const Lane& lane) {
                                                 std::to_string(expected));
   }
   if (!readiness.variants.front().ranks.empty() || readiness.unlisted_rank_count != 0) {
-    return WrongReport(readiness.request(), "lists ranks although they agree");
+    return WrongReport(readiness.request(), "lists ranks although all ranks agree");
   }
   return Status::Ok();
 }
@@ -65,7 +65,7 @@ Status CheckDisagreed(const Readiness& readiness, const Lane& lane) {
   const int64_t unlisted = readiness.unlisted_rank_count;
   // Fewer than all: those that have joined, or have no part in a send/recv, made no request.
   if (unlisted < 0 || rank_count + static_cast<uint64_t>(unlisted) > lane.ranks.size()) {
-    return WrongReport(readiness.request(), "speaks for more ranks than the sender's subtree has");
+    return WrongReport(readiness.request(), "counts more ranks than the sender's subtree has");
   }
   return Status::Ok();
 }
@@ -75,9 +75,10 @@ Status CheckChange(const Request& request, const ProcessSet& set) {
   if (!ChangesProcessSets(request.op)) return Status::Ok();
   const bool adds = request.op == OpKind::kAddProcessSet;
   if (adds == (set.id == kGlobalProcessSet)) return Status::Ok();
-  return Status::InvalidArgument(
-      CallText(request) + " is for process set " + std::to_string(set.id) +
-      (adds ? ", expected 0, since every rank takes part." : ", which cannot be removed."));
+  return Status::InvalidArgument(CallText(request) + " is for process set " +
+                                 std::to_string(set.id) +
+                                 (adds ? ", expected set 0, because every rank has to take part."
+                                       : ", which cannot be removed."));
 }
 
 }  // namespace
@@ -85,8 +86,8 @@ Status CheckChange(const Request& request, const ProcessSet& set) {
 Status CheckSpeaker(const Report& report, const Lane& lane) {
   const auto check = [&](int32_t rank, const char* what) {
     if (std::binary_search(lane.ranks.begin(), lane.ranks.end(), rank)) return Status::Ok();
-    return Status::Internal(std::string("it reports that a rank has ") + what + ": rank " +
-                            std::to_string(rank) + ", which is not in the sender's subtree (" +
+    return Status::Internal("it reports that rank " + std::to_string(rank) + " has " + what +
+                            ", but that rank is not in the sender's subtree (" +
                             RankListText(lane.ranks) + ")");
   };
   for (const int32_t rank : report.joins) MYDIST_RETURN_IF_ERROR(check(rank, "joined"));
@@ -102,7 +103,7 @@ Status CheckSpeaker(const Report& report, const Lane& lane) {
 Status CheckReadiness(const Readiness& readiness, const Lane& lane, ProcessSetId process_set) {
   for (const Variant& variant : readiness.variants) {
     if (variant.request.name != readiness.name()) {
-      return WrongReport(readiness.request(), "also speaks of '" + variant.request.name + "'");
+      return WrongReport(readiness.request(), "also names tensor '" + variant.request.name + "'");
     }
     if (variant.request.process_set != process_set) {
       return WrongReport(readiness.request(), "is for process set " +

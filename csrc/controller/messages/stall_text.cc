@@ -62,13 +62,13 @@ std::string InSetText(const WaitingTensor& tensor) {
 std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other) {
   if (other.request.process_set != tensor.request.process_set) {
     return InSetText(tensor) + InSetText(other) +
-           "\nIf that is meant to be one tensor, pass the same process_set on every rank; if not, "
-           "the"
-           " ranks wait for each other: let all call what they share in the same order.";
+           "\nIf this is one tensor, pass the same process_set on every rank. If these are two "
+           "tensors, the ranks wait for each other: call shared collectives in the same order on "
+           "every rank.";
   }
   return "\n  '" + tensor.request.name + "' is ready on " + RankListText(tensor.ready) + "\n  '" +
          other.request.name + "' is ready on " + RankListText(other.ready) +
-         "\nProbably one tensor under two names: use the same name on every rank.";
+         "\nThis is probably one tensor under two names: use the same name on every rank.";
 }
 
 }  // namespace
@@ -171,14 +171,14 @@ std::string MismatchText(const Readiness& readiness, const std::vector<std::stri
   text += ":";
   for (const Variant& variant : readiness.variants) text += Row(variant, differing, hosts);
   if (readiness.unlisted_rank_count > 0) {
-    text += "\n  " + std::to_string(readiness.unlisted_rank_count) +
-            " more ranks: further differing values";
+    text +=
+        "\n  " + std::to_string(readiness.unlisted_rank_count) + " more ranks have other values";
   }
   if (ChangesProcessSets(readiness.request().op)) {
-    return text + "\nLet every rank add and remove the same process sets in the same order.";
+    return text + "\nAdd and remove the same process sets in the same order on every rank.";
   }
   return text + "\nSubmit it with the same " + properties +
-         " on every rank, or give different tensors different names.";
+         " on every rank, or give the tensors different names.";
 }
 
 std::string GroupFailureText(const std::string& name, const std::string& group,

@@ -95,8 +95,8 @@ Result<MessageKind> PeekKind(std::span<const uint8_t> message) {
                             " bytes, expected at least " + std::to_string(kMessageHeaderBytes));
   }
   if (message[0] != kWireVersion) {
-    return Status::VersionMismatch("it speaks version " + std::to_string(message[0]) +
-                                   " of the control protocol, this rank speaks version " +
+    return Status::VersionMismatch("it uses version " + std::to_string(message[0]) +
+                                   " of the control protocol, this rank uses version " +
                                    std::to_string(kWireVersion) +
                                    ". Install the same mydist version on every host.");
   }

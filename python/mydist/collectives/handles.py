@@ -79,5 +79,5 @@ def _check(handle: int) -> int:
             "function returned"
         )
     if not 0 < handle < 2**63:
-        raise ValueError(f"handle {handle} is not known: handles are numbered from 1")
+        raise ValueError(f"handle {handle} is unknown: handles are numbered from 1")
     return handle

@@ -286,7 +286,7 @@ TEST(BatchErrors, AdasumIsAnAllreduce) {
     const Status reduced = ExecuteReduce({data.data(), data.data(), 4}, adasum, 0, engine.context);
     EXPECT_EQ(reduced.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(reduced.message(),
-              "reduce op Adasum is an allreduce: got it for reduce, expected allreduce; call "
+              "reduce op Adasum works with allreduce only, got reduce; call "
               "allreduce, or use Average or Sum");
     const ScatterTensor scatter{data.data(), data.data(), {2, 2}};
     const Status scattered = ExecuteReducescatter({&scatter, 1}, adasum, engine.context);

@@ -120,7 +120,7 @@ TEST(CoordinatorTest, MalformedMessagesNameTheSender) {
               "INTERNAL: control message from rank 3 (host h3): malformed control message: it has "
               "0 bytes, expected at least 2");
   EXPECT_EQ(Handed(1, 3, {99, 1}).code(), StatusCode::kVersionMismatch);
-  EXPECT_THAT(Handed(1, 3, {99, 1}).message(), HasSubstr("rank 3 (host h3): it speaks version 99"));
+  EXPECT_THAT(Handed(1, 3, {99, 1}).message(), HasSubstr("rank 3 (host h3): it uses version 99"));
   EXPECT_THAT(Handed(1, 3, {kWireVersion, 77}).message(), HasSubstr("kind 77 is unknown"));
 }
 
@@ -131,8 +131,8 @@ TEST(CoordinatorTest, MessagesFromTheWrongPlaceAreRefused) {
   EXPECT_TRUE(Handed(1, 0, segment).ok());
   EXPECT_THAT(Handed(1, 2, report).message(), HasSubstr("no child of this one"));
   EXPECT_THAT(Handed(0, 3, report).message(), HasSubstr("no child of this one"));
-  EXPECT_THAT(Handed(1, 3, segment).message(), HasSubstr("only the parent, rank 0"));
-  EXPECT_THAT(Handed(1, 0, {kWireVersion, 3}).message(), HasSubstr("only rank 0 takes"));
+  EXPECT_THAT(Handed(1, 3, segment).message(), HasSubstr("expected it from the parent, rank 0"));
+  EXPECT_THAT(Handed(1, 0, {kWireVersion, 3}).message(), HasSubstr("only rank 0 accepts"));
 }
 
 TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
@@ -184,12 +184,12 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
                 r.joins = {3};
                 r.sets[0].ready_requests = {ready(MakeRequest("x"))};
               }),
-              HasSubstr("by ranks that have no part in it or joined"));
+              HasSubstr("by ranks that do not take part in it or have joined"));
   Request send = MakeRequest("x");
   send.op = OpKind::kSendReceive;
   send.ranks = {1, 4};
   EXPECT_THAT(text([&](Report& r) { r.sets[0].ready_requests = {ready(send)}; }),
-              HasSubstr("by ranks that have no part in it or joined"));
+              HasSubstr("by ranks that do not take part in it or have joined"));
   Request broadcast = MakeRequest("x");
   broadcast.op = OpKind::kBroadcast;
   broadcast.root_rank = 5;
@@ -253,12 +253,13 @@ TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
   StreamItem joined;
   joined.kind = StreamKind::kAllJoined;
   joined.rank = 0;
-  EXPECT_THAT(text(0, joined), HasSubstr("all ranks are said to have joined"));
+  EXPECT_THAT(text(0, joined), HasSubstr("the root reports that all ranks have joined"));
   for (const int rank : {-1, 5, 1 << 30}) {
     StreamItem departed;
     departed.kind = StreamKind::kDeparted;
     departed.rank = rank;
-    EXPECT_THAT(text(0, departed), HasSubstr("is said to have left or joined, expected 0 to 4"));
+    EXPECT_THAT(text(0, departed),
+                HasSubstr("is reported to have left or joined, expected rank 0 to 4"));
   }
 }
 

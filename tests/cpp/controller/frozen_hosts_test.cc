@@ -149,7 +149,7 @@ TEST_F(StrangeVoteTest, AVoteTakenBackIsAnError) {
   const Status status = Take(EncodeVote({1, 8, true}));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 2"));
-  EXPECT_THAT(status.message(), HasSubstr("takes back a vote"));
+  EXPECT_THAT(status.message(), HasSubstr("withdraws a vote"));
 }
 
 TEST_F(StrangeVoteTest, AVoteOfAFreezeThatCannotBeIsAnError) {

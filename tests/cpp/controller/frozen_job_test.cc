@@ -170,7 +170,7 @@ TEST_F(FrozenJobTest, AFreezeOfWhatDidNotHappenIsAnError) {
   const Status status = coordinator.Negotiate(job_.now).status();
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 0"));
-  EXPECT_THAT(status.message(), HasSubstr("froze a step of 2 tensors that did not come 1 times"));
+  EXPECT_THAT(status.message(), HasSubstr("froze a step of 2 tensors that did not occur 1 times"));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(JoinTest, WhatNeedsARankThatHasJoinedIsAnErrorNamingIt) {
   job.RunUntilQuiet();
   EXPECT_THAT(job.Errors(1),
               ElementsAre(HasSubstr("broadcast 'b' needs rank 2 (host h2), its root"),
-                          HasSubstr("allreduce 'p' is a Product with a prescale factor"),
+                          HasSubstr("allreduce 'p' is a Product with a prescale_factor"),
                           HasSubstr("add_process_set 'a' needs rank 2 (host h2)")));
   EXPECT_EQ(job.Errors(0).size(), 4u);
   EXPECT_THAT(job.Errors(0), ::testing::Contains(HasSubstr("send/recv 's' needs rank 2")));

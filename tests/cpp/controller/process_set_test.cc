@@ -110,11 +110,12 @@ TEST(ProcessSetTest, OnlyMembersAndParticipantsMaySubmit) {
   SimulatedJob job({.size = 3});
   const ProcessSetId set = AddSet(job, {1, 2});
   EXPECT_THAT(job.coordinator(0).Announce({InSet(set, "x")}, job.now).ToString(),
-              HasSubstr("rank 0 has no part in it, only ranks 1, 2"));
+              HasSubstr("rank 0 does not take part in it; the call is for ranks 1, 2 only"));
   Request send = MakeRequest("s");
   send.op = OpKind::kSendReceive;
   send.ranks = {0, 2};
-  EXPECT_THAT(job.coordinator(1).Announce({send}, job.now).ToString(), HasSubstr("no part in it"));
+  EXPECT_THAT(job.coordinator(1).Announce({send}, job.now).ToString(),
+              HasSubstr("does not take part in it"));
   job.Announce(2, send);
   job.Announce(0, send);
   job.RunUntilQuiet();
@@ -143,7 +144,7 @@ TEST(ProcessSetTest, RanksThatCannotBeAreRefusedAtOnce) {
   Request nested = AddRequest("nested", {0});
   nested.process_set = AddSet(job, {0, 1});
   EXPECT_THAT(job.coordinator(0).Announce({nested}, job.now).ToString(),
-              HasSubstr("expected 0, since every rank takes part"));
+              HasSubstr("expected set 0, because every rank has to take part"));
 }
 
 TEST(ProcessSetTest, APairDisagreesWithItselfOnly) {
@@ -185,10 +186,9 @@ TEST(ProcessSetTest, AStallShowsThatTheOthersUseAnotherSet) {
   job.RunUntilQuiet();
   ASSERT_FALSE(job.Stalls(0).empty());
   EXPECT_THAT(job.Stalls(0),
-              ::testing::Contains(
-                  HasSubstr("\n  'x' in process set 1 is ready on rank 0"
-                            "\n  'x' in process set 0 is ready on rank 1"
-                            "\nIf that is meant to be one tensor, pass the same process_set")));
+              ::testing::Contains(HasSubstr("\n  'x' in process set 1 is ready on rank 0"
+                                            "\n  'x' in process set 0 is ready on rank 1"
+                                            "\nIf this is one tensor, pass the same process_set")));
 }
 
 }  // namespace

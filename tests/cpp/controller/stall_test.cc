@@ -213,15 +213,16 @@ TEST(StallTextTest, NearMissesAreShownSideBySide) {
   job.Announce(2, MakeRequest("layer1.weigth"));
   job.RunUntilQuiet();
   Pass(job, 10);
-  EXPECT_THAT(job.Stalls(1),
-              ElementsAre("allreduce 'layer1.weight' waits for rank 2 for 10 s; ready on ranks "
-                          "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
-                          "ready on rank 2\nProbably one tensor under two names: use the same name "
-                          "on every rank.",
-                          "allreduce 'layer1.weigth' waits for ranks 0, 1 for 10 s; ready on "
-                          "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
-                          "ready on ranks 0, 1\nProbably one tensor under two names: use the same "
-                          "name on every rank."));
+  EXPECT_THAT(
+      job.Stalls(1),
+      ElementsAre("allreduce 'layer1.weight' waits for rank 2 for 10 s; ready on ranks "
+                  "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
+                  "ready on rank 2\nThis is probably one tensor under two names: use the same name "
+                  "on every rank.",
+                  "allreduce 'layer1.weigth' waits for ranks 0, 1 for 10 s; ready on "
+                  "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
+                  "ready on ranks 0, 1\nThis is probably one tensor under two names: use the same "
+                  "name on every rank."));
 }
 
 WaitingTensor Waiting(const std::string& name, std::vector<int32_t> ready,

@@ -71,7 +71,7 @@ TEST(EngineHostsTest, ExplainsTheHierarchyOnEveryRank) {
   const JobOptions uneven{
       .config = ConfigWith(true), .hosts = {"a", "b", "b"}, .shares_memory = true};
   EXPECT_EQ(ChoicesOf("hierarchy", uneven),
-            std::vector<std::string>(3, "inside each host before between hosts"));
+            std::vector<std::string>(3, "inside each host first, then between hosts"));
   const std::string shared = "shared memory inside this host";
   EXPECT_EQ(ChoicesOf("data path", uneven),
             (std::vector<std::string>{"the backend, between all ranks", shared, shared}));

@@ -246,9 +246,9 @@ def a_joined_rank_may_not_go_on() -> None:
             lambda: md.allreduce(torch.ones(1), name="too late"),
             ValueError,
             "tensor 'too late' was submitted after join()",
-            "until all ranks have joined; wait for that",
+            "Wait until join() returns on this rank",
         )
-        expect_error(md.join, ValueError, "join() has been called already and has not returned")
+        expect_error(md.join, ValueError, "join() is already in progress on this rank")
     finally:
         (folder / str(md.rank())).touch()
     assert 0 <= int(_C.wait(handle)[0]) < md.size()

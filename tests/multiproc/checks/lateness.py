@@ -52,9 +52,9 @@ def expect_idle_wait(collective: Callable[[], object], delay: Callable[[], None]
 def who_waits_looks_for_long_only_with_a_core_each() -> None:
     choice = md.explain().facts["waiting"].choice
     if has_a_core_each():
-        assert choice == "looks for a moment before it sleeps"
+        assert choice == "spins briefly, then sleeps"
     elif md.local_size() > len(os.sched_getaffinity(0)):
-        assert choice == "gives up the core at once"
+        assert choice == "yields the core at once"
 
 
 @check(min_size=2)

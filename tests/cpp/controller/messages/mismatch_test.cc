@@ -13,8 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr const char* kMismatchAdvice =
-    " on every rank, or give different tensors different names.";
+constexpr const char* kMismatchAdvice = " on every rank, or give the tensors different names.";
 
 struct Difference {
   const char* name;
@@ -174,7 +173,7 @@ TEST(MismatchTextTest, ManyVariantsAreCounted) {
   for (int rank = 0; rank < 100; ++rank) job.Announce(rank, MakeRequest("x", {rank}));
   job.RunUntilQuiet();
   ASSERT_EQ(job.Errors(57).size(), 1u);
-  EXPECT_THAT(job.Errors(57)[0], ::testing::HasSubstr("\n  36 more ranks: further differing"));
+  EXPECT_THAT(job.Errors(57)[0], ::testing::HasSubstr("\n  36 more ranks have other values"));
   EXPECT_EQ(job.Errors(0), job.Errors(99));
 }
 

@@ -244,7 +244,7 @@ TEST(EngineNcclChoice, OneRankNeedsNoOther) {
   GpuJob job(1, WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     ExpectSum(rank, caller, "x", 1000);
-    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("where they lie"), HasSubstr("one rank")));
+    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("in place"), HasSubstr("one rank")));
   });
 }
 
