@@ -24,7 +24,7 @@ std::string FreeMemory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return "";
-  return "; " + std::to_string(free_bytes >> 20) + " of its " + std::to_string(total_bytes >> 20) +
+  return ", " + std::to_string(free_bytes >> 20) + " of " + std::to_string(total_bytes >> 20) +
          " MiB are free";
 }
 
@@ -37,7 +37,8 @@ nccl::SpareMemory::Source DeviceMemory(const CudaContext& context) {
     const Status status =
         CudaStatus(cudaMalloc(&data, static_cast<size_t>(bytes)), "cudaMalloc", context.index());
     if (status.ok()) return static_cast<uint8_t*>(data);
-    return status.WithContext(std::to_string(bytes) + " bytes are wanted" + FreeMemory());
+    return status.WithContext("cannot allocate " + std::to_string(bytes) + " bytes of GPU memory" +
+                              FreeMemory());
   };
   const auto give_back = [&context](uint8_t* data) {
     (void)CallOn(context, "cudaFree", [&] { return cudaFree(data); });
@@ -58,7 +59,8 @@ nccl::SpareMemory::Source PinnedMemory(const CudaContext& context) {
       return cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
     });
     if (status.ok()) return static_cast<uint8_t*>(data);
-    return status.WithContext(std::to_string(bytes) + " bytes of pinned memory are wanted");
+    return status.WithContext("cannot allocate " + std::to_string(bytes) +
+                              " bytes of pinned memory");
   };
   const auto give_back = [&context](uint8_t* data) {
     (void)CallOn(context, "cudaFreeHost", [&] { return cudaFreeHost(data); });
@@ -212,7 +214,7 @@ Result<std::shared_ptr<const CudaEvent>> EventPool::Take() {
 
 void EventPool::Keep(const CudaEvent* event) {
   MutexLock lock(mutex_);
-  // Nobody looks at its old record any more; those who wait for that on the device go on doing so.
+  // No thread reads its old record any more; waits for it on the device go on.
   spares_.emplace_back(event);
 }
 

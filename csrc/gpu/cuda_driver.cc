@@ -48,7 +48,7 @@ Result<const CudaDriver*> Open() {
 Status TooOld(int version) {
   return Status::Internal("the NVIDIA driver is for CUDA " + VersionText(version) + ", expected " +
                           VersionText(CUDART_VERSION) +
-                          " or newer, as mydist was built with. Update the driver, or build "
+                          " or newer, which mydist was built with. Update the driver, or build "
                           "mydist with an older CUDA toolkit");
 }
 
@@ -80,7 +80,7 @@ Result<int> CountDevices() {
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     (void)cudaGetLastError();
     return Status::Internal(
-        "the NVIDIA driver shows this process no GPU; CUDA_VISIBLE_DEVICES may hide them");
+        "the NVIDIA driver shows no GPU to this process; CUDA_VISIBLE_DEVICES may hide GPUs");
   }
   MYDIST_RETURN_IF_ERROR(CudaStatus(error, "cudaGetDeviceCount"));
   return count;
@@ -94,7 +94,7 @@ Result<std::unique_ptr<CudaContext>> CudaContext::Retain(int index) {
   MYDIST_ASSIGN_OR_RETURN(const int count, CountDevices());
   if (index < 0 || index >= count) {
     return Status::InvalidArgument("got GPU " + std::to_string(index) + ", expected 0 to " +
-                                   std::to_string(count - 1) + ", as this process has " +
+                                   std::to_string(count - 1) + ", because this process has " +
                                    std::to_string(count));
   }
   MYDIST_ASSIGN_OR_RETURN(const CudaDriver* const driver, CudaDriver::Load());

@@ -72,8 +72,8 @@ Status NcclCollectives::Allreduce(void* data, int64_t count, const Reduction& re
 
 Status NcclCollectives::AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) {
   return Status::Internal(
-      "NCCL was asked for adaptive summation, which it cannot do; expected the choice to fall on "
-      "other collectives. This is a bug of mydist: please report it");
+      "NCCL was chosen for Adasum, which it does not support. This is a bug of mydist: please "
+      "report it");
 }
 
 Status NcclCollectives::AllreduceEach(std::span<const BatchTensor> tensors,
@@ -312,11 +312,10 @@ Status NcclCollectives::ReduceInGroup(const char* what, const NcclReduction& pla
 
 Result<NcclReduction> NcclCollectives::Plan(const char* what, const Reduction& reduction) const {
   if (NcclReduces(reduction.op, reduction.dtype)) return NcclReductionOf(reduction, size_);
-  return Status::Internal("NCCL was asked for " + std::string(what) + " by " +
+  return Status::Internal("NCCL was chosen for " + std::string(what) + " by " +
                           std::string(ReduceOpName(reduction.op)) + " of " +
                           std::string(DataTypeName(reduction.dtype)) +
-                          ", which it cannot do; expected the choice to fall on other "
-                          "collectives. This is a bug of mydist: please report it");
+                          ", which it does not support. This is a bug of mydist: please report it");
 }
 
 Status NcclCollectives::Scale(const void* source, void* target, int64_t count, DataType dtype,

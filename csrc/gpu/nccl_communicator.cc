@@ -72,7 +72,7 @@ Status NcclCommunicator::Begin(nccl::UniqueId* id) {
   if (outcome != Outcome::kSuccess) return Describe("making an id for", outcome);
   if (!IsEmpty(*id)) return Status::Ok();
   return Status::Internal("NCCL failed in making an id for the communicator" + Where() +
-                          ": rank 0 of the set could not make it; see that rank's message");
+                          ": rank 0 of the set failed; see its message");
 }
 
 Status NcclCommunicator::Initialize(const nccl::UniqueId& id) {
@@ -99,14 +99,13 @@ Status NcclCommunicator::Await(const char* what, Outcome outcome, const Limits& 
     }
     if (Now() >= limits.deadline) {
       return Fail(Status::Timeout("NCCL has not finished " + std::string(what) + Where() +
-                                  " in time; expected every rank of the set to take part. Check "
-                                  "that they all run and that NCCL can reach them "
-                                  "(NCCL_DEBUG=INFO shows what it tries)"));
+                                  " in time. Check that all ranks of the set run and that NCCL can "
+                                  "reach them (NCCL_DEBUG=INFO shows its attempts)"));
     }
     patience.Pause();
     outcome = AskProgress();
   }
-  // Who aborts while NCCL still works ends that with an outcome of its own.
+  // An Abort while NCCL still works ends the wait with an outcome of its own.
   MYDIST_RETURN_IF_ERROR(Ended());
   return outcome == Outcome::kSuccess ? Status::Ok() : Fail(Describe(what, outcome));
 }
@@ -128,7 +127,7 @@ Outcome NcclCommunicator::EndGroup(Outcome called) {
 
 Status NcclCommunicator::Check() {
   MYDIST_RETURN_IF_ERROR(Ended());
-  if (!call_mutex_.TryLock()) return Status::Ok();  // Who is inside will see for himself.
+  if (!call_mutex_.TryLock()) return Status::Ok();  // The thread inside checks by itself.
   Outcome seen = Outcome::kSuccess;
   if (const Comm comm = comm_.load(); comm != nullptr) {
     const Outcome asked = api().CommGetAsyncError(comm, &seen);
@@ -177,7 +176,7 @@ Status NcclCommunicator::Close(TimePoint deadline, const WaitWatch& watch) {
     comm_.store(nullptr);
     destroyed = Destroy(comm);
   });
-  (void)Fail(Status::Aborted("the communicator" + Where() + " was closed; make another one")).ok();
+  (void)Fail(Status::Aborted("the communicator" + Where() + " was closed")).ok();
   MYDIST_RETURN_IF_ERROR(called);
   return IsFailure(destroyed) ? Describe("freeing the communicator", destroyed) : Status::Ok();
 }
@@ -220,9 +219,9 @@ Status NcclCommunicator::Describe(const char* what, Outcome outcome) {
                      std::to_string(static_cast<int>(outcome)) + ")";
   if (api().GetLastError != nullptr) {
     const char* last = api().GetLastError(nullptr);
-    if (last != nullptr && *last != '\0') text += "; it says: " + std::string(last);
+    if (last != nullptr && *last != '\0') text += "; NCCL reports: " + std::string(last);
   }
-  text += "; run with NCCL_DEBUG=WARN to see more";
+  text += "; NCCL_DEBUG=WARN shows more";
   return outcome == Outcome::kRemoteError ? Status::PeerLost(std::move(text))
                                           : Status::Internal(std::move(text));
 }

@@ -36,8 +36,8 @@ Result<NcclLibrary> Read(void* handle, const std::string& name) {
   return NcclLibrary{*api, FileOf(reinterpret_cast<void*>(api->GetUniqueId), name)};
 }
 
-// RTLD_LOCAL: whoever wants another NCCL finds theirs. torch, loaded later, takes this one, as both
-// have the same name in the file.
+// RTLD_LOCAL: other libraries still find their own NCCL. torch, loaded later, takes this one, as
+// both have the same name in the file.
 Result<NcclLibrary> OpenFile(const std::string& file) {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return Status::Internal(LastError());
@@ -59,7 +59,8 @@ Result<std::vector<NcclLibrary>> FindLoaded() {
       continue;
     }
     Result<NcclLibrary> library = Read(handle, name);
-    if (!library.ok()) return library.status().WithContext(name + ", which this process has");
+    if (!library.ok())
+      return library.status().WithContext(name + ", which this process has loaded");
     return std::vector<NcclLibrary>{*std::move(library)};
   }
   return std::vector<NcclLibrary>{};
@@ -94,7 +95,7 @@ Result<NcclLibrary> NcclLibrary::Open(const NcclPlaces& places) {
   }
   MYDIST_ASSIGN_OR_RETURN(const std::vector<NcclLibrary> loaded, FindLoaded());
   if (!loaded.empty()) return loaded.front();
-  std::string tried = "not in this process";
+  std::string tried = "not loaded in this process";
   for (const std::string& folder : places.folders) {
     const std::string file = folder + "/" + kFileName;
     if (access(file.c_str(), F_OK) != 0) {
@@ -174,7 +175,7 @@ void TakeNewer(Taker& taker, NcclApi& api) {
 Result<int> ReadVersion(const SymbolLookup& lookup) {
   const auto get_version = reinterpret_cast<Outcome (*)(int*)>(lookup("ncclGetVersion"));
   if (get_version == nullptr) {
-    return Status::Internal("it is no NCCL: it has no function ncclGetVersion");
+    return Status::Internal("it is not NCCL: it has no function ncclGetVersion");
   }
   int version = 0;
   if (const Outcome outcome = get_version(&version); outcome != Outcome::kSuccess) {

@@ -27,7 +27,7 @@ class NcclPlugin final : public DevicePlugin {
   Result<int> DeviceCount() override { return cuda::CountDevices(); }
 
   Result<std::shared_ptr<Device>> OpenDevice(int index) override {
-    // Also while it is opened: nobody opens it twice.
+    // Also while it is opened, so that it is opened once.
     MutexLock lock(devices_mutex_);
     std::weak_ptr<Device>& known = devices_[index];
     if (std::shared_ptr<Device> device = known.lock()) return device;

@@ -56,8 +56,8 @@ BackendReport ReportLocal() {
   report.name = "local";
   report.built = true;
   report.available = access("/dev/shm", R_OK | W_OK | X_OK) == 0;
-  if (!report.available) report.reason = "/dev/shm cannot be written: only jobs of one rank";
-  report.description = "built in; ranks of one host, through shared memory";
+  if (!report.available) report.reason = "/dev/shm is not writable, so only jobs of one rank run";
+  report.description = "built in; for ranks of one host, through shared memory";
   return report;
 }
 

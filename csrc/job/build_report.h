@@ -21,7 +21,7 @@ struct BackendReport {
 // in `nccl_folders` as well, and by MYDIST_NCCL_LIBRARY.
 MYDIST_EXPORT BackendReport ReportBackend(const std::string& name,
                                           const std::vector<std::string>& nccl_folders);
-// What --check-build shows: one row per backend.
+// The rows of --check-build, one per backend.
 MYDIST_EXPORT std::vector<BackendReport> ReportBackends(
     const std::vector<std::string>& nccl_folders);
 // The version of the NCCL that is found so, e.g. 23203. kInternal with the reason for none. No GPU

@@ -20,12 +20,12 @@ Status Load(const std::string& file) {
   const auto version = reinterpret_cast<int (*)()>(dlsym(library, kExtensionVersionSymbol));
   const auto add = reinterpret_cast<void (*)(Status*)>(dlsym(library, kExtensionSymbol));
   if (version == nullptr || add == nullptr) {
-    return Status::InvalidArgument(who + " is no extension of mydist: it does not export " +
+    return Status::InvalidArgument(who + " is not an extension of mydist: it does not export " +
                                    kExtensionVersionSymbol + " and " + kExtensionSymbol);
   }
   if (version() != kExtensionVersion) {
     return Status::VersionMismatch(who + " was compiled for version " + std::to_string(version()) +
-                                   " of the interface of extensions, this is version " +
+                                   " of the extension interface, this mydist has version " +
                                    std::to_string(kExtensionVersion) + "; compile it again");
   }
   Status status;

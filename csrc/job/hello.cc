@@ -62,7 +62,7 @@ Status CompareVersions(const std::vector<Hello>& hellos) {
 
 Status CompareConfigs(const std::vector<Hello>& hellos) {
   std::vector<std::map<std::string, std::string>> digests;
-  // Of any rank: settings of extensions are there only where they are set.
+  // Of all ranks: a digest has a setting of an extension only where it is set.
   std::set<std::string> variables;
   for (const Hello& hello : hellos) {
     digests.push_back(ParseDigest(hello.config_digest));
@@ -126,9 +126,9 @@ Result<Hello> DecodeHello(const std::vector<uint8_t>& bytes) {
   const auto parsed = std::from_chars(pid.data(), pid.data() + pid.size(), hello.pid);
   if (!text || magic != kMagic || !cores || parsed.ec != std::errc() ||
       parsed.ptr != pid.data() + pid.size()) {
-    return Status::VersionMismatch("a peer's greeting is not one of mydist " +
-                                   std::string(build_config::kVersion) +
-                                   "; install the same version of mydist on every host");
+    return Status::VersionMismatch(
+        "a peer does not run mydist " + std::string(build_config::kVersion) +
+        ", as this rank does; install the same version of mydist on every host");
   }
   hello.wants_timeline = timeline == "timeline";
   hello.cores = *cores;

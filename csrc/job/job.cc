@@ -58,10 +58,10 @@ Status Job::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted)
   if (is_over_ || engine_ == nullptr) return outcome_;
   is_over_ = true;
   if (!engine_->Shutdown(awaits_living, is_wanted)) {
-    outcome_ =
-        Status::Timeout(
-            "a collective is stuck with a peer that does not answer; its engine was left behind")
-            .About({.phase = "shut down"});
+    outcome_ = Status::Timeout(
+                   "shutdown: a collective is stuck with a peer that does not answer; its thread "
+                   "still runs")
+                   .About({.phase = "shut down"});
   }
   return outcome_;
 }

@@ -26,7 +26,7 @@ std::string HostName() {
   return name.data();
 }
 
-// Who takes part, and how they compare notes.
+// The ranks that take part, and how they exchange what they know.
 struct Seat {
   int rank;
   int size;
@@ -111,7 +111,7 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
   const Topology& topology = meeting.topology;
   if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
   if (HostCount(topology) == topology.hosts.size()) {
-    return SharedMemory{nullptr, "there is one rank on each host", true};
+    return SharedMemory{nullptr, "each host has one rank", true};
   }
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
                           shm::Arena::Establish(ArenaOptionsOf(meeting, config), seat.exchange));
@@ -122,7 +122,7 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
   if (topology.local_rank == 0) {
     MYDIST_LOG(kWarning) << "the ranks of host "
                          << topology.hosts[static_cast<size_t>(topology.rank)]
-                         << " reduce without shared memory, which is slower; "
+                         << " reduce without shared memory, which is slower: "
                          << established.reason;
   }
   return SharedMemory{nullptr, established.reason};
@@ -131,15 +131,14 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
 void LogStart(const StartedJob& job) {
   const Topology& topology = job.topology;
   if (topology.local_rank != 0) return;
-  MYDIST_LOG(kInfo) << "the job of " << topology.size << " ranks uses the " << job.backend
-                    << " backend: " << job.backend_reason << "; those of host "
-                    << topology.hosts[static_cast<size_t>(topology.rank)]
-                    << " negotiate and reduce "
-                    << (job.shm == nullptr ? "over it"
-                                           : "through shared memory; " + job.shm->Description())
-                    << (job.is_crowded ? "; who waits gives up its core, as there is none for each "
-                                         "rank"
-                                       : "");
+  MYDIST_LOG(kInfo)
+      << "the job of " << topology.size << " ranks uses the " << job.backend
+      << " backend: " << job.backend_reason << "; the ranks of host "
+      << topology.hosts[static_cast<size_t>(topology.rank)] << " negotiate and reduce "
+      << (job.shm == nullptr ? "over it" : "through shared memory; " + job.shm->Description())
+      << (job.is_crowded
+              ? "; a rank that waits yields its core, because the host has fewer cores than ranks"
+              : "");
 }
 
 Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& options,
@@ -174,12 +173,13 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   MYDIST_RETURN_IF_ERROR(met);
   job.connection = std::move(connection);
   if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
-  job.backend_reason = job.backend == "local" ? "there is one rank" : "the job was started by it";
+  job.backend_reason =
+      job.backend == "local" ? "the job has one rank" : "the job was started with it";
   LogStart(job);
   return job;
 }
 
-// Of the whole job: else some ranks would connect and wait for those that cannot.
+// The ranks agree: otherwise some would connect and wait for those that cannot.
 Result<std::string> AgreeOnNoNetworkReason(const std::string& network, const Seat& seat,
                                            const std::vector<std::string>& hosts) {
   const Result<BackendPlugin*> plugin = LoadPlugin(network);
@@ -195,7 +195,7 @@ Result<std::string> AgreeOnNoNetworkReason(const std::string& network, const Sea
 // The transport between ranks that share no memory, if it comes to that.
 std::string NetworkFor(const std::string& asked) {
   if (asked != "auto" && asked != "local") return asked;
-  std::string missing;  // Of this build: its reason is told if there is no other.
+  std::string missing;  // Not in this build; its reason is reported if no other transport is.
   for (const TransportRow& row : Transports()) {
     if (!row.is_automatic || row.is_local()) continue;
     if (row.not_built.empty()) return row.name;
@@ -207,9 +207,9 @@ std::string NetworkFor(const std::string& asked) {
 // The ranks meet first and then choose.
 Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& config) {
   if (!options.exchange) {
-    return Status::InvalidArgument("a job of " + std::to_string(options.size) +
-                                   " ranks needs a rendezvous to meet at and was given none. Start "
-                                   "it with mydistrun or torchrun, or use MPI");
+    return Status::InvalidArgument(
+        "a job of " + std::to_string(options.size) +
+        " ranks needs a rendezvous and has none. Start it with mydistrun or torchrun, or use MPI");
   }
   const Seat seat{options.rank, options.size, options.backend, options.exchange};
   MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
@@ -261,12 +261,12 @@ namespace {
 Result<BackendChoice> ChooseLocal(const BackendFacts& facts) {
   if (!facts.is_one_host) {
     return Status::InvalidArgument(
-        "MYDIST_CONTROLLER=local is for jobs of one host, but the ranks are on several; leave it "
-        "unset, or use gloo or mpi");
+        "MYDIST_CONTROLLER=local is for jobs of one host, but the ranks are on several hosts; "
+        "leave it unset, or use gloo or mpi");
   }
-  if (facts.no_arena_reason.empty()) return BackendChoice{"local", "it was asked for"};
+  if (facts.no_arena_reason.empty()) return BackendChoice{"local", "MYDIST_CONTROLLER names it"};
   return Status::Internal(
-      "MYDIST_CONTROLLER=local needs memory that the ranks share, and there is none: " +
+      "MYDIST_CONTROLLER=local needs shared memory between the ranks, which is unavailable: " +
       facts.no_arena_reason);
 }
 
@@ -296,14 +296,15 @@ std::string NoNetworkReason(const std::vector<std::string>& reasons,
   if (std::all_of(reasons.begin(), reasons.end(), lacks)) return *first;
   const auto rank = static_cast<size_t>(first - reasons.begin());
   return "rank " + std::to_string(rank) + " (host " + hosts[rank] +
-         ") has none, other ranks do; install the same build of mydist on every host: " + *first;
+         ") cannot load it, other ranks can; install the same build of mydist on every host: " +
+         *first;
 }
 
 Result<BackendChoice> ChooseBackend(const BackendFacts& facts) {
   if (facts.asked == "local") return ChooseLocal(facts);
   const bool has_network = facts.no_network_reason.empty();
   if (facts.asked != "auto") {
-    if (has_network) return BackendChoice{facts.network, "it was asked for"};
+    if (has_network) return BackendChoice{facts.network, "MYDIST_CONTROLLER names it"};
     return Status::Internal(facts.no_network_reason);
   }
   if (facts.is_one_host && facts.no_arena_reason.empty()) {

@@ -53,8 +53,8 @@ Instance& TheInstance() {
 Status NotInitialized() {
   if (TheInstance().is_forked_copy) {
     return Status::InvalidArgument(
-        "mydist is not available in a process forked from one that has initialized it; start the "
-        "process with the 'spawn' method, or keep mydist calls in the parent");
+        "this process was forked after mydist.init() and cannot use mydist; start it with the "
+        "'spawn' method, or keep mydist calls in the parent");
   }
   return Status::InvalidArgument("mydist has not been initialized; call mydist.init() first");
 }
@@ -95,11 +95,13 @@ Status Init(const InitOptions& options) {
   SetLogLevel(config.log_level);
   for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
   MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
-  MYDIST_LOG(kInfo) << "reduces with the " << simd::SimdPathName(simd::CurrentPath()) << " kernels";
+  MYDIST_LOG(kInfo) << "this rank reduces with the " << simd::SimdPathName(simd::CurrentPath())
+                    << " kernels";
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Job> job,
                           Job::Start(options, std::move(config), instance.handles));
   static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
-  if (!kRegistered) MYDIST_LOG(kWarning) << "forked children will not be protected";
+  if (!kRegistered)
+    MYDIST_LOG(kWarning) << "pthread_atfork failed: using mydist in a forked child is undefined";
   MutexLock lock(instance.mutex);
   instance.job = std::move(job);
   g_is_initialized.store(true);
@@ -184,7 +186,7 @@ void Hurry() {
   if (const auto job = CurrentJob(); job.ok()) (*job)->engine().Hurry();
 }
 
-// Whoever asks for an outcome wants what was submitted at any pace.
+// A caller that asks for an outcome needs submissions of any pace.
 Result<bool> Poll(Handle handle) {
   Hurry();
   return TheInstance().handles->Poll(handle);

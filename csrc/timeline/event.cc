@@ -115,7 +115,8 @@ Status Malformed(const Reader& reader, const std::string& what) {
 Result<std::vector<std::string>> ReadTexts(Reader& reader) {
   const auto count = reader.Number<uint32_t>();
   if (count > reader.remaining_bytes() / kTextHeaderBytes) {
-    return Malformed(reader, "it claims " + std::to_string(count) + " texts, more than fit in it");
+    return Malformed(reader,
+                     "it announces " + std::to_string(count) + " texts, more than fit in it");
   }
   std::vector<std::string> texts;
   texts.reserve(count);
@@ -181,7 +182,7 @@ std::vector<uint8_t> EncodeEvents(const EventBlock& block) {
 
 Result<EventBlock> DecodeEvents(const std::vector<uint8_t>& bytes) {
   Reader reader(bytes);
-  if (reader.Number<uint32_t>() != kMagic) return Malformed(reader, "it does not start as one");
+  if (reader.Number<uint32_t>() != kMagic) return Malformed(reader, "its first bytes are wrong");
   EventBlock block;
   block.sent_ns = reader.Number<int64_t>();
   block.dropped_count = reader.Number<int64_t>();
@@ -189,7 +190,7 @@ Result<EventBlock> DecodeEvents(const std::vector<uint8_t>& bytes) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadTexts(reader));
   const auto count = reader.Number<uint32_t>();
   if (count > kMaxBlockEventCount || count * kEventBytes != reader.remaining_bytes()) {
-    return Malformed(reader, "it claims " + std::to_string(count) + " events, but " +
+    return Malformed(reader, "it announces " + std::to_string(count) + " events, but " +
                                  std::to_string(reader.remaining_bytes()) + " bytes follow");
   }
   if (!reader.ok()) return Malformed(reader, "it ends too early");

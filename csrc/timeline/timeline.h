@@ -1,4 +1,4 @@
-// Timeline: the mailbox between those who record events and the engine that carries them off.
+// Timeline: the mailbox between the threads that record events and the engine that collects them.
 // One of the three objects shared between threads: Record is called by callers' threads and by the
 // engine, everything else by the engine; one Mutex, held for a few moves only, never for I/O.
 // Bounded: when it is full, events are dropped and counted; recording never waits.
@@ -45,12 +45,12 @@ class MYDIST_EXPORT Timeline {
   // Takes all events recorded so far, in the order they were recorded.
   std::vector<TimelineEvent> Drain() MYDIST_EXCLUDES(mutex_);
 
-  // When Drain should be called next: kFlushInterval after the oldest undrained event, at once
-  // when half full, nothing when there is nothing to drain (an idle job does not wake up for it)
-  // or recording has stopped: who stops it drains.
+  // When Drain should be called next: kFlushInterval after the oldest undrained event, at once when
+  // half full, nothing when there is nothing to drain (an idle job does not wake up for it) or
+  // recording has stopped: the thread that stops it drains.
   std::optional<TimePoint> NextFlush() MYDIST_EXCLUDES(mutex_);
 
-  // Events dropped since Start because nobody drained in time.
+  // Events dropped since Start because no thread drained in time.
   int64_t dropped_count() MYDIST_EXCLUDES(mutex_);
 
  private:

@@ -220,7 +220,7 @@ Status TraceFile::Close() {
   if (descriptor_ < 0) return Status::Ok();
   window_.reset();
   const int64_t used_bytes = page_start_ + static_cast<int64_t>(bracket_) + 1;
-  // Spaces at the end harm nobody, so it does not matter whether they can be cut off.
+  // Spaces at the end do no harm, so it does not matter whether they can be cut off.
   [[maybe_unused]] const int ignored = ftruncate(descriptor_, used_bytes);
   // A forked child may hold the file open for long; the lock must not stay with it.
   flock(descriptor_, LOCK_UN);

@@ -152,7 +152,7 @@ class TraceWriter::Core {
     if (status.ok() || has_failed_) return;
     has_failed_ = true;
     MYDIST_LOG(kWarning) << status.message()
-                         << "; the timeline ends here, the job goes on without it";
+                         << "; the timeline ends here, the job continues without it";
     MutexLock lock(mutex_);
     outcome_ = status;
   }

@@ -130,7 +130,7 @@ TEST_F(CudaDeviceTest, MemoryThatIsLetGoIsUsedAgain) {
 
 TEST_F(CudaDeviceTest, TooMuchMemoryIsAnErrorThatSaysHowMuchThereIs) {
   const Status status = device_->Allocate(int64_t{1} << 46).status();
-  EXPECT_THAT(status.message(), HasSubstr("bytes are wanted"));
+  EXPECT_THAT(status.message(), HasSubstr("bytes of GPU memory"));
   EXPECT_THAT(status.message(), HasSubstr("MiB are free"));
   // And nothing else is wrong.
   EXPECT_TRUE(device_->Allocate(1 << 20).ok());

@@ -53,7 +53,8 @@ def test_mydistrun_chooses_and_says_why(shared_memory: str, backend: str, why: s
 
 
 @pytest.mark.parametrize(
-    ("backend", "why"), [deep("gloo", "it was asked for"), ("mpi", "the job was started by it")]
+    ("backend", "why"),
+    [deep("gloo", "MYDIST_CONTROLLER names it"), ("mpi", "the job was started with it")],
 )
 def test_what_is_asked_for_is_taken_although_memory_is_shared(backend: str, why: str) -> None:
     env = {"MYDIST_LOG_LEVEL": "info"}
@@ -198,4 +199,4 @@ def test_a_rank_that_never_comes_to_mpi() -> None:
     env = {"MYDIST_TIMEOUT_SECONDS": "1"}
     job = launch(2, "mpi", "-c", LATE_TO_MPI, timeout=90, env=env)
     assert job.code == 1, job.output
-    assert "after all: MPI_Init has not ended in time" in job.output
+    assert "after all: MPI_Init did not return in time" in job.output

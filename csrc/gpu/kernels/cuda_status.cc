@@ -37,15 +37,15 @@ bool IsSticky(cudaError_t error) {
 
 std::string Advice(cudaError_t error) {
   if (IsSticky(error)) {
-    return ". This process can no longer use that GPU. Asynchronous errors show late: any kernel "
-           "or copy before may be the cause; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it";
+    return ". This process can no longer use that GPU. CUDA reports errors late: an earlier kernel "
+           "or copy may be the cause; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it";
   }
   if (error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated ||
       error == cudaErrorCapturedEvent) {
-    return ". A CUDA graph is being captured, and this cannot be part of it";
+    return ". A CUDA graph is being captured, and it cannot contain this call";
   }
   if (error == cudaErrorInitializationError) {
-    return ". CUDA cannot be used in a child made by fork of a process that has used it: use "
+    return ". CUDA does not work in a process that was forked after its parent used CUDA: use "
            "multiprocessing's 'spawn'";
   }
   return "";

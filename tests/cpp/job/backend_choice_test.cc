@@ -27,8 +27,8 @@ TEST(BackendChoice, TheNetworkIsNextAndTheReasonIsSaid) {
 }
 
 TEST(BackendChoice, WhatIsAskedForIsTaken) {
-  EXPECT_EQ(Chosen({.asked = "gloo", .is_one_host = true}), "gloo: it was asked for");
-  EXPECT_EQ(Chosen({.asked = "local", .is_one_host = true}), "local: it was asked for");
+  EXPECT_EQ(Chosen({.asked = "gloo", .is_one_host = true}), "gloo: MYDIST_CONTROLLER names it");
+  EXPECT_EQ(Chosen({.asked = "local", .is_one_host = true}), "local: MYDIST_CONTROLLER names it");
 }
 
 TEST(BackendChoice, WhatIsMissingIsAnErrorThatSaysWhatToDo) {
@@ -44,7 +44,7 @@ TEST(BackendChoice, WhatIsMissingIsAnErrorThatSaysWhatToDo) {
               HasSubstr("INTERNAL: not built"));
   EXPECT_THAT(Chosen({.asked = "local"}), HasSubstr("is for jobs of one host"));
   EXPECT_THAT(Chosen({.asked = "local", .is_one_host = true, .no_arena_reason = "no room"}),
-              HasSubstr("needs memory that the ranks share, and there is none: no room"));
+              HasSubstr("needs shared memory between the ranks, which is unavailable: no room"));
 }
 
 TEST(BackendChoice, AsksForTheNetworkOnlyWhereItMayBeTaken) {

@@ -80,9 +80,9 @@ TEST(LocalJobStart, KnowsWhetherPinnedRanksHaveACoreEach) {
     std::vector<int> pins;  // -1: none.
     const char* expected;
   };
-  for (const Case& each : {Case{{cores[0], cores[1]}, "looks for a moment before it sleeps"},
-                           Case{{cores[0], -1}, "looks for a moment before it sleeps"},
-                           Case{{cores[0], cores[0]}, "gives up the core at once"}}) {
+  for (const Case& each : {Case{{cores[0], cores[1]}, "spins briefly, then sleeps"},
+                           Case{{cores[0], -1}, "spins briefly, then sleeps"},
+                           Case{{cores[0], cores[0]}, "yields the core at once"}}) {
     shm::ForkedRanks ranks(2, [&](const shm::ForkedRanks::Seat& seat) {
       const int core = each.pins[static_cast<size_t>(seat.rank)];
       if (core >= 0) PinTo(core);

@@ -60,7 +60,7 @@ TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
 TEST_F(ProcessTest, SeveralRanksNeedARendezvous) {
   const Status status = process::Init({.rank = 0, .size = 2});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("a job of 2 ranks needs a rendezvous to meet at"));
+  EXPECT_THAT(status.message(), HasSubstr("a job of 2 ranks needs a rendezvous and has none"));
   EXPECT_FALSE(process::IsInitialized());
 }
 

@@ -102,7 +102,7 @@ TEST(EventTest, WrongNumbersAreNamed) {
     const auto decoded = DecodeEvents(bytes);
     return decoded.ok() ? std::string("accepted") : decoded.status().message();
   };
-  EXPECT_THAT(message_with(0, 'X'), HasSubstr("it does not start as one"));
+  EXPECT_THAT(message_with(0, 'X'), HasSubstr("its first bytes are wrong"));
   EXPECT_THAT(message_with(19, 0x80), HasSubstr("a negative drop count"));
   EXPECT_THAT(message_with(23, 0xFF), HasSubstr("texts, more than fit in it"));
   EXPECT_THAT(message_with(25, 0xFF), HasSubstr("bytes, expected at most 1024"));

@@ -149,7 +149,7 @@ TEST(TraceWriterTest, FullDiskEndsTheTimelineWithOneWarning) {
   const std::string log = ::testing::internal::GetCapturedStderr();
 
   EXPECT_THAT(status.message(), HasSubstr("cannot write to the timeline '" + folder.path()));
-  EXPECT_THAT(log, HasSubstr("the timeline ends here, the job goes on without it"));
+  EXPECT_THAT(log, HasSubstr("the timeline ends here, the job continues without it"));
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   const auto records = Records(folder / "t.json");
   const int64_t written = 2 * CountPhase(records, "X", 0);

@@ -198,7 +198,7 @@ TEST(CudaFaults, OthersGiveBackMemoryBeforeThereIsNone) {
     EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
     EXPECT_EQ(hoard.times_asked(), 1);
     // Nobody has any more.
-    EXPECT_THAT(device->Allocate(2 * kHalf).status().message(), HasSubstr("bytes are wanted"));
+    EXPECT_THAT(device->Allocate(2 * kHalf).status().message(), HasSubstr("bytes of GPU memory"));
     EXPECT_EQ(hoard.times_asked(), 2);
     EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
   }).join();

@@ -30,8 +30,8 @@ struct Obstacle {
 
 std::vector<Obstacle> Obstacles() {
   const std::string own = VersionText(CUDART_VERSION);
-  return {{cudaErrorNoDevice, AllOf(HasSubstr("the NVIDIA driver shows this process no GPU"),
-                                    HasSubstr("CUDA_VISIBLE_DEVICES may hide them"))},
+  return {{cudaErrorNoDevice, AllOf(HasSubstr("the NVIDIA driver shows no GPU to this process"),
+                                    HasSubstr("CUDA_VISIBLE_DEVICES may hide GPUs"))},
           {cudaErrorInsufficientDriver,
            AllOf(HasSubstr("the NVIDIA driver is for CUDA " + own), HasSubstr("expected " + own),
                  HasSubstr("Update the driver, or build mydist with an older CUDA toolkit"))},

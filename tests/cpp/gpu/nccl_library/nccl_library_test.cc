@@ -120,7 +120,7 @@ TEST(NcclLibrary, AllPlacesAreNamedWhenThereIsNone) {
     GTEST_SKIP() << "this system has an NCCL";
   }
   EXPECT_EXIT(Search({.path = "", .folders = {"/nowhere", kOld}}), ExitedWithCode(1),
-              AllOf(HasSubstr("not in this process; not in /nowhere; " + kOld + kFile +
+              AllOf(HasSubstr("not loaded in this process; not in /nowhere; " + kOld + kFile +
                               ": it is NCCL 2.17.8, expected"),
                     HasSubstr("libnccl.so.2: cannot open shared object file"),
                     HasSubstr("pip install nvidia-nccl-cu13"), HasSubstr("MYDIST_NCCL_LIBRARY")));

@@ -73,8 +73,8 @@ TEST(NcclPlugin, OfADriverThatIsNoGoodSaysWhy) {
               AllOf(HasSubstr("the NVIDIA driver (libcuda.so.1) is too old"),
                     HasSubstr("it lacks functions of CUDA 11. Update it")));
   EXPECT_EXIT(TellReason("alone"), ExitedWithCode(0),
-              AllOf(HasSubstr("the NVIDIA driver shows this process no GPU"),
-                    HasSubstr("CUDA_VISIBLE_DEVICES may hide them")));
+              AllOf(HasSubstr("the NVIDIA driver shows no GPU to this process"),
+                    HasSubstr("CUDA_VISIBLE_DEVICES may hide GPUs")));
 }
 
 TEST(NcclPlugin, TheVersionOfNcclNeedsNoDriver) {
