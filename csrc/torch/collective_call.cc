@@ -201,7 +201,7 @@ void CollectiveCall::RefuseOverlappingOutputs() {
     if (starts[i].first == starts[i - 1].first) {
       Refuse(What(submissions_[starts[i].second].request.name) + ": it shares its memory with '" +
              submissions_[before].request.name +
-             "' of the same group. Pass each tensor once, or a clone() of it.");
+             "' of the same group. Pass each tensor once, or pass a clone().");
     }
   }
 }
@@ -221,8 +221,8 @@ ReduceOp ToReduceOp(OpKind op, int number) {
   const auto reduce_op = static_cast<ReduceOp>(number);
   if (reduce_op == ReduceOp::kAdasum && op != OpKind::kAllreduce) {
     CollectiveCall::Refuse(name +
-                           ": op Adasum is for allreduce only, because it weighs whole tensors "
-                           "against each other. Use allreduce, or another op.");
+                           ": op Adasum works with allreduce only, because it compares whole "
+                           "tensors. Use allreduce, or another op.");
   }
   return reduce_op;
 }

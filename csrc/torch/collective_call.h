@@ -59,7 +59,7 @@ class CollectiveCall {
   Submission& AddInput(const at::Tensor& tensor, const std::string& name);
   // One that only says which dtype and shape this rank expects.
   Submission& AddShape(const at::Tensor& tensor, const std::string& name);
-  // One the engine writes and nobody reads.
+  // One that the engine writes and no caller reads.
   Submission& AddOutput(const at::Tensor& tensor, const std::string& name);
   // The result has the shape of the input and goes to `output`, which may be the input itself;
   // null: to a new tensor.
@@ -73,7 +73,7 @@ class CollectiveCall {
   // wait() gives, after the tensors, the numbers that the engine reports for the last one added.
   void ReceiveNumbers();
 
-  // Wakes nobody: the caller waits at once, or hurries.
+  // Does not wake the engine: the caller waits at once, or hurries.
   Handle Enqueue();
 
  private:

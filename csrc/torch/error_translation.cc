@@ -21,17 +21,19 @@ struct ErrorClass {
 // MydistError itself stands for kInternal; the classes below derive from it.
 constexpr const char* kBaseName = "MydistError";
 constexpr const char* kBaseDoc =
-    "A collective or the job failed. The base of all mydist errors but wrong arguments, which are "
-    "ValueError and TypeError. Its attribute `failure` has as data what is known: code, operation, "
-    "tensor, phase, ranks (that are to blame), host, pid, signal, cause and hint.";
+    "A collective or the job failed. The base class of all mydist errors, except for wrong "
+    "arguments, which raise ValueError or TypeError. Its attribute `failure` has the details as "
+    "data: code, operation, tensor, phase, ranks (those to blame), host, pid, signal, cause and "
+    "hint.";
 constexpr std::array<ErrorClass, 5> kErrorClasses = {{
     {StatusCode::kMismatch, "MismatchError",
-     "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Raised on every "
-     "rank; the job can go on."},
+     "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Every rank raises "
+     "it, and the job can continue."},
     {StatusCode::kPeerLost, "PeerLostError", "A peer died or its connection was closed."},
-    {StatusCode::kTimeout, "CollectiveTimeoutError", "Something took longer than its limit."},
+    {StatusCode::kTimeout, "CollectiveTimeoutError",
+     "A collective or a wait took longer than its limit."},
     {StatusCode::kAborted, "AbortedError",
-     "The operation was given up: mydist was shut down, or an earlier error ended the job."},
+     "The operation was aborted: mydist was shut down, or an earlier error ended the job."},
     {StatusCode::kVersionMismatch, "VersionMismatchError",
      "The ranks run different builds of mydist."},
 }};
@@ -94,7 +96,8 @@ void SetError(const Status& status, const py::object& text) {
       error.attr("failure") = RecordOf(status);
     } catch (py::error_already_set& problem) {
       problem.discard_as_unraisable(
-          "telling of a failure");  // The error goes its way all the same.
+          "setting the attribute `failure` of a mydist error");  // The error goes its way all the
+                                                                 // same.
     }
   }
   PyErr_SetObject(type, error.ptr());

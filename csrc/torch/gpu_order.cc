@@ -43,17 +43,17 @@ at::Device PlaceOf(const DeviceOrder& order) {
 }
 
 Status NoGpus(const at::Device& device, const std::string& what, const std::string& why) {
-  return Status::InvalidArgument(what + ": it is on " + device.str() +
-                                 ", but mydist has no way to GPUs: " + why +
-                                 ". `mydistrun --check-build` shows what there is; else pass "
-                                 "tensor.cpu().");
+  return Status::InvalidArgument(
+      what + ": it is on " + device.str() + ", but mydist cannot use GPUs here: " + why +
+      ". Run `mydistrun --check-build` for details, or pass tensor.cpu().");
 }
 
 Status RefuseCapture(const at::Device& device, const std::string& what) {
   return Status::InvalidArgument(
       what + ": the current stream of " + device.str() +
-      " is being captured into a CUDA graph, which cannot hold a collective, as the ranks agree on "
-      "each one anew. Capture forward and backward only (inside optimizer.no_sync(), if there is "
+      " is being captured into a CUDA graph, which cannot contain a collective, because the ranks "
+      "negotiate each call. Capture forward and backward only (inside optimizer.no_sync(), if "
+      "there is "
       "a DistributedOptimizer), and call mydist between replays.");
 }
 
@@ -64,7 +64,7 @@ Result<c10::Stream> StreamForWork(const Guard& guard, Device& gpu, const at::Dev
   return is_captured ? guard.getDefaultStream(device) : current;
 }
 
-// One that hardly anybody computes on; where this torch has none the default one.
+// A stream with little other work; the default stream where this torch has no pool.
 c10::Stream StreamOfPool(const Guard& guard, const at::Device& device) {
   try {
     return guard.getStreamFromGlobalPool(device, false);
@@ -138,7 +138,7 @@ Status CheckDevice(const at::Device& device, const std::string& what) {
     return NoGpus(device, what, "this torch was built without CUDA");
   }
   if constexpr (!kTellsStreams<Guard>) {
-    return NoGpus(device, what, "the torch it was built with does not tell its streams");
+    return NoGpus(device, what, "the torch that mydist was built with does not expose its streams");
   }
   const Result<std::shared_ptr<Device>> gpu = process::OpenGpu(device.index());
   if (!gpu.ok()) {
@@ -253,7 +253,7 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
     const c10::InferenceMode normal(false);
     if (order == nullptr) return EmptyOn(device, shape.dims(), dtype);
     at::Tensor tensor;
-    // A thread of ours has no device, and must not be in the way of somebody's capture.
+    // The engine's thread has no current device, and must not disturb a capture.
     MYDIST_RETURN_IF_ERROR(order->device->CallWithCurrent([&] {
       const Guard guard(device.type());
       MYDIST_ASSIGN_OR_RETURN(const c10::Stream stream,
@@ -265,7 +265,7 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
     }));
     return tensor;
   } catch (const std::exception& error) {
-    return Status::Internal("no memory for an output of shape " + shape.ToString() + ": " +
+    return Status::Internal("cannot allocate an output of shape " + shape.ToString() + ": " +
                             error.what());
   }
 }
@@ -301,13 +301,13 @@ void EmptyCache([[maybe_unused]] Type type) {
 }  // namespace lookup
 
 void Warn(const char* why) {
-  MYDIST_LOG(kWarning) << "torch did not give back the memory that it keeps: " << why;
+  MYDIST_LOG(kWarning) << "torch did not release its cached memory: " << why;
 }
 
 // Of all GPUs, as torch has no other way. It may wait for what still uses such memory, as every
 // cudaFree does.
 void GiveBackCache(int device) noexcept {
-  MYDIST_LOG(kDebug) << "GPU " << device << " has no memory left: torch gives back what it keeps";
+  MYDIST_LOG(kDebug) << "GPU " << device << " has no memory left: torch releases its cached memory";
   try {
     lookup::EmptyCache(c10::DeviceType::CUDA);
   } catch (const c10::Error& error) {
@@ -315,7 +315,7 @@ void GiveBackCache(int device) noexcept {
   } catch (const std::exception& error) {
     Warn(error.what());
   } catch (...) {
-    Warn("no exception of C++'s own");
+    Warn("unknown exception");
   }
 }
 

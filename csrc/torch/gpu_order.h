@@ -1,8 +1,7 @@
 // GpuOrder: tensors of torch on GPUs among what torch's streams do: behind what the current stream
-// has when they are enqueued, and in front of what it gets once they have been waited for.
-// Used by whoever enqueues or waits, on a Python thread; but for EmptyForResult. CUDA is reached
-// through c10's interface for any device and through our plugin, so that a build needs no CUDA
-// build of torch.
+// has when they are enqueued, and in front of what it gets once they have been waited for. Used by
+// the Python thread that enqueues or waits; but for EmptyForResult. CUDA is reached through c10's
+// interface for any device and through our plugin, so that a build needs no CUDA build of torch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -70,7 +69,8 @@ Status CheckMayWait(std::span<const OrderPointer> orders);
 // Uninitialized, without the dispatcher, Python or a mode of the caller's.
 at::Tensor EmptyOn(const at::Device& device, at::IntArrayRef sizes, at::ScalarType dtype);
 
-// The same, called by whoever drives the engine, for a result: usable from `order->allocated` on.
+// The same, called by the thread that drives the engine, for a result: usable from
+// `order->allocated` on.
 Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
                                   at::ScalarType dtype, const OrderPointer& order);
 

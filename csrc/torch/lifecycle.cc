@@ -40,7 +40,7 @@ struct PythonExchange {
 
   Result<std::vector<Bytes>> Call(const Bytes& mine) {
     py::gil_scoped_acquire gil;
-    if (!callable) return Status::Internal("the bootstrap exchange is used after init()");
+    if (!callable) return Status::Internal("the bootstrap exchange was called after init()");
     try {
       const py::bytes blob(reinterpret_cast<const char*>(mine.data()), mine.size());
       std::vector<Bytes> all;
@@ -214,7 +214,7 @@ void BindLifecycle(py::module_& module) {
   module.def("explain", &Explain);
 }
 
-// Who takes part: enqueue_* that add and remove process sets, and join.
+// Membership: enqueue_* that add and remove process sets, and join.
 
 namespace {
 

@@ -22,8 +22,9 @@ struct ReductionArguments {
 
 // What to do when `op` has no meaning for `dtype`.
 inline std::string_view InsteadOf(ReduceOp op, DataType dtype) {
-  if (IsFloat8(dtype)) return "It travels, and is not computed with; reduce it as bfloat16.";
-  if (op == ReduceOp::kAdasum) return "It is for real floating point; use Sum or Average.";
+  if (IsFloat8(dtype)) return "mydist sends it, but does not reduce it; reduce it as bfloat16.";
+  if (op == ReduceOp::kAdasum)
+    return "Adasum needs real floating-point numbers; use Sum or Average.";
   if (IsComplex(dtype)) return "Complex numbers have no order; use Sum, Average or Product.";
   return "Use Sum or Max for a logical or, Min or Product for a logical and.";
 }

@@ -26,8 +26,8 @@ Status WrongDtype(at::ScalarType dtype, const std::string& what) {
   return Status::TypeError(
       what + ": dtype " + DtypeName(dtype) +
       " is not supported. Supported: uint8, int8, int16, int32, int64, float16, bfloat16, float32, "
-      "float64, bool, complex64, complex128; float8_e4m3fn and float8_e5m2 where nothing is "
-      "reduced. Convert it first, e.g. tensor.to(torch.int32) or "
+      "float64, bool, complex64, complex128; float8_e4m3fn and float8_e5m2 without reduction. "
+      "Convert it first, e.g. tensor.to(torch.int32) or "
       "tensor.to(torch.bfloat16).");
 }
 
@@ -94,7 +94,7 @@ Shape ShapeOf(const at::Tensor& tensor) { return Shape(tensor.sizes().vec()); }
 
 Status CheckName(const std::string& name, const std::string& call) {
   if (name.empty()) {
-    return Status::InvalidArgument(call + ": the name is empty, expected one that all ranks use");
+    return Status::InvalidArgument(call + ": the name is empty, expected a name that all ranks use");
   }
   if (name.size() <= kMaxNameBytes) return Status::Ok();
   return Status::InvalidArgument(call + ": the name '" + name.substr(0, 40) + "…' has " +
@@ -104,7 +104,7 @@ Status CheckName(const std::string& name, const std::string& call) {
 
 Result<DataType> CheckReadable(const at::Tensor& tensor, const std::string& what) {
   if (!tensor.defined())
-    return Status::TypeError(what + ": got no tensor, expected a torch.Tensor");
+    return Status::TypeError(what + ": got an undefined tensor, expected a torch.Tensor");
   if (IsIntercepted(tensor)) {
     return Status::TypeError(what +
                              ": it is a tensor subclass or transform that intercepts "
@@ -126,9 +126,7 @@ Result<DataType> CheckReadable(const at::Tensor& tensor, const std::string& what
   }
   if (!dtype) return WrongDtype(tensor.scalar_type(), what);
   if (tensor.numel() > 0 && !tensor._is_zerotensor() && tensor.const_data_ptr() == nullptr) {
-    return Status::InvalidArgument(what +
-                                   ": its memory is gone (its storage was resized to 0 or "
-                                   "freed), expected " +
+    return Status::InvalidArgument(what + ": its storage was resized to 0 or freed, expected " +
                                    std::to_string(tensor.numel()) +
                                    " elements. Pass a tensor that holds its data.");
   }

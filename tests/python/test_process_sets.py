@@ -94,12 +94,12 @@ CASES: dict[str, Case] = {
     "adasum of integers": (
         lambda: md.allreduce(torch.ones(2, dtype=torch.int32), op=md.Adasum, name="a"),
         ValueError,
-        r"allreduce of 'a': op Adasum has no meaning for dtype int32\. It is for real floating",
+        r"allreduce of 'a': op Adasum has no meaning for dtype int32\. Adasum needs real floating",
     ),
     "adasum scattered": (
         lambda: md.reducescatter(T, op=md.Adasum),
         ValueError,
-        r"reducescatter: op Adasum is for allreduce only, because it weighs whole tensors",
+        r"reducescatter: op Adasum works with allreduce only, because it compares whole",
     ),
     "reduce to a float": (
         lambda: md.reduce(T, untyped(0.0)),

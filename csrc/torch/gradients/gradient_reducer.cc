@@ -41,7 +41,7 @@ void GradientReducer::AddParameter(const at::Tensor& tensor, const std::string& 
   if (!tensor.is_leaf()) {
     throw StatusError(Status::InvalidArgument(
         what +
-        " is not a leaf tensor, so it gets no gradient of its own. Pass the tensor it was "
+        " is not a leaf tensor, so autograd gives it no gradient. Pass the tensor it was "
         "computed from, or detach() it."));
   }
   Parameter parameter;
@@ -80,7 +80,7 @@ void GradientReducer::OnGradient(size_t index) {
     if (!due) return;
   }
   const std::span<const size_t> members = due ? buckets_.Members(*due) : std::span(&index, 1);
-  // Who comes last need not wake anybody: the step is about to wait.
+  // The last gradient need not wake the engine: the step is about to wait.
   const bool more_to_come = due && !buckets_.AllDue();
   ThrowIfError(Enqueue(members, more_to_come ? Pace::kNow : Pace::kWithMore));
 }
@@ -224,7 +224,7 @@ Status GradientReducer::HoldMissing(bool alone) {
   for (Parameter& parameter : parameters_) {
     if (any_counted) parameter.is_idle = !counted(parameter);
     if (parameter.in_flight) continue;
-    // Alone there is nobody to agree with, and a parameter without gradient stays without.
+    // One rank has no peer to agree with, and a parameter without gradient stays without.
     const bool has_gradient = parameter.tensor.grad().defined();
     const bool takes_part = parameter.tensor.requires_grad() && (has_gradient || !alone);
     if (!takes_part && parameter.group.empty()) continue;

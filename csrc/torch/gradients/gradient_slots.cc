@@ -195,7 +195,7 @@ namespace {
 
 std::string ReasonOf(const Config& config, const PathCosts& costs, int64_t total_bytes) {
   if (config.bucket_size_bytes) return "MYDIST_BUCKET_SIZE_MB is set";
-  if (!costs.measured()) return "nothing was measured";
+  if (!costs.measured()) return "default, nothing was measured";
   std::ostringstream reason;
   reason.precision(3);
   reason << "sqrt(" << static_cast<double>(total_bytes) * 1e-6 << " MB x "
@@ -242,9 +242,9 @@ void GradientReducer::LayOut() {
   }
   if (buffer_views_) ReserveSlots(plan);
   if (ValueOrThrow(process::GetTopology()).rank == 0) {
-    MYDIST_LOG(kInfo) << "reduces " << unplaced.size() << " gradients of " << total_bytes
-                      << " bytes in " << plan.size() << " buckets of up to " << sizes.bytes
-                      << " bytes: " << layouts_.back().reason;
+    MYDIST_LOG(kInfo) << "the optimizer reduces " << unplaced.size() << " gradients of "
+                      << total_bytes << " bytes in " << plan.size() << " buckets of up to "
+                      << sizes.bytes << " bytes: " << layouts_.back().reason;
   }
   buckets_.Add(std::move(plan));
 }
@@ -266,9 +266,9 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
   try {
     slots_.Add(extents);
   } catch (const StatusError& error) {
-    MYDIST_LOG(kWarning) << "gradients are copied to a buffer before they are reduced, which is "
-                            "slower; "
-                         << error.status().message();
+    MYDIST_LOG(kWarning)
+        << "gradients are copied to a buffer before they are reduced, which is slower: "
+        << error.status().message();
     return;
   }
   // What is held already moves in, unless the user has been at it: Finish will say so.

@@ -1,4 +1,4 @@
-// What travels for a gradient, and what becomes of it.
+// How a gradient is sent, and how its result is stored.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -15,7 +15,7 @@
 namespace mydist {
 namespace {
 
-// What it shared memory with, it shares its version with, too; both end here.
+// set_data also detaches the version counter.
 void MoveTo(at::Tensor& tensor, const at::Tensor& place) {
   const auto version = static_cast<uint32_t>(VersionOf(tensor));
   tensor.set_data(place);
@@ -86,14 +86,13 @@ Status GradientReducer::CheckSparse(const Parameter& parameter) const {
                                    "sparse_as_dense=True to DistributedOptimizer.");
   };
   const ReduceOp op = options_.reduction.op;
-  if (parameter.tensor.grad().layout() != at::kSparse) return refuse("but not a COO tensor.");
+  if (parameter.tensor.grad().layout() != at::kSparse) return refuse("but it is not a COO tensor.");
   if (!parameter.group.empty()) {
-    return refuse("but in a group, which is reduced as one dense piece; leave it out of `groups`.");
+    return refuse("but its group is reduced as one dense buffer; leave it out of `groups`.");
   }
   if (op != ReduceOp::kAverage && op != ReduceOp::kSum) {
-    return refuse("which op " + std::string(ReduceOpName(op)) +
-                  " cannot reduce: rows that a rank has not touched are zero only for Average and "
-                  "Sum.");
+    return refuse("and op " + std::string(ReduceOpName(op)) +
+                  " cannot reduce it: missing rows count as zero only for Average and Sum.");
   }
   return Status::Ok();
 }
@@ -145,7 +144,7 @@ void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
     CopyToSlot(slot, tensor);
     NoteUse(tensor);  // It may go with MoveTo.
     copied_bytes_ += slot.nbytes();
-    // The same object in another place: whoever refers to it sees what becomes of it.
+    // The same object in another place: all references to it see the result.
     const bool moves = tensor.scalar_type() == dtype && CanMove(tensor, gradient.is_fresh);
     if (moves) MoveTo(tensor, slot);
     gradient.wire = moves ? tensor : std::move(slot);

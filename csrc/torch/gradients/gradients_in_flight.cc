@@ -58,14 +58,14 @@ Status GradientReplaced(const std::string& name) {
 
 Status LostWhileWaiting() {
   return Status::InvalidArgument(
-      "the gradients were taken away while synchronize() waited for them: another thread has "
-      "synchronized the optimizer, wrapped it again or deleted it. Use an optimizer from one "
+      "another thread took the gradients while synchronize() waited for them: it synchronized the "
+      "optimizer, wrapped it again or deleted it. Use an optimizer from one "
       "thread at a time.");
 }
 
 Status WithSparseHint(const Status& mismatch) {
   const std::string hint =
-      "If the gradient is sparse on some ranks only: a rank that has not had one yet contributes "
+      "Is the gradient sparse on some ranks only? A rank without a gradient so far contributes "
       "dense zeros. Use the layer on every rank in the first step, or pass sparse_as_dense=True to "
       "DistributedOptimizer.";
   return Status(mismatch.code(), mismatch.message() + "\n" + hint)

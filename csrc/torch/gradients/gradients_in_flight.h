@@ -34,8 +34,8 @@ class GradientsInFlight {
   std::set<Key> names_;
 };
 
-// What the gradient reducer tells users who got in its way. Pure texts, all kInvalidArgument but
-// the hint, which keeps its code.
+// Error texts of the gradient reducer for calls at the wrong time. Pure texts, all kInvalidArgument
+// but the hint, which keeps its code.
 
 // "gradient of 'layer.weight'"
 std::string GradientOf(const std::string& name);

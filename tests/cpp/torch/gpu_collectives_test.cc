@@ -171,7 +171,7 @@ TEST_P(GpuCollectives, SayWhyThereIsNoWayToGpus) {
   }
   const at::Tensor tensor = cuda_.Make(kValues);
   EXPECT_THAT(ErrorOf([&] { EnqueueTripled(tensor, "x"); }),
-              AllOf(HasSubstr("allreduce of 'x': it is on cuda:0, but mydist has no way to GPUs"),
+              AllOf(HasSubstr("allreduce of 'x': it is on cuda:0, but mydist cannot use GPUs here"),
                     HasSubstr("backend 'nccl'"), HasSubstr("--check-build")));
 }
 

@@ -241,4 +241,4 @@ def wrapping_again_while_a_thread_waits() -> None:
         sys.setswitchinterval(interval)
     md.barrier()
     thread.join()
-    assert "taken away while synchronize() waited" in str(caught[0])
+    assert "took the gradients while synchronize() waited" in str(caught[0])
