@@ -49,7 +49,9 @@ def read_build_report(path: Path) -> BuildReport:
     try:
         function = library.mydist_build_report
     except AttributeError:
-        raise ValueError(f"{path} has no build report; it is of another version") from None
+        raise ValueError(
+            f"{path} has no build report; it belongs to another version of mydist"
+        ) from None
     function.restype = ctypes.c_char_p
     function.argtypes = [ctypes.c_char_p]
     return parse_build_report(function(os.fsencode(":".join(nccl_folders()))) or b"")
@@ -89,7 +91,7 @@ def format_torch(built: str, found: str) -> str:
     """Whether the binding fits the torch of this Python."""
     why = refusal(built, found)
     fits = bool(built and found) and not why
-    text = why or f"compiled for {built or 'none: run make build'}, found {found or 'none'}"
+    text = why or f"compiled for {built or 'none (run make build)'}, found {found or 'none'}"
     return f"\ntorch:\n  [{'x' if fits else ' '}] {text}"
 
 

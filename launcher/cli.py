@@ -73,7 +73,7 @@ def _require_working_directory() -> None:
     except OSError as error:
         raise UsageError(
             f"the working directory does not exist any more ({error.strerror}); "
-            f"change to one that does"
+            "change to an existing directory"
         ) from None
 
 

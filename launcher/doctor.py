@@ -54,5 +54,5 @@ def _shared_memory() -> str:
     except OSError as error:
         return f"not usable: {error.strerror}"
     free_bytes = usage.f_bavail * usage.f_frsize
-    hint = "; small, in a container raise --shm-size" if free_bytes < LOW_SHM_BYTES else ""
+    hint = "; this is small: in a container raise --shm-size" if free_bytes < LOW_SHM_BYTES else ""
     return f"{free_bytes >> 20} MiB free of {usage.f_blocks * usage.f_frsize >> 20} MiB{hint}"

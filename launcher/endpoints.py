@@ -46,8 +46,9 @@ def first_interface(names: tuple[str, ...]) -> tuple[str, str]:
             return name, address
     existing = ", ".join(name for _, name in socket.if_nameindex())
     raise LaunchError(
-        f"--network-interfaces {','.join(names)}: none of them exists here with an address; "
-        f"this machine has {existing}"
+        f"--network-interfaces {','.join(names)}: "
+        "this machine has no such interface with an address; "
+        f"it has {existing}"
     )
 
 
@@ -78,7 +79,7 @@ def address_seen_by(host: str, ssh_connection: str) -> str:
     if len(fields) == 4 and is_own_address(fields[0]):
         return fields[0]
     raise LaunchError(
-        f"cannot find out which address of this machine host {host!r} can reach; "
+        f"cannot find an address of this machine that host {host!r} can reach; "
         f"name the interface with --network-interfaces"
     )
 

@@ -85,7 +85,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("-x",),
-        "pass a variable to all ranks, with its present or the given value",
+        "pass a variable to all ranks, with its current or the given value",
         text_value,
         "NAME[=V]",
         repeated=True,
@@ -116,7 +116,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("--stop-timeout",),
-        "after a SIGTERM, seconds until what is left is killed [2.5]",
+        "seconds between SIGTERM and SIGKILL [2.5]",
         seconds(0.1, 86400),
         "S",
     ),
@@ -138,14 +138,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         ("--cache-capacity",),
-        "tensors whose agreement is remembered; 0 = none",
+        "tensors in the cache of the negotiation; 0 = none",
         integer(0, 1_000_000),
         "N",
         "MYDIST_CACHE_CAPACITY",
     ),
     Flag(
         ("--freeze-after",),
-        "equal steps after which negotiation rests; 0 = never",
+        "freeze the schedule after this many equal steps; 0 = never",
         integer(0, 1_000_000),
         "STEPS",
         "MYDIST_FREEZE_AFTER",
@@ -211,8 +211,20 @@ FLAGS: tuple[Flag, ...] = (
         "N",
         "MYDIST_CHECK_CONSISTENCY",
     ),
-    Flag(("--simd",), ", ".join(SIMD_PATHS), choice(SIMD_PATHS), "KERNELS", "MYDIST_SIMD"),
-    Flag(("--log-level",), ", ".join(LOG_LEVELS), choice(LOG_LEVELS), "LEVEL", "MYDIST_LOG_LEVEL"),
+    Flag(
+        ("--simd",),
+        f"instruction set: {', '.join(SIMD_PATHS)}",
+        choice(SIMD_PATHS),
+        "KERNELS",
+        "MYDIST_SIMD",
+    ),
+    Flag(
+        ("--log-level",),
+        f"least level to log: {', '.join(LOG_LEVELS)}",
+        choice(LOG_LEVELS),
+        "LEVEL",
+        "MYDIST_LOG_LEVEL",
+    ),
     Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
     Flag(
         ("-m",),
@@ -226,9 +238,11 @@ FLAGS: tuple[Flag, ...] = (
         "print command and environment of every rank, start nothing",
         command_line_only=True,
     ),
-    Flag(("--check-build",), "print what this installation can do", command_line_only=True),
-    Flag(("--doctor",), "print what the machine offers to mydist", command_line_only=True),
-    Flag(("--verbose",), "tell what is started and bound"),
+    Flag(
+        ("--check-build",), "print which backends this installation can use", command_line_only=True
+    ),
+    Flag(("--doctor",), "print versions and resources of this machine", command_line_only=True),
+    Flag(("--verbose",), "print each start and each bound address"),
     Flag(("--version",), "print the version", command_line_only=True),
     Flag(("-h", "--help"), "print this text", command_line_only=True),
 )

@@ -125,9 +125,7 @@ class FrameReader:
         at = self._buffer.find(MAGIC)
         if at < 0:
             if len(self._buffer) > MAX_NOISE_BYTES:
-                raise FrameError(
-                    "the remote login shell prints without end before the agent starts"
-                )
+                raise FrameError("the remote login shell prints too much before the agent starts")
             return False
         del self._buffer[: at + len(MAGIC)]
         self._waiting_for_magic = False

@@ -149,7 +149,8 @@ class RankOutput:
         dropped = sum(writer.dropped_bytes for writer in self._writers.values())
         if dropped:
             self.note(
-                f"mydistrun: dropped {dropped} bytes of output; its reader was gone or too slow"
+                f"mydistrun: dropped {dropped} bytes of output, "
+                "because its reader was closed or too slow"
             )
         for writer in self._writers.values():
             writer.close(timeout)
@@ -219,7 +220,7 @@ class OutputFiles:
             name = _STREAM_NAMES[stream].decode()
             return (
                 f"mydistrun: cannot write the {name} file of rank {rank}: {error.strerror}; "
-                f"the file ends here, the job goes on"
+                f"the file ends here, the job continues"
             )
         return None
 

@@ -65,7 +65,9 @@ class RoundTable(Generic[Waiter]):
         opened = self._rounds.get(name)
         if opened is None:
             if len(self._rounds) >= MAX_OPEN_ROUNDS:
-                raise RoundError(f"{MAX_OPEN_ROUNDS} rounds are open, cannot open {name!r} as well")
+                raise RoundError(
+                    f"{MAX_OPEN_ROUNDS} rounds are open, which is the limit; cannot open {name!r}"
+                )
             opened = self._rounds[name] = Round(name, size)
         if opened.size != size:
             raise RoundError(
@@ -74,7 +76,8 @@ class RoundTable(Generic[Waiter]):
             )
         if rank in opened.arrived:
             raise RoundError(
-                f"round {name!r}: rank {rank} has already arrived; two processes have its number"
+                f"round {name!r}: rank {rank} has already arrived; "
+                "two processes have this rank number"
             )
         opened.arrived[rank] = entry
         if len(opened.arrived) == size:

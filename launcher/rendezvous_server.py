@@ -124,7 +124,7 @@ class RendezvousServer:
         task = asyncio.current_task()
         assert task is not None
         try:
-            refusal: str | None = "pushed out by newer connections"
+            refusal: str | None = "replaced by newer connections"
             try:
                 refusal = await self._authenticate(connection)
             finally:
@@ -140,12 +140,12 @@ class RendezvousServer:
 
     async def _authenticate(self, connection: socket.socket) -> str | None:
         """None for a rank of this job, else why the connection is refused. Reads at most 96 bytes,
-        straight from the socket, so that nothing more is ever buffered for a stranger."""
+        straight from the socket, so that an unknown client cannot make the server buffer more."""
         try:
             async with asyncio.timeout(self._handshake_seconds):
                 hello = wire.unpack_hello(await self._receive(connection, wire.HELLO.size))
                 if hello is None or hello[0] != self._job_id:
-                    return "not of this job"
+                    return "it belongs to another job"
                 nonce = secrets.token_bytes(wire.NONCE_BYTES)
                 transcript = hello[1] + nonce + self._job_id
                 proof = wire.prove(self._key, "server", transcript)
@@ -153,9 +153,9 @@ class RendezvousServer:
                 answer = await self._receive(connection, wire.DIGEST_BYTES)
                 return None if wire.verify(self._key, "client", transcript, answer) else "wrong key"
         except TimeoutError:
-            return "no proof in time"
+            return "it did not prove the key in time"
         except OSError:
-            return "closed during the handshake"
+            return "it closed during the handshake"
 
     async def _receive(self, connection: socket.socket, byte_count: int) -> bytes:
         data = b""

@@ -159,7 +159,7 @@ def _headline(cause: RankExit, exits: list[RankExit], failures: Mapping[int, Fai
     tellers = [record for record in failures.values() if cause.rank in record.ranks]
     place = next((record.place for record in tellers if record.place), "")
     if not cause.failed:
-        return f"{text}, while other ranks needed it{f' for {place}' if place else ''}"
+        return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
     return f"{text}; other ranks lost it in {place}" if place else text
 
 
@@ -177,8 +177,8 @@ def _describe_consequence(
     """The rank named only lost another one: says which others ended before it, or are named."""
     if failures[cause.rank].is_timeout:
         missing = sorted(set(failures[cause.rank].ranks))
-        return [f"  it waited in vain for {_listed(missing)}"] if missing else []
-    lines = ["  this failure is a consequence; the rank that failed first printed nothing"]
+        return [f"  it timed out waiting for {_listed(missing)}"] if missing else []
+    lines = ["  this rank failed because another rank failed first, which printed nothing"]
     ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
     before = [end for end in ended if end.status == 0 and not (end.stopped or end.unknown)]
     for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
@@ -188,7 +188,7 @@ def _describe_consequence(
     lost = _lost_by_others(failures) - {end.rank for end in before}
     for rank in sorted(lost)[:MAX_OTHERS_LISTED]:
         lines.append(
-            f"  the other ranks report that rank {rank} left first; look at how its program ends"
+            f"  the other ranks report that rank {rank} left first; check how its program ends"
         )
     return lines
 

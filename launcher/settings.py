@@ -208,7 +208,7 @@ def _check_settings(
     tunables: Mapping[str, str],
     exported: Mapping[str, str | None],
 ) -> None:
-    """Of each setting the value that the ranks will see."""
+    """Checks the value of each setting that the ranks will see."""
     sources = (environment, tunables, exported)
     is_extended = any(source.get("MYDIST_PLUGINS") for source in sources)
     for variable in SETTINGS:
@@ -225,7 +225,7 @@ def _check_exported_controller(exported: Mapping[str, str | None], controller: s
     if value not in (None, "", "auto") and (value == "mpi") != (controller == "mpi"):
         wanted = "--mpi" if value == "mpi" else "--gloo"
         raise UsageError(
-            f"-x MYDIST_CONTROLLER={value}: mydistrun needs this choice, too; give {wanted} "
+            f"-x MYDIST_CONTROLLER={value}: mydistrun itself needs this setting; give {wanted} "
             f"or export MYDIST_CONTROLLER"
         )
 

@@ -206,7 +206,7 @@ class MpiPlatform:
             self._check_start(self._launch.loop.time() + self._spec.ssh.start_timeout)
 
     def _check_start(self, deadline: float) -> None:
-        """Ends an mpirun that comes to nothing, which may neither go on nor end by itself."""
+        """Ends an mpirun that starts no process and does not exit by itself."""
         loop = self._launch.loop
         if self._has_output or not self._group.alive() or has_children(self._pid):
             return
@@ -214,8 +214,8 @@ class MpiPlatform:
             loop.call_later(_LOOK_S, self._check_start, deadline)
             return
         self._events.on_note(
-            f"mydistrun: mpirun has started no process within {self._spec.ssh.start_timeout:g} s, "
-            "and is ended; its own output may say why"
+            f"mydistrun: mpirun started no process within {self._spec.ssh.start_timeout:g} s "
+            "and was killed; see its output"
         )
         self._group.send_signal(signal.SIGKILL)
 
@@ -248,7 +248,7 @@ class MpiPlatform:
         self._group.close()
 
     def on_started(self, rank: int, pid: int) -> None:
-        """mpirun runs; the pids of the ranks are its secret."""
+        """mpirun runs; it does not report the pids of the ranks."""
         self._pid = pid
         self._launch.tell(f"mpirun has pid {pid}")
 

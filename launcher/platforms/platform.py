@@ -54,7 +54,7 @@ class Launch:
     events: JobEvents
 
     def tell(self, text: str) -> None:
-        """Says it to a user who gave --verbose."""
+        """Prints a line with --verbose."""
         if self.spec.verbose:
             self.events.on_note(f"mydistrun: {text}")
 

@@ -260,11 +260,11 @@ class RemoteHost:
         shown = f": {words}" if words else ""
         if "No module named" in words:
             python = self._options.remote_python or sys.executable
-            return f"that host has no mydist for {python}{shown}"
+            return f"mydist is not installed there for {python}{shown}"
         if status == 127:
             python = self._options.remote_python or sys.executable
             hint = "give the path of its Python with --remote-python"
-            return f"{python} is not on that host; {hint}{shown}"
+            return f"{python} does not exist there; {hint}{shown}"
         if status < 0:
             return f"ssh was killed by signal {-status}{shown}"
         return f"ssh exited with {status}{shown}"

@@ -105,7 +105,10 @@ def _killed(key: str, title: str, phase: Phase, victim: int, act: Act = Act.KILL
 
 def _stopped(key: str, title: str, phase: Phase, victim: int) -> Fault:
     # mpirun lets it go on before it ends it; then it raises as well.
-    errors, says = ("CollectiveTimeoutError",), rf"in vain for rank {{victim}}$|{_EXITED} 1"
+    errors, says = (
+        ("CollectiveTimeoutError",),
+        rf"timed out waiting for rank {{victim}}$|{_EXITED} 1",
+    )
     return Fault(key, title, phase, Act.STOP, victim, errors, says, 1, 0.3, _SHUTDOWN)
 
 
@@ -131,7 +134,7 @@ FAULTS = (
         Act.LEAVE,
         errors=("AbortedError",),
         # mpirun tells no exit code of a rank that ends with 0.
-        says=rf"({_EXITED} 0|{_LEFT}).*, while other ranks needed it",
+        says=rf"({_EXITED} 0|{_LEFT}).*, while other ranks still needed it",
     ),
     _stopped("sigstop-inside", "SIGSTOP in a collective", Phase.INSIDE, LAST),
     _stopped("sigstop-between", "SIGSTOP between collectives", Phase.BETWEEN, LAST),

@@ -71,10 +71,10 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-x", "MYDIST_CACHE_CAPACITY=64 "], {},
      "-x MYDIST_CACHE_CAPACITY: got '64 ', expected an integer from 0 to 1000000"),
     (["-x", "MYDIST_CONTROLLER=mpi"], {},
-     "-x MYDIST_CONTROLLER=mpi: mydistrun needs this choice, too; give --mpi or export "
+     "-x MYDIST_CONTROLLER=mpi: mydistrun itself needs this setting; give --mpi or export "
      "MYDIST_CONTROLLER"),
     (["--mpi", "-x", "MYDIST_CONTROLLER=gloo"], {},
-     "-x MYDIST_CONTROLLER=gloo: mydistrun needs this choice, too; give --gloo or export "
+     "-x MYDIST_CONTROLLER=gloo: mydistrun itself needs this setting; give --gloo or export "
      "MYDIST_CONTROLLER"),
     (["-x", "A=1", "-x", "A=2"], {}, "-x A: given twice; keep one of them"),
     (["-H", ""], {}, "-H: got '', expected a text that is not empty"),
@@ -269,7 +269,7 @@ def test_a_deleted_working_directory(
     assert main(["-np", "1", "true"], {}) == 2
     assert capsys.readouterr().err == (
         "mydistrun: the working directory does not exist any more (No such file or directory); "
-        "change to one that does\n"
+        "change to an existing directory\n"
     )
 
 

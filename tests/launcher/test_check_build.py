@@ -83,7 +83,7 @@ def test_without_library(tmp_path: Path) -> None:
 def test_library_of_another_version(tmp_path: Path) -> None:
     written: list[str] = []
     assert check_build(written.append, build_library(tmp_path, "int other;")) == 1
-    assert "has no build report; it is of another version" in written[0]
+    assert "has no build report; it belongs to another version" in written[0]
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"version": 1}', b'{"backends": [1]}'])
@@ -104,7 +104,7 @@ def test_doctor_imports_neither_torch_nor_core(mydistrun: Mydistrun) -> None:
     [
         ("2.13.0", "2.13.1+cpu", "[x] compiled for 2.13.0, found 2.13.1+cpu"),
         ("2.13.0", "", "[ ] compiled for 2.13.0, found none"),
-        ("", "2.13.0", "[ ] compiled for none: run make build, found 2.13.0"),
+        ("", "2.13.0", "[ ] compiled for none (run make build), found 2.13.0"),
         ("2.12.1", "2.13.0", "[ ] mydist was compiled for torch 2.12.1, and this Python has"),
     ],
 )

@@ -123,7 +123,7 @@ def test_survivors_of_a_time_out_are_stopped_while_they_wait_to_leave(
     first, *_, missing, stopped = err.splitlines()
     assert first.startswith("mydistrun: rank 0 on host localhost (pid ")
     assert first.endswith(" s, in allreduce")
-    assert missing == "  it waited in vain for rank 1"
+    assert missing == "  it timed out waiting for rank 1"
     assert stopped == "  stopped by mydistrun: rank 1"
 
 

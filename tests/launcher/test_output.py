@@ -201,7 +201,7 @@ def test_full_disk_is_one_warning(pipes: tuple[Pipe, Pipe], tmp_path: Path) -> N
     assert pipes[0].contents() == b"[0]<stdout>:a\n[0]<stdout>:b\n"
     assert pipes[1].contents() == (
         b"mydistrun: cannot write the stdout file of rank 0: No space left on device; "
-        b"the file ends here, the job goes on\n"
+        b"the file ends here, the job continues\n"
     )
 
 

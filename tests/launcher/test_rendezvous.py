@@ -128,7 +128,7 @@ def test_timeout_names_the_missing_ranks(service: Service) -> None:
 
 
 CONTRADICTIONS = [
-    ((0, 2), (0, 2), "rank 0 has already arrived; two processes have its number"),
+    ((0, 2), (0, 2), "rank 0 has already arrived; two processes have this rank number"),
     ((0, 2), (0, 3), "all ranks must agree on the size"),
 ]
 
@@ -186,7 +186,7 @@ def test_wrong_key_against_the_server(service: Service) -> None:
 def test_older_job_is_refused(service: Service) -> None:
     with pytest.raises(RendezvousError, match="it is not the launcher of this job"):
         RendezvousClient(service.address, "f" * 16, KEY, 5)
-    service.wait_log("not of this job")
+    service.wait_log("it belongs to another job")
 
 
 def test_replayed_proof_is_refused(service: Service) -> None:
@@ -222,7 +222,7 @@ def test_garbage_is_dropped_unparsed(service: Service, garbage: bytes) -> None:
     with service.stranger() as connection:
         connection.sendall(garbage)
         assert received_to_end(connection) == b""
-    service.wait_log("not of this job")
+    service.wait_log("it belongs to another job")
     service.still_works()
 
 
@@ -241,7 +241,7 @@ def test_half_open_and_slow_ones_are_dropped() -> None:
         slow.sendall(b"MYDR\x01")
         assert received_to_end(silent) == b""
         assert received_to_end(slow) == b""
-    service.wait_log("no proof in time")
+    service.wait_log("it did not prove the key in time")
     service.server.stop()
 
 
@@ -351,7 +351,9 @@ def test_round_table_is_bounded() -> None:
     table.reserve(100)
     for number in range(MAX_OPEN_ROUNDS):
         table.arrive(str(number), 0, 2, (b"", None))
-    with pytest.raises(RoundError, match="1024 rounds are open, cannot open 'more' as well"):
+    with pytest.raises(
+        RoundError, match="1024 rounds are open, which is the limit; cannot open 'more'"
+    ):
         table.arrive("more", 0, 2, (b"", None))
     for number in range(MAX_OPEN_ROUNDS):
         assert table.arrive(str(number), 1, 2, (b"", None)).blobs() == [b"", b""]

@@ -61,7 +61,7 @@ def test_a_rank_that_left_early_is_blamed_by_name() -> None:
     assert exit_code(cause, ends) == 1
     assert format_failure(cause, ends, {}, {0: told}).splitlines() == [
         "mydistrun: rank 1 on host h1 (pid 101) exited with code 0 after 1.2 s, while other ranks "
-        "needed it for allreduce 'two'",
+        "still needed it for allreduce 'two'",
         "  it printed nothing to its error output",
         "  then rank 0 on host h1 (pid 100) exited with code 1",
     ]
@@ -79,7 +79,7 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
     ends = [end(1, 0), end(0, 1), end(2, 0)]
     assert find_cause(ends, {0: nobody}) == ends[1]
     assert format_failure(ends[1], ends, {0: ["words"]}, {0: nobody}).splitlines()[3:] == [
-        "  this failure is a consequence; the rank that failed first printed nothing",
+        "  this rank failed because another rank failed first, which printed nothing",
         "  rank 1 had already exited with code 0",
     ]
 
@@ -91,8 +91,8 @@ def test_who_is_said_to_have_left_is_listed(code: str) -> None:
     cause = find_cause(ends, failures)
     assert cause == ends[0]
     assert format_failure(cause, ends, {0: ["words"]}, failures).splitlines()[3:] == [
-        "  this failure is a consequence; the rank that failed first printed nothing",
-        "  the other ranks report that rank 1 left first; look at how its program ends",
+        "  this rank failed because another rank failed first, which printed nothing",
+        "  the other ranks report that rank 1 left first; check how its program ends",
         "  stopped by mydistrun: rank 1",
     ]
 
@@ -106,7 +106,7 @@ def test_a_time_out_comes_before_the_losses_it_causes() -> None:
     assert format_failure(cause, ends, {}, {0: lost, 1: late}).splitlines() == [
         "mydistrun: rank 1 on host h1 (pid 101) exited with code 1 after 1.2 s, in allreduce 'x'",
         "  it printed nothing to its error output",
-        "  it waited in vain for rank 2",
+        "  it timed out waiting for rank 2",
         "  then rank 0 on host h1 (pid 100) exited with code 1",
         "  stopped by mydistrun: rank 2",
     ]
