@@ -342,7 +342,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"keep": True}, TypeError, "keep is True, expected an int or None"),
     ({"resume": True}, TypeError, "resume is True (bool), expected a str or path"),
     ({"resume": ""}, ValueError, "resume is '', expected"),
-    ({"model": 5}, TypeError, "model is int, which has no state_dict(); plain values are saved"),
+    ({"model": 5}, TypeError, "model is int, which has no state_dict(); save plain values"),
     ({"model": torch.nn.Linear}, TypeError, "model is type, which has no state_dict()"),
     ({"process_set": [0]}, TypeError, "process_set is [0]"),
 ]

@@ -285,15 +285,15 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: md.scale_lr(scheduled()),
         ValueError,
-        "has a scheduler, which remembers .* make the scheduler afterwards",
+        "has a scheduler, which has stored .* before you make the scheduler",
     ),
     (lambda: md.WarmupLR(untyped(3), 5), TypeError, r"got int, expected a torch\.optim\.Optimizer"),
     (
         lambda: md.WarmupLR(untyped(lr_scheduler.StepLR(sgd(), 1)), 5),
         TypeError,
-        "got StepLR, expected a torch.optim.Optimizer; a scheduler is left as it is",
+        "got StepLR, expected a torch.optim.Optimizer; WarmupLR works with any scheduler",
     ),
-    (lambda: md.WarmupLR(sgd(), -1), ValueError, "steps is -1, expected a number from 0 on"),
+    (lambda: md.WarmupLR(sgd(), -1), ValueError, "steps is -1, expected at least 0"),
     (lambda: md.WarmupLR(sgd(), untyped(2.5)), TypeError, r"steps is 2\.5 \(float\).*round"),
     (lambda: md.WarmupLR(sgd(), 5, 1.5), ValueError, r"start_factor is 1\.5, expected .* 0 to 1"),
     (lambda: md.WarmupLR(sgd(), 5, math.nan), ValueError, "start_factor is nan"),

@@ -213,20 +213,20 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: prepare(DataLoader(N, sampler=WeightedRandomSampler([1.0] * 8, 8))),
         ValueError,
-        "has a WeightedRandomSampler, which decides itself what is seen",
+        "has a WeightedRandomSampler, which selects the samples itself",
     ),
     (
         lambda: prepare(DataLoader(N, sampler=RandomSampler(N, replacement=True))),
         ValueError,
         "a RandomSampler with replacement or num_samples",
     ),
-    (lambda: prepare(DataLoader(N, sampler=[0, 1])), ValueError, "has a list, which decides"),
+    (lambda: prepare(DataLoader(N, sampler=[0, 1])), ValueError, "has a list, which selects"),
     (
         lambda: prepare(OwnLoader(N)),
         ValueError,
         r"is a OwnLoader.*sampler=mydist\.DistributedSampler",
     ),
-    (lambda: prepare(N, sampler=[0]), ValueError, "got sampler=, but it makes the sampler itself"),
+    (lambda: prepare(N, sampler=[0]), ValueError, "got sampler=, but prepare_loader makes"),
     (lambda: prepare(untyped(5)), TypeError, "got int, expected a DataLoader or a dataset"),
     (lambda: prepare(N, batch_sise=3), TypeError, "batch_sise"),
     (lambda: prepare(N, tail=untyped("no")), ValueError, "tail is 'no', expected 'pad'"),

@@ -125,8 +125,12 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: md.progress(untyped(5)), TypeError, r"got int, expected .* use range\(n\)"),
     (lambda: md.progress([], total=untyped(1.5)), TypeError, r"total is 1\.5 \(float\)"),
     (lambda: md.progress([], total=untyped(True)), TypeError, "total is True"),
-    (lambda: md.progress([], total=-1), ValueError, "total is -1, expected a number from 0 on"),
-    (lambda: md.progress([], interval=-1), ValueError, "interval is -1, expected seconds from 0"),
+    (lambda: md.progress([], total=-1), ValueError, "total is -1, expected at least 0"),
+    (
+        lambda: md.progress([], interval=-1),
+        ValueError,
+        "interval is -1, expected at least 0 seconds",
+    ),
 ]
 
 

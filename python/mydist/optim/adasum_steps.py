@@ -55,8 +55,8 @@ class AdasumPath(SoloPath):
             sparse = parameter.grad is not None and parameter.grad.layout != torch.strided
             if sparse and not self._options.sparse_as_dense:
                 raise ValueError(
-                    f"gradient of '{name}' is sparse, expected a dense one with op=Adasum, which "
-                    "compares whole steps; create the layer with sparse=False, or pass "
+                    f"gradient of '{name}' is sparse, expected a dense gradient with op=Adasum, "
+                    "which compares whole steps; create the layer with sparse=False, or pass "
                     "sparse_as_dense=True to DistributedOptimizer"
                 )
         self._starts = {p: p.detach().clone() for p in self._names if p.requires_grad}
@@ -157,8 +157,8 @@ class AdasumSteps(DistributedSteps):
     def skip_synchronize(self) -> NoReturn:
         """Raises ValueError: without its reduction the ranks' steps would drift apart."""
         raise ValueError(
-            "skip_synchronize() cannot be used with op=Adasum, where step() itself is reduced; "
-            "call step() without it"
+            "skip_synchronize() cannot be used with op=Adasum, because step() itself "
+            "reduces there; call step() without it"
         )
 
     @property

@@ -38,7 +38,7 @@ _BROADCAST = (
     "first step."
 )
 _DIVERGED = (
-    "They were equal at the check before, so something changed them on single ranks: an update "
+    "They were equal at the previous check, so some ranks changed them later: an update "
     "without reduced gradients, different learning rates or optimizer state "
     "(mydist.broadcast_optimizer_state), or operations that are not deterministic."
 )
@@ -149,7 +149,7 @@ def _compare(comparison: _Comparison) -> None:
     layout = {name: _describe(tensor) for name, tensor in named}
     hashes = _hashes([tensor for _, tensor in named])
     row = [topology.rank(), _text_hash(repr(layout)), int(value_hash(hashes))]
-    # Ranks say who they are: those that have joined are not in the table.
+    # Ranks send their numbers: those that have joined are not in the table.
     rows = _gather(torch.tensor([row], dtype=torch.int64, device="cpu"), "digest", comparison)
     ranks = [int(rank) for rank in rows[:, 0]]
     if bool((rows[:, 1] != rows[0, 1]).any()):
@@ -192,9 +192,7 @@ def _layout_message(layout: dict[str, tuple[str, str, str]], comparison: _Compar
     found = {rank: of_rank.get(first) for rank, of_rank in entries}
     if None in found.values():
         what = f"parameter '{first}' is not on every rank"
-        table = {
-            rank: "it is missing" if row is None else "it is there" for rank, row in found.items()
-        }
+        table = {rank: "missing" if row is None else "present" for rank, row in found.items()}
     else:
         index, word = next(
             (index, word)
@@ -232,8 +230,8 @@ def _named(parameters: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for entry in entries:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
             raise TypeError(
-                f"check_consistency: got an entry {type(entry).__name__} that is no pair of name "
-                f"and tensor, {expected}"
+                f"check_consistency: got an entry {type(entry).__name__} that is not a pair of "
+                f"name and tensor, {expected}"
             )
         if entry[0] in seen:
             raise ValueError(f"check_consistency: the name '{entry[0]}' is given twice")
@@ -249,7 +247,7 @@ def _comparable(name: str, tensor: Any) -> torch.Tensor:
         )
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(
-            f"check_consistency: '{name}' has no shape yet; run the lazy module once before"
+            f"check_consistency: '{name}' has no shape yet; run the lazy module once first"
         )
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         kind = "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"

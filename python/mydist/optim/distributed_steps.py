@@ -116,9 +116,8 @@ class DistributedSteps(torch.optim.Optimizer):
         reduces = not isinstance(distribution.path, SoloPath)
         if reduces and distribution.unscaled and not distribution.path.touched():
             raise ValueError(
-                "synchronize() was called after GradScaler.unscale_(), which has reduced the "
-                "gradients before it unscaled them; a second time they would be reduced unscaled. "
-                "Call synchronize() before unscale_(), or leave it out"
+                "synchronize() was called after GradScaler.unscale_(), which has already reduced "
+                "the gradients. Call synchronize() before unscale_(), or leave it out"
             )
         self._synchronize()
         distribution.explicit = True
@@ -167,8 +166,8 @@ class DistributedSteps(torch.optim.Optimizer):
         if pending:
             raise ValueError(
                 f"zero_grad() was called after backward() and before step(), while the gradient "
-                f"of '{pending[0]}' is being reduced ({len(pending)} in all); "
-                "call it after step() or synchronize()"
+                f"of '{pending[0]}' is being reduced ({len(pending)} gradients in all); call it "
+                "after step() or synchronize()"
             )
         distribution.path.reset()
         distribution.synchronized = distribution.unscaled = False

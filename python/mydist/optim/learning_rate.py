@@ -52,8 +52,8 @@ def scale_lr(
     if isinstance(target, torch.optim.Optimizer):
         if any("initial_lr" in group for group in target.param_groups):
             raise ValueError(
-                "scale_lr: the optimizer has a scheduler, which remembers the rate from before; "
-                "scale the rate first and make the scheduler afterwards"
+                "scale_lr: the optimizer has a scheduler, which has stored the unscaled rate; "
+                "call scale_lr() before you make the scheduler"
             )
         for group in target.param_groups:
             group["lr"] *= factor  # In place if it is a tensor.
@@ -222,8 +222,8 @@ def _reference(
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"WarmupLR: got {type(optimizer).__qualname__}, expected a torch.optim.Optimizer; a "
-            "scheduler is left as it is, the warm-up goes with any"
+            f"WarmupLR: got {type(optimizer).__qualname__}, expected a "
+            "torch.optim.Optimizer; WarmupLR works with any scheduler of that optimizer"
         )
     if _MARK in optimizer.__dict__:
         raise ValueError(
@@ -238,7 +238,7 @@ def _check_steps(steps: Any) -> int:
             "epochs * len(loader)"
         )
     if steps < 0:
-        raise ValueError(f"WarmupLR: steps is {steps}, expected a number from 0 on")
+        raise ValueError(f"WarmupLR: steps is {steps}, expected at least 0")
     return steps
 
 

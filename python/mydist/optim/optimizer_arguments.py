@@ -99,6 +99,6 @@ def chosen_groups(groups: Any, num_groups: Any) -> Any:
         )
     if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
         raise ValueError(
-            f"num_groups is {num_groups!r}, expected an integer of at least 0; 0 is no groups"
+            f"num_groups is {num_groups!r}, expected an integer of at least 0; 0 means no groups"
         )
     return num_groups or None

@@ -1,4 +1,4 @@
-"""The text of an error about ranks that differ: who has what, the largest group of ranks first."""
+"""The text of an error about ranks that differ: their values, the largest group of ranks first."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _check_root(call: str, root_rank: Any, process_set: ProcessSet) -> None:
     if check_int(call, "root_rank", root_rank) not in process_set.ranks:
         raise ValueError(
             f"{call}: root_rank is {root_rank}, expected one of the ranks {process_set.ranks} of "
-            "the process set; pass the global rank of the one whose values win"
+            "the process set; pass the global rank that sends its values"
         )
 
 
@@ -129,7 +129,7 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "broadcast_optimizer_state does not support LBFGS: its history belongs to the "
-            "gradients of one rank. Broadcast the parameters and start LBFGS afresh"
+            "gradients of one rank. Broadcast the parameters and make a new LBFGS"
         )
     _check_root("broadcast_optimizer_state", root_rank, process_set)
     _check_layout(optimizer, process_set)

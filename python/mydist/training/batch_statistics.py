@@ -81,7 +81,7 @@ def gather_statistics(batch: torch.Tensor, name: str, process_set: ProcessSet) -
         mine = torch.cat([own_count, mean.double(), variance.double() * count]).to(place)
     table = allgather(mine.unsqueeze(0), name=f"{name}.statistics", process_set=process_set)
     counts, means, squares = torch.split(table, [1, channels, channels], dim=1)
-    total = counts.sum().clamp(min=1.0)  # Nobody has any value: all zeros.
+    total = counts.sum().clamp(min=1.0)  # No rank has any value: all zeros.
     mean = (counts * means).sum(0) / total
     variance = (squares + counts * (means - mean).square()).sum(0) / total
     if place.type == "cpu":

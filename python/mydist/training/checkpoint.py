@@ -279,12 +279,12 @@ class Checkpoint:
             raise ValueError(
                 f"checkpoint '{path}' has no state of {_quoted(given - saved)}, but only of "
                 f"{_quoted(saved)}; give this Checkpoint the objects that were saved, or pass "
-                "resume=None to start afresh"
+                "resume=None to start from scratch"
             )
         if saved - given and self._is_root():
             warnings.warn(
                 f"checkpoint '{path}' also has the state of {_quoted(saved - given)}, which this "
-                "Checkpoint was not given; it is left out",
+                "Checkpoint does not have; it is ignored",
                 stacklevel=4,
             )
 

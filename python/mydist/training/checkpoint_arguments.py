@@ -47,6 +47,6 @@ def checked_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, type) or not callable(getattr(value, method, None)):
                 raise TypeError(
                     f"Checkpoint: {name} is {type(value).__name__}, which has no {method}(); "
-                    "plain values are saved with save(step, extras={…})"
+                    "save plain values with save(step, extras={…})"
                 )
     return dict(objects)

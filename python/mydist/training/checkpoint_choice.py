@@ -43,7 +43,7 @@ def find_checkpoint(folder: Path, resume: str | os.PathLike[str]) -> FoundCheckp
     except FileNotFoundError:
         raise FileNotFoundError(
             f"resume='{path}': there is no such file; pass resume='auto' for the newest one "
-            "of the folder, or None to start afresh"
+            "of the folder, or None to start from scratch"
         ) from None
     except ValueError as error:
         raise ValueError(f"resume='{path}': {error}") from None
@@ -64,6 +64,6 @@ def _newest(folder: Path) -> FoundCheckpoint | None:
     if problems:
         raise MydistError(
             f"no checkpoint in '{folder}' can be restored: {'; '.join(problems)}. Move them away "
-            "to start afresh"
+            "to start from scratch"
         )
     return None

@@ -167,7 +167,7 @@ def _expect_loadable(path: Path, content: Mapping[str, Any]) -> None:
         where = next(_strange_values(content, ""), "")
         raise TypeError(
             f"checkpoint: {where or 'a value'} cannot be loaded with weights_only=True "
-            f"({_reason(error)}); state may hold numbers, texts, None, tensors, and lists, "
+            f"({_reason(error)}); state may hold numbers, strings, None, tensors, and lists, "
             "tuples and dicts of them"
         ) from None
 

@@ -129,7 +129,8 @@ def prepare_loader(
     for name in ("sampler", "batch_sampler"):
         if name in options:
             raise ValueError(
-                f"prepare_loader: got {name}=, but it makes the sampler itself; leave it out, or "
+                f"prepare_loader: got {name}=, but prepare_loader makes the sampler itself; "
+                "leave it out, or "
                 "give a DataLoader of your own sampler=mydist.DistributedSampler(dataset)"
             )
     if isinstance(loader, DataLoader):
@@ -177,9 +178,10 @@ def _order_of(sampler: Any) -> tuple[bool, int]:
     else:
         what = f"a {type(sampler).__qualname__}"
     raise ValueError(
-        f"prepare_loader: the loader has {what}, which decides itself what is seen, and dealing "
-        "its samples out would change that; pass the dataset (torch.utils.data.Subset for a part), "
-        "or make the sampler draw different samples on each rank and use the loader as it is"
+        f"prepare_loader: the loader has {what}, which selects the samples itself, and "
+        "prepare_loader cannot split that selection; pass the dataset (torch.utils.data.Subset for "
+        "a part), "
+        "or let the sampler draw different samples on each rank and use the loader unchanged"
     )
 
 
@@ -194,7 +196,7 @@ def _check_loader(loader: DataLoader[Any]) -> None:
     if loader.batch_size is None and loader.batch_sampler is not None:
         raise ValueError(
             f"prepare_loader: the loader has the batch_sampler "
-            f"{type(loader.batch_sampler).__qualname__}, which decides itself what is seen; make a "
+            f"{type(loader.batch_sampler).__qualname__}, which selects the samples itself; make a "
             "loader with batch_size=, or build the batch sampler on a mydist.DistributedSampler"
         )
 
@@ -202,8 +204,8 @@ def _check_loader(loader: DataLoader[Any]) -> None:
 def _check_dataset(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
         raise ValueError(
-            f"prepare_loader: {type(dataset).__qualname__} is an IterableDataset, which has no "
-            f"numbers to deal out{HOW_TO_SHARE}"
+            f"prepare_loader: {type(dataset).__qualname__} is an IterableDataset, whose samples "
+            f"have no index{HOW_TO_SHARE}"
         )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(

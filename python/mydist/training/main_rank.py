@@ -56,6 +56,6 @@ def _meet(failure: str) -> None:
     failed = [f"rank {sender}: {text}" for sender, text in enumerate(failures) if text]
     if failed:
         raise MydistError(
-            "main_rank_first: the body failed on the rank that ran it first, so the others do not "
-            f"run it: {'; '.join(failed)}. Its traceback is in the output of that rank"
+            "main_rank_first: the body failed on the rank that ran it first, so the other ranks do "
+            "not run it: {'; '.join(failed)}. Its traceback is in the output of that rank"
         )

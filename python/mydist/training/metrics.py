@@ -158,7 +158,8 @@ def _as_float64(name: str, value: Any) -> _Sum:
 def _check_weight(weight: float) -> None:
     if not 0.0 <= weight < math.inf:
         raise ValueError(
-            f"Metrics.update: weight is {weight}, expected a finite number from 0 on, such as the "
+            f"Metrics.update: weight is {weight}, expected a finite number of at least 0, such as "
+            "the "
             "number of samples in the batch"
         )
 

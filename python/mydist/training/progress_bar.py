@@ -128,19 +128,19 @@ def progress(
     """
     if not isinstance(iterable, Iterable):
         raise TypeError(
-            f"progress: got {type(iterable).__qualname__}, expected something to iterate over; use "
-            "range(n) for a loop of n turns"
+            f"progress: got {type(iterable).__qualname__}, expected an iterable; use range(n) for "
+            "a loop of n steps"
         )
     if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
         raise TypeError(
             f"progress: total is {total!r} ({type(total).__qualname__}), expected an int or None"
         )
     if total is not None and total < 0:
-        raise ValueError(f"progress: total is {total}, expected a number from 0 on")
+        raise ValueError(f"progress: total is {total}, expected at least 0")
     if interval is None:
         interval = _TERMINAL_SECONDS if sys.stderr.isatty() else _LINE_SECONDS
     elif not interval >= 0:
-        raise ValueError(f"progress: interval is {interval}, expected seconds from 0 on")
+        raise ValueError(f"progress: interval is {interval}, expected at least 0 seconds")
     stream = sys.stderr if not is_initialized() or rank() == 0 else None
     return _Progress(iterable, description, _total(iterable, total), interval, stream)
 

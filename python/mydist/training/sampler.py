@@ -16,7 +16,7 @@ __all__ = ["DistributedSampler"]
 Tail = Literal["pad", "drop", "join"]
 _TAILS = ("pad", "drop", "join")
 # Runs as pasted, where `dataset` can only be iterated.
-HOW_TO_SHARE = """. What can only be iterated is shared out over ranks and workers like this:
+HOW_TO_SHARE = """. Split an iterable dataset over ranks and workers like this:
 
     import itertools, mydist, torch
 
@@ -138,8 +138,8 @@ class DistributedSampler(Sampler[int]):
             if state[key] != getattr(self, key):
                 raise ValueError(
                     f"DistributedSampler.load_state_dict: the state was taken with {key} "
-                    f"{state[key]}, but this sampler has {getattr(self, key)}, so its order is "
-                    "another one; make the sampler with the same dataset, seed and shuffle"
+                    f"{state[key]}, but this sampler has {getattr(self, key)}, so its order "
+                    "differs; make the sampler with the same dataset, seed and shuffle"
                 )
         self.epoch = _check_number("epoch", state["epoch"], 2**62)
         self._start = _check_number("consumed", state["consumed"], self.length)
@@ -173,7 +173,9 @@ def _length_of(dataset: Any) -> int:
             f"a length, or the length{HOW_TO_SHARE}"
         )
     if length <= 0:
-        raise ValueError(f"DistributedSampler: the dataset has {length} samples, expected some")
+        raise ValueError(
+            f"DistributedSampler: the dataset has {length} samples, expected at least one"
+        )
     return length
 
 

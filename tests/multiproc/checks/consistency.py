@@ -98,8 +98,8 @@ def a_missing_parameter() -> None:
     expect_mismatch(
         lambda: md.check_consistency(entries),
         "check_consistency: parameter 'extra' is not on every rank:",
-        f"  {others_text()}: it is there",
-        f"  rank {last()}: it is missing",
+        f"  {others_text()}: present",
+        f"  rank {last()}: missing",
         "Build the same model on every rank.",
     )
 
@@ -188,8 +188,8 @@ def a_parameter_that_one_rank_lacks_is_an_error_at_the_first_step() -> None:
     expect_mismatch(
         lambda: optimizer.synchronize(),
         "check before step 1 of the optimizer: parameter 'only here' is not on every rank:",
-        f"rank {last()}: it is there",
-        f"{others_text()}: it is missing",
+        f"rank {last()}: present",
+        f"{others_text()}: missing",
     )
 
 
@@ -211,7 +211,7 @@ def every_n_finds_a_later_divergence_at_the_next_check() -> None:
         lambda: step(module, optimizer),
         "check before step 7 of the optimizer: the values of parameter '1.bias' differ",
         f"  rank {last()}: hash",
-        "They were equal at the check before, so something changed them on single ranks",
+        "They were equal at the previous check, so some ranks changed them later",
     )
 
 
