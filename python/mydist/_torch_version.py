@@ -38,8 +38,8 @@ def refusal(built: str, found: str) -> str:
     if not built or not found or _minor(built) == _minor(found):
         return ""
     return (
-        f"mydist was compiled for torch {built}, and this Python has torch {found}. Compile it for "
-        f"this one: `make build` in its source tree, or `pip install --no-build-isolation "
+        f"mydist was compiled for torch {built}, and this Python has torch {found}. Compile mydist "
+        "for this torch: `make build` in its source tree, or `pip install --no-build-isolation "
         f"--force-reinstall --no-deps .` there"
     )
 

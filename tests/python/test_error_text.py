@@ -21,8 +21,8 @@ class NoText(Exception):
     ("error", "text"),
     [
         (KeyError("a"), "KeyError: 'a'"),
-        (Mute("x"), "Mute (its text cannot be made: __str__ raises RuntimeError)"),
-        (NoText(), "NoText (its text cannot be made: __str__ raises TypeError)"),
+        (Mute("x"), "Mute (its text is unavailable: __str__ raised RuntimeError)"),
+        (NoText(), "NoText (its text is unavailable: __str__ raised TypeError)"),
     ],
 )
 def test_the_class_is_always_named(error: Exception, text: str) -> None:

@@ -64,7 +64,7 @@ CASES: dict[str, Case] = {
     "index in a set of others": (
         lambda: md.ProcessSet([1]).rank(),
         ValueError,
-        r"rank 0 is not in ProcessSet\(\[1\]\); ask included\(\) first",
+        r"rank 0 is not in ProcessSet\(\[1\]\); check included\(\) first",
     ),
     "add the job": (
         lambda: md.add_process_set([0]),

@@ -60,7 +60,7 @@ import os
 try:
     init()
 except ValueError as error:
-    print("only the rank itself calls init()" in str(error))
+    print("only the rank itself may call init()" in str(error))
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
 os.environ["TORCHELASTIC_RUN_ID"] = "another"
 init()

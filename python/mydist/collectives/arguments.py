@@ -59,8 +59,8 @@ def _check_member(call: str, process_set: ProcessSet) -> int:
         raise ValueError(f"{call}: {process_set!r} is not part of the job; {set_table.ADD_IT}")
     if own not in process_set.ranks:
         raise ValueError(
-            f"{call}: rank {own} is not in {process_set!r}; only its members may call this with "
-            "it, as process_set.included() tells"
+            f"{call}: rank {own} is not in {process_set!r}; only its members may call this, check "
+            "process_set.included() first"
         )
     return process_set.process_set_id
 
@@ -71,7 +71,7 @@ def check_int(call: str, argument: str, value: object) -> int:
         raise TypeError(f"{call}: {argument} is {value!r} ({_type(value)}), expected an int")
     number = int(value.__index__())
     if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{call}: {argument} is {number}, which is no rank of any job")
+        raise ValueError(f"{call}: {argument} is {number}, expected a rank of the job")
     return number
 
 
@@ -147,8 +147,8 @@ def resolve_reduction(
 def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
     if average is not None and not isinstance(average, bool):
         raise TypeError(
-            f"{call}: average is {average!r} ({_type(average)}), expected True, False or None; a "
-            "name is passed as name=, an operation as op="
+            f"{call}: average is {average!r} ({_type(average)}), expected True, False or None; "
+            "pass a name as name=, an operation as op="
         )
     if op is None:
         return Average if average is None or average else Sum
@@ -156,7 +156,7 @@ def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
     if not isinstance(op, ReduceOp):
         raise TypeError(
             f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
-            "Product or Adasum; a Compressor is passed as compression="
+            "Product or Adasum; pass a Compressor as compression="
         )
     if average is not None:
         raise ValueError(

@@ -159,7 +159,7 @@ def _from_open_mpi(
     if controller not in ("auto", "mpi") and size > 1:
         start = "mydistrun --gloo" if controller == "gloo" else "mydistrun"
         raise MydistError(
-            f"MYDIST_CONTROLLER={controller}, but the job was started by mpirun, which serves no "
+            f"MYDIST_CONTROLLER={controller}, but the job was started by mpirun, which provides no "
             f"rendezvous. Start it with `{start}`, or leave MYDIST_CONTROLLER unset"
         )
     if size == 1 and (controller != "mpi" or attempt.members is not None):
@@ -191,7 +191,8 @@ def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
     if environment.get("PMI_SIZE", "1") != "1" and "PMI_RANK" in environment:
         raise MydistError(
             f"PMI_RANK={environment['PMI_RANK']}, PMI_SIZE={environment['PMI_SIZE']}: the job was "
-            "started by the mpirun of MPICH or a relative of it, but mydist talks to Open MPI. Use "
+            "started by the mpirun of MPICH or a related MPI, but mydist supports Open MPI only. "
+            "Use "
             "Open MPI's mpirun, mydistrun or torchrun"
         )
     # srun's own variables would be understood here; salloc and sbatch set some of them as well, but
@@ -199,7 +200,7 @@ def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
     if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environment:
         raise MydistError(
             f"SLURM_PROCID={environment['SLURM_PROCID']}: the job was started by srun, which this "
-            "version does not understand. Use mpirun, mydistrun or torchrun inside the allocation"
+            "version does not support. Use mpirun, mydistrun or torchrun inside the allocation"
         )
 
 

@@ -9,4 +9,4 @@ def text_of(error: BaseException) -> str:
     try:
         return f"{name}: {error}"
     except Exception as failure:
-        return f"{name} (its text cannot be made: __str__ raises {type(failure).__qualname__})"
+        return f"{name} (its text is unavailable: __str__ raised {type(failure).__qualname__})"

@@ -100,8 +100,8 @@ def _check_covers_all(comm: Any) -> None:
         if members_of(comm, _C.topology().rank, _C.topology().size) is None:
             return
         raise ValueError(
-            f"init: comm is {comm!r}, but a job of some of the ranks can be started by mydistrun, "
-            "mpirun and torchrun only"
+            f"init: comm is {comm!r}, but only mydistrun, mpirun and torchrun can start "
+            "a job of some of the ranks"
         )
     except ValueError:
         _C.shutdown()
@@ -114,7 +114,7 @@ def _check_same_job(comm: Any) -> None:
         return
     job = "all launched ranks" if _members is None else f"ranks {list(_members)}"
     raise ValueError(
-        f"init: comm is {comm!r}, but mydist is initialized already, as a job of {job}; call "
+        f"init: comm is {comm!r}, but mydist is already initialized, as a job of {job}; call "
         "mydist.shutdown() first"
     )
 
@@ -130,7 +130,7 @@ def _require_backend(context: LaunchContext) -> None:
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why_not.items() if reason)
     raise _C.MydistError(
         f"a job of {context.size or 'several'} ranks started this way needs the {context.backend} "
-        f"backend, which is not available ({reasons}). `mydistrun --check-build` shows what is"
+        f"backend, which is not available ({reasons}). `mydistrun --check-build` shows all backends"
     )
 
 

@@ -82,7 +82,7 @@ def store_exchange(
         store.set(f"{number}/{rank}", blob.hex())
         blobs = _collect(store, number, size, timeout)
         if number > 2:
-            # Whoever has answered round n-1 has read round n-2 completely.
+            # A rank that has answered round n-1 has read round n-2 completely.
             store.delete_key(f"{number - 2}/{rank}")
         return blobs
 
@@ -108,7 +108,8 @@ def _open_store(environment: Mapping[str, str], rank: int, size: int, timeout: f
             )
         except RuntimeError as error:
             raise MydistError(
-                f"rank {rank}: no store at MASTER_ADDR={address}, MASTER_PORT={port}: "
+                f"rank {rank}: cannot reach the store at MASTER_ADDR={address}, "
+                f"MASTER_PORT={port}: "
                 f"{_first_line(error)} (gave up after {time.monotonic() - began:.1f} s); check "
                 f"that all {size} ranks were started and that the port is free and reachable"
             ) from error
@@ -123,7 +124,7 @@ def _collect(store: _Store, number: int, size: int, timeout: float) -> list[byte
             missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
             raise MydistError(
                 f"ranks {missing} of {size} did not arrive within {timeout:g} s; they were not "
-                "started, ended, or have not called mydist.init()"
+                "started, have ended, or have not called mydist.init()"
             )
         time.sleep(_POLL_SECONDS)
     return [bytes.fromhex(value.decode()) for value in store.multi_get(keys)]

@@ -20,7 +20,7 @@ __all__ = ["ProcessSet", "global_process_set"]
 class ProcessSet:
     """The ranks that take part in a collective: some of the ranks of the job.
 
-    Making one talks to nobody. Pass it to `mydist.init(process_sets=[…])` or to
+    Making one involves no communication. Pass it to `mydist.init(process_sets=[…])` or to
     `mydist.add_process_set()`; then every call with a `process_set` argument takes it. After
     `mydist.shutdown()` it has to be added again.
     """
@@ -66,7 +66,7 @@ class ProcessSet:
             return list(current.ranks)
         if isinstance(self._source, list):
             return list(self._source)
-        raise ValueError(f"{self!r}: its ranks are known once it is added; {set_table.ADD_IT}")
+        raise ValueError(f"{self!r}: its ranks are unknown until it is added; {set_table.ADD_IT}")
 
     def size(self) -> int:
         """How many ranks are in it. ValueError as for `ranks`."""
@@ -76,7 +76,7 @@ class ProcessSet:
         """This process's index in the set. ValueError when it is not in it, or before init()."""
         own = topology.rank()
         if own not in self.ranks:
-            raise ValueError(f"rank {own} is not in {self!r}; ask included() first")
+            raise ValueError(f"rank {own} is not in {self!r}; check included() first")
         return self.ranks.index(own)
 
     def included(self) -> bool:
@@ -156,7 +156,7 @@ def _check_new(call: str, sets: Sequence[ProcessSet], job_size: int) -> None:
     for i, process_set in enumerate(sets):
         current = process_set._current()
         if current is not None or process_set._source == []:
-            raise ValueError(f"{call}: {process_set!r} is part of the job already")
+            raise ValueError(f"{call}: {process_set!r} is already part of the job")
         if not isinstance(process_set._source, list):
             continue
         ranks = tuple(process_set._source)
@@ -199,6 +199,6 @@ def check_added(process_sets: list[ProcessSet]) -> None:
     for process_set in process_sets:
         if process_set._current() is None and process_set is not global_process_set:
             raise ValueError(
-                f"init: mydist is initialized already, without {process_set!r}; add it with "
+                f"init: mydist is already initialized, without {process_set!r}; add it with "
                 "mydist.add_process_set()"
             )

@@ -149,7 +149,7 @@ class RendezvousClient:
             transcript = nonce + answer[: wire.NONCE_BYTES] + job_id
             if not wire.verify(key, "server", transcript, answer[wire.NONCE_BYTES :]):
                 raise RendezvousError(
-                    f"{self._address} does not know the key of this job; it belongs to another one"
+                    f"{self._address} does not know the key of this job; it belongs to another job"
                 )
             self._socket.sendall(wire.prove(key, "client", transcript))
         except TimeoutError:
@@ -159,7 +159,7 @@ class RendezvousClient:
         except OSError:
             raise RendezvousError(
                 f"{self._address} refused the handshake: it is not the launcher of this job "
-                f"(MYDIST_JOB_ID), or no mydistrun at all"
+                f"(MYDIST_JOB_ID), or not a mydistrun"
             ) from None
 
     def _read_answer(self, size: int, deadline: float) -> list[bytes]:

@@ -120,8 +120,9 @@ def _results(exchange: Path, num_proc: int, code: int) -> list[Any]:
     missing = [rank for rank in range(num_proc) if rank not in outcomes]
     if code != 0 or missing:
         raise MydistError(
-            f"the job ended with exit code {code} and without results from ranks {missing}; its "
-            "output says why. With several hosts, `folder` must be on a shared file system"
+            f"the job ended with exit code {code} and without results from ranks {missing}; see "
+            "its "
+            "output. With several hosts, `folder` must be on a shared file system"
         )
     return [_rebuilt(outcomes[rank]) for rank in range(num_proc)]
 

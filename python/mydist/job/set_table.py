@@ -66,7 +66,7 @@ def check_ranks(ranks: object) -> list[int]:
             )
         rank = int(item.__index__())
         if rank < 0:
-            raise ValueError(f"ProcessSet: ranks contains {rank}, expected ranks from 0 on")
+            raise ValueError(f"ProcessSet: ranks contains {rank}, expected ranks of at least 0")
         if rank in checked:
             raise ValueError(f"ProcessSet: ranks contains {rank} twice, expected each rank once")
         checked.append(rank)
@@ -123,7 +123,8 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
             if by_rank[rank] != members:
                 raise ValueError(
                     f"add_process_set: rank {rank} is in the communicator of ranks "
-                    f"{list(members)}, but gave one of ranks {list(by_rank[rank])}; pass the same "
+                    f"{list(members)}, but passed one of ranks {list(by_rank[rank])}; pass the "
+                    "same "
                     "communicator on all of its ranks"
                 )
     seen = known(topology.size())

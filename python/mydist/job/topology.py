@@ -82,8 +82,9 @@ def refuse_init_in_child() -> None:
     """Raises ValueError in a child of a rank."""
     if (parent := _bars()) is not None:
         raise ValueError(
-            f"init: {parent.whose_child()}; only the rank itself calls init(). rank(), size() and "
-            "the like work here without it. mydistrun, mydist.run() and torchrun start a new job"
+            f"init: {parent.whose_child()}; only the rank itself may call init(). rank(), size() "
+            "and similar calls work here without it. mydistrun, mydist.run() and torchrun start a "
+            "new job"
         )
 
 
@@ -92,7 +93,7 @@ def refuse_in_child(call: str) -> None:
     if (parent := _bars()) is not None:
         raise ValueError(
             f"{call}: {parent.whose_child()}; only the rank itself takes part in collectives. "
-            "Make the call there; rank(), size() and the like work here, too"
+            "Make the call in the rank's process; rank(), size() and similar calls work here, too"
         )
 
 

@@ -152,7 +152,7 @@ def an_error_without_a_text_is_named_everywhere() -> None:
         except Mute:
             assert md.rank() == 0
         except md.MydistError as error:
-            text = "rank 0 (Unwilling): Mute (its text cannot be made: __str__ raises RuntimeError)"
+            text = "rank 0 (Unwilling): Mute (its text is unavailable: __str__ raised RuntimeError)"
             assert md.rank() != 0 and text in str(error), error
         else:
             raise AssertionError("no error")

@@ -315,7 +315,7 @@ def bad_sets_are_refused() -> None:
             (
                 lambda: md.add_process_set(process_set),
                 ValueError,
-                f"{process_set!r} is part of the job already",
+                f"{process_set!r} is already part of the job",
             ),
         ]
         for call, error, text in cases:

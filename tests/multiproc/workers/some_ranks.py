@@ -42,7 +42,7 @@ def main() -> None:
     md.init(comm)
     md.init(comm)
     if rank != 1:
-        refused(other, "mydist is initialized already, as a job of ranks [0, 2")
+        refused(other, "mydist is already initialized, as a job of ranks [0, 2")
     members = md.allgather(torch.tensor([rank])).tolist()
     seen.append([md.rank(), md.size(), members])
     md.shutdown()

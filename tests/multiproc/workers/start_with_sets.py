@@ -37,7 +37,7 @@ def main() -> None:
         try:
             md.init(process_sets=[md.ProcessSet([1])])
         except ValueError as error:
-            assert "mydist is initialized already, without ProcessSet([1])" in str(error)
+            assert "mydist is already initialized, without ProcessSet([1])" in str(error)
         else:
             raise AssertionError("init() took another set")
         everyone = md.allgather_object(known)
