@@ -213,7 +213,7 @@ Status ExecuteGather(const GatherTensor& tensor, int root, const BatchContext& c
   return context.collectives->Gather(tensor.input, tensor.output, tensor.byte_counts, root);
 }
 
-// Only the root knows what everybody gets, so the numbers travel first.
+// Only the root knows the sizes of all parts, so the sizes travel first.
 Status ExecuteScatter(const DealTensor& tensor, int root, const BatchContext& context) {
   const auto size = static_cast<size_t>(context.size);
   const auto own = static_cast<size_t>(context.rank);

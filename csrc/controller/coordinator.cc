@@ -32,7 +32,7 @@ Status Coordinator::Impl::Join() {
   return Status::Ok();
 }
 
-// Told only when nothing of ours is in flight: from then on everybody may do without us.
+// Announced only when this rank has nothing in flight: from then on no rank waits for it.
 Status Coordinator::Impl::FollowJoin() {
   if (joining_ != Joining::kWanted || HasOwnInFlight()) return Status::Ok();
   joining_ = Joining::kTold;

@@ -1,4 +1,5 @@
-// What the engine calls beside the cycle, and how a rank leaves and asks others whom they wait for.
+// Calls of the engine beside the cycle: leaving, and inquiries about the ranks that others wait
+// for.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -43,8 +44,8 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
   MYDIST_CHECK((plane == nullptr) == (options_.size == 1));
 }
 
-// Whom the stream does not reach any more, or never told of a loss, has to hear of it from this
-// rank. A rank that cannot be told any more notices its end.
+// This rank tells each rank that the stream does not reach any more, or that has not heard of the
+// loss. A rank that cannot be told any more notices its end.
 void Coordinator::Impl::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));

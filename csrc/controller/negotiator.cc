@@ -125,7 +125,7 @@ void Negotiator::Join(int32_t rank) {
 
 void Negotiator::ResetJoined() {
   participation_.Reset();
-  missed_.clear();  // Everybody begins anew.
+  missed_.clear();  // All ranks begin anew.
   pending_.UpdateActiveLanes();
 }
 

@@ -59,7 +59,7 @@ Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement)
   const std::optional<Request> own = own_.Answer(agreement->request.name);
   stream_->history.Add(agreement);
   if (!vertex_.is_member || !TakesPart(agreement->request, vertex_.rank)) {
-    // That a set is gone concerns everybody.
+    // The end of a set concerns all ranks.
     if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
     return Status::Ok();
   }

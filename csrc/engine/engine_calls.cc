@@ -71,8 +71,8 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;
   for (const Submission& tensor : tensors) {
-    // An empty tensor counts as well, or nobody would know that it is there; one whose caller
-    // comes to fetch it is no reason to wake the engine, however large.
+    // An empty tensor counts as well, or the engine would not notice it. A tensor whose caller
+    // waits for it need not wake the engine, however large it is.
     if (pace != Pace::kNow) ++unhurried_bytes;
     if (pace == Pace::kWithMore) {
       unhurried_bytes +=

@@ -135,8 +135,8 @@ void Engine::Drive(Handle handle, TimePoint deadline) {
   const TimePoint due = outcome_ ? TimePoint::min() : NextDeadline();
   role_.Unlock();
   if (!is_over) return HandOver();
-  // Another caller that found the role taken relies on the engine's thread, and so does who
-  // submitted something too late for the last cycle and found the role taken.
+  // Another caller that found the role taken relies on the engine's thread; so does a caller that
+  // submitted too late for the last cycle.
   if (due < sleeps_until_.load() || waiting_callers_.load() > 1 || !queue_.empty()) {
     seat_.Wake();
   }
@@ -187,7 +187,7 @@ void Engine::SleepDriving(TimePoint deadline) {
   seat_.Take();
   has_seat_ = true;
   lingers_ = false;
-  // No thread sleeps that news could wake, except the one that drives.
+  // Only the driving thread sleeps, so news need not wake another.
   coordinator_.Attend(false);
 }
 

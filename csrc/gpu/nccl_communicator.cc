@@ -46,7 +46,7 @@ NcclCommunicator::NcclCommunicator(NcclSeat seat, NcclIdBroadcast broadcast_id,
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_.load() == nullptr) return;
-  // Who wants to know what went wrong calls Close.
+  // Callers that need the error call Close.
   if (const Status closed = Close(Now() + patience_.farewell, nullptr); !closed.ok()) {
     Abort(closed);
   }

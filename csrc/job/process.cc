@@ -20,7 +20,7 @@ struct Instance {
   Mutex mutex;
   std::shared_ptr<Job> job MYDIST_GUARDED_BY(mutex);
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
-  bool is_forked_copy = false;  // Set before anybody sees the instance.
+  bool is_forked_copy = false;  // Set before other threads see the instance.
   // The thread that is in Shutdown. It may run a signal handler that calls in again.
   std::atomic<std::thread::id> leaving{};
   std::atomic<bool> hurries{false};  // Another thread wants that Shutdown to end.

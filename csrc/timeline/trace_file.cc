@@ -194,8 +194,8 @@ bool TraceFile::MoveBracketInMemory(int64_t place) {
   if (!lies_within() && !MapFrom(place)) return false;
   char* const bracket = window_.get() + (place - window_start_);
   const auto into_page = static_cast<size_t>(place % sysconf(_SC_PAGESIZE));
-  // Pages that cannot be written to, or that somebody has cut off, are an error here; at the store
-  // they would be a SIGBUS.
+  // Pages that are not writable, or were cut off, are an error here; at the store they would be a
+  // SIGBUS.
   if (madvise(bracket - into_page, into_page + 2, MADV_POPULATE_WRITE) != 0) return false;
   Pair moved{};
   std::memcpy(&moved, " ]", sizeof(moved));

@@ -94,8 +94,8 @@ class TraceWriter::Core {
   };
 
   void Run() {
-    // Signals are for the training's threads. SIGXFSZ, sent to whoever exceeds a file size limit,
-    // would otherwise end the process.
+    // Signals are for the training's threads. SIGXFSZ, sent to a thread that exceeds a file size
+    // limit, would otherwise end the process.
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);

@@ -77,8 +77,9 @@ c10::Stream StreamOfPool(const Guard& guard, const at::Device& device) {
 
 // Streams of torch, one for each GPU, to allocate on and not to compute on: what is recorded there
 // is over at once, however much the host has put on other streams. Unless the pool, which goes
-// round, has given the same to somebody who computes: then it is right, and late. The same for as
-// long as the process lives, as torch keeps the memory for the stream that it was allocated on.
+// round, has also given it to a stream that computes: then results are right, and late. The same
+// for as long as the process lives, as torch keeps the memory for the stream that it was allocated
+// on.
 class AllocatingStreams {
  public:
   static AllocatingStreams& Instance() {

@@ -14,9 +14,9 @@ namespace mydist {
 MYDIST_EXPORT std::string FarewellWords(const Status& error);
 
 // kPeerLost, or kTimeout when it had waited too long: "rank 2 (host h) has left the job: the disk
-// is full". Blames `rank`, called `who`, or those that its words blame, in the text and in
+// is full". Blames `rank`, named `who` in the text, or the ranks that its words blame, also in
 // Failure::ranks: both ends of a connection that only one of them has seen end. `words` may be
-// empty, when it left none.
+// empty.
 MYDIST_EXPORT Status PeerHasLeft(int rank, const std::string& who, const std::string& words);
 
 }  // namespace mydist

@@ -40,9 +40,8 @@ class ArenaFile {
     int64_t all_bytes = 0;
     int64_t free_bytes = 0;
 
-    // What tensors leave to others, a DataLoader's workers first of all, who hand on batches
-    // through it: a quarter, 16 MiB of the 64 MiB of a container, but not more than a few large
-    // batches.
+    // Bytes that tensors leave free for others, above all for the workers of a DataLoader, which
+    // pass batches through it: a quarter, at most a few large batches.
     int64_t kept_bytes() const { return std::min(all_bytes / 4, int64_t{1} << 30); }
     int64_t tensor_bytes() const { return std::max<int64_t>(0, free_bytes - kept_bytes()); }
   };

@@ -99,7 +99,7 @@ Result<Arena::Establishment> Arena::Handshake::Run() {
   std::unique_ptr<Arena> arena = *std::move(own_);
   arena->heap_refusal_ = FirstRefusal(*answers);
   if (!arena->heap_refusal_.empty()) arena->heap_.reset();
-  // Not before everybody is known to be there.
+  // Only after all ranks have attached.
   const Result<std::vector<Blob>> probes = exchange_(Say(kAgrees, arena->ProbePeers(options_)));
   if (!probes.ok()) return probes.status();
   arena->attach_refusal_ = FirstRefusal(*probes);

@@ -1,6 +1,6 @@
 // PeerMemory: reaches the tensors of the other ranks of the host where they lie: in the heap, or
-// through the kernel. Owned by the ShmPort; used by whoever drives the engine. Ranks are indices in
-// the arena. What a peer says is checked: a wrong place is an error, never a crash.
+// through the kernel. Owned by the ShmPort; used by the thread that drives the engine. Ranks are
+// indices in the arena. What a peer says is checked: a wrong place is an error, never a crash.
 #pragma once
 
 #include <sys/types.h>
@@ -17,8 +17,8 @@
 
 namespace mydist::shm {
 
-// Place: where memory of a rank lies, in words its peers understand. Travels in the posts of
-// SlotSteps, so whoever reads one checks it.
+// Place: the position of a rank's memory as its peers address it. It travels in the posts of
+// SlotSteps, so its readers check it.
 
 enum class PlaceKind : uint8_t {
   kUnreachable = 0,  // Only its owner can read it.

@@ -48,9 +48,9 @@ bool GradientReducer::IsCastByEngine(const at::Tensor& tensor) const {
          WireDtype(at::kFloat) != at::kFloat && tensor.numel() <= kMostCastElements;
 }
 
-// On a GPU once, for what may do without: who comes again without it makes new gradients in every
-// step. A copy to the slot would be a launch for each of them; packing takes one for all. Whoever
-// then cannot do without after all gets other memory.
+// A gradient on a GPU that can do without a slot gets one once: a program that does not keep it
+// makes new gradients in every step. A copy to the slot would be a launch for each gradient;
+// packing takes one for all. A gradient that later needs a slot gets other memory.
 at::Tensor GradientReducer::TakeSlot(size_t index, const at::Tensor& shaped, bool may_do_without) {
   const at::ScalarType dtype = WireDtype(shaped.scalar_type());
   const bool had_one = shaped.is_cuda() && parameters_[index].had_slot;
@@ -126,15 +126,15 @@ Status GradientReducer::MakeWire(Parameter& parameter, InFlightGradient& gradien
 }
 
 // Where the gradient lies decides about copies: none in its slot; else one to the slot, where it
-// stays if it may. On a GPU, what nobody else looks at also stays where it is, if the engine casts
-// it or it makes no use of its slot.
+// stays if it may. On a GPU, a gradient without other references also stays where it is, if the
+// engine casts it or it does not use its slot.
 void GradientReducer::MakeDenseWire(size_t index, InFlightGradient& gradient) {
   at::Tensor& tensor = gradient.gradient;
   const at::ScalarType dtype = WireDtype(tensor.scalar_type());
   at::Tensor slot;
   bool is_shared = false;
   if (!slots_.Holds(index, tensor)) {
-    // What the user has laid into a larger piece of memory, next to others, is his to share out.
+    // A user may place gradients in a larger piece of memory, and then controls their sharing.
     const bool is_autograds = gradient.is_fresh || HasMemoryOfItsOwn(tensor);
     is_shared = is_autograds && tensor.storage().use_count() > 1;
     slot = TakeSlot(index, tensor, tensor.scalar_type() == dtype && CanMove(tensor, false));

@@ -25,8 +25,8 @@ Result<std::unique_ptr<GlooContext>> GlooContext::Listen(
   try {
     gloo::transport::tcp::attr attributes(address.c_str());
     const SignalBlock block;  // For the device's thread.
-    // It looks at a connection again and again while another thread has the lock of that. Had it
-    // taken the core from who has it, in the middle of sending, it would do so until the next tick.
+    // That thread polls a connection while another thread has its lock. If it took the core from
+    // the sending thread, it would poll until the next tick.
     const BatchScheduling batch;
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     made->context_ = device->createContext(rank, size);

@@ -82,8 +82,8 @@ bool MpiControlPlane::HasNews() {
   const bool is_attended = IsAttended();
   MutexLock lock(mpi_mutex_);
   if (is_attended) {
-    // Who attends may be in a collective without MPI, for which a peer comes only when it has got
-    // what is on its way, and long messages move only while somebody calls MPI.
+    // The caller may be in a collective without MPI, which a peer enters only after it has received
+    // pending messages, and long messages move only during calls of MPI.
     const Status status = ReapOutgoing();
     if (!status.ok()) failure_ = status;
     return false;
