@@ -160,14 +160,14 @@ void Coordinator::Impl::FinishBatch() {
 
 void Coordinator::Impl::Return(std::vector<Response> batch) {
   if (frozen_.HasUndecidedVote()) return behind_vote_.push_back(std::move(batch));
-  // Not before: the peer that is to vote yet may be lost.
+  // Only now: the peer whose vote is missing may be lost.
   for (const Response& response : batch) {
     if (response.kind == ResponseKind::kFinished) port_.Finish();
   }
   batches_.push_back(std::move(batch));
 }
 
-// What an item just applied means beyond the process sets.
+// The effects of an applied item beyond the process sets.
 Status Coordinator::Impl::FollowStream(const StreamItem& item, TimePoint now) {
   if (item.kind == StreamKind::kBoundary) FinishBatch();
   if (item.kind == StreamKind::kThaw) frozen_.Break();

@@ -49,7 +49,7 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
 void Coordinator::Impl::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
-  // Of a time-out all hear at once: the root may be the one that is waited for.
+  // A time-out goes to all ranks at once: the root may be the rank that is waited for.
   const bool is_late = why.code() == StatusCode::kTimeout && !why.failure().ranks.empty();
   const bool is_told =
       (!why.is_loss() && !is_late) || is_leaving_ || sets_.departed() || farewells_.is_loss_told();

@@ -1,4 +1,4 @@
-// What every vertex's Negotiator does with an item of the stream: applying.
+// How every vertex's Negotiator applies an item of the stream.
 #include <algorithm>
 #include <optional>
 #include <utility>

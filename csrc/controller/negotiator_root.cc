@@ -1,4 +1,4 @@
-// What only the root's Negotiator does: deciding.
+// The decisions that only the root's Negotiator makes.
 #include <algorithm>
 #include <utility>
 

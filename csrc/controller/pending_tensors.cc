@@ -194,7 +194,7 @@ uint64_t PendingTensors::WaitOf(const std::string& name) const {
   return slot ? slots_.wait(*slot) : 0;
 }
 
-// What a lane noted is outdated once it is ready.
+// A lane's notes are outdated once it is ready.
 void PendingTensors::Progress(const std::string& name, size_t lane) {
   if (watched_.empty() || !watched_.contains(name)) return;
   changed_.insert(name);

@@ -92,7 +92,7 @@ Status ProcessSetTable::TakeSetReport(int32_t peer, ProcessSetId id, const Repor
   if (negotiator != nullptr) {
     return negotiator->TakeReport(peer, report.sets.at(id), report.stream_position, now);
   }
-  // What was on its way when the set was removed is of no interest any more.
+  // A report that was on its way when the set was removed is dropped.
   if (id >= 0 && id < next_id_) return Status::Ok();
   return Status::Internal("a report is about process set " + std::to_string(id) +
                           ", which does not exist");
@@ -110,7 +110,7 @@ Status ProcessSetTable::Apply(const StreamItem& item, TimePoint now) {
   return Status::Ok();
 }
 
-// What decoding cannot know and the engine relies on.
+// Checks that decoding cannot make and the engine relies on.
 Status ProcessSetTable::CheckItem(const StreamItem& item) const {
   const bool names_rank = item.kind == StreamKind::kDeparted || item.kind == StreamKind::kAllJoined;
   if (names_rank && (item.rank < 0 || item.rank >= options_.size)) {

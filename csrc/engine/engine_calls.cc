@@ -18,7 +18,7 @@ namespace mydist {
 
 namespace {
 
-// What has to come together before gradients are negotiated while backward goes on.
+// Gradients are negotiated during backward once this many bytes are queued.
 constexpr int64_t kBucketBytes = int64_t{1} << 20;
 
 }  // namespace
@@ -195,7 +195,7 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
-// What the engine tells about itself; see mydist.explain().
+// The facts that mydist.explain() shows.
 
 namespace {
 

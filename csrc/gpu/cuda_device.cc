@@ -96,7 +96,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
   return device;
 }
 
-// What fails here fails because the process ends or the GPU is lost: nothing to be saved.
+// A failure here means that the process ends or the GPU is lost, so it is ignored.
 CudaDevice::~CudaDevice() {
   const CudaScope scope(*context_);
   scratch_.reset();

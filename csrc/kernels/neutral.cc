@@ -22,7 +22,7 @@ T Narrowed(WideOf<T> wide) {
   return narrow;
 }
 
-// What the kernels make of `element` before they fold it.
+// The value that the kernels compute from `element` before they fold it.
 template <typename T>
 WideOf<T> Scaled(T element, double prescale) {
   WideOf<T> room;

@@ -38,7 +38,8 @@ class CollectivesChoice {
   shm::ShmPort* const shm_;
 };
 
-// What this rank votes with while the schedule is frozen. Called once, when the engine is made.
+// The board that this rank votes with while the schedule is frozen. Called once, when the engine is
+// made.
 
 struct VotingGround {
   shm::ShmPort* shm = nullptr;      // Null: this rank shares no memory. Outlives the board.

@@ -28,7 +28,7 @@ int64_t MonotonicNanoseconds() {
 
 }  // namespace
 
-// What the engine and the writing thread share, and the file, which only that thread uses.
+// State that the engine and the writing thread share, and the file, which only that thread uses.
 class TraceWriter::Core {
  public:
   Core(TraceFile file, int size)

@@ -20,7 +20,7 @@
 
 namespace mydist {
 
-// What is the same for all tensors of one call.
+// Properties that all tensors of one call have in common.
 struct CallTraits {
   OpKind op;
   std::string group{};

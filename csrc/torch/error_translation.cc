@@ -77,7 +77,7 @@ PyObject* MakeClass(py::module_& module, const ErrorClass& error, PyObject* base
   const char* const name = error.name;
   // Users know the class as mydist.<name>, and pickle looks for it there.
   const std::string full_name = std::string("mydist.") + name;
-  // What is known of one that Python code raises.
+  // The record of an error that Python code raises.
   py::dict members;
   members["failure"] = RecordOf(Status(error.code, ""));
   PyObject* made = PyErr_NewExceptionWithDoc(full_name.c_str(), error.doc, base, members.ptr());

@@ -51,7 +51,7 @@ class ReadyEvents {
   std::vector<Recorded> recorded_;
 };
 
-// Of those in a submission that have none: behind the current stream of their GPU.
+// For tensors of a submission without an order: behind the current stream of their GPU.
 Status MarkReady(std::span<Submission> submissions);
 
 // The current streams go on behind what the engine has done, and `memory`, wherever it came from,

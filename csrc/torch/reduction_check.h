@@ -20,7 +20,7 @@ struct ReductionArguments {
   double postscale = 1.0;
 };
 
-// What to do when `op` has no meaning for `dtype`.
+// Advice for an `op` that has no meaning for `dtype`.
 inline std::string_view InsteadOf(ReduceOp op, DataType dtype) {
   if (IsFloat8(dtype)) return "mydist sends it, but does not reduce it; reduce it as bfloat16.";
   if (op == ReduceOp::kAdasum)
@@ -69,7 +69,7 @@ inline WireFormat ToWireFormat(int number) {
 // The engine casts into a buffer that stays: larger tensors are cast by torch, before.
 inline constexpr int64_t kMostCastElements = int64_t{1} << 24;
 
-// As what the engine reduces `dtype`: it can cast float32 on the way.
+// The type in which the engine reduces `dtype`: it can cast float32 on the way.
 inline DataType NarrowTypeOf(WireFormat format, DataType dtype) {
   if (format == WireFormat::kAsIs || dtype != DataType::kFloat32) return dtype;
   return format == WireFormat::kFloat16 ? DataType::kFloat16 : DataType::kBfloat16;

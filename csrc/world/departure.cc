@@ -58,7 +58,7 @@ std::string FarewellWords(const Status& error) {
       words += (words.empty() ? "" : ",") + std::to_string(rank);
     }
   }
-  // What this rank alone has seen of another may be a fault between the two.
+  // A loss that only this rank has seen may be a fault between the two ranks.
   if (!words.empty() && !is_timeout && !error.is_consequence()) words += kComma;
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
   return words + kSeparator + error.cause();

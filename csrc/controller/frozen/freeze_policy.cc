@@ -39,7 +39,7 @@ bool FreezePolicy::TakeThaw(bool must_thaw, TimePoint now) {
   return true;
 }
 
-// Of the last freeze, once every rank has said how it ended there.
+// Judges the last freeze, once every rank has reported its end.
 void FreezePolicy::Judge() {
   if (!life_) return;
   const int good_life = was_starved_ ? kGoodLifeOfStarved : kGoodLife;

@@ -10,7 +10,7 @@ namespace mydist {
 
 namespace {
 
-// Of each rank the lowest one of its host.
+// For each rank, the lowest rank of its host.
 std::vector<int32_t> BoardsOf(const std::vector<std::string>& hosts) {
   std::map<std::string_view, int32_t> first;
   std::vector<int32_t> boards;

@@ -221,7 +221,7 @@ Status CheckRequest(const Request& request) {
                " ranks, expected the sender and the receiver.");
   }
   const std::optional<int64_t> count = request.shape.ElementCount();
-  // Of a row as well: how many rows there will be is not known yet.
+  // Also the size of one row: the number of rows is not known yet.
   const int64_t most = (int64_t{1} << 62) / CarrierOf(request).bytes();
   if (!count || *count > most || request.shape.RowElementCount() > most) {
     return bad("shape " + request.shape.ToString() +

@@ -151,7 +151,7 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
   return Status::Ok();
 }
 
-// In this order: one that leaves in between is not taken for dead.
+// In this order: a rank that leaves in between does not count as dead.
 bool Arena::IsDead(int peer) const {
   return HasEnded(peer) && rank_line(peer).presence.load() == Presence::kHere;
 }

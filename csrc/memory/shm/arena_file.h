@@ -35,7 +35,7 @@ class ArenaFile {
   // Whether it is one that DrawName may have drawn.
   static bool IsName(const std::string& address);
 
-  // Of a file system; without a limit all of them are the most there could be.
+  // Sizes of a file system; without a limit all of them are the largest integer.
   struct Room {
     int64_t all_bytes = 0;
     int64_t free_bytes = 0;

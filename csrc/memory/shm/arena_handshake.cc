@@ -23,7 +23,7 @@ Blob Say(uint8_t word, const std::string& text) {
   return blob;
 }
 
-// What a rank said in agreement.
+// The text that a rank sent in agreement.
 Result<std::string> Agreed(const std::vector<Blob>& blobs, int rank) {
   if (static_cast<size_t>(rank) >= blobs.size() || blobs[static_cast<size_t>(rank)].empty()) {
     return Status::Internal("rank " + std::to_string(rank) + " did not answer");

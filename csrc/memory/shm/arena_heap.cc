@@ -69,7 +69,7 @@ Result<std::shared_ptr<uint8_t>> ArenaHeap::Allocate(int64_t bytes, InForkedChil
 }
 
 Status ArenaHeap::CheckRoom(int64_t bytes) const {
-  // Not its share of the room: others may have taken theirs.
+  // The whole room, not this rank's share: others may have taken theirs.
   if (bytes <= std::min(zones_.zone_bytes, file_->RoomForTensors())) return Status::Ok();
   return file_->NoRoomForTensors(bytes, zones_.count);
 }
@@ -91,7 +91,7 @@ void ArenaHeap::Release(const Extent& freed, const Extent& around) {
 }
 
 std::optional<int64_t> ArenaHeap::OffsetOf(const void* memory, int64_t bytes) const {
-  // As numbers: pointers into different memory must not be compared.
+  // Compared as numbers: pointers into different memory must not be compared.
   const auto begin = reinterpret_cast<uintptr_t>(own_zone());
   const auto address = reinterpret_cast<uintptr_t>(memory);
   if (address < begin || bytes < 0) return std::nullopt;

@@ -87,7 +87,7 @@ namespace {
 
 constexpr uint64_t kMark = 0x6d61726b;
 
-// What peers read and write when they probe. They all write the same.
+// Peers read and write this when they probe. They all write the same value.
 struct Target {
   Nonce nonce;
   uint64_t mark;

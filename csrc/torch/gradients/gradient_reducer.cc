@@ -285,14 +285,14 @@ Status GradientReducer::FinishFlight(const Flight& flight, const Status& outcome
                           parameters_[index].in_flight->handle == flight.handle;
     const Status status =
         is_there ? Finish(parameters_[index], outcome, alone) : LostWhileWaiting();
-    // Of the members that share an error, the one it is about has most to say.
+    // Among members that share an error, the culprit has the most specific text.
     const bool is_culprit = is_there && IsAbout(outcome, parameters_[index].name);
     if (first.ok() || is_culprit) first = status;
   }
   return first;
 }
 
-// What Synchronize lays out and enqueues itself has been checked by no hook.
+// No hook has checked the gradients that Synchronize lays out and enqueues itself.
 void GradientReducer::CheckMayEnqueue() const {
   std::set<c10::DeviceIndex> checked;
   for (const Parameter& parameter : parameters_) {
@@ -326,7 +326,7 @@ void GradientReducer::Synchronize() {
   Forget(std::span(flights).first(outcomes.size()));
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const Status status = FinishFlight(flights[i], outcomes[i], alone);
-    // What the peers see as well says more than what only this rank did wrong.
+    // An error that the peers see as well is more specific than an error of this rank only.
     const bool outranks = first.code() == StatusCode::kInvalidArgument && !outcomes[i].ok();
     if (first.ok() || outranks) first = status;
   }

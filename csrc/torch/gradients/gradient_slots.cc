@@ -271,7 +271,7 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
         << error.status().message();
     return;
   }
-  // What is held already moves in, unless the user has been at it: Finish will say so.
+  // Gradients that are held already move in, unless the user changed them: Finish reports that.
   for (const GradientSlots::Extent& extent : extents) {
     Parameter& parameter = parameters_[extent.index];
     if (!parameter.in_flight || parameter.in_flight->handle) continue;

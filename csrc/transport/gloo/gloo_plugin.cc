@@ -23,7 +23,7 @@
 namespace mydist {
 namespace {
 
-// What ranks tell each other before they connect.
+// The data that ranks exchange before they connect.
 struct Place {
   std::string host_id;
   std::string pid;
@@ -123,7 +123,7 @@ struct Outcome {
   bool may_repeat = true;  // On all ranks.
 };
 
-// Of all ranks, each of which says the same.
+// The outcome of all ranks together; every rank returns the same.
 Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& mine) {
   Bytes said{static_cast<uint8_t>(mine.status.code()), static_cast<uint8_t>(mine.may_repeat)};
   const std::string text = mine.status.ok() ? "" : mine.status.message();

@@ -130,7 +130,7 @@ Status MpiSession::Start(MpiSession* session, TimePoint deadline) {
   int initialized = 0;
   int provided = MPI_THREAD_SINGLE;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Initialized(&initialized));
-  // What an earlier call has begun, and given up, may have ended meanwhile.
+  // A start that an earlier call gave up may have ended meanwhile.
   if (initialized != 0 && the_start.load() == nullptr) {
     MYDIST_RETURN_IF_MPI_ERROR(MPI_Query_thread(&provided));
   } else {
