@@ -101,7 +101,7 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
         ({**OPEN_MPI, "MYDIST_CONTROLLER": "gloo"}, r"started by mpirun, which provides no rend"),
         (
             {**OPEN_MPI, "MYDIST_CONTROLLER": "local"},
-            r"serves no rendezvous. Start it with `mydistrun`",
+            r"provides no rendezvous. Start it with `mydistrun`",
         ),
         ({**TORCHRUN, "MYDIST_CONTROLLER": "mpi"}, r"RANK and WORLD_SIZE say that the job was"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"PMI_RANK=0, PMI_SIZE=2: .*MPICH.*Open MPI"),

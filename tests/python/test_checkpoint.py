@@ -330,7 +330,7 @@ def test_objects_must_be_those_that_were_saved(tmp_path: Path) -> None:
     both = {"counter": Counter(), "second": Counter()}
     with md.Checkpoint(tmp_path, resume=None, **both) as checkpoint:
         checkpoint.save(2)
-    with pytest.warns(UserWarning, match="also has the state of 'second'.*it is left out"):
+    with pytest.warns(UserWarning, match="also has the state of 'second'.*it is ignored"):
         assert restored(tmp_path) == (2, 0)
 
 

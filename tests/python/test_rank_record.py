@@ -214,7 +214,7 @@ def test_a_process_that_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers, of_init, of_allreduce = one_of_two
     assert numbers == "0 2 0 0"
     child = f"is a child of rank 0 (pid {os.getpid()}); only the rank itself "
-    assert of_init.startswith("init: ") and f"{child}calls init()" in of_init
+    assert of_init.startswith("init: ") and f"{child}may call init()" in of_init
     assert of_allreduce.startswith("allreduce: ") and f"{child}takes part" in of_allreduce
 
 

@@ -167,7 +167,7 @@ class Unsized:
 STATE = {"epoch": 0, "consumed": 0, "length": 10, "seed": 0, "shuffle": True}
 make = md.DistributedSampler
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: make(0), ValueError, "the dataset has 0 samples, expected some"),
+    (lambda: make(0), ValueError, "the dataset has 0 samples, expected at least one"),
     (lambda: make([]), ValueError, "the dataset has 0 samples"),
     (lambda: make(untyped(True)), TypeError, "dataset is bool, expected a dataset with a length"),
     (lambda: make(untyped(Unsized())), TypeError, r"(?s)Unsized, .* itertools\.islice"),
