@@ -26,8 +26,8 @@ with warnings.catch_warnings():
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (5, TypeError, "got int, expected a module"),
     (TENSOR, TypeError, "got Tensor, expected a module, model.state_dict()"),
-    ([TENSOR], TypeError, "got an entry Tensor that is no pair of name and tensor"),
-    ([("a", TENSOR, 1)], TypeError, "got an entry tuple that is no pair"),
+    ([TENSOR], TypeError, "got an entry Tensor that is not a pair of name and tensor"),
+    ([("a", TENSOR, 1)], TypeError, "got an entry tuple that is not a pair"),
     ({"a": 3}, TypeError, "'a' is int, expected a tensor; compare other values with allgather_"),
     ([("a", TENSOR), ("a", TENSOR)], ValueError, "the name 'a' is given twice"),
     ({"a": torch.ones(1, device="meta")}, ValueError, "'a' is on the meta device"),

@@ -91,7 +91,7 @@ def test_init_refuses_other_comm(comm: object, error: type[Exception], text: str
             r"ranks \[0\] are those of the global process set, id 0",
         ),
         ([md.ProcessSet([0, 1])], ValueError, r"contains rank 1, but the job has ranks 0 to 0"),
-        ([md.global_process_set], ValueError, r"init: ProcessSet\(process_set_id=0\) is part of"),
+        ([md.global_process_set], ValueError, r"init: ProcessSet\(process_set_id=0\) is already"),
     ],
 )
 def test_init_refuses_wrong_process_sets(sets: object, error: type[Exception], text: str) -> None:

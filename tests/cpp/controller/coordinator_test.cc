@@ -174,7 +174,7 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
               }),
               HasSubstr("outside the sender's subtree as missing"));
   for (const int32_t rank : {0, 17, -1}) {
-    const auto refusal = HasSubstr("rank " + std::to_string(rank) + ", which is not in");
+    const auto refusal = HasSubstr("it reports that rank " + std::to_string(rank) + " has ");
     EXPECT_THAT(text([&](Report& r) { r.joins = {rank}; }), refusal);
     EXPECT_THAT(text([&](Report& r) { r.departures = {{rank, ""}}; }), refusal);
     EXPECT_THAT(text([&](Report& r) { r.thaws = {{rank, false}}; }), refusal);
@@ -224,7 +224,7 @@ TEST(CoordinatorTest, RowsThatCannotBeCountedAreAnError) {
   job.AnnounceAll(gather);
   job.RunUntilQuiet();
   for (int rank = 0; rank < 5; ++rank) {
-    EXPECT_THAT(job.Errors(rank), ::testing::ElementsAre(HasSubstr("more than 2^62 bytes")));
+    EXPECT_THAT(job.Errors(rank), ::testing::ElementsAre(HasSubstr("exceed 2^62 bytes")));
   }
 }
 

@@ -155,7 +155,7 @@ TEST_F(StrangeVoteTest, AVoteTakenBackIsAnError) {
 TEST_F(StrangeVoteTest, AVoteOfAFreezeThatCannotBeIsAnError) {
   const Status status = Take(EncodeVote({2, 0, false}));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("freeze 2, expected 1 at most"));
+  EXPECT_THAT(status.message(), HasSubstr("freeze 2, expected at most 1"));
 }
 
 TEST_F(StrangeVoteTest, AMalformedVoteIsAnError) {

@@ -104,7 +104,7 @@ TEST(LocalJobStart, WithoutSharedMemorySaysSo) {
     setenv("MYDIST_SHARED_MEMORY", "0", 1);
     const Status status = process::Init(OptionsOf(seat, 2, "local"));
     EXPECT_EQ(status.code(), StatusCode::kInternal);
-    EXPECT_THAT(status.message(), HasSubstr("there is none: MYDIST_SHARED_MEMORY is 0"));
+    EXPECT_THAT(status.message(), HasSubstr("unavailable: MYDIST_SHARED_MEMORY is 0"));
   });
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }

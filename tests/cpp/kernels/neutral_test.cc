@@ -150,7 +150,7 @@ TEST(NeutralProducts, WithoutANeutralElementAreRefused) {
   const Status status =
       CheckNeutral({.dtype = DataType::kInt32, .op = ReduceOp::kProduct, .prescale = 3.0});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("Product of int32: got prescale 3.000000, expected 1"),
+  EXPECT_NE(status.message().find("Product of int32: got prescale_factor 3.000000, expected 1"),
             std::string::npos)
       << status.ToString();
   EXPECT_FALSE(

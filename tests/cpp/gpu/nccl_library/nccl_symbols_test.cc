@@ -101,7 +101,7 @@ TEST(NcclSymbols, AnOldVersionIsRefused) {
 
 TEST(NcclSymbols, WhatHasNoVersionIsNoNccl) {
   EXPECT_THAT(FakeSymbols(23203, {"ncclGetVersion"}).Read().status().message(),
-              HasSubstr("it is no NCCL"));
+              HasSubstr("it is not NCCL"));
   FakeSymbols library(23203);
   version_outcome = Outcome::kInternalError;
   EXPECT_EQ(library.Read().status().message(), "ncclGetVersion failed with code 3");

@@ -433,7 +433,7 @@ TEST(ShmTransport, CountersThatCannotBeAreRefused) {
                                   : port.transport().Exchange({}, {&receive, 1});
       EXPECT_EQ(status.code(), StatusCode::kInternal);
       EXPECT_THAT(status.message(), StartsWith("rank 1 (host h, pid "));
-      EXPECT_THAT(status.message(), HasSubstr("than the 8192 there is room for"));
+      EXPECT_THAT(status.message(), HasSubstr("than fit into it (8192)"));
     });
   }
 }

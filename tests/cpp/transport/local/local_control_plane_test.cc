@@ -185,7 +185,7 @@ TEST(LocalControlPlane, NamesThePeerThatSendsNonsense) {
       AfterDamage([](const auto& memory) { memory.pair(1, 0).produced.store(uint64_t{1} << 40); });
   EXPECT_EQ(counter.code(), StatusCode::kInternal);
   EXPECT_THAT(counter.message(),
-              AllOf(HasSubstr("rank 1 (host h, pid "), HasSubstr("has put 1099511627776 bytes")));
+              AllOf(HasSubstr("rank 1 (host h, pid "), HasSubstr("wrote 1099511627776 bytes")));
 }
 
 // Two ranks' control memory without an arena.
