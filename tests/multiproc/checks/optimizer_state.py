@@ -102,7 +102,7 @@ def optimizer_state_of_a_wrapped_optimizer() -> None:
 @check()
 def optimizer_state_of_lbfgs_is_refused() -> None:
     optimizer = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))])
-    raises(lambda: md.broadcast_optimizer_state(optimizer, root_rank=0), "LBFGS", "make a new LBFGS")
+    raises(lambda: md.broadcast_optimizer_state(optimizer, root_rank=0), "LBFGS", "a new LBFGS")
 
 
 @check(min_size=2)
