@@ -94,7 +94,8 @@ Shape ShapeOf(const at::Tensor& tensor) { return Shape(tensor.sizes().vec()); }
 
 Status CheckName(const std::string& name, const std::string& call) {
   if (name.empty()) {
-    return Status::InvalidArgument(call + ": the name is empty, expected a name that all ranks use");
+    return Status::InvalidArgument(call +
+                                   ": the name is empty, expected a name that all ranks use");
   }
   if (name.size() <= kMaxNameBytes) return Status::Ok();
   return Status::InvalidArgument(call + ": the name '" + name.substr(0, 40) + "…' has " +
