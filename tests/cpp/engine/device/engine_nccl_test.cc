@@ -52,7 +52,7 @@ TEST_P(EngineNccl, FusedAllreducesGoOverIt) {
   GpuJob job(GetParam(), WithNccl());
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     for (int step = 0; step < 3; ++step) ExpectFusedSum(job, rank, caller);
-    EXPECT_THAT(GpuFactOf(rank), HasSubstr("NCCL 2.32.3 (every rank has it"));
+    EXPECT_THAT(GpuFactOf(rank), HasSubstr("NCCL 2.32.3 (every rank has NCCL"));
   });
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 3 * GetParam());
 }
