@@ -129,8 +129,8 @@ TEST(CoordinatorTest, MessagesFromTheWrongPlaceAreRefused) {
   const Bytes segment = EncodeSegment(StreamSegment())[0];
   EXPECT_TRUE(Handed(1, 3, report).ok());
   EXPECT_TRUE(Handed(1, 0, segment).ok());
-  EXPECT_THAT(Handed(1, 2, report).message(), HasSubstr("no child of this one"));
-  EXPECT_THAT(Handed(0, 3, report).message(), HasSubstr("no child of this one"));
+  EXPECT_THAT(Handed(1, 2, report).message(), HasSubstr("not a child of this rank"));
+  EXPECT_THAT(Handed(0, 3, report).message(), HasSubstr("not a child of this rank"));
   EXPECT_THAT(Handed(1, 3, segment).message(), HasSubstr("expected it from the parent, rank 0"));
   EXPECT_THAT(Handed(1, 0, {kWireVersion, 3}).message(), HasSubstr("only rank 0 accepts"));
 }

@@ -52,7 +52,7 @@ TEST(JoinTest, SubmittingOrJoiningAgainMeanwhileIsRefused) {
   job.Join(1);
   EXPECT_THAT(job.coordinator(1).Announce({MakeRequest("y")}, job.now).ToString(),
               HasSubstr("tensor 'y' was submitted after join()"));
-  EXPECT_THAT(job.coordinator(1).Join().ToString(), HasSubstr("called already"));
+  EXPECT_THAT(job.coordinator(1).Join().ToString(), HasSubstr("already in progress"));
   job.RunUntilQuiet();
   EXPECT_TRUE(job.Log(0).empty());  // What it has in flight comes first.
   job.Announce(0, MakeRequest("x"));
