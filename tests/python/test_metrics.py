@@ -99,7 +99,11 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (update(loss="0.5"), TypeError, "loss is of type str, expected a real number"),
     (update(loss=1j), TypeError, "loss is of type complex, expected a real"),
-    (update(loss=1, weight=-1), ValueError, r"weight is -1\.0, expected a finite number of at least"),
+    (
+        update(loss=1, weight=-1),
+        ValueError,
+        r"weight is -1\.0, expected a finite number of at least",
+    ),
     (update(loss=1, weight=math.nan), ValueError, "weight is nan"),
     (update(loss=1, weight=torch.ones(2)), ValueError, r"weight has shape \[2\]"),
     (lambda: md.Metrics().compute(), ValueError, r"no rank has updated a metric since .* update\("),

@@ -1,4 +1,4 @@
-"""Code blocks of the pages: `sh` commands run, `console` ones name what is there, Python compiles."""
+"""Code blocks of the pages: `sh` commands run, `console` ones name real things, Python compiles."""
 
 from __future__ import annotations
 
