@@ -164,6 +164,7 @@ TEST_P(FakeDeviceTest, FindsMemoryFreedInUse) {
 TEST_P(FakeDeviceTest, FindsTwoThreadsThatDoNotTellEachOther) {
   for (const bool is_told : {false, true}) {
     DeviceBench bench(GetParam());
+    ExpectFine(bench.device.HostReads(bench.pinned.get(), 8, "main"));
     std::optional<VectorClock> end;
     std::thread([&] {
       ExpectFine(bench.device.HostWrites(bench.pinned.get(), 8, "thread"));
