@@ -78,7 +78,7 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
 // buffers are not torch's, so it does not know when they lack it.
 
 // From now on, until the process ends, torch is asked to give it back when memory for our buffers
-// is short (memory/device/memory_shortage.h). Called once, at import.
+// is short (memory/device/device_memory.h). Called once, at import.
 void OfferCachedMemory();
 
 }  // namespace mydist

@@ -1,5 +1,5 @@
 // ConvertElements: the arithmetic of Device::Convert for a few elements in registers. Pure; run by
-// the GPU's threads, and by tests on the host: the bits are those of ScaleElements and half.h.
+// the GPU's threads, and by tests on the host: the bits are those of ScaleElements and element.h.
 #pragma once
 
 #include <cstdint>

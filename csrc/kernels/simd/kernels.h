@@ -33,7 +33,7 @@ struct FoldCall {
 
 struct Kernels {
   void (*fold)(const FoldCall& call);
-  // `count` numbers each; source and output do not overlap. See half.h.
+  // `count` numbers each; source and output do not overlap. See element.h.
   void (*widen_half)(const uint16_t* source, float* output, int64_t count);
   void (*narrow_half)(const float* source, uint16_t* output, int64_t count);
   void (*widen_bfloat16)(const uint16_t* source, float* output, int64_t count);

@@ -82,7 +82,7 @@ struct Lanes<Bfloat16> {
     return BitsAs<Wide>(bits << 16);
   }
 
-  // FloatToBfloat16 of half.h, lane by lane; AVX512_BF16 would flush subnormals.
+  // FloatToBfloat16 of element.h, lane by lane; AVX512_BF16 would flush subnormals.
   static MYDIST_ALWAYS_INLINE Packed Narrow(const Wide& wide) {
     const auto bits = BitsAs<FloatBits>(wide);
     const FloatBits quiet = bits >> 16 | 0x40u;

@@ -40,8 +40,8 @@ struct alignas(kLineBytes) RankLine {
   std::atomic<Presence> presence;
   std::atomic<int64_t> pid;
   Nonce process;  // Of the process, as pids mean nothing in another namespace.
-  std::atomic<uint64_t> probe_address;         // See cross_memory.h.
-  std::atomic<bool> accepts_sleeper_barriers;  // See waking.h.
+  std::atomic<uint64_t> probe_address;         // See peer_memory.h.
+  std::atomic<bool> accepts_sleeper_barriers;  // See bell.h.
   std::atomic<bool> prefers_attach;            // Private tensors are read where they lie.
 };
 
@@ -50,7 +50,7 @@ struct alignas(kLineBytes) Bell {
   std::atomic<uint32_t> rings;  // A futex.
 };
 
-// Written by its rank; see votes.h.
+// Written by its rank; see transport/shm_vote_board.h.
 struct alignas(kLineBytes) VoteLine {
   static constexpr size_t kWords = 2;
   std::atomic<uint64_t> words[kWords];
