@@ -61,7 +61,8 @@ std::vector<StreamItem> Membership::Decide() {
     item.flag = control.mark_cycles;
   }
   const std::vector<int32_t> joins = std::exchange(joins_, {});
-  if (!joins.empty() && joined_count_ == joined_.size()) {
+  // A rank that has joined and departed has ended the join of the others.
+  if (!joins.empty() && joined_count_ == joined_.size() && departed_count_ == departures_.size()) {
     StreamItem& item = items.emplace_back();
     item.kind = StreamKind::kAllJoined;
     item.rank = joins.back();

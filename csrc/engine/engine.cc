@@ -201,6 +201,7 @@ void Engine::Obey(JoinCommand command, TimePoint now) {
 
 void Engine::Obey(TimelineSwitch command, TimePoint now) {
   timeline_switches_.push_back(command.handle);
+  switch_name_ = command.start ? "start_timeline" : "stop_timeline";
   called_at_ = now;
   // Without a file there is nothing to start; the log has said so.
   if (command.start && !relay_.Open(command.path)) {
@@ -327,7 +328,9 @@ void Engine::HandleNotice(const Response& response) {
 void Engine::HandleDeparture(const Response& response) {
   const Status left = guard_.Locate(response.status);
   const StatusCode code = left.code();
-  const std::string& who = left.message();
+  // It may end in a sentence with advice.
+  const size_t end = left.message().find_last_not_of('.') + 1;
+  const std::string who = left.message().substr(0, end);
   const Failure& known = left.failure();
   for (const TensorKey& key : pending_.Keys()) {
     const Request& request = pending_.Find(key)->submission.request;
@@ -340,10 +343,11 @@ void Engine::HandleDeparture(const Response& response) {
       "; no collective can complete any more. Call the same collectives on every rank before any "
       "rank shuts down or exits";
   handles_->Fail(term_, Status(code, who + advice).About(known));
+  timeline_switches_.clear();  // Failed with the others.
 }
 
 void Engine::HandleAllJoined(const Response& response) {
-  MYDIST_CHECK(join_.has_value());  // We were one of them.
+  if (!join_) return;  // A departure has ended it.
   const JoinCommand join = *std::exchange(join_, std::nullopt);
   if (join.on_numbers) join.on_numbers({response.rank});
   handles_->Complete(join.handle, JoinCommand::key(), Status::Ok());

@@ -239,6 +239,7 @@ class MYDIST_EXPORT Engine {
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
+  const char* switch_name_ = "";           // The last call that switches the timeline.
   TimePoint called_at_;                    // The last of both.
   bool finished_ = false;
   Status overdue_;  // What peers are told when this rank waits no longer for them to leave.

@@ -85,7 +85,7 @@ Status Engine::FollowStall(TimePoint now) {
     return Status::Ok();
   }
   const bool is_in_call = pending_.empty() && (join_ || !timeline_switches_.empty());
-  const char* const call = !is_in_call ? "" : join_ ? "join" : "start_timeline or stop_timeline";
+  const char* const call = !is_in_call ? "" : join_ ? "join" : switch_name_;
   MYDIST_RETURN_IF_ERROR(guard_.FollowCall(now, call, called_at_));
   if (now < guard_.NextFollow()) return Status::Ok();
   std::optional<StallGuard::InFlight> oldest;

@@ -227,7 +227,7 @@ Status StallGuard::FollowCall(TimePoint now, std::string_view call, TimePoint si
     return Status::Ok();
   }
   if (!call_ || call_->begin != since) {
-    call_ = CallWait{{since, since, now + patience / 2}, warning_};
+    call_ = CallWait{{since, now, now + patience / 2}, warning_};
   }
   CallWait& wait = *call_;
   if (now < wait.next) return Status::Ok();

@@ -7,6 +7,7 @@
 namespace mydist {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -44,6 +45,20 @@ TEST(JoinTest, WhatNeedsARankThatHasJoinedIsAnErrorNamingIt) {
   job.Announce(1, broadcast);
   job.RunUntilQuiet();
   EXPECT_THAT(job.Log(2), ElementsAre("ready b [4]", "|"));
+}
+
+TEST(JoinTest, IsNotOverWhereARankHasDepartedMeanwhile) {
+  SimulatedJob job({.size = 3});
+  job.Join(0);
+  job.Join(1);
+  job.RunUntilQuiet();
+  job.Depart(1, "it left");
+  job.RunUntilQuiet();
+  job.Join(2);
+  job.RunUntilQuiet();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(job.Log(rank), ::testing::Not(Contains(HasSubstr("joined")))) << rank;
+  }
 }
 
 TEST(JoinTest, SubmittingOrJoiningAgainMeanwhileIsRefused) {

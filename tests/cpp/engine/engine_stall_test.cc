@@ -153,23 +153,39 @@ TEST_P(EngineStall, BetweenCollectivesItIsNamed) {
       << resumed.ToString();
 }
 
-// A rank that trains on is waited for; one that gives no answer is to blame.
+// A rank that trains on is waited for, and one that is stopped for a moment. One that gives no
+// answer is to blame.
 TEST_P(EngineStall, InJoinItIsNamed) {
   EngineJob job(static_cast<int>(layout().hosts.size()), OptionsWithGate());
-  job.OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"a"}); });
-  const TimePoint begin = Now();
+  const auto run = [&](int rank) {
+    std::vector<float> data(5, 1.0F);
+    EXPECT_TRUE(job.rank(rank).Run(Allreduce("a", &data)).ok());
+  };
+  std::atomic<int> joined{0};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < static_cast<int>(layout().hosts.size()); ++rank) {
     if (rank == victim()) continue;
     threads.emplace_back([&, rank] {
-      const Status status = job.rank(rank).Wait(job.rank(rank).engine->Join({}));
-      EXPECT_GE(Now() - begin, 2 * kShutdown);
+      std::vector<float> data(5, 1.0F);
+      std::vector<Submission> tensors;
+      tensors.push_back(Allreduce("a", &data));
+      const Result<Handle> late = job.rank(rank).engine->Submit(std::move(tensors));
+      const Result<Handle> join = job.rank(rank).engine->Join({});
+      EXPECT_TRUE(job.rank(rank).Wait(late).ok());
+      const Status status = job.rank(rank).Wait(join);
+      ++joined;
       EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.ToString();
       EXPECT_THAT(status.failure().ranks, ElementsAre(victim())) << status.ToString();
       EXPECT_EQ(status.failure().operation, "join");
     });
   }
-  std::this_thread::sleep_for(2 * kShutdown);
+  std::this_thread::sleep_for(kShutdown * 7 / 10);
+  run(victim());
+  gate_.Close();
+  std::this_thread::sleep_for(kShutdown / 2);
+  gate_.Open();
+  std::this_thread::sleep_for(kShutdown);
+  EXPECT_EQ(joined.load(), 0);
   gate_.Close();
   for (std::thread& thread : threads) thread.join();
   gate_.Open();
