@@ -60,13 +60,17 @@ Status Engine::CheckUnused(ProcessSetId set) {
 Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   std::vector<TensorKey> keys;
   keys.reserve(tensors.size());
+  int32_t gpu = kCpuDevice;
+  const Request* on_gpu = nullptr;
   for (const Submission& tensor : tensors) {
-    MYDIST_RETURN_IF_ERROR(process_sets_.Admit(tensor.request));
+    MYDIST_RETURN_IF_ERROR(process_sets_.Admit(tensor.request, &gpu));
+    if (tensor.request.device != kCpuDevice) on_gpu = &tensor.request;
     if (tensor.request.op == OpKind::kRemoveProcessSet) {
       MYDIST_RETURN_IF_ERROR(CheckUnused(tensor.request.process_set));
     }
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
+  if (on_gpu != nullptr) MYDIST_RETURN_IF_ERROR(process_sets_.Bind(*on_gpu));
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
   if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;

@@ -44,24 +44,31 @@ class ProcessSetRegistry {
                                    "add_process_set() first.");
   }
 
-  // kInvalidArgument when the set is unknown, this rank is no member, or its tensor is on another
-  // GPU than those before: the first GPU stays that of the set.
-  Status Admit(const Request& request) MYDIST_EXCLUDES(mutex_) {
+  // kInvalidArgument when the set is unknown, this rank is no member, or the tensor is on another
+  // GPU than those before. `gpu`: of the tensors of this call so far; kCpuDevice: none.
+  Status Admit(const Request& request, int32_t* gpu) const MYDIST_EXCLUDES(mutex_) {
     {
       // Asked for every tensor, so without a copy.
       MutexLock lock(mutex_);
       const auto it = sets_.find(request.process_set);
       if (it != sets_.end() && it->second.set.IndexOf(rank_)) {
         if (request.device == kCpuDevice) return Status::Ok();
-        int32_t& gpu = it->second.gpu;
-        if (gpu == kCpuDevice) gpu = request.device;
-        return gpu == request.device ? Status::Ok() : OnAnotherGpu(request, gpu);
+        if (*gpu == kCpuDevice) *gpu = it->second.gpu;
+        if (*gpu == kCpuDevice) *gpu = request.device;
+        return *gpu == request.device ? Status::Ok() : OnAnotherGpu(request, *gpu);
       }
     }
     MYDIST_ASSIGN_OR_RETURN(const ProcessSet set, Find(request.process_set));
     return Status::InvalidArgument("rank " + std::to_string(rank_) + " is not a member of " +
                                    set.ToString() +
                                    ". Call it only on ranks where process_set.included() is true.");
+  }
+
+  // The first GPU stays that of the set. kInvalidArgument when another thread was faster with
+  // another one.
+  Status Bind(const Request& request) MYDIST_EXCLUDES(mutex_) {
+    const int32_t gpu = GpuOf(request.process_set, request.device);
+    return gpu == request.device ? Status::Ok() : OnAnotherGpu(request, gpu);
   }
 
   // The GPU with which this rank takes part in the set: `gpu`, if there is none yet.
