@@ -57,5 +57,5 @@ def _meet(failure: str) -> None:
     if failed:
         raise MydistError(
             "main_rank_first: the body failed on the rank that ran it first, so the other ranks do "
-            "not run it: {'; '.join(failed)}. Its traceback is in the output of that rank"
+            f"not run it: {'; '.join(failed)}. The traceback is in the output of that rank"
         )
