@@ -219,3 +219,48 @@ def test_synchronize_after_shutdown_says_so_and_recovers() -> None:
     weight.sum().backward()
     reducer.synchronize()
     assert weight.grad is not None and weight.grad.tolist() == [2.0] * 3  # type: ignore[unreachable]
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize("views", [True, False])
+def test_gradients_to_which_autograd_gave_one_memory_are_reduced_once(
+    views: bool, compression: int
+) -> None:
+    reducer = make(compression=compression)
+    reducer.set_buffer_views(views)
+    first, second = (torch.nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (3, 2)))
+    between = parameter(5_000_000)  # Fills a bucket of its own.
+    for name, weight in (("first", first), ("between", between), ("second", second)):
+        reducer.add_parameter(weight, name, "", 0)
+    factor = torch.arange(6.0)
+    for _ in range(3):
+        first.grad = second.grad = between.grad = None
+        shared = (factor * (first.view(-1) + second.view(-1))).sum()
+        (shared + between.sum()).backward()
+        reducer.synchronize()
+        for weight in (first, second):
+            assert weight.grad is not None and torch.equal(weight.grad.flatten(), factor * 2)
+    assert len(reducer.buckets()) == 3
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize("views", [True, False])
+def test_gradients_that_are_one_part_of_a_larger_memory_are_reduced_once(
+    views: bool, compression: int
+) -> None:
+    reducer = make(compression=compression)
+    reducer.set_buffer_views(views)
+    weights = [parameter() for _ in range(4)]
+    between = parameter(17_000_000)  # More than is fused: the others are in batches of their own.
+    for index, weight in enumerate([*weights[:2], between, *weights[2:]]):
+        reducer.add_parameter(weight, str(index), "", 0)
+    factor = torch.arange(1.0, 7.0)
+    for _ in range(2):
+        for weight in (*weights, between):
+            weight.grad = None
+        shared = (factor * (torch.cat(weights[:2]) + torch.cat(weights[2:]))).sum()
+        (shared + between.sum()).backward()
+        reducer.synchronize()
+        for index, weight in enumerate(weights):
+            assert weight.grad is not None
+            assert torch.equal(weight.grad, factor[index % 2 * 3 :][:3] * 2)

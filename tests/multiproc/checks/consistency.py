@@ -310,3 +310,43 @@ def those_that_have_not_joined_are_compared() -> None:
     expect_mismatch(
         lambda: md.check_consistency({"w": torch.full((2,), float(md.rank()))}), "rank 1: hash"
     )
+
+
+@check(min_size=2)
+def without_n_only_the_first_step_is_checked() -> None:
+    module = model()
+    optimizer = wrapped(module)
+    step(module, optimizer)
+    diverge(module)
+    for _ in range(3):
+        step(module, optimizer)
+
+
+@check(min_size=2)
+def minus_one_switches_the_check_off() -> None:
+    module = model()
+    diverge(module)
+    optimizer = wrapped(module, -1)
+    step(module, optimizer)
+
+
+@check(min_size=2)
+def after_a_join_the_steps_are_counted_anew() -> None:
+    module = model()
+    optimizer = wrapped(module, 2)
+    # The last rank makes one step less than the others; two checks are due on the others.
+    for _ in range(2 if md.rank() == last() else 3):
+        step(module, optimizer)
+    md.join()
+    md.broadcast_parameters(module.state_dict(), root_rank=0)
+    for _ in range(2):
+        step(module, optimizer)
+    diverge(module)
+    made = 4 if md.rank() == last() else 5
+    try:
+        step(module, optimizer)
+    except md.MismatchError as error:
+        text = f"check before step {made + 1} of the optimizer: the values of parameter '1.bias'"
+        assert text in str(error), str(error)
+    else:
+        raise AssertionError("no error")

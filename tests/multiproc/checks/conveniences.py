@@ -221,3 +221,32 @@ def seeds_differ_by_rank_or_not() -> None:
     assert md.seed_everything(10, rank_offset=False) == 10
     drawn = everyone((random.random(), torch.rand(()).item()))
     assert len(set(drawn)) == 1
+
+
+class Noise(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return torch.rand(())
+
+
+@check()
+def workers_of_the_ranks_draw_different_numbers() -> None:
+    md.seed_everything(3, rank_offset=False)
+    loader = md.prepare_loader(
+        Noise(torch.arange(2 * md.size())), batch_size=2, num_workers=1, tail="drop"
+    )
+    drawn = everyone([value for batch in loader for value in batch.tolist()])
+    assert len(set(sum(drawn, []))) == 2 * md.size(), drawn
+
+
+@check(min_size=2)
+def metrics_of_a_process_set() -> None:
+    others = md.add_process_set(list(range(1, md.size())))
+    try:
+        if md.rank() == 0:
+            expect_error(ValueError, lambda: md.Metrics(process_set=others), "Metrics: rank 0 is")
+        else:
+            metrics = md.Metrics(process_set=others)
+            metrics.update(rank=md.rank())
+            assert metrics.compute() == {"rank": md.size() / 2}
+    finally:
+        md.remove_process_set(others)
