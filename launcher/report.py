@@ -178,7 +178,7 @@ def _describe_consequence(
     if failures[cause.rank].is_timeout:
         missing = sorted(set(failures[cause.rank].ranks))
         return [f"  it timed out waiting for {_listed(missing)}"] if missing else []
-    lines = ["  this rank failed because another rank failed first, which printed nothing"]
+    lines = ["  another rank failed first and printed nothing; this rank failed because of it"]
     ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
     before = [end for end in ended if end.status == 0 and not (end.stopped or end.unknown)]
     for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:

@@ -52,8 +52,9 @@ std::string WhyShared(Records records, Ranks ranks) {
     const bool may = records[i].may_share_gpu != 0 && records[other].may_share_gpu != 0;
     if (is_first || may) continue;
     return Rank(ranks, other) + " and " + Rank(ranks, i) + " share GPU " + TextOf(records[i].gpu) +
-           " of one host, and NCCL wants one for each (but " + NcclVersionText(kFirstToShareGpus) +
-           " and newer with NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 on all ranks)";
+           ". NCCL needs one GPU for each rank. NCCL " + NcclVersionText(kFirstToShareGpus) +
+           " or newer can share it: set NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL_NVLS_ENABLE=0 on "
+           "all ranks";
   }
   return "";
 }
@@ -75,7 +76,7 @@ NcclChoice ChooseNccl(Records records, Ranks ranks) {
   for (const auto& why : {WhyLacking, WhyMixed, WhyShared}) {
     if (std::string reason = why(records, ranks); !reason.empty()) return {0, std::move(reason)};
   }
-  return {records[0].nccl_version, "every rank has it, and a GPU"};
+  return {records[0].nccl_version, "every rank has NCCL and a GPU"};
 }
 
 namespace {

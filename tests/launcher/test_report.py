@@ -79,7 +79,7 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
     ends = [end(1, 0), end(0, 1), end(2, 0)]
     assert find_cause(ends, {0: nobody}) == ends[1]
     assert format_failure(ends[1], ends, {0: ["words"]}, {0: nobody}).splitlines()[3:] == [
-        "  this rank failed because another rank failed first, which printed nothing",
+        "  another rank failed first and printed nothing; this rank failed because of it",
         "  rank 1 had already exited with code 0",
     ]
 
@@ -91,7 +91,7 @@ def test_who_is_said_to_have_left_is_listed(code: str) -> None:
     cause = find_cause(ends, failures)
     assert cause == ends[0]
     assert format_failure(cause, ends, {0: ["words"]}, failures).splitlines()[3:] == [
-        "  this rank failed because another rank failed first, which printed nothing",
+        "  another rank failed first and printed nothing; this rank failed because of it",
         "  the other ranks report that rank 1 left first; check how its program ends",
         "  stopped by mydistrun: rank 1",
     ]

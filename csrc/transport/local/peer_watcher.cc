@@ -45,7 +45,7 @@ Result<std::unique_ptr<PeerWatcher>> PeerWatcher::Start(const shm::Arena* arena,
   try {
     watcher->thread_ = std::thread([raw = watcher.get()] { raw->Run(); });
   } catch (const std::system_error& error) {
-    return NoWatcher("no thread", error.code().value());
+    return NoWatcher("starting a thread failed", error.code().value());
   }
   pthread_setname_np(watcher->thread_.native_handle(), "mydist-watcher");
   return watcher;

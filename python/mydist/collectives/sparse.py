@@ -46,8 +46,8 @@ def _check_op(op: ReduceOp | None) -> ReduceOp:
     resolved = resolve_reduction(_CALL, None, op, 1.0, 1.0).op
     if resolved not in (Average, Sum):
         raise ValueError(
-            f"{_CALL}: op is {resolved}, expected Average or Sum: elements that a rank lacks count "
-            "as 0 only for these. Use allreduce_async() on tensor.to_dense()"
+            f"{_CALL}: op is {resolved}, expected Average or Sum: only these two can treat a "
+            "missing element as 0. Use allreduce_async() on tensor.to_dense()"
         )
     return resolved
 

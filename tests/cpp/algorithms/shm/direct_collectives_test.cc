@@ -93,7 +93,7 @@ TEST_P(CrossMemoryRanks, RefusedByOneIsUsedByNobody) {
     const auto port = OpenPort(options, seat.exchange);
     ASSERT_NE(port, nullptr);
     EXPECT_FALSE(port->peer_memory().CanAttach());
-    EXPECT_THAT(port->Description(), HasSubstr("rank 1: to rank 0 (host h, pid "));
+    EXPECT_THAT(port->Description(), HasSubstr("rank 1: rank 0 (host h, pid "));
     EXPECT_THAT(port->Description(), HasSubstr(call + " was refused: Operation not permitted"));
     RewritesSuite(port.get(), seat.rank, size, 42).Run(30);
   });
@@ -143,7 +143,8 @@ TEST(PeerMemory, NamesWhoseMemoryIsGone) {
       return status.message();
     };
     static uint64_t there = 0;  // In the parent, and so in both ranks.
-    EXPECT_THAT(text(nullptr, &there), StartsWith("the memory of rank 1 (host h, pid "));
+    EXPECT_THAT(text(nullptr, &there),
+                StartsWith("cannot access the memory of rank 1 (host h, pid "));
     void* const freed =
         mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(freed, kPageBytes);
