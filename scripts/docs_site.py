@@ -64,8 +64,8 @@ def _moved(text: str, name: str, uri: str) -> str:
     def replace(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[1]))
         pages = {file: page for page, file in PAGES.items()}
-        if (ROOT / target).is_dir():  # A folder of pages: its first one.
-            target = min(path.relative_to(ROOT).as_posix() for path in (ROOT / target).glob("*.md"))
+        if inside := sorted((ROOT / target).glob("*.md")):  # A folder of pages: its first one.
+            target = inside[0].relative_to(ROOT).as_posix()
         if target in pages:
             found = pages[target]
         elif target.startswith("docs/") or not (ROOT / target).is_file():

@@ -321,6 +321,8 @@ def prepare(results: Path, tree: Path) -> Path:
     for path in earlier:
         path.rename(aside / path.name)
     compiled = shutil.ignore_patterns("*.so", "lib", "__pycache__")
+    for module in (tree / "mydist").rglob("*.py"):  # The source may have it no more.
+        module.unlink()
     for source, target in (("python/mydist", "mydist"), ("launcher", "mydist/launcher")):
         shutil.copytree(ROOT / source, tree / target, ignore=compiled, dirs_exist_ok=True)
     shutil.rmtree(tree / "logs", ignore_errors=True)  # A stale report must not be read.

@@ -231,8 +231,10 @@ def _on_all_cores() -> Iterator[None]:
     """Processes started meanwhile are not pinned to the core of the calling thread."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, _CORES)
-    yield
-    os.sched_setaffinity(0, own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _foreign_environment() -> dict[str, str]:
