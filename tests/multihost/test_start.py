@@ -80,4 +80,4 @@ def test_an_unknown_interface_is_an_error_that_lists_the_others(cluster: Cluster
     (line,) = ended.output.splitlines()
     assert line.startswith("mydistrun: --network-interfaces wlan7: this machine has no such")
     for name in ("lo", "docker0", "data0", "other0"):
-        assert name in line.partition("this machine has ")[2].split(", ")
+        assert name in line.partition("; it has ")[2].split(", ")

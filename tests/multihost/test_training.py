@@ -97,7 +97,7 @@ def test_an_interface_that_another_host_lacks(gloo: None, cluster: Cluster) -> N
     (line,) = [
         line for line in ended.output.splitlines() if line.startswith("    | ") and wanted in line
     ]
-    assert "It has: lo (127.0.0.1), docker0 (172.17.0.1), data0 (10.61.1.2)" in line
+    assert "it has: lo (127.0.0.1), docker0 (172.17.0.1), data0 (10.61.1.2)" in line
 
 
 @pytest.mark.deep
