@@ -47,25 +47,20 @@ def measure() -> None:
     _bench("allreduce", *peers, name="allreduce")
     for model in MODELS:
         _bench("step", "--model", model, "--steps", "30", name=f"step_{model}")
-    trace = str(MEASURED / "timeline.json")
-    _bench(
-        "step",
-        "--model",
-        "resnet",
-        "--rounds",
-        "1",
-        name="traced",
-        launch=("--timeline-filename", trace),
-    )
+    example = [str(ROOT / "examples" / "train_fashion_mnist.py")]
+    example += ["--epochs", "1", "--train-images", "6000"]
+    _run(*example, launch=("--timeline-filename", str(MEASURED / "timeline.json")))
 
 
-def _bench(*words: str, name: str, launch: tuple[str, ...] = ()) -> None:
+def _bench(*words: str, name: str) -> None:
+    _run("-m", "mydist.bench", *words, "--json", str(MEASURED / f"{name}.json"))
+
+
+def _run(*words: str, launch: tuple[str, ...] = ()) -> None:
+    """Runs a program in Python with two ranks."""
     launcher = [sys.executable, "-m", "mydist.launcher", "-np", "2", *launch]
-    command = [*launcher, sys.executable, "-m", "mydist.bench", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*command, "--json", str(MEASURED / f"{name}.json")], check=True, cwd=ROOT, env=environment
-    )
+    subprocess.run([*launcher, sys.executable, *words], check=True, cwd=ROOT, env=environment)
 
 
 def draw() -> None:

@@ -35,11 +35,11 @@ def parse_arguments() -> argparse.Namespace:
 def make_model() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
+        nn.MaxPool2d(2),  # Before ReLU: the same numbers, a quarter of the work.
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(32 * 7 * 7, 128),
         nn.ReLU(),
@@ -88,7 +88,7 @@ def main() -> None:
     )
     test_data = TensorDataset(*load(arguments.data, "t10k"))
     test_loader = md.prepare_loader(test_data, batch_size=1000, shuffle=False, tail="join")
-    model = make_model()
+    model = make_model().to(memory_format=torch.channels_last)  # Faster convolutions on CPUs.
 
     # (3) The global batch grows with the number of ranks, so the learning rate does as well. The
     # first steps go from the rate of one rank up to it (Goyal et al. 2017).
