@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -178,14 +178,14 @@ def draw_timeline(events: Iterable[dict[str, Any]]) -> Figure:
 
 
 def _window(spans: list[dict[str, Any]]) -> tuple[float, float]:
-    """Begin and end of a step: what lies between the two longest pauses around the middle."""
+    """Begin and end of the step in the middle: the longest pauses are those between steps."""
     times = sorted(span["ts"] for span in spans)
+    lanes = Counter((e["pid"], e["tid"]) for e in spans if e["name"] == "ALLREDUCE")
+    steps = Counter(lanes.values()).most_common(1)[0][0]
+    starts = sorted(range(1, len(times)), key=lambda i: times[i - 1] - times[i])[: steps - 1]
     middle = len(times) // 2
-    pause = 4 * (times[-1] - times[0]) / len(times)
-    gaps = [i for i in range(1, len(times)) if times[i] - times[i - 1] > pause]
-    first = max(i for i in gaps if i <= middle)
-    last = min(i for i in gaps if i > middle)
-    return times[first], times[last]
+    first = max(i for i in starts if i <= middle)
+    return times[first], times[min(i for i in starts if i > middle)]
 
 
 def _finish_timeline(axes: Axes, labels: list[str]) -> None:

@@ -203,7 +203,10 @@ def compression_applies_to_the_values(kind: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Max": ({"op": md.Max}, ["op Max", "Average and Sum"]),
     "Product": ({"op": md.Product}, ["op Product", "Average and Sum"]),
-    "group": ({"groups": 1}, ["its group is reduced as one dense buffer", "leave it out of `groups`"]),
+    "group": (
+        {"groups": 1},
+        ["its group is reduced as one dense buffer", "leave it out of `groups`"],
+    ),
     "compressor": ({"compression": PassThrough}, ["compressor", "Compression.none"]),
 }
 
