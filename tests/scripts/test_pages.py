@@ -116,6 +116,11 @@ def test_a_command_of_the_pages_runs(command: str) -> None:
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
 
 
+def test_some_pages_have_commands_of_each_kind() -> None:
+    """Else the tests above would be skipped without a word."""
+    assert of_all_pages("sh") and of_all_pages("console")
+
+
 def test_the_api_page_has_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     named = re.findall(r"^::: mydist\.(\w+)$", page, re.MULTILINE)
