@@ -75,21 +75,24 @@ std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
 std::vector<int32_t> Coordinator::Impl::Staying() const {
   if (!membership_.HasDeparted(options_.rank) && !vertex_.is_root()) return {options_.rank};
   if (!vertex_.is_root()) return ancestors_;
-  std::vector<int32_t> staying;
-  for (int32_t rank = 0; rank < options_.size && staying.size() < kMostStaying; ++rank) {
-    if (!membership_.HasDeparted(rank)) staying.push_back(rank);
-  }
-  return staying;
+  return FirstRanks([this](int32_t rank) { return !membership_.HasDeparted(rank); });
 }
 
 // Only the root knows of all; a rank that waits for the decision waits for those above it.
 std::vector<int32_t> Coordinator::Impl::NotJoined() const {
   if (!vertex_.is_root()) return ancestors_;
-  std::vector<int32_t> awaited;
-  for (int32_t rank = 0; rank < options_.size && awaited.size() < kMostStaying; ++rank) {
-    if (!membership_.HasDeparted(rank) && !membership_.HasJoined(rank)) awaited.push_back(rank);
+  return FirstRanks([this](int32_t rank) {
+    return !membership_.HasDeparted(rank) && !membership_.HasJoined(rank);
+  });
+}
+
+std::vector<int32_t> Coordinator::Impl::FirstRanks(
+    const std::function<bool(int32_t)>& is_awaited) const {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < options_.size && ranks.size() < kMostStaying; ++rank) {
+    if (is_awaited(rank)) ranks.push_back(rank);
   }
-  return awaited;
+  return ranks;
 }
 
 // The root ends the waits that it decides about. It cannot end a vote.
@@ -115,8 +118,8 @@ Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited
   for (const IncomingMessage& message : port_.TakeInquiries()) {
     const Result<MessageKind> kind = PeekKind(message.payload);
     const auto those = [&](const Question& about) {
-      if (about.process_set == kLeaving) return Staying();
-      if (about.process_set == kJoining) return NotJoined();
+      const bool names_no_set = about.process_set == kLeaving || about.process_set == kJoining;
+      if (names_no_set) return AwaitedWith(about.process_set, about.tensor);
       return std::vector<int32_t>(awaited.begin(), awaited.end());
     };
     const bool asks = kind.ok() && *kind == MessageKind::kQuestion;

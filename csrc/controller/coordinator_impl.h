@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Coordinator::Impl {
   // knows.
   std::vector<int32_t> Staying() const;
   std::vector<int32_t> NotJoined() const;
+  // The first kMostStaying ranks of the job for which it is true.
+  std::vector<int32_t> FirstRanks(const std::function<bool(int32_t)>& is_awaited) const;
   bool MustEndWait() const;
   Status AttendWait(TimePoint now, std::span<const int> awaited);
   Inquirer& inquirer() { return inquirer_; }

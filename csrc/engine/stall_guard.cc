@@ -24,6 +24,13 @@ constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
 
+// Part of `limit`, which a wait has.
+Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
+
+Duration Doubled(Duration duration) {
+  return duration <= Duration::max() / 2 ? duration * 2 : Duration::max();
+}
+
 std::string SecondsText(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1f s", ToSeconds(duration));
@@ -86,7 +93,7 @@ StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, Tim
   *next = kNever;
   const Duration due = std::min(episode.next_warning, episode.end);
   if (due == Duration::max()) return Step::kWaitOn;
-  const Duration lead = std::min(kAnswerTime, due / kLeastParts);
+  const Duration lead = TimeForAnswers(due);
   const Duration waited = now - begin - margin;
   *next = begin + margin + (due - lead);
   if (waited < due - lead) return Step::kWaitOn;
@@ -104,8 +111,7 @@ StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, Tim
   const bool is_end = waited >= episode.end;
   if (is_end) episode.end = waited + kLookAgain;
   while (episode.next_warning <= waited) {
-    const bool doubles = episode.next_warning <= Duration::max() / 2;
-    episode.next_warning = doubles ? episode.next_warning * 2 : Duration::max();
+    episode.next_warning = Doubled(episode.next_warning);
   }
   return is_end ? Step::kEnd : Step::kWarn;
 }
@@ -212,7 +218,7 @@ std::optional<StallGuard::Answers> StallGuard::Ask(PatientWait& wait, TimePoint 
     coordinator_->EndInquiry();
     return answers;
   }
-  wait.next = now + std::min(kAnswerTime, patience / kLeastParts);
+  wait.next = now + TimeForAnswers(patience);
   if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
   return std::nullopt;
 }
@@ -251,11 +257,10 @@ Status StallGuard::FollowCall(TimePoint now, std::string_view call, TimePoint si
   }
   if (silence >= wait.next_warning) {
     MYDIST_LOG(kWarning) << text;
-    const bool doubles = wait.next_warning <= Duration::max() / 2;
-    wait.next_warning = doubles ? wait.next_warning * 2 : Duration::max();
+    wait.next_warning = Doubled(wait.next_warning);
   }
   const Duration due = std::min(wait.next_warning, shutdown_);
-  wait.next = std::max(now, wait.answered + due - std::min(kAnswerTime, patience / kLeastParts));
+  wait.next = std::max(now, wait.answered + due - TimeForAnswers(patience));
   return Status::Ok();
 }
 
