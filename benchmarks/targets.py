@@ -177,27 +177,34 @@ TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_tra
 
 
 def _one_gpu() -> Iterable[Target]:
-    not_shared = "two ranks did not come to share the GPU over NCCL"
-    for suite, ranks, missing in ((GPU_SLOTS, "1 rank", ""), (GPU_SLOTS2, "2 ranks", not_shared)):
-        for name, what, goal in (
-            ("pack_bytes", "bytes packed per step", "== 0 B"),
-            ("copied_bytes", "bytes copied into slots per step", "== 0 B"),
-            ("extra_launches", "extra launches per bucket", "== 0"),
-        ):
-            yield _figure("G2", suite, name, f"{what}, {ranks}", goal, missing)
+    yield from _on_both(
+        "G2",
+        (GPU_SLOTS, GPU_SLOTS2),
+        ("pack_bytes", "bytes packed per step", "== 0 B"),
+        ("copied_bytes", "bytes copied into slots per step", "== 0 B"),
+        ("extra_launches", "extra launches per bucket", "== 0"),
+    )
     what = "staged allreduce, of its slowest stage's rate"
     yield _figure("G4", GPU_STAGING, "percent", what, ">= 70 %")
     yield _figure("G4", GPU_STAGING, "chunks_in_flight", "chunks in flight", ">= 4")
     for model, name in (("resnet50", "ResNet-50"), ("gpt", "small GPT")):
         what = f"step of a {name} on one rank, slower by"
         yield _figure("G5", GPU_OVERHEAD, f"{model}_percent", what, "<= 1 %", has_ends=True)
-    for suite, ranks, missing in ((GPU_BUCKET, "1 rank", ""), (GPU_BUCKET2, "2 ranks", not_shared)):
-        for name, what, goal in (
-            ("host_us", "host time", "<= 10 µs"),
-            ("launches", "launches", "<= 3"),
-            ("waits", "waits of the host", "== 0"),
-        ):
-            yield _figure("G6", suite, name, f"{what} per bucket, {ranks}", goal, missing)
+    yield from _on_both(
+        "G6",
+        (GPU_BUCKET, GPU_BUCKET2),
+        ("host_us", "host time per bucket", "<= 10 µs"),
+        ("launches", "launches per bucket", "<= 3"),
+        ("waits", "waits of the host per bucket", "== 0"),
+    )
+
+
+def _on_both(row: str, suites: tuple[str, str], *figures: tuple[str, str, str]) -> Iterable[Target]:
+    """Figures of one rank, and of two ranks that share the GPU: name, what, goal."""
+    not_shared = "two ranks did not come to share the GPU over NCCL"
+    for suite, ranks, missing in zip(suites, ("1 rank", "2 ranks"), ("", not_shared), strict=True):
+        for name, what, goal in figures:
+            yield _figure(row, suite, name, f"{what}, {ranks}", goal, missing)
 
 
 GPU_TARGETS: tuple[Target, ...] = tuple(_one_gpu())

@@ -21,6 +21,7 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+_PAGE_OF = {file: page for page, file in PAGES.items()}
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(?=[)#])")
 
 
@@ -63,11 +64,10 @@ def _moved(text: str, name: str, uri: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[1]))
-        pages = {file: page for page, file in PAGES.items()}
         if inside := sorted((ROOT / target).glob("*.md")):  # A folder of pages: its first one.
             target = inside[0].relative_to(ROOT).as_posix()
-        if target in pages:
-            found = pages[target]
+        if target in _PAGE_OF:
+            found = _PAGE_OF[target]
         elif target.startswith("docs/") or not (ROOT / target).is_file():
             found = target.removeprefix("docs/")
         else:
