@@ -1,7 +1,7 @@
 // Executor: the reduce step. Turns one fused group of agreed tensors into one call of
-// algorithms/batch, on the ranks of their process set. Owned by the engine, called by whoever
-// drives it; blocks until the results are in the outputs, or, on a GPU, until they are ordered:
-// every tensor's DeviceOrder::done is set then.
+// algorithms/batch, on the ranks of their process set. Owned by the engine, called by the
+// thread that drives it; blocks until the results are in the outputs, or, on a GPU, until they are
+// ordered: every tensor's DeviceOrder::done is set then.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // StallGuard: bounds how long this rank waits for others, in the middle of a collective and between
-// them. Owned by the engine; by whoever drives it.
+// them. Owned by the engine; called by the thread that drives it.
 // It warns at `warning`, and at twice, four … times that, and ends the wait at `shutdown`. Shortly
 // before each it asks the ranks it waits for whom they wait for, so that it blames the rank at the
 // end of the chain. What the root decides about it leaves to the root: then it only tells of ranks

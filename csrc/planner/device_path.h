@@ -59,7 +59,8 @@ NcclChoice ChooseNccl(std::span<const DeviceRecord> records, std::span<const int
 
 // DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
 // NCCL where all ranks can have it, else host memory on the way.
-// Owned by the engine, called by whoever drives it. All ranks of a set come to the same choice.
+// Owned by the engine, called by the thread that drives it. All ranks of a set come to the same
+// choice.
 
 // The ranks of a process set, as this one of them sees them. What is pointed to outlives whatever
 // is made with it.
@@ -123,7 +124,7 @@ class DeviceChoice {
 
 // DeviceTeam: what serves one process set on one GPU of this rank: host memory on the way at first,
 // NCCL once all ranks of the set have agreed on it, at the first batch that needs them all.
-// Owned by the executor, used by whoever drives the engine.
+// Owned by the executor, used by the thread that drives the engine.
 
 class DeviceTeam {
  public:

@@ -1,7 +1,8 @@
-// GpuOrder: tensors of torch on GPUs among what torch's streams do: behind what the current stream
-// has when they are enqueued, and in front of what it gets once they have been waited for. Used by
-// the Python thread that enqueues or waits; but for EmptyForResult. CUDA is reached through c10's
-// interface for any device and through our plugin, so that a build needs no CUDA build of torch.
+// GpuOrder: orders collectives on GPU tensors with torch's streams. A collective runs after the
+// work that the current stream has at its submission. Work submitted after the wait runs behind it.
+// The Python thread that submits or waits uses this, except EmptyForResult. CUDA is reached through
+// c10's interface for any device and through our plugin, so that a build needs no CUDA build of
+// torch.
 #pragma once
 
 #include <ATen/core/Tensor.h>

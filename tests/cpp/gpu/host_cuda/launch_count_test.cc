@@ -1,5 +1,5 @@
-// How many launches our calls take where nobody captures: one for any number of segments, with at
-// most one copy of a table in front, and with the right numbers.
+// The launches of our calls where no stream captures: one launch for any number of segments, after
+// at most one copy of a table. The results are right.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The memory of HostCuda: of GPUs, and pinned. Behind each block is a page that nobody may touch,
-// and what is left of its last page has to stay as it is.
+// The memory of HostCuda: of GPUs, and pinned. A page without access follows each
+// block, and the rest of its last page must not change.
 #pragma once
 
 #include <cuda_runtime_api.h>

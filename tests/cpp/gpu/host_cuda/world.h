@@ -58,7 +58,7 @@ struct ThreadState {
 enum class Needs {
   kNothing,
   kGpu,           // One that is current and not broken.
-  kGpuAndNoGraph  // And that nobody captures, unless this thread says that it knows.
+  kGpuAndNoGraph  // Also no stream captures, unless this thread expects it.
 };
 
 class World {
