@@ -27,42 +27,19 @@ cpp_tests() {
   return "$status"
 }
 
-# Two pytests share the cores: most tests start jobs and wait. Each takes about half of the time, so
-# that both end together (the reports in build/reports have the seconds).
-# shellcheck disable=SC2034  # Passed on by name.
-SECOND=(tests/multiproc/test_{checks,paths,starts,kills,small_memory,soak,examples,run,containers}.py)
-FIRST=(tests/scripts tests/gpu tests/launcher tests/python tests/multihost)
-for file in tests/multiproc/test_*.py; do
-  [[ " ${SECOND[*]} " == *" $file "* ]] || FIRST+=("$file")
-done
-
-python_tests() { # python_tests NAME ARRAY [OPTION...], an array of paths
-  local name="$1" status=0
-  local -n paths="$2"
-  shift 2
-  "$PYTHON" -m pytest "${paths[@]}" --report "$REPORTS/$name.jsonl" -o cache_dir=".pytest_cache/$name" \
-    "$@" >"build/logs/$name.log" 2>&1 || status=$?
-  # No test was left by the options: that is fine where another part has some.
-  if ((status == 5)); then
-    status=0
-  else
-    : >"$REPORTS/$name.ran"
-  fi
-  cat "build/logs/$name.log"
-  return "$status"
-}
-
-python_tests_at_once() {
-  local status=0
-  python_tests python_first FIRST "$@" &
-  python_tests python_second SECOND "$@" || status=$?
-  wait "$!" || status=$?
-  return "$status"
+# Most tests start jobs and wait for them, so there are more workers than cores. Slow files come first,
+# so that no worker is left with one at the end. A run has the turn of its commit; a deep run has all.
+python_tests() {
+  local turn=()
+  [[ -n "${TEST_DEEP:-}" ]] || turn=(--turn "$(git rev-list --count HEAD 2>/dev/null || echo 0)")
+  "$PYTHON" -m pytest -q --numprocesses "$((JOBS + 1))" --no-loadscope-reorder \
+    tests/multiproc/test_{checks,starts,paths,examples,kills}.py tests/launcher tests/multiproc \
+    tests/multihost tests/python tests/scripts tests/gpu \
+    --report "$REPORTS/python.jsonl" "${turn[@]}" "$@"
 }
 
 step "C++ tests" cpp_tests
-step "Python tests, two at once" python_tests_at_once "$@"
-compgen -G "$REPORTS/*.ran" >/dev/null || STEPS_FAILED+=("no Python test was selected")
+step "Python tests" python_tests "$@"
 
 print_steps "Steps of the tests:"
 echo

@@ -6,8 +6,11 @@ import argparse
 import json
 import os
 import re
+import signal
 import zlib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="I/N",
         help="run the ordinary tests and every Nth of those that else only --deep runs",
     )
+    parser.addoption(
+        "--turn",
+        type=int,
+        metavar="NUMBER",
+        help="of the tests marked turns(N), run only every Nth: others with each NUMBER",
+    )
     # No variable: the tests start pytest themselves, which would write to the same file.
     parser.addoption("--report", type=Path, help="where a JSON line per test goes")
 
@@ -35,7 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "deep(group=NAME): too slow for every change; a slice has all of a group or none"
     )
-    if path := config.getoption("--report"):
+    config.addinivalue_line("markers", "turns(n): an ordinary run of the whole suite has one of n")
+    # A shell starts what runs in the background without it; jobs of the tests are to feel Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    path = config.getoption("--report")
+    if path and not hasattr(config, "workerinput"):  # Workers of xdist send their reports on.
         config.pluginmanager.register(Report(path))
 
 
@@ -44,15 +58,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--deep"):
         return
     piece: Slice | None = config.getoption("--slice")
-    left_out = []
+    turn: int | None = config.getoption("--turn")
+    marked: Counter[Path] = Counter()
+    left_out = set()
     for item in items:
-        mark = item.get_closest_marker("deep")
-        if mark and not (piece and mark.kwargs.get("group", item.nodeid) in piece):
-            left_out.append(item)
+        deep, turns = map(item.get_closest_marker, ("deep", "turns"))
+        if deep:
+            chosen = piece is not None and deep.kwargs.get("group", item.nodeid) in piece
+        elif turns and turn is not None:  # Neighbours in a file alternate.
+            marked[item.path] += 1
+            chosen = (marked[item.path] + turn) % turns.args[0] == 0
+        else:
+            chosen = True
+        if not chosen:
+            left_out.add(item)
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        skipped = set(left_out)
-        items[:] = [item for item in items if item not in skipped]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each worker gets whole files, whose tests may share a job; a job of checks is like a file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesAndJobs(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            job = re.search(r"\[(\w+-np\d+-\w+)", test)
+            return f"{file}::{job[1]}" if job else file
+
+    return FilesAndJobs(config, log)
 
 
 class Slice:

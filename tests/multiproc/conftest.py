@@ -18,14 +18,15 @@ JOBS = pytest.StashKey[tuple[Job, ...]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Chooses the jobs: all with --deep, some of them more with --slice."""
+    """Chooses the jobs: all with --deep, more with --slice, fewer with --turn."""
     if config.getoption("--deep"):
         config.stash[JOBS] = DEEP
         return
     ordinary = {job.name for job in ORDINARY}
     piece = config.getoption("--slice") or ()
     more = [job for job in DEEP if job.name in piece and job.name not in ordinary]
-    config.stash[JOBS] = (*ORDINARY, *more)
+    turn = config.getoption("--turn")
+    config.stash[JOBS] = (*(job for job in ORDINARY if job.has_turn(turn)), *more)
 
 
 @pytest.fixture(autouse=True)

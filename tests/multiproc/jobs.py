@@ -1,7 +1,7 @@
 """The jobs of checks: which suite runs on how many ranks over which backend, and how often.
 
-An ordinary run has each check in one job at least, each data path in one job with all cases, and
-each backend and layout with a few cases. A deep run has all jobs and all cases.
+Ordinary runs have each check in one job at least, each data path in one job with all cases, and
+each backend and layout with a few cases; some jobs take turns. A deep run has all jobs and cases.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ class Job:
     backend: str
     suite: str
     every_case: bool = False
+    turn: int = 0
+    turns: int = 1
+
+    def has_turn(self, number: int | None) -> bool:
+        """Whether the ordinary run of this number has the job; each has it that has none."""
+        return number is None or number % self.turns == self.turn
 
     @property
     def name(self) -> str:
@@ -27,17 +33,17 @@ class Job:
 # Each way to fold numbers runs all cases once: in shared memory, and host by host over a network.
 ORDINARY = (
     Job(3, "local", "whole", every_case=True),
-    Job(3, "local", "frozen"),
+    Job(3, "local", "frozen", turn=0, turns=3),
     Job(3, "local", "unfused"),
     Job(2, "local", "bucketed"),
     Job(2, "local", "late"),
     Job(2, "local", "steady"),
-    Job(2, "gloo", "main"),
-    Job(3, "gloo", "frozen_lone"),
-    Job(4, "gloo", "hosts", every_case=True),
-    Job(4, "gloo", "frozen_hosts"),
-    Job(3, "mpi", "main"),
-    Job(3, "mpi", "hosts"),
+    Job(2, "gloo", "main", turn=0, turns=2),
+    Job(3, "gloo", "frozen_lone", turn=1, turns=3),
+    Job(4, "gloo", "hosts", every_case=True, turn=1, turns=2),
+    Job(4, "gloo", "frozen_hosts", turn=2, turns=3),
+    Job(3, "mpi", "main", turn=1, turns=2),
+    Job(3, "mpi", "hosts", turn=0, turns=2),
     Job(2, "mpi", "late_lone"),
 )
 

@@ -18,6 +18,9 @@ import mydist.launcher
 from multiproc.job import WORKERS, job_environment, launcher_command, run
 from multiproc.test_starts import expect_ranks
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 HELLO = str(WORKERS / "hello.py")
 TRAIN = str(WORKERS / "small_memory.py")
 

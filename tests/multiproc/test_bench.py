@@ -15,6 +15,9 @@ import pytest
 from multiproc.conftest import missing_backends
 from multiproc.job import TESTS, job_environment, launch
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 ROOT = TESTS.parent
 # On a busy machine the ranks wait long for a peer that is compiled and started.
 PATIENT = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0"}

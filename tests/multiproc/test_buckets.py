@@ -10,6 +10,9 @@ import pytest
 
 from multiproc.job import launch
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 # Nine gradients of 256 KiB.
 JOB = """
 import json, torch, mydist as md

@@ -13,6 +13,9 @@ from deep import deep
 
 from multiproc.job import WORKERS, Outcome, job_environment, launch, launcher_command
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 CHECKPOINTED = str(WORKERS / "checkpointed.py")
 FORGETFUL = """
 import sys, torch, mydist as md

@@ -25,6 +25,9 @@ from multiproc.containers import (
 from multiproc.job import WORKERS, Outcome, run
 from multiproc.test_small_memory import GRADIENTS, WORKER, train, warnings_of
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 PLENTY = "size=256m"
 TRAIN = (sys.executable, WORKER, str(GRADIENTS), "6")
 FLAGS = {"gloo": (), "mpi": ("--mpi",)}  # Gloo comes by itself.

@@ -12,6 +12,9 @@ from deep import deep
 
 from multiproc.job import launch
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 needs_fashion_mnist = pytest.mark.skipif(

@@ -17,6 +17,9 @@ from multiproc.arena_memory import arenas_held_by
 from multiproc.job import WORKERS, Outcome, launch
 from multiproc.leftovers import held_arenas, processes_with, temporary_files, unowned_arenas
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 DOOMED = str(WORKERS / "doomed.py")
 # From how many moments one is chosen, somewhat fewer than there are: a job in which nobody is
 # killed fails.

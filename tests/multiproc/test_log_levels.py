@@ -9,6 +9,9 @@ from deep import deep
 
 from multiproc.job import launch
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 JOB = """
 import torch
 import mydist as md

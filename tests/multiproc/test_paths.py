@@ -12,6 +12,9 @@ from deep import deep
 from multiproc.conftest import missing_backends
 from multiproc.job import WORKERS, launch
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 EVERY_PATH = str(WORKERS / "every_path.py")
 
 KERNELS = ("portable", "avx2", "avx512")

@@ -14,6 +14,9 @@ from deep import deep
 
 from multiproc.job import WORKERS, job_environment, launch, launcher_command
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 RECORDED = str(WORKERS / "recorded.py")
 # "Gradient ready", the first of the six words, is what ENQUEUE marks the end of.
 WORDS = {"ENQUEUE", "NEGOTIATE", "FUSE", "REDUCE", "COMPLETE"}

@@ -15,6 +15,9 @@ from multiproc.containers import need_namespaces, with_shm
 from multiproc.job import WORKERS, CheckResults, launcher_command, run
 from multiproc.registry import checks_of
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 WORKER = str(WORKERS / "small_memory.py")
 EVERY_PATH = str(WORKERS / "every_path.py")
 GRADIENTS = 4096  # KiB on each rank.

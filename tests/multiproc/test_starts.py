@@ -13,6 +13,9 @@ from deep import deep
 from multiproc.job import WORKERS, launch, launcher_command, run
 from mydist.job.rank_record import Numbers, leave_record
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 HELLO = str(WORKERS / "hello.py")
 
 

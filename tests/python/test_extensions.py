@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import torch

@@ -14,6 +14,9 @@ import torch
 
 import mydist as md
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 NCCL_FUNCTIONS = [
     "GetErrorString",
     "GetUniqueId",

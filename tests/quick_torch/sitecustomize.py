@@ -2,13 +2,15 @@
 
 Python imports this file at its start when the folder is in PYTHONPATH, as in all but deep runs.
 Importing torch registers functions that trace programs (a second of a core), and an optimizer
-imports torch._dynamo (two) to tell it what not to trace. Here both wait until somebody else imports
-torch._dynamo. Until then nothing is traced, so nothing else differs.
+imports torch._dynamo (two) to tell it what not to trace. Here both wait until something else
+imports torch._dynamo. Until then nothing is traced, so nothing else differs. torch.export waits for
+its first use.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import importlib.machinery
 import sys
@@ -86,8 +88,55 @@ class AlmostEmpty:
         """As Python does by default."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """But the one import of it that random numbers need."""
-        importlib.import_module("torch._prims.rng_prims")
+        """But what generators of random numbers need of it: their metaclass."""
+        base = importlib.import_module("torch._opaque_base")
+        sys.modules["torch"]._C._set_generator_metaclass(base.OpaqueBaseMeta)
+
+
+class Uncollected:
+    """Loads a module while the garbage collector rests: a tenth of the time of importing torch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the true loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The true module."""
+        gc.disable()
+        try:
+            self._loader.exec_module(module)
+        finally:
+            gc.enable()
+
+
+class Later:
+    """Loads a module when its first name is asked for."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """One that the true loader fills at the first use."""
+        loader = self._loader
+
+        class Waiting(ModuleType):
+            def __getattr__(self, name: str) -> Any:
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                self.__class__ = ModuleType
+                loader.exec_module(self)
+                return getattr(self, name)
+
+        return Waiting(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing yet."""
+
+
+LOADERS = {"torch": Uncollected, "torch.export": Later, **dict.fromkeys(DECORATORS, Changed)}
 
 
 class Finder:
@@ -106,10 +155,10 @@ class Finder:
                 importlib.import_module(FOR_TRACING)
         elif name == FOR_TRACING and not self._has_compiler:
             return importlib.machinery.ModuleSpec(name, AlmostEmpty())
-        elif name in DECORATORS:
+        elif name in LOADERS:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
             if spec and spec.loader:
-                spec.loader = Changed(spec.loader)
+                spec.loader = LOADERS[name](spec.loader)
             return spec
         return None
 

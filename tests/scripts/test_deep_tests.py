@@ -1,4 +1,4 @@
-"""An ordinary run leaves out what is marked deep, and slices bring all of it back in the end."""
+"""Which tests a run has: slices bring back all that is deep, and turns all that takes turns."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def test_cases(case): ...
 @pytest.mark.deep(group="together")
 @pytest.mark.parametrize("part", range(5))
 def test_parts(part): ...
+"""
+TAKING_TURNS = """
+import pytest
+from deep import deep
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("case", [*range(7), deep(7)])
+def test_cases(case): ...
+
+def test_always(): ...
 """
 
 
@@ -55,6 +65,17 @@ def test_slices_are_disjoint_and_together_all(folder: Path) -> None:
     assert sum(map(len, slices)) == 45
     assert len(set().union(*slices)) == 45
     assert {sum("parts" in name for name in piece) for piece in slices} == {0, 5}
+
+
+def test_turns_alternate_and_are_all_of_a_run_without_them(folder: Path, tmp_path: Path) -> None:
+    for name in ("conftest.py", "deep.py"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "test_turns.py").write_text(TAKING_TURNS)
+    assert len(collected(tmp_path)) == 7
+    even, odd = (collected(tmp_path, "--turn", str(turn)) for turn in (10, 11))
+    assert (len(even), len(odd)) == (3, 4)
+    assert even | odd == collected(tmp_path)
+    assert collected(tmp_path, "--turn", "12") == even
 
 
 @pytest.mark.parametrize("text", ["4/4", "x", "-1/4"])

@@ -21,6 +21,9 @@ from scripts import gpu_check
 from scripts.carried_files import find_variables, unpack
 from scripts.gpu_check import FAILED, NOT_RUN, PASSED, SKIPPED, Step
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 ROOT = Path(__file__).resolve().parents[2]
 Check = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 # Its tests do what their names say; each process leaves a file that lists what it was asked for.
