@@ -1,6 +1,7 @@
 """The compiled extension: torch tensors in, engine calls out. Private; use the names in mydist."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -46,11 +47,11 @@ def stats() -> dict[str, int]: ...
 # Warns if the memory that the ranks of a host share has no room for so many bytes of tensors.
 def foresee_shared(bytes: int) -> None: ...
 
-# Every enqueue_* returns a handle; wait() gives the outputs and forgets it. The functions without
-# enqueue_, below, do both at once and wake no other thread. `group` is "" or the
-# name that makes the tensors complete together. `reduce_op` is the number of mydist.ReduceOp.
-# Inputs that are not contiguous are copied; outputs that are not contiguous (in place on a view)
-# are written back by wait().
+# Every enqueue_* returns a handle; wait() gives the outputs and forgets it. A function of the same
+# name without enqueue_ takes the same, does both at once and wakes no other thread; here are those
+# that are called by name. `group` is "" or the name that makes the tensors complete together.
+# `reduce_op` is the number of mydist.ReduceOp. Inputs that are not contiguous are copied; outputs
+# that are not contiguous (in place on a view) are written back by wait().
 def enqueue_allreduce(
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor] | None,  # None: new tensors are made.
@@ -105,62 +106,10 @@ def enqueue_scatter(
 def enqueue_send_receive(
     tensor: torch.Tensor, source: int, destination: int, name: str, process_set: int
 ) -> int: ...
-def enqueue_add_process_set(ranks: Sequence[int], name: str) -> int: ...
-def enqueue_remove_process_set(process_set: int, name: str) -> int: ...
 def enqueue_join() -> int: ...
-def enqueue_barrier(name: str, process_set: int) -> int: ...
-def allreduce(
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor] | None,
-    names: Sequence[str],
-    group: str,
-    reduce_op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: int,
-    compression: int = 0,  # As what float32 travels: 1 float16, 2 bfloat16.
-) -> list[torch.Tensor]: ...
+def allreduce(*arguments: Any) -> list[torch.Tensor]: ...
 def allgather(
     inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
-) -> list[torch.Tensor]: ...
-def broadcast(
-    input: torch.Tensor,
-    output: torch.Tensor | None,
-    root_rank: int,
-    name: str,
-    process_set: int,
-) -> list[torch.Tensor]: ...
-def alltoall(
-    input: torch.Tensor, splits: Sequence[int] | None, name: str, process_set: int
-) -> list[torch.Tensor]: ...
-def reducescatter(
-    inputs: Sequence[torch.Tensor],
-    names: Sequence[str],
-    group: str,
-    reduce_op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: int,
-) -> list[torch.Tensor]: ...
-def reduce(
-    input: torch.Tensor,
-    output: torch.Tensor | None,
-    root_rank: int,
-    name: str,
-    reduce_op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: int,
-) -> list[torch.Tensor]: ...
-def gather(
-    input: torch.Tensor, root_rank: int, name: str, process_set: int
-) -> list[torch.Tensor]: ...
-def scatter(
-    tensor: torch.Tensor,
-    splits: Sequence[int] | None,
-    root_rank: int,
-    name: str,
-    process_set: int,
 ) -> list[torch.Tensor]: ...
 def send_receive(
     tensor: torch.Tensor, source: int, destination: int, name: str, process_set: int

@@ -20,20 +20,15 @@ from ._moved_modules import MOVED, MovedModules
 from ._torch_version import CheckedBinding
 
 if TYPE_CHECKING:
-    from .collectives.allgather_calls import *
-    from .collectives.allreduce_calls import *
-    from .collectives.alltoall_calls import *
-    from .collectives.barrier_call import *
-    from .collectives.broadcast_calls import *
     from .collectives.compression import *
     from .collectives.handles import *
-    from .collectives.join_call import *
+    from .collectives.moves import *
     from .collectives.objects import *
     from .collectives.point_to_point import *
-    from .collectives.reducescatter_calls import *
-    from .collectives.rooted import *
+    from .collectives.reductions import *
     from .collectives.sets import *
     from .collectives.sparse import *
+    from .collectives.waits import *
     from .errors import *
     from .job.build_report import *
     from .job.init import *
@@ -70,23 +65,20 @@ _NAMES = {
     "job.run": "run",
     "job.topology": "cross_rank cross_size is_homogeneous is_initialized local_rank local_size "
     "rank size",
-    "collectives.allgather_calls": "allgather allgather_async grouped_allgather "
-    "grouped_allgather_async",
-    "collectives.allreduce_calls": "allreduce allreduce_ allreduce_async allreduce_async_ "
-    "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_",
-    "collectives.alltoall_calls": "alltoall alltoall_async",
-    "collectives.barrier_call": "barrier",
-    "collectives.broadcast_calls": "broadcast broadcast_ broadcast_async broadcast_async_",
     "collectives.compression": "Compression Compressor",
     "collectives.handles": "poll synchronize",
-    "collectives.join_call": "join",
+    "collectives.moves": "allgather allgather_async alltoall alltoall_async broadcast broadcast_ "
+    "broadcast_async broadcast_async_ gather gather_async grouped_allgather "
+    "grouped_allgather_async scatter scatter_async",
     "collectives.objects": "allgather_object broadcast_object",
     "collectives.point_to_point": "recv recv_async send send_async",
-    "collectives.reducescatter_calls": "grouped_reducescatter grouped_reducescatter_async "
-    "reducescatter reducescatter_async",
-    "collectives.rooted": "gather gather_async reduce reduce_async scatter scatter_async",
+    "collectives.reductions": "allreduce allreduce_ allreduce_async allreduce_async_ "
+    "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ "
+    "grouped_reducescatter grouped_reducescatter_async reduce reduce_async reducescatter "
+    "reducescatter_async",
     "collectives.sets": "ProcessSet add_process_set global_process_set remove_process_set",
     "collectives.sparse": "sparse_allreduce_async",
+    "collectives.waits": "barrier join",
     "optim.consistency": "check_consistency",
     "optim.explain": "explain",
     "optim.learning_rate": "WarmupLR scale_lr",

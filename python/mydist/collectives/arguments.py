@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..job import set_table, topology
+from ..job.error_text import wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp, Sum
 
@@ -17,22 +18,25 @@ def check_tensor(call: str, tensor: object) -> torch.Tensor:
     if isinstance(tensor, torch.Tensor):
         return tensor
     raise TypeError(
-        f"{call}: got {_type(tensor)}, expected a torch.Tensor; convert it with torch.as_tensor()"
+        f"{call}: got {type(tensor).__qualname__}, expected a torch.Tensor; convert it with "
+        "torch.as_tensor()"
     )
 
 
 def check_tensors(call: str, tensors: object) -> list[torch.Tensor]:
     """The argument, which must be a list or tuple of tensors. Raises TypeError or ValueError."""
     if not isinstance(tensors, (list, tuple)):
-        raise TypeError(f"{call}: got {_type(tensors)}, expected a list or tuple of tensors")
+        raise TypeError(
+            f"{call}: got {type(tensors).__qualname__}, expected a list or tuple of tensors"
+        )
     if not tensors:
         raise ValueError(f"{call}: got an empty list, expected at least one tensor")
     kind = torch.Tensor  # looked up once
     for i, tensor in enumerate(tensors):
         if not isinstance(tensor, kind):
             raise TypeError(
-                f"{call}: element {i} is {_type(tensor)}, expected a torch.Tensor; convert it "
-                "with torch.as_tensor()"
+                f"{call}: element {i} is {type(tensor).__qualname__}, expected a torch.Tensor; "
+                "convert it with torch.as_tensor()"
             )
     return list(tensors)
 
@@ -47,10 +51,8 @@ def check_process_set(call: str, process_set: object) -> int:
         return 0
     if isinstance(process_set, ProcessSet):
         return _check_member(call, process_set)
-    raise TypeError(
-        f"{call}: process_set is {process_set!r} ({_type(process_set)}), expected a ProcessSet "
-        "such as mydist.global_process_set"
-    )
+    expected = "a ProcessSet such as mydist.global_process_set"
+    raise wrong_type(f"{call}: process_set", process_set, expected)
 
 
 def _check_member(call: str, process_set: ProcessSet) -> int:
@@ -68,7 +70,7 @@ def _check_member(call: str, process_set: ProcessSet) -> int:
 def check_int(call: str, argument: str, value: object) -> int:
     """The argument, which must be an int that fits in 32 bits. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{call}: {argument} is {value!r} ({_type(value)}), expected an int")
+        raise wrong_type(f"{call}: {argument}", value, "an int")
     number = int(value.__index__())
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{call}: {argument} is {number}, expected a rank of the job")
@@ -146,18 +148,14 @@ def resolve_reduction(
 
 def _resolve_op(call: str, average: object, op: object) -> ReduceOp:
     if average is not None and not isinstance(average, bool):
-        raise TypeError(
-            f"{call}: average is {average!r} ({_type(average)}), expected True, False or None; "
-            "pass a name as name=, an operation as op="
-        )
+        expected = "True, False or None; pass a name as name=, an operation as op="
+        raise wrong_type(f"{call}: average", average, expected)
     if op is None:
         return Average if average is None or average else Sum
     # Before `average`: Horovod scripts may have a compression in this place.
     if not isinstance(op, ReduceOp):
-        raise TypeError(
-            f"{call}: op is {op!r} ({_type(op)}), expected mydist.Average, Sum, Min, Max, "
-            "Product or Adasum; pass a Compressor as compression="
-        )
+        ops = "mydist.Average, Sum, Min, Max, Product or Adasum"
+        raise wrong_type(f"{call}: op", op, f"{ops}; pass a Compressor as compression=")
     if average is not None:
         raise ValueError(
             f"{call}: both average={average} and op={op} are given, expected one of them; "
@@ -172,9 +170,5 @@ def _check_factor(call: str, argument: str, value: Any) -> float:
     if isinstance(value, bool) or not (
         isinstance(value, (int, float)) or hasattr(value, "__float__")
     ):
-        raise TypeError(f"{call}: {argument} is {value!r} ({_type(value)}), expected a number")
+        raise wrong_type(f"{call}: {argument}", value, "a number")
     return float(value)
-
-
-def _type(value: object) -> str:
-    return type(value).__qualname__

@@ -6,7 +6,8 @@ waits for the outputs, start() gives a handle. What differs between the collecti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +16,7 @@ import torch
 from .. import _C
 from ..job.names import give_back, resolve_name
 from ..job.process_set import ProcessSet
-from . import differentiable
+from ..reduce_op import Average
 from .arguments import (
     Reduction,
     Scaling,
@@ -34,6 +35,7 @@ from .compression import (
     decompress_all,
     split_compression,
 )
+from .differentiable import needs_gradient, record
 from .handles import Finish, remember
 
 Tensors = list[torch.Tensor]
@@ -51,13 +53,13 @@ class Collective:
     Attributes:
         name: that of its functions in the binding, and the stem of automatic names.
         arguments: those of the binding for a call, its inputs and the outputs to write, if given.
-        record: the outputs, recorded by autograd; None where they carry no gradient.
+        recorded: whether the outputs carry gradients.
         casts: whether the binding does built-in compressions; then `Call.cast` is their number.
     """
 
     name: str
-    arguments: Callable[[Call, Tensors, Tensors | None], tuple[Any, ...]]
-    record: Callable[[Call, Tensors], Tensors] | None = None
+    arguments: Callable[[Call, Sequence[torch.Tensor], Tensors | None], tuple[Any, ...]]
+    recorded: bool = True
     casts: bool = False
 
     def __post_init__(self) -> None:
@@ -67,55 +69,24 @@ class Collective:
 COLLECTIVES = (
     Collective(
         "allreduce",
-        lambda c, inputs, outputs: (
-            inputs,
-            outputs,
-            c.names,
-            c.group,
-            *c.reduction,
-            c.set_id,
-            c.cast,
-        ),
-        lambda c, inputs: differentiable.allreduce(
-            inputs, c.group, c.names, c.reduction, c.process_set
-        ),
+        lambda c, ins, outs: (ins, outs, c.names, c.group, *c.reduction, c.set_id, c.cast),
         casts=True,
     ),
+    Collective("reducescatter", lambda c, ins, _: (ins, c.names, c.group, *c.reduction, c.set_id)),
+    Collective("allgather", lambda c, ins, _: (ins, c.names, c.group, c.set_id)),
     Collective(
-        "reducescatter",
-        lambda c, inputs, _: (inputs, c.names, c.group, *c.reduction, c.set_id),
-        lambda c, inputs: differentiable.reducescatter(
-            inputs, c.group, c.names, c.reduction, c.process_set
-        ),
+        "broadcast", lambda c, ins, outs: (ins[0], outs and outs[0], c.root, c.name, c.set_id)
     ),
-    Collective(
-        "allgather",
-        lambda c, inputs, _: (inputs, c.names, c.group, c.set_id),
-        lambda c, inputs: differentiable.allgather(inputs, c.group, c.names, c.process_set),
-    ),
-    Collective(
-        "broadcast",
-        lambda c, inputs, outputs: (inputs[0], outputs and outputs[0], c.root, c.name, c.set_id),
-        lambda c, inputs: [differentiable.broadcast(inputs[0], c.root, c.name, c.process_set)],
-    ),
-    Collective(
-        "alltoall",
-        lambda c, inputs, _: (inputs[0], c.splits, c.name, c.set_id),
-        lambda c, inputs: [*differentiable.alltoall(inputs[0], c.splits, c.name, c.process_set)],
-    ),
-    Collective(
-        "scatter",
-        lambda c, inputs, _: (inputs[0], c.splits, c.root, c.name, c.set_id),
-        lambda c, inputs: [
-            differentiable.scatter(inputs[0], c.splits, c.root, c.name, c.process_set)
-        ],
-    ),
-    Collective("gather", lambda c, inputs, _: (inputs[0], c.root, c.name, c.set_id)),
+    Collective("alltoall", lambda c, ins, _: (ins[0], c.splits, c.name, c.set_id)),
+    Collective("scatter", lambda c, ins, _: (ins[0], c.splits, c.root, c.name, c.set_id)),
+    Collective("gather", lambda c, ins, _: (ins[0], c.root, c.name, c.set_id), recorded=False),
     Collective(
         "reduce",
-        lambda c, inputs, _: (inputs[0], None, c.root, c.name, *c.reduction, c.set_id),
+        lambda c, ins, _: (ins[0], None, c.root, c.name, *c.reduction, c.set_id),
+        recorded=False,
     ),
 )
+_BY_NAME = {collective.name: collective for collective in COLLECTIVES}
 
 
 class _Form(NamedTuple):
@@ -142,7 +113,7 @@ class Call:
 
     collective: Collective
     in_place: bool
-    reduction: Reduction  # Of a collective that reduces.
+    reduction: Reduction = Reduction(Average, 1.0, 1.0)  # Of a collective that reduces.
     tensors: Tensors
     splits: list[int] | None = None
     root: int  # Of a collective that has one.
@@ -152,6 +123,7 @@ class Call:
     group: str = ""  # The same of a group.
     names: list[str]  # Of the tensors.
     cast: int = 0  # As what the binding sends float32; see core_number().
+    shape: torch.Size  # Of a gather that is recorded: what ranks have that get nothing.
 
     def __init__(
         self,
@@ -201,8 +173,7 @@ class Call:
 
     def run(self) -> Tensors:
         """Waits for the outputs. Autograd records them if it has to, but not in place."""
-        record = self.collective.record
-        if record is not None and not self.in_place and differentiable.needs_gradient(self.tensors):
+        if self.collective.recorded and not self.in_place and needs_gradient(self.tensors):
             if self.compression is Compression.none:
                 return self._submit(record, (self, self.tensors))
             compressed, contexts = self._compress(self.compression)
@@ -210,6 +181,30 @@ class Call:
             return decompress_all(outputs, contexts, self.compression)
         outputs, restore = self._call_binding(getattr(_C, self.collective.name))
         return outputs if restore is None else restore(outputs)
+
+    def plain(self, tensors: Sequence[torch.Tensor]) -> Tensors:
+        """Waits for the outputs of the binding for these tensors; nothing is recorded."""
+        function: Callable[..., Tensors] = getattr(_C, self.collective.name)
+        return function(*self.collective.arguments(self, tensors, None))
+
+    def again(self, collective: str, suffix: str, index: int | None = None, **more: Any) -> Call:
+        """A call of a collective among the same ranks, which is named after this one.
+
+        Args:
+            collective: the name of it.
+            suffix: what comes behind the names.
+            index: of the only tensor that it is about; None: it is about all.
+            more: other attributes that differ.
+        """
+        call = copy(self)
+        call.collective, call.in_place, call.cast = _BY_NAME[collective], False, 0
+        call.set_id = check_process_set(collective, self.process_set)
+        names = self.names if index is None else [self.names[index]]
+        call.names = [f"{name}.{suffix}" for name in names]
+        call.group = f"{self.group}.{suffix}" if self.group and index is None else ""
+        call.name = call.group or call.names[0]
+        call.__dict__.update(more)
+        return call
 
     def start(self, finish: Finish) -> int:
         """Submits the call. The handle gives what `finish` makes of the outputs."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..job.error_text import check_whole
 
 __all__ = ["poll", "synchronize"]
 
@@ -72,12 +73,13 @@ def first(outputs: list[torch.Tensor]) -> torch.Tensor:
     return outputs[0]
 
 
+def first_if_any(outputs: list[torch.Tensor]) -> torch.Tensor | None:
+    """The same of a call whose root alone has an output."""
+    return outputs[0] if outputs else None
+
+
 def _check(handle: int) -> int:
-    if isinstance(handle, bool) or not isinstance(handle, int):
-        raise TypeError(
-            f"handle is {handle!r} ({type(handle).__qualname__}), expected the int that an _async "
-            "function returned"
-        )
+    check_whole("handle", handle, "the int that an _async function returned")
     if not 0 < handle < 2**63:
         raise ValueError(f"handle {handle} is unknown: handles are numbered from 1")
     return handle

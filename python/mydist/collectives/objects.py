@@ -26,10 +26,9 @@ from ..job.pickling import dumps
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank, size
 from ..reduce_op import Max
-from .allgather_calls import allgather
-from .allreduce_calls import allreduce
 from .arguments import check_int, check_process_set
-from .broadcast_calls import broadcast_
+from .moves import allgather, broadcast_
+from .reductions import allreduce
 
 __all__ = ["allgather_object", "broadcast_object"]
 

@@ -19,8 +19,8 @@ import torch
 
 from ..collectives import allgather
 from ..collectives.arguments import check_process_set
-from ..collectives.join_call import join_count
 from ..collectives.objects import allgather_object
+from ..collectives.waits import join_count
 from ..errors import MismatchError
 from ..job import topology
 from ..job.process_set import ProcessSet, global_process_set

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..collectives.allgather_calls import allgather
-from ..collectives.allreduce_calls import allreduce
+from ..collectives import allgather, allreduce
 from ..job.process_set import ProcessSet
 from ..reduce_op import Sum
 

@@ -1,4 +1,4 @@
-"""allreduce in all its forms: every rank gets the reduction of all ranks' tensors."""
+"""The collectives that reduce: allreduce, reducescatter and reduce, in all their forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
 from .call import Call
 from .compression import Compression, CompressorLike
-from .handles import first
+from .handles import first, first_if_any
 
 __all__ = [
     "allreduce",
@@ -21,6 +21,12 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reduce",
+    "reduce_async",
+    "reducescatter",
+    "reducescatter_async",
 ]
 
 
@@ -190,3 +196,148 @@ def grouped_allreduce_async_(
     scaling = (average, op, prescale_factor, postscale_factor)
     call = Call("grouped_allreduce_async_", tensors, name, process_set, scaling, compression)
     return call.start(list)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
+) -> torch.Tensor:
+    """Returns this rank's rows of the reduction of all ranks' tensors.
+
+    With n ranks and d rows, each rank gets d // n rows in rank order and the first d % n ranks one
+    more. Blocks until all ranks have called it with this name. Differentiable for every op but
+    Adasum, as allreduce() is.
+
+    Args:
+        tensor: at least one dimension; equal shape and dtype on all ranks; not changed.
+        name: equal on all ranks; None numbers the calls in order.
+        op: Average (default), Sum, Min, Max or Product.
+        prescale_factor: applied to each input.
+        postscale_factor: applied to the result.
+        process_set: the ranks that take part; this one is among them.
+        compression: what travels instead of the tensor; it must keep the rows.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the ranks' tensors or arguments differ; raised on every rank.
+        MydistError: the job failed; see mydist.errors.
+    """
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("reducescatter", tensor, name, process_set, scaling, compression).run()[0]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
+) -> int:
+    """Enqueues a reducescatter and returns a handle for poll() and synchronize().
+
+    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
+    The result carries no gradient. Arguments and errors as in reducescatter().
+    """
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("reducescatter_async", tensor, name, process_set, scaling, compression).start(first)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
+) -> list[torch.Tensor]:
+    """reducescatter() of several tensors at once: all of them or none, in one step.
+
+    Args:
+        tensors: list or tuple, at least one.
+
+    Returns the results in the order of the inputs. Other arguments, gradients and errors as in
+    reducescatter().
+    """
+    scaling = (None, op, prescale_factor, postscale_factor)
+    return Call("grouped_reducescatter", tensors, name, process_set, scaling, compression).run()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: CompressorLike = Compression.none,
+) -> int:
+    """grouped_reducescatter() that returns one handle for all. See reducescatter_async()."""
+    scaling = (None, op, prescale_factor, postscale_factor)
+    call = Call("grouped_reducescatter_async", tensors, name, process_set, scaling, compression)
+    return call.start(list)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    root_rank: int,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | None:
+    """Returns the reduction of all ranks' tensors on the root, and None on the other ranks.
+
+    As allreduce(), but only the root gets the result. It has the same bits there. Blocks until the
+    root has it; other ranks return when their part is done. The result carries no gradient, since
+    there is none to start backward from on the other ranks; use allreduce() where one is wanted.
+
+    Args:
+        tensor: any shape, equal on all ranks; not changed.
+        root_rank: the global rank that gets the result.
+        average: True is op=Average, False op=Sum; give it or `op`.
+        name: equal on all ranks; None numbers the calls in order.
+        op: Average (default), Sum, Min, Max or Product.
+        prescale_factor: applied to each input.
+        postscale_factor: applied to the result.
+        process_set: the ranks that take part; this one and the root are among them.
+
+    Raises:
+        ValueError: bad argument, unsupported kind of tensor, or a name already in flight.
+        TypeError: wrong type or unsupported dtype.
+        MismatchError: the ranks' tensors, arguments or roots differ; raised on every rank.
+        MydistError: the job failed; see mydist.errors.
+    """
+    scaling = (average, op, prescale_factor, postscale_factor)
+    call = Call("reduce", tensor, name, process_set, scaling, root_rank=root_rank)
+    return first_if_any(call.run())
+
+
+def reduce_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Enqueues a reduce and returns a handle for poll() and synchronize().
+
+    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
+    Arguments and errors as in reduce().
+    """
+    scaling = (average, op, prescale_factor, postscale_factor)
+    call = Call("reduce", tensor, name, process_set, scaling, root_rank=root_rank)
+    return call.start(first_if_any)

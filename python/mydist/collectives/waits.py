@@ -1,15 +1,33 @@
-"""join: a rank that has run out of data lets the others finish theirs."""
+"""barrier and join: calls in which ranks wait for each other and move no tensor."""
 
 from __future__ import annotations
 
 from .. import _C
 from ..job import topology
-from ..job.names import restart_names
-from .arguments import check_int
+from ..job.names import Submitting, resolve_name, restart_names
+from ..job.process_set import ProcessSet, global_process_set
+from .arguments import check_int, check_process_set
 
-__all__ = ["join"]
+__all__ = ["barrier", "join"]
 
 _join_count = 0
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it. Does not wait for other sets.
+
+    Args:
+        process_set: the ranks that take part; this one is among them.
+
+    Raises:
+        ValueError: before mydist.init(), or this rank is not in the set.
+        TypeError: `process_set` is no ProcessSet.
+        MydistError: the job failed; see mydist.errors.
+    """
+    set_id = check_process_set("barrier", process_set)
+    name = resolve_name("barrier", None, set_id)
+    with Submitting(name):
+        _C.barrier(name, set_id)
 
 
 def join(device: int = -1) -> int:
