@@ -69,7 +69,7 @@ def test_init_accepts_all_ranks(comm: object) -> None:
         ),
         (Communicator(3), ValueError, r"a communicator of 3 ranks, but the job has ranks 0 to 0"),
         ("0", TypeError, r"comm is '0' \(str\), expected None, a list of ranks or an mpi4py"),
-        ([0.0], TypeError, r"comm contains 0\.0, expected ranks"),
+        ([0.0], TypeError, r"an item of comm is 0\.0 \(float\), expected a rank"),
     ],
 )
 def test_init_refuses_other_comm(comm: object, error: type[Exception], text: str) -> None:

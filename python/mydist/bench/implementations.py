@@ -51,7 +51,6 @@ class Mydist:
         self._has_settled = False
 
     def prepare(self, problem: Problem) -> Call:
-        """See Implementation."""
         op, data = problem.shape.op, problem.input
         name = f"bench.{op}.{data.dtype}.{data.numel()}"
         calls: dict[str, Call] = {
@@ -122,7 +121,6 @@ class TorchGloo:
         )
 
     def prepare(self, problem: Problem) -> Call:
-        """See Implementation."""
         data, dist = problem.input, torch.distributed
         output = torch.empty(_output_elements(problem.shape), dtype=data.dtype)
         # Torch 2.13 gave them other names.
@@ -141,15 +139,12 @@ class TorchGloo:
         return lambda: _after(call, result)
 
     def barrier(self) -> None:
-        """See Implementation."""
         torch.distributed.barrier()
 
     def await_others(self) -> None:
-        """See Implementation."""
         self.barrier()
 
     def is_settled(self) -> bool:
-        """See Implementation."""
         return True
 
 

@@ -117,7 +117,6 @@ class OpenMpi(_Compiled):
         super().__init__(plan, ranks, "openmpi_peer.cc", compiler)
 
     def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
-        """See SeparatePeer."""
         command = ["mpirun", "-np", str(self.ranks)]
         if self.ranks > len(_CORES):  # It makes waiting ranks yield, which costs time.
             command.append("--oversubscribe")
@@ -141,7 +140,6 @@ class Gloo(_Compiled):
         super().__init__(plan, ranks, "gloo_peer.cc", compiler, "-lgloo", "-lpthread")
 
     def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
-        """See SeparatePeer."""
         # A call takes so long that the clock costs nothing beside it.
         arguments = self._arguments(most_calls=1)
         with tempfile.TemporaryDirectory(prefix="mydist-bench-") as store:
@@ -160,7 +158,6 @@ class Core(_Peer):
         self._path = path
 
     def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
-        """See SeparatePeer."""
         command = [str(self._path), str(self.ranks), *self._sizes()]
         ours = {name: text for name, text in os.environ.items() if name.startswith("MYDIST_")}
         return self._run([command], timeout_s, ours)

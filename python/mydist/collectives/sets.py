@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..job import set_table, topology
+from ..job.error_text import wrong_type
 from ..job.process_set import ProcessSet, add_to_job, global_process_set
 
 # The sets themselves, too: this module is mydist.process_set for users.
@@ -53,10 +54,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
         MydistError: the job failed; see mydist.errors.
     """
     if not isinstance(process_set, ProcessSet):
-        raise TypeError(
-            f"remove_process_set: got {process_set!r} ({type(process_set).__qualname__}), expected "
-            "a ProcessSet"
-        )
+        raise wrong_type("remove_process_set: process_set", process_set, "a ProcessSet")
     if process_set is global_process_set:
         raise ValueError(
             "remove_process_set: the global process set is the job itself and cannot be removed; "

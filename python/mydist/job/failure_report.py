@@ -1,26 +1,31 @@
 """Tells mydistrun how this rank failed: as data, in a marked line of its error output.
 
 mydistrun takes the line out and decides by it which rank failed first. Without mydistrun nothing
-is written.
+is written. Peers are not waited for, either, when a program ends because it has failed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
 from types import TracebackType
+from typing import NoReturn
 
 from ..errors import MydistError
 
 _TAG_VARIABLE = "MYDIST_FAILURE_TAG"
 _process = 0  # The one that reports; a forked child of it does not.
+_is_installed = False
+_exits_with_failure = False
 
 
 def install() -> None:
-    """From now on the exception that ends this program is told."""
+    """From now on the exception that ends this program is told, and a failing sys.exit() noted."""
     global _process
+    _note_exits()
     if not os.environ.get(_TAG_VARIABLE) or _process == os.getpid():
         return
     _process = os.getpid()
@@ -33,6 +38,27 @@ def install() -> None:
         previous(kind, error, traceback)
 
     sys.excepthook = hook
+
+
+def _note_exits() -> None:
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def noted(status: str | int | None = None, /) -> NoReturn:
+        global _exits_with_failure
+        _exits_with_failure = status not in (None, 0)
+        leave(status)
+
+    sys.exit = noted
+
+
+def has_failed() -> bool:
+    """Whether an exception has ended the program, or sys.exit() with a failure."""
+    return _exits_with_failure or getattr(sys, "last_value", None) is not None
 
 
 def _behind(error: BaseException) -> BaseException:

@@ -7,19 +7,20 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
-from . import exit_status, failure_report, topology
+from . import failure_report, topology
 from .bootstrap import LaunchContext, detect, launched_as
 from .build_report import backend_report, transport_names
+from .error_text import check_whole, wrong_type
 from .names import restart_names
 from .nccl_folders import nccl_folders
 from .process_set import add_to_job, check_added, check_process_sets
 from .rank_record import drop_inherited
-from .subset import check_comm, members_of
 
 __all__ = ["init", "shutdown"]
 
@@ -54,7 +55,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """
     topology.refuse_init_in_child()
     sets = check_process_sets(process_sets)
-    wanted = check_comm(comm)
+    wanted = _check_comm(comm)
     with _lock:
         if _C.is_initialized():
             _check_same_job(wanted)
@@ -74,9 +75,8 @@ def _connect(comm: Any) -> None:
     global _members
     drop_inherited()
     failure_report.install()
-    exit_status.install()
     launched = launched_as()
-    _members = members_of(comm, *launched) if launched is not None else None
+    _members = _members_of(comm, *launched) if launched is not None else None
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
     generation = _generations[_members] = _generations.get(_members, 0) + 1
     context = detect(generation, members=_members)
@@ -97,7 +97,7 @@ def _connect(comm: Any) -> None:
 def _check_covers_all(comm: Any) -> None:
     """Where MPI alone knows the ranks, it is too late for a job of some of them."""
     try:
-        if members_of(comm, _C.topology().rank, _C.topology().size) is None:
+        if _members_of(comm, _C.topology().rank, _C.topology().size) is None:
             return
         raise ValueError(
             f"init: comm is {comm!r}, but only mydistrun, mpirun and torchrun can start "
@@ -110,7 +110,7 @@ def _check_covers_all(comm: Any) -> None:
 
 def _check_same_job(comm: Any) -> None:
     launched = launched_as() or (_C.topology().rank, _C.topology().size)
-    if comm is None or members_of(comm, *launched) == _members:
+    if comm is None or _members_of(comm, *launched) == _members:
         return
     job = "all launched ranks" if _members is None else f"ranks {list(_members)}"
     raise ValueError(
@@ -134,6 +134,58 @@ def _require_backend(context: LaunchContext) -> None:
     )
 
 
+def _check_comm(comm: Any) -> list[int] | Any | None:
+    """None, a list of ranks, or something used as an mpi4py communicator. Raises TypeError."""
+    if comm is None or callable(getattr(comm, "Get_size", None)):
+        return comm
+    if not isinstance(comm, Sequence) or isinstance(comm, (str, bytes)):
+        raise wrong_type("init: comm", comm, "None, a list of ranks or an mpi4py communicator")
+    return [check_whole("init: an item of comm", item, "a rank (int)") for item in comm]
+
+
+def _members_of(comm: list[int] | Any | None, rank: int, size: int) -> tuple[int, ...] | None:
+    """The launched ranks that form the job; None for all of them.
+
+    Args:
+        comm: what _check_comm() returned.
+        rank, size: this process's place among the launched ones.
+
+    Raises:
+        ValueError: `comm` does not fit what was launched, or this process is not among its ranks.
+    """
+    if comm is None:
+        return None
+    members = _ranks_in(comm, rank, size) if callable(getattr(comm, "Get_size", None)) else comm
+    if not members:
+        raise ValueError("init: comm is empty, expected the ranks that form the job")
+    if not all(0 <= member < size for member in members):
+        raise ValueError(f"init: comm is ranks {members}, but the job has ranks 0 to {size - 1}")
+    if sorted(set(members)) != list(members):
+        raise ValueError(
+            f"init: comm is {members}, expected the ranks in ascending order, each of them once"
+        )
+    if rank not in members:
+        raise ValueError(
+            f"init: comm is ranks {members}, but this process was launched as rank {rank}; call "
+            "init() only on the ranks of the list, or with another list on the others"
+        )
+    return None if len(members) == size else tuple(members)
+
+
+def _ranks_in(communicator: Any, rank: int, size: int) -> list[int]:
+    """The launched ranks behind an mpi4py communicator. Collective over it."""
+    if not communicator:
+        raise ValueError("init: comm is COMM_NULL; call init() only on the communicator's ranks")
+    count = int(communicator.Get_size())
+    if count == size:
+        return list(range(size))
+    if count > size:
+        raise ValueError(
+            f"init: comm is a communicator of {count} ranks, but the job has ranks 0 to {size - 1}"
+        )
+    return sorted(int(member) for member in communicator.allgather(rank))
+
+
 def shutdown() -> None:
     """Leaves the job. Waits until all ranks have left too.
 
@@ -152,7 +204,7 @@ def _leave_at_exit() -> None:
     # The job is over either way, and a traceback here would hide the program's own exit code.
     with contextlib.suppress(Exception, KeyboardInterrupt, SystemExit):
         topology.end_job()
-        _C.shutdown(awaits_living=not exit_status.has_failed())
+        _C.shutdown(awaits_living=not failure_report.has_failed())
 
 
 def _forget_in_child() -> None:

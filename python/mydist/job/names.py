@@ -7,6 +7,7 @@ from types import TracebackType
 
 from ..errors import MydistError
 from . import topology
+from .error_text import wrong_type
 
 
 class _Numbers:
@@ -113,9 +114,7 @@ def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:
     if name is None:
         return _automatic(f"{call}.noname", (process_set, call))
     if not isinstance(name, str):
-        raise TypeError(
-            f"{call}: name is {name!r} ({type(name).__qualname__}), expected a str or None"
-        )
+        raise wrong_type(f"{call}: name", name, "a str or None")
     if not name:
         raise ValueError(f"{call}: name is empty, expected a str that all ranks use, or None")
     try:

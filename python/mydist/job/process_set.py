@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import set_table, topology
+from .error_text import wrong_type
 from .set_table import Membership
 
 __all__ = ["ProcessSet", "global_process_set"]
@@ -173,24 +174,17 @@ def check_process_sets(process_sets: Any) -> list[ProcessSet]:
     """The argument of init() as a list. Raises TypeError or ValueError."""
     if process_sets is None:
         return []
+    expected = "a list of ProcessSet, 'dynamic' or None"
     if isinstance(process_sets, str):
         if process_sets == "dynamic":  # Sets can be added and removed at any time anyway.
             return []
-        raise ValueError(
-            f"init: process_sets is {process_sets!r}, expected a list of ProcessSet, 'dynamic' or "
-            "None"
-        )
+        raise ValueError(f"init: process_sets is {process_sets!r}, expected {expected}")
     if not isinstance(process_sets, (list, tuple)):
-        raise TypeError(
-            f"init: process_sets is {process_sets!r} ({type(process_sets).__qualname__}), expected "
-            "a list of ProcessSet, 'dynamic' or None"
-        )
+        raise wrong_type("init: process_sets", process_sets, expected)
     for i, item in enumerate(process_sets):
         if not isinstance(item, ProcessSet):
-            raise TypeError(
-                f"init: process_sets[{i}] is {item!r} ({type(item).__qualname__}), expected a "
-                "ProcessSet; make one with mydist.ProcessSet(ranks)"
-            )
+            one = "a ProcessSet; make one with mydist.ProcessSet(ranks)"
+            raise wrong_type(f"init: process_sets[{i}]", item, one)
     return list(process_sets)
 
 

@@ -7,6 +7,7 @@ import os
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
+from .error_text import wrong_type
 
 __all__ = ["start_timeline", "stats", "stop_timeline"]
 
@@ -26,10 +27,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         TypeError: `file_path` is no path.
     """
     if not isinstance(file_path, (str, os.PathLike)):
-        raise TypeError(
-            f"start_timeline: file_path is {file_path!r} ({type(file_path).__qualname__}), "
-            "expected a str or path"
-        )
+        raise wrong_type("start_timeline: file_path", file_path, "a str or path")
     if not os.fspath(file_path):
         raise ValueError("start_timeline: file_path is empty, expected the path of a file")
     _C.start_timeline(os.path.abspath(file_path), bool(mark_cycles))

@@ -12,15 +12,35 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import MydistError
 from .error_text import text_of
 from .pickling import dumps
-from .run_failure import Failure, Result
 
 __all__ = ["run"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a rank's call returned; travels pickled from the rank."""
+
+    rank: int
+    kind: str  # The name of its class.
+    data: bytes  # It, pickled.
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank's call ended when it raised; travels pickled from the rank."""
+
+    rank: int
+    at: float  # time.time() of the rank
+    text: str  # the traceback
+    error: bytes  # the pickled exception; empty when it could not be pickled
+    is_consequence: bool  # the rank failed because another one did
 
 
 def run(

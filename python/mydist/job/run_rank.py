@@ -18,7 +18,7 @@ from typing import Any
 
 from mydist.errors import MydistError
 from mydist.job.pickling import dumps
-from mydist.job.run_failure import Failure, Result
+from mydist.job.run import Failure, Result
 
 
 def main() -> int:

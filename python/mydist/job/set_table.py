@@ -14,6 +14,7 @@ import torch
 
 from .. import _C
 from . import topology
+from .error_text import wrong_type
 from .names import Submitting, resolve_name, restart_names
 
 GLOBAL = 0
@@ -54,16 +55,12 @@ def is_communicator(source: object) -> bool:
 def check_ranks(ranks: object) -> list[int]:
     """The ranks in ascending order. Raises TypeError or ValueError."""
     if not isinstance(ranks, (Sequence, set, frozenset)) or isinstance(ranks, (str, bytes)):
-        raise TypeError(
-            f"ProcessSet: ranks is {ranks!r} ({type(ranks).__qualname__}), expected a list of "
-            "global ranks or an mpi4py communicator"
-        )
+        expected = "a list of global ranks or an mpi4py communicator"
+        raise wrong_type("ProcessSet: ranks", ranks, expected)
     checked: list[int] = []
     for item in ranks:
         if isinstance(item, bool) or not hasattr(item, "__index__"):
-            raise TypeError(
-                f"ProcessSet: ranks contains {item!r} ({type(item).__qualname__}), expected ints"
-            )
+            raise wrong_type("ProcessSet: an item of ranks", item, "an int")
         rank = int(item.__index__())
         if rank < 0:
             raise ValueError(f"ProcessSet: ranks contains {rank}, expected ranks of at least 0")

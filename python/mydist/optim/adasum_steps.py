@@ -35,18 +35,15 @@ class AdasumPath(SoloPath):
     def add_parameter(
         self, parameter: torch.Tensor, name: str, group: str, group_size: int
     ) -> None:
-        """See GradientPath."""
         super().add_parameter(parameter, name, group, group_size)
         self._names[parameter] = name
         self._groups.setdefault(f"adasum.{group or name}", []).append(parameter)
 
     def remove(self) -> None:
-        """See GradientPath."""
         self._names.clear()
         self._groups.clear()
 
     def reset(self) -> None:
-        """See GradientPath."""
         self._overflow = False
 
     def start(self) -> None:

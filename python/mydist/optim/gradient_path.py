@@ -120,20 +120,12 @@ class SoloPath:
     def add_parameter(
         self, parameter: torch.Tensor, name: str, group: str, group_size: int
     ) -> None:
-        """See GradientPath."""
         if self._densified is not None:
             self._densified.append(parameter)
 
     def synchronize(self) -> None:
-        """See GradientPath."""
         for parameter in self._densified or ():
             _densify(parameter)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Nothing to do."""
-
-    def set_enabled(self, enabled: bool) -> None:
-        """Nothing to do."""
 
     def pending(self) -> list[str]:
         """Nothing is ever pending."""
@@ -143,11 +135,13 @@ class SoloPath:
         """A gradient of one rank is always reduced."""
         return self._densified is not None
 
-    def reset(self) -> None:
-        """Nothing to do."""
+    def set_backward_passes_per_step(self, passes: int) -> None: ...
 
-    def remove(self) -> None:
-        """Nothing to do."""
+    def set_enabled(self, enabled: bool) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def remove(self) -> None: ...
 
 
 def _densify(parameter: torch.Tensor) -> None:
@@ -199,7 +193,6 @@ class CompressorPath:
     def add_parameter(
         self, parameter: torch.Tensor, name: str, group: str, group_size: int
     ) -> None:
-        """See GradientPath."""
         gradient = _Gradient(parameter, name, group)
         frozen = not parameter.requires_grad  # torch hooks only what is not, but it may change.
         parameter.requires_grad_(True)
@@ -211,7 +204,6 @@ class CompressorPath:
             self._group_sizes[group] = group_size
 
     def synchronize(self) -> None:
-        """See GradientPath."""
         for gradient in self._gradients:
             # A group must be complete, so its frozen members take part with zeros.
             if not gradient.ready and (gradient.parameter.requires_grad or gradient.group):
@@ -234,28 +226,22 @@ class CompressorPath:
             raise first_error
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """See GradientPath."""
         self._passes = passes
 
     def set_enabled(self, enabled: bool) -> None:
-        """See GradientPath."""
         self._enabled = enabled
 
     def pending(self) -> list[str]:
-        """See GradientPath."""
         return [gradient.name for gradient in self._gradients if gradient.ready]
 
     def reset(self) -> None:
-        """See GradientPath."""
         for gradient in self._gradients:
             gradient.passes = 0
 
     def touched(self) -> bool:
-        """See GradientPath."""
         return self._touched
 
     def remove(self) -> None:
-        """See GradientPath."""
         for gradient in self._gradients:
             gradient.hook.remove()
             self._land(gradient)

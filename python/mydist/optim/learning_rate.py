@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import torch
 
 from ..job import topology
+from ..job.error_text import check_whole, wrong_type
 
 __all__ = ["WarmupLR", "scale_lr"]
 
@@ -69,11 +70,7 @@ def scale_lr(
 def _factor(size: Any, rule: Any) -> float:
     if size is None:
         size = topology.size()
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(
-            f"scale_lr: size is {size!r} ({type(size).__qualname__}), expected an int or None"
-        )
-    if size < 1:
+    if check_whole("scale_lr: size", size, "an int or None") < 1:
         raise ValueError(f"scale_lr: size is {size}, expected at least 1")
     if rule not in ("linear", "sqrt"):
         raise ValueError(f"scale_lr: rule is {rule!r}, expected 'linear' or 'sqrt'")
@@ -232,24 +229,16 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _check_steps(steps: Any) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int):
-        raise TypeError(
-            f"WarmupLR: steps is {steps!r} ({type(steps).__qualname__}), expected an int; round "
-            "epochs * len(loader)"
-        )
-    if steps < 0:
+    if check_whole("WarmupLR: steps", steps, "an int; round epochs * len(loader)") < 0:
         raise ValueError(f"WarmupLR: steps is {steps}, expected at least 0")
-    return steps
+    return int(steps)
 
 
 def _check_start(start_factor: Any) -> float:
     if start_factor is None:
         return 1.0 / topology.size()
     if isinstance(start_factor, bool) or not isinstance(start_factor, (int, float)):
-        raise TypeError(
-            f"WarmupLR: start_factor is {start_factor!r} ({type(start_factor).__qualname__}), "
-            "expected a number or None"
-        )
+        raise wrong_type("WarmupLR: start_factor", start_factor, "a number or None")
     if not 0.0 <= start_factor <= 1.0:
         raise ValueError(f"WarmupLR: start_factor is {start_factor}, expected a number from 0 to 1")
     return float(start_factor)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..collectives.arguments import check_process_set
+from ..job.error_text import wrong_type
 from ..job.process_set import ProcessSet
 from ..reduce_op import Average, ReduceOp
 
@@ -36,10 +37,7 @@ def check_backward_passes(passes: Any) -> None:
 def check_closure(closure: Any) -> None:
     """Raises TypeError for what step() could not call."""
     if closure is not None and not callable(closure):
-        raise TypeError(
-            f"step: closure is {closure!r} ({type(closure).__qualname__}), expected a function "
-            "that recomputes the loss, or None"
-        )
+        raise wrong_type("step: closure", closure, "a function that recomputes the loss, or None")
 
 
 def check_compression(compression: Any) -> None:

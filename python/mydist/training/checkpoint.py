@@ -25,15 +25,17 @@ from ..collectives.arguments import check_process_set
 from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError, MydistError
 from ..job import topology
+from ..job.error_text import check_whole, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from ..optim.rank_table import difference_text
 from ..reduce_op import Max
-from .checkpoint_arguments import checked_keep, checked_objects, checked_path, checked_step
-from .checkpoint_choice import AUTO, FoundCheckpoint, find_checkpoint
 from .checkpoint_file import (
+    AUTO,
     FORMAT,
     VERSION,
+    FoundCheckpoint,
     checkpoint_path,
+    find_checkpoint,
     load_checkpoint,
     remove_old_checkpoints,
     write_checkpoint,
@@ -85,12 +87,12 @@ class Checkpoint:
                 outside the main thread.
             Exception: whatever `restore` raises.
         """
-        self._folder = Path(checked_path("directory", directory)).absolute()
-        self._keep = checked_keep(keep)
+        self._folder = Path(_checked_path("directory", directory)).absolute()
+        self._keep = _checked_keep(keep)
         check_process_set("Checkpoint", process_set)
         if resume is not None:
-            checked_path("resume", resume)
-        self._objects = checked_objects(objects)
+            _checked_path("resume", resume)
+        self._objects = _checked_objects(objects)
         self._process_set = process_set
         self._root_rank = process_set.ranks[0]
         self._stop_requested = False
@@ -123,7 +125,7 @@ class Checkpoint:
             OSError: rank 0 could not write; on every rank, naming the file.
             TypeError: a state holds what could not be loaded again; on every rank, naming it.
         """
-        step = checked_step(step)
+        step = _checked_step(step)
         if extras is not None and not isinstance(extras, Mapping):
             raise TypeError(f"Checkpoint.save: extras is {type(extras).__name__}, expected a dict")
         random_states = self._gather_random_states(step)
@@ -159,7 +161,7 @@ class Checkpoint:
         """
         if resume is None:
             return 0
-        checked_path("resume", resume)
+        _checked_path("resume", resume)
         found: FoundCheckpoint | None = None
         failure: Exception | None = None
         if self._is_root():
@@ -184,7 +186,7 @@ class Checkpoint:
         Raises: as `save`.
         """
         if step is not None:
-            step = checked_step(step)
+            step = _checked_step(step)
         mine = self._stop_requested or (self._signal is not None and self._signal.received)
         stop = allreduce(
             torch.tensor([int(mine)], dtype=torch.int32, device="cpu"),
@@ -309,3 +311,42 @@ def _portable(failure: Exception | None, doing: str) -> Exception | None:
 
 def _quoted(names: set[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names)) or "nothing"
+
+
+def _checked_path(argument: str, value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)) or isinstance(value, bytes):
+        raise wrong_type(f"Checkpoint: {argument}", value, "a str or path")
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f"Checkpoint: {argument} is {path!r}, expected the path of a folder")
+    return path
+
+
+def _checked_keep(keep: int | None) -> int | None:
+    if keep is None:
+        return None
+    if check_whole("Checkpoint: keep", keep, "an int or None to keep all") < 1:
+        raise ValueError(f"Checkpoint: keep is {keep}, expected at least 1, or None to keep all")
+    return keep
+
+
+def _checked_step(step: int) -> int:
+    if not 0 <= check_whole("Checkpoint: step", step) < 2**63:
+        raise ValueError(f"Checkpoint: step is {step}, expected the number of steps made so far")
+    return step
+
+
+def _checked_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
+    if not objects:
+        raise ValueError(
+            "Checkpoint: got nothing to save; pass model=…, optimizer=… or other objects with "
+            "state_dict() by name"
+        )
+    for name, value in objects.items():
+        for method in ("state_dict", "load_state_dict"):
+            if isinstance(value, type) or not callable(getattr(value, method, None)):
+                raise TypeError(
+                    f"Checkpoint: {name} is {type(value).__name__}, which has no {method}(); "
+                    "save plain values with save(step, extras={…})"
+                )
+    return dict(objects)

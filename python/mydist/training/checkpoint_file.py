@@ -13,16 +13,21 @@ import io
 import os
 import re
 import secrets
+import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
 
+from ..errors import MydistError
+
 FORMAT = "mydist.checkpoint"
 VERSION = 1
+AUTO = "auto"  # The newest checkpoint of a folder.
 _FILE = re.compile(r"step-(\d{9,})\.pt")
 _UNFINISHED = re.compile(r"\.step-\d{9,}\.pt\.[0-9a-f]{16}\.tmp")
 # What `torch.load(weights_only=True)` gives back without being told more.
@@ -108,6 +113,61 @@ def load_checkpoint(data: bytes) -> dict[str, Any]:
             "wrote it"
         )
     return content
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint that was read and checked."""
+
+    path: Path
+    data: bytes
+    content: dict[str, Any]
+
+
+def find_checkpoint(folder: Path, resume: str | os.PathLike[str]) -> FoundCheckpoint | None:
+    """The checkpoint to load; None when there is none. `resume` is as for Checkpoint.restore.
+
+    Raises:
+        FileNotFoundError, ValueError: the file or folder named is not there or not usable.
+        MydistError: a folder has only checkpoints that cannot be read.
+    """
+    if resume == AUTO:
+        return _newest(folder)
+    path = Path(resume).absolute()
+    if path.is_dir():
+        found = _newest(path)
+        if found is None:
+            raise FileNotFoundError(f"resume='{path}': the folder has no checkpoint")
+        return found
+    try:
+        data, content = read_checkpoint(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"resume='{path}': there is no such file; pass resume='auto' for the newest one "
+            "of the folder, or None to start from scratch"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"resume='{path}': {error}") from None
+    return FoundCheckpoint(path, data, content)
+
+
+def _newest(folder: Path) -> FoundCheckpoint | None:
+    """The newest checkpoint that is whole. Raises MydistError when there are only others."""
+    problems = []
+    for _, path in reversed(saved_checkpoints(folder)):
+        try:
+            data, content = read_checkpoint(path)
+        except (OSError, ValueError) as error:
+            problems.append(f"'{path}': {error}")
+            warnings.warn(f"checkpoint '{path}' is skipped: {error}", stacklevel=5)
+            continue
+        return FoundCheckpoint(path, data, content)
+    if problems:
+        raise MydistError(
+            f"no checkpoint in '{folder}' can be restored: {'; '.join(problems)}. Move them away "
+            "to start from scratch"
+        )
+    return None
 
 
 class _Recorder(io.RawIOBase):

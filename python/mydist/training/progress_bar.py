@@ -9,6 +9,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 import torch
 
+from ..job.error_text import check_whole
 from ..job.topology import is_initialized, rank
 
 __all__ = ["progress"]
@@ -131,11 +132,7 @@ def progress(
             f"progress: got {type(iterable).__qualname__}, expected an iterable; use range(n) for "
             "a loop of n steps"
         )
-    if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
-        raise TypeError(
-            f"progress: total is {total!r} ({type(total).__qualname__}), expected an int or None"
-        )
-    if total is not None and total < 0:
+    if total is not None and check_whole("progress: total", total, "an int or None") < 0:
         raise ValueError(f"progress: total is {total}, expected at least 0")
     if interval is None:
         interval = _TERMINAL_SECONDS if sys.stderr.isatty() else _LINE_SECONDS

@@ -6,6 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from ..job.error_text import wrong_type
 from ..job.topology import is_initialized, rank, size
 
 __all__ = ["get_logger"]
@@ -51,7 +52,5 @@ def get_logger(name: str | None = None, all_ranks: bool = False) -> _Adapter:
         TypeError: `name` is no str.
     """
     if name is not None and not isinstance(name, str):
-        raise TypeError(
-            f"get_logger: name is {name!r} ({type(name).__qualname__}), expected a str or None"
-        )
+        raise wrong_type("get_logger: name", name, "a str or None")
     return _RankLogger(logging.getLogger(name), bool(all_ranks))

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..collectives.arguments import check_process_set
+from ..job.error_text import check_whole
 from ..job.process_set import ProcessSet, global_process_set
 
 __all__ = ["DistributedSampler"]
@@ -195,13 +196,7 @@ def _check_tail(tail: Any, length: int, ranks: int) -> Tail:
 
 
 def _check_number(argument: str, value: Any, limit: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"DistributedSampler: {argument} is {value!r} ({type(value).__qualname__}), expected "
-            "an int"
-        )
-    if not 0 <= value <= limit:
-        raise ValueError(
-            f"DistributedSampler: {argument} is {value}, expected a number from 0 to {limit}"
-        )
-    return value
+    what = f"DistributedSampler: {argument}"
+    if not 0 <= check_whole(what, value) <= limit:
+        raise ValueError(f"{what} is {value}, expected a number from 0 to {limit}")
+    return int(value)

@@ -7,6 +7,7 @@ import sys
 
 import torch
 
+from ..job.error_text import check_whole
 from ..job.topology import rank
 
 __all__ = ["seed_everything"]
@@ -33,10 +34,7 @@ def seed_everything(seed: int, rank_offset: bool = True) -> int:
         TypeError: `seed` is no int.
         ValueError: it is out of range; with `rank_offset` also before mydist.init().
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(
-            f"seed_everything: seed is {seed!r} ({type(seed).__qualname__}), expected an int"
-        )
+    check_whole("seed_everything: seed", seed)
     if not 0 <= seed <= 2**62:
         raise ValueError(f"seed_everything: seed is {seed}, expected a number from 0 to 2**62")
     used = seed + rank() if rank_offset else seed
