@@ -8,8 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from mydist.launcher.check_build import check_build
-from mydist.launcher.doctor import doctor
+from mydist.launcher.check_build import check_build, doctor
 from mydist.launcher.errors import LaunchError, UsageError
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job

@@ -60,6 +60,20 @@ class ParsedFlags:
     command: tuple[str, ...] = ()
 
 
+def _tunable(
+    name: str,
+    help: str,
+    convert: Convert | None = None,
+    metavar: str = "",
+    *,
+    variable: str = "",
+    negatable: bool = False,
+) -> Flag:
+    """A flag for a setting of the ranks, whose variable is MYDIST_NAME unless told otherwise."""
+    variable = variable or f"MYDIST_{name.lstrip('-').replace('-', '_').upper()}"
+    return Flag((name,), help, convert, metavar, variable, negatable)
+
+
 FLAGS: tuple[Flag, ...] = (
     Flag(
         ("-np", "--num-proc"),
@@ -71,18 +85,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--hostfile",), "file with one host per line: 'name slots=N'", text_value, "FILE"),
     Flag(("--mpi",), "start the ranks with mpirun; negotiate over MPI"),
     Flag(("--gloo",), "start the ranks directly or through ssh; negotiate over Gloo"),
-    Flag(
-        ("--timeline-filename",),
+    _tunable(
+        "--timeline-filename",
         "write the timeline of all ranks to this file",
         path,
         "PATH",
-        "MYDIST_TIMELINE",
+        variable="MYDIST_TIMELINE",
     ),
-    Flag(
-        ("--timeline-mark-cycles",),
-        "mark every engine cycle in the timeline",
-        variable="MYDIST_TIMELINE_MARK_CYCLES",
-    ),
+    _tunable("--timeline-mark-cycles", "mark every engine cycle in the timeline"),
     Flag(
         ("-x",),
         "pass a variable to all ranks, with its current or the given value",
@@ -98,12 +108,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         ("--remote-python",), "python on the remote hosts [same path as here]", text_value, "PATH"
     ),
-    Flag(
-        ("--network-interfaces",),
+    _tunable(
+        "--network-interfaces",
         "interfaces to use, first usable wins [by route]",
         interface_names,
         "NAMES",
-        "MYDIST_NETWORK_INTERFACES",
     ),
     Flag(
         ("--start-timeout",), "seconds all hosts may take to answer [30]", seconds(0.1, 86400), "S"
@@ -115,10 +124,7 @@ FLAGS: tuple[Flag, ...] = (
         "S",
     ),
     Flag(
-        ("--stop-timeout",),
-        "seconds between SIGTERM and SIGKILL [2.5]",
-        seconds(0.1, 86400),
-        "S",
+        ("--stop-timeout",), "seconds between SIGTERM and SIGKILL [2.5]", seconds(0.1, 86400), "S"
     ),
     Flag(("--output-filename",), "also write DIR/rank.N/stdout and stderr", text_value, "DIR"),
     Flag(("--prefix-output-with-timestamp",), "put the time before each output line"),
@@ -129,101 +135,72 @@ FLAGS: tuple[Flag, ...] = (
         "YAML",
         command_line_only=True,
     ),
-    Flag(
-        ("--fusion-threshold-mb",),
+    _tunable(
+        "--fusion-threshold-mb",
         "fuse tensors into buffers of this size; 0 = never",
         number(0, 1 << 20),
         "MB",
-        "MYDIST_FUSION_THRESHOLD_MB",
     ),
-    Flag(
-        ("--cache-capacity",),
+    _tunable(
+        "--cache-capacity",
         "tensors in the cache of the negotiation; 0 = none",
         integer(0, 1_000_000),
         "N",
-        "MYDIST_CACHE_CAPACITY",
     ),
-    Flag(
-        ("--freeze-after",),
+    _tunable(
+        "--freeze-after",
         "freeze the schedule after this many equal steps; 0 = never",
         integer(0, 1_000_000),
         "STEPS",
-        "MYDIST_FREEZE_AFTER",
     ),
-    Flag(
-        ("--algorithm",),
+    _tunable(
+        "--algorithm",
         "try this algorithm first, such as flat or hierarchical [auto]",
         row_name,
         "NAME",
-        "MYDIST_ALGORITHM",
     ),
-    Flag(
-        ("--plugins",),
-        "libraries that add transports, algorithms and settings",
-        paths,
-        "PATHS",
-        "MYDIST_PLUGINS",
-    ),
-    Flag(
-        ("--hierarchical-allreduce",),
+    _tunable("--plugins", "libraries that add transports, algorithms and settings", paths, "PATHS"),
+    _tunable(
+        "--hierarchical-allreduce",
         "reduce inside each host first [as --shared-memory; on GPUs: on]",
-        variable="MYDIST_HIERARCHICAL_ALLREDUCE",
         negatable=True,
     ),
-    Flag(
-        ("--shared-memory",),
-        "use shared memory inside a host [on]",
-        variable="MYDIST_SHARED_MEMORY",
-        negatable=True,
-    ),
-    Flag(
-        ("--cross-memory-attach",),
+    _tunable("--shared-memory", "use shared memory inside a host [on]", negatable=True),
+    _tunable(
+        "--cross-memory-attach",
         "read other ranks' private tensors through the kernel: auto, on or off [auto]",
         choice(("auto", "on", "off")),
         "WHEN",
-        "MYDIST_CROSS_MEMORY_ATTACH",
     ),
-    Flag(
-        ("--bucket-size-mb",),
+    _tunable(
+        "--bucket-size-mb",
         "enqueue gradients in buckets of this size; 0 = one by one [measured]",
         number(0, 1 << 20),
         "MB",
-        "MYDIST_BUCKET_SIZE_MB",
     ),
-    Flag(
-        ("--stall-check-warning-time-seconds",),
+    _tunable(
+        "--stall-check-warning-time-seconds",
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),
         "S",
-        "MYDIST_STALL_WARNING_SECONDS",
+        variable="MYDIST_STALL_WARNING_SECONDS",
     ),
-    Flag(
-        ("--stall-check-shutdown-time-seconds",),
+    _tunable(
+        "--stall-check-shutdown-time-seconds",
         "fail a stalled job after S; 0 = never",
         seconds(0, 1e6),
         "S",
-        "MYDIST_STALL_SHUTDOWN_SECONDS",
+        variable="MYDIST_STALL_SHUTDOWN_SECONDS",
     ),
-    Flag(
-        ("--check-consistency",),
+    _tunable(
+        "--check-consistency",
         "compare the ranks' parameters every N steps [0: at the first only, -1: never]",
         integer(-1, 1_000_000_000),
         "N",
-        "MYDIST_CHECK_CONSISTENCY",
     ),
-    Flag(
-        ("--simd",),
-        f"instruction set: {', '.join(SIMD_PATHS)}",
-        choice(SIMD_PATHS),
-        "KERNELS",
-        "MYDIST_SIMD",
-    ),
-    Flag(
-        ("--log-level",),
-        f"least level to log: {', '.join(LOG_LEVELS)}",
-        choice(LOG_LEVELS),
-        "LEVEL",
-        "MYDIST_LOG_LEVEL",
+    _tunable("--simd", f"instruction set: {', '.join(SIMD_PATHS)}", choice(SIMD_PATHS), "KERNELS"),
+    _tunable(
+        "--log-level", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS), "LEVEL"
     ),
     Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
     Flag(

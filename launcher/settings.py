@@ -19,7 +19,7 @@ from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
 from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
 from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
-from mydist.launcher.known_settings import SETTINGS, check_setting
+from mydist.launcher.value_text import Convert, choice, integer, path, row_name, seconds
 
 # Enough for a list of thousands of hosts; a larger one would keep the parser busy for long.
 MAX_CONFIG_BYTES = 1 << 18
@@ -35,6 +35,23 @@ RESERVED_VARIABLES = frozenset(
     MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD MYDIST_JOB_PARENT
     MYDIST_FAILURE_TAG""".split()  # noqa: SIM905
 )
+
+# What the MYDIST_* settings may be: a bad one is one line of mydistrun, not one error per rank.
+# docs/configuration.md lists them; csrc/config/config.cc reads them in the ranks. None: a switch.
+_CONVERTERS: Mapping[str, Convert | None] = {
+    **{flag.variable: flag.convert for flag in FLAGS if flag.variable is not None},
+    "MYDIST_CONTROLLER": row_name,
+    "MYDIST_COORDINATOR_RADIX": integer(2, 1024),
+    "MYDIST_NCCL_LIBRARY": path,
+    "MYDIST_SHUTDOWN_SECONDS": seconds(0, 1e6),
+    "MYDIST_TIMEOUT_SECONDS": seconds(0.1, 1e6),
+}
+# Only the ranks know what an extension adds to these.
+_OUR_ROWS: Mapping[str, Convert] = {
+    "MYDIST_ALGORITHM": choice(("auto", "shared_memory", "hierarchical", "flat")),
+    "MYDIST_CONTROLLER": choice(("auto", "local", "mpi", "gloo")),
+}
+SETTINGS = tuple(sorted(_CONVERTERS))
 
 
 def make_job_spec(
@@ -201,6 +218,19 @@ def _tunables(
         elif flag.key in from_file:
             result[flag.variable] = _variable_text(flag, from_file[flag.key])
     return result
+
+
+def check_setting(variable: str, text: str, where: str, is_extended: bool) -> None:
+    """Raises UsageError when the ranks would refuse the text; `where` says where it was found.
+
+    An empty text counts as unset. A variable that is not in SETTINGS may be of an extension.
+    """
+    if not text or variable not in _CONVERTERS:
+        return
+    if variable in _OUR_ROWS and not is_extended:
+        convert_value(_OUR_ROWS[variable], text, where)
+    else:
+        convert_value(_CONVERTERS[variable], text, where)
 
 
 def _check_settings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -28,7 +29,6 @@ from mydist.launcher.hosts import format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
-from mydist.launcher.platforms.mpi_start import fits_in, make_room_for_files
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
@@ -44,6 +44,12 @@ _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting i
 _SHARED_MEMORY = "/dev/shm"
 _MPIRUN_RANK = 0  # mpirun is the one process of its group
 _LOOK_S = 0.2  # How often to look whether mpirun has started a process.
+
+# Open MPI 4.1 takes 36 files for 2 ranks of a host, at most 64 for 8 and 96 for 16. Without them it
+# stops without a word.
+_FILES_OF_MPIRUN = 32
+_FILES_OF_A_RANK = 5
+_SEGMENT_OF_A_RANK = 16 << 20
 
 
 def mpirun_command(
@@ -130,6 +136,32 @@ def require_mpirun(environment: Mapping[str, str]) -> None:
             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, "
             "or use another user"
         )
+
+
+def make_room_for_files(ranks: int) -> None:
+    """Raises the limit of open files where mpirun needs more, and the administrator allows it.
+
+    Raises:
+        LaunchError: the administrator does not.
+    """
+    needed = _FILES_OF_MPIRUN + _FILES_OF_A_RANK * ranks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise LaunchError(
+            f"--mpi: mpirun needs {needed} open files for {ranks} ranks, and the limit is {hard}. "
+            f"Raise it (ulimit -n {needed}), or leave --mpi out"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def fits_in(folder: str, ranks: int) -> bool:
+    """Whether the ranks' shared memory for MPI finds room there."""
+    try:
+        return shutil.disk_usage(folder).free >= ranks * _SEGMENT_OF_A_RANK
+    except OSError:
+        return False
 
 
 def find_failures(text: str) -> dict[int, int]:
@@ -232,11 +264,9 @@ class MpiPlatform:
         self._group.send_signal(signum)
 
     def pause_output(self) -> None:
-        """See ProcessGroup."""
         self._group.pause_output()
 
     def resume_output(self) -> None:
-        """See ProcessGroup."""
         self._group.resume_output()
 
     def out_of_memory(self) -> bool:

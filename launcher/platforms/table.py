@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
-from mydist.launcher.platforms.local import LocalPlatform
+from mydist.launcher.platforms.direct import DirectPlatform
 from mydist.launcher.platforms.mpi import MpiPlatform
 from mydist.launcher.platforms.platform import Platform
-from mydist.launcher.platforms.ssh import SshPlatform
 
 # Asked in this order; the first that serves a job starts it.
-PLATFORMS: tuple[type[Platform], ...] = (MpiPlatform, LocalPlatform, SshPlatform)
+PLATFORMS: tuple[type[Platform], ...] = (MpiPlatform, DirectPlatform)
 
 
 def platform_for(spec: JobSpec, ranks: Sequence[RankPlacement]) -> type[Platform]:

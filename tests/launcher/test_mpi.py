@@ -142,7 +142,7 @@ def test_ranks_of_one_host_listen_on_no_port_where_they_share_memory() -> None:
 # Hosts of the job, and how many files a user may open: less than mpirun needs.
 FEW_FILES = """
 import resource, sys
-from mydist.launcher.platforms.mpi_start import make_room_for_files
+from mydist.launcher.platforms.mpi import make_room_for_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, int(sys.argv[1])))
 make_room_for_files(2)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

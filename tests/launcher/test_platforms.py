@@ -11,31 +11,35 @@ from mydist.launcher.job import run_job
 from mydist.launcher.job_spec import JobSpec, SshOptions
 from mydist.launcher.placement import RankPlacement, place_ranks
 from mydist.launcher.platforms import table
-from mydist.launcher.platforms.local import LocalPlatform
+from mydist.launcher.platforms.direct import DirectPlatform
 from mydist.launcher.platforms.mpi import MpiPlatform
 from mydist.launcher.platforms.platform import Launch, Platform
-from mydist.launcher.platforms.ssh import SshPlatform
 
 HERE, FAR = Host("localhost", 2), Host("far.example", 2)
 
 
-def spec_of(
-    *hosts: Host, num_proc: int = 2, controller: str | None = None, loopback_too: bool = False
-) -> JobSpec:
-    ssh = SshOptions(loopback_too=loopback_too)
-    return JobSpec(("true",), num_proc, hosts, controller=controller, ssh=ssh)
+def spec_of(*hosts: Host, num_proc: int = 2, controller: str | None = None) -> JobSpec:
+    return JobSpec(("true",), num_proc, hosts, controller=controller)
+
+
+@pytest.mark.parametrize(
+    ("spec", "host", "is_local"),
+    [
+        (JobSpec(("true",), 1, ()), Host("127.0.0.2", 2), True),
+        (JobSpec(("true",), 1, (), ssh=SshOptions(loopback_too=True)), Host("127.0.0.2", 2), False),
+        (JobSpec(("true",), 1, (), ssh=SshOptions(loopback_too=True)), HERE, True),
+        (JobSpec(("true",), 1, ()), FAR, False),
+    ],
+)
+def test_hosts_that_need_no_ssh(spec: JobSpec, host: Host, is_local: bool) -> None:
+    assert spec.is_local(host) == is_local
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (spec_of(HERE), LocalPlatform),
-        (spec_of(HERE, controller="gloo"), LocalPlatform),
-        (spec_of(HERE, FAR), LocalPlatform),  # no rank is on the other host
-        (spec_of(HERE, FAR, num_proc=3), SshPlatform),
-        (spec_of(FAR), SshPlatform),
-        (spec_of(Host("127.0.0.2", 2)), LocalPlatform),
-        (spec_of(Host("127.0.0.2", 2), loopback_too=True), SshPlatform),
+        (spec_of(HERE), DirectPlatform),
+        (spec_of(HERE, FAR, num_proc=3, controller="gloo"), DirectPlatform),
         (spec_of(HERE, controller="mpi"), MpiPlatform),
         (spec_of(FAR, controller="mpi"), MpiPlatform),
     ],

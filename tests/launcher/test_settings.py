@@ -15,9 +15,14 @@ from mydist.launcher.failure_record import TAG_VARIABLE
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.known_settings import SETTINGS, check_setting
 from mydist.launcher.placement import place_ranks
-from mydist.launcher.settings import RESERVED_VARIABLES, default_num_proc, make_job_spec
+from mydist.launcher.settings import (
+    RESERVED_VARIABLES,
+    SETTINGS,
+    check_setting,
+    default_num_proc,
+    make_job_spec,
+)
 
 
 def make(*arguments: str, env: dict[str, str] | None = None) -> JobSpec:
