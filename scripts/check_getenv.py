@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from violations import report, tree
+
 READS = re.compile(r"\b(secure_)?getenv\s*\(|\benviron\b")
 HOME = "csrc/config/"
 
@@ -25,15 +27,5 @@ def problems(root: Path) -> Iterator[str]:
                 yield f"{where}:{number}: reads the environment; add a field to csrc/config instead"
 
 
-def main(arguments: list[str]) -> int:
-    """Check the tree at arguments[0] (default: the parent of this folder)."""
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
-    found = list(problems(root))
-    for problem in found:
-        print(problem)
-    print(f"check_getenv: {len(found)} violations")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(report("check_getenv", problems(tree())))

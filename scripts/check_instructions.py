@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
+from violations import report
+
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\t([a-z][a-z0-9]*)")
 FUSED = re.compile(r"^vfn?m(add|sub)")
@@ -49,11 +51,8 @@ def main(arguments: list[str]) -> int:
     command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", arguments[0]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as objdump:
         assert objdump.stdout is not None
-        found = list(problems(objdump.stdout))
-    for problem in found:
-        print(problem)
-    print(f"check_instructions: {len(found)} violations")
-    return 1 if found or objdump.returncode != 0 else 0
+        code = report("check_instructions", problems(objdump.stdout))
+    return code or int(objdump.returncode != 0)
 
 
 if __name__ == "__main__":

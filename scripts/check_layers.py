@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from violations import report, tree
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # Room of csrc -> the rooms right below it.
@@ -147,15 +149,5 @@ def launcher_problems(root: Path) -> Iterator[str]:
                 yield f"{where}:{line}: import {name}: the launcher uses mydist.launcher only"
 
 
-def main(arguments: list[str]) -> int:
-    """Check the tree at arguments[0] (default: the parent of this folder)."""
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
-    problems = [*cpp_problems(root), *launcher_problems(root)]
-    for problem in problems:
-        print(problem)
-    print(f"check_layers: {len(problems)} violations")
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(report("check_layers", [*cpp_problems(tree()), *launcher_problems(tree())]))

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from violations import report
+
 SYSTEM = re.compile(r"^(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so\b")
 OURS = "libmydist.so"
 ENTRY = "mydist_device_plugin_v1"
@@ -58,11 +60,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--readelf", default="readelf")
     parser.add_argument("--nm", default="nm")
     options = parser.parse_args(arguments)
-    found = list(problems(options.library, options.readelf, options.nm))
-    for problem in found:
-        print(problem)
-    print(f"check_linkage: {len(found)} violations")
-    return 1 if found else 0
+    return report("check_linkage", problems(options.library, options.readelf, options.nm))
 
 
 if __name__ == "__main__":

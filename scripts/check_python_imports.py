@@ -19,6 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from check_layers import LAUNCHER_SHARED
+from violations import report, tree
 
 # The rooms of python/mydist from the ground up: packages, and modules beside them. A room imports
 # from the floors below its own. NAMES is mydist/__init__ itself.
@@ -134,17 +135,12 @@ def circles(modules: set[str], imports: list[Import]) -> Iterator[str]:
             yield f"import circle: {' -> '.join(circle)}"
 
 
-def main(arguments: list[str]) -> int:
-    """Check the tree at arguments[0] (default: the parent of this folder)."""
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+def problems(root: Path) -> Iterator[str]:
+    """One line per wrong import, and per circle."""
     modules, imports = read_imports(root / "python")
-    problems = [f"{item}: {problem}" for item in imports if (problem := floor_problem(item))]
-    problems += circles(modules, imports)
-    for problem in problems:
-        print(problem)
-    print(f"check_python_imports: {len(problems)} violations")
-    return 1 if problems else 0
+    yield from (f"{item}: {problem}" for item in imports if (problem := floor_problem(item)))
+    yield from circles(modules, imports)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(report("check_python_imports", problems(tree())))

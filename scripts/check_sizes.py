@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from violations import report, tree
+
 FOLDERS = ("csrc", "python", "launcher", "tests", "examples", "benchmarks", "scripts", "cmake")
 CPP_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 SUFFIXES = CPP_SUFFIXES | {".py", ".pyi", ".sh", ".cmake"}
@@ -96,22 +98,13 @@ def file_problems(path: Path, where: str) -> Iterator[str]:
         yield from python_problems(where, text)
 
 
-def main(arguments: list[str]) -> int:
-    """Check the tree at arguments[0] (default: the parent of this folder)."""
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+def problems(root: Path) -> Iterator[str]:
+    """Violations of all files that are looked at."""
     files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))]
-    files += sorted(root.glob("*.py"))
-    problems = [
-        problem
-        for path in files
-        if path.is_file() and (path.suffix in SUFFIXES or path.name == "CMakeLists.txt")
-        for problem in file_problems(path, path.relative_to(root).as_posix())
-    ]
-    for problem in problems:
-        print(problem)
-    print(f"check_sizes: {len(problems)} violations")
-    return 1 if problems else 0
+    for path in [*files, *sorted(root.glob("*.py"))]:
+        if path.is_file() and (path.suffix in SUFFIXES or path.name == "CMakeLists.txt"):
+            yield from file_problems(path, path.relative_to(root).as_posix())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(report("check_sizes", problems(tree())))

@@ -61,66 +61,37 @@ def test_good_tree_passes(check: str, tmp_path: Path) -> None:
 
 
 BAD_LAYERS = [
-    ("csrc/base/log.cc", '#include "world/topology.h"', "base may not include world"),
-    ("csrc/world/x.h", '#include "config/config.h"', "world may not include config"),
-    ("csrc/config/x.cc", '#include "controller/negotiator.h"', "config may not include controller"),
-    ("csrc/timeline/x.cc", '#include "engine/engine.h"', "timeline may not include engine"),
-    (
-        "csrc/controller/x.cc",
-        '#include "algorithms/collectives.h"',
-        "controller may not include algorithms",
-    ),
-    (
-        "csrc/controller/x.cc",
-        '#include "transport/factory.h"',
-        "controller may not include transport",
-    ),
-    (
-        "csrc/algorithms/x.cc",
-        '#include "controller/negotiator.h"',
-        "algorithms may not include controller",
-    ),
-    (
-        "csrc/algorithms/shm/x.cc",
-        '#include "controller/negotiator.h"',
-        "algorithms may not include controller",
-    ),
-    ("csrc/engine/x.cc", '#include "torch/module.cc"', "engine may not include torch"),
-    (
-        "csrc/engine/x.cc",
-        '#include "transport/local/local_plane.h"',
-        "only transport/local may include",
-    ),
-    (
-        "csrc/transport/x.cc",
-        '#include "transport/local/local_plane.h"',
-        "only transport/local may include",
-    ),
-    (
-        "csrc/transport/mpi/x.cc",
-        '#include "transport/local/local_plane.h"',
-        "only transport/local may",
-    ),
-    (
-        "csrc/transport/mpi/x.cc",
-        '#include "controller/negotiator.h"',
-        "transport may not include controller",
-    ),
-    ("csrc/transport/gloo/x.cc", '#include "engine/engine.h"', "transport may not include engine"),
-    ("csrc/hall/x.cc", '#include "base/status.h"', "csrc/hall is no room"),
-    ("csrc/base/x.cc", '#include "status.h"', "write includes relative to csrc"),
-    ("csrc/base/x.cc", '#include "../world/nothing.h"', "write includes relative to csrc"),
-    ("csrc/engine/x.cc", "#include <torch/extension.h>", "is for csrc/torch/ only"),
-    ("csrc/engine/x.cc", "#include <Python.h>", "is for csrc/torch/ only"),
-    ("csrc/base/x.cc", "#  include <mpi.h>", "is for csrc/transport/mpi/ only"),
-    ("csrc/algorithms/x.cc", '#include "gloo/config.h"', "is for csrc/transport/gloo/ only"),
-    ("csrc/transport/mpi/x.cc", "#include <gloo/context.h>", "is for csrc/transport/gloo/ only"),
-    ("csrc/torch/x.cc", "#include <cuda_runtime.h>", "is for csrc/gpu/ only"),
-    ("launcher/x.py", "import torch", "the launcher uses the standard library only"),
-    ("launcher/x.py", "def f():\n    import numpy", "the launcher uses the standard library only"),
-    ("launcher/x.py", "from mydist import _C", "the launcher uses mydist.launcher only"),
-    ("launcher/x.py", "import mydist.bench", "the launcher uses mydist.launcher only"),
-    ("launcher/x.py", "from mydist.job import init", "the launcher uses mydist.launcher only"),
+    row.split(" | ")
+    for row in r"""
+csrc/base/log.cc | #include "world/topology.h" | base may not include world
+csrc/world/x.h | #include "config/config.h" | world may not include config
+csrc/config/x.cc | #include "controller/negotiator.h" | config may not include controller
+csrc/timeline/x.cc | #include "engine/engine.h" | timeline may not include engine
+csrc/controller/x.cc | #include "algorithms/collectives.h" | controller may not include algorithms
+csrc/controller/x.cc | #include "transport/factory.h" | controller may not include transport
+csrc/algorithms/x.cc | #include "controller/negotiator.h" | algorithms may not include controller
+csrc/algorithms/shm/x.cc | #include "controller/negotiator.h" | algorithms may not include
+csrc/engine/x.cc | #include "torch/module.cc" | engine may not include torch
+csrc/engine/x.cc | #include "transport/local/local_plane.h" | only transport/local may include
+csrc/transport/x.cc | #include "transport/local/local_plane.h" | only transport/local may include
+csrc/transport/mpi/x.cc | #include "transport/local/local_plane.h" | only transport/local may
+csrc/transport/mpi/x.cc | #include "controller/negotiator.h" | transport may not include controller
+csrc/transport/gloo/x.cc | #include "engine/engine.h" | transport may not include engine
+csrc/hall/x.cc | #include "base/status.h" | csrc/hall is no room
+csrc/base/x.cc | #include "status.h" | write includes relative to csrc
+csrc/base/x.cc | #include "../world/nothing.h" | write includes relative to csrc
+csrc/engine/x.cc | #include <torch/extension.h> | is for csrc/torch/ only
+csrc/engine/x.cc | #include <Python.h> | is for csrc/torch/ only
+csrc/base/x.cc | #  include <mpi.h> | is for csrc/transport/mpi/ only
+csrc/algorithms/x.cc | #include "gloo/config.h" | is for csrc/transport/gloo/ only
+csrc/transport/mpi/x.cc | #include <gloo/context.h> | is for csrc/transport/gloo/ only
+csrc/torch/x.cc | #include <cuda_runtime.h> | is for csrc/gpu/ only
+launcher/x.py | import torch | the launcher uses the standard library only
+launcher/x.py | def f(): import numpy | the launcher uses the standard library only
+launcher/x.py | from mydist import _C | the launcher uses mydist.launcher only
+launcher/x.py | import mydist.bench | the launcher uses mydist.launcher only
+launcher/x.py | from mydist.job import init | the launcher uses mydist.launcher only
+""".strip().splitlines()
 ]
 
 
