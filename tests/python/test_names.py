@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist.job.names import Submitting, resolve_kept_name, resolve_name, restart_names
+from mydist.job.names import resolve_kept_name, resolve_name, restart_names, submit
 
 pytestmark = pytest.mark.usefixtures("job")
 
@@ -66,22 +66,26 @@ def test_a_compressor_that_fails_first_uses_up_no_number(form: str, half: str, u
     assert resolve_name(call, None) == f"{call}.noname.{2 * used + 1}"
 
 
+def refuse(error: Exception) -> None:
+    raise error
+
+
 def test_a_call_that_failed_on_all_ranks_keeps_it() -> None:
-    with pytest.raises(md.MismatchError), Submitting(resolve_name("allgather", None)):
-        raise md.MismatchError("after the ranks have compared their tensors")
+    with pytest.raises(md.MismatchError):
+        submit(resolve_name("allgather", None), refuse, md.MismatchError("the ranks have compared"))
     assert resolve_name("allgather", None) == "allgather.noname.2"
 
 
 def test_the_smallest_number_comes_back_first() -> None:
     names = [resolve_name("gather", None) for _ in range(3)]
     for name in (names[0], names[2], names[1]):
-        with pytest.raises(ValueError, match="refused"), Submitting(name):
-            raise ValueError("refused")
+        with pytest.raises(ValueError, match="refused"):
+            submit(name, refuse, ValueError("refused"))
     assert [resolve_name("gather", None) for _ in range(4)] == [*names, "gather.noname.4"]
 
 
 def test_names_of_the_user_are_left_alone() -> None:
     assert resolve_name("scatter", None) == "scatter.noname.1"
-    with pytest.raises(ValueError, match="refused"), Submitting("scatter.noname.1"):
-        raise ValueError("refused")
+    with pytest.raises(ValueError, match="refused"):
+        submit("scatter.noname.1", refuse, ValueError("refused"))
     assert resolve_name("scatter", None) == "scatter.noname.2"

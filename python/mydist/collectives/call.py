@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from .. import _C
-from ..job.names import give_back, resolve_name
+from ..job.names import resolve_name, submit
 from ..job.process_set import ProcessSet
 from ..reduce_op import Average
 from .arguments import (
@@ -175,9 +175,9 @@ class Call:
         """Waits for the outputs. Autograd records them if it has to, but not in place."""
         if self.collective.recorded and not self.in_place and needs_gradient(self.tensors):
             if self.compression is Compression.none:
-                return self._submit(record, (self, self.tensors))
+                return submit(self.name, record, self, self.tensors)
             compressed, contexts = self._compress(self.compression)
-            outputs = self._submit(record, (self, compressed))
+            outputs = submit(self.name, record, self, compressed)
             return decompress_all(outputs, contexts, self.compression)
         outputs, restore = self._call_binding(getattr(_C, self.collective.name))
         return outputs if restore is None else restore(outputs)
@@ -221,11 +221,11 @@ class Call:
         outputs = self.tensors if self.in_place else None
         if compression is Compression.none:
             arguments = collective.arguments(self, self.tensors, outputs)
-            return self._submit(function, arguments), None
+            return submit(self.name, function, *arguments), None
         with torch.no_grad():
             compressed, contexts = self._compress(compression)
             arguments = collective.arguments(self, compressed, None)
-            answer = self._submit(function, arguments)
+            answer = submit(self.name, function, *arguments)
 
         def restore(results: Tensors) -> Tensors:
             with torch.no_grad():
@@ -238,11 +238,5 @@ class Call:
 
     def _compress(self, compression: CompressorLike) -> tuple[Tensors, list[Any]]:
         """What travels, and the contexts. A user's compressor may raise anything."""
-        return self._submit(compress_all, (self.collective.name, self.tensors, compression))
-
-    def _submit(self, function: Callable[..., _Answer], arguments: tuple[Any, ...]) -> _Answer:
-        try:
-            return function(*arguments)
-        except Exception as error:  # as Submitting, which takes longer
-            give_back(self.name, error)
-            raise
+        name = self.collective.name
+        return submit(self.name, compress_all, name, self.tensors, compression)

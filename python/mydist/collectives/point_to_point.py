@@ -9,7 +9,7 @@ import torch
 
 from .. import _C
 from ..job import topology
-from ..job.names import Submitting, resolve_name
+from ..job.names import resolve_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import (
     check_int,
@@ -67,7 +67,7 @@ def send_async(
 
 
 def _send(
-    submit: Callable[..., _Answer],
+    function: Callable[..., _Answer],
     tensor: torch.Tensor,
     destination: int,
     name: str | None,
@@ -75,7 +75,7 @@ def _send(
 ) -> _Answer:
     checked = check_tensor("send", tensor)
     peer = check_int("send", "destination", destination)
-    return _submit(submit, "send", checked, (topology.rank(), peer), name, process_set)
+    return _submit(function, "send", checked, (topology.rank(), peer), name, process_set)
 
 
 def recv(
@@ -119,7 +119,7 @@ def recv_async(
 
 
 def _recv(
-    submit: Callable[..., _Answer],
+    function: Callable[..., _Answer],
     tensor: torch.Tensor,
     source: int,
     name: str | None,
@@ -128,11 +128,11 @@ def _recv(
     checked = check_tensor("recv", tensor)
     refuse_in_place_on_gradient("recv", [checked])
     peer = check_int("recv", "source", source)
-    return _submit(submit, "recv", checked, (peer, topology.rank()), name, process_set)
+    return _submit(function, "recv", checked, (peer, topology.rank()), name, process_set)
 
 
 def _submit(
-    submit: Callable[..., _Answer],
+    function: Callable[..., _Answer],
     call: str,
     tensor: torch.Tensor,
     route: tuple[int, int],
@@ -158,5 +158,4 @@ def _submit(
         full_name = resolve_name(f"send {route_text}", None, set_id)
     else:
         full_name = f"{resolve_name(call, name)} {route_text}"
-    with Submitting(full_name):
-        return submit(tensor, source, destination, full_name, set_id)
+    return submit(full_name, function, tensor, source, destination, full_name, set_id)

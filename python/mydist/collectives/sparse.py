@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .. import _C
-from ..job.names import Submitting, resolve_name
+from ..job.names import resolve_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp, Sum
 from .arguments import check_process_set, check_tensor, resolve_reduction
@@ -137,7 +137,7 @@ def sparse_allreduce_async(
     # No rows, so no bytes: it is there for the engine to compare the shapes of the ranks' tensors.
     shape = torch.empty(0, *checked.shape, dtype=torch.uint8, device="cpu")
     names = [f"{full_name}.{part}" for part in ("indices", "values", "shape")]
-    with Submitting(full_name):
-        handle = _C.enqueue_allgather([indices, values, shape], names, full_name, set_id)
+    arguments = ([indices, values, shape], names, full_name, set_id)
+    handle = submit(full_name, _C.enqueue_allgather, *arguments)
     finish = _add_up(reduce_op, checked.shape, checked.dtype, process_set.size())
     return remember(handle, finish)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import _C
 from ..job import topology
-from ..job.names import Submitting, resolve_name, restart_names
+from ..job.names import resolve_name, restart_names, submit
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import check_int, check_process_set
 
@@ -26,8 +26,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """
     set_id = check_process_set("barrier", process_set)
     name = resolve_name("barrier", None, set_id)
-    with Submitting(name):
-        _C.barrier(name, set_id)
+    submit(name, _C.barrier, name, set_id)
 
 
 def join(device: int = -1) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from types import TracebackType
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..errors import MydistError
 from . import topology
 from .error_text import wrong_type
+
+Answer = TypeVar("Answer")
 
 
 class _Numbers:
@@ -37,38 +40,23 @@ class AutomaticName(str):
     number: int
 
 
-class Submitting:
-    """The context in which a call with this name is submitted.
+_counters: dict[tuple[int, str], _Numbers] = {}
+
+
+def submit(name: str, call: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Makes a call that has this name, with these arguments.
 
     A call that is refused has not been heard of by any other rank. Its number, if the name is
     automatic, is that of this rank's next call then. Every exception is a refusal but MydistError,
     which comes after the ranks have met, and what a signal handler raises while the call waits.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception):
-            give_back(self._name, error)
-
-
-_counters: dict[tuple[int, str], _Numbers] = {}
-
-
-def give_back(name: str, error: Exception) -> None:
-    """Makes the number of an automatic name the next one, if `error` is a refusal."""
-    has_met = isinstance(error, MydistError) or hasattr(error, "_mydist_has_met")
-    if isinstance(name, AutomaticName) and not has_met:
-        name.numbers.give_back(name.number)
+    try:
+        return call(*arguments)
+    except Exception as error:
+        has_met = isinstance(error, MydistError) or hasattr(error, "_mydist_has_met")
+        if isinstance(name, AutomaticName) and not has_met:
+            name.numbers.give_back(name.number)
+        raise
 
 
 def restart_names(process_set: int | None = None) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"MYDR"
 VERSION = 1
@@ -45,8 +45,7 @@ REQUEST = struct.Struct(">BBIIII")
 LENGTH = struct.Struct(">I")
 
 
-@dataclass(frozen=True)
-class ExchangeRequest:
+class ExchangeRequest(NamedTuple):
     """The fixed part of an EXCHANGE; name and blob follow it. `timeout_ms` counts from arrival."""
 
     name_bytes: int
@@ -92,22 +91,14 @@ def verify(key: bytes, role: str, transcript: bytes, proof: bytes) -> bool:
 
 def pack_request(request: ExchangeRequest, name: bytes) -> bytes:
     """An EXCHANGE up to and including the name; the blob follows."""
-    return (
-        REQUEST.pack(
-            EXCHANGE,
-            request.name_bytes,
-            request.rank,
-            request.size,
-            request.timeout_ms,
-            request.blob_bytes,
-        )
-        + name
-    )
+    return REQUEST.pack(EXCHANGE, *request) + name
 
 
 def unpack_request(data: bytes, max_size: int) -> ExchangeRequest:
     """Checks every field against its limit. Raises ValueError with a text for the client."""
-    kind, name_bytes, rank, size, timeout_ms, blob_bytes = REQUEST.unpack(data)
+    kind, *fields = REQUEST.unpack(data)
+    request = ExchangeRequest(*fields)
+    name_bytes, rank, size, _, blob_bytes = request
     if kind != EXCHANGE:
         raise ValueError(f"request of kind {kind}, expected {EXCHANGE}")
     if not 1 <= name_bytes <= MAX_NAME_BYTES:
@@ -118,7 +109,7 @@ def unpack_request(data: bytes, max_size: int) -> ExchangeRequest:
         raise ValueError(f"rank {rank} in a round of size {size}, expected 0 to {size - 1}")
     if blob_bytes > MAX_BLOB_BYTES:
         raise ValueError(f"blob of {blob_bytes} bytes, at most {MAX_BLOB_BYTES} are allowed")
-    return ExchangeRequest(name_bytes, rank, size, timeout_ms, blob_bytes)
+    return request
 
 
 def pack_text(status: int, text: str) -> bytes:

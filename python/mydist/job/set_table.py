@@ -15,7 +15,7 @@ import torch
 from .. import _C
 from . import topology
 from .error_text import wrong_type
-from .names import Submitting, resolve_name, restart_names
+from .names import resolve_name, restart_names, submit
 
 GLOBAL = 0
 ADD_IT = "add it first, with mydist.init(process_sets=[…]) or mydist.add_process_set()"
@@ -110,8 +110,7 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
     # COMM_NULL is false. What MPI calls a rank need not be ours, so the members tell each other.
     group = tuple(sorted(communicator.allgather(own))) if communicator else ()
     name = resolve_name("add_process_set.communicator", None)
-    with Submitting(name):
-        by_rank = _gather_ranks(group, f"{name}.ranks")
+    by_rank = submit(name, _gather_ranks, group, f"{name}.ranks")
     groups = sorted({members for members in by_rank if members})
     if not groups:
         raise ValueError("add_process_set: the communicator is COMM_NULL on all ranks")
@@ -146,8 +145,7 @@ def _gather_ranks(own: tuple[int, ...], name: str) -> list[tuple[int, ...]]:
 
 def _add_one(ranks: tuple[int, ...]) -> int:
     name = resolve_name("add_process_set", None)
-    with Submitting(name):
-        number = int(_C.add_process_set(list(ranks), name)[0])
+    number = int(submit(name, _C.add_process_set, list(ranks), name)[0])
     restart_names(number)
     return number
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +141,8 @@ def broadcast_optimizer_state(
     named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
     _broadcast_all(named, root_rank, process_set)
     if rank() != root_rank:
-        _install(optimizer, _fill(plan, iter(tensors)))
+        left = iter(tensors)
+        _install(optimizer, _mapped(plan, _TensorPlace, lambda _: next(left)))
 
 
 @dataclass(frozen=True)
@@ -217,21 +218,26 @@ def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"state": dict(sorted(by_index.items())), "other": other, "groups": groups}
 
 
-def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with every tensor replaced by its place; the tensors are appended in order."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _place_of(value)
+def _mapped(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    """`value` with everything of that kind in it converted, in order."""
+    if isinstance(value, kind):
+        return convert(value)
     if isinstance(value, Mapping):
-        return {key: _strip(item, tensors) for key, item in value.items()}
+        return {key: _mapped(item, kind, convert) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return _rebuild(value, [_strip(item, tensors) for item in value])
+        items = [_mapped(item, kind, convert) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
-def _rebuild(like: Any, items: list[Any]) -> Any:
-    """A list, tuple or named tuple of the type of `like`."""
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with every tensor replaced by its place; the tensors are appended in order."""
+
+    def take(tensor: torch.Tensor) -> _TensorPlace:
+        tensors.append(tensor)
+        return _place_of(tensor)
+
+    return _mapped(value, torch.Tensor, take)
 
 
 def _gpu_of(optimizer: torch.optim.Optimizer) -> torch.device:
@@ -267,17 +273,6 @@ def _pair(plan: Any, current: Any, targets: _Targets) -> None:
         same = isinstance(current, (list, tuple)) and len(current) == len(plan)
         for index, item in enumerate(plan):
             _pair(item, current[index] if same else None, targets)
-
-
-def _fill(plan: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The reverse of `_strip`."""
-    if isinstance(plan, _TensorPlace):
-        return next(tensors)
-    if isinstance(plan, Mapping):
-        return {key: _fill(item, tensors) for key, item in plan.items()}
-    if isinstance(plan, (list, tuple)):
-        return _rebuild(plan, [_fill(item, tensors) for item in plan])
-    return plan
 
 
 def _install(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:

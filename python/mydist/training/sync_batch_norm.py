@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..collectives.arguments import check_process_set
-from ..job.names import Submitting, resolve_kept_name
+from ..job.names import resolve_kept_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from .batch_statistics import BatchStatistics, gather_statistics, normalize
 
@@ -92,8 +92,7 @@ class SyncBatchNorm(_BatchNorm):
         name = self._call_name or resolve_kept_name("sync_batch_norm", set_id)
         call = (name, self.process_set)
         if self._call_name is None:
-            with Submitting(name):
-                statistics = gather_statistics(input, *call)
+            statistics = submit(name, gather_statistics, input, *call)
             self._call_name = name
         else:
             statistics = gather_statistics(input, *call)
