@@ -54,13 +54,13 @@ def no_job() -> None:
 
 
 @pytest.fixture
-def run_python() -> Callable[[str], subprocess.CompletedProcess[str]]:
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a piece of code in a fresh interpreter and gives its output and exit code."""
 
-    def run(code: str) -> subprocess.CompletedProcess[str]:
+    def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code],
-            env=plain_environment(),
+            env=plain_environment() | variables,
             capture_output=True,
             text=True,
             timeout=120,

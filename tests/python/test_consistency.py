@@ -51,12 +51,6 @@ def test_wrong_process_set() -> None:
         md.check_consistency(torch.nn.Linear(1, 1), process_set=3)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("no_job")
-def test_before_init() -> None:
-    with pytest.raises(ValueError, match="init"):
-        md.check_consistency(torch.nn.Linear(1, 1))
-
-
 @pytest.mark.usefixtures("job")
 def test_one_rank_is_consistent_with_itself() -> None:
     model = torch.nn.Linear(2, 2)

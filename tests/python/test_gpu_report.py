@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,26 +16,13 @@ import mydist as md
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
 
-NCCL_FUNCTIONS = [
-    "GetErrorString",
-    "GetUniqueId",
-    "CommInitRankConfig",
-    "CommFinalize",
-    "CommDestroy",
-    "CommAbort",
-    "CommGetAsyncError",
-    "GroupStart",
-    "GroupEnd",
-    "AllReduce",
-    "Reduce",
-    "Broadcast",
-    "AllGather",
-    "ReduceScatter",
-    "Send",
-    "Recv",
-    "RedOpCreatePreMulSum",
-    "RedOpDestroy",
-]
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+NCCL_FUNCTIONS = """
+    GetErrorString GetUniqueId CommInitRankConfig CommFinalize CommDestroy CommAbort
+    CommGetAsyncError GroupStart GroupEnd AllReduce Reduce Broadcast AllGather ReduceScatter
+    Send Recv RedOpCreatePreMulSum RedOpDestroy
+""".split()  # noqa: SIM905
 
 
 def has_driver() -> bool:
@@ -46,20 +32,6 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def run_python(program: str, **environment: str) -> str:
-    """What a program of its own process prints; it has to succeed."""
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +56,7 @@ def test_cuda_built_says_whether_the_plugin_is_there() -> None:
     assert md.cuda_built() == library.exists()
 
 
-def test_training_on_the_cpu_loads_no_plugin() -> None:
+def test_training_on_the_cpu_loads_no_plugin(run_python: RunPython) -> None:
     """Nor the driver, which a torch for GPUs may have loaded by itself."""
     program = """
 import torch
@@ -104,30 +76,32 @@ md.mpi_built(), md.gloo_enabled(), md.cuda_built()
 md.shutdown()
 print(sorted(loaded() - before))
 """
-    assert run_python(program) == "[]"
+    assert run_python(program).stdout == "[]\n"
 
 
-def test_nccl_is_found_among_packages(library_like_nccl: Path) -> None:
+def test_nccl_is_found_among_packages(run_python: RunPython, library_like_nccl: Path) -> None:
     if not md.cuda_built():
         pytest.skip("mydist was built without CUDA")
     if torch.version.cuda is not None:
         pytest.skip("torch has an NCCL of its own, which comes first")
     program = f"import sys, mydist as md; sys.path.append({str(library_like_nccl)!r})\n"
-    assert run_python(program + "print(md.nccl_built())") == "23102"
+    assert run_python(program + "print(md.nccl_built())").stdout == "23102\n"
 
 
-def test_nccl_is_found_where_the_variable_says(library_like_nccl: Path) -> None:
+def test_nccl_is_found_where_the_variable_says(
+    run_python: RunPython, library_like_nccl: Path
+) -> None:
     if not md.cuda_built():
         pytest.skip("mydist was built without CUDA")
     file = library_like_nccl / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     program = "import mydist as md; print(md.nccl_built())"
-    assert run_python(program, MYDIST_NCCL_LIBRARY=str(file)) == "23102"
-    assert run_python(program, MYDIST_NCCL_LIBRARY="/nowhere/libnccl.so.2") == "0"
+    assert run_python(program, MYDIST_NCCL_LIBRARY=str(file)).stdout == "23102\n"
+    assert run_python(program, MYDIST_NCCL_LIBRARY="/nowhere/libnccl.so.2").stdout == "0\n"
 
 
-def test_check_build_says_why_there_is_no_nccl() -> None:
+def test_check_build_says_why_there_is_no_nccl(run_python: RunPython) -> None:
     program = "from mydist.launcher.check_build import check_build; check_build(print)"
-    row = next(line for line in run_python(program).splitlines() if " nccl " in line)
+    row = next(line for line in run_python(program).stdout.splitlines() if " nccl " in line)
     if not md.cuda_built():
         assert row.startswith("  [ ] nccl   not built: ")
     elif not has_driver():

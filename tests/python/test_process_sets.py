@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from refusals import expect_refusal, refusals
@@ -107,28 +105,6 @@ def test_is_refused(call: str, error: str) -> None:
     before = md.stats()["tensors"]
     expect_refusal(call, error, globals())
     assert md.stats()["tensors"] == before
-
-
-@pytest.mark.usefixtures("no_job")
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: md.add_process_set([0]),
-        lambda: md.remove_process_set(md.ProcessSet([0])),
-        md.join,
-        lambda: md.reduce(T, 0),
-        lambda: md.gather(T),
-        lambda: md.scatter(T),
-        lambda: md.send(T, 1),
-        lambda: md.recv(T, 1),
-        lambda: md.global_process_set.ranks,
-        md.ProcessSet([0]).included,
-        md.ProcessSet([0]).rank,
-    ],
-)
-def test_needs_a_job(call: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"mydist has not been initialized"):
-        call()
 
 
 @pytest.mark.usefixtures("no_job")

@@ -93,10 +93,3 @@ def test_wrong_arguments(
 ) -> None:
     with pytest.raises(error, match=f"(?i){CALL[:16]}.*{text}"):
         md.sparse_allreduce_async(tensor, **options)
-
-
-def test_before_init() -> None:
-    md.shutdown()
-    with pytest.raises(ValueError, match=r"mydist\.init\(\)"):
-        md.sparse_allreduce_async(sparse())
-    md.init()
