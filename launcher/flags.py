@@ -60,106 +60,91 @@ class ParsedFlags:
     command: tuple[str, ...] = ()
 
 
-def _tunable(
-    name: str,
+def _flag(
+    spelling: str,
     help: str,
     convert: Convert | None = None,
-    metavar: str = "",
-    *,
-    variable: str = "",
-    negatable: bool = False,
+    variable: str | None = None,
+    **more: bool,
+) -> Flag:
+    """`spelling` has the names, and what stands for the value: `-p --ssh-port PORT`."""
+    parts = spelling.split()
+    names = tuple(word for word in parts if word.startswith("-"))
+    return Flag(names, help, convert, "".join(parts[len(names) :]), variable, **more)
+
+
+def _tunable(
+    spelling: str, help: str, convert: Convert | None = None, variable: str = "", **more: bool
 ) -> Flag:
     """A flag for a setting of the ranks, whose variable is MYDIST_NAME unless told otherwise."""
-    variable = variable or f"MYDIST_{name.lstrip('-').replace('-', '_').upper()}"
-    return Flag((name,), help, convert, metavar, variable, negatable)
+    name = spelling.split()[0].lstrip("-").replace("-", "_").upper()
+    return _flag(spelling, help, convert, variable or f"MYDIST_{name}", **more)
 
 
 FLAGS: tuple[Flag, ...] = (
-    Flag(
-        ("-np", "--num-proc"),
-        "ranks to start [all local GPUs, else all cores]",
-        integer(1, 65536),
-        "N",
-    ),
-    Flag(("-H", "--hosts"), "hosts and their slots: h1:4,[fe80::1]:4", text_value, "LIST"),
-    Flag(("--hostfile",), "file with one host per line: 'name slots=N'", text_value, "FILE"),
-    Flag(("--mpi",), "start the ranks with mpirun; negotiate over MPI"),
-    Flag(("--gloo",), "start the ranks directly or through ssh; negotiate over Gloo"),
+    _flag("-np --num-proc N", "ranks to start [all local GPUs, else all cores]", integer(1, 65536)),
+    _flag("-H --hosts LIST", "hosts and their slots: h1:4,[fe80::1]:4", text_value),
+    _flag("--hostfile FILE", "file with one host per line: 'name slots=N'", text_value),
+    _flag("--mpi", "start the ranks with mpirun; negotiate over MPI"),
+    _flag("--gloo", "start the ranks directly or through ssh; negotiate over Gloo"),
     _tunable(
-        "--timeline-filename",
+        "--timeline-filename PATH",
         "write the timeline of all ranks to this file",
         path,
-        "PATH",
         variable="MYDIST_TIMELINE",
     ),
     _tunable("--timeline-mark-cycles", "mark every engine cycle in the timeline"),
-    Flag(
-        ("-x",),
+    _flag(
+        "-x NAME[=V]",
         "pass a variable to all ranks, with its current or the given value",
         text_value,
-        "NAME[=V]",
         repeated=True,
         command_line_only=True,
     ),
-    Flag(("-p", "--ssh-port"), "port of the remote ssh servers", integer(1, 65535), "PORT"),
-    Flag(("-i", "--ssh-identity-file"), "ssh key to log in with", text_value, "FILE"),
-    Flag(("--ssh-args",), "more arguments for ssh, quoted as in a shell", words, "ARGS"),
-    Flag(("--ssh-local",), "reach loopback addresses through ssh as well (not 'localhost')"),
-    Flag(
-        ("--remote-python",), "python on the remote hosts [same path as here]", text_value, "PATH"
-    ),
+    _flag("-p --ssh-port PORT", "port of the remote ssh servers", integer(1, 65535)),
+    _flag("-i --ssh-identity-file FILE", "ssh key to log in with", text_value),
+    _flag("--ssh-args ARGS", "more arguments for ssh, quoted as in a shell", words),
+    _flag("--ssh-local", "reach loopback addresses through ssh as well (not 'localhost')"),
+    _flag("--remote-python PATH", "python on the remote hosts [same path as here]", text_value),
     _tunable(
-        "--network-interfaces",
+        "--network-interfaces NAMES",
         "interfaces to use, first usable wins [by route]",
         interface_names,
-        "NAMES",
     ),
-    Flag(
-        ("--start-timeout",), "seconds all hosts may take to answer [30]", seconds(0.1, 86400), "S"
+    _flag("--start-timeout S", "seconds all hosts may take to answer [30]", seconds(0.1, 86400)),
+    _flag(
+        "--host-timeout S", "a host that is silent for S seconds is lost [10]", seconds(3, 86400)
     ),
-    Flag(
-        ("--host-timeout",),
-        "a host that is silent for S seconds is lost [10]",
-        seconds(3, 86400),
-        "S",
-    ),
-    Flag(
-        ("--stop-timeout",), "seconds between SIGTERM and SIGKILL [2.5]", seconds(0.1, 86400), "S"
-    ),
-    Flag(("--output-filename",), "also write DIR/rank.N/stdout and stderr", text_value, "DIR"),
-    Flag(("--prefix-output-with-timestamp",), "put the time before each output line"),
-    Flag(
-        ("--config-file",),
+    _flag("--stop-timeout S", "seconds between SIGTERM and SIGKILL [2.5]", seconds(0.1, 86400)),
+    _flag("--output-filename DIR", "also write DIR/rank.N/stdout and stderr", text_value),
+    _flag("--prefix-output-with-timestamp", "put the time before each output line"),
+    _flag(
+        "--config-file YAML",
         "YAML file with flags as keys; the command line wins",
         text_value,
-        "YAML",
         command_line_only=True,
     ),
     _tunable(
-        "--fusion-threshold-mb",
+        "--fusion-threshold-mb MB",
         "fuse tensors into buffers of this size; 0 = never",
         number(0, 1 << 20),
-        "MB",
     ),
     _tunable(
-        "--cache-capacity",
+        "--cache-capacity N",
         "tensors in the cache of the negotiation; 0 = none",
         integer(0, 1_000_000),
-        "N",
     ),
     _tunable(
-        "--freeze-after",
+        "--freeze-after STEPS",
         "freeze the schedule after this many equal steps; 0 = never",
         integer(0, 1_000_000),
-        "STEPS",
     ),
     _tunable(
-        "--algorithm",
+        "--algorithm NAME",
         "try this algorithm first, such as flat or hierarchical [auto]",
         row_name,
-        "NAME",
     ),
-    _tunable("--plugins", "libraries that add transports, algorithms and settings", paths, "PATHS"),
+    _tunable("--plugins PATHS", "libraries that add transports, algorithms and settings", paths),
     _tunable(
         "--hierarchical-allreduce",
         "reduce inside each host first [as --shared-memory; on GPUs: on]",
@@ -167,68 +152,62 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _tunable("--shared-memory", "use shared memory inside a host [on]", negatable=True),
     _tunable(
-        "--cross-memory-attach",
+        "--cross-memory-attach WHEN",
         "read other ranks' private tensors through the kernel: auto, on or off [auto]",
         choice(("auto", "on", "off")),
-        "WHEN",
     ),
     _tunable(
-        "--bucket-size-mb",
+        "--bucket-size-mb MB",
         "enqueue gradients in buckets of this size; 0 = one by one [measured]",
         number(0, 1 << 20),
-        "MB",
     ),
     _tunable(
-        "--stall-check-warning-time-seconds",
+        "--stall-check-warning-time-seconds S",
         "report a stalled tensor after S; 0 = never",
         seconds(0, 1e6),
-        "S",
         variable="MYDIST_STALL_WARNING_SECONDS",
     ),
     _tunable(
-        "--stall-check-shutdown-time-seconds",
+        "--stall-check-shutdown-time-seconds S",
         "fail a stalled job after S; 0 = never",
         seconds(0, 1e6),
-        "S",
         variable="MYDIST_STALL_SHUTDOWN_SECONDS",
     ),
     _tunable(
-        "--check-consistency",
+        "--check-consistency N",
         "compare the ranks' parameters every N steps [0: at the first only, -1: never]",
         integer(-1, 1_000_000_000),
-        "N",
     ),
-    _tunable("--simd", f"instruction set: {', '.join(SIMD_PATHS)}", choice(SIMD_PATHS), "KERNELS"),
+    _tunable("--simd KERNELS", f"instruction set: {', '.join(SIMD_PATHS)}", choice(SIMD_PATHS)),
     _tunable(
-        "--log-level", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS), "LEVEL"
+        "--log-level LEVEL", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS)
     ),
-    Flag(("--mpi-args",), "more arguments for mpirun, quoted as in a shell", words, "ARGS"),
-    Flag(
-        ("-m",),
+    _flag("--mpi-args ARGS", "more arguments for mpirun, quoted as in a shell", words),
+    _flag(
+        "-m MODULE",
         "run a module as `python -m MODULE`; ends the options",
         text_value,
-        "MODULE",
         command_line_only=True,
     ),
-    Flag(
-        ("--dry-run",),
+    _flag(
+        "--dry-run",
         "print command and environment of every rank, start nothing",
         command_line_only=True,
     ),
-    Flag(
-        ("--check-build",), "print which backends this installation can use", command_line_only=True
+    _flag(
+        "--check-build", "print which backends this installation can use", command_line_only=True
     ),
-    Flag(("--doctor",), "print versions and resources of this machine", command_line_only=True),
-    Flag(("--verbose",), "print each start and each bound address"),
-    Flag(("--version",), "print the version", command_line_only=True),
-    Flag(("-h", "--help"), "print this text", command_line_only=True),
+    _flag("--doctor", "print versions and resources of this machine", command_line_only=True),
+    _flag("--verbose", "print each start and each bound address"),
+    _flag("--version", "print the version", command_line_only=True),
+    _flag("-h --help", "print this text", command_line_only=True),
 )
 
 # Flags of earlier versions: read, named in one warning and otherwise ignored, until the next
 # release. `help` says what happens instead.
 REMOVED_FLAGS: tuple[Flag, ...] = tuple(
-    Flag(
-        (name,), "tensors on GPUs are reduced over NCCL or through host memory", text_value, "WHEN"
+    _flag(
+        f"{name} WHEN", "tensors on GPUs are reduced over NCCL or through host memory", text_value
     )
     for name in ("--gpu-ipc", "--cuda-aware-mpi")
 )

@@ -144,22 +144,6 @@ def test_the_report_tells_the_slowest_and_how_all_ended(tmp_path: Path) -> None:
     assert nothing.returncode == 1, "no report at all is no success"
 
 
-def test_pytest_reports_its_own_tests_only(tmp_path: Path) -> None:
-    """One of which starts another pytest."""
-    root, report = SCRIPTS.parent, tmp_path / "python.jsonl"
-    wanted = f"{Path(__file__).relative_to(root)}::test_pytest_may_be_started_by_a_test"
-    pytest_there = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", wanted]
-    subprocess.run([*pytest_there, "--report", str(report)], cwd=root, timeout=120, check=True)
-    rows = [json.loads(line) for line in report.read_text().splitlines()]
-    assert [(row["name"], row["result"]) for row in rows] == [(wanted, "passed")]
-
-
-def test_pytest_may_be_started_by_a_test() -> None:
-    other = str(SCRIPTS.parent / "tests" / "scripts" / "test_checks.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", other]
-    subprocess.run([*command, "-k", "good_tree"], timeout=120, check=True)
-
-
 def test_the_syntax_check_finds_what_does_not_compile(tmp_path: Path) -> None:
     """In a build tree of which only the list of commands counts."""
     good, bad = (SCRIPTS.parent / "csrc" / "base" / "dtype.cc", tmp_path / "bad.cc")

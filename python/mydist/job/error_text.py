@@ -1,8 +1,11 @@
-"""Texts of errors: of wrong arguments, and of an exception that another message quotes."""
+"""Texts of errors: wrong arguments, exceptions in other messages, and ranks that differ."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+_SHOWN_NAMES = 5
 
 
 def wrong_type(what: str, value: object, expected: str) -> TypeError:
@@ -24,3 +27,33 @@ def text_of(error: BaseException) -> str:
         return f"{name}: {error}"
     except Exception as failure:
         return f"{name} (its text is unavailable: __str__ raised {type(failure).__qualname__})"
+
+
+def difference_text(
+    what: str, table: Mapping[int, str], differing: Sequence[str], hint: str
+) -> str:
+    """The text of the error: the ranks by what they have, the largest group first."""
+    groups: dict[str, list[int]] = {}
+    for rank, value in sorted(table.items()):
+        groups.setdefault(value, []).append(rank)
+    lines = [
+        f"  {ranks_text(ranks)}: {value}"
+        for value, ranks in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+    if len(differing) > 1:
+        shown = ", ".join(f"'{name}'" for name in differing[:_SHOWN_NAMES])
+        more = ", …" if len(differing) > _SHOWN_NAMES else ""
+        lines.append(f"{len(differing)} parameters differ: {shown}{more}")
+    return "\n".join([f"{what}:", *lines, hint])
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 1" or "ranks 0, 2-3" of ascending ranks."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

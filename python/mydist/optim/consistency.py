@@ -23,8 +23,8 @@ from ..collectives.objects import allgather_object
 from ..collectives.waits import join_count
 from ..errors import MismatchError
 from ..job import topology
+from ..job.error_text import difference_text
 from ..job.process_set import ProcessSet, global_process_set
-from .rank_table import difference_text
 from .value_hash import value_hash
 
 __all__ = ["ConsistencyCheck", "check_consistency", "check_interval"]

@@ -11,7 +11,11 @@ for step in range(checkpoint.step, total_steps):
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import random
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +29,8 @@ from ..collectives.arguments import check_process_set
 from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError, MydistError
 from ..job import topology
-from ..job.error_text import check_whole, wrong_type
+from ..job.error_text import check_whole, difference_text, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
-from ..optim.rank_table import difference_text
 from ..reduce_op import Max
 from .checkpoint_file import (
     AUTO,
@@ -40,7 +43,6 @@ from .checkpoint_file import (
     remove_old_checkpoints,
     write_checkpoint,
 )
-from .random_state import capture_random_state, restore_random_state
 from .stop_signal import StopSignal
 
 __all__ = ["Checkpoint"]
@@ -237,7 +239,7 @@ class Checkpoint:
     def _gather_random_states(self, step: int) -> list[Any]:
         """The random states of all ranks, in rank order. Raises MismatchError."""
         entries = allgather_object(
-            (topology.rank(), step, capture_random_state()),
+            (topology.rank(), step, _capture_random_state()),
             name="checkpoint.random_states",
             process_set=self._process_set,
         )
@@ -299,7 +301,7 @@ class Checkpoint:
         states = content["random_states"]
         index = self._process_set.rank()
         if index < len(states):
-            restore_random_state(states[index])
+            _restore_random_state(states[index])
 
 
 def _portable(failure: Exception | None, doing: str) -> Exception | None:
@@ -350,3 +352,40 @@ def _checked_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
                     "save plain values with save(step, extras={…})"
                 )
     return dict(objects)
+
+
+def _capture_random_state() -> dict[str, Any]:
+    """The states of the random generators of this process, which torch.save can hold.
+
+    Python's, torch's on the CPU, numpy's global one once numpy is loaded, and torch's of the
+    current CUDA device once CUDA is in use: numbers, texts, tuples, lists and uint8 tensors.
+    """
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        states["numpy"] = _plain(_numpy_random().get_state(legacy=False))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _restore_random_state(states: Mapping[str, Any]) -> None:
+    """Puts back what `_capture_random_state` gave. A generator that is not there is left out."""
+    random.setstate(states["python"])
+    torch.set_rng_state(states["torch"])
+    if "numpy" in states:
+        with contextlib.suppress(ImportError):  # Without numpy nothing draws from it.
+            _numpy_random().set_state(states["numpy"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _numpy_random() -> Any:
+    # Any, so that mydist can be type-checked without numpy.
+    return importlib.import_module("numpy.random")
+
+
+def _plain(value: Any) -> Any:
+    """Arrays become lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
