@@ -1,6 +1,6 @@
 """What the documentation site adds to docs/: pages of the root, the decisions, linked sources.
 
-MkDocs calls these hooks (mkdocs.yml). README.md, CONTRIBUTING.md and CHANGELOG.md become pages. A
+MkDocs and Griffe call these hooks (mkdocs.yml). README.md, CONTRIBUTING.md and CHANGELOG.md become pages. A
 link to a source file leads to a copy of the file in the site's folder `source`.
 """
 
@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -51,6 +52,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, f"source/{name}.txt", content=content))
     return files
+
+
+class Forms(griffe.Extension):
+    """Shows the forms of a collective with the parameters that the decorator form_of() gives."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Called for each function, after those above it."""
+        for decorator in func.decorators:
+            call = decorator.value
+            if decorator.callable_path.endswith("form_of") and isinstance(call, griffe.ExprCall):
+                assert func.parent is not None
+                func.parameters = func.parent[str(call.arguments[0])].parameters
 
 
 _sources: set[str] = set()

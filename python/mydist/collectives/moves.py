@@ -9,6 +9,7 @@ import torch
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import Splits
 from .call import Call
+from .forms import form_of
 from .handles import first, first_if_any
 
 __all__ = [
@@ -53,17 +54,14 @@ def allgather(
     return Call("allgather", tensor, name, process_set).run()[0]
 
 
-def allgather_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(allgather)
+def allgather_async(call: Call) -> int:
     """Enqueues an allgather and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in allgather().
     """
-    return Call("allgather_async", tensor, name, process_set).start(first)
+    return call.start(first)
 
 
 def grouped_allgather(
@@ -82,13 +80,10 @@ def grouped_allgather(
     return Call("grouped_allgather", tensors, name, process_set).run()
 
 
-def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(grouped_allgather)
+def grouped_allgather_async(call: Call) -> int:
     """grouped_allgather() that returns one handle for all. See allgather_async()."""
-    return Call("grouped_allgather_async", tensors, name, process_set).start(list)
+    return call.start(list)
 
 
 def broadcast(
@@ -117,45 +112,33 @@ def broadcast(
     return Call("broadcast", tensor, name, process_set, root_rank=root_rank).run()[0]
 
 
-def broadcast_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(broadcast)
+def broadcast_async(call: Call) -> int:
     """Enqueues a broadcast and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in broadcast().
     """
-    return Call("broadcast_async", tensor, name, process_set, root_rank=root_rank).start(first)
+    return call.start(first)
 
 
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
+@form_of(broadcast)
+def broadcast_(call: Call) -> torch.Tensor:
     """As broadcast(), but the root's values replace the contents of `tensor`, which is returned.
 
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in broadcast().
     """
-    return Call("broadcast_", tensor, name, process_set, root_rank=root_rank).run()[0]
+    return call.run()[0]
 
 
-def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(broadcast)
+def broadcast_async_(call: Call) -> int:
     """As broadcast_async(), in place; the tensor has its new contents once synchronized.
 
     Arguments and errors as in broadcast_().
     """
-    return Call("broadcast_async_", tensor, name, process_set, root_rank=root_rank).start(first)
+    return call.start(first)
 
 
 def alltoall(
@@ -190,19 +173,14 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Splits = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(alltoall)
+def alltoall_async(call: Call) -> int:
     """Enqueues an alltoall and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in alltoall().
     """
-    call = Call("alltoall_async", tensor, name, process_set, splits=splits)
-    return call.start(first if splits is None else tuple)
+    return call.start(first if call.splits is None else tuple)
 
 
 def gather(
@@ -238,18 +216,14 @@ def gather(
     return first_if_any(call.run())
 
 
-def gather_async(
-    tensor: torch.Tensor,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(gather)
+def gather_async(call: Call) -> int:
     """Enqueues a gather and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in gather().
     """
-    return Call("gather", tensor, name, process_set, root_rank=root_rank).start(first_if_any)
+    return call.start(first_if_any)
 
 
 def scatter(
@@ -286,17 +260,11 @@ def scatter(
     return Call("scatter", tensor, name, process_set, splits=splits, root_rank=root_rank).run()[0]
 
 
-def scatter_async(
-    tensor: torch.Tensor,
-    splits: Splits = None,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(scatter)
+def scatter_async(call: Call) -> int:
     """Enqueues a scatter and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The root's tensor must not be written until synchronize() has
     returned. Arguments and errors as in scatter().
     """
-    call = Call("scatter", tensor, name, process_set, splits=splits, root_rank=root_rank)
     return call.start(first)

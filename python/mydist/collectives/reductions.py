@@ -10,6 +10,7 @@ from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
 from .call import Call
 from .compression import Compression, CompressorLike
+from .forms import form_of
 from .handles import first, first_if_any
 
 __all__ = [
@@ -72,60 +73,33 @@ def allreduce(
     return Call("allreduce", tensor, name, process_set, scaling, compression).run()[0]
 
 
-def allreduce_async(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(allreduce)
+def allreduce_async(call: Call) -> int:
     """Enqueues an allreduce and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in allreduce().
     """
-    scaling = (average, op, prescale_factor, postscale_factor)
-    return Call("allreduce_async", tensor, name, process_set, scaling, compression).start(first)
+    return call.start(first)
 
 
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> torch.Tensor:
+@form_of(allreduce)
+def allreduce_(call: Call) -> torch.Tensor:
     """As allreduce(), but the result replaces the contents of `tensor`, which is returned.
 
     Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
     whose elements share memory (expanded). Arguments and other errors as in allreduce().
     """
-    scaling = (average, op, prescale_factor, postscale_factor)
-    return Call("allreduce_", tensor, name, process_set, scaling, compression).run()[0]
+    return call.run()[0]
 
 
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(allreduce)
+def allreduce_async_(call: Call) -> int:
     """As allreduce_async(), in place; the tensor has its new contents once synchronized.
 
     Arguments and errors as in allreduce_().
     """
-    scaling = (average, op, prescale_factor, postscale_factor)
-    return Call("allreduce_async_", tensor, name, process_set, scaling, compression).start(first)
+    return call.start(first)
 
 
 def grouped_allreduce(
@@ -151,50 +125,21 @@ def grouped_allreduce(
     return Call("grouped_allreduce", tensors, name, process_set, scaling, compression).run()
 
 
-def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(grouped_allreduce)
+def grouped_allreduce_async(call: Call) -> int:
     """grouped_allreduce() that returns one handle for all. See allreduce_async()."""
-    scaling = (average, op, prescale_factor, postscale_factor)
-    call = Call("grouped_allreduce_async", tensors, name, process_set, scaling, compression)
     return call.start(list)
 
 
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> list[torch.Tensor]:
+@form_of(grouped_allreduce)
+def grouped_allreduce_(call: Call) -> list[torch.Tensor]:
     """grouped_allreduce() in place; returns the given tensors. See allreduce_()."""
-    scaling = (average, op, prescale_factor, postscale_factor)
-    return Call("grouped_allreduce_", tensors, name, process_set, scaling, compression).run()
+    return call.run()
 
 
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(grouped_allreduce)
+def grouped_allreduce_async_(call: Call) -> int:
     """grouped_allreduce_() that returns one handle for all. See allreduce_async_()."""
-    scaling = (average, op, prescale_factor, postscale_factor)
-    call = Call("grouped_allreduce_async_", tensors, name, process_set, scaling, compression)
     return call.start(list)
 
 
@@ -232,22 +177,14 @@ def reducescatter(
     return Call("reducescatter", tensor, name, process_set, scaling, compression).run()[0]
 
 
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(reducescatter)
+def reducescatter_async(call: Call) -> int:
     """Enqueues a reducescatter and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     The result carries no gradient. Arguments and errors as in reducescatter().
     """
-    scaling = (None, op, prescale_factor, postscale_factor)
-    return Call("reducescatter_async", tensor, name, process_set, scaling, compression).start(first)
+    return call.start(first)
 
 
 def grouped_reducescatter(
@@ -271,18 +208,9 @@ def grouped_reducescatter(
     return Call("grouped_reducescatter", tensors, name, process_set, scaling, compression).run()
 
 
-def grouped_reducescatter_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    compression: CompressorLike = Compression.none,
-) -> int:
+@form_of(grouped_reducescatter)
+def grouped_reducescatter_async(call: Call) -> int:
     """grouped_reducescatter() that returns one handle for all. See reducescatter_async()."""
-    scaling = (None, op, prescale_factor, postscale_factor)
-    call = Call("grouped_reducescatter_async", tensors, name, process_set, scaling, compression)
     return call.start(list)
 
 
@@ -323,21 +251,11 @@ def reduce(
     return first_if_any(call.run())
 
 
-def reduce_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
+@form_of(reduce)
+def reduce_async(call: Call) -> int:
     """Enqueues a reduce and returns a handle for poll() and synchronize().
 
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in reduce().
     """
-    scaling = (average, op, prescale_factor, postscale_factor)
-    call = Call("reduce", tensor, name, process_set, scaling, root_rank=root_rank)
     return call.start(first_if_any)
