@@ -19,7 +19,7 @@ from mydist.launcher.endpoints import free_port
 from mydist.launcher.environment import inherited_environment
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.framing import Kind
-from mydist.launcher.process_group import READ_BYTES, ProcessGroup, RankCommand
+from mydist.launcher.process_group import ProcessGroup, RankCommand, read_available
 
 # Until the launcher says how long: time for other hosts to answer.
 SILENCE_SECONDS = 60.0
@@ -96,12 +96,9 @@ class Agent:
         self._done.set()
 
     def _read(self) -> None:
-        try:
-            data = os.read(self._in_fd, READ_BYTES)
-        except BlockingIOError:
+        data = read_available(self._in_fd)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._done.set()
             return

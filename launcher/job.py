@@ -116,14 +116,9 @@ class Job:
     ) -> None:
         """A rank ended; the first failure stops the others."""
         memory = status == -signal.SIGKILL and self._platform.out_of_memory()
-        self._end(
-            rank,
-            status,
-            stopped=self._stop.started and not is_first,
-            improper=improper,
-            unknown=unknown,
-            out_of_memory=memory,
-        )
+        stopped = self._stop.started and not is_first
+        facts = {"improper": improper, "unknown": unknown, "out_of_memory": memory}
+        self._end(rank, status, stopped=stopped, **facts)
 
     def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None:
         """A remote host is gone with all its ranks."""
@@ -143,17 +138,7 @@ class Job:
         """Something to tell that no rank printed."""
         self._output.note(text)
 
-    def _end(
-        self,
-        rank: int,
-        status: int,
-        *,
-        stopped: bool,
-        lost: str = "",
-        improper: bool = False,
-        unknown: bool = False,
-        out_of_memory: bool = False,
-    ) -> None:
+    def _end(self, rank: int, status: int, **facts: Any) -> None:
         if rank in self._ends or not 0 <= rank < self._spec.num_proc:
             return
         self._output.finish(rank)
@@ -163,11 +148,7 @@ class Job:
             pid=self._pids.get(rank, 0),
             status=status,
             at=time.monotonic() - self._started_at,
-            stopped=stopped,
-            improper=improper,
-            unknown=unknown,
-            lost=lost,
-            out_of_memory=out_of_memory,
+            **facts,
         )
         self._ends[rank] = end
         if len(self._ends) == self._spec.num_proc:

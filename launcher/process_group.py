@@ -66,6 +66,16 @@ def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
         os._exit(EXIT_START)
 
 
+def read_available(fd: int) -> bytes | None:
+    """What a non-blocking descriptor has now; None: nothing yet, empty: it has ended."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def make_key_file(key: bytes) -> int:
     """An unnamed, sealed memory file with the job key; the descriptor number is inherited."""
     fd = os.memfd_create("mydist-job-key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -242,12 +252,9 @@ class ProcessGroup:
                 self._guard.stdin.flush()
 
     def _read(self, entry: _Rank, stream: int) -> None:
-        try:
-            data = os.read(entry.pipes[stream].fileno(), READ_BYTES)
-        except BlockingIOError:
+        data = read_available(entry.pipes[stream].fileno())
+        if data is None:
             return
-        except OSError:
-            data = b""
         if data:
             self._events.on_output(entry.command.rank, stream, data)
             return

@@ -1,7 +1,7 @@
 """What the documentation site adds to docs/: pages of the root, the decisions, linked sources.
 
-MkDocs and Griffe call these hooks (mkdocs.yml). README.md, CONTRIBUTING.md and CHANGELOG.md become pages. A
-link to a source file leads to a copy of the file in the site's folder `source`.
+MkDocs and Griffe call these hooks (mkdocs.yml). README.md, CONTRIBUTING.md and CHANGELOG.md become
+pages. A link to a source file leads to a copy of the file in the site's folder `source`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import SshOptions
 from mydist.launcher.platforms.platform import JobEvents
-from mydist.launcher.process_group import READ_BYTES, RankCommand, die_with_parent
+from mydist.launcher.process_group import RankCommand, die_with_parent, read_available
 
 PING_SECONDS = 5.0
 # An agent waits longer than we do, so that a job may be suspended for a moment.
@@ -181,12 +181,9 @@ class RemoteHost:
 
     def _read(self) -> None:
         assert self._ssh is not None and self._ssh.stdout is not None
-        try:
-            data = os.read(self._ssh.stdout.fileno(), READ_BYTES)
-        except BlockingIOError:
+        data = read_available(self._ssh.stdout.fileno())
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._loop.remove_reader(self._ssh.stdout)
             return
@@ -218,12 +215,9 @@ class RemoteHost:
 
     def _read_errors(self) -> None:
         assert self._ssh is not None and self._ssh.stderr is not None
-        try:
-            data = os.read(self._ssh.stderr.fileno(), READ_BYTES)
-        except BlockingIOError:
+        data = read_available(self._ssh.stderr.fileno())
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._loop.remove_reader(self._ssh.stderr)
         for line in data.decode("utf-8", "backslashreplace").splitlines():
@@ -245,15 +239,10 @@ class RemoteHost:
     def _read_rest(self) -> None:
         """What the agent sent just before the end is still in the pipe."""
         assert self._ssh is not None and self._ssh.stdout is not None
-        while True:
-            try:
-                data = os.read(self._ssh.stdout.fileno(), READ_BYTES)
-                if not data:
-                    return
+        with contextlib.suppress(framing.FrameError):
+            while data := read_available(self._ssh.stdout.fileno()):
                 for kind, payload in self._frames.feed(data):
                     self._handle(kind, payload)
-            except (OSError, framing.FrameError):
-                return
 
     def _explain_exit(self, status: int) -> str:
         words = self.last_words()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from scripts import gpu_check
-from scripts.carried_files import find_variables, unpack
+from scripts.carried_files import find_variables
 from scripts.gpu_check import FAILED, NOT_RUN, PASSED, SKIPPED, Step
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
@@ -179,41 +179,6 @@ def test_a_broken_file_is_named_and_costs_no_other(tmp_path: Path, check: Check)
     assert find_variables(tree)["MYDIST_NCCL_LIBRARY"].startswith(str(tree))
     assert find_variables(tree)["LD_LIBRARY_PATH"].split(":")[0] == f"{tree}/root/usr/lib"
     assert "-DMYDIST_WITH_GLOO=ON" in gpu_check.configure(tree, has_gpu=False)[0].command
-
-
-def test_an_open_mpi_that_was_brought_is_found_and_runs(tmp_path: Path) -> None:
-    """With its files where the packages have them, before their installation adds links."""
-    packages = re.search(r"openmpi-bin, [^:]*", gpu_check.__doc__ or "")
-    assert packages is not None
-    listed = subprocess.run(
-        ["dpkg", "-L", *re.findall(r"[\w.-]+", packages[0])], capture_output=True, text=True
-    )
-    if listed.returncode != 0:
-        pytest.skip("Open MPI's packages are not installed")
-    root = tmp_path / "root"
-    for source in map(Path, filter(None, listed.stdout.splitlines())):
-        if not source.is_dir() or source.is_symlink():
-            (root / source.parent.relative_to("/")).mkdir(parents=True, exist_ok=True)
-            os.link(source, root / source.relative_to("/"), follow_symlinks=False)
-    (tmp_path / "empty").mkdir()
-    assert unpack(tmp_path / "empty", tmp_path) == ([], [])
-    assert "-DMYDIST_WITH_MPI=ON" in gpu_check.plan(tmp_path, tmp_path, False, "")[0].command
-    environment = {**os.environ, **find_variables(tmp_path)}
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(finds LANGUAGES CXX)\n"
-        'find_package(MPI REQUIRED COMPONENTS CXX)\nmessage(STATUS "found ${MPI_CXX_LIBRARIES}")'
-    )
-    for command, expected in (
-        (
-            "mpirun --oversubscribe -np 2 printenv OMPI_COMM_WORLD_SIZE OPAL_PREFIX",
-            f"2\n{root}/usr",
-        ),
-        (f"cmake -S . -B build -DCMAKE_PREFIX_PATH={root}/usr", f"found {root}/usr/lib"),
-    ):
-        told = subprocess.check_output(
-            command.split(), cwd=tmp_path, env=environment, text=True, timeout=120
-        )
-        assert expected in told
 
 
 TABLE = """161 tensors

@@ -48,7 +48,7 @@ def send(
         MismatchError: the receiver's tensor has another shape or dtype; raised on both ranks.
         MydistError: the job failed; see mydist.errors.
     """
-    _send(_C.send_receive, tensor, destination, name, process_set)
+    _transfer(_C.send_receive, "send", tensor, destination, name, process_set)
 
 
 def send_async(
@@ -62,20 +62,9 @@ def send_async(
     Never waits for other ranks. The tensor must not be written until synchronize() has returned.
     Arguments and errors as in send().
     """
-    handle = _send(_C.enqueue_send_receive, tensor, destination, name, process_set)
+    enqueue = _C.enqueue_send_receive
+    handle = _transfer(enqueue, "send", tensor, destination, name, process_set)
     return remember(handle, lambda outputs: None)
-
-
-def _send(
-    function: Callable[..., _Answer],
-    tensor: torch.Tensor,
-    destination: int,
-    name: str | None,
-    process_set: ProcessSet,
-) -> _Answer:
-    checked = check_tensor("send", tensor)
-    peer = check_int("send", "destination", destination)
-    return _submit(function, "send", checked, (topology.rank(), peer), name, process_set)
 
 
 def recv(
@@ -101,7 +90,7 @@ def recv(
         MismatchError: the sender's tensor has another shape or dtype; raised on both ranks.
         MydistError: the job failed; see mydist.errors.
     """
-    return _recv(_C.send_receive, tensor, source, name, process_set)[0]
+    return _transfer(_C.send_receive, "recv", tensor, source, name, process_set)[0]
 
 
 def recv_async(
@@ -115,47 +104,40 @@ def recv_async(
     Never waits for other ranks. The tensor must not be used until synchronize() has returned.
     Arguments and errors as in recv().
     """
-    return remember(_recv(_C.enqueue_send_receive, tensor, source, name, process_set), first)
+    enqueue = _C.enqueue_send_receive
+    return remember(_transfer(enqueue, "recv", tensor, source, name, process_set), first)
 
 
-def _recv(
-    function: Callable[..., _Answer],
-    tensor: torch.Tensor,
-    source: int,
-    name: str | None,
-    process_set: ProcessSet,
-) -> _Answer:
-    checked = check_tensor("recv", tensor)
-    refuse_in_place_on_gradient("recv", [checked])
-    peer = check_int("recv", "source", source)
-    return _submit(function, "recv", checked, (peer, topology.rank()), name, process_set)
-
-
-def _submit(
+def _transfer(
     function: Callable[..., _Answer],
     call: str,
     tensor: torch.Tensor,
-    route: tuple[int, int],
+    peer: int,
     name: str | None,
     process_set: ProcessSet,
 ) -> _Answer:
-    set_id = check_process_set(call, process_set)
-    source, destination = route
-    if source == destination:
+    """What the function of the binding answers to the call, send or recv."""
+    receives = call == "recv"
+    checked = check_tensor(call, tensor)
+    if receives:
+        refuse_in_place_on_gradient(call, [checked])
+    other = check_int(call, "source" if receives else "destination", peer)
+    own, set_id = topology.rank(), check_process_set(call, process_set)
+    if other == own:
         raise ValueError(
-            f"{call}: rank {source} is this process itself, expected another rank; use "
+            f"{call}: rank {own} is this process itself, expected another rank; use "
             "tensor.clone() or copy_()"
         )
-    peer = destination if call == "send" else source
-    if peer not in process_set.ranks:
+    if other not in process_set.ranks:
         raise ValueError(
-            f"{call}: rank {peer} is not in {process_set!r} with ranks {process_set.ranks}; pass "
+            f"{call}: rank {other} is not in {process_set!r} with ranks {process_set.ranks}; pass "
             "the global rank of a member"
         )
+    source, destination = (other, own) if receives else (own, other)
     # Names are per pair of ranks, so that a ring may call all its messages the same.
-    route_text = f"{source}->{destination}"
+    route = f"{source}->{destination}"
     if name is None:
-        full_name = resolve_name(f"send {route_text}", None, set_id)
+        full_name = resolve_name(f"send {route}", None, set_id)
     else:
-        full_name = f"{resolve_name(call, name)} {route_text}"
-    return submit(full_name, function, tensor, source, destination, full_name, set_id)
+        full_name = f"{resolve_name(call, name)} {route}"
+    return submit(full_name, function, checked, source, destination, full_name, set_id)

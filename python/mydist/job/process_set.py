@@ -122,17 +122,8 @@ class _GlobalProcessSet(ProcessSet):
         return list(range(topology.size()))
 
     def size(self) -> int:
-        """mydist.size(). Raises ValueError before mydist.init()."""
+        """mydist.size(), which is faster. Raises ValueError before mydist.init()."""
         return topology.size()
-
-    def rank(self) -> int:
-        """mydist.rank(). Raises ValueError before mydist.init()."""
-        return topology.rank()
-
-    def included(self) -> bool:
-        """True. Raises ValueError before mydist.init()."""
-        topology.rank()
-        return True
 
     def __repr__(self) -> str:
         return "ProcessSet(process_set_id=0)"
