@@ -14,32 +14,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from mydist._torch_version import built_for, present, refusal
 from mydist.job.nccl_folders import nccl_folders
 
 LOW_SHM_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One backend: compiled in or not, loadable here or not, and why not."""
-
-    name: str
-    built: bool
-    available: bool
-    reason: str
-    description: str
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What the core library says about itself."""
-
-    version: str
-    backends: tuple[Backend, ...]
 
 
 def library_path() -> Path:
@@ -50,9 +30,9 @@ def library_path() -> Path:
     return package / "lib" / "libmydist.so"
 
 
-def read_build_report(path: Path) -> BuildReport:
-    """Asks the core library. Raises OSError when it is missing or does not load, ValueError when
-    its answer is not understood."""
+def read_build_report(path: Path) -> str:
+    """What the core library says about itself, as a table. Raises OSError when it is missing or
+    does not load, ValueError when its answer is not understood."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; install mydist with pip install .")
     library = ctypes.CDLL(str(path))
@@ -64,36 +44,22 @@ def read_build_report(path: Path) -> BuildReport:
         ) from None
     function.restype = ctypes.c_char_p
     function.argtypes = [ctypes.c_char_p]
-    return parse_build_report(function(os.fsencode(":".join(nccl_folders()))) or b"")
+    return format_build_report(function(os.fsencode(":".join(nccl_folders()))) or b"")
 
 
-def parse_build_report(raw: bytes) -> BuildReport:
-    """The report from its JSON. Raises ValueError."""
+def format_build_report(raw: bytes) -> str:
+    """A row per backend: [x] usable, with what it is; [ ] not, with the reason. ValueError."""
     try:
         report = json.loads(raw)
-        backends = tuple(
-            Backend(
-                str(b["name"]),
-                bool(b["built"]),
-                bool(b["available"]),
-                str(b["reason"]),
-                str(b["description"]),
-            )
-            for b in report["backends"]
-        )
-        return BuildReport(str(report["version"]), backends)
+        lines = [f"mydist {report['version']}", "", "Backends:"]
+        width = max((len(backend["name"]) for backend in report["backends"]), default=0)
+        for backend in report["backends"]:
+            usable = backend["built"] and backend["available"]
+            detail = backend["description" if usable else "reason"]
+            row = f"  [{'x' if usable else ' '}] {backend['name']:<{width}}  {detail}"
+            lines.append(row.rstrip())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the build report of the library is malformed: {error!r}") from None
-
-
-def format_build_report(report: BuildReport) -> str:
-    """The table: [x] usable, with what it is; [ ] not, with the reason."""
-    width = max((len(backend.name) for backend in report.backends), default=0)
-    lines = [f"mydist {report.version}", "", "Backends:"]
-    for backend in report.backends:
-        usable = backend.built and backend.available
-        detail = backend.description if usable else backend.reason
-        lines.append(f"  [{'x' if usable else ' '}] {backend.name:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
 
@@ -112,7 +78,7 @@ def check_build(write: Callable[[str], object], path: Path | None = None) -> int
     except (OSError, ValueError) as error:
         write(f"mydist core library: not usable: {error}")
         return 1
-    write(format_build_report(report))
+    write(report)
     write(format_torch(built_for(), present()))
     return 0
 
