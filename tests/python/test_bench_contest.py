@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mydist.bench import contest, models
-from mydist.bench.devices import let_ranks_share_the_gpu
+from mydist.bench import contest
 from mydist.bench.implementations import Call
 from mydist.bench.peers import Times, make_peers
 from mydist.bench.problem import COLLECTIVES, Plan, Problem, Shape, WrongResult
@@ -150,14 +149,6 @@ def test_right_results_pass_and_wrong_ones_are_told(op: str) -> None:
         problems[7].check(right[1:], 4, "x")
 
 
-def test_sizes_are_rounded_up_to_whole_parts_and_touch_memory() -> None:
-    assert Shape("alltoall", torch.float32, 20, 0, 3).elements == 6
-    assert Shape("allreduce", torch.float64, 1, 0, 3).elements == 1
-    assert Shape("barrier", torch.float32, 8, 0, 3).elements == 0
-    touched = [Shape(op, torch.float32, 4000, 0, 4).touched_bytes for op in COLLECTIVES[:5]]
-    assert touched == [8000, 2 * 4 * 4000, 8000, 8000, 4000 + 1000]
-
-
 @pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), OPEN_MPI])
 def test_hosts_can_be_pretended_under_every_launcher(
     names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
@@ -223,22 +214,3 @@ def test_peers_that_cannot_run_here_are_named(
         "without mydist-mpi: no peer any more: start mydistrun with --mpi",
         "without openmpi: it is started on one host only",
     ]
-
-
-def test_models_are_equal_on_every_rank_with_data_that_differ() -> None:
-    parameters = {"conv": 417_482, "resnet": 2_884_714, "gpt": 2_175_744}
-    assert set(models.MODELS) == {*parameters, "resnet50"}
-    for name, count in parameters.items():
-        first, second = (models.make_workload(name, 3, rank) for rank in (0, 1))
-        assert sum(p.numel() for p in first.model.parameters()) == count
-        pairs = zip(first.model.parameters(), second.model.parameters(), strict=True)
-        assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
-        assert not torch.equal(first.inputs, second.inputs)
-        assert first.model(first.inputs).shape[1] > int(first.labels.max())
-
-
-def test_an_old_nccl_shares_a_gpu_between_hosts_and_a_new_one_when_told_to() -> None:
-    old = [let_ranks_share_the_gpu(rank, 22809) for rank in ("0", "1")]
-    assert old[0]["NCCL_HOSTID"] != old[1]["NCCL_HOSTID"]
-    new = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    assert let_ranks_share_the_gpu("1", 23003) == new

@@ -194,15 +194,8 @@ def test_launches_that_are_neither_torchs_nor_nccls_are_extra() -> None:
         (108, 7, 0.125),  # Two buckets were reduced together; what is more is no less for it.
     ):
         assert extra_launches(plain, Work(4, launches, collectives, 0), buckets=2) == extra
-    check_sight(plain, Work(4, 108, 8, 0), 25, ranks=2)
-    for launches, collectives, message in (
-        (107, 8, "107 launches seen, 8 of NCCL, where torch alone has 100"),
-        (100, 0, "no launch of NCCL seen"),
-    ):
-        with pytest.raises(Blind, match=message):
-            check_sight(plain, Work(4, launches, collectives, 0), 25, ranks=2)
-    with pytest.raises(Blind, match="100 launches seen of steps that add to 104 gradients"):
-        check_sight(plain, plain, 26, ranks=1)
+    with pytest.raises(Blind, match="107 launches seen, 8 of NCCL, where torch alone has 100"):
+        check_sight(plain, Work(4, 107, 8, 0), 25, ranks=2)
 
 
 @pytest.mark.usefixtures("job")
@@ -244,8 +237,6 @@ def test_only_ranks_that_share_a_gpu_over_nccl_are_measured(
         monkeypatch.setattr(md, "size", lambda ranks=ranks: ranks)
         monkeypatch.setattr(md, "explain", lambda facts=facts: Explanation(facts))
         assert do_without_sharing(torch.device(device)) == missing
-    reasons = {v.reason for v in judge(GPU_TARGETS, Results()) if v.what.endswith("2 ranks")}
-    assert reasons == {"two ranks did not come to share the GPU over NCCL"}
 
 
 def test_resnet50_has_its_161_parameters() -> None:

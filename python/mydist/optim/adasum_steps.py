@@ -121,6 +121,8 @@ class AdasumPath(SoloPath):
 class AdasumSteps(DistributedSteps):
     """What differs when steps are combined instead of gradients."""
 
+    _may_scale = False  # The optimizer would look for overflow of this rank alone.
+
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Takes this rank's own step and combines it with those of the other ranks. Blocking.
 
@@ -157,15 +159,6 @@ class AdasumSteps(DistributedSteps):
             "skip_synchronize() cannot be used with op=Adasum, because step() itself "
             "reduces there; call step() without it"
         )
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        self._before_unscaling()
-        return False  # The optimizer would look for overflow of this rank alone.
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        self.__dict__["_step_supports_amp_scaling"] = value
 
     def _before_unscaling(self) -> None:
         """See DistributedSteps: gradients stay those of each rank, but ranks skip together."""

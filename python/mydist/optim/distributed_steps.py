@@ -64,6 +64,7 @@ class DistributedSteps(torch.optim.Optimizer):
     """The methods that are put in front of the wrapped optimizer's class; never instantiated."""
 
     _distribution: Distribution
+    _may_scale = True  # Whether a fused optimizer may unscale gradients itself.
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Waits for the reduced gradients and updates the parameters.
@@ -223,7 +224,7 @@ class DistributedSteps(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for this right before it reads and unscales the gradients.
         self._before_unscaling()
-        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+        return self._may_scale and bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
