@@ -19,6 +19,7 @@ MYDISTRUN = {
     "MYDIST_JOB_KEY_FD": "999999",
 }
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+OPEN_MPI_ALONE = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
@@ -37,15 +38,8 @@ def place(environment: Mapping[str, str]) -> tuple[int, int, str]:
         ({"MYDIST_CONTROLLER": "mpi"}, (-1, 0, "mpi")),
         (OPEN_MPI, (1, 2, "mpi")),
         ({**OPEN_MPI, **TORCHRUN}, (1, 2, "mpi")),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, (0, 1, "local")),
-        (
-            {
-                "OMPI_COMM_WORLD_RANK": "0",
-                "OMPI_COMM_WORLD_SIZE": "1",
-                "MYDIST_CONTROLLER": "mpi",
-            },
-            (0, 1, "mpi"),
-        ),
+        (OPEN_MPI_ALONE, (0, 1, "local")),
+        ({**OPEN_MPI_ALONE, "MYDIST_CONTROLLER": "mpi"}, (0, 1, "mpi")),
         ({**MYDISTRUN, "MYDIST_RANK": "0", "MYDIST_SIZE": "1"}, (0, 1, "local")),
         ({**MYDISTRUN, **TORCHRUN, "MYDIST_RANK": "0", "MYDIST_SIZE": "1"}, (0, 1, "local")),
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1, "local")),
@@ -67,7 +61,7 @@ def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
     [
         (
             {"MYDIST_CONTROLLER": "nccl"},
-            r"MYDIST_CONTROLLER='nccl' is not valid: expected auto, local",
+            r"MYDIST_CONTROLLER='nccl' is not valid: expected auto",
         ),
         (without(MYDISTRUN, "MYDIST_RANK"), r"MYDIST_RANK not set, although MYDIST_SIZE, .* is"),
         (without(MYDISTRUN, "MYDIST_SIZE"), r"MYDIST_SIZE not set, although .*mydistrun sets all"),
@@ -78,10 +72,7 @@ def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
         ({**MYDISTRUN, "MYDIST_SIZE": "9" * 5000}, r"MYDIST_SIZE=9+: expected an integer"),
         ({**MYDISTRUN, "MYDIST_TIMEOUT_SECONDS": "0"}, r"MYDIST_TIMEOUT_SECONDS=0: expected a"),
         ({**MYDISTRUN, "MYDIST_TIMEOUT_SECONDS": "nan"}, r"MYDIST_TIMEOUT_SECONDS=nan: expected"),
-        (
-            without(OPEN_MPI, "OMPI_COMM_WORLD_RANK"),
-            r"OMPI_COMM_WORLD_RANK not set, although OMPI_COMM_WORLD_SIZE is: Open MPI's mpirun",
-        ),
+        (without(OPEN_MPI, "OMPI_COMM_WORLD_RANK"), r"OMPI_COMM_WORLD_RANK not set, .* Open MPI's"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "2"}, r"OMPI_COMM_WORLD_RANK=2: expected an integer"),
         ({"RANK": "0"}, r"WORLD_SIZE not set, although RANK is: torchrun sets both.*unset RANK to"),
         (without(TORCHRUN, "MASTER_ADDR"), r"MASTER_ADDR not set, although RANK, WORLD_SIZE, MA"),
@@ -99,10 +90,7 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
     [
         ({**MYDISTRUN, "MYDIST_CONTROLLER": "mpi"}, r"started by mydistrun without MPI.*--mpi"),
         ({**OPEN_MPI, "MYDIST_CONTROLLER": "gloo"}, r"started by mpirun, which provides no rend"),
-        (
-            {**OPEN_MPI, "MYDIST_CONTROLLER": "local"},
-            r"provides no rendezvous. Start it with `mydistrun`",
-        ),
+        ({**OPEN_MPI, "MYDIST_CONTROLLER": "local"}, r"no rendezvous. Start it with `mydistrun`"),
         ({**TORCHRUN, "MYDIST_CONTROLLER": "mpi"}, r"RANK and WORLD_SIZE say that the job was"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"PMI_RANK=0, PMI_SIZE=2: .*MPICH.*Open MPI"),
         (
