@@ -321,6 +321,7 @@ void Engine::HandleNotice(const Response& response) {
       return CompleteTimelineSwitches(Status::Ok());
     case ResponseKind::kTimelineStop:
       relay_.Stop();
+      relay_.AwaitFile();
       return CompleteTimelineSwitches(Status::Ok());
   }
 }
@@ -418,18 +419,19 @@ void Engine::CollectTimeline() {
   }
 }
 
+void Engine::LogFailure(const Status& status) const {
+  if (guard_.is_leaving() && status.is_loss()) {
+    MYDIST_LOG(kInfo) << "shutdown: a peer had already disconnected: " << status.message();
+  } else {
+    MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+  }
+}
+
 void Engine::Stop(const Status& status) {
   const Status reason = status.ok()
                             ? Status::Aborted("mydist has been shut down; call mydist.init() first")
                             : guard_.Locate(status);
   if (!status.ok()) {
-    if (guard_.is_leaving() && status.is_loss()) {
-      MYDIST_LOG(kInfo) << "shutdown: a peer had already disconnected: " << status.message();
-    } else {
-      MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
-    }
-    relay_.Stop();
-    relay_.Finish();
     // Tells the ranks that wait for this one, as far as the connections still carry it. They notice
     // a lost peer themselves, or read of it in this rank's farewell.
     [[maybe_unused]] const bool told = !status.is_loss() &&
@@ -447,6 +449,12 @@ void Engine::Stop(const Status& status) {
                        Now() + Duration(config_.shutdown_drain));
   FailPending(reason);
   handles_->Fail(term_, reason);
+  // Not before: no caller waits for a log or a disk to learn of a failure.
+  if (!status.ok()) {
+    LogFailure(status);
+    relay_.Stop();
+    relay_.Finish();
+  }
   CollectTimeline();
   // Dropped with what is pending: their handles have just failed.
   [[maybe_unused]] const std::vector<Mail> undrained = queue_.Close();

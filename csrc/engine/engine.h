@@ -210,6 +210,7 @@ class MYDIST_EXPORT Engine {
   void FailPending(const Status& reason);
   void FailJoin(const Status& why);
   static Failure FailureOf(const Request& request, const char* phase);
+  void LogFailure(const Status& status) const;
   void Stop(const Status& status);
   void PublishStats();
   // Of the engine's thread. False when `deadline` passed.

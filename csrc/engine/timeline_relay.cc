@@ -36,6 +36,9 @@ void TimelineRelay::Start(bool mark_cycles) { timeline_.Start(mark_cycles); }
 void TimelineRelay::Stop() {
   timeline_.Stop();
   CarryOff();
+}
+
+void TimelineRelay::AwaitFile() {
   if (writer_ != nullptr) writer_->Flush();
 }
 

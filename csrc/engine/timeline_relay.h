@@ -50,9 +50,10 @@ class TimelineRelay {
   bool Open(const std::string& path);
 
   void Start(bool mark_cycles);
-  // Carries off what is left and, on rank 0, waits for the disk: whoever stops a timeline wants to
-  // read it. The file stays open for blocks still on their way.
+  // Carries off what is left. The file stays open for blocks still on their way.
   void Stop();
+  // Rank 0: waits until all events that have arrived are in the file. A slow disk may take long.
+  void AwaitFile();
 
   // When Flush should be called next; kNever when there is nothing to carry off.
   TimePoint NextFlush();

@@ -1,13 +1,29 @@
 // Engines that stop with an error while their process lives on: nobody waits for them any more.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <thread>
 
 #include "engine_job.h"
 #include "fakes/forwarding.h"
+
+namespace {
+
+std::atomic<bool> disk_hangs{false};
+
+}  // namespace
+
+// In place of the function of the C library, so that a disk hangs once a test says so.
+extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t offset) {
+  while (disk_hangs.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return syscall(SYS_pwrite64, descriptor, bytes, count, offset);
+}
 
 namespace mydist {
 namespace {
@@ -60,6 +76,13 @@ class EngineFarewell : public ::testing::Test {
     return job_->rank(rank).engine->Submit(std::move(tensors));
   }
 
+  // On rank 0. Waits no longer, so that the test ends what keeps it.
+  void ExpectErrorInTime(Handle handle) {
+    const auto outcome = job_->rank(0).engine->Wait(handle, Now() + std::chrono::seconds(5));
+    ASSERT_TRUE(outcome.ok() && outcome->has_value());
+    EXPECT_EQ((*outcome)->code(), StatusCode::kInternal);
+  }
+
   std::vector<std::vector<float>> data_{3, std::vector<float>(5, 1.0F)};
   std::vector<BreakablePlane*> planes_{3};
   std::unique_ptr<EngineJob> job_;
@@ -89,6 +112,52 @@ TEST_F(EngineFarewell, TheTimelineKeepsNobodyFromTheError) {
   planes_[0]->Break();
   EXPECT_EQ(job_->rank(0).Wait(handle).code(), StatusCode::kInternal);
   EXPECT_LT(Now() - begin, std::chrono::milliseconds(700));
+}
+
+// Stands for the error output: a pipe that is full and that no thread reads.
+class FullErrorOutput {
+ public:
+  FullErrorOutput() : before_(dup(STDERR_FILENO)) {
+    MYDIST_CHECK(pipe(ends_.data()) == 0);
+    fcntl(ends_[1], F_SETFL, O_NONBLOCK);
+    const std::string bytes(4096, ' ');
+    while (write(ends_[1], bytes.data(), bytes.size()) > 0) {
+    }
+    fcntl(ends_[1], F_SETFL, 0);
+    dup2(ends_[1], STDERR_FILENO);
+  }
+  // A thread that waits for room in the pipe goes on. The pipe stays open for it.
+  ~FullErrorOutput() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+    std::string bytes(1 << 16, ' ');
+    MYDIST_CHECK(read(ends_[0], bytes.data(), bytes.size()) > 0);
+  }
+  FullErrorOutput(const FullErrorOutput&) = delete;
+  FullErrorOutput& operator=(const FullErrorOutput&) = delete;
+
+ private:
+  const int before_;
+  std::array<int, 2> ends_{};
+};
+
+TEST_F(EngineFarewell, AFullErrorOutputKeepsNobodyFromTheError) {
+  Start({});
+  const Result<Handle> handle = Submit(0, "x");
+  const FullErrorOutput full;
+  planes_[0]->Break();
+  ExpectErrorInTime(*handle);
+}
+
+TEST_F(EngineFarewell, ADiskThatHangsKeepsNobodyFromTheError) {
+  JobOptions options;
+  options.timeline_path = ::testing::TempDir() + "the_disk_hangs.json";
+  Start(options);
+  disk_hangs.store(true);
+  const Result<Handle> handle = Submit(0, "x");
+  planes_[0]->Break();
+  ExpectErrorInTime(*handle);
+  disk_hangs.store(false);
 }
 
 // Rank 2 fails, rank 0 waits for it in one set and rank 1 for rank 0 in another. The root stops
