@@ -15,15 +15,15 @@ namespace mydist::process {
 namespace {
 
 struct Instance {
-  // Held for the whole of Init and Shutdown, so that they take turns.
-  Mutex lifecycle_mutex;
   Mutex mutex;
   std::shared_ptr<Job> job MYDIST_GUARDED_BY(mutex);
+  bool has_turn MYDIST_GUARDED_BY(mutex) = false;  // A thread is in Init or Shutdown.
+  CondVar turn_ended;
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before other threads see the instance.
   // The thread that is in Shutdown. It may run a signal handler that calls in again.
   std::atomic<std::thread::id> leaving{};
-  std::atomic<bool> hurries{false};  // Another thread wants that Shutdown to end.
+  std::atomic<bool> hurries{false};  // A thread that waits for its turn wants Shutdown to end.
 };
 
 // Never destroyed: threads of the program may still call in while it exits. Null in a process that
@@ -66,6 +66,41 @@ Result<std::shared_ptr<Job>> CurrentJob() {
   return instance.job;
 }
 
+// How often a caller that waits for its turn is asked whether it still wants it.
+constexpr std::chrono::milliseconds kTurnCheck{100};
+
+// Init and Shutdown take turns; a turn lasts as long as this object. A caller that is not wanted
+// any more, or has no patience, makes the Shutdown of another thread end without ranks that run.
+class Turn {
+ public:
+  Turn(Instance& instance, bool is_patient, const std::function<bool()>& is_wanted)
+      : instance_(instance) {
+    for (TimePoint deadline = kPast; !TakeBy(deadline); deadline = Now() + kTurnCheck) {
+      is_wanted_ = is_wanted_ && (!is_wanted || is_wanted());
+      if (!is_wanted_ || !is_patient) instance_.hurries.store(true);
+    }
+  }
+  ~Turn() {
+    MutexLock lock(instance_.mutex);
+    instance_.has_turn = false;
+    instance_.turn_ended.NotifyOne();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  bool is_wanted() const { return is_wanted_; }
+
+ private:
+  bool TakeBy(TimePoint deadline) {
+    MutexLock lock(instance_.mutex);
+    if (instance_.has_turn) instance_.turn_ended.WaitUntil(instance_.mutex, deadline);
+    return !std::exchange(instance_.has_turn, true);
+  }
+
+  Instance& instance_;
+  bool is_wanted_ = true;
+};
+
 // Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
 // may end it, or fork.
 class PatientCaller {
@@ -83,13 +118,14 @@ class PatientCaller {
 
 }  // namespace
 
-Status Init(const InitOptions& options) {
+Status Init(const InitOptions& options, const std::function<bool()>& is_wanted) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return NotInitialized();
   if (instance.leaving.load() == std::this_thread::get_id()) {
     return Status::InvalidArgument("init: mydist is shutting down; call it after shutdown()");
   }
-  MutexLock lifecycle(instance.lifecycle_mutex);
+  const Turn turn(instance, true, is_wanted);
+  if (!turn.is_wanted()) return Status::Aborted("init: interrupted before it began");
   if (IsInitialized()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
   SetLogLevel(config.log_level);
@@ -112,8 +148,7 @@ Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return Status::Ok();
   if (instance.leaving.load() == std::this_thread::get_id()) return Status::Ok();
-  if (!awaits_living && instance.leaving.load() != std::thread::id()) instance.hurries.store(true);
-  MutexLock lifecycle(instance.lifecycle_mutex);
+  const Turn turn(instance, awaits_living, is_wanted);
   struct Leaving {
     Instance& instance;
     explicit Leaving(Instance& the) : instance(the) {
@@ -130,8 +165,8 @@ Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
     g_is_initialized.store(false);
   }
   if (job == nullptr) return Status::Ok();
-  return job->Shutdown(awaits_living, [&instance, &is_wanted] {
-    return !instance.hurries.load() && (!is_wanted || is_wanted());
+  return job->Shutdown(awaits_living, [&instance, &turn, &is_wanted] {
+    return turn.is_wanted() && !instance.hurries.load() && (!is_wanted || is_wanted());
   });
 }
 

@@ -29,14 +29,17 @@ namespace process {
 // Connects to the peers and starts the engine. Blocking; collective over all ranks. When already
 // initialised: OK and nothing happens. kInvalidArgument for bad MYDIST_* values; kMismatch when the
 // ranks are configured differently, kVersionMismatch when they run different builds, naming ranks.
-MYDIST_EXPORT Status Init(const InitOptions& options);
+// While another thread is in Shutdown it asks `is_wanted` now and then: false is kAborted, and ends
+// that Shutdown, too.
+MYDIST_EXPORT Status Init(const InitOptions& options,
+                          const std::function<bool()>& is_wanted = nullptr);
 
 // Leaves the job: waits until all ranks have left too, completes what is pending with kAborted and
 // stops the engine. It waits Config::shutdown_drain for ranks that give no answer; for others until
 // they leave, or, with `awaits_living` false, no longer either. It asks `is_wanted` now and then:
-// false ends the wait. OK when not initialised. kTimeout when a stuck collective had to be left
-// behind: mydist is shut down, but the memory of tensors that were in flight may still be written
-// and must never be freed.
+// false ends the wait, also that of another thread which is in Shutdown. OK when not initialised.
+// kTimeout when a stuck collective had to be left behind: mydist is shut down, but the memory of
+// tensors that were in flight may still be written and must never be freed.
 MYDIST_EXPORT Status Shutdown(bool awaits_living = true,
                               const std::function<bool()>& is_wanted = nullptr);
 

@@ -55,6 +55,25 @@ struct PythonExchange {
   }
 };
 
+// Asks Python whether a signal handler has raised. Called without the GIL.
+class InterruptCheck {
+ public:
+  std::function<bool()> IsWanted() {
+    return [this] {
+      const py::gil_scoped_acquire gil;
+      is_interrupted_ = PyErr_CheckSignals() != 0;
+      return !is_interrupted_;
+    };
+  }
+  // With the GIL.
+  void Rethrow() const {
+    if (is_interrupted_) throw py::error_already_set();
+  }
+
+ private:
+  bool is_interrupted_ = false;
+};
+
 void Init(int rank, int size, const std::string& backend, const py::object& exchange,
           std::vector<int> members, std::vector<std::string> nccl_folders) {
   const auto python_exchange = std::make_shared<PythonExchange>();
@@ -68,12 +87,14 @@ void Init(int rank, int size, const std::string& backend, const py::object& exch
     python_exchange->callable = exchange;
     options.exchange = [python_exchange](const Bytes& mine) { return python_exchange->Call(mine); };
   }
+  InterruptCheck check;
   Status status;
   {
     py::gil_scoped_release released;
-    status = process::Init(options);
+    status = process::Init(options, check.IsWanted());
   }
   python_exchange->callable = py::object();
+  check.Rethrow();
   const std::exception_ptr raised = std::exchange(python_exchange->error, nullptr);
   if (!status.ok() && raised) std::rethrow_exception(raised);
   ThrowIfError(status);
@@ -81,22 +102,18 @@ void Init(int rank, int size, const std::string& backend, const py::object& exch
 
 void Shutdown(bool awaits_living) {
   const std::shared_ptr<void> tensors = HoldTensorsInFlight();
-  bool is_interrupted = false;
+  InterruptCheck check;
   Status status;
   {
     py::gil_scoped_release released;
-    status = process::Shutdown(awaits_living, [&is_interrupted] {
-      const py::gil_scoped_acquire gil;
-      is_interrupted = PyErr_CheckSignals() != 0;
-      return !is_interrupted;
-    });
+    status = process::Shutdown(awaits_living, check.IsWanted());
   }
   if (status.code() == StatusCode::kTimeout) {
     // The collective left behind may still write into them: never freed. The log has the reason.
     new std::shared_ptr<void>(tensors);
     status = Status::Ok();
   }
-  if (is_interrupted) throw py::error_already_set();
+  check.Rethrow();
   ThrowIfError(status);
 }
 

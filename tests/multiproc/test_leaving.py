@@ -35,6 +35,25 @@ signal.signal(number, handle)
 threading.Timer(1, os.kill, (os.getpid(), number)).start()
 md.shutdown()
 """
+# Rank 1 is in shutdown() on two threads and waits for rank 0; Ctrl-C comes to its main thread.
+IN_BOTH = """
+import os, signal, sys, threading, time, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(3), name="last")
+if md.rank() == 0:
+    time.sleep(60)
+first = threading.Thread(target=md.shutdown)
+first.start()
+while md.is_initialized():
+    time.sleep(0.01)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    getattr(md, sys.argv[1])()
+except KeyboardInterrupt:
+    first.join()
+    sys.exit(4)
+"""
 # Rank 0 has more to do than the others when the last step is over, as with a model to be written.
 WRITES = """
 import sys, time, torch, mydist as md
@@ -86,6 +105,14 @@ def test_a_handler_may_shut_down_once_more(signum: str) -> None:
     begin = time.monotonic()
     job = launch(2, "local", "-c", HANDLES, signum, timeout=60, env=environment("local"))
     assert "handled" in job.output
+    assert time.monotonic() - begin < 40, job.output
+
+
+@pytest.mark.parametrize("call", ["shutdown", deep("init")])
+def test_ctrl_c_ends_the_wait_for_a_thread_that_shuts_down(call: str) -> None:
+    begin = time.monotonic()
+    job = launch(2, "local", "-c", IN_BOTH, call, timeout=80, env=environment("local"))
+    assert job.code == 4, job.output
     assert time.monotonic() - begin < 40, job.output
 
 
