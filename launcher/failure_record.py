@@ -16,6 +16,8 @@ _MAX_LINE_BYTES = 1 << 16
 _MAX_TEXT = 256
 _MAX_RANK = 65535  # as many as mydistrun starts
 _MAX_PID = (1 << 31) - 1
+# Of a rank that waits for others: no failure of its own.
+_WAITS = "WAITS"
 # The codes of errors that a rank has because another one failed.
 _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 
@@ -41,6 +43,11 @@ class FailureRecord:
     def is_consequence(self) -> bool:
         """Whether the rank failed because it lost another."""
         return self.code in _CONSEQUENCES
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether nothing ended the rank: it tells what it waits in, as mpirun ends the job."""
+        return self.code == _WAITS
 
     @property
     def is_timeout(self) -> bool:

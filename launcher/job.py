@@ -134,6 +134,10 @@ class Job:
         """What the rank has said of its own failure so far."""
         return self._output.failure(rank)
 
+    def has_complained(self, rank: int) -> bool:
+        """Whether the rank has printed an error or told of a failure so far."""
+        return self._output.has_complained(rank)
+
     def on_note(self, text: str) -> None:
         """Something to tell that no rank printed."""
         self._output.note(text)
@@ -230,5 +234,5 @@ class Job:
             return code
         if cause is None:
             return 0
-        self._output.note(report.format_failure(cause, ends, tails, failures))
+        self._output.note(report.format_failure(cause, ends, tails, failures, self._output.waits()))
         return report.exit_code(cause, ends)

@@ -10,6 +10,7 @@ import datetime
 import errno
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from mydist.launcher.process_group import STDERR, STDOUT
 MAX_LINE_BYTES = 1 << 20
 TAIL_LINE_COUNT = 30
 TAIL_LINE_BYTES = 400
+WAITS_SECONDS = 10.0  # mpirun ends a job sooner. A rank waits in something else later.
 _STREAM_NAMES = {STDOUT: b"stdout", STDERR: b"stderr"}
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -87,6 +89,8 @@ class RankOutput:
         self._failure_tag = failure_tag
         self._filters: dict[tuple[int, int], RecordFilter] = {}
         self._failures: dict[int, FailureRecord] = {}
+        self._waits: dict[int, tuple[float, FailureRecord]] = {}  # With the time of arrival.
+        self._complained: set[int] = set()
 
     def attach_files(self, files: OutputFiles) -> None:
         """Also writes what comes, unprefixed, to these files."""
@@ -102,15 +106,30 @@ class RankOutput:
                 data
             )
             for record in records:
-                if (failure := parse_record(record)) is not None:
-                    self._failures[rank] = failure
-                    has_told = True
+                if (failure := parse_record(record)) is None:
+                    continue
+                if failure.only_waits:
+                    self._waits[rank] = (time.monotonic(), failure)
+                    continue
+                self._failures[rank] = failure
+                has_told = True
+        if data and stream == STDERR:
+            self._complained.add(rank)
         self._show(rank, stream, data)
         return has_told
 
     def failure(self, rank: int) -> FailureRecord | None:
         """The exception that the rank said ended it; None when it said nothing."""
         return self._failures.get(rank)
+
+    def has_complained(self, rank: int) -> bool:
+        """Whether the rank printed to its error stream, or told of its failure."""
+        return rank in self._complained or rank in self._failures
+
+    def waits(self) -> dict[int, FailureRecord]:
+        """What ranks said a moment ago that they wait in."""
+        since = time.monotonic() - WAITS_SECONDS
+        return {rank: record for rank, (at, record) in self._waits.items() if at >= since}
 
     def _show(self, rank: int, stream: int, data: bytes) -> None:
         if self._files is not None:

@@ -134,9 +134,13 @@ def format_failure(
     exits: list[RankExit],
     tails: Mapping[int, list[str]],
     failures: Mapping[int, FailureRecord],
+    waits: Mapping[int, FailureRecord] | None = None,
 ) -> str:
-    """The report: the cause, its last error lines, and a line about the others."""
-    lines = [f"mydistrun: {_headline(cause, exits, failures)}"]
+    """The report: the cause, its last error lines, and a line about the others.
+
+    `waits`: what ranks waited in when mpirun ended the job. They may not know why.
+    """
+    lines = [f"mydistrun: {_headline(cause, failures, waits or {})}"]
     tail = tails.get(cause.rank, [])
     if tail:
         lines.append("  last lines of its error output:")
@@ -150,7 +154,9 @@ def format_failure(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _headline(cause: RankExit, exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> str:
+def _headline(
+    cause: RankExit, failures: Mapping[int, FailureRecord], waits: Mapping[int, FailureRecord]
+) -> str:
     """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known."""
     text = f"{_name(cause, failures)} {cause.describe()} after {cause.at:.1f} s"
     own = failures.get(cause.rank)
@@ -160,7 +166,10 @@ def _headline(cause: RankExit, exits: list[RankExit], failures: Mapping[int, Fai
     place = next((record.place for record in tellers if record.place), "")
     if not cause.failed:
         return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
-    return f"{text}; other ranks lost it in {place}" if place else text
+    if place:
+        return f"{text}; other ranks lost it in {place}"
+    waited = next((r.place for rank, r in sorted(waits.items()) if rank != cause.rank), "")
+    return f"{text}; other ranks waited in {waited}" if waited else text
 
 
 def _name(end: RankExit, failures: Mapping[int, FailureRecord]) -> str:

@@ -71,7 +71,9 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
   if (on_gpu != nullptr) MYDIST_RETURN_IF_ERROR(process_sets_.Bind(*on_gpu));
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle, handles_->Open(keys));
+  MYDIST_ASSIGN_OR_RETURN(
+      const Handle handle,
+      handles_->Open(keys, tensors.empty() ? "" : OpKindName(tensors.front().request.op)));
   if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;
   for (const Submission& tensor : tensors) {

@@ -1,5 +1,6 @@
 #include "engine/handle_table.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,8 @@ Status UnknownHandle(Handle handle) {
 
 }  // namespace
 
-Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors) {
+Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors,
+                                 std::string_view operation) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return failure_;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -26,7 +28,7 @@ Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors) {
                                    "own name, or leave the name out");
   }
   const Handle handle = next_++;
-  entries_.emplace(handle, Entry{static_cast<int64_t>(tensors.size()), Status::Ok()});
+  entries_.emplace(handle, Entry{static_cast<int64_t>(tensors.size()), Status::Ok(), operation});
   return handle;
 }
 
@@ -105,6 +107,18 @@ std::optional<std::string> HandleTable::NameInFlight(ProcessSetId set) {
   const auto first = in_flight_.lower_bound(TensorKeyView{set, ""});
   if (first == in_flight_.end() || first->first.first != set) return std::nullopt;
   return first->first.second;
+}
+
+std::optional<std::pair<std::string, std::string>> HandleTable::OldestInFlight() {
+  MutexLock lock(mutex_);
+  const auto oldest =
+      std::min_element(in_flight_.begin(), in_flight_.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (oldest == in_flight_.end()) return std::nullopt;
+  const auto entry = entries_.find(oldest->second);
+  const std::string_view operation =
+      entry == entries_.end() ? std::string_view() : entry->second.operation;
+  return std::pair(std::string(operation), oldest->first.second);
 }
 
 int64_t HandleTable::open_count() {

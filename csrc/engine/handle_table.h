@@ -41,8 +41,9 @@ class MYDIST_EXPORT HandleTable {
  public:
   // A handle that completes when each of `tensors` has; none: complete at once. Their names are in
   // flight until then. kInvalidArgument naming a tensor that is already in flight; after Fail its
-  // status. Nothing is opened on error.
-  Result<Handle> Open(const std::vector<TensorKey>& tensors) MYDIST_EXCLUDES(mutex_);
+  // status. Nothing is opened on error. `operation`: see OldestInFlight; never freed.
+  Result<Handle> Open(const std::vector<TensorKey>& tensors, std::string_view operation = {})
+      MYDIST_EXCLUDES(mutex_);
 
   // `tensor` of the handle ended with `status`; its name may be used again. A handle whose owner
   // has released it meanwhile is fine.
@@ -68,12 +69,16 @@ class MYDIST_EXPORT HandleTable {
   // A tensor of the set that is in flight, if there is any.
   std::optional<std::string> NameInFlight(ProcessSetId set) MYDIST_EXCLUDES(mutex_);
 
+  // The handle that has been incomplete for longest: its operation and the name of a tensor of it.
+  std::optional<std::pair<std::string, std::string>> OldestInFlight() MYDIST_EXCLUDES(mutex_);
+
   int64_t open_count() MYDIST_EXCLUDES(mutex_);
 
  private:
   struct Entry {
     int64_t remaining_count = 0;
     Status status;
+    std::string_view operation;
   };
 
   Mutex mutex_;

@@ -251,6 +251,10 @@ void Release(Handle handle) {
   TheInstance().handles->Release(handle);
 }
 
+std::optional<std::pair<std::string, std::string>> OldestInFlight() {
+  return TheInstance().handles->OldestInFlight();
+}
+
 Status StartTimeline(const std::string& path, bool mark_cycles) {
   MYDIST_ASSIGN_OR_RETURN(const auto job, CurrentJob());
   return job->engine().StartTimeline(path, mark_cycles);

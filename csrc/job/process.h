@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/export.h"
@@ -82,6 +84,9 @@ MYDIST_EXPORT Result<bool> Poll(Handle handle);
 MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
                                                       const std::function<bool()>& is_wanted);
 MYDIST_EXPORT void Release(Handle handle);
+// What has been in flight for longest: its operation, empty for what is no collective of tensors,
+// and a name. Also outside init … shutdown, on any thread.
+MYDIST_EXPORT std::optional<std::pair<std::string, std::string>> OldestInFlight();
 // What was submitted at another pace than kNow is due now.
 MYDIST_EXPORT void Hurry();
 

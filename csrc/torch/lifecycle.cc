@@ -227,6 +227,7 @@ void BindLifecycle(py::module_& module) {
   module.def(
       "foresee_shared", [](int64_t bytes) { ThrowIfError(process::ForeseeShared(bytes)); },
       py::arg("bytes"));
+  module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("stats", &Stats);
   module.def("explain", &Explain);
 }

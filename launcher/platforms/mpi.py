@@ -307,7 +307,11 @@ class MpiPlatform:
         named = {r: c for r, c in find_failures(text).items() if r < self._spec.num_proc and c}
         for rank in self._improper:
             named.setdefault(rank, code)
-        failures = {rank: self._events.failure(rank) for rank in self._complained}
+        failures = {
+            rank: self._events.failure(rank)
+            for rank in self._complained
+            if self._events.has_complained(rank)
+        }
         if named := name_failures(named, failures):
             return named
         own = [rank for rank, failure in failures.items() if not is_consequence(failure)]

@@ -43,6 +43,9 @@ class JobEvents(RankEvents, Protocol):
     def failure(self, rank: int) -> FailureRecord | None:
         """What the rank has said of its own failure in the output that was passed on."""
 
+    def has_complained(self, rank: int) -> bool:
+        """Whether the rank has printed an error, or told of a failure, in that output."""
+
 
 @dataclass(frozen=True)
 class Launch:

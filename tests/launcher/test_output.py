@@ -246,3 +246,18 @@ def test_records_of_failures_are_taken_out_of_both_streams(pipes: tuple[Pipe, Pi
     shown = out.contents()
     assert b"before" in shown and b"after" in shown
     assert b"OSError" not in shown + err.contents()
+
+
+def test_what_a_rank_waits_in_is_no_failure_and_gets_old(
+    pipes: tuple[Pipe, Pipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = pipes
+    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    record = b'\x1e0123{"type": "", "code": "WAITS", "operation": "allreduce", "tensor": "x"}\n'
+    assert not output.write(1, 2, record)
+    assert output.failure(1) is None and not output.has_complained(1)
+    assert [(rank, waits.place) for rank, waits in output.waits().items()] == [(1, "allreduce 'x'")]
+    output.write(1, 2, b"an error\n")
+    assert output.has_complained(1)
+    monkeypatch.setattr("mydist.launcher.output.WAITS_SECONDS", -1.0)
+    assert output.waits() == {}

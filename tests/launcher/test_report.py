@@ -132,6 +132,19 @@ def test_a_killed_rank_is_named_with_signal_operation_and_tensor() -> None:
     ]
 
 
+def test_a_killed_rank_is_named_with_what_others_waited_in_when_mpirun_ended_them() -> None:
+    waits = FailureRecord("", "WAITS", (), "allreduce", "x", 5)
+    ends = [replace(end(1, -signal.SIGKILL), pid=0), end(0, 0, unknown=True)]
+    cause = find_cause(ends, {})
+    assert cause == ends[0]
+    head = "mydistrun: rank 1 on host h1 was killed by SIGKILL (signal 9) after 1.2 s"
+    told = {0: waits, 1: replace(waits, tensor="own")}
+    assert format_failure(cause, ends, {}, {}, told).splitlines()[0] == (
+        f"{head}; other ranks waited in allreduce 'x'"
+    )
+    assert format_failure(cause, ends, {}, {}, {1: waits}).splitlines()[0] == head
+
+
 def test_a_stopped_rank_that_raised_is_blamed_before_victims() -> None:
     failures = {0: LOST, 1: FailureRecord("ValueError")}
     cause = find_cause([end(0, 1), end(1, -15, stopped=True)], failures)

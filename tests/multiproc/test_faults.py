@@ -57,6 +57,9 @@ def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> Non
     # mpirun itself takes the survivors down, perhaps before they can report.
     outcome = run_scenario(backend, name, tmp_path)
     assert outcome.code != 0, outcome.output
+    if name == "kill":
+        report = outcome.output.partition("mydistrun: ")[2].splitlines()[0]
+        assert "SIGKILL" in report and report.endswith("in allreduce 'waits for all'"), report
     for rank in range(NP - 1):
         path = tmp_path / f"rank{rank}.txt"
         assert not path.exists() or path.read_text() != "no error"

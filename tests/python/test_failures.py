@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -60,3 +61,23 @@ def test_an_exception_raised_from_a_loss_is_told_as_the_loss() -> None:
     own = KeyError("x")
     own.__context__ = own  # A circle ends.
     assert failure_report._behind(own) is own
+
+
+def test_what_a_program_does_with_signals_comes_first() -> None:
+    arrivals, notices = os.pipe()
+    os.set_blocking(notices, False)
+    signal.set_wakeup_fd(notices)
+    try:
+        failure_report._tell_waits_on_sigcont()
+        assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
+    finally:
+        assert signal.set_wakeup_fd(-1) == notices
+        os.close(arrivals)
+        os.close(notices)
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    try:
+        failure_report._tell_waits_on_sigcont()
+        assert signal.getsignal(signal.SIGCONT) is signal.SIG_IGN
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)

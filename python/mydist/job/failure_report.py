@@ -2,6 +2,10 @@
 
 mydistrun takes the line out and decides by it which rank failed first. Without mydistrun nothing
 is written. Peers are not waited for, either, when a program ends because it has failed.
+
+mpirun ends the other ranks when one has died, and on other hosts they may not know why. It sends
+SIGCONT a second before SIGTERM. Then a rank that mydistrun has started through mpirun tells what it
+waits in.
 """
 
 from __future__ import annotations
@@ -10,10 +14,15 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import sys
-from types import TracebackType
+import threading
+from types import FrameType, TracebackType
 from typing import NoReturn
 
+import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
+
+from .. import _C
 from ..errors import MydistError
 
 _TAG_VARIABLE = "MYDIST_FAILURE_TAG"
@@ -38,6 +47,40 @@ def install() -> None:
         previous(kind, error, traceback)
 
     sys.excepthook = hook
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        _tell_waits_on_sigcont()
+
+
+def _tell_waits_on_sigcont() -> None:
+    """By a thread, which also runs while the main thread is in a collective.
+
+    What the program does with SIGCONT, or with the descriptor for signals, comes first.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGCONT) is not signal.SIG_DFL:
+        return
+    arrivals, notices = os.pipe()
+    os.set_blocking(notices, False)
+    earlier = signal.set_wakeup_fd(notices, warn_on_full_buffer=False)
+    if earlier != -1:
+        signal.set_wakeup_fd(earlier)
+        os.close(arrivals)
+        os.close(notices)
+        return
+    signal.signal(signal.SIGCONT, _on_sigcont)
+    threading.Thread(target=_follow, args=(arrivals,), name="mydist-waits", daemon=True).start()
+
+
+def _on_sigcont(number: int, frame: FrameType | None) -> None:
+    """Python writes to the descriptor for signals only where there is a handler."""
+
+
+def _follow(arrivals: int) -> None:
+    while numbers := os.read(arrivals, 512):
+        if signal.SIGCONT in numbers and (waits := _C.oldest_in_flight()) is not None:
+            operation, name = waits
+            place = {"operation": operation, "tensor": name} if operation else {"operation": name}
+            _write({"type": "", "code": "WAITS", "pid": os.getpid(), **place})
 
 
 def _note_exits() -> None:
@@ -74,7 +117,6 @@ def _behind(error: BaseException) -> BaseException:
 
 
 def _tell(error: BaseException) -> None:
-    """Writes one line, at once and whole."""
     if _process != os.getpid():
         return
     record: dict[str, object] = {"type": type(error).__name__, "pid": os.getpid()}
@@ -84,7 +126,14 @@ def _tell(error: BaseException) -> None:
         record["ranks"] = list(failure.get("ranks", ()))[:32]
         record["peer_pid"] = failure.get("pid", 0)
         record["operation"] = failure.get("operation", "")
-        record["tensor"] = failure.get("tensor", "")[:256]
+        record["tensor"] = failure.get("tensor", "")
+    _write(record)
+
+
+def _write(record: dict[str, object]) -> None:
+    """One line, at once and whole."""
+    if record.get("tensor"):
+        record["tensor"] = str(record["tensor"])[:256]
     line = f"\x1e{os.environ.get(_TAG_VARIABLE, '')}{json.dumps(record)}\n"
     with contextlib.suppress(OSError):
         os.write(2, line.encode())

@@ -117,6 +117,18 @@ TEST(HandleTable, KnowsWhatIsInFlightOfASet) {
   EXPECT_EQ(table.NameInFlight(2), std::nullopt);
 }
 
+TEST(HandleTable, KnowsWhatHasBeenInFlightForLongest) {
+  HandleTable table;
+  EXPECT_EQ(table.OldestInFlight(), std::nullopt);
+  const Handle first = *table.Open({kY}, "allreduce");
+  ASSERT_TRUE(table.Open({kX}, "broadcast").ok());
+  EXPECT_EQ(table.OldestInFlight(), std::pair(std::string("allreduce"), std::string("y")));
+  table.Release(first);
+  EXPECT_EQ(table.OldestInFlight(), std::pair(std::string(), std::string("y")));
+  table.Complete(first, kY, Status::Ok());
+  EXPECT_EQ(table.OldestInFlight(), std::pair(std::string("broadcast"), std::string("x")));
+}
+
 TEST(HandleTable, WaitersWakeWhenAnotherThreadCompletes) {
   HandleTable table;
   constexpr int kCount = 2000;
