@@ -66,6 +66,16 @@ if len(sys.argv) > 2:
     md.shutdown()
     print("left", time.monotonic(), flush=True)
 """
+# Rank 0 runs on after shutdown().
+RUNS_ON = """
+import time, torch, mydist as md
+md.init()
+rank = md.rank()
+md.allreduce(torch.ones(3), name="last")
+md.shutdown()
+if rank == 0:
+    time.sleep(12)
+"""
 # Rank 1 fails, and rank 0 calls no collective that could tell it so.
 FAILS = """
 import sys, time, torch, mydist as md
@@ -132,3 +142,10 @@ def test_a_line_tells_whom_the_others_wait_for() -> None:
     assert len(lines) == 1, job.output
     assert "waited 10.0 s for other ranks. rank 0 (host " in lines[0]
     assert "runs and has not shut down" in lines[0]
+
+
+@pytest.mark.deep
+def test_a_line_tells_of_a_rank_that_waits_in_mpi_finalize() -> None:
+    job = launch(3, "mpi", "-c", RUNS_ON, timeout=60, env=environment("mpi")).expect_success()
+    lines = [line for line in job.output.splitlines() if "in MPI_Finalize" in line]
+    assert len(lines) == 1 and "[rank 1/3]" in lines[0], job.output

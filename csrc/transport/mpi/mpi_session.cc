@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -88,6 +89,58 @@ Status AwaitStart(TimePoint deadline, int* provided) try {
   return MpiStatus(starting.code, "MPI_Init_thread");
 } catch (const std::system_error& error) {
   return Status::Internal(std::string("cannot start a thread that starts MPI: ") + error.what());
+}
+
+// How often a rank tells that it waits in MPI_Finalize, and which ranks do so: one of the two waits
+// also where the other is the one that all wait for.
+constexpr std::chrono::seconds kFinalizeLine{10};
+constexpr int kFirstQuietRank = 2;
+
+// A thread that tells of MPI_Finalize, which waits for all ranks without an end, and for mpirun.
+class FinalizeTeller {
+ public:
+  // May throw std::system_error.
+  FinalizeTeller() {
+    const SignalBlock no_signals;
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~FinalizeTeller() {
+    {
+      MutexLock lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.NotifyAll();
+    thread_.join();
+  }
+  FinalizeTeller(const FinalizeTeller&) = delete;
+  FinalizeTeller& operator=(const FinalizeTeller&) = delete;
+
+ private:
+  void Run() {
+    const TimePoint begin = Now();
+    TimePoint next = begin + kFinalizeLine;
+    MutexLock lock(mutex_);
+    while (!is_over_) {
+      if (changed_.WaitUntil(mutex_, next) || is_over_) continue;
+      MYDIST_LOG(kWarning) << "this rank is done and has waited "
+                           << static_cast<int>(ToSeconds(next - begin))
+                           << " s in MPI_Finalize: other ranks run on, or mpirun gives no answer";
+      next += kFinalizeLine;
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_over_ MYDIST_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+void Finalize(int rank) try {
+  std::optional<FinalizeTeller> teller;
+  if (rank < kFirstQuietRank) teller.emplace();
+  MPI_Finalize();
+} catch (const std::system_error&) {  // Without a thread nothing tells of it.
+  MPI_Finalize();
 }
 
 Mutex& SessionMutex() {
@@ -175,7 +228,7 @@ void MpiSession::FinalizeAtExit() {
       return;
     }
   }
-  MPI_Finalize();
+  Finalize(session != nullptr ? session->world_rank() : 0);
 }
 
 }  // namespace mydist
