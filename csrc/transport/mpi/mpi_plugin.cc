@@ -95,7 +95,9 @@ class MpiPlugin final : public BackendPlugin {
                       << Identity(connection.rank, connection.size);
     connection.control = std::make_unique<MpiControlPlane>(world);
     connection.transport = std::make_unique<MpiTransport>(world);
-    connection.exchange = [world](const Bytes& mine) { return world->Gather(mine); };
+    connection.exchange = [world, patience = options.config->connect_timeout](const Bytes& mine) {
+      return world->Gather(mine, Now() + patience);
+    };
     return connection;
   }
 };

@@ -64,6 +64,53 @@ Result<std::optional<MPI_Comm>> Found(const std::vector<int>& members, TimePoint
   return std::optional<MPI_Comm>(founding->communicator);
 }
 
+// False when `deadline` passes first. MPI, which cannot cancel it, may then still use its memory.
+Result<bool> CompleteBy(TimePoint deadline, MPI_Request request) {
+  PollBackoff backoff(std::chrono::microseconds(200), std::chrono::milliseconds(1));
+  backoff.Reset(Now());
+  for (int done = 0;;) {
+    MYDIST_RETURN_IF_MPI_ERROR(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done != 0) return true;
+    const TimePoint now = Now();
+    if (now >= deadline) return false;
+    std::this_thread::sleep_for(backoff.Next(now));
+  }
+}
+
+// What MPI reads and writes while the ranks gather their blobs.
+struct Gathering {
+  Bytes mine;
+  int64_t own_bytes = 0;
+  std::vector<int64_t> bytes_by_rank;
+  std::vector<int> counts;
+  std::vector<int> offsets;
+  Bytes all;
+
+  // From the sizes.
+  Status LayOut() {
+    int64_t total_bytes = 0;
+    for (const int64_t bytes : bytes_by_rank) {
+      if (total_bytes + bytes > INT_MAX) {
+        return Status::Internal("the ranks exchange more than " + std::to_string(INT_MAX) +
+                                " bytes while they connect, which is not supported");
+      }
+      counts.push_back(static_cast<int>(bytes));
+      offsets.push_back(static_cast<int>(total_bytes));
+      total_bytes += bytes;
+    }
+    all.resize(static_cast<size_t>(total_bytes));
+    return Status::Ok();
+  }
+  std::vector<Bytes> Blobs() const {
+    std::vector<Bytes> blobs;
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      const auto begin = all.begin() + offsets[rank];
+      blobs.emplace_back(begin, begin + counts[rank]);
+    }
+    return blobs;
+  }
+};
+
 }  // namespace
 
 Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
@@ -97,18 +144,10 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
     // Kept apart from the member until complete: MPI writes it while we wait.
     auto target = std::make_unique<MPI_Comm>(made);
     MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_idup(base_, target.get(), &request));
-    PollBackoff backoff(std::chrono::microseconds(200), std::chrono::milliseconds(1));
-    backoff.Reset(Now());
-    for (int done = 0;;) {
-      MYDIST_RETURN_IF_MPI_ERROR(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-      if (done != 0) break;
-      const TimePoint now = Now();
-      if (now >= deadline) {
-        // MPI may still write to it, and there is no way to cancel.
-        static_cast<void>(target.release());
-        return TooLate();
-      }
-      std::this_thread::sleep_for(backoff.Next(now));
+    MYDIST_ASSIGN_OR_RETURN(const bool is_complete, CompleteBy(deadline, request));
+    if (!is_complete) {
+      static_cast<void>(target.release());
+      return TooLate();
     }
     *communicator = *target;
   }
@@ -118,8 +157,8 @@ Status MpiWorld::Duplicate(TimePoint deadline) {
 Status MpiWorld::TooLate() const {
   return Status::Timeout(
       "not all " + std::to_string(size()) +
-      " ranks called mydist.init() in time. A rank may have failed earlier or skipped it; see its "
-      "output. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
+      " ranks came through mydist.init() in time. A rank may have failed earlier, skipped it or be "
+      "stopped; see its output. MYDIST_TIMEOUT_SECONDS sets how long to wait.");
 }
 
 MpiWorld::~MpiWorld() {
@@ -179,34 +218,28 @@ Status MpiWorld::HasLeft(int peer) {
                      farewells_[static_cast<size_t>(peer)].value_or(""));
 }
 
-Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine) {
-  const auto ranks = static_cast<size_t>(size());
-  const auto own_bytes = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> bytes_by_rank(ranks);
-  MYDIST_RETURN_IF_MPI_ERROR(
-      MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes_by_rank.data(), 1, MPI_INT64_T, control_));
-  std::vector<int> counts(ranks);
-  std::vector<int> offsets(ranks);
-  int64_t total_bytes = 0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    if (total_bytes + bytes_by_rank[rank] > INT_MAX) {
-      return Status::Internal("the ranks exchange more than " + std::to_string(INT_MAX) +
-                              " bytes while they connect, which is not supported");
-    }
-    counts[rank] = static_cast<int>(bytes_by_rank[rank]);
-    offsets[rank] = static_cast<int>(total_bytes);
-    total_bytes += bytes_by_rank[rank];
-  }
-  Bytes all(static_cast<size_t>(total_bytes));
-  MYDIST_RETURN_IF_MPI_ERROR(MPI_Allgatherv(mine.data(), static_cast<int>(own_bytes), MPI_BYTE,
-                                            all.data(), counts.data(), offsets.data(), MPI_BYTE,
-                                            control_));
-  std::vector<Bytes> blobs;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const auto begin = all.begin() + offsets[rank];
-    blobs.emplace_back(begin, begin + counts[rank]);
-  }
-  return blobs;
+Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine, TimePoint deadline) {
+  auto gathering = std::make_unique<Gathering>(
+      Gathering{.mine = mine, .own_bytes = static_cast<int64_t>(mine.size())});
+  Gathering& all = *gathering;
+  all.bytes_by_rank.resize(static_cast<size_t>(size()));
+  const auto complete = [&](MPI_Request request) -> Status {
+    MYDIST_ASSIGN_OR_RETURN(const bool is_complete, CompleteBy(deadline, request));
+    if (is_complete) return Status::Ok();
+    static_cast<void>(gathering.release());
+    return TooLate();
+  };
+  MPI_Request request = MPI_REQUEST_NULL;
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Iallgather(&all.own_bytes, 1, MPI_INT64_T,
+                                            all.bytes_by_rank.data(), 1, MPI_INT64_T, control_,
+                                            &request));
+  MYDIST_RETURN_IF_ERROR(complete(request));
+  MYDIST_RETURN_IF_ERROR(all.LayOut());
+  MYDIST_RETURN_IF_MPI_ERROR(MPI_Iallgatherv(all.mine.data(), static_cast<int>(all.own_bytes),
+                                             MPI_BYTE, all.all.data(), all.counts.data(),
+                                             all.offsets.data(), MPI_BYTE, control_, &request));
+  MYDIST_RETURN_IF_ERROR(complete(request));
+  return all.Blobs();
 }
 
 }  // namespace mydist

@@ -35,7 +35,8 @@ class MpiWorld {
   MPI_Comm tensors() const { return tensors_; }
 
   // Every rank's blob to every rank. Collective and blocking; over the control communicator.
-  Result<std::vector<Bytes>> Gather(const Bytes& mine);
+  // kTimeout when not all of them have called it by `deadline`.
+  Result<std::vector<Bytes>> Gather(const Bytes& mine, TimePoint deadline);
 
   // Goodbyes are the control plane's last messages: the reason as text, empty at the job's end.
   // Both planes look for them, each on its thread: a transfer with a rank that has left never ends.

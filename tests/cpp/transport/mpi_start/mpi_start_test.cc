@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <iostream>
 #include <map>
 #include <string>
 
@@ -14,10 +15,9 @@
 namespace mydist {
 namespace {
 
-Result<Connection> ConnectMpi() {
+Result<Connection> ConnectMpi(const Config& config = {}) {
   const Result<BackendPlugin*> plugin = LoadPlugin("mpi");
   if (!plugin.ok()) return plugin.status();
-  const Config config;
   BackendOptions options;
   options.rank = -1;
   options.size = 0;
@@ -84,15 +84,33 @@ void LeftOpen() {
   }
 }
 
+// A rank that stops between its connection and the exchange of its facts keeps no other waiting.
+void ExchangeWithoutAPeer() {
+  Config config;
+  config.connect_timeout = std::chrono::seconds(2);
+  StartMpi(MPI_THREAD_MULTIPLE);  // May take longer.
+  Result<Connection> connection = ConnectMpi(config);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  if (connection->rank == 1) {
+    MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return;
+  }
+  const Status status = connection->exchange(Bytes()).status();
+  std::cout << "the exchange has ended with " << status.ToString() << std::endl;
+  MPI_Send(nullptr, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+}
+
 }  // namespace
 }  // namespace mydist
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const std::map<std::string, void (*)()> cases = {{"reused", &mydist::Reused},
-                                                   {"low_thread_level", &mydist::LowThreadLevel},
-                                                   {"finalized", &mydist::Finalized},
-                                                   {"left_open", &mydist::LeftOpen}};
+  const std::map<std::string, void (*)()> cases = {
+      {"reused", &mydist::Reused},
+      {"low_thread_level", &mydist::LowThreadLevel},
+      {"finalized", &mydist::Finalized},
+      {"left_open", &mydist::LeftOpen},
+      {"exchange_without_a_peer", &mydist::ExchangeWithoutAPeer}};
   if (argc != 2 || !cases.contains(argv[1])) return 2;
   cases.at(argv[1])();
   return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
