@@ -185,6 +185,24 @@ def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
 
 
+# Rank 1 is stopped when the ranks are connected and add the sets.
+STOPPED_BEFORE_SETS = """
+import os, signal
+import mydist as md
+from mydist.job import init
+if os.environ["RANK"] == "1":
+    init.add_to_job = lambda *sets: os.kill(os.getpid(), signal.SIGSTOP)
+md.init(process_sets=[md.ProcessSet([0])])
+"""
+
+
+def test_a_rank_that_stops_while_sets_are_added_is_waited_for_no_longer_than_set() -> None:
+    env = {"MYDIST_TIMEOUT_SECONDS": "3", "MYDIST_STALL_SHUTDOWN_SECONDS": "0"}
+    job = launch(2, "local", "-c", STOPPED_BEFORE_SETS, timeout=60, env=env)
+    assert job.code == 1, job.output
+    assert "the process sets were not added within 3 s" in job.output
+
+
 # MPI_Init itself waits for all ranks.
 LATE_TO_MPI = """
 import os, time

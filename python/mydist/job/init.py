@@ -14,7 +14,7 @@ import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
 from . import failure_report, topology
-from .bootstrap import LaunchContext, detect, launched_as
+from .bootstrap import LaunchContext, detect, launched_as, timeout_seconds
 from .build_report import backend_report, transport_names
 from .error_text import check_whole, wrong_type
 from .names import restart_names
@@ -63,7 +63,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             return
         _connect(wanted)
         try:
-            add_to_job("init", sets)
+            add_to_job("init", sets, timeout_seconds())
         except BaseException:
             shutdown()
             raise

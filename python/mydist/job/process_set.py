@@ -135,11 +135,16 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set: ProcessSet = _GlobalProcessSet()
 
 
-def add_to_job(call: str, process_sets: Sequence[ProcessSet]) -> None:
-    """Adds the sets in their order, for the call of this name. Collective over the job."""
+def add_to_job(
+    call: str, process_sets: Sequence[ProcessSet], patience: float | None = None
+) -> None:
+    """Adds the sets in their order, for the call of this name. Collective over the job.
+
+    `patience`: see set_table.add.
+    """
     _check_new(call, process_sets, topology.size())
     for process_set in process_sets:
-        process_set._membership = set_table.add(process_set._source)
+        process_set._membership = set_table.add(process_set._source, patience)
 
 
 def _check_new(call: str, sets: Sequence[ProcessSet], job_size: int) -> None:

@@ -6,6 +6,7 @@ and decides at the call what can be told without asking other ranks.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..errors import CollectiveTimeoutError
 from . import topology
 from .error_text import wrong_type
 from .names import resolve_name, restart_names, submit
 
 GLOBAL = 0
+_POLL_SECONDS = 0.002
 ADD_IT = "add it first, with mydist.init(process_sets=[…]) or mydist.add_process_set()"
 
 
@@ -90,10 +93,13 @@ def check_not_seen(call: str, ranks: tuple[int, ...], seen: dict[tuple[int, ...]
         )
 
 
-def add(source: list[int] | Any) -> Membership:
-    """Adds the set, or the sets of all ranks' communicators. Collective over the job."""
-    lists = [tuple(source)] if isinstance(source, list) else _exchange_groups(source)
-    siblings = {_add_one(ranks): ranks for ranks in lists}
+def add(source: list[int] | Any, patience: float | None = None) -> Membership:
+    """Adds the set, or the sets of all ranks' communicators. Collective over the job.
+
+    `patience`: the seconds for each step; None: as the stall settings say.
+    """
+    lists = [tuple(source)] if isinstance(source, list) else _exchange_groups(source, patience)
+    siblings = {_add_one(ranks, patience): ranks for ranks in lists}
     own = topology.rank()
     mine = [(number, ranks) for number, ranks in siblings.items() if own in ranks]
     if not mine and len(lists) == 1:
@@ -104,13 +110,30 @@ def add(source: list[int] | Any) -> Membership:
     return membership
 
 
-def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
+def _run(collective: str, arguments: tuple[Any, ...], patience: float | None) -> list[torch.Tensor]:
+    """The outputs. Raises CollectiveTimeoutError when they take longer than `patience`."""
+    if patience is None:
+        outputs: list[torch.Tensor] = getattr(_C, collective)(*arguments)
+        return outputs
+    handle = getattr(_C, f"enqueue_{collective}")(*arguments)
+    deadline = time.monotonic() + patience
+    while not _C.poll(handle):
+        if time.monotonic() > deadline:
+            raise CollectiveTimeoutError(
+                f"init: the process sets were not added within {patience:g} s. A rank is stopped, "
+                "or has other process sets. MYDIST_TIMEOUT_SECONDS sets how long to wait"
+            )
+        time.sleep(_POLL_SECONDS)
+    return _C.wait(handle)
+
+
+def _exchange_groups(communicator: Any, patience: float | None) -> list[tuple[int, ...]]:
     """The different groups of ranks behind the communicators, the same list on every rank."""
     own = topology.rank()
     # COMM_NULL is false. What MPI calls a rank need not be ours, so the members tell each other.
     group = tuple(sorted(communicator.allgather(own))) if communicator else ()
     name = resolve_name("add_process_set.communicator", None)
-    by_rank = submit(name, _gather_ranks, group, f"{name}.ranks")
+    by_rank = submit(name, _gather_ranks, group, f"{name}.ranks", patience)
     groups = sorted({members for members in by_rank if members})
     if not groups:
         raise ValueError("add_process_set: the communicator is COMM_NULL on all ranks")
@@ -129,11 +152,11 @@ def _exchange_groups(communicator: Any) -> list[tuple[int, ...]]:
     return groups
 
 
-def _gather_ranks(own: tuple[int, ...], name: str) -> list[tuple[int, ...]]:
+def _gather_ranks(own: tuple[int, ...], name: str, patience: float | None) -> list[tuple[int, ...]]:
     """What all ranks give, in rank order. Collective over the job."""
     # The length says where it ends.
     row = torch.tensor([len(own), *own], dtype=torch.int64, device="cpu")
-    numbers = _C.allgather([row], [name], "", GLOBAL)[0].tolist()
+    numbers = _run("allgather", ([row], [name], "", GLOBAL), patience)[0].tolist()
     by_rank: list[tuple[int, ...]] = []
     begin = 0
     while begin < len(numbers):
@@ -143,9 +166,9 @@ def _gather_ranks(own: tuple[int, ...], name: str) -> list[tuple[int, ...]]:
     return by_rank
 
 
-def _add_one(ranks: tuple[int, ...]) -> int:
+def _add_one(ranks: tuple[int, ...], patience: float | None) -> int:
     name = resolve_name("add_process_set", None)
-    number = int(submit(name, _C.add_process_set, list(ranks), name)[0])
+    number = int(submit(name, _run, "add_process_set", (list(ranks), name), patience)[0])
     restart_names(number)
     return number
 
