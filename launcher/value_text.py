@@ -1,4 +1,4 @@
-"""The texts of values, and what is allowed in them, as csrc/config/value_text.cc has it. Pure.
+"""The texts of values, and what is allowed in them, as csrc/config/config.cc has it. Pure.
 
 A converter turns a text into a value, or raises ValueError saying what it expected. A blank before
 or after a value is refused, as the core refuses it.

@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "memory/fusion_buffer.h"
 #include "transport/subset_transport.h"
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 namespace mydist {
 

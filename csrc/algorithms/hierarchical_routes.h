@@ -15,7 +15,7 @@
 #include "kernels/element.h"
 #include "memory/fusion_buffer.h"
 #include "transport/transport.h"
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 namespace mydist {
 

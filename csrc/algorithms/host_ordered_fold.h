@@ -14,7 +14,7 @@
 #include "kernels/element.h"
 #include "kernels/reduction.h"
 #include "memory/fusion_buffer.h"
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 namespace mydist {
 

@@ -7,7 +7,7 @@
 #include "algorithms/rank_ordered_collectives.h"
 #include "algorithms/shm/shm_collectives.h"
 #include "base/registry.h"
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 namespace mydist {
 namespace {

@@ -3,16 +3,34 @@
 // The message is written for the user: what was got, what was expected, what to do.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/export.h"
-#include "base/failure.h"
 
 namespace mydist {
+
+// Failure: what is known of an error besides its code and its words, as data: what code decides by,
+// peers and the launcher are told, and Python's exceptions carry. No code reads a message.
+// Unknown fields are empty, or 0.
+struct Failure {
+  std::string operation;   // Such as "allreduce".
+  std::string tensor;      // The one it is about, also where others fail with it.
+  std::string phase;       // "start", "negotiate", "reduce" or "shut down".
+  std::vector<int> ranks;  // Whom it is blamed on.
+  std::string host;        // Theirs, where it is one.
+  int64_t pid = 0;
+  int signal = 0;
+  std::string cause;  // What went wrong first, and on which rank, where this is only a consequence.
+  std::string hint;   // What to do.
+
+  bool operator==(const Failure&) const = default;
+};
 
 // Each code maps to one Python exception class in csrc/torch/error_translation.
 enum class StatusCode : int {

@@ -35,7 +35,7 @@
 #include "planner/bucket_plan.h"
 #include "planner/collectives_choice.h"
 #include "planner/fact_board.h"
-#include "timeline/timeline.h"
+#include "timeline/event.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
 #include "transport/subset_transport.h"

@@ -11,8 +11,8 @@
 #include "kernels/simd/simd_path.h"
 #include "planner/path_probe.h"
 #include "world/departure.h"
-#include "world/host_groups.h"
 #include "world/process_set.h"
+#include "world/topology.h"
 
 namespace mydist {
 

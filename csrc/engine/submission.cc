@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/neutral.h"
+#include "kernels/reduction.h"
 
 namespace mydist {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "controller/coordinator.h"
-#include "timeline/timeline.h"
+#include "timeline/event.h"
 #include "timeline/trace_writer.h"
 #include "world/topology.h"
 

@@ -1,11 +1,129 @@
 #include "kernels/reduction.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "base/status.h"
+#include "kernels/codec.h"
+#include "kernels/element.h"
 #include "kernels/simd/simd_path.h"
 
 namespace mydist {
+namespace {
+
+template <typename T>
+using WideOf = typename Codec<T>::Wide;
+
+template <typename T>
+T Narrowed(WideOf<T> wide) {
+  T narrow;
+  Codec<T>::Store(&wide, &wide, &narrow, 1, {});
+  return narrow;
+}
+
+// The value that the kernels compute from `element` before they fold it.
+template <typename T>
+WideOf<T> Scaled(T element, double prescale) {
+  WideOf<T> room;
+  return *Codec<T>::Load(&element, &room, 1, prescale);
+}
+
+// The element whose scaled value lies above (below) that of all others.
+template <typename Wide>
+Wide Extreme(bool highest) {
+  using Limits = std::numeric_limits<Wide>;
+  if constexpr (Limits::has_infinity) {
+    return highest ? Limits::infinity() : -Limits::infinity();
+  } else {
+    return highest ? Limits::max() : Limits::min();
+  }
+}
+
+// The neighbours in the type are tried because 1 / prescale is rounded, and so is what it gives.
+template <typename T>
+T FloatReciprocal(double prescale) {
+  const T nearest = Narrowed<T>(static_cast<WideOf<T>>(1.0 / prescale));
+  std::conditional_t<sizeof(T) == 2, uint16_t,
+                     std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>
+      bits;
+  std::memcpy(&bits, &nearest, sizeof(T));
+  for (const int step : {0, 1, -1}) {
+    const auto stepped = static_cast<decltype(bits)>(bits + static_cast<decltype(bits)>(step));
+    T candidate;
+    std::memcpy(&candidate, &stepped, sizeof(T));
+    if (Scaled(candidate, prescale) == 1) return candidate;
+  }
+  return nearest;
+}
+
+// Scaling truncates, so the reciprocal is rounded away from zero.
+template <typename T>
+T IntegerReciprocal(double prescale) {
+  const double magnitude = std::max(1.0, std::ceil(1.0 / std::abs(prescale)));
+  T reciprocal = 1;
+  ScaleElements(&reciprocal, &reciprocal, 1, {std::copysign(magnitude, prescale), 1});
+  return reciprocal;
+}
+
+template <typename T>
+T NeutralFactor(double prescale) {
+  if (prescale == 1.0 || prescale == 0.0) return Narrowed<T>(WideOf<T>{1});
+  if constexpr (std::is_integral_v<T>) {
+    return IntegerReciprocal<T>(prescale);
+  } else {
+    return FloatReciprocal<T>(prescale);
+  }
+}
+
+// NeutralOf(T{}, …): T only chooses the overload.
+template <typename T>
+T NeutralOf(T, const Reduction& reduction) {
+  using Wide = WideOf<T>;
+  const bool upside_down = std::signbit(reduction.prescale);
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      if (reduction.prescale == 0.0) return Narrowed<T>(Wide{0});  // Infinity × 0 is NaN.
+      return Narrowed<T>(Extreme<Wide>((reduction.op == ReduceOp::kMin) != upside_down));
+    case ReduceOp::kProduct:
+      return NeutralFactor<T>(reduction.prescale);
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+    case ReduceOp::kAdasum:
+      break;
+  }
+  if constexpr (std::is_integral_v<T>) return T{0};
+  return Narrowed<T>(upside_down ? Wide{0} : -Wide{0});
+}
+
+template <typename T>
+Complex<T> NeutralOf(Complex<T>, const Reduction& reduction) {
+  const T real = NeutralOf(T{}, reduction);
+  return {real, reduction.op == ReduceOp::kProduct ? T{0} : real};
+}
+
+Bool NeutralOf(Bool, const Reduction& reduction) {
+  const bool is_and = reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kProduct;
+  return {static_cast<uint8_t>(is_and ? 1 : 0)};
+}
+
+template <typename T>
+bool IsNeutral(T element, const Reduction& reduction) {
+  const auto scaled = Scaled(element, reduction.prescale);
+  return scaled == (reduction.op == ReduceOp::kProduct ? 1 : 0);
+}
+
+template <typename T>
+bool IsNeutral(Complex<T> element, const Reduction& reduction) {
+  return IsNeutral(element.real, reduction);
+}
+
+bool IsNeutral(Bool, const Reduction&) { return true; }
+
+}  // namespace
 
 Reduction Reduction::Resolved(int size) const {
   Reduction resolved = *this;
@@ -68,6 +186,29 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
 void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64_t count,
                        const Reduction& reduction) {
   ReduceInRankOrder(sources, std::span(&output, 1), count, reduction);
+}
+
+Status CheckNeutral(const Reduction& reduction) {
+  // Whatever is multiplied by 0, and the ends of the type stay the ends.
+  if (reduction.prescale == 0.0) return Status::Ok();
+  if (reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kMax) return Status::Ok();
+  bool neutral = false;
+  VisitElement(reduction.dtype, [&](auto element) {
+    neutral = IsNeutral(NeutralOf(element, reduction), reduction);
+  });
+  if (neutral) return Status::Ok();
+  return Status::InvalidArgument(
+      "a rank that has joined cannot take part in " + std::string(ReduceOpName(reduction.op)) +
+      " of " + std::string(DataTypeName(reduction.dtype)) + ": got prescale_factor " +
+      std::to_string(reduction.prescale) +
+      ", expected 1. Use postscale_factor, or scale the tensor before the call");
+}
+
+void FillNeutral(void* data, int64_t count, const Reduction& reduction) {
+  VisitElement(reduction.dtype, [&](auto element) {
+    const auto neutral = NeutralOf(element, reduction);
+    std::fill_n(static_cast<decltype(element)*>(data), count, neutral);
+  });
 }
 
 }  // namespace mydist

@@ -19,7 +19,6 @@
 #include "planner/device_links.h"
 #include "planner/fact_board.h"
 #include "transport/transport.h"
-#include "world/host_groups.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 

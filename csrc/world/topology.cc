@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "base/status.h"
+
 namespace mydist {
 
 Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {
@@ -36,6 +38,59 @@ Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {
                   [&](const auto& entry) { return entry.second == topology.local_size; });
   topology.hosts = std::move(hosts);
   return topology;
+}
+
+int HostGroups::smallest() const {
+  return static_cast<int>(
+      std::min_element(members.begin(), members.end(), [](const auto& a, const auto& b) {
+        return a.size() < b.size();
+      })->size());
+}
+
+bool HostGroups::HasTwoLevels() const {
+  return members.size() > 1 && std::any_of(members.begin(), members.end(),
+                                           [](const auto& group) { return group.size() > 1; });
+}
+
+std::vector<int> HostGroups::Column(int at) const {
+  std::vector<int> column;
+  column.reserve(members.size());
+  for (const std::vector<int>& group : members) column.push_back(group[static_cast<size_t>(at)]);
+  return column;
+}
+
+std::vector<HostSeat> HostGroups::Seats() const {
+  size_t size = 0;
+  for (const std::vector<int>& group : members) size += group.size();
+  std::vector<HostSeat> seats(size);
+  for (int number = 0; number < host_count(); ++number) {
+    const std::vector<int>& group = members[static_cast<size_t>(number)];
+    for (size_t at = 0; at < group.size(); ++at) {
+      seats[static_cast<size_t>(group[at])] = {number, static_cast<int>(at)};
+    }
+  }
+  return seats;
+}
+
+HostGroups MakeHostGroups(const std::vector<std::string>& hosts, const std::vector<int>& ranks,
+                          int rank) {
+  HostGroups groups;
+  std::map<std::string, size_t> number_of;
+  bool is_member = false;
+  for (size_t index = 0; index < ranks.size(); ++index) {
+    const std::string& host = hosts[static_cast<size_t>(ranks[index])];
+    const size_t number = number_of.emplace(host, groups.members.size()).first->second;
+    if (number == groups.members.size()) groups.members.emplace_back();
+    std::vector<int>& group = groups.members[number];
+    if (ranks[index] == rank) {
+      is_member = true;
+      groups.host = static_cast<int>(number);
+      groups.place = static_cast<int>(group.size());
+    }
+    group.push_back(static_cast<int>(index));
+  }
+  MYDIST_CHECK(is_member);
+  return groups;
 }
 
 }  // namespace mydist

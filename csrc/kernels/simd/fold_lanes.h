@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/simd/combine_lanes.h"
-#include "kernels/simd/kernels.h"
+#include "kernels/simd/simd_path.h"
 
 namespace mydist::simd::MYDIST_SIMD_PATH {
 namespace {

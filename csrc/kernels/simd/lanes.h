@@ -2,12 +2,136 @@
 // kernels_*.cc only, once for each path. 16-bit floats are computed with as float32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/element.h"
-#include "kernels/simd/vector_memory.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace mydist::simd::MYDIST_SIMD_PATH {
+
+// Vectors and how they come from memory and go there; part of kernels_*.cc only, once for each
+// path. Everything is local to the file and inlined: a function that the linker could take for
+// other files would run on CPUs that lack its instructions.
+
+namespace {
+
+constexpr int kVectorBytes = MYDIST_SIMD_BYTES;
+
+template <typename T, int kCount>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(kCount * sizeof(T))));
+};
+template <typename T>
+using Vector = typename VectorOf<T, kVectorBytes / static_cast<int>(sizeof(T))>::Type;
+
+// As it lies in memory: at any address, and whatever else is stored there.
+template <typename V>
+struct InMemory {
+  typedef V Type __attribute__((aligned(1), may_alias));
+};
+
+template <typename To, typename From>
+MYDIST_ALWAYS_INLINE To BitsAs(const From& from) {
+  return __builtin_bit_cast(To, from);
+}
+
+// memcpy would do, but GCC takes it apart for vectors of more than 16 bytes.
+template <typename V>
+MYDIST_ALWAYS_INLINE V LoadVector(const char* memory) {
+  return *reinterpret_cast<const typename InMemory<V>::Type*>(memory);
+}
+
+template <typename V>
+MYDIST_ALWAYS_INLINE void StoreVector(char* memory, const V& vector) {
+  *reinterpret_cast<typename InMemory<V>::Type*>(memory) = vector;
+}
+
+// Past the caches; `memory` is aligned to the vector.
+template <typename V>
+MYDIST_ALWAYS_INLINE void StreamVector(char* memory, const V& vector) {
+#if !defined(__x86_64__)
+  StoreVector(memory, vector);
+#else
+  if constexpr (sizeof(V) == 8) {
+    _mm_stream_si64(reinterpret_cast<long long*>(memory), BitsAs<long long>(vector));
+  } else if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(memory), BitsAs<__m128i>(vector));
+#if MYDIST_SIMD_BYTES >= 32
+  } else if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(memory), BitsAs<__m256i>(vector));
+#endif
+#if MYDIST_SIMD_BYTES >= 64
+  } else if constexpr (sizeof(V) == 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(memory), BitsAs<__m512i>(vector));
+#endif
+  } else {
+    static_assert(sizeof(V) == 0, "no such vector");
+  }
+#endif
+}
+
+// Other threads see ordinary stores in order, but not those past the caches.
+MYDIST_ALWAYS_INLINE void FinishStreaming() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// 0 to 2 × kStep - 1 bytes in steps the compiler knows the size of.
+template <size_t kStep>
+MYDIST_ALWAYS_INLINE void CopyFewBytes(char* output, const char* source, int64_t bytes) {
+  if ((bytes & kStep) != 0) {
+    __builtin_memcpy(output, source, kStep);
+    output += kStep;
+    source += kStep;
+  }
+  if constexpr (kStep > 1) CopyFewBytes<kStep / 2>(output, source, bytes);
+}
+
+// Fewer bytes than a vector has. Not inlined: inlined everywhere it triples the code.
+[[maybe_unused, gnu::noinline]] void CopyPart(char* output, const char* source, int64_t bytes) {
+  CopyFewBytes<kVectorBytes / 2>(output, source, bytes);
+}
+
+// The first `bytes` from memory, fewer than the vector has; the others are 0.
+template <typename V>
+MYDIST_ALWAYS_INLINE V LoadPart(const char* memory, int64_t bytes) {
+#if MYDIST_SIMD_BYTES >= 64
+  const uint64_t mask = (uint64_t{1} << bytes) - 1;
+  if constexpr (sizeof(V) == 64) {
+    return BitsAs<V>(_mm512_maskz_loadu_epi8(mask, memory));
+  } else {
+    static_assert(sizeof(V) == 32);
+    return BitsAs<V>(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), memory));
+  }
+#else
+  V vector = {};
+  CopyPart(reinterpret_cast<char*>(&vector), memory, bytes);
+  return vector;
+#endif
+}
+
+template <typename V>
+MYDIST_ALWAYS_INLINE void StorePart(char* memory, const V& vector, int64_t bytes) {
+#if MYDIST_SIMD_BYTES >= 64
+  const uint64_t mask = (uint64_t{1} << bytes) - 1;
+  if constexpr (sizeof(V) == 64) {
+    _mm512_mask_storeu_epi8(memory, mask, BitsAs<__m512i>(vector));
+  } else {
+    static_assert(sizeof(V) == 32);
+    _mm256_mask_storeu_epi8(memory, static_cast<__mmask32>(mask), BitsAs<__m256i>(vector));
+  }
+#else
+  CopyPart(memory, reinterpret_cast<const char*>(&vector), bytes);
+#endif
+}
+
+}  // namespace
+
 namespace {
 
 // As many lanes as a vector holds; all types but those below are computed with as they are.
@@ -120,4 +244,5 @@ struct Lanes<Complex<T>> : Lanes<T> {
 };
 
 }  // namespace
+
 }  // namespace mydist::simd::MYDIST_SIMD_PATH

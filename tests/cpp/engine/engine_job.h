@@ -17,7 +17,7 @@
 #include "memory/shm/arena.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 namespace mydist {
 

@@ -1,4 +1,4 @@
-#include "kernels/neutral.h"
+#include "kernels/reduction.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "conformance/reduction_reference.h"
-#include "kernels/reduction.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "timeline/timeline.h"
+#include "timeline/event.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "timeline/trace_file.h"
+#include "timeline/trace_writer.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

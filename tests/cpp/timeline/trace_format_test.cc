@@ -6,7 +6,7 @@
 #include <set>
 
 #include "timeline/json_value.h"
-#include "timeline/trace_file.h"
+#include "timeline/trace_writer.h"
 
 namespace mydist {
 namespace {

@@ -1,4 +1,4 @@
-#include "world/host_groups.h"
+#include "world/topology.h"
 
 #include <gmock/gmock.h>
 
