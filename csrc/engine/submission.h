@@ -13,7 +13,7 @@
 #include "controller/messages/response.h"
 #include "kernels/reduction.h"
 #include "memory/device/device.h"
-#include "memory/device/stream_collectives.h"
+#include "memory/device/device_memory.h"
 #include "world/process_set.h"
 
 namespace mydist {

@@ -16,7 +16,6 @@
 #include "gpu/nccl_communicator.h"
 #include "gpu/nccl_reduction.h"
 #include "memory/device/device_memory.h"
-#include "memory/device/stream_collectives.h"
 
 namespace mydist {
 

@@ -16,7 +16,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "gpu/nccl_api.h"
-#include "memory/device/stream_collectives.h"
+#include "memory/device/device_memory.h"
 
 namespace mydist {
 

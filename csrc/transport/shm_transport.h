@@ -14,7 +14,6 @@
 #include "base/export.h"
 #include "memory/shm/arena.h"
 #include "memory/shm/peer_memory.h"
-#include "memory/shm/slot_steps.h"
 #include "memory/shm/waiter.h"
 #include "transport/transport.h"
 

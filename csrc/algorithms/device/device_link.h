@@ -11,7 +11,7 @@
 #include "algorithms/collectives.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "memory/device/stream_collectives.h"
+#include "memory/device/device_memory.h"
 
 namespace mydist {
 

@@ -6,7 +6,6 @@
 #include "algorithms/collectives.h"
 #include "base/export.h"
 #include "memory/device/device_memory.h"
-#include "memory/device/stream_collectives.h"
 
 namespace mydist {
 

@@ -16,7 +16,7 @@
 #include "base/export.h"
 #include "base/status.h"
 #include "kernels/element.h"
-#include "memory/device/stream_collectives.h"
+#include "memory/device/device_memory.h"
 
 namespace mydist {
 

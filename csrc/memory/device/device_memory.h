@@ -5,21 +5,44 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "base/export.h"
+#include "base/status.h"
 #include "memory/device/device.h"
-#include "memory/device/stream_collectives.h"
 #include "memory/fusion_buffer.h"
 
 namespace mydist {
 
+// What a Collectives on device memory is made with, besides its peers.
+
+// WaitWatched: how the host waits for a device whose work may itself wait for other ranks: a peer
+// that is lost must not keep it for ever. Called by whoever drives the engine.
+
+// Whether waiting still makes sense: OK, or what has happened meanwhile, such as the loss of a
+// peer. Never waits. Null: nothing can happen.
+using WaitWatch = std::function<Status()>;
+
+// Keeps this thread until the event is over or `watch` says why not, which is then returned; asks
+// it some ten thousand times a second and gives up its core in between. Errors: those of the
+// device.
+MYDIST_EXPORT Status WaitWatched(Device& device, const DeviceEvent& event, const WaitWatch& watch);
+
+// Calls put their work on `stream`, behind what is there, and may return before it is done; what
+// follows on the stream finds the result. Memory stays valid, and unchanged by others, until the
+// stream has passed.
+struct StreamSeat {
+  Device* device = nullptr;  // Not null; outlives whoever has this.
+  StreamHandle stream;
+  WaitWatch watch{};  // Asked while the host waits for the stream.
+};
+
 // PassingMemory: memory that a stream still uses and nobody else keeps; let go of when the stream
 // has passed. Owned by whoever put the work there and used by the same thread; destroyed when the
 // stream has passed.
-
 class PassingMemory {
  public:
   // `last_use`: recorded on one stream, call by call.

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <ctime>
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <string_view>
@@ -26,6 +28,8 @@ namespace {
 constexpr std::string_view kPrefix = "mydist-";
 constexpr size_t kNameDigits = 32;
 constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
+// The maker of a younger file may not have its lock yet.
+constexpr time_t kStaleSeconds = 60;
 
 Status SystemError(const std::string& what, int error) {
   return Status::Internal(what + ": " + std::generic_category().message(error));
@@ -75,6 +79,10 @@ bool MayGrowTo(int64_t bytes) {
          (limit.rlim_cur == RLIM_INFINITY || static_cast<rlim_t>(bytes) <= limit.rlim_cur);
 }
 
+bool IsOwnFile(const std::string& path, struct stat& info) {
+  return lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
+}
+
 struct flock LockOf(int64_t byte) {
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -82,6 +90,17 @@ struct flock LockOf(int64_t byte) {
   lock.l_start = byte;
   lock.l_len = 1;
   return lock;
+}
+
+// Any process of any rank, also in another container.
+bool IsLocked(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (descriptor < 0) return true;
+  struct flock lock = LockOf(0);
+  lock.l_len = 0;  // To the end.
+  const bool is_free = fcntl(descriptor, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+  close(descriptor);
+  return !is_free;
 }
 
 }  // namespace
@@ -180,6 +199,23 @@ Status ArenaFile::GiveName(const std::string& name) const {
 
 std::string ArenaFile::ProcAddress() const {
   return std::to_string(getpid()) + "/" + std::to_string(descriptor_);
+}
+
+void ArenaFile::RemoveName(const std::string& directory, const std::string& name) {
+  const std::string path = directory + "/" + name;
+  struct stat info {};
+  if (IsOwnFile(path, info)) unlink(path.c_str());
+}
+
+void ArenaFile::RemoveStaleNames(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator file(directory, error);
+  for (; !error && file != std::filesystem::directory_iterator(); file.increment(error)) {
+    const std::string path = file->path();
+    struct stat info {};
+    if (!IsName(file->path().filename()) || !IsOwnFile(path, info)) continue;
+    if (time(nullptr) - info.st_mtime > kStaleSeconds && !IsLocked(path)) unlink(path.c_str());
+  }
 }
 
 ArenaFile::Room ArenaFile::RoomOf(const std::string& directory) {

@@ -35,6 +35,12 @@ class ArenaFile {
   // Whether it is one that DrawName may have drawn.
   static bool IsName(const std::string& address);
 
+  // Removes a name, which other ranks may have done.
+  static void RemoveName(const std::string& directory, const std::string& name);
+  // Removes the names that ranks left when all of them were killed at once: no process has a lock
+  // on such a file.
+  static void RemoveStaleNames(const std::string& directory);
+
   // Sizes of a file system; without a limit all of them are the largest integer.
   struct Room {
     int64_t all_bytes = 0;

@@ -19,8 +19,19 @@
 
 namespace mydist::shm {
 
-// FreeExtents: which parts of a stretch of memory are free. First fit; neighbours merge. Pure.
-// Owned by the ArenaHeap, under its mutex.
+// ForkedHeaps: the heaps of this process, so that fork() gives a child memory of its own in place
+// of what it would otherwise share with its parent and the other ranks, such as the gradients. A
+// child that trains or zeroes a copy of the model must not write into the parent's. Any thread;
+// registers itself with the C library when the first heap is added.
+class ArenaHeap;
+
+namespace forked_heaps {
+
+// Until it is removed, which does nothing for one that is not there.
+void Add(ArenaHeap* heap);
+void Remove(ArenaHeap* heap);
+
+}  // namespace forked_heaps
 
 struct Extent {
   int64_t begin = 0;  // Offsets in bytes; the end is not part of it.
@@ -29,6 +40,8 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
+// FreeExtents: which parts of a stretch of memory are free. First fit; neighbours merge. Pure.
+// Owned by the ArenaHeap, under its mutex.
 class FreeExtents {
  public:
   explicit FreeExtents(int64_t bytes) {

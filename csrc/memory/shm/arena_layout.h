@@ -3,13 +3,29 @@
 // the bells; counters only grow. See docs/decisions/0006-shared-memory-arena.md.
 #pragma once
 
+#include <sys/random.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
-
-#include "memory/shm/fleeting_name.h"
+#include <cstring>
 
 namespace mydist::shm {
+
+// Nonce: random bytes by which the ranks of a host tell one file, or one process, from another.
+// Pure value; drawn by any thread.
+using Nonce = std::array<uint8_t, 16>;
+
+inline Nonce RandomNonce() {
+  Nonce nonce{};
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    // Unlikely enough to be told apart by the pid alone.
+    const int64_t pid = getpid();
+    std::memcpy(nonce.data(), &pid, sizeof pid);
+  }
+  return nonce;
+}
 
 // Two cache lines: processors fetch them in pairs.
 inline constexpr int64_t kLineBytes = 128;
@@ -41,7 +57,7 @@ struct alignas(kLineBytes) RankLine {
   std::atomic<int64_t> pid;
   Nonce process;  // Of the process, as pids mean nothing in another namespace.
   std::atomic<uint64_t> probe_address;         // See peer_memory.h.
-  std::atomic<bool> accepts_sleeper_barriers;  // See bell.h.
+  std::atomic<bool> accepts_sleeper_barriers;  // See waiter.h.
   std::atomic<bool> prefers_attach;            // Private tensors are read where they lie.
 };
 
@@ -50,7 +66,7 @@ struct alignas(kLineBytes) Bell {
   std::atomic<uint32_t> rings;  // A futex.
 };
 
-// Written by its rank; see transport/shm_vote_board.h.
+// Written by its rank; see planner/collectives_choice.cc.
 struct alignas(kLineBytes) VoteLine {
   static constexpr size_t kWords = 2;
   std::atomic<uint64_t> words[kWords];

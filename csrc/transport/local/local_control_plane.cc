@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "memory/shm/bell.h"
+#include "memory/shm/waiter.h"
 #include "world/departure.h"
 
 namespace mydist::local {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/signal_block.h"
-#include "memory/shm/bell.h"
+#include "memory/shm/waiter.h"
 
 namespace mydist::local {
 

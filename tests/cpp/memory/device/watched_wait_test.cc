@@ -1,5 +1,5 @@
 // The host waits for a device, or is told that there is no sense in it any more.
-#include "memory/device/stream_collectives.h"
+#include "memory/device/device_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,17 @@
-// The name that an arena has for a moment where ranks do not see each other's processes: nothing
-// stays of it, whichever rank is killed, and when.
+// The name that an arena has for a moment where ranks do not see each other's processes: the ranks
+// that live remove it, and otherwise the next start.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -14,7 +19,7 @@
 
 #include "algorithms/shm/refused_calls.h"
 #include "algorithms/shm/shm_ranks.h"
-#include "memory/shm/fleeting_name.h"
+#include "memory/shm/arena_file.h"
 
 namespace mydist::shm {
 namespace {
@@ -104,6 +109,11 @@ class MortalExchange {
   Board* const board_ = MakeBoard();  // Small, and few: left to the end of the process.
 };
 
+void MakeOld(const std::string& path) {
+  const std::array<struct timespec, 2> times{{{time(nullptr) - 120, 0}, {time(nullptr) - 120, 0}}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);
+}
+
 // Rank 1 alone asks for a name, unless there are no files without. Gives what NamesAtKill does.
 int NamesAtKill(const MortalExchange::Kill& how, bool has_nameless) {
   const ShmDirectory directory;
@@ -124,6 +134,13 @@ int NamesAtKill(const MortalExchange::Kill& how, bool has_nameless) {
     if (rank == how.victim) continue;
     if (is_terminated) kill(ranks.pid(rank), SIGTERM);
     EXPECT_EQ(ranks.Wait(rank), is_terminated ? -SIGTERM : 0) << "rank " << rank;
+  }
+  // Where all ranks were killed a name may be left, until the next start.
+  if (is_terminated) {
+    for (const auto& file : std::filesystem::directory_iterator(directory.path())) {
+      MakeOld(file.path());
+    }
+    ArenaFile::RemoveStaleNames(directory.path());
   }
   EXPECT_TRUE(directory.IsEmpty());
   return exchange.NamesAtKill();
@@ -153,117 +170,44 @@ TEST_P(KilledWhileThereIsAName, LeavesNothing) {
   }
 }
 
-// Runs in a forked process with a file of a drawn name; its exit code, or minus the signal.
-int WithNamedFile(
-    const std::function<int(const std::string& directory, const std::string& name)>& body,
-    bool* is_left) {
+TEST(StaleNames, GoWhenNoProcessHasALock) {
   const ShmDirectory directory;
-  const std::string name = *ArenaFile::DrawName();
-  const std::string path = directory.path() + "/" + name;
-  const pid_t pid = fork();
-  if (pid == 0) {
-    std::ofstream(path) << "x";
-    const int code = body(directory.path(), name);
-    fflush(nullptr);
-    _exit(code);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  *is_left = std::filesystem::exists(path);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  const std::string path = directory.path() + "/" + *ArenaFile::DrawName();
+  std::ofstream(path) << "x";
+  ArenaFile::RemoveStaleNames(directory.path());
+  EXPECT_TRUE(std::filesystem::exists(path)) << "its maker may not have its lock yet";
+  MakeOld(path);
+  // A rank in another process.
+  ForkedRanks ranks(1, [&](const ForkedRanks::Seat&) {
+    const auto file = ArenaFile::Open(directory.path(), path.substr(path.rfind('/') + 1), 1);
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    ASSERT_TRUE((*file)->Lock(5).ok());
+    const pid_t sweeper = fork();  // It has none of these locks.
+    if (sweeper == 0) {
+      ArenaFile::RemoveStaleNames(directory.path());
+      _exit(std::filesystem::exists(path) ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(sweeper, &status, 0);
+    EXPECT_EQ(status, 0) << "a rank still has it";
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+  ArenaFile::RemoveStaleNames(directory.path());
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-class EndingSignal : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Of, EndingSignal, ::testing::Values(SIGTERM, SIGHUP, SIGINT),
-                         [](const auto& instance) {
-                           return std::string(sigabbrev_np(instance.param));
-                         });
-
-TEST_P(EndingSignal, RemovesTheNameAndEndsTheProcess) {
-  bool is_left = true;
-  const int code = WithNamedFile(
-      [](const std::string& directory, const std::string& name) {
-        const FleetingName removal(directory, name);
-        raise(GetParam());
-        return 1;
-      },
-      &is_left);
-  EXPECT_EQ(code, -GetParam());
-  EXPECT_FALSE(is_left);
-}
-
-TEST_P(EndingSignal, GoesOnToTheHandlerThatWasThere) {
-  for (const bool takes_information : {false, true}) {
-    bool is_left = true;
-    const int code = WithNamedFile(
-        [&](const std::string& directory, const std::string& name) {
-          struct sigaction action {};
-          action.sa_flags = takes_information ? SA_SIGINFO : 0;
-          if (takes_information) {
-            action.sa_sigaction = [](int, siginfo_t* from, void*) {
-              _exit(from->si_pid == getpid() ? 7 : 1);
-            };
-          } else {
-            action.sa_handler = [](int number) { _exit(number == GetParam() ? 7 : 1); };
-          }
-          sigaction(GetParam(), &action, nullptr);
-          const FleetingName removal(directory, name);
-          raise(GetParam());
-          return 1;
-        },
-        &is_left);
-    EXPECT_EQ(code, 7);
-    EXPECT_FALSE(is_left);
-  }
-}
-
-TEST_P(EndingSignal, StaysIgnored) {
-  bool is_left = false;
-  const int code = WithNamedFile(
-      [](const std::string& directory, const std::string& name) {
-        signal(GetParam(), SIG_IGN);
-        const auto removal = std::make_unique<FleetingName>(directory, name);
-        raise(GetParam());
-        const bool is_there = std::filesystem::exists(directory + "/" + name);
-        return is_there && signal(GetParam(), SIG_IGN) == SIG_IGN ? 7 : 1;
-      },
-      &is_left);
-  EXPECT_EQ(code, 7);
-}
-
-// Two ranks in one process, and a handler that the program puts in while there is a name.
-TEST_P(EndingSignal, HasItsHandlerBackAfterwards) {
-  bool is_left = true;
-  const int code = WithNamedFile(
-      [](const std::string& directory, const std::string& name) {
-        auto first = std::make_unique<FleetingName>(directory, name);
-        auto second = std::make_unique<FleetingName>(directory, name);
-        first.reset();
-        if (std::filesystem::exists(directory + "/" + name)) return 1;
-        if (signal(GetParam(), SIG_DFL) == SIG_DFL) return 2;
-        second.reset();
-        if (signal(GetParam(), [](int) { _exit(7); }) != SIG_DFL) return 3;
-        second = std::make_unique<FleetingName>(directory, name);
-        signal(GetParam(), [](int) { _exit(8); });
-        second.reset();
-        raise(GetParam());
-        return 4;
-      },
-      &is_left);
-  EXPECT_EQ(code, 8);
-  EXPECT_FALSE(is_left);
-}
-
-TEST(FleetingName, RemovesNothingButFiles) {
+TEST(StaleNames, AreOfFilesThatAnArenaHas) {
   const ShmDirectory directory;
   const std::string file = directory.path() + "/file";
-  const std::string link = directory.path() + "/link";
+  const std::string link = directory.path() + "/" + *ArenaFile::DrawName();
   std::ofstream(file) << "x";
   std::filesystem::create_symlink(file, link);
-  { const FleetingName removal(directory.path(), "link"); }
-  { const FleetingName removal(directory.path(), ""); }
+  MakeOld(file);
+  ArenaFile::RemoveStaleNames(directory.path());
+  ArenaFile::RemoveName(directory.path(), link.substr(link.rfind('/') + 1));
   EXPECT_TRUE(std::filesystem::is_symlink(link));
-  { const FleetingName removal(directory.path(), "file"); }
+  EXPECT_TRUE(std::filesystem::exists(file));
+  ArenaFile::RemoveName(directory.path(), "file");
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 

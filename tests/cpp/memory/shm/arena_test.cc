@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
-#include "memory/shm/bell.h"
+#include "memory/shm/waiter.h"
 #include "world/departure.h"
 
 namespace mydist::shm {

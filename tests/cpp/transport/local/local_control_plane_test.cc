@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "memory/shm/bell.h"
+#include "memory/shm/waiter.h"
 #include "transport/local/local_jobs.h"
 
 namespace mydist::local {
