@@ -69,7 +69,6 @@ class ShmTransport final : public Transport {
 // ShmPort: one rank's way into the shared memory of its host: the arena and what works on it.
 // Owned by the engine; shared by the collectives of all process sets, which are driven by one
 // caller at a time.
-
 class MYDIST_EXPORT ShmPort {
  public:
   explicit ShmPort(std::unique_ptr<Arena> arena);

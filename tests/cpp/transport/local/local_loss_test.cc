@@ -14,7 +14,7 @@
 #include <latch>
 
 #include "conformance/control_plane_suite.h"
-#include "transport/local/control_ring.h"
+#include "transport/local/local_control_plane.h"
 #include "transport/local/local_jobs.h"
 #include "transport/local/peer_watcher.h"
 

@@ -1,4 +1,4 @@
-#include "transport/gloo/gloo_context.h"
+#include "transport/gloo/mesh.h"
 
 #include <gtest/gtest.h>
 
