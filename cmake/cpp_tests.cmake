@@ -115,7 +115,7 @@ set(_test_folders base config world timeline kernels memory transport controller
 mydist_sources(_files "*.cc" tests/cpp/fakes)
 list(FILTER _files EXCLUDE REGEX "_test\\.cc$")
 add_library(mydist_fakes OBJECT ${_files}
-  csrc/gpu/nccl_collectives.cc csrc/gpu/nccl_communicator.cc csrc/gpu/nccl_reduction.cc)
+  csrc/gpu/nccl_collectives.cc csrc/gpu/nccl_communicator.cc)
 mydist_compile_options(mydist_fakes)
 target_include_directories(mydist_fakes PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
 set(_needs_fakes algorithms planner engine memory)

@@ -1,14 +1,208 @@
 #include "algorithms/batch.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
-#include "algorithms/fusion_layout.h"
 #include "kernels/element.h"
 
 namespace mydist {
-
 namespace {
+
+// Gives out blocks of changing size from consecutive places of a buffer.
+template <typename Byte>
+class Cursor {
+ public:
+  explicit Cursor(Byte* place) : place_(place) {}
+
+  // The next `bytes` bytes; null in a null buffer.
+  Byte* Take(int64_t bytes) {
+    Byte* taken = place_;
+    place_ = Advance(place_, bytes);
+    return taken;
+  }
+
+ private:
+  Byte* place_;
+};
+
+void Add(ConvertSegments& segments, void* target, const void* source, int64_t count) {
+  if (count > 0 && target != source) segments.push_back({source, target, count});
+}
+
+// visitor(tensor, its place in the buffer)
+template <typename Byte, typename Visitor>
+void VisitPacked(std::span<const BatchTensor> tensors, int64_t element_bytes, Byte* fused,
+                 Visitor visitor) {
+  Cursor place(fused);
+  for (const BatchTensor& tensor : tensors) {
+    visitor(tensor, place.Take(tensor.element_count * element_bytes));
+  }
+}
+
+const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
+const std::vector<int64_t>& CountsOf(const ScatterTensor& tensor) { return tensor.element_counts; }
+
+// For every rank and tensor in the buffer's order: visitor(index of the tensor, its count).
+template <typename Tensor, typename Visitor>
+void VisitRankMajor(std::span<const Tensor> tensors, int size, Visitor visitor) {
+  for (int rank = 0; rank < size; ++rank) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      visitor(t, CountsOf(tensors[t])[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+// What each rank contributes (bytes) or gets (elements) of all tensors together.
+template <typename Tensor>
+std::vector<int64_t> FusedCounts(std::span<const Tensor> tensors, int size) {
+  std::vector<int64_t> sums(static_cast<size_t>(size), 0);
+  for (const Tensor& tensor : tensors) {
+    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += CountsOf(tensor)[rank];
+  }
+  return sums;
+}
+
+// FusionLayout: where each tensor of a fused batch lies in the fusion buffer (fuse). Pure. Tensors
+// of one dtype lie one after the other without gaps: offsets stay multiples of the element, and a
+// batch moves exactly the bytes of its tensors. What goes to or comes from several ranks lies rank
+// by rank, and within a rank tensor by tensor. Pointers may be null when there is nothing to copy.
+// What has to be copied is returned as segments that count bytes, unless they are to be cast.
+
+// Bytes all tensors take together.
+int64_t PackedBytes(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  int64_t bytes = 0;
+  for (const BatchTensor& tensor : tensors) bytes += tensor.element_count * element_bytes;
+  return bytes;
+}
+
+// Where the outputs lie when they do so one after the other, as packed, and no input but of a
+// tensor in place lies among them: what is not there yet goes there, and nothing has to be
+// unpacked. Null when they do not, or are all empty.
+void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  uint8_t* start = nullptr;
+  const uint8_t* end = nullptr;
+  for (const BatchTensor& tensor : tensors) {
+    if (tensor.element_count == 0) continue;
+    auto* const place = AsBytes(tensor.output);
+    if (end != nullptr && place != end) return nullptr;
+    if (start == nullptr) start = place;
+    end = place + tensor.element_count * element_bytes;
+  }
+  // A copy to one output must not run over the input of another.
+  const auto lies_among_them = [&](const BatchTensor& tensor) {
+    if (tensor.element_count == 0 || tensor.input == tensor.output) return false;
+    const auto* const input = AsBytes(tensor.input);
+    const std::less<const uint8_t*> before;
+    return before(input, end) && before(start, input + tensor.element_count * element_bytes);
+  };
+  return std::any_of(tensors.begin(), tensors.end(), lies_among_them) ? nullptr : start;
+}
+
+// All inputs into `fused`, and `fused` into all outputs, but for those of wide tensors.
+ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
+  ConvertSegments segments;
+  segments.reserve(tensors.size());
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
+    if (!tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count * element_bytes);
+  });
+  return segments;
+}
+
+ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
+                       std::span<const BatchTensor> tensors) {
+  ConvertSegments segments;
+  segments.reserve(tensors.size());
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
+    if (!tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count * element_bytes);
+  });
+  return segments;
+}
+
+// Those of wide tensors; these segments count elements.
+ConvertSegments PackWide(std::span<const BatchTensor> tensors, int64_t element_bytes,
+                         uint8_t* fused) {
+  ConvertSegments segments;
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
+    if (tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count);
+  });
+  return segments;
+}
+
+ConvertSegments UnpackWide(const uint8_t* fused, int64_t element_bytes,
+                           std::span<const BatchTensor> tensors) {
+  ConvertSegments segments;
+  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
+    if (tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count);
+  });
+  return segments;
+}
+
+// Input to output of each tensor that is not in place.
+ConvertSegments CopyToOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes) {
+  ConvertSegments segments;
+  for (const BatchTensor& tensor : tensors) {
+    Add(segments, tensor.output, tensor.input, tensor.element_count * element_bytes);
+  }
+  return segments;
+}
+
+// Allgather: the inputs of `rank` into its part `own` of the buffer; the whole buffer to the
+// outputs.
+ConvertSegments PackContribution(std::span<const GatherTensor> tensors, int rank, uint8_t* own) {
+  ConvertSegments segments;
+  Cursor target(own);
+  for (const GatherTensor& tensor : tensors) {
+    const int64_t bytes = tensor.byte_counts[static_cast<size_t>(rank)];
+    Add(segments, target.Take(bytes), tensor.input, bytes);
+  }
+  return segments;
+}
+
+ConvertSegments UnpackGathered(const uint8_t* fused, std::span<const GatherTensor> tensors,
+                               int size) {
+  ConvertSegments segments;
+  std::vector<Cursor<uint8_t>> outputs;
+  for (const GatherTensor& tensor : tensors) outputs.emplace_back(AsBytes(tensor.output));
+  Cursor source(fused);
+  const auto add = [&](size_t t, int64_t bytes) {
+    Add(segments, outputs[t].Take(bytes), source.Take(bytes), bytes);
+  };
+  VisitRankMajor(tensors, size, add);
+  return segments;
+}
+
+// Reducescatter: the inputs, cut by rank; the reduced part of `rank` to the outputs.
+ConvertSegments PackRankMajor(std::span<const ScatterTensor> tensors, int64_t element_bytes,
+                              int size, uint8_t* fused) {
+  ConvertSegments segments;
+  std::vector<Cursor<const uint8_t>> inputs;
+  for (const ScatterTensor& tensor : tensors) inputs.emplace_back(AsBytes(tensor.input));
+  Cursor target(fused);
+  const auto add = [&](size_t t, int64_t elements) {
+    const int64_t bytes = elements * element_bytes;
+    Add(segments, target.Take(bytes), inputs[t].Take(bytes), bytes);
+  };
+  VisitRankMajor(tensors, size, add);
+  return segments;
+}
+
+ConvertSegments UnpackScattered(const uint8_t* reduced, int64_t element_bytes, int rank,
+                                std::span<const ScatterTensor> tensors) {
+  ConvertSegments segments;
+  Cursor source(reduced);
+  for (const ScatterTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_counts[static_cast<size_t>(rank)] * element_bytes;
+    Add(segments, tensor.output, source.Take(bytes), bytes);
+  }
+  return segments;
+}
+
+// `bytes` rounded up to the buffer's alignment.
+int64_t AlignedBytes(int64_t bytes) {
+  constexpr int64_t kUnit = FusionBuffer::kAlignmentBytes;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
 
 // Whether any is; kInvalidArgument when they cannot be reduced as `dtype`.
 Result<bool> FindWide(std::span<const BatchTensor> tensors, DataType dtype) {

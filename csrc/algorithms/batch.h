@@ -14,6 +14,7 @@
 #include "algorithms/collectives.h"
 #include "base/export.h"
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/reduction.h"
 #include "memory/fusion_buffer.h"
 

@@ -23,101 +23,83 @@ BatchTraits Moving(OpKind op) {
 
 }  // namespace
 
-Status Collectives::Allreduce(void*, int64_t, const Reduction&) {
-  return Unsupported(OpKind::kAllreduce);
+template <typename Call>
+Status Collectives::Forward(const BatchTraits& traits, Call call) {
+  Collectives* const inner = Inner(traits);
+  return inner == nullptr ? Unsupported(traits.op) : call(*inner);
 }
 
-Status Collectives::Allgather(const void*, void*, std::span<const int64_t>) {
-  return Unsupported(OpKind::kAllgather);
+Status Collectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
+  return Forward(Reducing(OpKind::kAllreduce, reduction),
+                 [&](Collectives& inner) { return inner.Allreduce(data, count, reduction); });
 }
 
-Status Collectives::Reduce(const void*, void*, int64_t, const Reduction&, int) {
-  return Unsupported(OpKind::kReduce);
+Status Collectives::Allgather(const void* input, void* output,
+                              std::span<const int64_t> byte_counts) {
+  return Forward(Moving(OpKind::kAllgather),
+                 [&](Collectives& inner) { return inner.Allgather(input, output, byte_counts); });
 }
 
-Status Collectives::AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) {
-  return Unsupported(OpKind::kAllreduce);
+Status Collectives::Reduce(const void* input, void* output, int64_t count,
+                           const Reduction& reduction, int root) {
+  return Forward(Reducing(OpKind::kReduce, reduction), [&](Collectives& inner) {
+    return inner.Reduce(input, output, count, reduction, root);
+  });
 }
 
-Status Collectives::Gather(const void*, void*, std::span<const int64_t>, int) {
-  return Unsupported(OpKind::kGather);
+Status Collectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
+                                    const Reduction& reduction) {
+  return Forward(Reducing(OpKind::kAllreduce, reduction), [&](Collectives& inner) {
+    return inner.AdasumAllreduce(data, counts, reduction);
+  });
 }
 
-Status Collectives::Scatter(const void*, std::span<const int64_t>, void*, int) {
-  return Unsupported(OpKind::kScatter);
+Status Collectives::Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
+                           int root) {
+  return Forward(Moving(OpKind::kGather), [&](Collectives& inner) {
+    return inner.Gather(input, output, byte_counts, root);
+  });
 }
 
-Status Collectives::Send(const void*, int64_t, int) { return Unsupported(OpKind::kSendReceive); }
-
-Status Collectives::Receive(void*, int64_t, int) { return Unsupported(OpKind::kSendReceive); }
-
-Status Collectives::Broadcast(void*, int64_t, int) { return Unsupported(OpKind::kBroadcast); }
-
-Status Collectives::Alltoall(const void*, std::span<const int64_t>, void*,
-                             std::span<const int64_t>) {
-  return Unsupported(OpKind::kAlltoall);
+Status Collectives::Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
+                            int root) {
+  return Forward(Moving(OpKind::kScatter), [&](Collectives& inner) {
+    return inner.Scatter(input, byte_counts, output, root);
+  });
 }
 
-Status Collectives::Reducescatter(const void*, void*, std::span<const int64_t>, const Reduction&) {
-  return Unsupported(OpKind::kReducescatter);
+Status Collectives::Send(const void* data, int64_t bytes, int peer) {
+  return Forward(Moving(OpKind::kSendReceive),
+                 [&](Collectives& inner) { return inner.Send(data, bytes, peer); });
 }
 
-Status Collectives::Barrier() { return Unsupported(OpKind::kBarrier); }
-
-Status ForwardingCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
-  return Inner(Reducing(OpKind::kAllreduce, reduction)).Allreduce(data, count, reduction);
+Status Collectives::Receive(void* data, int64_t bytes, int peer) {
+  return Forward(Moving(OpKind::kSendReceive),
+                 [&](Collectives& inner) { return inner.Receive(data, bytes, peer); });
 }
 
-Status ForwardingCollectives::Allgather(const void* input, void* output,
-                                        std::span<const int64_t> byte_counts) {
-  return Inner(Moving(OpKind::kAllgather)).Allgather(input, output, byte_counts);
+Status Collectives::Broadcast(void* data, int64_t bytes, int root) {
+  return Forward(Moving(OpKind::kBroadcast),
+                 [&](Collectives& inner) { return inner.Broadcast(data, bytes, root); });
 }
 
-Status ForwardingCollectives::Reduce(const void* input, void* output, int64_t count,
-                                     const Reduction& reduction, int root) {
-  return Inner(Reducing(OpKind::kReduce, reduction)).Reduce(input, output, count, reduction, root);
+Status Collectives::Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
+                             std::span<const int64_t> receive_bytes) {
+  return Forward(Moving(OpKind::kAlltoall), [&](Collectives& inner) {
+    return inner.Alltoall(input, send_bytes, output, receive_bytes);
+  });
 }
 
-Status ForwardingCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                                              const Reduction& reduction) {
-  return Inner(Reducing(OpKind::kAllreduce, reduction)).AdasumAllreduce(data, counts, reduction);
+Status Collectives::Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
+                                  const Reduction& reduction) {
+  return Forward(Reducing(OpKind::kReducescatter, reduction), [&](Collectives& inner) {
+    return inner.Reducescatter(input, output, counts, reduction);
+  });
 }
 
-Status ForwardingCollectives::Gather(const void* input, void* output,
-                                     std::span<const int64_t> byte_counts, int root) {
-  return Inner(Moving(OpKind::kGather)).Gather(input, output, byte_counts, root);
+Status Collectives::Barrier() {
+  return Forward(Moving(OpKind::kBarrier), [](Collectives& inner) { return inner.Barrier(); });
 }
-
-Status ForwardingCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
-                                      void* output, int root) {
-  return Inner(Moving(OpKind::kScatter)).Scatter(input, byte_counts, output, root);
-}
-
-Status ForwardingCollectives::Send(const void* data, int64_t bytes, int peer) {
-  return Inner(Moving(OpKind::kSendReceive)).Send(data, bytes, peer);
-}
-
-Status ForwardingCollectives::Receive(void* data, int64_t bytes, int peer) {
-  return Inner(Moving(OpKind::kSendReceive)).Receive(data, bytes, peer);
-}
-
-Status ForwardingCollectives::Broadcast(void* data, int64_t bytes, int root) {
-  return Inner(Moving(OpKind::kBroadcast)).Broadcast(data, bytes, root);
-}
-
-Status ForwardingCollectives::Alltoall(const void* input, std::span<const int64_t> send_bytes,
-                                       void* output, std::span<const int64_t> receive_bytes) {
-  return Inner(Moving(OpKind::kAlltoall)).Alltoall(input, send_bytes, output, receive_bytes);
-}
-
-Status ForwardingCollectives::Reducescatter(const void* input, void* output,
-                                            std::span<const int64_t> counts,
-                                            const Reduction& reduction) {
-  return Inner(Reducing(OpKind::kReducescatter, reduction))
-      .Reducescatter(input, output, counts, reduction);
-}
-
-Status ForwardingCollectives::Barrier() { return Inner(Moving(OpKind::kBarrier)).Barrier(); }
 
 FirstOf::FirstOf(std::vector<std::unique_ptr<Collectives>> choices) : choices_(std::move(choices)) {
   MYDIST_CHECK(!choices_.empty());
@@ -129,9 +111,9 @@ Collectives* FirstOf::Find(const BatchTraits& traits) const {
   return found == choices_.end() ? nullptr : found->get();
 }
 
-Collectives& FirstOf::Inner(const BatchTraits& traits) const {
+Collectives* FirstOf::Inner(const BatchTraits& traits) const {
   Collectives* const found = Find(traits);
-  return found == nullptr ? *choices_.back() : *found;
+  return found == nullptr ? choices_.back().get() : found;
 }
 
 }  // namespace mydist

@@ -40,7 +40,8 @@ class MYDIST_EXPORT Collectives {
   // ranks in an allgather, gather, scatter or alltoall.
   virtual bool Supports(const BatchTraits& traits) const = 0;
 
-  // What is not overridden gives kInternal: the choice should have fallen on another algorithm.
+  // What is not overridden goes to Inner(); without one it gives kInternal: the choice should have
+  // fallen on another algorithm.
 
   // data[i] = reduction over ranks, in its order, of data[i]; in place, bitwise equal on all
   // ranks.
@@ -92,40 +93,19 @@ class MYDIST_EXPORT Collectives {
 
   // Returns when every rank has called it.
   virtual Status Barrier();
-};
-
-// ForwardingCollectives: hands every call to another implementation; a wrapper overrides what it
-// does itself.
-class MYDIST_EXPORT ForwardingCollectives : public Collectives {
- public:
-  bool Supports(const BatchTraits& traits) const override { return Inner(traits).Supports(traits); }
-  Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
-  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
-  Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
-                int root) override;
-  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override;
-  Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
-                int root) override;
-  Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
-                 int root) override;
-  Status Send(const void* data, int64_t bytes, int peer) override;
-  Status Receive(void* data, int64_t bytes, int peer) override;
-  Status Broadcast(void* data, int64_t bytes, int root) override;
-  Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
-                  std::span<const int64_t> receive_bytes) override;
-  Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                       const Reduction& reduction) override;
-  Status Barrier() override;
 
  protected:
-  // Which implementation does this. Of bytes only moved the dtype is kUint8; `bytes` is 0, as ranks
-  // may not know each other's.
-  virtual Collectives& Inner(const BatchTraits& traits) const = 0;
+  // What does the calls that a wrapper does not override; null: nothing does. Of bytes only moved
+  // the dtype is kUint8; `bytes` is 0, as ranks may not know each other's.
+  virtual Collectives* Inner(const BatchTraits& /*traits*/) const { return nullptr; }
+
+ private:
+  template <typename Call>
+  Status Forward(const BatchTraits& traits, Call call);
 };
 
 // FirstOf: several implementations as one; each call goes to the first that supports it.
-class MYDIST_EXPORT FirstOf final : public ForwardingCollectives {
+class MYDIST_EXPORT FirstOf final : public Collectives {
  public:
   // Not empty, best first; all span the same ranks.
   explicit FirstOf(std::vector<std::unique_ptr<Collectives>> choices);
@@ -134,7 +114,7 @@ class MYDIST_EXPORT FirstOf final : public ForwardingCollectives {
 
  private:
   Collectives* Find(const BatchTraits& traits) const;  // Null: none supports it.
-  Collectives& Inner(const BatchTraits& traits) const override;
+  Collectives* Inner(const BatchTraits& traits) const override;
 
   const std::vector<std::unique_ptr<Collectives>> choices_;
 };

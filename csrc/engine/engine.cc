@@ -14,7 +14,6 @@
 #include "controller/fusion_planner.h"
 #include "engine/submission.h"
 #include "planner/collectives_choice.h"
-#include "planner/path_probe.h"
 #include "world/departure.h"
 
 namespace mydist {

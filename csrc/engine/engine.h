@@ -34,7 +34,7 @@
 #include "engine/watch_seat.h"
 #include "planner/bucket_plan.h"
 #include "planner/collectives_choice.h"
-#include "planner/fact_board.h"
+#include "planner/device_path.h"
 #include "timeline/event.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "kernels/simd/simd_path.h"
-#include "planner/path_probe.h"
+#include "planner/collectives_choice.h"
 #include "world/departure.h"
 #include "world/process_set.h"
 #include "world/topology.h"

@@ -2,7 +2,7 @@
 // Owned by the engine, called by whoever drives it, one call at a time, with the communicator of
 // the same process set. A call puts its work on the seat's stream and returns; only Barrier waits
 // for the device. Destroyed when the stream has passed. What differs from Collectives:
-// nccl_reduction.h says how numbers do; Reduce need not have the bits of Allreduce.
+// nccl_communicator.h says how numbers do; Reduce need not have the bits of Allreduce.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,8 @@
 
 #include "algorithms/batch.h"
 #include "algorithms/collectives.h"
-#include "algorithms/device/device_link.h"
+#include "algorithms/device/device_plugin.h"
 #include "gpu/nccl_communicator.h"
-#include "gpu/nccl_reduction.h"
 #include "memory/device/device_memory.h"
 
 namespace mydist {

@@ -13,7 +13,7 @@
 namespace mydist {
 
 // Raised whenever a class that an extension implements, or a row that it adds, changes.
-inline constexpr int kExtensionVersion = 2;
+inline constexpr int kExtensionVersion = 3;
 
 inline constexpr const char* kExtensionVersionSymbol = "mydist_extension_version";
 inline constexpr const char* kExtensionSymbol = "mydist_extension";

@@ -15,7 +15,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "engine/handle_table.h"
-#include "planner/fact_board.h"
+#include "planner/device_path.h"
 #include "transport/factory.h"
 
 namespace mydist {

@@ -20,7 +20,7 @@
 #include "engine/submission.h"
 #include "job/job.h"
 #include "planner/bucket_plan.h"
-#include "planner/fact_board.h"
+#include "planner/device_path.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 

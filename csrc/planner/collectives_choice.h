@@ -4,12 +4,15 @@
 // that are the same on all ranks of the set, or in a way that the others do not notice.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "algorithms/collectives.h"
 #include "base/status.h"
 #include "config/config.h"
+#include "planner/bucket_plan.h"
 #include "transport/control_plane.h"
 #include "transport/shm_transport.h"
 #include "transport/transport.h"
@@ -50,5 +53,26 @@ struct VotingGround {
 // Null when the job is never to freeze; all ranks come to the same.
 std::unique_ptr<VoteBoard> ChooseVoteBoard(const Config& config, const Topology& topology,
                                            const VotingGround& ground);
+
+// PathProbe: measures what a reduction over all ranks costs here, by a few of them on the
+// collectives themselves: nothing is negotiated, named, counted or recorded.
+// Run once by Engine::Start, on the thread that calls init(), before the engine's own exists.
+// Blocking and collective over all ranks of the job; takes some milliseconds.
+
+// How much "large" is.
+inline constexpr int64_t kProbeBytes = int64_t{1} << 20;
+// Of the latency, what is not measured: waking the engine for a request and the caller for the
+// result takes as long as two wake-ups of an idle core.
+inline constexpr std::chrono::microseconds kWakeUps{80};
+
+struct ProbedPath {
+  Collectives* small = nullptr;  // Reduces a few bytes. Not null.
+  Collectives* large = nullptr;  // Reduces megabytes. Not null; may be the same.
+  float* memory = nullptr;  // Where kProbeBytes lie as gradients will; null: in private memory.
+  Transport* transport = nullptr;  // What negotiation is like. May be null: like `small`.
+};
+
+// Equal on all ranks: the slowest rank's. The errors of Collectives.
+Result<PathCosts> MeasurePath(const ProbedPath& path);
 
 }  // namespace mydist

@@ -5,24 +5,130 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algorithms/collectives.h"
 #include "algorithms/device/device_plugin.h"
+#include "algorithms/device/staging_pipeline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "config/config.h"
+#include "memory/device/device.h"
+#include "memory/device/device_memory.h"
 #include "planner/collectives_choice.h"
-#include "planner/device_links.h"
-#include "planner/fact_board.h"
 #include "transport/transport.h"
 #include "world/process_set.h"
 #include "world/topology.h"
 
 namespace mydist {
+
+// Fact: something that was chosen when the job started, and why; a row of mydist.explain(). Pure
+// data.
+struct Fact {
+  std::string topic;   // One or two words, e.g. "data path".
+  std::string choice;  // What was chosen or measured, with units.
+  std::string reason;  // Why; may be empty.
+};
+
+// FactBoard: facts that the engine finds out while it runs, for mydist.explain(). Owned by the
+// engine; written by the thread that drives it, read by any thread.
+class FactBoard {
+ public:
+  void Put(ProcessSetId set, Fact fact) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    facts_.insert_or_assign(set, std::move(fact));
+  }
+
+  void Remove(ProcessSetId set) MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    facts_.erase(set);
+  }
+
+  // Process set by process set.
+  std::vector<Fact> All() const MYDIST_EXCLUDES(mutex_) {
+    std::vector<Fact> facts;
+    MutexLock lock(mutex_);
+    for (const auto& [set, fact] : facts_) facts.push_back(fact);
+    return facts;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<ProcessSetId, Fact> facts_ MYDIST_GUARDED_BY(mutex_);
+};
+
+// DeviceLinks: all that links this rank's devices to others, of all process sets, so that it can be
+// watched and ended as one.
+// Owned by the executor, whose teams add and remove their links. Any thread; the links are called
+// without the lock.
+class DeviceLinks {
+ public:
+  // After an Abort the link is aborted at once.
+  void Add(std::shared_ptr<DeviceLink> link) MYDIST_EXCLUDES(mutex_);
+  void Remove(const DeviceLink* link) MYDIST_EXCLUDES(mutex_);
+  bool empty() const MYDIST_EXCLUDES(mutex_);
+
+  // What failed first, of any; never waits.
+  Status Check() const MYDIST_EXCLUDES(mutex_);
+  // All there are and all that come; see DeviceLink. Only the first `why` counts.
+  void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
+  // Whoever drives the engine; on all ranks, whose links are in the same order. Once one cannot be
+  // closed by `deadline`, all are aborted.
+  void Close(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+
+ private:
+  using List = std::vector<std::shared_ptr<DeviceLink>>;
+  List Snapshot() const MYDIST_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  List links_ MYDIST_GUARDED_BY(mutex_);
+  Status aborted_ MYDIST_GUARDED_BY(mutex_);
+};
+
+// What batches on one GPU are executed with: all of them on one stream.
+struct DeviceSeat {
+  std::shared_ptr<Device> device;
+  StreamSeat on_stream;
+  DeviceMemory fusion_memory;
+  std::shared_ptr<StagingPipeline> staging;  // Through the host, for whatever needs it.
+  PassingMemory passing{};
+  EventPointer last_batch{};  // Its end; null: it is known to be over.
+};
+
+// DeviceSeats: the GPUs this engine works on, each opened when the first tensor on it comes.
+// Owned by the executor, used by whoever drives the engine.
+class DeviceSeats {
+ public:
+  // `plugin`, where GPUs come from, may be null: there are none. `watch`: see StreamSeat.
+  DeviceSeats(DevicePlugin* plugin, WaitWatch watch) : plugin_(plugin), watch_(std::move(watch)) {}
+  // Waits for what is on the streams: their memory goes now.
+  ~DeviceSeats();
+  DeviceSeats(const DeviceSeats&) = delete;
+  DeviceSeats& operator=(const DeviceSeats&) = delete;
+
+  // Valid as long as this object.
+  Result<DeviceSeat*> At(int index);
+  // The GPU of a rank that has had no tensor to say so: one that it uses already, else the one that
+  // goes with its number on the host.
+  Result<int> Home(int local_rank) const;
+
+  // Whether the work of all batches is known to be over. Never waits. Errors: those of Device.
+  Result<bool> AreIdle();
+
+  // See StagingPipeline::most_in_flight; of the GPU that has had most.
+  int64_t MostStagedChunks() const;
+
+ private:
+  DevicePlugin* const plugin_;
+  const WaitWatch watch_;
+  std::map<int, DeviceSeat> seats_;
+};
 
 // ChooseNccl: whether the ranks of a process set reduce over NCCL. Pure: a function of what every
 // rank says of itself, in the same order everywhere, so that all choose alike.
@@ -56,11 +162,6 @@ struct NcclChoice {
 // `records[i]` is of rank `ranks[i]` of the job. At least one.
 NcclChoice ChooseNccl(std::span<const DeviceRecord> records, std::span<const int> ranks);
 
-// DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
-// NCCL where all ranks can have it, else host memory on the way.
-// Owned by the engine, called by the thread that drives it. All ranks of a set come to the same
-// choice.
-
 // The ranks of a process set, as this one of them sees them. What is pointed to outlives whatever
 // is made with it.
 struct DeviceMembers {
@@ -79,6 +180,10 @@ struct DeviceParts {
   std::vector<std::unique_ptr<Collectives>> choices;  // Best first.
 };
 
+// DeviceChoice: which implementations serve a process set whose tensors are on GPUs, best first:
+// NCCL where all ranks can have it, else host memory on the way.
+// Owned by the engine, called by the thread that drives it. All ranks of a set come to the same
+// choice.
 class DeviceChoice {
  public:
   struct Sources {
@@ -124,7 +229,6 @@ class DeviceChoice {
 // DeviceTeam: what serves one process set on one GPU of this rank: host memory on the way at first,
 // NCCL once all ranks of the set have agreed on it, at the first batch that needs them all.
 // Owned by the executor, used by the thread that drives the engine.
-
 class DeviceTeam {
  public:
   // All outlive the team, and `members` what it points to.

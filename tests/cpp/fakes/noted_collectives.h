@@ -12,10 +12,12 @@
 
 namespace mydist::testing {
 
-class NotedCollectives final : public ForwardingCollectives {
+class NotedCollectives final : public Collectives {
  public:
   NotedCollectives(FakeDevice* device, int rank, std::unique_ptr<Collectives> inner)
       : device_(device), rank_(rank), inner_(std::move(inner)) {}
+
+  bool Supports(const BatchTraits& traits) const override { return inner_->Supports(traits); }
 
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override {
     MYDIST_RETURN_IF_ERROR(Writes(data, count * SizeOf(reduction.dtype)));
@@ -87,7 +89,7 @@ class NotedCollectives final : public ForwardingCollectives {
   }
 
  private:
-  Collectives& Inner(const BatchTraits&) const override { return *inner_; }
+  Collectives* Inner(const BatchTraits&) const override { return inner_.get(); }
   Status Reads(const void* data, int64_t bytes) {
     return device_->HostReads(data, bytes, "what is sent");
   }

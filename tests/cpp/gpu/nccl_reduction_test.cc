@@ -1,5 +1,5 @@
 // How reductions are put to NCCL: what it does itself, and what is left for passes of ours.
-#include "gpu/nccl_reduction.h"
+#include "gpu/nccl_communicator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "planner/path_probe.h"
+#include "planner/collectives_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // One rank alone has the results that the host's collectives have, at every pace of the device, and
 // its host never waits.
-#include "algorithms/device/lone_collectives.h"
+#include "algorithms/device/staged_collectives.h"
 
 #include <gtest/gtest.h>
 
