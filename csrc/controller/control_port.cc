@@ -44,8 +44,8 @@ void ControlPort::Attend(bool attended) {
 }
 
 Status ControlPort::Post(int peer, Bytes payload) {
-  ++stats_.messages_sent;
-  stats_.bytes_sent += payload.size();
+  ++stats_.control_messages_sent;
+  stats_.control_bytes_sent += std::ssize(payload);
   return plane_->Send(peer, std::move(payload));
 }
 
@@ -101,8 +101,7 @@ Result<bool> ControlPort::ReceiveOne() {
     return true;
   }
   if (!received->has_value()) return false;
-  ++stats_.messages_received;
-  stats_.bytes_received += (*received)->payload.size();
+  ++stats_.control_messages_received;
   inbox_.push_back(**std::move(received));
   return true;
 }

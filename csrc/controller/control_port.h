@@ -4,6 +4,7 @@
 // Takes messages in, counts what passes, and decides when the loss of a peer is an error.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,10 +12,24 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "controller/coordinator.h"
+#include "base/status.h"
+#include "controller/negotiator.h"
 #include "transport/control_plane.h"
 
 namespace mydist {
+
+// Counted since construction.
+struct CoordinatorStats : NegotiatorStats {
+  int64_t control_messages_sent = 0;
+  int64_t control_messages_received = 0;
+  int64_t control_bytes_sent = 0;
+  int64_t frozen_steps = 0;  // Whole steps of a frozen schedule, without negotiation.
+  int64_t thaws = 0;         // Times the schedule went back to negotiation.
+  // Of the control messages: the words for buckets of a frozen schedule, one per bucket and other
+  // host. Only the lowest rank of a host sends and takes them.
+  int64_t host_votes_sent = 0;
+  int64_t host_votes_received = 0;
+};
 
 class ControlPort {
  public:

@@ -6,13 +6,12 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "controller/coordinator_impl.h"
 #include "controller/messages/report.h"
 #include "controller/messages/wire.h"
 
 namespace mydist {
 
-Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now) {
+Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
   if (joining_ != Joining::kNo && !requests.empty()) {
     return Status::InvalidArgument("tensor '" + requests.front().name +
                                    "' was submitted after join(). Wait until join() returns on "
@@ -22,7 +21,7 @@ Status Coordinator::Impl::Announce(std::vector<Request> requests, TimePoint now)
   return sets_.Submit(requests, now);
 }
 
-Status Coordinator::Impl::Join() {
+Status Coordinator::Join() {
   if (joining_ != Joining::kNo) {
     return Status::InvalidArgument(
         "join() is already in progress on this rank; wait for it to return");
@@ -33,21 +32,21 @@ Status Coordinator::Impl::Join() {
 }
 
 // Announced only when this rank has nothing in flight: from then on no rank waits for it.
-Status Coordinator::Impl::FollowJoin() {
+Status Coordinator::FollowJoin() {
   if (joining_ != Joining::kWanted || HasOwnInFlight()) return Status::Ok();
   joining_ = Joining::kTold;
   sets_.Join(options_.rank);
   return membership_.Join(options_.rank);
 }
 
-Status Coordinator::Impl::Depart(std::string reason) {
+Status Coordinator::Depart(std::string reason) {
   port_.ExpectLosses();
   is_leaving_ = true;
   frozen_.Break();
   return membership_.Depart({options_.rank, std::move(reason)});
 }
 
-bool Coordinator::Impl::HasWork() const {
+bool Coordinator::HasWork() const {
   return !batches_.empty() || port_.HasMessages() || membership_.HasNews() || sets_.HasNews() ||
          frozen_.HasNews() || (joining_ == Joining::kWanted && !HasOwnInFlight()) || !Loss().ok();
 }
@@ -55,19 +54,19 @@ bool Coordinator::Impl::HasWork() const {
 // What ends this rank: it waits for something of one that has left with an error. A vote once cast
 // is only given up with the rank that had to tell its outcome, and where nothing becomes ready any
 // more a rank waits for nothing, until it leaves and waits for the others to do so.
-const Status& Coordinator::Impl::Loss() const {
+const Status& Coordinator::Loss() const {
   static const Status kNone;
   if (frozen_.HasUndecidedVote()) return frozen_.LossOfOutcome();
   const bool waits = !sets_.departed() || is_leaving_;
   return waits && !frozen_.has_left() ? farewells_.loss() : kNone;
 }
 
-TimePoint Coordinator::Impl::NextDeadline() const {
+TimePoint Coordinator::NextDeadline() const {
   if (HasWork()) return kPast;
   return std::min({port_.NextDeadline(), sets_.NextDeadline(), frozen_.NextDeadline()});
 }
 
-Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
+Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
   MYDIST_RETURN_IF_ERROR(TakeIn(now));
   MYDIST_RETURN_IF_ERROR(FollowFrozen(now));
   MYDIST_RETURN_IF_ERROR(FollowJoin());
@@ -83,7 +82,7 @@ Result<std::vector<Response>> Coordinator::Impl::Negotiate(TimePoint now) {
 }
 
 // Segments first: a child may already stand where they lead.
-Status Coordinator::Impl::TakeIn(TimePoint now) {
+Status Coordinator::TakeIn(TimePoint now) {
   std::vector<IncomingMessage> messages = port_.TakeMessages();
   std::stable_partition(messages.begin(), messages.end(), [&](const IncomingMessage& message) {
     return message.source == vertex_.parent;
@@ -109,7 +108,7 @@ Status Coordinator::Impl::TakeIn(TimePoint now) {
   return Status::Ok();
 }
 
-Status Coordinator::Impl::TakeSegment(const IncomingMessage& message, TimePoint now) {
+Status Coordinator::TakeSegment(const IncomingMessage& message, TimePoint now) {
   if (message.source != vertex_.parent) {
     return Status::Internal("got a segment of the stream, expected it from the parent, rank " +
                             std::to_string(vertex_.parent));
@@ -125,7 +124,7 @@ Status Coordinator::Impl::TakeSegment(const IncomingMessage& message, TimePoint 
   return ApplyWholeBatches(now);
 }
 
-Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
+Status Coordinator::ApplyWholeBatches(TimePoint now) {
   const auto last = std::find_if(partial_.rbegin(), partial_.rend(), [](const StreamItem& item) {
     return item.kind == StreamKind::kBoundary;
   });
@@ -147,7 +146,7 @@ Status Coordinator::Impl::ApplyWholeBatches(TimePoint now) {
 
 // What follows at once does so on every rank, also where the batch waits behind a vote: peers may
 // close their connections, and report joins anew.
-void Coordinator::Impl::FinishBatch() {
+void Coordinator::FinishBatch() {
   std::vector<Response> batch = sets_.TakeResponses();
   for (const Response& response : batch) {
     if (response.kind == ResponseKind::kDeparted) port_.ExpectLosses();
@@ -158,7 +157,7 @@ void Coordinator::Impl::FinishBatch() {
   if (!batch.empty()) Return(std::move(batch));
 }
 
-void Coordinator::Impl::Return(std::vector<Response> batch) {
+void Coordinator::Return(std::vector<Response> batch) {
   if (frozen_.HasUndecidedVote()) return behind_vote_.push_back(std::move(batch));
   // Only now: the peer whose vote is missing may be lost.
   for (const Response& response : batch) {
@@ -168,7 +167,7 @@ void Coordinator::Impl::Return(std::vector<Response> batch) {
 }
 
 // The effects of an applied item beyond the process sets.
-Status Coordinator::Impl::FollowStream(const StreamItem& item, TimePoint now) {
+Status Coordinator::FollowStream(const StreamItem& item, TimePoint now) {
   if (item.kind == StreamKind::kBoundary) FinishBatch();
   if (item.kind == StreamKind::kThaw) frozen_.Break();
   if (item.kind != StreamKind::kFreeze) return Status::Ok();
@@ -178,11 +177,11 @@ Status Coordinator::Impl::FollowStream(const StreamItem& item, TimePoint now) {
 }
 
 // Whether this rank has nothing on its mind but tensors.
-bool Coordinator::Impl::MayRest() const {
+bool Coordinator::MayRest() const {
   return joining_ == Joining::kNo && !is_leaving_ && !membership_.HasNews();
 }
 
-Status Coordinator::Impl::FollowFrozen(TimePoint now) {
+Status Coordinator::FollowFrozen(TimePoint now) {
   if (!frozen_.active()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(const FrozenMode::Outcome outcome, frozen_.Follow(now));
   for (const Bucket& bucket : outcome.executed) {
@@ -201,28 +200,28 @@ Status Coordinator::Impl::FollowFrozen(TimePoint now) {
 }
 
 // To one that has left it goes nowhere; one that has departed may do so at any time.
-Status Coordinator::Impl::Send(int32_t peer, Bytes message) {
+Status Coordinator::Send(int32_t peer, Bytes message) {
   if (farewells_.HasLeft(peer)) return Status::Ok();
   if (membership_.HasDeparted(peer)) return port_.SendIfThere(peer, std::move(message));
   return port_.Send(peer, std::move(message));
 }
 
 // One that has gone must not keep it from the others, and its farewell or its loss is under way.
-Status Coordinator::Impl::SendVote(const FrozenMode::HostVote& vote) {
+Status Coordinator::SendVote(const FrozenMode::HostVote& vote) {
   for (const int32_t leader : vote.leaders) {
     MYDIST_RETURN_IF_ERROR(port_.SendIfThere(leader, EncodeVote(vote.word)));
-    ++port_.stats().votes_sent;
+    ++port_.stats().host_votes_sent;
   }
   return Status::Ok();
 }
 
-Status Coordinator::Impl::TakeVote(const IncomingMessage& message) {
+Status Coordinator::TakeVote(const IncomingMessage& message) {
   MYDIST_ASSIGN_OR_RETURN(const VoteWord word, DecodeVote(message.payload));
-  ++port_.stats().votes_received;
+  ++port_.stats().host_votes_received;
   return frozen_.TakeVote(message.source, word);
 }
 
-Status Coordinator::Impl::TakeFarewell(const IncomingMessage& message) {
+Status Coordinator::TakeFarewell(const IncomingMessage& message) {
   MYDIST_ASSIGN_OR_RETURN(const Farewell farewell, DecodeFarewell(message.payload));
   if (frozen_.has_left()) return Status::Ok();
   farewells_.Take(message.source, farewell);
@@ -231,7 +230,7 @@ Status Coordinator::Impl::TakeFarewell(const IncomingMessage& message) {
 }
 
 // One at a time: what cannot be announced any more fails alone.
-void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, TimePoint now) {
+void Coordinator::AnnounceThawed(const std::vector<Request>& requests, TimePoint now) {
   for (const Request& request : requests) {
     Status status = sets_.Submit({request}, now);
     if (status.ok()) continue;
@@ -244,7 +243,7 @@ void Coordinator::Impl::AnnounceThawed(const std::vector<Request>& requests, Tim
   }
 }
 
-Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint now) {
+Status Coordinator::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
   const auto lane = vertex_.LaneOf(message.source);
   if (!lane) return Status::Internal("got a report from a rank that is not a child of this rank");
@@ -254,7 +253,7 @@ Status Coordinator::Impl::TakeReport(const IncomingMessage& message, TimePoint n
   return sets_.TakeReport(*lane, report, now);
 }
 
-Status Coordinator::Impl::Decide(TimePoint now) {
+Status Coordinator::Decide(TimePoint now) {
   std::vector<StreamItem> items;
   down_.start = sets_.position();
   if (frozen_.policy()->TakeThaw(membership_.HasNews(), now)) {
@@ -269,7 +268,7 @@ Status Coordinator::Impl::Decide(TimePoint now) {
   return DecideFreeze(now);
 }
 
-Status Coordinator::Impl::Emit(StreamItem item, TimePoint now) {
+Status Coordinator::Emit(StreamItem item, TimePoint now) {
   MYDIST_RETURN_IF_ERROR(sets_.Apply(item, now));
   MYDIST_RETURN_IF_ERROR(FollowStream(item, now));
   down_.items.push_back(std::move(item));
@@ -277,7 +276,7 @@ Status Coordinator::Impl::Emit(StreamItem item, TimePoint now) {
 }
 
 // A batch of its own.
-Status Coordinator::Impl::DecideFreeze(TimePoint now) {
+Status Coordinator::DecideFreeze(TimePoint now) {
   if (membership_.IsSomebodyAway() || frozen_.has_left()) return Status::Ok();
   const std::optional<size_t> length = frozen_.policy()->TakeFreeze(sets_.history(), now);
   if (!length) return Status::Ok();
@@ -286,7 +285,7 @@ Status Coordinator::Impl::DecideFreeze(TimePoint now) {
   return Emit({}, now);
 }
 
-Status Coordinator::Impl::ReportUp(TimePoint now) {
+Status Coordinator::ReportUp(TimePoint now) {
   if (!sets_.IsDue(now) && !membership_.HasNews() && !frozen_.HasNews()) return Status::Ok();
   Report report;
   sets_.FillReport(report, now);
@@ -299,7 +298,7 @@ Status Coordinator::Impl::ReportUp(TimePoint now) {
   return Status::Ok();
 }
 
-Status Coordinator::Impl::SendDown() {
+Status Coordinator::SendDown() {
   const StreamSegment segment = std::exchange(down_, {});
   if (segment.items.empty() || vertex_.lanes.size() < 2) return Status::Ok();
   for (const Bytes& message : EncodeSegment(segment)) {

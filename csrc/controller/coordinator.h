@@ -7,17 +7,25 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/export.h"
 #include "base/status.h"
+#include "controller/control_port.h"
+#include "controller/frozen/frozen_mode.h"
 #include "controller/inquiry.h"
+#include "controller/membership.h"
 #include "controller/messages/request.h"
 #include "controller/messages/response.h"
+#include "controller/process_set_table.h"
+#include "controller/tree.h"
 #include "transport/control_plane.h"
 #include "transport/vote_board.h"
 
@@ -40,21 +48,8 @@ struct CoordinatorOptions {
 // See Coordinator::InquireWhoStays.
 inline constexpr size_t kMostStaying = 64;
 
-// Counted since construction.
-struct CoordinatorStats {
-  uint64_t messages_sent = 0;
-  uint64_t messages_received = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t entries_received = 0;  // Tensors in reports of children: one per ready slot or request.
-  uint64_t cache_hits = 0;        // Of our own announcements.
-  uint64_t cache_misses = 0;
-  uint64_t frozen_steps = 0;  // Whole steps that took no negotiation.
-  uint64_t thaws = 0;         // Times a frozen schedule went back to negotiation.
-  // Of the messages: votes of hosts, one per bucket of a frozen schedule and other host.
-  uint64_t votes_sent = 0;
-  uint64_t votes_received = 0;
-};
+// How far this rank's own join has come.
+enum class Joining { kNo, kWanted, kTold };
 
 class MYDIST_EXPORT Coordinator {
  public:
@@ -62,7 +57,6 @@ class MYDIST_EXPORT Coordinator {
   // `board`: of the ranks of this host; null on all ranks of the job when those of some host have
   // none: then the job never freezes.
   Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board = nullptr);
-  ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
@@ -81,15 +75,18 @@ class MYDIST_EXPORT Coordinator {
   // This rank leaves: every rank gets kDeparted with `reason` and, once all have left, kFinished.
   // Keep cycling until then, and executing what becomes ready before kDeparted: the other ranks
   // execute it too. A second call changes nothing.
-  Status Depart(std::string reason, TimePoint now);
+  Status Depart(std::string reason);
 
   // Asks the root to start or stop the timeline on every rank.
-  Status RequestTimeline(bool start, bool mark_cycles);
+  void RequestTimeline(TimelineControl control) {
+    membership_.Control(control);
+    frozen_.Break();
+  }
 
   // Takes in every message already there; never blocks. Errors of the control plane: kPeerLost and
   // others, to be treated as fatal. The loss of a peer during departure is none unless kFinished
   // stays away for 5 s.
-  Status Exchange(TimePoint now);
+  Status Exchange(TimePoint now) { return port_.Exchange(now); }
 
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.
@@ -104,7 +101,7 @@ class MYDIST_EXPORT Coordinator {
 
   // A caller of this rank waits for a tensor it has announced, or nobody does any more: a rank
   // whose program goes another way than the frozen schedule then says so soon.
-  void SetWaiting(bool waiting, TimePoint now);
+  void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
 
   // In the middle of a collective, where Negotiate is not called: Exchange, and answers to other
   // ranks that ask whom this rank waits for. `awaited`: ranks of the job.
@@ -115,19 +112,19 @@ class MYDIST_EXPORT Coordinator {
                  std::span<const int> awaited = {});
   // The same for a rank that has departed and waits until all have. It hears of the first
   // kMostStaying ranks that have not.
-  Status InquireWhoStays();
+  Status InquireWhoStays() { return inquirer_.Begin(kLeaving, "", Staying()); }
   // The same for a rank in a call that names no tensor, as join(): which ranks have not joined.
-  Status InquireWhoJoins();
-  const Inquiry& inquiry() const;
-  void EndInquiry();
+  Status InquireWhoJoins() { return inquirer_.Begin(kJoining, "", NotJoined()); }
+  const Inquiry& inquiry() const { return inquirer_.inquiry(); }
+  void EndInquiry() { inquirer_.End(); }
   // Whether this rank must end its wait for a decision itself: a vote is undecided, or the inquiry
   // has found that a vertex between it and the root gives no answer.
   bool MustEndWait() const;
 
   // Waiting as in ControlPlane; also with a single rank.
-  void Await(TimePoint deadline);
-  void Wake();
-  void Attend(bool attended);
+  void Await(TimePoint deadline) { port_.Await(deadline); }
+  void Wake() { port_.Wake(); }
+  void Attend(bool attended) { port_.Attend(attended); }
 
   // The last call but for the timeline's: nobody is to wait for this rank's votes. `why` is OK when
   // it leaves in order; else it is what all others are told.
@@ -136,15 +133,66 @@ class MYDIST_EXPORT Coordinator {
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
   Status SendTimeline(Bytes block);
   // On rank 0: the blocks that arrived since the last call, in order per rank. Else empty.
-  std::vector<IncomingMessage> TakeTimeline();
+  std::vector<IncomingMessage> TakeTimeline() { return std::exchange(timeline_, {}); }
 
-  const CoordinatorStats& stats() const;
+  const CoordinatorStats& stats();
   // Of them, at the price of reading it.
-  uint64_t messages_received() const;
+  int64_t messages_received() const { return port_.stats().control_messages_received; }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::vector<int32_t> AwaitedWith(ProcessSetId process_set, const std::string& tensor) const;
+  // The same, and all through whom a decision comes: one of them may not know that it is waited
+  // for.
+  std::vector<int32_t> AllAwaitedWith(ProcessSetId process_set, const std::string& tensor) const;
+  // What a rank waits for before it can leave: the ranks that have not departed, as far as it
+  // knows.
+  std::vector<int32_t> Staying() const;
+  std::vector<int32_t> NotJoined() const;
+  // The first kMostStaying ranks of the job for which it is true.
+  std::vector<int32_t> FirstRanks(const std::function<bool(int32_t)>& is_awaited) const;
+  bool HasOwnInFlight() const { return sets_.HasOwnInFlight() || frozen_.HasHeld(); }
+  bool HasWork() const;
+  const Status& Loss() const;
+  Status Send(int32_t peer, Bytes message);
+  Status TakeIn(TimePoint now);
+  Status TakeSegment(const IncomingMessage& message, TimePoint now);
+  Status TakeReport(const IncomingMessage& message, TimePoint now);
+  Status TakeVote(const IncomingMessage& message);
+  Status TakeFarewell(const IncomingMessage& message);
+  Status TakeQuestion(const IncomingMessage& message);
+  Status TakeTimelineBlock(IncomingMessage message);
+  Status ApplyWholeBatches(TimePoint now);
+  void FinishBatch();
+  Status FollowJoin();
+  Status FollowStream(const StreamItem& item, TimePoint now);
+  Status FollowFrozen(TimePoint now);
+  Status SendVote(const FrozenMode::HostVote& vote);
+  void AnnounceThawed(const std::vector<Request>& requests, TimePoint now);
+  void Return(std::vector<Response> batch);
+  bool MayRest() const;
+  Status Decide(TimePoint now);
+  Status DecideFreeze(TimePoint now);
+  Status Emit(StreamItem item, TimePoint now);
+  Status ReportUp(TimePoint now);
+  Status SendDown();
+
+  const CoordinatorOptions options_;
+  const Vertex vertex_;
+  std::vector<int32_t> ancestors_;  // The parent first, the root last.
+  ControlPort port_;
+  Membership membership_;
+  ProcessSetTable sets_;
+  Farewells farewells_;
+  FrozenMode frozen_;
+  Inquirer inquirer_;
+  Joining joining_ = Joining::kNo;
+  bool is_leaving_ = false;
+
+  StreamSegment down_;                              // For the children, not yet sent.
+  std::vector<StreamItem> partial_;                 // Received items behind the last boundary.
+  std::deque<std::vector<Response>> batches_;       // To be returned, one at a time.
+  std::vector<std::vector<Response>> behind_vote_;  // To be returned after an undecided bucket.
+  std::vector<IncomingMessage> timeline_;
 };
 
 }  // namespace mydist

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "controller/coordinator_impl.h"
+#include "controller/coordinator.h"
 #include "controller/messages/wire.h"
 #include "world/departure.h"
 
@@ -24,7 +24,7 @@ NegotiatorOptions OptionsOf(const CoordinatorOptions& options) {
 
 }  // namespace
 
-Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
+Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
     : options_(std::move(options)),
       vertex_(MakeVertex(options_.rank, options_.size, options_.radix, options_.hosts)),
       port_(plane),
@@ -46,7 +46,7 @@ Coordinator::Impl::Impl(CoordinatorOptions options, ControlPlane* plane, VoteBoa
 
 // This rank tells each rank that the stream does not reach any more, or that has not heard of the
 // loss. A rank that cannot be told any more notices its end.
-void Coordinator::Impl::Leave(const Status& why) {
+void Coordinator::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
   // A time-out goes to all ranks at once: the root may be the rank that is waited for.
@@ -62,8 +62,8 @@ void Coordinator::Impl::Leave(const Status& why) {
   }
 }
 
-std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
-                                                    const std::string& tensor) const {
+std::vector<int32_t> Coordinator::AwaitedWith(ProcessSetId process_set,
+                                              const std::string& tensor) const {
   if (process_set == kLeaving) return Staying();
   if (process_set == kJoining) return NotJoined();
   std::vector<int32_t> awaited = frozen_.Undecided();
@@ -72,22 +72,21 @@ std::vector<int32_t> Coordinator::Impl::AwaitedWith(ProcessSetId process_set,
 }
 
 // Only the root knows of all; the others ask the vertices between. A rank that stays names itself.
-std::vector<int32_t> Coordinator::Impl::Staying() const {
+std::vector<int32_t> Coordinator::Staying() const {
   if (!membership_.HasDeparted(options_.rank) && !vertex_.is_root()) return {options_.rank};
   if (!vertex_.is_root()) return ancestors_;
   return FirstRanks([this](int32_t rank) { return !membership_.HasDeparted(rank); });
 }
 
 // Only the root knows of all; a rank that waits for the decision waits for those above it.
-std::vector<int32_t> Coordinator::Impl::NotJoined() const {
+std::vector<int32_t> Coordinator::NotJoined() const {
   if (!vertex_.is_root()) return ancestors_;
   return FirstRanks([this](int32_t rank) {
     return !membership_.HasDeparted(rank) && !membership_.HasJoined(rank);
   });
 }
 
-std::vector<int32_t> Coordinator::Impl::FirstRanks(
-    const std::function<bool(int32_t)>& is_awaited) const {
+std::vector<int32_t> Coordinator::FirstRanks(const std::function<bool(int32_t)>& is_awaited) const {
   std::vector<int32_t> ranks;
   for (int32_t rank = 0; rank < options_.size && ranks.size() < kMostStaying; ++rank) {
     if (is_awaited(rank)) ranks.push_back(rank);
@@ -96,7 +95,7 @@ std::vector<int32_t> Coordinator::Impl::FirstRanks(
 }
 
 // The root ends the waits that it decides about. It cannot end a vote.
-bool Coordinator::Impl::MustEndWait() const {
+bool Coordinator::MustEndWait() const {
   if (frozen_.HasUndecidedVote()) return true;
   const std::vector<int32_t> silent = inquirer_.inquiry().Silent();
   return std::any_of(ancestors_.begin(), ancestors_.end(), [&](int32_t rank) {
@@ -104,8 +103,8 @@ bool Coordinator::Impl::MustEndWait() const {
   });
 }
 
-std::vector<int32_t> Coordinator::Impl::AllAwaitedWith(ProcessSetId process_set,
-                                                       const std::string& tensor) const {
+std::vector<int32_t> Coordinator::AllAwaitedWith(ProcessSetId process_set,
+                                                 const std::string& tensor) const {
   std::vector<int32_t> awaited = AwaitedWith(process_set, tensor);
   if (!frozen_.HasUndecidedVote()) {
     awaited.insert(awaited.end(), ancestors_.begin(), ancestors_.end());
@@ -113,7 +112,7 @@ std::vector<int32_t> Coordinator::Impl::AllAwaitedWith(ProcessSetId process_set,
   return awaited;
 }
 
-Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited) {
+Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
   MYDIST_RETURN_IF_ERROR(port_.Exchange(now));
   for (const IncomingMessage& message : port_.TakeInquiries()) {
     const Result<MessageKind> kind = PeekKind(message.payload);
@@ -131,13 +130,13 @@ Status Coordinator::Impl::AttendWait(TimePoint now, std::span<const int> awaited
   return Status::Ok();
 }
 
-Status Coordinator::Impl::TakeQuestion(const IncomingMessage& message) {
+Status Coordinator::TakeQuestion(const IncomingMessage& message) {
   return inquirer_.TakeQuestion(message, [this](const Question& about) {
     return AwaitedWith(about.process_set, about.tensor);
   });
 }
 
-Status Coordinator::Impl::SendTimeline(Bytes block) {
+Status Coordinator::SendTimeline(Bytes block) {
   if (vertex_.is_root()) {
     timeline_.push_back({options_.rank, std::move(block)});
     return Status::Ok();
@@ -147,7 +146,7 @@ Status Coordinator::Impl::SendTimeline(Bytes block) {
   return port_.Send(0, std::move(writer).Take());  // Which may have left, and still collects them.
 }
 
-Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
+Status Coordinator::TakeTimelineBlock(IncomingMessage message) {
   if (!vertex_.is_root()) {
     return Status::Internal("got a timeline block, which only rank 0 accepts");
   }
@@ -157,70 +156,18 @@ Status Coordinator::Impl::TakeTimelineBlock(IncomingMessage message) {
   return Status::Ok();
 }
 
-const CoordinatorStats& Coordinator::Impl::stats() {
+const CoordinatorStats& Coordinator::stats() {
   CoordinatorStats& stats = port_.stats();
-  const NegotiatorStats negotiated = sets_.stats();
-  stats.entries_received = negotiated.entries_received;
-  stats.cache_hits = negotiated.cache_hits;
-  stats.cache_misses = negotiated.cache_misses;
+  static_cast<NegotiatorStats&>(stats) = sets_.stats();
   stats.frozen_steps = frozen_.step_count();
   stats.thaws = frozen_.thaw_count();
   return stats;
 }
 
-// ---- the public face ----
-
-Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBoard* board)
-    : impl_(std::make_unique<Impl>(std::move(options), plane, board)) {}
-Coordinator::~Coordinator() = default;
-
-Status Coordinator::Announce(std::vector<Request> requests, TimePoint now) {
-  return impl_->Announce(std::move(requests), now);
-}
-Status Coordinator::Depart(std::string reason, TimePoint) {
-  return impl_->Depart(std::move(reason));
-}
-Status Coordinator::Join() { return impl_->Join(); }
-Status Coordinator::RequestTimeline(bool start, bool mark_cycles) {
-  impl_->Control({start, mark_cycles});
-  return Status::Ok();
-}
-Status Coordinator::Exchange(TimePoint now) { return impl_->port().Exchange(now); }
-Result<std::vector<Response>> Coordinator::Negotiate(TimePoint now) {
-  return impl_->Negotiate(now);
-}
-void Coordinator::SetWaiting(bool waiting, TimePoint now) { impl_->SetWaiting(waiting, now); }
-TimePoint Coordinator::NextDeadline() const { return impl_->NextDeadline(); }
-
-void Coordinator::Await(TimePoint deadline) { impl_->port().Await(deadline); }
-
-void Coordinator::Wake() { impl_->port().Wake(); }
-
-void Coordinator::Attend(bool attended) { impl_->port().Attend(attended); }
-
-bool Coordinator::MustEndWait() const { return impl_->MustEndWait(); }
-Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
-  return impl_->AttendWait(now, awaited);
-}
 Status Coordinator::Inquire(ProcessSetId process_set, const std::string& tensor,
                             std::span<const int> awaited) {
-  if (!awaited.empty()) return impl_->inquirer().Begin(process_set, tensor, awaited);
-  return impl_->inquirer().Begin(process_set, tensor, impl_->AllAwaitedWith(process_set, tensor));
+  if (!awaited.empty()) return inquirer_.Begin(process_set, tensor, awaited);
+  return inquirer_.Begin(process_set, tensor, AllAwaitedWith(process_set, tensor));
 }
-Status Coordinator::InquireWhoStays() {
-  return impl_->inquirer().Begin(kLeaving, "", impl_->Staying());
-}
-Status Coordinator::InquireWhoJoins() {
-  return impl_->inquirer().Begin(kJoining, "", impl_->NotJoined());
-}
-const Inquiry& Coordinator::inquiry() const { return impl_->inquirer().inquiry(); }
-void Coordinator::EndInquiry() { impl_->inquirer().End(); }
-
-void Coordinator::Leave(const Status& why) { impl_->Leave(why); }
-
-Status Coordinator::SendTimeline(Bytes block) { return impl_->SendTimeline(std::move(block)); }
-std::vector<IncomingMessage> Coordinator::TakeTimeline() { return impl_->TakeTimeline(); }
-const CoordinatorStats& Coordinator::stats() const { return impl_->stats(); }
-uint64_t Coordinator::messages_received() const { return impl_->port().stats().messages_received; }
 
 }  // namespace mydist

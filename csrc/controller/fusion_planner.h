@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/export.h"
 #include "controller/messages/response.h"
-#include "controller/messages/stream.h"
 #include "controller/readiness.h"
 
 namespace mydist {
@@ -34,9 +33,6 @@ bool HasUncountableRows(const Agreement& agreement);
 MYDIST_EXPORT std::vector<std::vector<size_t>> PlanFusion(
     std::span<const std::shared_ptr<const Agreement>> ready, int64_t threshold_bytes);
 
-// GroupGate: holds members of a group at the root until all of them are ready on all ranks. Pure.
-// Owned by the root's Negotiator. Tensors without a group pass at once.
-
 // A tensor all ranks are ready for, whether or not they agree on it.
 struct ReadyTensor {
   std::shared_ptr<const Agreement> agreement;  // Null when they disagree.
@@ -47,6 +43,8 @@ struct ReadyTensor {
   }
 };
 
+// GroupGate: holds members of a group at the root until all of them are ready on all ranks. Pure.
+// Owned by the root's Negotiator. Tensors without a group pass at once.
 class GroupGate {
  public:
   struct Held {

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "controller/messages/report.h"
-#include "controller/messages/stream.h"
+#include "controller/messages/response.h"
 
 namespace mydist {
 
@@ -59,7 +59,6 @@ class Membership {
 // of them. Pure. Farewells is owned by the Coordinator and read by its FrozenMode.
 // Who ends in order says none. A farewell comes after everything else that its rank has sent and
 // cast: what that rank has decided stands.
-
 struct Farewell {
   // The root tells all who still have the stream. Else this is a loss of theirs.
   bool is_told = false;

@@ -98,7 +98,7 @@ Status Negotiator::TakeReport(int32_t peer, const SetReport& report, uint64_t po
     return Status::Internal("a report about process set " + std::to_string(set_.id) +
                             " came from a rank whose subtree has no member of the set");
   }
-  stats_.entries_received += report.ready_slots.size() + report.ready_requests.size();
+  stats_.entries_received += std::ssize(report.ready_slots) + std::ssize(report.ready_requests);
   if (closed_ || position < frozen_at_) return Status::Ok();
   const Source source{*lane, position};
   MYDIST_RETURN_IF_ERROR(TakeSlots(source, report, now));

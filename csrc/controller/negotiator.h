@@ -16,11 +16,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "controller/frozen/step_history.h"
 #include "controller/fusion_planner.h"
 #include "controller/messages/report.h"
 #include "controller/messages/response.h"
-#include "controller/messages/stream.h"
-#include "controller/pending_requests.h"
 #include "controller/pending_tensors.h"
 #include "controller/readiness.h"
 #include "controller/response_cache.h"
@@ -40,10 +39,18 @@ struct NegotiatorOptions {
   std::function<std::vector<WaitingTensor>()> all_waiting;
 };
 
+// How far a vertex has come, and what follows for its engine from the items applied since it was
+// last asked. Shared by the negotiators of all process sets.
+struct StreamState {
+  uint64_t position = 0;
+  std::vector<Response> responses;
+  StepHistory history;
+};
+
 struct NegotiatorStats {
-  uint64_t cache_hits = 0;  // Of this rank's own requests.
-  uint64_t cache_misses = 0;
-  uint64_t entries_received = 0;  // Ready slots and requests reported by children.
+  int64_t cache_hits = 0;  // Of this rank's own requests.
+  int64_t cache_misses = 0;
+  int64_t entries_received = 0;  // Ready slots and requests reported by children.
 
   void Add(const NegotiatorStats& other) {
     cache_hits += other.cache_hits;

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "controller/frozen/frozen_schedule.h"
 #include "controller/messages/report.h"
-#include "controller/messages/stream.h"
+#include "controller/messages/response.h"
 #include "controller/negotiator.h"
 #include "controller/tree.h"
 

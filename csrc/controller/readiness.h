@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "controller/messages/request.h"
-#include "controller/messages/stream.h"
+#include "controller/messages/response.h"
 #include "controller/tree.h"
 
 namespace mydist {
@@ -58,7 +58,6 @@ Readiness MergeReadiness(std::span<const ReadinessPart> parts);
 // EndedNames: errors a child may not have seen yet. Pure; owned by the Negotiator of one vertex.
 // What a child reported before it applied an error belongs to the attempt that error ended and
 // must not count for the next one. (Cached tensors need no entry: the error frees their slot.)
-
 class EndedNames {
  public:
   // `position`: of the stream after the error.
@@ -89,7 +88,6 @@ class EndedNames {
 // Participation: which ranks a vertex waits for. Pure; owned by the Negotiator of one process set.
 // Every rank of every lane takes part, except: a rank that has joined contributes neutral elements
 // until all have joined, and a send/recv has two ranks.
-
 class Participation {
  public:
   // `vertex` must outlive this object.

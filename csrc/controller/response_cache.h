@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "controller/messages/response.h"
-#include "controller/messages/stream.h"
 
 namespace mydist {
 
@@ -60,7 +59,6 @@ class ResponseCache {
 
 // PendingSlots: for each cached tensor, which lanes of this vertex are ready for it. Pure.
 // Owned by the Negotiator; one bit per slot and lane, nothing allocated in the steady state.
-
 class PendingSlots {
  public:
   explicit PendingSlots(size_t lane_count);

@@ -121,9 +121,7 @@ Engine::Engine(EngineOptions options)
   relay_.Start(config_.timeline_mark_cycles);
   if (topology_.rank != 0 || relay_.Open(config_.timeline_path)) return;
   // The other ranks have begun to record as well, and no rank would read it.
-  if (Status stop = coordinator_.RequestTimeline(false, false); !stop.ok()) {
-    MYDIST_LOG(kWarning) << stop.message();
-  }
+  coordinator_.RequestTimeline({.start = false});
 }
 
 Status Engine::MeasureCosts() {
@@ -185,7 +183,7 @@ void Engine::Obey(Depart command, TimePoint now) {
   relay_.Stop();
   relay_.Finish();
   const char* const why = command.awaits_living ? "shutdown" : "an exception ended its program";
-  if (Status status = coordinator_.Depart(why, now); !status.ok()) {
+  if (Status status = coordinator_.Depart(why); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
 }
@@ -206,8 +204,7 @@ void Engine::Obey(TimelineSwitch command, TimePoint now) {
   if (command.start && !relay_.Open(command.path)) {
     return CompleteTimelineSwitches(Status::Ok());
   }
-  const Status requested = coordinator_.RequestTimeline(command.start, command.mark_cycles);
-  if (!requested.ok()) CompleteTimelineSwitches(requested);
+  coordinator_.RequestTimeline({command.start, command.mark_cycles});
 }
 
 void Engine::CompleteTimelineSwitches(const Status& status) {
@@ -434,7 +431,7 @@ void Engine::Stop(const Status& status) {
     // Tells the ranks that wait for this one, as far as the connections still carry it. They notice
     // a lost peer themselves, or read of it in this rank's farewell.
     [[maybe_unused]] const bool told = !status.is_loss() &&
-                                       coordinator_.Depart(FarewellWords(status), Now()).ok() &&
+                                       coordinator_.Depart(FarewellWords(status)).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
   // Peers in a collective that this rank will not come to need not wait for a time-out.
@@ -472,16 +469,7 @@ void Engine::Stop(const Status& status) {
 }
 
 void Engine::PublishStats() {
-  const CoordinatorStats& coordinator = coordinator_.stats();
-  counted_.control_messages_sent = static_cast<int64_t>(coordinator.messages_sent);
-  counted_.control_messages_received = static_cast<int64_t>(coordinator.messages_received);
-  counted_.control_bytes_sent = static_cast<int64_t>(coordinator.bytes_sent);
-  counted_.cache_hits = static_cast<int64_t>(coordinator.cache_hits);
-  counted_.cache_misses = static_cast<int64_t>(coordinator.cache_misses);
-  counted_.frozen_steps = static_cast<int64_t>(coordinator.frozen_steps);
-  counted_.thaws = static_cast<int64_t>(coordinator.thaws);
-  counted_.host_votes_sent = static_cast<int64_t>(coordinator.votes_sent);
-  counted_.host_votes_received = static_cast<int64_t>(coordinator.votes_received);
+  static_cast<CoordinatorStats&>(counted_) = coordinator_.stats();
   if (meter_ != nullptr) {
     counted_.inter_host_messages_sent = meter_->sent_count();
     counted_.inter_host_bytes_sent = meter_->sent_bytes();

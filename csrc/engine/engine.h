@@ -23,10 +23,8 @@
 #include "base/mutex.h"
 #include "config/config.h"
 #include "controller/coordinator.h"
-#include "engine/engine_stats.h"
 #include "engine/executor.h"
 #include "engine/handle_table.h"
-#include "engine/process_set_registry.h"
 #include "engine/stall_guard.h"
 #include "engine/submission.h"
 #include "engine/tensor_queue.h"
@@ -54,7 +52,23 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
-  bool measures_costs = false;  // Start then waits for all ranks; see planner/path_probe.h.
+  bool measures_costs = false;  // Start then waits for all ranks; see planner/collectives_choice.h.
+};
+
+// What the engine has counted since init; shown by mydist.stats().
+struct EngineStats : CoordinatorStats {
+  int64_t wakeups = 0;       // Times the engine's thread slept and was woken.
+  int64_t hand_overs = 0;    // Times a waiting caller left the rest to another thread.
+  int64_t batches = 0;       // Collectives executed.
+  int64_t tensors = 0;       // Tensors they completed.
+  int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.
+  // Of tensors, to ranks on other hosts; a transfer is one message, however the backend cuts it.
+  int64_t inter_host_messages_sent = 0;
+  int64_t inter_host_bytes_sent = 0;
+  int64_t pack_bytes = 0;  // Of them, those that an allreduce copied into the fusion buffer.
+  // Chunks of a tensor on a GPU whose copies to the host had been ordered before the first of them
+  // was exchanged, at most.
+  int64_t most_staged_chunks = 0;
 };
 
 class MYDIST_EXPORT Engine {
@@ -63,7 +77,10 @@ class MYDIST_EXPORT Engine {
   static Result<std::shared_ptr<Engine>> Start(EngineOptions options);
   ~Engine();
 
-  // See process::Submit.
+  // Enqueues tensors that complete together under one handle. Never waits for a peer.
+  // kInvalidArgument at once for a name already in flight (naming it) and for a process set that is
+  // unknown or has not this rank; the engine's sticky error, if it has failed. All or nothing: on
+  // error no tensor has been enqueued.
   Result<Handle> Submit(std::vector<Submission> tensors, Pace pace = Pace::kNow);
   // What was submitted with another pace than kNow is due. Cheap when there is nothing.
   void Hurry();
@@ -79,15 +96,23 @@ class MYDIST_EXPORT Engine {
   // timeline per job, decided by rank 0.
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
-  // See process::Join and process::GetProcessSet.
+  // This rank is out of data: until every rank has joined it takes part in whatever the others
+  // submit with elements that change nothing, and must submit nothing itself. The handle completes
+  // when all have; `on_numbers` is told the rank that joined last. kInvalidArgument for a second
+  // call meanwhile.
   Result<Handle> Join(NumbersCallback on_numbers);
+  // kInvalidArgument for a set that is unknown or has been removed.
   Result<ProcessSet> GetProcessSet(ProcessSetId id) const { return process_sets_.Find(id); }
 
-  // See process::AllocateShared.
+  // At least `bytes` (more than 0) of memory that all ranks of this host can reach, so that tensors
+  // in it are reduced where they lie; aligned to 128 bytes. Any thread; without a word to the other
+  // ranks. It stays valid after shutdown, but only helps until then. Null when the ranks share no
+  // memory or, of which one rank of the host warns once with needed and free bytes, it is full:
+  // private memory does as well.
   using InForkedChild = shm::ArenaHeap::InForkedChild;
   std::shared_ptr<uint8_t> AllocateShared(int64_t bytes,
                                           InForkedChild in_child = InForkedChild::kCopy) const;
-  // See process::ForeseeShared.
+  // This rank is going to ask for so many bytes (0 or more): warns already now if there is no room.
   void ForeseeShared(int64_t bytes) const;
 
   // See process::Shutdown. Returns when the engine's thread has ended, or, should a collective of

@@ -197,7 +197,7 @@ bool Engine::IsOver(Handle handle) {
 }
 
 int64_t Engine::Progress() const {
-  const auto received = static_cast<int64_t>(coordinator_.messages_received());
+  const int64_t received = coordinator_.messages_received();
   return drained_count_ + received + negotiated_count_;
 }
 

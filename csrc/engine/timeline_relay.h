@@ -23,7 +23,6 @@ namespace mydist {
 // A message cannot arrive before it was sent, so every one bounds the offset from above; the
 // fastest message is nearest to the truth, wrong by its travel time only. Ranks of our own host
 // share our clock: their offset is 0 and needs no estimate.
-
 class ClockOffset {
  public:
   // A message that left at `sent_ns` (peer's clock) was here at `received_ns` (our clock).

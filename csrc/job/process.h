@@ -15,7 +15,7 @@
 #include "base/export.h"
 #include "base/status.h"
 #include "config/config.h"
-#include "engine/engine_stats.h"
+#include "engine/engine.h"
 #include "engine/handle_table.h"
 #include "engine/submission.h"
 #include "job/job.h"

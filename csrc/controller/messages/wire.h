@@ -14,7 +14,7 @@
 #include "controller/membership.h"
 #include "controller/messages/report.h"
 #include "controller/messages/request.h"
-#include "controller/messages/stream.h"
+#include "controller/messages/response.h"
 #include "transport/control_plane.h"
 #include "transport/vote_board.h"
 

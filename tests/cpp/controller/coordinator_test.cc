@@ -47,7 +47,7 @@ TEST(CoordinatorTest, WorkIsDueAtOnce) {
   EXPECT_LT(coordinator.NextDeadline(), Now());
   EXPECT_EQ(coordinator.Negotiate(Now())->size(), 1u);
   EXPECT_EQ(coordinator.NextDeadline(), kNever);
-  ASSERT_TRUE(coordinator.RequestTimeline(true, true).ok());
+  coordinator.RequestTimeline({.start = true, .mark_cycles = true});
   EXPECT_LT(coordinator.NextDeadline(), Now());
   EXPECT_EQ(coordinator.Negotiate(Now())->at(0).kind, ResponseKind::kTimelineStart);
 }

@@ -73,11 +73,11 @@ TEST_F(SlowVoteTest, WhoDiesInsteadOfVotingIsNotForgotten) {
 
 TEST_F(FrozenHostsJobTest, ALostLeaderDoesNotKeepTheWordFromTheOthers) {
   Freeze();
-  const uint64_t received = job_.coordinator(4).stats().votes_received;
+  const int64_t received = job_.coordinator(4).stats().host_votes_received;
   job_.plane(0).lost_peers = {2};
   job_.coordinator(0).Leave(Status::Ok());
   job_.RunUntilQuiet();
-  EXPECT_EQ(job_.coordinator(4).stats().votes_received, received + 1);
+  EXPECT_EQ(job_.coordinator(4).stats().host_votes_received, received + 1);
 }
 
 // A rank that has failed before it has heard of a freeze, which the others are in.
@@ -101,9 +101,10 @@ class NeverFrozen : public ::testing::TestWithParam<int> {
       job->RunUntilQuiet();
     }
     const int follower = failed() == 1 ? 3 : 1;
-    const uint64_t messages = job->coordinator(follower).stats().messages_sent;
+    const int64_t messages = job->coordinator(follower).stats().control_messages_sent;
     Announce(*job, "a");
-    return job->coordinator(follower).stats().messages_sent == messages ? std::move(job) : nullptr;
+    return job->coordinator(follower).stats().control_messages_sent == messages ? std::move(job)
+                                                                                : nullptr;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Rank, NeverFrozen, ::testing::Values(1, 3, 4));

@@ -121,7 +121,7 @@ class Runner {
     }
     if (program_.deviation == Deviation::kTimeline && rank_ == program_.deviating_rank &&
         next_ == program_.calls[static_cast<size_t>(rank_)].size() / 2) {
-      Check(job_.coordinator(rank_).RequestTimeline(true, false));
+      job_.coordinator(rank_).RequestTimeline({.start = true});
     }
     Check(job_.coordinator(rank_).Announce({std::move(request)}, job_.now));
     job_.MarkDue(rank_);
@@ -348,7 +348,7 @@ void RunJob(uint32_t seed, Totals& totals) {
   uint64_t thaws = 0;
   uint64_t votes = 0;
   for (int rank = 0; rank < program.size; ++rank) {
-    votes += job.coordinator(rank).stats().votes_sent;
+    votes += job.coordinator(rank).stats().host_votes_sent;
     steps += job.coordinator(rank).stats().frozen_steps;
     thaws += job.coordinator(rank).stats().thaws;
   }

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "controller/frozen/freeze_policy.h"
+#include "controller/frozen/frozen_mode.h"
 #include "controller/simulated_job.h"
 
 namespace mydist {

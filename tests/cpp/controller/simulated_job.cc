@@ -75,7 +75,7 @@ void SimulatedJob::Announce(int rank, std::vector<Request> requests) {
 }
 
 void SimulatedJob::Depart(int rank, const std::string& reason) {
-  const Status status = coordinator(rank).Depart(reason, now);
+  const Status status = coordinator(rank).Depart(reason);
   ASSERT_TRUE(status.ok()) << status.ToString();
   MarkDue(rank);
 }
@@ -152,7 +152,7 @@ void SimulatedJob::Fail(int rank, const Status& why) {
   Rank& entry = ranks_[static_cast<size_t>(rank)];
   Coordinator& coordinator = *entry.coordinator;
   [[maybe_unused]] const bool told = why.code() != StatusCode::kPeerLost &&
-                                     coordinator.Depart(why.ToString(), now).ok() &&
+                                     coordinator.Depart(why.ToString()).ok() &&
                                      coordinator.Negotiate(now).ok();
   Leave(rank, why);
   entry.outcome = why;
@@ -212,7 +212,7 @@ std::vector<std::string> SimulatedJob::Stalls(int rank) const {
 
 uint64_t SimulatedJob::MessagesSent() const {
   uint64_t sent = 0;
-  for (const Rank& rank : ranks_) sent += rank.coordinator->stats().messages_sent;
+  for (const Rank& rank : ranks_) sent += rank.coordinator->stats().control_messages_sent;
   return sent;
 }
 

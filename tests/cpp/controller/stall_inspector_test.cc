@@ -1,4 +1,4 @@
-#include "controller/stall_inspector.h"
+#include "controller/pending_tensors.h"
 
 #include <gtest/gtest.h>
 
