@@ -17,7 +17,7 @@
 
 #include "algorithms/shm/shm_collectives.h"
 #include "base/usable_cores.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "memory/shm/arena.h"
 #include "peer.h"
 #include "transport/shm_transport.h"
@@ -276,7 +276,7 @@ class Engine final : public Contender {
 
   // A sum of how many ranks negotiate tells all of them whether the schedule has frozen.
   void Barrier() override {
-    const EngineStats stats = Require(process::Stats());
+    const EngineStats stats = Require(process::CurrentJob())->engine().stats();
     negotiating_count_ = stats.frozen_steps == frozen_steps_ ? 1.0F : 0.0F;
     frozen_steps_ = stats.frozen_steps;
     Reduce("barrier", &negotiating_count_, 1);
@@ -299,7 +299,8 @@ class Engine final : public Contender {
     tensors[0].request.name = std::move(name);
     tensors[0].request.shape = Shape({count});
     tensors[0].input = tensors[0].output = data;
-    const Handle handle = Require(process::Submit(std::move(tensors), Pace::kDriven));
+    const Handle handle =
+        Require(Require(process::CurrentJob())->engine().Submit(std::move(tensors), Pace::kDriven));
     const auto outcome =
         Require(process::WaitWhile(handle, std::chrono::hours(1), [] { return true; }));
     Require(outcome ? *outcome : Status::Internal("a wait without a deadline has ended too early"));
@@ -319,7 +320,8 @@ std::unique_ptr<Contender> MakeEngine(Forked* ranks, size_t bytes) {
                          .exchange = [ranks](const Bytes& mine) -> Result<std::vector<Bytes>> {
                            return ranks->Exchange(mine);
                          }}));
-  auto memory = Cleared(Require(process::AllocateShared(static_cast<int64_t>(bytes))), bytes);
+  const auto job = Require(process::CurrentJob());
+  auto memory = Cleared(job->engine().AllocateShared(static_cast<int64_t>(bytes)), bytes);
   return std::make_unique<Engine>(ranks, std::move(memory), Op::kAllreduce);
 }
 

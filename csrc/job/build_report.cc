@@ -37,8 +37,8 @@ Result<std::string> DescribeNccl(const Folders& folders) {
 }
 
 // `describe` is asked for a backend that was built only.
-BackendReport Report(const std::string& name, bool built, const std::string& why_not,
-                     const std::function<Result<std::string>()>& describe) {
+BackendReport ReportOn(const std::string& name, bool built, const std::string& why_not,
+                       const std::function<Result<std::string>()>& describe) {
   BackendReport report;
   report.name = name;
   report.built = built;
@@ -90,13 +90,13 @@ std::string Row(const BackendReport& report) {
 
 BackendReport ReportTransport(const TransportRow& row) {
   if (row.is_local()) return ReportLocal();
-  return Report(row.name, row.not_built.empty(), row.not_built,
-                [&row] { return DescribePlugin(row); });
+  return ReportOn(row.name, row.not_built.empty(), row.not_built,
+                  [&row] { return DescribePlugin(row); });
 }
 
 BackendReport ReportNccl(const Folders& nccl_folders) {
-  return Report("nccl", build_config::kCudaBuilt, build_config::kCudaReason,
-                [&] { return DescribeNccl(nccl_folders); });
+  return ReportOn("nccl", build_config::kCudaBuilt, build_config::kCudaReason,
+                  [&] { return DescribeNccl(nccl_folders); });
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ BackendReport ReportBackend(const std::string& name, const Folders& nccl_folders
   }
   if (name == "nccl") return ReportNccl(nccl_folders);
   names.emplace_back("nccl");
-  return Report(name, false, "there is no such backend, expected " + ListOfNames(names), {});
+  return ReportOn(name, false, "there is no such backend, expected " + ListOfNames(names), {});
 }
 
 std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {

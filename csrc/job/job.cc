@@ -1,9 +1,18 @@
 #include "job/job.h"
 
+#include <pthread.h>
+
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "algorithms/registry.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "job/extension.h"
 #include "job/job_start.h"
+#include "kernels/simd/simd_path.h"
 
 namespace mydist {
 namespace {
@@ -71,5 +80,210 @@ std::vector<Fact> Job::Explain() const {
   facts.insert(facts.begin(), {"backend", backend_, backend_reason_});
   return facts;
 }
+
+namespace process {
+namespace {
+
+struct Instance {
+  Mutex mutex;
+  std::shared_ptr<Job> job MYDIST_GUARDED_BY(mutex);
+  bool has_turn MYDIST_GUARDED_BY(mutex) = false;  // A thread is in Init or Shutdown.
+  CondVar turn_ended;
+  const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
+  bool is_forked_copy = false;  // Set before other threads see the instance.
+  // The thread that is in Shutdown. It may run a signal handler that calls in again.
+  std::atomic<std::thread::id> leaving{};
+  std::atomic<bool> hurries{false};  // A thread that waits for its turn wants Shutdown to end.
+};
+
+// Never destroyed: threads of the program may still call in while it exits. Null in a process that
+// has not used mydist yet.
+std::atomic<Instance*> g_instance{nullptr};
+// Read in a forked child, where the mutex that guards `engine` may never be released.
+std::atomic<bool> g_is_initialized{false};
+
+// In a forked child the engine's thread does not exist, and the mutexes may be locked for ever: the
+// child gets an instance of its own that refuses to work.
+void ReplaceInForkedChild() {
+  auto* instance = new Instance;
+  instance->is_forked_copy = g_is_initialized.load();
+  g_instance.store(instance);
+}
+
+Instance& TheInstance() {
+  static Instance* const kInstance = [] {
+    auto* instance = new Instance;
+    g_instance.store(instance);
+    return instance;
+  }();
+  static_cast<void>(kInstance);
+  return *g_instance.load();
+}
+
+Status NotInitialized() {
+  if (TheInstance().is_forked_copy) {
+    return Status::InvalidArgument(
+        "this process was forked after mydist.init() and cannot use mydist; start it with the "
+        "'spawn' method, or keep mydist calls in the parent");
+  }
+  return Status::InvalidArgument("mydist has not been initialized; call mydist.init() first");
+}
+
+// How often a caller that waits for its turn is asked whether it still wants it.
+constexpr std::chrono::milliseconds kTurnCheck{100};
+
+// Init and Shutdown take turns; a turn lasts as long as this object. A caller that is not wanted
+// any more, or has no patience, makes the Shutdown of another thread end without ranks that run.
+class Turn {
+ public:
+  Turn(Instance& instance, bool is_patient, const std::function<bool()>& is_wanted)
+      : instance_(instance) {
+    for (TimePoint deadline = kPast; !TakeBy(deadline); deadline = Now() + kTurnCheck) {
+      is_wanted_ = is_wanted_ && (!is_wanted || is_wanted());
+      if (!is_wanted_ || !is_patient) instance_.hurries.store(true);
+    }
+  }
+  ~Turn() {
+    MutexLock lock(instance_.mutex);
+    instance_.has_turn = false;
+    instance_.turn_ended.NotifyOne();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  bool is_wanted() const { return is_wanted_; }
+
+ private:
+  bool TakeBy(TimePoint deadline) {
+    MutexLock lock(instance_.mutex);
+    if (instance_.has_turn) instance_.turn_ended.WaitUntil(instance_.mutex, deadline);
+    return !std::exchange(instance_.has_turn, true);
+  }
+
+  Instance& instance_;
+  bool is_wanted_ = true;
+};
+
+// Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
+// may end it, or fork.
+class PatientCaller {
+ public:
+  explicit PatientCaller(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
+    count_->fetch_add(1);
+  }
+  ~PatientCaller() { count_->fetch_sub(1); }
+  PatientCaller(const PatientCaller&) = delete;
+  PatientCaller& operator=(const PatientCaller&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<int>> count_;
+};
+
+}  // namespace
+
+Status Init(const InitOptions& options, const std::function<bool()>& is_wanted) {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return NotInitialized();
+  if (instance.leaving.load() == std::this_thread::get_id()) {
+    return Status::InvalidArgument("init: mydist is shutting down; call it after shutdown()");
+  }
+  const Turn turn(instance, true, is_wanted);
+  if (!turn.is_wanted()) return Status::Aborted("init: interrupted before it began");
+  if (IsInitialized()) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
+  SetLogLevel(config.log_level);
+  for (const std::string& warning : UnknownVariables()) MYDIST_LOG(kWarning) << warning;
+  MYDIST_RETURN_IF_ERROR(simd::UseSimd(config.simd));
+  MYDIST_LOG(kInfo) << "this rank reduces with the " << simd::SimdPathName(simd::CurrentPath())
+                    << " kernels";
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Job> job,
+                          Job::Start(options, std::move(config), instance.handles));
+  static const bool kRegistered = pthread_atfork(nullptr, nullptr, ReplaceInForkedChild) == 0;
+  if (!kRegistered)
+    MYDIST_LOG(kWarning) << "pthread_atfork failed: using mydist in a forked child is undefined";
+  MutexLock lock(instance.mutex);
+  instance.job = std::move(job);
+  g_is_initialized.store(true);
+  return Status::Ok();
+}
+
+Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
+  Instance& instance = TheInstance();
+  if (instance.is_forked_copy) return Status::Ok();
+  if (instance.leaving.load() == std::this_thread::get_id()) return Status::Ok();
+  const Turn turn(instance, awaits_living, is_wanted);
+  struct Leaving {
+    Instance& instance;
+    explicit Leaving(Instance& the) : instance(the) {
+      instance.hurries.store(false);
+      instance.leaving.store(std::this_thread::get_id());
+    }
+    ~Leaving() { instance.leaving.store(std::thread::id()); }
+  } leaving(instance);
+  std::shared_ptr<Job> job;
+  {
+    MutexLock lock(instance.mutex);
+    job = std::move(instance.job);
+    instance.job = nullptr;
+    g_is_initialized.store(false);
+  }
+  if (job == nullptr) return Status::Ok();
+  return job->Shutdown(awaits_living, [&instance, &turn, &is_wanted] {
+    return turn.is_wanted() && !instance.hurries.load() && (!is_wanted || is_wanted());
+  });
+}
+
+bool IsInitialized() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  return instance.job != nullptr;
+}
+
+Result<std::shared_ptr<Job>> CurrentJob() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);
+  if (instance.job == nullptr) return NotInitialized();
+  return instance.job;
+}
+
+void Hurry() {
+  if (const auto job = CurrentJob(); job.ok()) (*job)->engine().Hurry();
+}
+
+// A caller that asks for an outcome needs submissions of any pace.
+Result<bool> Poll(Handle handle) {
+  Hurry();
+  return TheInstance().handles->Poll(handle);
+}
+
+Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                        const std::function<bool()>& is_wanted) {
+  const auto wait = [handle, interval] {
+    return TheInstance().handles->Wait(handle, Now() + interval);
+  };
+  std::optional<PatientCaller> caller;
+  Result<std::optional<Status>> outcome = std::optional<Status>();
+  if (const auto job = CurrentJob(); job.ok()) {
+    caller.emplace((*job)->engine().patient_callers());
+    outcome = (*job)->engine().Wait(handle, Now() + interval);
+  } else {  // A handle of an engine that has gone can still be waited for.
+    outcome = wait();
+  }
+  while (outcome.ok() && !outcome->has_value() && is_wanted()) {
+    outcome = wait();
+  }
+  return outcome;
+}
+
+void Release(Handle handle) {
+  Hurry();
+  TheInstance().handles->Release(handle);
+}
+
+std::optional<std::pair<std::string, std::string>> OldestInFlight() {
+  return TheInstance().handles->OldestInFlight();
+}
+
+}  // namespace process
 
 }  // namespace mydist

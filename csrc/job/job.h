@@ -6,10 +6,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algorithms/device/device_plugin.h"
+#include "base/clock.h"
 #include "base/export.h"
 #include "base/status.h"
 #include "config/config.h"
@@ -73,5 +76,51 @@ class MYDIST_EXPORT Job {
   bool is_over_ = false;
   Status outcome_;
 };
+
+// Process: the default Job of this process, what `import mydist` talks to.
+// init and shutdown take turns; in between, calls only read a shared_ptr to the
+// engine. A forked child finds itself uninitialised: engine threads and connections stay the
+// parent's.
+
+namespace process {
+
+// Connects to the peers and starts the engine. Blocking; collective over all ranks. When already
+// initialised: OK and nothing happens. kInvalidArgument for bad MYDIST_* values; kMismatch when the
+// ranks are configured differently, kVersionMismatch when they run different builds, naming ranks.
+// While another thread is in Shutdown it asks `is_wanted` now and then: false is kAborted, and ends
+// that Shutdown, too.
+MYDIST_EXPORT Status Init(const InitOptions& options,
+                          const std::function<bool()>& is_wanted = nullptr);
+
+// Leaves the job: waits until all ranks have left too, completes what is pending with kAborted and
+// stops the engine. It waits Config::shutdown_drain for ranks that give no answer; for others until
+// they leave, or, with `awaits_living` false, no longer either. It asks `is_wanted` now and then:
+// false ends the wait, also that of another thread which is in Shutdown. OK when not initialised.
+// kTimeout when a stuck collective had to be left behind: mydist is shut down, but the memory of
+// tensors that were in flight may still be written and must never be freed.
+MYDIST_EXPORT Status Shutdown(bool awaits_living = true,
+                              const std::function<bool()>& is_wanted = nullptr);
+
+MYDIST_EXPORT bool IsInitialized();
+
+// kInvalidArgument "mydist has not been initialized; call mydist.init() first" outside init …
+// shutdown.
+MYDIST_EXPORT Result<std::shared_ptr<Job>> CurrentJob();
+
+MYDIST_EXPORT Result<bool> Poll(Handle handle);
+// Waits until complete and releases the handle, or gives nothing when `is_wanted`, asked once in
+// each `interval` and without a lock, says that nobody wants it any more. It must not throw. Works
+// for handles of before a shutdown as well. May drive the engine on the calling thread, which must
+// not hold the GIL; a batch that has begun is ended before it is asked.
+MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
+                                                      const std::function<bool()>& is_wanted);
+MYDIST_EXPORT void Release(Handle handle);
+// What has been in flight for longest: its operation, empty for what is no collective of tensors,
+// and a name. Also outside init … shutdown, on any thread.
+MYDIST_EXPORT std::optional<std::pair<std::string, std::string>> OldestInFlight();
+// What was submitted at another pace than kNow is due now.
+MYDIST_EXPORT void Hurry();
+
+}  // namespace process
 
 }  // namespace mydist

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/in_flight.h"
 
 namespace mydist {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/error_translation.h"
 #include "torch/reduction_check.h"
 #include "torch/tensor_adapter.h"
@@ -32,7 +32,7 @@ const std::string& CollectiveCall::What(const std::string& name) {
 }
 
 const ProcessSet& CollectiveCall::Members() {
-  if (!members_) members_ = ValueOrThrow(process::GetProcessSet(traits_.process_set));
+  if (!members_) members_ = SetOf(traits_.process_set);
   return *members_;
 }
 

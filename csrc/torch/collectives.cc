@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
@@ -165,7 +165,9 @@ void BindCollectives(py::module_& module) {
 
 namespace {
 
-bool IsThisRank(int rank) { return ValueOrThrow(process::GetTopology()).rank == rank; }
+bool IsThisRank(int rank) {
+  return ValueOrThrow(process::CurrentJob())->engine().topology().rank == rank;
+}
 
 // At the root the result goes to `output`, or to a new tensor.
 Handle EnqueueReduce(const at::Tensor& input, const std::optional<at::Tensor>& output,

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/error_translation.h"
 
 namespace mydist {
@@ -141,12 +141,9 @@ Status CheckDevice(const at::Device& device, const std::string& what) {
   if constexpr (!kTellsStreams<Guard>) {
     return NoGpus(device, what, "the torch that mydist was built with does not expose its streams");
   }
-  const Result<std::shared_ptr<Device>> gpu = process::OpenGpu(device.index());
-  if (!gpu.ok()) {
-    // Before init() there is more to say than that.
-    MYDIST_RETURN_IF_ERROR(process::GetTopology().status());
-    return NoGpus(device, what, gpu.status().message());
-  }
+  MYDIST_ASSIGN_OR_RETURN(const auto job, process::CurrentJob());
+  const Result<std::shared_ptr<Device>> gpu = job->devices()->OpenDevice(device.index());
+  if (!gpu.ok()) return NoGpus(device, what, gpu.status().message());
   MYDIST_ASSIGN_OR_RETURN(const bool is_captured, (*gpu)->IsCapturing(CurrentStream(device)));
   return is_captured ? RefuseCapture(device, what) : Status::Ok();
 }
@@ -154,7 +151,8 @@ Status CheckDevice(const at::Device& device, const std::string& what) {
 OrderPointer NewOrder(const at::Device& device) {
   if (!device.is_cuda()) return nullptr;
   auto order = std::make_shared<DeviceOrder>();
-  order->device = ValueOrThrow(process::OpenGpu(device.index()));
+  order->device =
+      ValueOrThrow(ValueOrThrow(process::CurrentJob())->devices()->OpenDevice(device.index()));
   return order;
 }
 

@@ -7,19 +7,43 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
+#include "controller/messages/request.h"
 #include "engine/handle_table.h"
 #include "engine/submission.h"
 #include "torch/gpu_order.h"
-#include "torch/integer_average.h"
 
 namespace mydist {
+
+// IntegerAverage: averages of integers, summed in numbers that no number of ranks overflows and
+// truncated toward zero (world/collective_op.h: Carrier). Factors are applied here, as the engine
+// applies those of other reductions: in float64, truncated, saturated at the ends of the dtype.
+// Used on a Python thread; on a GPU everything goes to its current stream.
+struct IntegerAverage {
+  // Nothing for any other request.
+  static std::optional<IntegerAverage> Of(const Request& request);
+
+  at::ScalarType dtype = at::kLong;  // Of the elements.
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  // What the engine sums for a dense tensor, in new memory; a trailing dimension for more numbers.
+  at::Tensor Carry(const at::Tensor& tensor) const;
+
+  // Writes the average to `target`, which may have any strides. Uses up `sum`. `divisor`: the
+  // number of ranks in the process set, joined ones included.
+  void Finish(const at::Tensor& sum, int64_t divisor, const at::Tensor& target) const;
+  // The same in a new tensor.
+  at::Tensor Finish(const at::Tensor& sum, int64_t divisor) const;
+};
 
 // An average that replaces its sum, a tensor of LateOutputs, when the collective is complete.
 struct LateAverage {
@@ -74,12 +98,15 @@ struct InFlightCall {
   bool gives_numbers = false;         // wait() ends with the numbers of `late`.
 };
 
+// Of the job. Throws StatusError as Engine::GetProcessSet says.
+ProcessSet SetOf(ProcessSetId id);
+
 class InFlight {
  public:
   static InFlight& Instance();
 
   // Enqueues and keeps `call` until the handle is waited for. Throws StatusError as
-  // process::Submit says; nothing has been enqueued then.
+  // Engine::Submit says; nothing has been enqueued then.
   Handle Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace = Pace::kNow)
       MYDIST_EXCLUDES(mutex_);
 

@@ -16,7 +16,7 @@
 
 #include "job/build_report.h"
 #include "job/extension.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "mydist/build_config.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
@@ -117,7 +117,7 @@ void Shutdown(bool awaits_living) {
   ThrowIfError(status);
 }
 
-py::dict Report(const std::string& name, const std::vector<std::string>& nccl_folders) {
+py::dict ReportOn(const std::string& name, const std::vector<std::string>& nccl_folders) {
   BackendReport report;
   {
     py::gil_scoped_release released;
@@ -139,7 +139,7 @@ int NcclVersion(const std::vector<std::string>& nccl_folders) {
 }
 
 py::dict Stats() {
-  const EngineStats stats = ValueOrThrow(process::Stats());
+  const EngineStats stats = ValueOrThrow(process::CurrentJob())->engine().stats();
   py::dict row;
   row["control_messages_sent"] = stats.control_messages_sent;
   row["control_messages_received"] = stats.control_messages_received;
@@ -164,7 +164,7 @@ py::dict Stats() {
 
 std::vector<std::tuple<std::string, std::string, std::string>> Explain() {
   std::vector<std::tuple<std::string, std::string, std::string>> rows;
-  for (const Fact& fact : ValueOrThrow(process::Explain())) {
+  for (const Fact& fact : ValueOrThrow(process::CurrentJob())->Explain()) {
     rows.emplace_back(fact.topic, fact.choice, fact.reason);
   }
   return rows;
@@ -178,22 +178,22 @@ std::vector<std::pair<std::string, bool>> TransportNames() {
   return names;
 }
 
-void StartTimeline(const std::string& path, bool mark_cycles) {
+void SwitchTimeline(const std::function<Status(Engine&)>& change) {
+  const std::shared_ptr<Job> job = ValueOrThrow(process::CurrentJob());
   Status status;
   {
     py::gil_scoped_release released;
-    status = process::StartTimeline(path, mark_cycles);
+    status = change(job->engine());
   }
   ThrowIfError(status);
 }
 
+void StartTimeline(const std::string& path, bool mark_cycles) {
+  SwitchTimeline([&](Engine& engine) { return engine.StartTimeline(path, mark_cycles); });
+}
+
 void StopTimeline() {
-  Status status;
-  {
-    py::gil_scoped_release released;
-    status = process::StopTimeline();
-  }
-  ThrowIfError(status);
+  SwitchTimeline([](Engine& engine) { return engine.StopTimeline(); });
 }
 
 }  // namespace
@@ -214,9 +214,9 @@ void BindLifecycle(py::module_& module) {
              py::arg("nccl_folders") = std::vector<std::string>());
   module.def("shutdown", &Shutdown, py::arg("awaits_living") = true);
   module.def("is_initialized", &process::IsInitialized);
-  module.def("topology", [] { return ValueOrThrow(process::GetTopology()); });
-  module.def("backend_name", [] { return ValueOrThrow(process::BackendName()); });
-  module.def("backend_report", &Report, py::arg("name"),
+  module.def("topology", [] { return ValueOrThrow(process::CurrentJob())->engine().topology(); });
+  module.def("backend_name", [] { return ValueOrThrow(process::CurrentJob())->backend(); });
+  module.def("backend_report", &ReportOn, py::arg("name"),
              py::arg("nccl_folders") = std::vector<std::string>());
   module.def("transports", &TransportNames);
   module.def("cuda_built", [] { return build_config::kCudaBuilt; });
@@ -225,7 +225,8 @@ void BindLifecycle(py::module_& module) {
   module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"));
   module.def("stop_timeline", &StopTimeline);
   module.def(
-      "foresee_shared", [](int64_t bytes) { ThrowIfError(process::ForeseeShared(bytes)); },
+      "foresee_shared",
+      [](int64_t bytes) { ValueOrThrow(process::CurrentJob())->engine().ForeseeShared(bytes); },
       py::arg("bytes"));
   module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("stats", &Stats);
@@ -259,7 +260,9 @@ Handle EnqueueJoin() {
   const auto on_numbers = [late = call.late](const std::vector<int64_t>& numbers) {
     late->numbers = numbers;
   };
-  return InFlight::Instance().Keep(ValueOrThrow(process::Join(on_numbers)), std::move(call));
+  return InFlight::Instance().Keep(
+      ValueOrThrow(ValueOrThrow(process::CurrentJob())->engine().Join(on_numbers)),
+      std::move(call));
 }
 
 }  // namespace

@@ -1,22 +1,69 @@
 #include "torch/gradients/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "job/process.h"
+#include "job/job.h"
+#include "torch/bindings.h"
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
-#include "torch/gradients/gradient_hook.h"
-#include "torch/gradients/gradients_in_flight.h"
 #include "torch/in_flight.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
+
+// torch's handle of a registered hook. Made, used and destroyed with the GIL held.
+struct __attribute__((visibility("hidden"))) HookHandle {
+  pybind11::object handle;
+};
+
 namespace {
+
+// GradientHook: what torch calls when the gradient of a parameter has been accumulated.
+// Owned by the parameter, called by autograd with the GIL held. It holds the reducer weakly: the
+// parameter owns the hook and the reducer owns the parameter, and the circle must not keep both
+// alive.
+class GradientHook {
+ public:
+  GradientHook(std::weak_ptr<GradientReducer> reducer, size_t index)
+      : reducer_(std::move(reducer)), index_(index) {}
+
+  void operator()(const pybind11::handle& /*parameter*/) const {
+    if (const auto reducer = reducer_.lock()) reducer->OnGradient(index_);
+  }
+
+ private:
+  std::weak_ptr<GradientReducer> reducer_;
+  size_t index_;
+};
+
+std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, double postscale,
+                                             int compression, int64_t passes, int process_set) {
+  const auto refuse = [](const std::string& message) {
+    throw StatusError(Status::InvalidArgument(message));
+  };
+  if (reduce_op < 0 || reduce_op >= kReduceOpCount) {
+    refuse("op " + std::to_string(reduce_op) +
+           " is unknown, expected Average, Sum, Min, Max or Product");
+  }
+  const WireFormat wire_format = ToWireFormat(compression);
+  static_cast<void>(SetOf(process_set));
+  GradientReducerOptions options;
+  options.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale};
+  options.wire_format = wire_format;
+  options.process_set = process_set;
+  auto reducer = std::make_shared<GradientReducer>(options);
+  reducer->SetBackwardPassesPerStep(passes);
+  return reducer;
+}
 
 bool IsAbout(const Status& status, const std::string& name) {
   return !status.ok() && status.failure().tensor == name;
@@ -258,7 +305,8 @@ Status GradientReducer::Finish(Parameter& parameter, const Status& outcome, bool
   MYDIST_RETURN_IF_ERROR(CheckUntouched(parameter, done));
   if (done.sum.defined()) {
     // Another thread may have shut down meanwhile.
-    MYDIST_ASSIGN_OR_RETURN(const auto set, process::GetProcessSet(options_.process_set));
+    MYDIST_ASSIGN_OR_RETURN(const auto job, process::CurrentJob());
+    MYDIST_ASSIGN_OR_RETURN(const auto set, job->engine().GetProcessSet(options_.process_set));
     AverageOf(done.wire).Finish(done.sum, set.size(), done.wire);
   }
   Install(parameter, done, alone);
@@ -303,7 +351,7 @@ void GradientReducer::CheckMayEnqueue() const {
 }
 
 void GradientReducer::Synchronize() {
-  const int set_size = ValueOrThrow(process::GetProcessSet(options_.process_set)).size();
+  const int set_size = SetOf(options_.process_set).size();
   const bool alone = set_size == 1;
   const bool averages = options_.reduction.op == ReduceOp::kAverage;
   sparse_factor_ =
@@ -389,6 +437,38 @@ void GradientReducer::RemoveHook(Parameter& parameter) noexcept {
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("removing a gradient hook");
   }
+}
+
+void BindGradientReducer(py::module_& module) {
+  py::class_<GradientHook>(module, "GradientHook").def("__call__", &GradientHook::operator());
+  py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(module, "GradientReducer")
+      .def(py::init(&MakeReducer), py::arg("reduce_op"), py::arg("prescale_factor"),
+           py::arg("postscale_factor"), py::arg("compression"), py::arg("backward_passes_per_step"),
+           py::arg("process_set"))
+      .def("add_parameter", &GradientReducer::AddParameter, py::arg("parameter"), py::arg("name"),
+           py::arg("group"), py::arg("group_size"))
+      .def("synchronize", &GradientReducer::Synchronize)
+      .def("set_backward_passes_per_step", &GradientReducer::SetBackwardPassesPerStep,
+           py::arg("passes"))
+      .def("set_enabled", &GradientReducer::SetEnabled, py::arg("enabled"))
+      .def("set_sparse_as_dense", &GradientReducer::SetSparseAsDense, py::arg("sparse_as_dense"))
+      .def("set_buffer_views", &GradientReducer::SetBufferViews, py::arg("buffer_views"))
+      .def("buckets", &GradientReducer::Buckets)
+      .def("layouts",
+           [](const GradientReducer& reducer) {
+             std::vector<std::tuple<size_t, int64_t, int64_t, std::string>> layouts;
+             for (const GradientReducer::Layout& layout : reducer.layouts()) {
+               layouts.emplace_back(layout.bucket_count, layout.sizes.first_bytes,
+                                    layout.sizes.bytes, layout.reason);
+             }
+             return layouts;
+           })
+      .def("slot_bytes", &GradientReducer::slot_bytes)
+      .def("copied_bytes", &GradientReducer::copied_bytes)
+      .def("pending", &GradientReducer::Pending)
+      .def("touched", &GradientReducer::touched)
+      .def("reset", &GradientReducer::Reset)
+      .def("remove", &GradientReducer::Remove);
 }
 
 }  // namespace mydist

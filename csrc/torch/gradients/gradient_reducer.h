@@ -9,25 +9,94 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/handle_table.h"
+#include "engine/submission.h"
 #include "planner/bucket_plan.h"
-#include "torch/gradients/gradient_buckets.h"
 #include "torch/gradients/gradient_slots.h"
-#include "torch/gradients/sparse_gradient.h"
-#include "torch/integer_average.h"
+#include "torch/in_flight.h"
 #include "torch/reduction_check.h"
 #include "world/process_set.h"
 
 namespace mydist {
 
-struct HookHandle;  // In gradient_hook.h.
+// GradientsInFlight: what all gradient reducers of the process have enqueued and not finished.
+// Two reducers must not reduce the same memory at once, nor use one name for two gradients; both
+// happen with two optimizers over one model. Guarded by the GIL; never destroyed.
+class GradientsInFlight {
+ public:
+  static GradientsInFlight& Instance();
+
+  // kInvalidArgument when the gradient of `parameter`, or another one of this name, is in flight.
+  Status Check(const at::Tensor& parameter, const std::string& name,
+               ProcessSetId process_set) const;
+  void Add(const at::Tensor& parameter, const std::string& name, ProcessSetId process_set);
+  void Remove(const at::Tensor& parameter);
+
+ private:
+  using Key = std::pair<ProcessSetId, std::string>;
+  GradientsInFlight() = default;
+
+  std::unordered_map<const at::TensorImpl*, Key> parameters_;
+  std::set<Key> names_;
+};
+
+// Error texts of the gradient reducer for calls at the wrong time. Pure texts, all kInvalidArgument
+// but the hint, which keeps its code.
+
+// "gradient of 'layer.weight'"
+std::string GradientOf(const std::string& name);
+Status TooManyBackwards(const std::string& name, int64_t passes);
+Status GradientReplaced(const std::string& name);
+// Another thread has taken the gradients from the one that waits for them.
+Status LostWhileWaiting();
+// A mismatch that may come from a gradient being sparse on some ranks only.
+Status WithSparseHint(const Status& mismatch);
+Status GradientChanged(const std::string& name);
+
+// SparseGradient: what travels for a sparse gradient, and what becomes of it. The ranks gather the
+// rows each of them touched: positions and values are two allgathers of one group. Owned by the
+// GradientReducer, which holds the GIL; the engine writes `late` in between.
+// Duplicate positions are added up before the rows leave and again when all have arrived.
+class SparseGradient {
+ public:
+  // The rows of a COO tensor; its values travel as `wire`.
+  SparseGradient(const at::Tensor& gradient, at::ScalarType wire);
+  // No row at all, of a gradient of this parameter with this many sparse dimensions.
+  SparseGradient(const at::Tensor& parameter, int64_t sparse_dims, at::ScalarType wire);
+
+  // The two requests; `request` says what they are called and which ranks take part.
+  std::vector<Submission> Submissions(const Request& request) const;
+  // Everything the engine was given a pointer to.
+  std::vector<at::Tensor> memory() const { return {positions_, values_}; }
+  // The values as they travel.
+  const at::Tensor& values() const { return values_; }
+
+  // What the gathered rows will be in.
+  const std::shared_ptr<LateOutputs>& late() const { return late_; }
+
+  // Once complete: `factor` × the sum over the ranks, coalesced, in `dtype`.
+  at::Tensor Sum(at::ScalarType dtype, double factor) const;
+
+ private:
+  std::vector<int64_t> shape_;
+  at::Tensor positions_;  // [rows, sparse dimensions] int64
+  at::Tensor values_;     // [rows, dense dimensions …]
+  std::shared_ptr<LateOutputs> late_ = std::make_shared<LateOutputs>(2);
+};
+
+struct HookHandle;  // In gradient_reducer.cc.
 
 struct GradientReducerOptions {
   ReductionArguments reduction;
@@ -136,7 +205,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   // kInvalidArgument unless `.grad` is still as it was when the hook saw it.
   static Status CheckUntouched(const Parameter& parameter, const InFlightGradient& held);
 
-  // In gradient_layout.cc: makes buckets, and slots, for the parameters that have none and are
+  // In gradient_slots.cc: makes buckets, and slots, for the parameters that have none and are
   // going to need them.
   void LayOut();
   std::vector<size_t> TakeUnplaced();

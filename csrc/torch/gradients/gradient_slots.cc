@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
@@ -14,14 +15,13 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
 #include "torch/gradients/gradient_reducer.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
-
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -68,9 +68,9 @@ c10::Storage AllocateOnGpu(const at::Device& device, int64_t bytes) {
 
 // Where the other ranks of this host can reach it, if there is such a place.
 std::shared_ptr<void> AllocateOnHost(int64_t bytes) {
-  const auto shared = process::AllocateShared(bytes);
-  if (shared.ok() && *shared != nullptr) return *shared;
-  return AllocatePrivate(bytes);
+  const auto job = process::CurrentJob();
+  const auto shared = job.ok() ? (*job)->engine().AllocateShared(bytes) : nullptr;
+  return shared != nullptr ? shared : AllocatePrivate(bytes);
 }
 
 // The storage is one of many owners of the memory.
@@ -230,8 +230,9 @@ void GradientReducer::LayOut() {
     members.push_back({.dtype = *ToDataType(dtype), .bytes = bytes, .group = parameter.group});
     total_bytes += bytes;
   }
-  const Config config = ValueOrThrow(process::GetConfig());
-  const PathCosts costs = ValueOrThrow(process::Costs());
+  const std::shared_ptr<Job> job = ValueOrThrow(process::CurrentJob());
+  const Config& config = job->engine().config();
+  const PathCosts& costs = job->engine().costs();
   const BucketSizes sizes = ChooseBucketSizes(
       total_bytes, costs,
       {.wanted_bytes = config.bucket_size_bytes, .most_bytes = config.fusion_threshold_bytes});
@@ -241,7 +242,7 @@ void GradientReducer::LayOut() {
     for (size_t& member : bucket) member = unplaced[member];
   }
   if (buffer_views_) ReserveSlots(plan);
-  if (ValueOrThrow(process::GetTopology()).rank == 0) {
+  if (job->engine().topology().rank == 0) {
     MYDIST_LOG(kInfo) << "the optimizer reduces " << unplaced.size() << " gradients of "
                       << total_bytes << " bytes in " << plan.size() << " buckets of up to "
                       << sizes.bytes << " bytes: " << layouts_.back().reason;
@@ -284,6 +285,51 @@ void GradientReducer::ReserveSlots(std::span<const std::vector<size_t>> buckets)
     }
     held.stream = StreamOf(parameter);
   }
+}
+
+void GradientBuckets::Add(std::vector<std::vector<size_t>> buckets) {
+  for (std::vector<size_t>& members : buckets) {
+    for (const size_t parameter : members) {
+      bucket_of_.resize(std::max(bucket_of_.size(), parameter + 1));
+      bucket_of_[parameter] = buckets_.size();
+    }
+    buckets_.push_back({.members = std::move(members), .is_open = false, .awaited = {}});
+  }
+}
+
+bool GradientBuckets::Has(size_t parameter) const {
+  return parameter < bucket_of_.size() && bucket_of_[parameter].has_value();
+}
+
+std::optional<size_t> GradientBuckets::Ready(size_t parameter,
+                                             const std::function<bool(size_t)>& is_expected) {
+  const size_t number = *bucket_of_[parameter];
+  Bucket& bucket = buckets_[number];
+  const bool was_open = std::exchange(bucket.is_open, true);
+  if (!was_open) {
+    std::copy_if(bucket.members.begin(), bucket.members.end(), std::back_inserter(bucket.awaited),
+                 is_expected);
+  } else if (bucket.awaited.empty()) {
+    return number;
+  }
+  std::erase(bucket.awaited, parameter);
+  if (!bucket.awaited.empty()) return std::nullopt;
+  ++due_count_;
+  return number;
+}
+
+void GradientBuckets::NextStep() {
+  due_count_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.is_open = false;
+    bucket.awaited.clear();
+  }
+}
+
+void GradientBuckets::Clear() {
+  buckets_.clear();
+  bucket_of_.clear();
+  due_count_ = 0;
 }
 
 }  // namespace mydist

@@ -1,6 +1,7 @@
 // How a gradient is sent, and how its result is stored.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -9,11 +10,16 @@
 #include "memory/shm/stream_copy.h"
 #include "torch/gpu_order.h"
 #include "torch/gradients/gradient_reducer.h"
-#include "torch/gradients/gradients_in_flight.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
 namespace {
+
+// Ranks whose gradients differ in shape must not gather rows: the shape is not part of an
+// allgather, so it is part of what the ranks have to agree on, the group.
+std::string GroupName(const std::string& name, at::IntArrayRef shape) {
+  return "sparse gradient of '" + name + "' of shape " + Shape(shape.vec()).ToString();
+}
 
 // set_data also detaches the version counter.
 void MoveTo(at::Tensor& tensor, const at::Tensor& place) {
@@ -36,6 +42,134 @@ void CopyToSlot(const at::Tensor& slot, const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+GradientsInFlight& GradientsInFlight::Instance() {
+  static auto* const instance = new GradientsInFlight;
+  return *instance;
+}
+
+Status GradientsInFlight::Check(const at::Tensor& parameter, const std::string& name,
+                                ProcessSetId process_set) const {
+  if (parameters_.contains(parameter.unsafeGetTensorImpl())) {
+    return Status::InvalidArgument(
+        "Gradient of '" + name +
+        "' is already being reduced by another DistributedOptimizer that has the same parameter. "
+        "Delete the one that is no longer used, or wrap one optimizer with all parameter groups.");
+  }
+  if (names_.contains({process_set, name})) {
+    return Status::InvalidArgument(
+        "Two DistributedOptimizers have a parameter named '" + name +
+        "' and reduce its gradient at the same time. Pass named_parameters with names of their own "
+        "to each, e.g. [('generator.' + name, p) for name, p in model.named_parameters()].");
+  }
+  return Status::Ok();
+}
+
+void GradientsInFlight::Add(const at::Tensor& parameter, const std::string& name,
+                            ProcessSetId process_set) {
+  const Key key{process_set, name};
+  parameters_.emplace(parameter.unsafeGetTensorImpl(), key);
+  names_.insert(key);
+}
+
+void GradientsInFlight::Remove(const at::Tensor& parameter) {
+  const auto found = parameters_.find(parameter.unsafeGetTensorImpl());
+  if (found == parameters_.end()) return;
+  names_.erase(found->second);
+  parameters_.erase(found);
+}
+
+std::string GradientOf(const std::string& name) { return "gradient of '" + name + "'"; }
+
+Status TooManyBackwards(const std::string& name, int64_t passes) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name + "' was computed more than backward_passes_per_step (" +
+      std::to_string(passes) +
+      ") times since the last step. Call optimizer.step() or synchronize() before the next "
+      "backward, raise backward_passes_per_step, or run the extra backward in "
+      "optimizer.no_sync().");
+}
+
+Status GradientReplaced(const std::string& name) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name +
+      "' was replaced or cleared between backward and step, while it was being reduced. Call "
+      "zero_grad() after step() (or before backward), or synchronize() first.");
+}
+
+Status LostWhileWaiting() {
+  return Status::InvalidArgument(
+      "another thread took the gradients while synchronize() waited for them: it synchronized the "
+      "optimizer, wrapped it again or deleted it. Use an optimizer from one "
+      "thread at a time.");
+}
+
+Status WithSparseHint(const Status& mismatch) {
+  const std::string hint =
+      "Is the gradient sparse on some ranks only? A rank without a gradient so far contributes "
+      "dense zeros. Use the layer on every rank in the first step, or pass sparse_as_dense=True to "
+      "DistributedOptimizer.";
+  return Status(mismatch.code(), mismatch.message() + "\n" + hint)
+      .About({.hint = hint})
+      .About(mismatch.failure());
+}
+
+Status GradientChanged(const std::string& name) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name +
+      "' was changed in place between backward and step, while it was being reduced (zero_grad, "
+      "clipping or GradScaler.unscale_). Call optimizer.synchronize() before changing gradients.");
+}
+
+SparseGradient::SparseGradient(const at::Tensor& gradient, at::ScalarType wire)
+    : shape_(gradient.sizes().vec()) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor coalesced = gradient.coalesce();
+  positions_ = coalesced.indices().t().contiguous();
+  values_ = Dense(coalesced.values().to(wire));
+}
+
+SparseGradient::SparseGradient(const at::Tensor& parameter, int64_t sparse_dims,
+                               at::ScalarType wire)
+    : shape_(parameter.sizes().vec()),
+      positions_(EmptyOn(parameter.device(), {0, sparse_dims}, at::kLong)) {
+  std::vector<int64_t> value_shape{0};
+  value_shape.insert(value_shape.end(), shape_.begin() + sparse_dims, shape_.end());
+  values_ = EmptyOn(parameter.device(), value_shape, wire);
+}
+
+std::vector<Submission> SparseGradient::Submissions(const Request& request) const {
+  const at::Tensor* const tensors[] = {&positions_, &values_};
+  std::vector<Submission> submissions;
+  for (size_t i = 0; i < 2; ++i) {
+    const at::Tensor& tensor = *tensors[i];
+    Submission submission;
+    submission.request = request;
+    submission.request.op = OpKind::kAllgather;
+    submission.request.group = GroupName(request.name, shape_);
+    submission.request.group_size = 2;
+    submission.request.dtype = *ToDataType(tensor.scalar_type());
+    submission.request.shape = ShapeOf(tensor);
+    submission.input = tensor.const_data_ptr();
+    submission.request.device = DeviceNumber(tensor.device());
+    submission.order = NewOrder(tensor.device());
+    submission.allocate = AllocatorOf(
+        late_, i,
+        {.dtype = tensor.scalar_type(), .device = tensor.device(), .order = submission.order});
+    submissions.push_back(std::move(submission));
+  }
+  // The values carry the parameter's name: a dense gradient elsewhere has to meet them.
+  submissions[0].request.name += " (positions)";
+  return submissions;
+}
+
+at::Tensor SparseGradient::Sum(at::ScalarType dtype, double factor) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor values = late_->tensors[1].to(dtype);
+  if (factor != 1.0) values = values.mul(factor);
+  const at::Tensor positions = late_->tensors[0].t();
+  return at::sparse_coo_tensor(positions, values, shape_).coalesce();
+}
 
 at::ScalarType GradientReducer::WireDtype(at::ScalarType dtype) const {
   if (options_.wire_format == WireFormat::kAsIs) return dtype;

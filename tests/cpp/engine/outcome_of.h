@@ -1,7 +1,7 @@
 // What has become of a handle, as a caller of the process instance waits for it.
 #pragma once
 
-#include "job/process.h"
+#include "job/job.h"
 
 namespace mydist {
 

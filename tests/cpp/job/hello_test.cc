@@ -1,4 +1,4 @@
-#include "job/hello.h"
+#include "job/job_start.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include "algorithms/shm/shm_ranks.h"
 #include "base/usable_cores.h"
 #include "engine/outcome_of.h"
-#include "job/process.h"
+#include "job/job.h"
 
 namespace mydist {
 namespace {
@@ -21,14 +21,15 @@ InitOptions OptionsOf(const shm::ForkedRanks::Seat& seat, int size, const std::s
 }
 
 Status SumOfRanks(int size, float* sum) {
-  float value = static_cast<float>(process::GetTopology()->rank + 1);
+  float value = static_cast<float>((*process::CurrentJob())->engine().topology().rank + 1);
   std::vector<Submission> tensors(1);
   tensors[0].request.name = "x";
   tensors[0].request.shape = Shape({1});
   tensors[0].input = &value;
   tensors[0].output = sum;
-  EXPECT_EQ(process::GetTopology()->size, size);
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle, process::Submit(std::move(tensors)));
+  EXPECT_EQ((*process::CurrentJob())->engine().topology().size, size);
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle,
+                          (*process::CurrentJob())->engine().Submit(std::move(tensors)));
   return OutcomeOf(handle);
 }
 
@@ -42,7 +43,7 @@ TEST_P(LocalJob, RunsAgainAndAgain) {
     for (int cycle = 0; cycle < 20; ++cycle) {
       const Status started = process::Init(OptionsOf(seat, kSize, GetParam()));
       ASSERT_TRUE(started.ok()) << started.ToString();
-      EXPECT_EQ(*process::BackendName(), "local");
+      EXPECT_EQ((*process::CurrentJob())->backend(), "local");
       float sum = 0;
       const Status reduced = SumOfRanks(kSize, &sum);
       EXPECT_TRUE(reduced.ok()) << reduced.ToString();
@@ -61,11 +62,10 @@ void PinTo(int core) {
 }
 
 std::string ChoiceOf(const std::string& topic) {
-  const Result<std::vector<Fact>> facts = process::Explain();
-  if (!facts.ok()) return facts.status().message();
-  const auto fact = std::find_if(facts->begin(), facts->end(),
+  const std::vector<Fact> facts = (*process::CurrentJob())->Explain();
+  const auto fact = std::find_if(facts.begin(), facts.end(),
                                  [&](const Fact& each) { return each.topic == topic; });
-  return fact == facts->end() ? "nothing" : fact->choice;
+  return fact == facts.end() ? "nothing" : fact->choice;
 }
 
 // As mpirun binds them; and with a rank that could use both, or with one core for two.

@@ -1,4 +1,4 @@
-#include "job/process.h"
+#include "job/job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,26 +32,21 @@ class ProcessTest : public ::testing::Test {
   }
 };
 
-TEST_F(ProcessTest, BeforeInitEveryCallSaysSo) {
-  std::vector<float> data(4);
+TEST_F(ProcessTest, BeforeInitThereIsNoJob) {
   EXPECT_FALSE(process::IsInitialized());
-  for (const Status& status :
-       {process::GetTopology().status(), process::BackendName().status(),
-        process::Submit(OneTensor("x", &data)).status(), process::StartTimeline("t", false),
-        process::StopTimeline(), process::Stats().status()}) {
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(status.message(), "mydist has not been initialized; call mydist.init() first");
-  }
+  const Status status = process::CurrentJob().status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "mydist has not been initialized; call mydist.init() first");
   EXPECT_TRUE(process::Shutdown().ok());
 }
 
 TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
   ASSERT_TRUE(process::Init({}).ok());
   EXPECT_TRUE(process::Init({}).ok()) << "a second init changes nothing";
-  EXPECT_EQ(process::GetTopology()->size, 1);
-  EXPECT_EQ(*process::BackendName(), "local");
+  EXPECT_EQ((*process::CurrentJob())->engine().topology().size, 1);
+  EXPECT_EQ((*process::CurrentJob())->backend(), "local");
   std::vector<float> data(4, 2.5F);
-  const Result<Handle> handle = process::Submit(OneTensor("x", &data));
+  const Result<Handle> handle = (*process::CurrentJob())->engine().Submit(OneTensor("x", &data));
   ASSERT_TRUE(handle.ok()) << handle.status().ToString();
   EXPECT_TRUE(OutcomeOf(*handle).ok());
   EXPECT_THAT(data, ::testing::Each(2.5F));
@@ -75,7 +70,7 @@ TEST_F(ProcessTest, ABadSettingIsNamedWithItsRange) {
 TEST_F(ProcessTest, HandlesOutliveShutdown) {
   ASSERT_TRUE(process::Init({}).ok());
   std::vector<float> data(4, 1.0F);
-  const Handle handle = *process::Submit(OneTensor("x", &data));
+  const Handle handle = *(*process::CurrentJob())->engine().Submit(OneTensor("x", &data));
   ASSERT_TRUE(process::Shutdown().ok());
   const Status outcome = OutcomeOf(handle);
   // It was in time or it was not; but a handle is never left hanging.
@@ -86,7 +81,7 @@ TEST_F(ProcessTest, AThousandCycles) {
   for (int cycle = 0; cycle < 1000; ++cycle) {
     ASSERT_TRUE(process::Init({}).ok());
     std::vector<float> data(4, 1.0F);
-    const Handle handle = *process::Submit(OneTensor("x", &data));
+    const Handle handle = *(*process::CurrentJob())->engine().Submit(OneTensor("x", &data));
     ASSERT_TRUE(OutcomeOf(handle).ok());
     ASSERT_TRUE(process::Shutdown().ok());
   }
@@ -108,11 +103,11 @@ TEST_F(ProcessTest, AForkedChildIsToldSo) {
   EXPECT_EQ(InForkedChild([] {
               return !process::IsInitialized() && process::Shutdown().ok() &&
                      process::Init({}).message().find("forked") != std::string::npos &&
-                     process::GetTopology().status().message().find("forked") != std::string::npos;
+                     process::CurrentJob().status().message().find("forked") != std::string::npos;
             }),
             0);
   std::vector<float> data(4, 1.0F);
-  const Handle handle = *process::Submit(OneTensor("x", &data));
+  const Handle handle = *(*process::CurrentJob())->engine().Submit(OneTensor("x", &data));
   EXPECT_TRUE(OutcomeOf(handle).ok()) << "the parent goes on";
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "job/process.h"
+#include "job/job.h"
 #include "memory/shm/forked_ranks.h"
 #include "torch/embedded_python.h"
 #include "torch/fake_cuda.h"

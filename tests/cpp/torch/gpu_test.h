@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "fakes/device_bench.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "torch/embedded_python.h"
 #include "torch/fake_cuda.h"
 

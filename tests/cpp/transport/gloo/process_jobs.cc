@@ -15,7 +15,7 @@
 
 #include "conformance/control_plane_suite.h"
 #include "conformance/transport_suite.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "transport/gloo/gloo_jobs.h"
 
 extern char** environ;
