@@ -27,9 +27,13 @@ class Round(Generic[Waiter]):
         """All blobs in rank order; valid once complete."""
         return [self.arrived[rank][0] for rank in range(self.size)]
 
+    def missing(self) -> list[int]:
+        """The ranks that have not arrived."""
+        return [rank for rank in range(self.size) if rank not in self.arrived]
+
     def describe_missing(self) -> str:
         """Which ranks have not arrived, e.g. `ranks 1, 3 (2 of 4)`."""
-        missing = [rank for rank in range(self.size) if rank not in self.arrived]
+        missing = self.missing()
         listed = ", ".join(str(rank) for rank in missing[:MAX_LISTED_RANKS])
         more = ", …" if len(missing) > MAX_LISTED_RANKS else ""
         noun = "rank" if len(missing) == 1 else "ranks"

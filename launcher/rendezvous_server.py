@@ -18,7 +18,7 @@ from typing import Any
 
 import mydist.job.rendezvous_wire as wire
 from mydist.launcher.errors import LaunchError
-from mydist.launcher.rendezvous_round import Round, RoundError, RoundTable
+from mydist.launcher.rendezvous_round import MAX_LISTED_RANKS, Round, RoundError, RoundTable
 
 # Beyond this many strangers at a time the oldest is dropped, so that a flood cannot lock out ranks.
 MAX_STRANGERS = 256
@@ -234,7 +234,7 @@ class RendezvousServer:
                 return _pack_blobs(opened)
             missing = opened.describe_missing()
             text = f"round {name!r}: {missing} did not arrive within {timeout_seconds:g} s"
-            return [wire.pack_text(wire.STATUS_TIMEOUT, text)]
+            return [wire.pack_timeout(text, opened.missing()[:MAX_LISTED_RANKS])]
         finally:
             self._rounds.withdraw(opened, request.rank)
             gone.cancel()

@@ -124,9 +124,21 @@ def _lost_by_others(failures: Mapping[int, FailureRecord]) -> set[int]:
 
 
 def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
-    """Of those the ranks that ended as if all were well. One that was stopped may be a victim."""
+    """Of those the ranks that ended as if all were well. One that was stopped may be a victim.
+
+    Also a rank that had ended when others waited for it in vain, as one that never called init().
+    """
     lost = [end for end in exits if end.rank in _lost_by_others(failures) and end.status == 0]
-    return [end for end in lost if end.unknown or not end.stopped]
+    missed = {rank for told in failures.values() if told.is_timeout for rank in told.ranks}
+    return [end for end in lost if end.unknown or not end.stopped] + [
+        end
+        for end in exits
+        if end.rank in missed - failures.keys() and _ended_well(end) and end not in lost
+    ]
+
+
+def _ended_well(end: RankExit) -> bool:
+    return end.status == 0 and not (end.stopped or end.unknown or end.lost)
 
 
 def format_failure(
@@ -189,7 +201,7 @@ def _describe_consequence(
         return [f"  it timed out waiting for {_listed(missing)}"] if missing else []
     lines = ["  another rank failed first and printed nothing; this rank failed because of it"]
     ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
-    before = [end for end in ended if end.status == 0 and not (end.stopped or end.unknown)]
+    before = [end for end in ended if _ended_well(end)]
     for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
         lines.append(f"  rank {end.rank} had already exited with code 0")
     if len(before) > MAX_OTHERS_LISTED:

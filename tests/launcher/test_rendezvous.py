@@ -119,8 +119,9 @@ def test_the_largest_blob(service: Service) -> None:
 def test_timeout_names_the_missing_ranks(service: Service) -> None:
     with service.impatient_client(0.2) as client:
         text = r"round 'late': ranks 0, 2, 3 \(3 of 4\) did not arrive within 0.2 s"
-        with pytest.raises(RendezvousError, match=text):
+        with pytest.raises(RendezvousError, match=text) as caught:
             client.exchange("late", 1, SIZE, b"")
+        assert caught.value.missing == (0, 2, 3)
         # the one who gave up does not block the name
         with pytest.raises(RendezvousError, match=r"ranks 0, 2, 3 \(3 of 4\)"):
             client.exchange("late", 1, SIZE, b"")

@@ -145,6 +145,19 @@ def test_a_killed_rank_is_named_with_what_others_waited_in_when_mpirun_ended_the
     assert format_failure(cause, ends, {}, {}, {1: waits}).splitlines()[0] == head
 
 
+def test_a_rank_that_ended_before_others_waited_for_it_is_blamed() -> None:
+    late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (1,), "init")
+    ends = [end(1, 0), end(0, 1)]
+    cause = find_cause(ends, {0: late})
+    assert cause == ends[0] and exit_code(cause, ends) == 1
+    text = "mydistrun: rank 1 on host h1 (pid 101) exited with code 0 after 1.2 s, while other "
+    assert format_failure(cause, ends, {}, {0: late}).startswith(
+        f"{text}ranks still needed it for init\n"
+    )
+    stopped = replace(ends[0], stopped=True)
+    assert find_cause([stopped, ends[1]], {0: late}) == ends[1]
+
+
 def test_a_stopped_rank_that_raised_is_blamed_before_victims() -> None:
     failures = {0: LOST, 1: FailureRecord("ValueError")}
     cause = find_cause([end(0, 1), end(1, -15, stopped=True)], failures)

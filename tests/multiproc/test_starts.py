@@ -185,6 +185,24 @@ def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
 
 
+ENDS_BEFORE_INIT = """
+import os, sys
+if os.environ["RANK"] == "1":
+    sys.exit(0)
+import mydist as md
+md.init()
+"""
+
+
+def test_a_rank_that_ends_before_init_is_blamed() -> None:
+    env = {"MYDIST_TIMEOUT_SECONDS": "1"}
+    job = launch(2, "local", "-c", ENDS_BEFORE_INIT, timeout=60, env=env)
+    assert job.code == 1, job.output
+    report = job.output.partition("mydistrun: ")[2].splitlines()[0]
+    assert report.startswith("rank 1 ") and "exited with code 0" in report, job.output
+    assert "still needed it for init" in report
+
+
 # Rank 1 is stopped when the ranks are connected and add the sets.
 STOPPED_BEFORE_SETS = """
 import os, signal

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mydist.errors import MydistError
+from mydist.errors import CollectiveTimeoutError, MydistError
 from mydist.job import bootstrap, meeting
 
 MYDISTRUN = {
@@ -142,8 +142,11 @@ def test_a_rank_of_an_earlier_init_is_not_met(torchrun_environment: dict[str, st
     current = meeting.store_exchange(torchrun_environment, "2", 0, 2, 0.05)
     with pytest.raises(MydistError, match=r"ranks \[0\] of 2 did not arrive within 0\.05 s"):
         stale(b"old")
-    with pytest.raises(MydistError, match=r"ranks \[1\] of 2 did not arrive within 0\.05 s"):
+    text = r"ranks \[1\] of 2 did not arrive within 0\.05 s"
+    with pytest.raises(CollectiveTimeoutError, match=text) as caught:
         current(b"new")
+    assert caught.value.failure["ranks"] == [1]
+    assert caught.value.failure["code"] == "TIMEOUT"
 
 
 def test_no_store_names_address_and_port() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed
 
-from ..errors import MydistError
+from ..errors import CollectiveTimeoutError, MydistError
 from .rendezvous_client import RendezvousClient, RendezvousError
 
 Exchange = Callable[[bytes], list[bytes]]
@@ -52,7 +52,10 @@ def launcher_exchange(
         try:
             return client.exchange(f"init.{attempt}.{next(rounds)}", rank, size, blob)
         except RendezvousError as error:
-            raise MydistError(f"rank {rank}: {error}") from error
+            text = f"rank {rank}: {error}"
+            raise (
+                _too_late(text, error.missing) if error.missing else MydistError(text)
+            ) from error
 
     return exchange, client.close
 
@@ -122,12 +125,24 @@ def _collect(store: _Store, number: int, size: int, timeout: float) -> list[byte
     while not store.check(keys):
         if time.monotonic() > deadline:
             missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            raise MydistError(
+            raise _too_late(
                 f"ranks {missing} of {size} did not arrive within {timeout:g} s; they were not "
-                "started, have ended, or have not called mydist.init()"
+                "started, have ended, or have not called mydist.init()",
+                missing,
             )
         time.sleep(_POLL_SECONDS)
     return [bytes.fromhex(value.decode()) for value in store.multi_get(keys)]
+
+
+def _too_late(text: str, missing: Sequence[int]) -> CollectiveTimeoutError:
+    error = CollectiveTimeoutError(text)
+    error.failure = {
+        **error.failure,
+        "operation": "init",
+        "phase": "start",
+        "ranks": list(missing),
+    }
+    return error
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from . import rendezvous_wire as wire
 
@@ -20,7 +20,14 @@ _SERVER_GRACE_SECONDS = 5.0
 
 
 class RendezvousError(RuntimeError):
-    """The rendezvous failed; the text says which rank or address is concerned and what to do."""
+    """The rendezvous failed; the text says which rank or address is concerned and what to do.
+
+    `missing`: the ranks that did not arrive in time, the first ones of many.
+    """
+
+    def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)
 
 
 class RendezvousClient:
@@ -168,7 +175,10 @@ class RendezvousClient:
         if status in (wire.STATUS_ERROR, wire.STATUS_TIMEOUT):
             if count > wire.MAX_TEXT_BYTES:
                 raise RendezvousError(f"{self._address} sent an error text of {count} bytes")
-            raise RendezvousError(self._receive(count, deadline).decode("utf-8", "replace"))
+            text = self._receive(count, deadline).decode("utf-8", "replace")
+            if status == wire.STATUS_ERROR:
+                raise RendezvousError(text)
+            raise RendezvousError(*wire.split_timeout(text))
         if status != wire.STATUS_OK or count != size:
             raise RendezvousError(
                 f"{self._address} answered status {status} with {count} blobs, expected {size}"

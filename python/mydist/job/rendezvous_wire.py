@@ -16,7 +16,8 @@ Then any number of requests, one at a time:
     EXCHANGE   kind u8 = 1, name length u8 (1…64), rank u32, size u32, timeout_ms u32,
                blob length u32 (≤ 16 MiB), name, blob
     answer     status u8: 0 = OK: count u32, then per rank in rank order length u32 and blob;
-               1 = ERROR, 2 = TIMEOUT: length u32 (≤ 4096) and a text in UTF-8
+               1 = ERROR, 2 = TIMEOUT: length u32 (≤ 4096) and a text in UTF-8, that of TIMEOUT
+               behind a line with the numbers of ranks that are missing, the first 16 of many
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 MAGIC = b"MYDR"
@@ -116,3 +118,16 @@ def pack_text(status: int, text: str) -> bytes:
     """An ERROR or TIMEOUT answer."""
     raw = text.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
     return bytes([status]) + LENGTH.pack(len(raw)) + raw
+
+
+def pack_timeout(text: str, missing: Sequence[int]) -> bytes:
+    """A TIMEOUT answer: the ranks that are missing in a line of their own, then the text."""
+    return pack_text(STATUS_TIMEOUT, f"{' '.join(map(str, missing))}\n{text}")
+
+
+def split_timeout(answer: str) -> tuple[str, list[int]]:
+    """The text and the ranks of a TIMEOUT answer. It comes from a server that knows the key."""
+    ranks, newline, text = answer.partition("\n")
+    if not newline:
+        return answer, []
+    return text, [int(rank) for rank in ranks.split() if rank.isdecimal()]
