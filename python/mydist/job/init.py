@@ -51,6 +51,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         TypeError: `comm` or `process_sets` is something else.
         MismatchError: the ranks are configured differently.
         VersionMismatchError: the ranks run different builds of mydist.
+        CollectiveTimeoutError: a rank has not come, or is stopped; see MYDIST_TIMEOUT_SECONDS.
         MydistError: a peer or backend is not there; the text says which and why.
     """
     topology.refuse_init_in_child()
