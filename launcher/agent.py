@@ -70,7 +70,7 @@ class Agent:
         """Forwards output; stops reading more while ssh does not take it."""
         self._writer.push(framing.pack_output(rank, stream, data))
         if self._writer.wants_pause() and self._group is not None:
-            self._group.pause_output()
+            self._group.pause_output(True)
             self._loop.call_later(PAUSE_CHECK_SECONDS, self._try_resume)
 
     def on_exited(self, rank: int, status: int) -> None:
@@ -81,7 +81,7 @@ class Agent:
         if self._writer.wants_pause():
             self._loop.call_later(PAUSE_CHECK_SECONDS, self._try_resume)
         elif self._group is not None:
-            self._group.resume_output()
+            self._group.pause_output(False)
 
     async def _watch_launcher(self) -> None:
         while not self._writer.dead:
@@ -143,7 +143,7 @@ class Agent:
     async def _stop_ranks(self) -> None:
         if self._group is None:
             return
-        self._group.resume_output()  # a rank blocked in write() could not end by itself
+        self._group.pause_output(False)  # a rank blocked in write() could not end by itself
         self._group.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TERM_SECONDS):

@@ -102,7 +102,7 @@ class Job:
             self._on_failure_told(rank)
         if self._output.wants_pause() and not self._resume_planned:
             self._resume_planned = True
-            self._platform.pause_output()
+            self._platform.pause_output(True)
             self._loop.call_later(RESUME_CHECK_SECONDS, self._try_resume)
 
     def on_exited(
@@ -172,7 +172,7 @@ class Job:
             self._loop.call_later(RESUME_CHECK_SECONDS, self._try_resume)
             return
         self._resume_planned = False
-        self._platform.resume_output()
+        self._platform.pause_output(False)
 
     @contextlib.contextmanager
     def _signals(self) -> Any:

@@ -164,21 +164,15 @@ class ProcessGroup:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGSTOP if stops else signum)
 
-    def pause_output(self) -> None:
-        """Stops reading the ranks' output; once their pipes are full they wait in write()."""
-        if not self._paused:
-            self._paused = True
-            for entry in self._ranks.values():
-                for pipe in entry.pipes.values():
+    def pause_output(self, paused: bool) -> None:
+        """Reads the ranks' output no more, or on; they wait in write() once the pipes are full."""
+        for entry in self._ranks.values() if self._paused != paused else ():
+            for stream, pipe in entry.pipes.items():
+                if paused:
                     self._loop.remove_reader(pipe)
-
-    def resume_output(self) -> None:
-        """Reads on after pause_output()."""
-        if self._paused:
-            self._paused = False
-            for entry in self._ranks.values():
-                for stream, pipe in entry.pipes.items():
+                else:
                     self._loop.add_reader(pipe, self._read, entry, stream)
+        self._paused = paused
 
     def out_of_memory(self) -> bool:
         """Whether the kernel killed a process of our cgroup for memory since the start."""

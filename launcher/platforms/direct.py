@@ -207,13 +207,9 @@ class DirectPlatform:
         for source in self._sources():
             source.send_signal(signum)
 
-    def pause_output(self) -> None:
+    def pause_output(self, paused: bool) -> None:
         for source in self._sources():
-            source.pause_output()
-
-    def resume_output(self) -> None:
-        for source in self._sources():
-            source.resume_output()
+            source.pause_output(paused)
 
     def out_of_memory(self) -> bool:
         return self._group is not None and self._group.out_of_memory()

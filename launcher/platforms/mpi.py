@@ -263,11 +263,8 @@ class MpiPlatform:
         """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""
         self._group.send_signal(signum)
 
-    def pause_output(self) -> None:
-        self._group.pause_output()
-
-    def resume_output(self) -> None:
-        self._group.resume_output()
+    def pause_output(self, paused: bool) -> None:
+        self._group.pause_output(paused)
 
     def out_of_memory(self) -> bool:
         """False: mpirun does not say on which host a rank ran."""

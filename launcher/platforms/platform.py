@@ -84,11 +84,8 @@ class Platform(Protocol):
         """Sends the signal to all living ranks, when it returns at the latest; SIGKILL also to what
         they started. SIGTSTP stops those, too, that do not handle it."""
 
-    def pause_output(self) -> None:
-        """Reads no more output, so that the ranks wait in write() in the end."""
-
-    def resume_output(self) -> None:
-        """Reads on after pause_output()."""
+    def pause_output(self, paused: bool) -> None:
+        """Reads no more output, so that the ranks wait in write() in the end, or reads on."""
 
     def out_of_memory(self) -> bool:
         """Whether the kernel killed a process on this host for memory; False when unknown."""

@@ -132,17 +132,14 @@ class RemoteHost:
         """The ranks of this host whose end was not reported."""
         return sorted(self._living)
 
-    def pause_output(self) -> None:
-        """Stops reading from the agent; its ranks wait once the pipes between are full."""
-        if not self._paused and self._ssh is not None and self._ssh.stdout is not None:
-            self._paused = True
-            self._loop.remove_reader(self._ssh.stdout)
-
-    def resume_output(self) -> None:
-        """Reads on after pause_output()."""
-        if self._paused and self._ssh is not None and self._ssh.stdout is not None:
-            self._paused = False
-            self._loop.add_reader(self._ssh.stdout, self._read)
+    def pause_output(self, paused: bool) -> None:
+        """Reads from the agent no more, or on; its ranks wait once the pipes between are full."""
+        if self._paused != paused and self._ssh is not None and self._ssh.stdout is not None:
+            self._paused = paused
+            if paused:
+                self._loop.remove_reader(self._ssh.stdout)
+            else:
+                self._loop.add_reader(self._ssh.stdout, self._read)
 
     async def close(self) -> None:
         """Closes the agent's stdin, so that it stops everything; kills ssh if that takes long."""

@@ -65,11 +65,7 @@ def share(mine: Measured) -> Measured:
 
 
 def run_size(plan: Plan, implementation: Implementation, size_bytes: int) -> Measured:
-    """One round at one size, once it has warmed up and the implementation settled. Collective.
-
-    Raises:
-        WrongResult: a result was wrong on this rank.
-    """
+    """One round at one size, warmed up and settled. Collective. Raises WrongResult."""
     problem = Problem(plan.shape(size_bytes, md.rank(), md.size()))
     call = implementation.prepare(problem)
     # At most. A call of megabytes costs much the same before and after.
@@ -118,13 +114,8 @@ def measure(
 ) -> list[Row]:
     """Runs everything. Collective over all ranks; rank 0 gets the rows, the others none.
 
-    Args:
-        plan: what to measure and how often.
-        inside: implementations that run in the processes of this job.
-        outside: peers that rank 0 starts as jobs of their own; the other ranks have none.
-
-    Raises:
-        WrongResult: a result was wrong on this rank.
+    `inside` run in the processes of this job; `outside` are started by rank 0 as jobs of their own,
+    the other ranks have none. Raises WrongResult when a result was wrong on this rank.
     """
     found: Times = {}
     bounds: Times = {}

@@ -7,14 +7,6 @@ import torch
 
 import mydist as md
 
-__all__ = [
-    "FIRST_NCCL_TO_SHARE",
-    "let_ranks_share_the_gpu",
-    "nccl_host_of",
-    "synchronize",
-    "why_no_gpu",
-]
-
 FIRST_NCCL_TO_SHARE = 23003
 
 

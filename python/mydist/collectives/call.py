@@ -137,18 +137,7 @@ class Call:
         splits: object = None,
         root_rank: object = _NOT_GIVEN,
     ) -> None:
-        """Raises TypeError or ValueError. All arguments but the first are the user's.
-
-        Args:
-            function: the public function; texts of errors begin with it.
-            tensors: a tensor, or several of a group.
-            name: None for an automatic one.
-            process_set: the ranks that take part.
-            scaling: of a collective that reduces.
-            compression: of a collective that has one.
-            splits: of a collective that has them.
-            root_rank: of a collective that has one.
-        """
+        """All but the name of the public function is the user's. Raises TypeError or ValueError."""
         self.collective, stem, is_group, self.in_place = _FORMS[function]
         if scaling is not None:
             self.reduction = resolve_reduction(function, *scaling)
@@ -188,13 +177,9 @@ class Call:
         return function(*self.collective.arguments(self, tensors, None))
 
     def again(self, collective: str, suffix: str, index: int | None = None, **more: Any) -> Call:
-        """A call of a collective among the same ranks, which is named after this one.
+        """A call of a collective among the same ranks, with a suffix behind the names.
 
-        Args:
-            collective: the name of it.
-            suffix: what comes behind the names.
-            index: of the only tensor that it is about; None: it is about all.
-            more: other attributes that differ.
+        With an index it is about that tensor only; `more` are other attributes that differ.
         """
         call = copy(self)
         call.collective, call.in_place, call.cast = _BY_NAME[collective], False, 0

@@ -35,12 +35,8 @@ def launcher_exchange(
 ) -> tuple[Exchange, Callable[[], None]]:
     """Rounds over the launcher's rendezvous, and what closes the connection to it.
 
-    Args:
-        attempt: names this init(); equal on all ranks and different for every other one.
-        timeout: seconds that connecting and each round may take.
-
-    Raises:
-        MydistError: the launcher cannot be reached, or refuses us.
+    `attempt` names this init(), on all ranks; `timeout` is in seconds, for connecting and for each
+    round. Raises MydistError when the launcher cannot be reached, or refuses us.
     """
     try:
         client = RendezvousClient.from_environment(environment, timeout)
@@ -65,13 +61,7 @@ def store_exchange(
 ) -> Exchange:
     """Rounds over the store that torch.distributed's env:// rendezvous would use.
 
-    Args:
-        environment: MASTER_ADDR, MASTER_PORT and torchrun's own variables.
-        attempt: names this init(); equal on all ranks and different for every other one.
-        timeout: seconds that connecting and each round may take.
-
-    Raises:
-        MydistError: the store cannot be reached.
+    `attempt` and `timeout` as above. Raises MydistError when the store cannot be reached.
     """
     # A restarted torchrun attempt finds the keys of the last one in the agent's store.
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")

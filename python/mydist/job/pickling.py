@@ -21,10 +21,8 @@ def dumps(value: Any, by_value: bool = False) -> bytes:
 
     Functions of `__main__`, lambdas, closures and local classes travel whole. What else is at the
     top of a module travels by name, so that the receiver uses its own. Raises what pickling raises:
-    it runs code of the value.
-
-    Args:
-        by_value: also send classes of `__main__` whole, for a receiver whose `__main__` lacks them.
+    it runs code of the value. With `by_value` classes of `__main__` travel whole, too, for a
+    receiver whose `__main__` lacks them.
     """
     ways = (_whole, _by_name) if by_value else (_without_functions, _functions_whole)
     try:

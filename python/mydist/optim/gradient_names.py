@@ -60,13 +60,8 @@ class GradientNames:
 def parameter_groups(optimizer: torch.optim.Optimizer, groups: Any) -> list[list[torch.Tensor]]:
     """The `groups` argument of DistributedOptimizer as lists of parameters.
 
-    Args:
-        optimizer: whose parameters they are.
-        groups: None, the number of groups of about equal length, or lists of parameters.
-
-    Raises:
-        ValueError: it is none of these, names a parameter that the optimizer does not have, or
-            names one twice.
+    It is None, the number of groups of about equal length, or such lists. Raises ValueError when it
+    is none of these, names a parameter twice, or one that the optimizer does not have.
     """
     if groups is None:
         return []
