@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,3 +166,24 @@ def test_an_mpirun_that_starts_nothing_is_ended(mydistrun: Mydistrun, tmp_path: 
     code, _, errors = mydistrun.run("--mpi", "-np", "1", "--start-timeout", "0.5", "true")
     assert code == 137
     assert "mpirun started no process within 0.5 s and was killed" in errors
+
+
+def test_survivors_of_a_time_out_are_stopped_at_once(mydistrun: Mydistrun) -> None:
+    record = '{"type": "E", "code": "TIMEOUT", "ranks": [1], "operation": "allreduce"}'
+    script = mydistrun.script(
+        "import os, signal, sys, time\n"
+        # mpirun sends it a second before SIGTERM.
+        "def note(number, frame):\n"
+        "    print('after', time.monotonic() - told, flush=True); sys.exit(1)\n"
+        "signal.signal(signal.SIGCONT, note)\n"
+        "told = time.monotonic()\n"
+        "if os.environ['OMPI_COMM_WORLD_RANK'] == '0':\n"
+        f"    os.write(2, b'\\x1e%b{record}\\n' % os.environb[b'MYDIST_FAILURE_TAG'])\n"
+        "signal.pause()\n"
+    )
+    code, out, err = mydistrun.run("--mpi", "-np", "2", script)
+    assert code == 1
+    assert "it timed out waiting for rank 1" in err
+    # Without mpirun the others have 0.8 s before the first signal.
+    (after,) = re.findall(rb"\[0\]<stdout>:after (\S+)", out)
+    assert float(after) < 0.8
