@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,7 @@ mount --bind "$1/$host" /dev/shm && shift && exec "$@"
 # The first process of a pid namespace is deaf to signals, so this is not the rank.
 _FIRST = '"$@"; exit $?'
 _LISTING = '"$@"; code=$?; echo "LEFT [$(ls -A /dev/shm)]"; exit $code'
+_LATER = 'echo "CODE $?"; touch -c -d "2 minutes ago" /dev/shm/mydist-*;'
 
 
 def with_shm(options: str, *command: str) -> list[str]:
@@ -67,6 +70,11 @@ def with_own_pids(*command: str) -> list[str]:
 def with_listing(*command: str) -> list[str]:
     """The command, and `LEFT [NAMES]` after it: what lies in /dev/shm then."""
     return ["sh", "-c", _LISTING, "sh", *command]
+
+
+def two_minutes_apart(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Both commands, and `CODE N` of the first; what lies in /dev/shm is older for the second."""
+    return ["sh", "-c", f"{shlex.join(first)}; {_LATER} {shlex.join(second)}"]
 
 
 def _inside(namespaces: str, script: str, *arguments: str) -> list[str]:

@@ -16,6 +16,7 @@ from multiproc.conftest import missing_backends
 from multiproc.containers import (
     need_namespaces,
     on_its_host,
+    two_minutes_apart,
     with_listing,
     with_own_pids,
     with_shm,
@@ -135,11 +136,15 @@ def test_ranks_that_do_not_see_each_other_share_memory(plenty: dict[str, Any]) -
     assert "LEFT []" in outcome.output
 
 
-# The rounds in which there is a name. The other rank waits for the dead one until the launcher
-# ends it.
+# The rounds in which there is a name. The launcher ends the rank that waits for the dead one.
 @pytest.mark.parametrize("number", [4, deep(5)])
-def test_the_name_goes_with_the_rank_that_is_killed(number: int) -> None:
-    outcome = in_own_containers(*KILLED, str(number))
-    assert outcome.code != 0
+def test_the_next_start_removes_the_name_of_killed_ranks(
+    number: int, plenty: dict[str, Any]
+) -> None:
+    killed = job(with_own_pids(*KILLED, str(number)))
+    command = two_minutes_apart(killed, job(with_own_pids(*TRAIN)))
+    outcome = run(with_shm(PLENTY, *with_listing(*command)), timeout=100)
     assert re.search(r"NAMES \['mydist-[0-9a-f]{32}'\]", outcome.output), outcome.output
+    assert re.search(r"CODE [1-9]", outcome.output), outcome.output
+    assert expect_trained(outcome, plenty, "local") == []
     assert "LEFT []" in outcome.output, outcome.output
