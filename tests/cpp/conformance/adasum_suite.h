@@ -4,6 +4,7 @@
 
 #include "conformance/adasum_reference.h"
 #include "conformance/collectives_suite.h"
+#include "conformance/status_checks.h"
 
 namespace mydist::testing {
 

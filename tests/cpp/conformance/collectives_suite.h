@@ -14,6 +14,7 @@
 
 #include "algorithms/collectives.h"
 #include "conformance/reduction_reference.h"
+#include "conformance/status_checks.h"
 
 namespace mydist::testing {
 
@@ -27,8 +28,6 @@ struct Rank {
 };
 
 inline constexpr uint8_t kPoison = 0xA5;
-
-inline void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.ToString(); }
 
 // Every rank has the same bytes as rank 0.
 inline void ExpectSameOnAllRanks(const Rank& me, const std::vector<uint8_t>& bytes) {

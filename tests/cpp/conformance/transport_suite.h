@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "conformance/status_checks.h"
 #include "transport/transport.h"
 
 namespace mydist::testing {
@@ -58,8 +59,7 @@ class CheckedExchange {
       receives.push_back(
           {m.peer, m.bytes.data() + kGuardBytes, BytesOf(m.bytes) - 2 * kGuardBytes});
     }
-    const Status status = transport_.Exchange(sends, receives);
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(transport_.Exchange(sends, receives));
     for (const Message& m : outgoing_) {
       EXPECT_EQ(m.bytes, MessageOf(transport_.rank(), m.peer, m.number, BytesOf(m.bytes)))
           << "sending to rank " << m.peer << " changed the sender's memory";
@@ -177,8 +177,7 @@ inline void CheckZeroBytes(Transport& transport) {
     if (transport.rank() < peer) sends.push_back({peer, nullptr, 0});
     if (transport.rank() % 2 == 0) receives.push_back({peer, nullptr, 0});
   });
-  const Status status = transport.Exchange(sends, receives);
-  EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectOk(transport.Exchange(sends, receives));
   CheckedExchange exchange(transport);  // What follows is not confused by it.
   VisitPeers(transport, [&](int peer) {
     for (int message = 0; message < 6; ++message) {

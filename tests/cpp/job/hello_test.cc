@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "conformance/status_checks.h"
+
 namespace mydist {
 namespace {
 
@@ -42,19 +44,16 @@ TEST(Hello, DifferentVersionsAreRefusedWithATable) {
   hellos[2].host = "host-b";
   hellos[2].pid = 71;
   const Status status = CompareHellos(hellos);
-  EXPECT_EQ(status.code(), StatusCode::kVersionMismatch);
-  EXPECT_THAT(status.message(), HasSubstr("rank 2 (host host-b, pid 71): mydist 9.9.9"));
-  EXPECT_THAT(status.message(), HasSubstr("to rank 1: mydist "));
+  ExpectError(status, StatusCode::kVersionMismatch,
+              {"rank 2 (host host-b, pid 71): mydist 9.9.9", "to rank 1: mydist "});
 }
 
 TEST(Hello, DifferentSettingsAreNamedWithTheirRanks) {
   std::vector<Hello> hellos(4, MakeHello("h", "MYDIST_CACHE_CAPACITY=1024\nMYDIST_Z=1\n"));
   hellos[3].config_digest = "MYDIST_CACHE_CAPACITY=8\nMYDIST_Z=1\n";
   const Status status = CompareHellos(hellos);
-  EXPECT_EQ(status.code(), StatusCode::kMismatch);
-  EXPECT_THAT(status.message(), HasSubstr("MYDIST_CACHE_CAPACITY must be the same on every rank"));
-  EXPECT_THAT(status.message(), HasSubstr("): 8"));
-  EXPECT_THAT(status.message(), HasSubstr("1024"));
+  ExpectError(status, StatusCode::kMismatch,
+              {"MYDIST_CACHE_CAPACITY must be the same on every rank", "): 8", "1024"});
   EXPECT_THAT(status.message(), ::testing::Not(HasSubstr("MYDIST_Z")));
 }
 

@@ -1,36 +1,33 @@
 // Jobs of one host with nothing but the core: process::Init to Shutdown, one process per rank.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "algorithms/shm/shm_ranks.h"
 #include "base/usable_cores.h"
+#include "conformance/status_checks.h"
 #include "engine/outcome_of.h"
 #include "job/job.h"
 
 namespace mydist {
 namespace {
 
-using ::testing::HasSubstr;
-
 InitOptions OptionsOf(const shm::ForkedRanks::Seat& seat, int size, const std::string& backend) {
   return {.rank = seat.rank, .size = size, .backend = backend, .exchange = seat.exchange};
 }
 
-Status SumOfRanks(int size, float* sum) {
-  float value = static_cast<float>((*process::CurrentJob())->engine().topology().rank + 1);
-  std::vector<Submission> tensors(1);
-  tensors[0].request.name = "x";
-  tensors[0].request.shape = Shape({1});
-  tensors[0].input = &value;
-  tensors[0].output = sum;
-  EXPECT_EQ((*process::CurrentJob())->engine().topology().size, size);
-  MYDIST_ASSIGN_OR_RETURN(const Handle handle,
-                          (*process::CurrentJob())->engine().Submit(std::move(tensors)));
-  return OutcomeOf(handle);
+// Of their numbers, counted from one.
+void ExpectSumOfRanks(int size) {
+  Engine& engine = (*process::CurrentJob())->engine();
+  EXPECT_EQ(engine.topology().size, size);
+  std::vector<float> data{static_cast<float>(engine.topology().rank + 1)};
+  const Result<Handle> handle = engine.Submit(OneTensor("x", &data));
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  ExpectOk(OutcomeOf(*handle));
+  EXPECT_EQ(data[0], static_cast<float>(size * (size + 1) / 2));
 }
 
 class LocalJob : public ::testing::TestWithParam<const char*> {};
@@ -44,10 +41,7 @@ TEST_P(LocalJob, RunsAgainAndAgain) {
       const Status started = process::Init(OptionsOf(seat, kSize, GetParam()));
       ASSERT_TRUE(started.ok()) << started.ToString();
       EXPECT_EQ((*process::CurrentJob())->backend(), "local");
-      float sum = 0;
-      const Status reduced = SumOfRanks(kSize, &sum);
-      EXPECT_TRUE(reduced.ok()) << reduced.ToString();
-      EXPECT_EQ(sum, 10);
+      ExpectSumOfRanks(kSize);
       EXPECT_TRUE(process::Shutdown().ok());
     }
   });
@@ -89,43 +83,43 @@ TEST(LocalJobStart, KnowsWhetherPinnedRanksHaveACoreEach) {
       const Status started = process::Init(OptionsOf(seat, 2, "auto"));
       ASSERT_TRUE(started.ok()) << started.ToString();
       EXPECT_EQ(ChoiceOf("waiting"), each.expected);
-      float sum = 0;
-      const Status reduced = SumOfRanks(2, &sum);
-      EXPECT_TRUE(reduced.ok()) << reduced.ToString();
-      EXPECT_EQ(sum, 3);
+      ExpectSumOfRanks(2);
       EXPECT_TRUE(process::Shutdown().ok());
     });
     for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
   }
 }
 
-TEST(LocalJobStart, WithoutSharedMemorySaysSo) {
-  shm::ForkedRanks ranks(2, [](const shm::ForkedRanks::Seat& seat) {
-    setenv("MYDIST_SHARED_MEMORY", "0", 1);
-    const Status status = process::Init(OptionsOf(seat, 2, "local"));
-    EXPECT_EQ(status.code(), StatusCode::kInternal);
-    EXPECT_THAT(status.message(), HasSubstr("unavailable: MYDIST_SHARED_MEMORY is 0"));
-  });
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-}
-
-TEST(LocalJobStart, RanksThatAskForDifferentBackendsAreTold) {
-  shm::ForkedRanks ranks(2, [](const shm::ForkedRanks::Seat& seat) {
-    const Status status = process::Init(OptionsOf(seat, 2, seat.rank == 0 ? "auto" : "local"));
-    EXPECT_EQ(status.code(), StatusCode::kMismatch);
-    EXPECT_THAT(status.message(), HasSubstr("MYDIST_CONTROLLER must be the same on every rank"));
-  });
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-}
-
-TEST(LocalJobStart, RanksOfSeveralHostsCannotBeLocal) {
-  shm::ForkedRanks ranks(2, [](const shm::ForkedRanks::Seat& seat) {
-    setenv("MYDIST_HOST_ID", seat.rank == 0 ? "a" : "b", 1);
-    const Status status = process::Init(OptionsOf(seat, 2, "local"));
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("is for jobs of one host"));
-  });
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+TEST(LocalJobStart, WhatCannotBeLocalSaysWhy) {
+  struct Case {
+    std::string variable;
+    std::array<const char*, 2> values;  // Of each rank.
+    std::array<const char*, 2> backends;
+    StatusCode code;
+    const char* text;
+  };
+  for (const Case& each : {Case{"MYDIST_SHARED_MEMORY",
+                                {"0", "0"},
+                                {"local", "local"},
+                                StatusCode::kInternal,
+                                "unavailable: MYDIST_SHARED_MEMORY is 0"},
+                           Case{"MYDIST_LOG_LEVEL",
+                                {"warning", "warning"},
+                                {"auto", "local"},
+                                StatusCode::kMismatch,
+                                "MYDIST_CONTROLLER must be the same on every rank"},
+                           Case{"MYDIST_HOST_ID",
+                                {"a", "b"},
+                                {"local", "local"},
+                                StatusCode::kInvalidArgument,
+                                "is for jobs of one host"}}) {
+    shm::ForkedRanks ranks(2, [&](const shm::ForkedRanks::Seat& seat) {
+      const auto rank = static_cast<size_t>(seat.rank);
+      setenv(each.variable.c_str(), each.values[rank], 1);
+      ExpectError(process::Init(OptionsOf(seat, 2, each.backends[rank])), each.code, {each.text});
+    });
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  }
 }
 
 }  // namespace

@@ -8,21 +8,11 @@
 #include <cstdlib>
 
 #include "conformance/sanitizers.h"
+#include "conformance/status_checks.h"
 #include "engine/outcome_of.h"
 
 namespace mydist {
 namespace {
-
-using ::testing::HasSubstr;
-
-std::vector<Submission> OneTensor(const std::string& name, std::vector<float>* data) {
-  std::vector<Submission> tensors(1);
-  tensors[0].request.name = name;
-  tensors[0].request.shape = Shape({static_cast<int64_t>(data->size())});
-  tensors[0].input = data->data();
-  tensors[0].output = data->data();
-  return tensors;
-}
 
 class ProcessTest : public ::testing::Test {
  protected:
@@ -54,17 +44,15 @@ TEST_F(ProcessTest, OneRankWorksWithoutAnyBackend) {
 
 TEST_F(ProcessTest, SeveralRanksNeedARendezvous) {
   const Status status = process::Init({.rank = 0, .size = 2});
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("a job of 2 ranks needs a rendezvous and has none"));
+  ExpectError(status, StatusCode::kInvalidArgument,
+              {"a job of 2 ranks needs a rendezvous and has none"});
   EXPECT_FALSE(process::IsInitialized());
 }
 
 TEST_F(ProcessTest, ABadSettingIsNamedWithItsRange) {
   setenv("MYDIST_CACHE_CAPACITY", "many", 1);
   const Status status = process::Init({});
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("MYDIST_CACHE_CAPACITY"));
-  EXPECT_THAT(status.message(), HasSubstr("many"));
+  ExpectError(status, StatusCode::kInvalidArgument, {"MYDIST_CACHE_CAPACITY", "many"});
 }
 
 TEST_F(ProcessTest, HandlesOutliveShutdown) {

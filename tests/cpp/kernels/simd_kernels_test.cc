@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "conformance/reduction_reference.h"
+#include "conformance/status_checks.h"
 #include "kernels/simd/simd_path.h"
 
 namespace mydist::simd {
@@ -278,8 +279,7 @@ TEST(SimdPath, IsTheWidestUntilToldOtherwise) {
 TEST(SimdPath, SaysWhatThisCpuHas) {
   const SimdPath before = CurrentPath();
   const Status status = UseSimd("neon");
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("this CPU does not support MYDIST_SIMD=neon"), std::string::npos);
+  ExpectError(status, StatusCode::kInvalidArgument, {"this CPU does not support MYDIST_SIMD=neon"});
   for (const SimdPath path : kAllSimdPaths) {
     const bool named = status.message().find(SimdPathName(path)) != std::string::npos;
     EXPECT_EQ(named, CpuHas(path)) << status.message();

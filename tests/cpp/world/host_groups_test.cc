@@ -7,14 +7,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(HostGroupsTest, OneHost) {
-  const HostGroups groups = MakeHostGroups({"a", "a", "a"}, {0, 1, 2}, 1);
-  EXPECT_THAT(groups.members, ElementsAre(ElementsAre(0, 1, 2)));
-  EXPECT_EQ(groups.host, 0);
-  EXPECT_EQ(groups.place, 1);
-  EXPECT_FALSE(groups.HasTwoLevels());
-}
-
 TEST(HostGroupsTest, UnevenHosts) {
   const HostGroups groups = MakeHostGroups({"a", "a", "b", "b", "b"}, {0, 1, 2, 3, 4}, 4);
   EXPECT_THAT(groups.members, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));

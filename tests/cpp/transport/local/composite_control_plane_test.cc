@@ -7,33 +7,31 @@
 
 #include "conformance/control_plane_suite.h"
 #include "conformance/deep.h"
+#include "fakes/forwarding.h"
 #include "transport/local/local_jobs.h"
 
 namespace mydist::local {
 namespace {
 
 // Passes all on, but messages to ranks of the same host: they must not come this way.
-class BetweenHosts final : public ControlPlane {
+class BetweenHosts final : public testing::ForwardingPlane {
  public:
   BetweenHosts(std::unique_ptr<ControlPlane> plane, std::vector<int> forbidden,
                std::atomic<int>* close_count)
-      : plane_(std::move(plane)), forbidden_(std::move(forbidden)), close_count_(close_count) {}
+      : ForwardingPlane(std::move(plane)),
+        forbidden_(std::move(forbidden)),
+        close_count_(close_count) {}
 
   Status Send(int peer, Bytes payload) override {
     EXPECT_THAT(forbidden_, ::testing::Not(::testing::Contains(peer)));
-    return plane_->Send(peer, std::move(payload));
+    return ForwardingPlane::Send(peer, std::move(payload));
   }
-  Result<std::optional<IncomingMessage>> Receive() override { return plane_->Receive(); }
-  void Await(TimePoint deadline) override { plane_->Await(deadline); }
-  void Wake() override { plane_->Wake(); }
-  void Attend(bool attended) override { plane_->Attend(attended); }
   Status Close(TimePoint deadline) override {
     close_count_->fetch_add(1);
-    return plane_->Close(deadline);
+    return ForwardingPlane::Close(deadline);
   }
 
  private:
-  const std::unique_ptr<ControlPlane> plane_;
   const std::vector<int> forbidden_;
   std::atomic<int>* const close_count_;
 };

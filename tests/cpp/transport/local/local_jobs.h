@@ -10,6 +10,7 @@
 
 #include "algorithms/shm/shm_ranks.h"
 #include "conformance/receive_by.h"
+#include "conformance/status_checks.h"
 #include "transport/factory.h"
 
 namespace mydist::local {
@@ -29,7 +30,7 @@ inline LocalRank ConnectRank(int rank, int size, const shm::ShmDirectory& direct
   LocalRank local{.port = shm::OpenPort(options, exchange), .connection = {}};
   if (local.port == nullptr) return local;
   Result<Connection> connection = ConnectLocal(local.port, exchange);
-  EXPECT_TRUE(connection.ok()) << connection.status().ToString();
+  ExpectOk(connection.status());
   if (connection.ok()) local.connection = *std::move(connection);
   return local;
 }
@@ -67,8 +68,6 @@ inline void ExpectMessage(LocalRank& rank, const IncomingMessage& expected) {
   EXPECT_TRUE((*got)->payload == expected.payload)
       << (*got)->payload.size() << " bytes, expected " << expected.payload.size();
 }
-
-inline void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.ToString(); }
 
 // What is left when the messages that came before have been taken.
 inline Status AwaitLoss(ControlPlane& plane) {

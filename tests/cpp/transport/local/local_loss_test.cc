@@ -2,17 +2,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <fstream>
 #include <latch>
 
+#include "algorithms/shm/refused_calls.h"
 #include "conformance/control_plane_suite.h"
 #include "transport/local/local_control_plane.h"
 #include "transport/local/local_jobs.h"
@@ -75,21 +71,6 @@ TEST(LocalLoss, AKilledRankIsReportedOnceByEverySurvivorThatIsIdle) {
         }
       },
       [](Correspondent&) {});
-}
-
-TEST(LocalLoss, AKilledRankIsReportedToThoseWhoSendToItAllTheTime) {
-  KillTheLast(
-      [](Correspondent& me, LocalRank&) {
-        Status status;
-        while (status.ok()) {
-          status = me.plane().Send(kSize - 1, Bytes(300));
-          if (const auto got = me.plane().Receive(); !got.ok()) status = got.status();
-        }
-        ExpectDeathOf(kSize - 1, status);
-      },
-      [](Correspondent& me) {
-        for (;;) ASSERT_TRUE(conformance::ReceiveBy(me.plane(), Soon()).ok());
-      });
 }
 
 // Half of a message is none.
@@ -160,18 +141,6 @@ TEST(LocalLoss, TheCauseIsBlamedAndNotWhoLeftBecauseOfIt) {
   EXPECT_EQ(ranks.Wait(0), 0);
 }
 
-// As in a container whose seccomp profile does not know the call.
-void RefusePidfds() {
-  std::array<sock_filter, 4> program{
-      sock_filter(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))),
-      sock_filter(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1)),
-      sock_filter(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)),
-      sock_filter(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW))};
-  const sock_fprog filter{program.size(), program.data()};
-  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
 class PeerWatcherWhere : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(PidfdsAre, PeerWatcherWhere, ::testing::Bool(), [](const auto& instance) {
   return std::string(instance.param ? "Offered" : "Refused");
@@ -187,7 +156,7 @@ TEST_P(PeerWatcherWhere, TellsThatAProcessHasEnded) {
       ASSERT_TRUE(seat.exchange({}).ok());
       _exit(7);
     }
-    if (!has_pidfds) RefusePidfds();
+    if (!has_pidfds) shm::Refuse(SYS_pidfd_open, EPERM);  // As in some containers.
     std::latch has_ended(1);
     const auto watcher = PeerWatcher::Start(&port->arena(), [&](int peer) {
       EXPECT_EQ(peer, 1);
