@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
 
@@ -26,18 +24,6 @@ TEST(CoordinatorTest, OneRankDecidesAlone) {
                                       "departed 0: ABORTED: rank 0 has left the job: shutdown",
                                       "finished", "|"));
   EXPECT_EQ(job.coordinator(0).stats().cache_hits, 1u);
-}
-
-TEST(CoordinatorTest, OneRankSleepsUntilWokenOrDue) {
-  Coordinator coordinator(CoordinatorOptions(), nullptr);
-  const TimePoint deadline = Now() + std::chrono::milliseconds(5);
-  coordinator.Await(deadline);
-  EXPECT_GE(Now(), deadline);
-  coordinator.Wake();  // Before the wait begins: must not be lost.
-  coordinator.Await(kNever);
-  std::thread waker([&] { coordinator.Wake(); });
-  coordinator.Await(kNever);
-  waker.join();
 }
 
 TEST(CoordinatorTest, WorkIsDueAtOnce) {
@@ -85,27 +71,6 @@ TEST(CoordinatorTest, BatchesComeOneAtATime) {
   for (int cycle = 0; cycle < 2; ++cycle) ASSERT_TRUE(job.Step(1).ok());
   EXPECT_THAT(job.Log(1), ElementsAre("ready a [4]", "|", "ready b [4]", "|"));
   EXPECT_EQ(job.Log(0), job.Log(1));
-}
-
-TEST(CoordinatorTest, ADepartureEndsEverythingAndTheLastOneFinishes) {
-  for (uint32_t seed = 0; seed < 20; ++seed) {
-    SimulatedJob job({.size = 5, .radix = 2, .names_hosts = true, .seed = seed});
-    for (const int rank : {0, 1, 2, 4}) job.Announce(rank, MakeRequest("x"));
-    job.Depart(3, "exit 0");
-    job.RunUntilQuiet();
-    const std::string departed = "departed 3: ABORTED: rank 3 (host h3) has left the job: exit 0";
-    for (int rank = 0; rank < 5; ++rank) ASSERT_THAT(job.Log(rank), ElementsAre(departed, "|"));
-    job.AnnounceAll(MakeRequest("late"));
-    job.Depart(3, "again");
-    job.RunUntilQuiet();
-    ASSERT_EQ(job.Log(0).size(), 2u);
-    for (const int rank : {4, 2, 1, 0}) job.Depart(rank, "shutdown");
-    job.RunUntilQuiet();
-    for (int rank = 0; rank < 5; ++rank) {
-      ASSERT_EQ(job.Log(rank), job.Log(0));
-      ASSERT_EQ(job.Log(rank).end()[-2], "finished");
-    }
-  }
 }
 
 // What a rank says when it is handed this message.
@@ -282,22 +247,6 @@ TEST(CoordinatorTest, AnAgreementMustBeWhatThisRankSubmitted) {
   Request elsewhere = MakeRequest("x", {4});
   elsewhere.process_set = 7;
   EXPECT_THAT(outcome(elsewhere), HasSubstr("for another process set than the item says"));
-}
-
-TEST(CoordinatorTest, ALostPeerIsAnError) {
-  SimulatedJob job({.size = 3});
-  job.plane(0).loss = Status::PeerLost("rank 2 is gone");
-  EXPECT_EQ(job.Step(0).ToString(), "PEER_LOST: rank 2 is gone");
-}
-
-TEST(CoordinatorTest, ALossDuringDepartureIsNone) {
-  SimulatedJob job({.size = 3});
-  for (int rank = 0; rank < 3; ++rank) job.Depart(rank, "shutdown");
-  job.plane(2).loss = Status::PeerLost("rank 1 is gone");
-  job.RunUntilQuiet();
-  EXPECT_EQ(job.Log(2).end()[-2], "finished");
-  job.plane(2).loss = Status::PeerLost("rank 0 is gone");
-  EXPECT_TRUE(job.Step(2).ok());
 }
 
 TEST(CoordinatorTest, ALossDuringADepartureThatDoesNotEndIsOneAfterAWhile) {

@@ -1,6 +1,8 @@
-// A frozen schedule seen from outside: what it must not change, when it pays, and its limits.
+// A frozen schedule at its limits, and against ranks that vote nonsense or die. What it must not
+// change: frozen_property_test.
 #include <gmock/gmock.h>
 
+#include "conformance/status_checks.h"
 #include "controller/messages/response.h"
 #include "controller/messages/wire.h"
 #include "controller/simulated_job.h"
@@ -9,66 +11,13 @@ namespace mydist {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class FrozenJobTest : public ::testing::Test {
- protected:
-  FrozenJobTest() : job_({.size = 3, .freeze_after = 3, .stall_warning = seconds(10)}) {}
-
-  void Step() {
-    for (const char* name : {"a", "b", "c"}) job_.AnnounceAll(MakeRequest(name));
-    job_.RunUntilQuiet();
-  }
-  void Freeze() {
-    for (int step = 0; step < 5; ++step) Step();
-    for (int rank = 0; rank < 3; ++rank) {
-      ASSERT_GT(job_.coordinator(rank).stats().frozen_steps, 0u) << rank;
-    }
-  }
-  void Pass(Duration duration) {
-    job_.now += duration;
-    job_.RunUntilQuiet();
-  }
-  uint64_t Thaws() { return job_.coordinator(0).stats().thaws; }
-
-  SimulatedJob job_;
-};
-
-TEST_F(FrozenJobTest, ARankThatDoesNotComeIsReportedInTime) {
-  Freeze();
-  for (const int rank : {0, 2}) job_.Announce(rank, MakeRequest("a"));
-  job_.RunUntilQuiet();
-  Pass(seconds(1));
-  EXPECT_EQ(Thaws(), 1u);
-  Pass(milliseconds(9900));
-  EXPECT_THAT(job_.Stalls(1), ElementsAre());
-  Pass(milliseconds(200));
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_EQ(job_.Stalls(rank).size(), 1u);
-    EXPECT_THAT(job_.Stalls(rank)[0], HasSubstr("'a'"));
-    EXPECT_THAT(job_.Stalls(rank)[0], HasSubstr("rank 1"));
-  }
-  job_.Announce(1, MakeRequest("a"));
-  job_.RunUntilQuiet();
-  EXPECT_EQ(job_.Log(1), job_.Log(0));
-}
-
-TEST_F(FrozenJobTest, ANameInFlightIsRefusedAtOnce) {
-  Freeze();
-  job_.Announce(1, MakeRequest("a"));
-  const Status status = job_.coordinator(1).Announce({MakeRequest("a")}, job_.now);
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("'a' is still in flight"));
-  EXPECT_EQ(job_.coordinator(1).Announce({MakeRequest("x"), MakeRequest("x")}, job_.now).code(),
-            StatusCode::kInvalidArgument);
-}
 
 // With steps that take as long whether frozen or not, one of which is another one each `interval`
 // steps: the share of frozen ones and how often they thawed, once that is the rule.
 enum class Otherwise { kMore, kLess };
-std::pair<double, uint64_t> Interrupted(int interval, Otherwise otherwise = Otherwise::kMore) {
+std::pair<double, uint64_t> Interrupted(int interval, Otherwise otherwise) {
   SimulatedJob job({.size = 3, .freeze_after = 10});
   const auto stats = [&] { return job.coordinator(0).stats(); };
   const auto pass = [&](const char* name) {
@@ -98,43 +47,32 @@ std::pair<double, uint64_t> Interrupted(int interval, Otherwise otherwise = Othe
           stats().thaws - before.thaws};
 }
 
-TEST(InterruptedJobTest, SomethingElseNowAndThenLeavesMostStepsFrozen) {
-  EXPECT_GE(Interrupted(50).first, 0.7);
-  EXPECT_GE(Interrupted(200).first, 0.9);
-}
-
 // What is over soon after it froze is frozen more and more rarely.
-TEST(InterruptedJobTest, SomethingElseAllTheTimeIsHardlyEverFrozen) {
-  EXPECT_LE(Interrupted(13).second, 2u);
-}
-
-TEST(InterruptedJobTest, WhatCostsPatienceHasToLastLonger) {
-  EXPECT_LE(Interrupted(50, Otherwise::kLess).second, 2u);
+TEST(InterruptedJob, FreezesWhereThatPays) {
+  EXPECT_GE(Interrupted(50, Otherwise::kMore).first, 0.7);
+  EXPECT_LE(Interrupted(13, Otherwise::kMore).second, 2u);
+  EXPECT_LE(Interrupted(50, Otherwise::kLess).second, 2u) << "patience has its price";
   EXPECT_GE(Interrupted(400, Otherwise::kLess).first, 0.9);
 }
 
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.
-class FrozenLimitsTest : public ::testing::Test {
- protected:
-  SimulatedJob job_{{.size = 3, .freeze_after = 3, .vote_limits = {.freezes = 2, .buckets = 7}}};
-};
-
-TEST_F(FrozenLimitsTest, BeyondWhatAVoteCanCountItNegotiates) {
+TEST(FrozenLimits, BeyondWhatAVoteCanCountItNegotiates) {
+  SimulatedJob job({.size = 3, .freeze_after = 3, .vote_limits = {.freezes = 2, .buckets = 7}});
   for (int step = 0; step < 100; ++step) {
-    job_.AnnounceAll(MakeRequest("a"));
-    job_.RunUntilQuiet();
+    job.AnnounceAll(MakeRequest("a"));
+    job.RunUntilQuiet();
   }
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(job_.coordinator(rank).stats().frozen_steps, 14u) << rank;
-    EXPECT_EQ(job_.coordinator(rank).stats().thaws, 2u) << rank;
-    EXPECT_EQ(job_.batches(rank).size(), 100u) << rank;
-    EXPECT_EQ(job_.Log(rank), job_.Log(0));
-    EXPECT_THAT(job_.Errors(rank), ElementsAre());
+    EXPECT_EQ(job.coordinator(rank).stats().frozen_steps, 14u) << rank;
+    EXPECT_EQ(job.coordinator(rank).stats().thaws, 2u) << rank;
+    EXPECT_EQ(job.batches(rank).size(), 100u) << rank;
+    EXPECT_EQ(job.Log(rank), job.Log(0));
+    EXPECT_THAT(job.Errors(rank), ElementsAre());
   }
 }
 
 // It would not vote; and what is left of a timeline must still reach it.
-TEST(LeftRootTest, FreezesNothingAndGoesOnTakingBlocks) {
+TEST(LeftRoot, FreezesNothingAndGoesOnTakingBlocks) {
   for (int steps = 0; steps < 8; ++steps) {
     SimulatedJob job({.size = 3, .freeze_after = 3});
     const auto announce = [&] {
@@ -152,25 +90,70 @@ TEST(LeftRootTest, FreezesNothingAndGoesOnTakingBlocks) {
   }
 }
 
-TEST_F(FrozenJobTest, AFreezeOfWhatDidNotHappenIsAnError) {
-  SimulatedPlane plane(&job_, 1);
+class FrozenHosts : public ::testing::Test {
+ protected:
+  void Step() {
+    for (const char* name : {"a", "b", "c"}) job_.AnnounceAll(MakeRequest(name));
+    job_.RunUntilQuiet();
+  }
+  // Feeds the coordinator of rank 1 a message of rank 2.
+  Status Take(const Bytes& message) {
+    job_.plane(1).inbox.push_back({2, message});
+    MYDIST_RETURN_IF_ERROR(job_.coordinator(1).Exchange(job_.now));
+    return job_.coordinator(1).Negotiate(job_.now).status();
+  }
+
+  SimulatedJob job_{{.size = 5, .radix = 4, .freeze_after = 3, .hosts = {0, 0, 1, 1, 2}}};
+};
+
+// The word of rank 4 to rank 2 is slower than the news, through rank 0, that everybody has left.
+TEST_F(FrozenHosts, WhoDiesInsteadOfVotingIsNotForgotten) {
+  for (int step = 0; step < 5; ++step) Step();
+  ASSERT_GT(job_.coordinator(2).stats().frozen_steps, 0u);
+  job_.Hold(4, 2);
+  Step();
+  for (int rank = 0; rank < 5; ++rank) job_.Depart(rank, "shutdown");
+  job_.RunUntilQuiet();
+  job_.now += std::chrono::minutes(1);  // Rank 2 has asked for a thaw.
+  job_.RunUntilQuiet();
+  ASSERT_EQ(job_.Log(0).end()[-2], "finished");
+  ASSERT_EQ(job_.coordinator(2).NextDeadline(), kNever);
+  job_.plane(2).loss = Status::PeerLost("rank 4");
+  job_.RunUntilQuiet();
+  // Reported then, unless the vote comes before.
+  EXPECT_NE(job_.coordinator(2).NextDeadline(), kNever);
+}
+
+TEST_F(FrozenHosts, VotesThatCannotBeAreErrors) {
+  EXPECT_TRUE(Take(EncodeVote({1, 7, false})).ok());
+  EXPECT_TRUE(Take(EncodeVote({1, 7, true})).ok());
+  const Status back = Take(EncodeVote({1, 8, true}));
+  ExpectError(back, StatusCode::kInternal, {"rank 2", "withdraws a vote"});
+  EXPECT_THAT(Take(EncodeVote({2, 0, false})).message(), HasSubstr("freeze 2, expected at most 1"));
+  Bytes malformed = EncodeVote({1, 7, false});
+  malformed.push_back(0);
+  EXPECT_EQ(Take(malformed).code(), StatusCode::kInternal);
+}
+
+TEST(FrozenSegment, OfWhatDidNotHappenIsAnError) {
+  SimulatedJob job({.size = 3});
+  SimulatedPlane plane(&job, 1);
   Coordinator coordinator({.rank = 1, .size = 2, .freeze_after = 3}, &plane);
   StreamSegment segment;
   StreamItem& item = segment.items.emplace_back();
   item.kind = StreamKind::kReadyAgreement;
   item.agreement = std::make_shared<const Agreement>(Agreement{MakeRequest("a"), {}});
-  ASSERT_TRUE(coordinator.Announce({MakeRequest("a")}, job_.now).ok());
+  ASSERT_TRUE(coordinator.Announce({MakeRequest("a")}, job.now).ok());
   segment.items.emplace_back();
   StreamItem& freeze = segment.items.emplace_back();
   freeze.kind = StreamKind::kFreeze;
   freeze.frozen = {.length = 2, .repeats = 1, .hash = 1};
   segment.items.emplace_back();
   plane.inbox.push_back({0, EncodeSegment(segment)[0]});
-  ASSERT_TRUE(coordinator.Exchange(job_.now).ok());
-  const Status status = coordinator.Negotiate(job_.now).status();
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("rank 0"));
-  EXPECT_THAT(status.message(), HasSubstr("froze a step of 2 tensors that did not occur 1 times"));
+  ASSERT_TRUE(coordinator.Exchange(job.now).ok());
+  const Status status = coordinator.Negotiate(job.now).status();
+  ExpectError(status, StatusCode::kInternal,
+              {"rank 0", "froze a step of 2 tensors that did not occur 1 times"});
 }
 
 }  // namespace

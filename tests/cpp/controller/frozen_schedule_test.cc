@@ -67,15 +67,6 @@ class FrozenScheduleTest : public ::testing::Test {
   FrozenSchedule schedule_;
 };
 
-TEST_F(FrozenScheduleTest, VotesReadyWhenAllTensorsOfTheBucketAreThere) {
-  Submit("b");
-  EXPECT_EQ(Advance(), Move::kNone);
-  Submit("a");
-  EXPECT_EQ(Advance(), Move::kReady);
-  EXPECT_EQ(schedule_.word(Voice::kRank), (VoteWord{4, 1, false}));
-  EXPECT_TRUE(schedule_.HasUndecidedVote());
-}
-
 // Rank 0 of two, alone with what it submits: the other one is always READY.
 class FrozenCallNumberTest : public ::testing::Test {
  protected:
@@ -120,23 +111,6 @@ TEST_F(FrozenCallNumberTest, GrowsFromStepToStep) {
   EXPECT_EQ(schedule_.step_count(), 60u);
 }
 
-TEST_F(FrozenCallNumberTest, OfTheNextStepIsNoneOfThisOne) {
-  Submit("x.noname.9");
-  Submit("x.noname.11");  // Before the ninth is executed.
-  EXPECT_EQ(Advance(), Move::kThaw);
-  std::string names;
-  for (const Request& request : schedule_.TakeHeld()) names += request.name + " ";
-  EXPECT_EQ(names, "x.noname.9 x.noname.11 ");
-}
-
-TEST_F(FrozenCallNumberTest, ThatHasBeenIsNotOfTheSchedule) {
-  Submit("a");
-  Submit("x.noname.9");
-  EXPECT_EQ(Execute(), "a x.noname.9 ");
-  Submit("x.noname.9");
-  EXPECT_EQ(Advance(), Move::kThaw);
-}
-
 // No program of ours makes such a step; a user's names may.
 TEST_F(FrozenCallNumberTest, MayBeThatOfAnotherTurn) {
   FrozenSchedule schedule(0, {}, {});
@@ -154,10 +128,13 @@ TEST_F(FrozenCallNumberTest, MayBeThatOfAnotherTurn) {
 }
 
 TEST_F(FrozenScheduleTest, ExecutesWhenAllMembersAreReadyAndPassesOverOthersBuckets) {
-  Submit("a");
   Submit("b");
   Submit("c");
+  EXPECT_EQ(Advance(), Move::kNone);
+  Submit("a");
   ASSERT_EQ(Advance(), Move::kReady);
+  EXPECT_EQ(schedule_.word(Voice::kRank), (VoteWord{4, 1, false}));
+  EXPECT_TRUE(schedule_.HasUndecidedVote());
   Say(0, 1);
   EXPECT_EQ(Advance(), Move::kNone);
   Say(2, 1);

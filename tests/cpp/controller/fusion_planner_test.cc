@@ -43,13 +43,6 @@ TEST(FusionPlannerTest, WhatDoesNotFitBeginsTheNextBatch) {
   EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0}, {1}, {2, 3}}));
 }
 
-TEST(FusionPlannerTest, LooksPastOtherKinds) {
-  Request other = Tensor(10);
-  other.dtype = DataType::kInt32;
-  const Ready ready = {Agreed(Tensor(10)), Agreed(other), Agreed(Tensor(10))};
-  EXPECT_EQ(PlanFusion(ready, 80), (Plan{{0, 2}, {1}}));
-}
-
 TEST(FusionPlannerTest, BeyondTheThresholdATensorStandsAlone) {
   const Ready ready = {Agreed(Tensor(0)), Agreed(Tensor(100)), Agreed(Tensor(0)),
                        Agreed(Tensor(3))};

@@ -71,19 +71,6 @@ TEST(ProcessSetTest, RanksThatDisagreeAboutTheMembersAreAllTold) {
   EXPECT_EQ(AddSet(job, {0, 1}), 1);
 }
 
-TEST(ProcessSetTest, WhatIsInFlightInARemovedSetFails) {
-  SimulatedJob job({.size = 3});
-  const ProcessSetId set = AddSet(job, {1, 2});
-  job.Announce(1, InSet(set, "x"));
-  for (const int rank : {1, 2}) job.Announce(rank, RemoveRequest("remove", set));
-  job.RunUntilQuiet();
-  EXPECT_THAT(job.Errors(1), ElementsAre(HasSubstr("process set 1 was removed while 'x'")));
-  EXPECT_THAT(job.Errors(2), IsEmpty());
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ReadyNames(job, rank).back(), "remove") << rank;
-  const Status late = job.coordinator(1).Announce({InSet(set, "y")}, job.now);
-  EXPECT_THAT(late.ToString(), HasSubstr("process set 1 is unknown or has been removed"));
-}
-
 // What stalls at the very moment at which its set is removed ends with the set: behind that item
 // nobody knows the set any more.
 TEST(ProcessSetTest, AStallInARemovedSetIsNotSpokenOf) {
@@ -159,19 +146,6 @@ TEST(ProcessSetTest, APairDisagreesWithItselfOnly) {
   EXPECT_THAT(job.Errors(1), ElementsAre(HasSubstr("disagree on the shape of this send/recv")));
   EXPECT_EQ(job.Errors(3), job.Errors(1));
   EXPECT_THAT(job.Errors(0), IsEmpty());
-}
-
-TEST(ProcessSetTest, AStallNamesMembersOnly) {
-  SimulatedJob job({.size = 5, .radix = 2, .stall_warning = std::chrono::seconds(10)});
-  const ProcessSetId set = AddSet(job, {1, 3, 4});
-  job.Announce(3, InSet(set, "x"));
-  job.RunUntilQuiet();
-  for (const int seconds : {6, 5}) {  // In between, inner vertices say who is missing.
-    job.now += std::chrono::seconds(seconds);
-    job.RunUntilQuiet();
-  }
-  ASSERT_EQ(job.Stalls(3).size(), 1u);
-  EXPECT_THAT(job.Stalls(3)[0], HasSubstr("waits for ranks 1, 4 "));
 }
 
 TEST(ProcessSetTest, AStallShowsThatTheOthersUseAnotherSet) {
