@@ -33,25 +33,6 @@ TEST(TimelineTest, RecordsNothingUnlessEnabled) {
   ASSERT_EQ(timeline.Drain().size(), 1U);  // What was recorded before Stop is kept.
 }
 
-TEST(TimelineTest, RecordStampsTheTime) {
-  Timeline timeline;
-  timeline.Start(false);
-  const auto ns = [](TimePoint t) { return t.time_since_epoch().count(); };
-  const int64_t before = ns(Now());
-  timeline.Record(EventPhase::kBegin, "layer", "FUSE", "64 MB");
-  timeline.Record(EventPhase::kEnd, "layer", "FUSE");
-  const int64_t after = ns(Now());
-  const auto events = timeline.Drain();
-  ASSERT_EQ(events.size(), 2U);
-  EXPECT_EQ(events[0].phase, EventPhase::kBegin);
-  EXPECT_EQ(events[0].lane, "layer");
-  EXPECT_EQ(events[0].name, "FUSE");
-  EXPECT_EQ(events[0].args, "64 MB");
-  EXPECT_LE(before, events[0].time_ns);
-  EXPECT_LE(events[0].time_ns, events[1].time_ns);
-  EXPECT_LE(events[1].time_ns, after);
-}
-
 TEST(TimelineTest, MarkCyclesFollowsStartAndStop) {
   Timeline timeline;
   timeline.Start(true);

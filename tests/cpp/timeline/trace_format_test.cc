@@ -125,12 +125,6 @@ TEST(TraceFormatTest, ImpossibleTimesStayJson) {
   }
 }
 
-TEST(TraceFormatTest, ArgsAreShownAsDetail) {
-  TraceFormat format(1, 0);
-  const TimelineEvent event{1, 0, EventPhase::kBegin, "a", "FUSE", "3 \"tensors\""};
-  EXPECT_EQ(One(format, event).back()["args"]["detail"].text, "3 \"tensors\"");
-}
-
 TEST(TraceFormatTest, LanesStayWellFormedWhateverWasDropped) {
   TraceFormat format(1, 0);
   EXPECT_EQ(OneByOne(format, {End(1, "LOST")}), Words{});
@@ -171,12 +165,6 @@ TEST(TraceFormatTest, WhatEndsLaterIsShownFromItsBeginningOn) {
   EXPECT_EQ(Together(format, {End(9, "A"), End(9, "C"), End(9, "D")}), Words{});
   const auto& [records, needed] = format.Format(0, {}, 0);
   EXPECT_EQ(records.size() + needed.size(), 0U);
-}
-
-TEST(TraceFormatTest, WhatHasNoRecordIsNotMissed) {
-  TraceFormat format(1, 0);
-  const std::vector<TimelineEvent> events = {End(1, "LOST"), Begin(2, "A")};
-  EXPECT_EQ(format.Format(0, events, 0).records_needed, (std::vector<size_t>{0, 3}));
 }
 
 TEST(TraceFormatTest, DepthAndLanesAreBounded) {
@@ -234,16 +222,6 @@ TEST_F(CallLanesTest, AreNamedByWhatCallsHaveInCommon) {
   EXPECT_EQ(records[0]["args"]["name"].text, "grouped.noname.1");
 }
 
-// A user's name may look like one.
-TEST_F(CallLanesTest, MayBeUsedAgainByTheSameCall) {
-  for (int step = 0; step < 3; ++step) {
-    EXPECT_EQ(Begin("x.noname.7"), 1);
-    EXPECT_EQ(Begin("x.noname.8"), 2);
-    Complete("x.noname.7");
-    Complete("x.noname.8");
-  }
-}
-
 // Calls that fail end as they are.
 TEST_F(CallLanesTest, AreHandedOnWithNothingOpen) {
   Put("x.noname.1", EventPhase::kBegin, "NEGOTIATE");
@@ -251,15 +229,6 @@ TEST_F(CallLanesTest, AreHandedOnWithNothingOpen) {
   ASSERT_EQ(records.size(), 2U);
   EXPECT_EQ(records[1]["ph"].text + records[1]["name"].text, "ENEGOTIATE");
   EXPECT_EQ(Begin("x.noname.2"), 1);
-}
-
-TEST_F(CallLanesTest, OfPhasesAreThatOfTheCall) {
-  Begin("x.noname.1");
-  Begin("x.noname.2");
-  EXPECT_EQ(Put("x.noname.1", EventPhase::kBegin, "NEGOTIATE").back()["tid"].number, 1);
-  EXPECT_EQ(Put("x.noname.2", EventPhase::kBegin, "NEGOTIATE").back()["tid"].number, 2);
-  Complete("x.noname.2");
-  EXPECT_EQ(Put("x.noname.1", EventPhase::kEnd, "NEGOTIATE").back()["tid"].number, 1);
 }
 
 TEST(TraceFormatTest, TheLongestTextsFitIntoARecord) {

@@ -97,11 +97,36 @@ inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body
   EXPECT_TRUE(directory.IsEmpty());
 }
 
+using SeatBody = std::function<void(const ForkedRanks::Seat& seat, const ShmDirectory& directory)>;
+
+// All of them succeed, and leave nothing.
+inline void OnProcesses(int size, const SeatBody& body) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(size, [&](const ForkedRanks::Seat& seat) { body(seat, directory); });
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+  EXPECT_TRUE(directory.IsEmpty());
+}
+
+// `body` is rank 0 of two processes, beside rank 1 that pauses, and is killed meanwhile if so
+// wanted.
+inline void BesideAPausedRank(bool is_killed, const std::function<void(ShmPort& port)>& body) {
+  const ShmDirectory directory;
+  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
+    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
+    ASSERT_NE(port, nullptr);
+    seat.report();
+    if (seat.rank == 1) pause();
+    body(*port);
+  });
+  ranks.AwaitReports(2);
+  if (is_killed) ranks.Kill(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
 // As OnThreadsWithPort, in processes.
 inline void OnProcessesWithPort(int size, const PortBody& body,
                                 CrossMemoryAttach attach = CrossMemoryAttach::kAuto) {
-  const ShmDirectory directory;
-  ForkedRanks ranks(size, [&](const ForkedRanks::Seat& seat) {
+  OnProcesses(size, [&](const ForkedRanks::Seat& seat, const ShmDirectory& directory) {
     ArenaOptions options = OptionsOf(seat.rank, size, directory);
     options.cross_memory_attach = attach;
     const auto port = OpenPort(options, seat.exchange);
@@ -109,8 +134,6 @@ inline void OnProcessesWithPort(int size, const PortBody& body,
     EXPECT_TRUE(directory.IsEmpty());
     body(*port, seat.rank);
   });
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-  EXPECT_TRUE(directory.IsEmpty());
 }
 
 // Tests for so many ranks and each way to private memory.

@@ -38,7 +38,7 @@ std::vector<Arena::Establishment> EstablishAll(
   std::vector<Arena::Establishment> outcomes(static_cast<size_t>(size));
   RunAsRanks(size, [&](int rank) {
     auto outcome = Arena::Establish(options_of(rank), exchange_of(rank, rendezvous.ForRank(rank)));
-    EXPECT_TRUE(outcome.ok()) << outcome.status().ToString();
+    ExpectOk(outcome.status());
     if (outcome.ok()) outcomes[static_cast<size_t>(rank)] = *std::move(outcome);
   });
   return outcomes;
@@ -207,60 +207,51 @@ TEST(Arena, WithAnotherCookieIsRefused) {
   EXPECT_TRUE(directory.IsEmpty());
 }
 
-TEST(Arena, OffersThatAreNoNamesAreRefused) {
+TEST(Arena, WhatIsNoOfferIsRefused) {
   const ShmDirectory directory;
   const std::string name = "mydist-" + std::string(32, 'a');
+  const std::string cookie(16, 'c');
+  const auto expect_refused = [&](const std::string& what, std::function<void(Bytes&)> change) {
+    for (const auto& outcome : EstablishWithChangedOffer(directory, change)) {
+      EXPECT_EQ(outcome.arena, nullptr) << what;
+      EXPECT_THAT(outcome.reason, StartsWith("rank 1: ")) << what;
+    }
+    EXPECT_TRUE(directory.IsEmpty());
+  };
   for (const std::string address :
        {"", "/etc/passwd", "../../etc/passwd", "mydist-12", name.c_str(), "1/", "/1", "1/2/3",
         "1/-1", "-1/1", "99999999999/1", "1\n1", "1\n\n"}) {
-    const auto outcomes = EstablishWithChangedOffer(directory, [&](Bytes& bytes) {
+    expect_refused(address, [&](Bytes& bytes) {
       const auto end = std::find(bytes.begin(), bytes.end(), '\n');
       bytes.insert(bytes.erase(bytes.begin() + 1, end), address.begin(), address.end());
     });
-    for (const auto& outcome : outcomes) {
-      EXPECT_EQ(outcome.arena, nullptr) << address;
-      EXPECT_THAT(outcome.reason, StartsWith("rank 1: ")) << address;
-    }
-    EXPECT_TRUE(directory.IsEmpty());
+  }
+  for (const std::string& offer :
+       {std::string(), "y"s, "z"s, "y\n"s, "y1/1\nname\n" + cookie,
+        "y1/1\n../../etc/passwd\n" + cookie, "y1/1\n" + name + "\n" + cookie + "c"}) {
+    expect_refused(offer, [&](Bytes& bytes) { bytes.assign(offer.begin(), offer.end()); });
   }
 }
-
-TEST(Arena, WhatIsNoOfferIsRefused) {
-  const ShmDirectory directory;
-  const std::string cookie(16, 'c');
-  for (const std::string& offer : {std::string(), "y"s, "z"s, "y\n"s, "y1/1\nname\n" + cookie,
-                                   "y1/1\n../../etc/passwd\n" + cookie,
-                                   "y1/1\nmydist-" + std::string(32, 'a') + "\n" + cookie + "c"}) {
-    const auto outcomes = EstablishWithChangedOffer(
-        directory, [&](Bytes& bytes) { bytes.assign(offer.begin(), offer.end()); });
-    for (const auto& outcome : outcomes) {
-      EXPECT_EQ(outcome.arena, nullptr) << offer;
-      EXPECT_THAT(outcome.reason, StartsWith("rank 1: ")) << offer;
-    }
-    EXPECT_TRUE(directory.IsEmpty());
-  }
-}
-
-class FailingExchange : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(InRound, FailingExchange, ::testing::Range(0, 5));
 
 // With a name, which takes more rounds.
-TEST_P(FailingExchange, LeavesNothingBehind) {
-  const ShmDirectory directory;
-  InMemoryRendezvous rendezvous(2);
-  RunAsRanks(2, [&](int rank) {
-    const ArenaExchange fails = [exchange = rendezvous.ForRank(rank),
-                                 round = 0](const Bytes& mine) mutable {
-      auto answer = exchange(mine);
-      if (round++ == GetParam()) answer = Status::PeerLost("the store is gone");
-      return answer;
-    };
-    ArenaOptions options = OptionsOf(rank, 2, directory);
-    options.sees_processes = false;
-    const auto outcome = Arena::Establish(options, fails);
-    EXPECT_EQ(outcome.status().code(), StatusCode::kPeerLost);
-  });
-  EXPECT_TRUE(directory.IsEmpty());
+TEST(Arena, AFailingExchangeLeavesNothingBehind) {
+  for (int failing = 0; failing < 5; ++failing) {
+    const ShmDirectory directory;
+    InMemoryRendezvous rendezvous(2);
+    RunAsRanks(2, [&](int rank) {
+      const ArenaExchange fails = [&, exchange = rendezvous.ForRank(rank),
+                                   round = 0](const Bytes& mine) mutable {
+        auto answer = exchange(mine);
+        if (round++ == failing) answer = Status::PeerLost("the store is gone");
+        return answer;
+      };
+      ArenaOptions options = OptionsOf(rank, 2, directory);
+      options.sees_processes = false;
+      const auto outcome = Arena::Establish(options, fails);
+      EXPECT_EQ(outcome.status().code(), StatusCode::kPeerLost);
+    });
+    EXPECT_TRUE(directory.IsEmpty());
+  }
 }
 
 TEST(Arena, OpensNothingButFilesOfPeers) {
@@ -298,7 +289,7 @@ TEST_P(KilledShmRank, IsReportedByEverySurvivorWithinSeconds) {
     ShmCollectives collectives(port.get(), {0, 1, 2, 3});
     std::vector<float> data(100000, 1);
     const auto count = static_cast<int64_t>(data.size());
-    testing::ExpectOk(collectives.Allreduce(data.data(), count, {}));
+    ExpectOk(collectives.Allreduce(data.data(), count, {}));
     seat.report();
     if (seat.rank == kSize - 1 && !victim_reduces) pause();
     Status status;
@@ -320,24 +311,16 @@ INSTANTIATE_TEST_SUITE_P(While, KilledShmRank, ::testing::Bool(), [](const auto&
 
 // The bell of who waits never rests, as when others move a lot of bytes meanwhile.
 TEST(Arena, ADeadRankIsNoticedAmongOthersThatAreBusy) {
-  const ShmDirectory directory;
-  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
-    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
-    ASSERT_NE(port, nullptr);
-    seat.report();
-    if (seat.rank == 1) pause();
-    Waiter waiter(&port->arena());
+  BesideAPausedRank(true, [](ShmPort& port) {
+    Waiter waiter(&port.arena());
     const int dead = 1;
     const TimePoint deadline = Now() + std::chrono::seconds(3);
     const Status status = waiter.Await({{&dead, 1}, {&dead, 1}}, [&] {
-      RingBell(port->arena().bell(0));
+      RingBell(port.arena().bell(0));
       return Now() >= deadline;
     });
     EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   });
-  ranks.AwaitReports(2);
-  ranks.Kill(1);
-  EXPECT_EQ(ranks.Wait(0), 0);
 }
 
 // One that sleeps and takes no part would be woken for every piece that moves.
@@ -351,8 +334,8 @@ TEST(ShmTransport, RingsThoseWhoTakePart) {
     uint8_t got = 0;
     const SendTransfer send{2, &sent, 1};
     const ReceiveTransfer receive{1, &got, 1};
-    if (rank == 1) testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
-    if (rank == 2) testing::ExpectOk(port.transport().Exchange({}, {&receive, 1}));
+    if (rank == 1) ExpectOk(port.transport().Exchange({&send, 1}, {}));
+    if (rank == 2) ExpectOk(port.transport().Exchange({}, {&receive, 1}));
     all.arrive_and_wait();
     if (rank == 0) EXPECT_EQ(port.arena().bell(0).rings.load(), 0U);
     all.arrive_and_wait();
@@ -364,8 +347,8 @@ TEST(Arena, ARankThatLeavesIsNamed) {
     if (rank == 2) return port.Leave("");
     ShmCollectives collectives(&port, {0, 1, 2});
     const Status status = collectives.Barrier();
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    EXPECT_THAT(status.message(), HasSubstr("has left the job while other ranks still need it"));
+    ExpectError(status, StatusCode::kPeerLost,
+                {"has left the job while other ranks still need it"});
   });
 }
 
@@ -396,18 +379,18 @@ TEST(Arena, ARankThatLeavesAfterItsPartIsNotMissed) {
     const uint8_t sent = 7;
     if (rank == 0) {
       const SendTransfer send{1, &sent, 1};
-      testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
+      ExpectOk(port.transport().Exchange({&send, 1}, {}));
       port.Leave("");
       has_left = true;
       has_left.notify_all();
     } else if (rank == 2) {
       has_left.wait(false);
       const SendTransfer send{1, &sent, 1};
-      testing::ExpectOk(port.transport().Exchange({&send, 1}, {}));
+      ExpectOk(port.transport().Exchange({&send, 1}, {}));
     } else {
       std::array<uint8_t, 2> got{};
       const ReceiveTransfer receives[] = {{2, &got[0], 1}, {0, &got[1], 1}};
-      testing::ExpectOk(port.transport().Exchange({}, receives));
+      ExpectOk(port.transport().Exchange({}, receives));
       EXPECT_THAT(got, ::testing::ElementsAre(7, 7));
     }
   });

@@ -19,15 +19,6 @@ TEST(FreeExtents, FirstFitIsTakenAligned) {
   EXPECT_EQ(free.Take(1, 1), std::nullopt);
 }
 
-TEST(FreeExtents, NeighboursMerge) {
-  FreeExtents free(300);
-  ASSERT_EQ(free.Take(300, 1), 0);
-  EXPECT_EQ(free.Give({0, 100}), (Extent{0, 100}));
-  EXPECT_EQ(free.Give({200, 300}), (Extent{200, 300}));
-  EXPECT_EQ(free.Give({100, 200}), (Extent{0, 300}));
-  EXPECT_EQ(free.Take(300, 1), 0);
-}
-
 TEST(FreeExtents, NothingIsTakenTwiceOrLost) {
   constexpr int64_t kBytes = 1 << 16;
   FreeExtents free(kBytes);

@@ -61,11 +61,5 @@ TEST(WaitWithWatchdog, EndsWithWhatTheWatchdogSays) {
   EXPECT_THAT(watchdog.begins, Each(watchdog.begins.front()));
 }
 
-TEST(WaitWithWatchdog, IsNotDueWithoutAWatchdog) {
-  const WatchedWait wait(nullptr);
-  EXPECT_FALSE(wait.IsDue(Now() + std::chrono::hours(1)));
-  EXPECT_EQ(wait.next_look(), kNever);
-}
-
 }  // namespace
 }  // namespace mydist::shm

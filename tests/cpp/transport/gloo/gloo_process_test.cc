@@ -1,53 +1,95 @@
 // Gloo between processes: the conformance suites, and survivors of a killed rank.
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 
+#include "conformance/control_plane_suite.h"
 #include "conformance/sanitizers.h"
-#include "transport/gloo/process_jobs.h"
+#include "conformance/transport_suite.h"
+#include "job/process.h"
+#include "memory/shm/forked_ranks.h"
+#include "transport/gloo/gloo_jobs.h"
 
 namespace mydist {
 namespace {
 
-constexpr int kBootstrapRounds = 3;
+using conformance::Correspondent;
+using shm::ForkedRanks;
 
-void Bootstrap(ProcessJob& job) {
-  for (int round = 0; round < kBootstrapRounds; ++round) job.ServeRound();
+// What a process does as one rank of a job of `size`.
+ForkedRanks::Body AsGlooRank(
+    int size, const std::function<void(Connection&, const ForkedRanks::Seat&)>& body) {
+  return [size, body](const ForkedRanks::Seat& seat) {
+    Result<Connection> connection = ConnectGloo(seat.rank, size, seat.exchange, {});
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    body(*connection, seat);
+  };
 }
 
 TEST(GlooProcesses, PassTheConformanceSuites) {
-  ProcessJob job("conform", 3);
-  Bootstrap(job);
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
+  ForkedRanks ranks(3, AsGlooRank(3, [](Connection& connection, const ForkedRanks::Seat&) {
+                      conformance::RunControlPlaneConformance(connection);
+                      testing::RunTransportConformance(*connection.transport);
+                      conformance::ClosesInOrder(connection);
+                    }));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
 
-// Else those that have it would wait for the one that has not.
+// The last of three ranks cannot load Gloo, and remembers that.
+void StartWithoutGloo(const ForkedRanks::Seat& seat) {
+  setenv("MYDIST_SHARED_MEMORY", "0", 1);
+  if (seat.rank == 2) {
+    rlimit files{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const rlimit none{0, files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ASSERT_FALSE(LoadPlugin("gloo").ok());
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  }
+  const Status status = process::Init({.rank = seat.rank, .size = 3, .exchange = seat.exchange});
+  ExpectError(status, StatusCode::kInternal,
+              {"and gloo is unavailable (rank 2 (host ", "cannot load it, other ranks can",
+               "install the same build of mydist", "cannot be loaded"});
+}
+
+// Else those that have it would wait for the one that has not. In a process that has not loaded it.
 TEST(GlooStart, WhereOneRankHasNoneAllHearOfIt) {
   if (kIsSanitized) GTEST_SKIP() << "the sanitizers need descriptors while a rank has none";
-  ProcessJob job("start_without_gloo", 3);
-  for (int round = 0; round < 2; ++round) job.ServeRound();  // Hellos, and who has Gloo.
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
+  ForkedRanks ranks(3, StartWithoutGloo);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
 
-class GlooKilledRank : public ::testing::TestWithParam<const char*> {};
+// What a survivor hears.
+Status WhileIdle(Correspondent& me) {
+  return conformance::ReceiveBy(me.plane(), conformance::Soon()).status();
+}
+Status WhileItTransfers(Correspondent& me) {  // In a ring.
+  std::vector<uint8_t> memory(1 << 16);
+  const ReceiveTransfer receive{(me.rank() + 1) % me.size(), memory.data(), 1 << 16};
+  return me.transport().Exchange({}, {&receive, 1});
+}
 
-// The product's bound is a second. Here the way to this process counts as well, on a machine that
-// may be busy; who is not told waits for half a minute (idle_loss) or for ever.
-TEST_P(GlooKilledRank, IsReportedByEverySurvivorWithinSeconds) {
+// The product's bound is a second. Here the ends of the processes count as well, on a machine that
+// may be busy; who is not told waits for half a minute (WhileIdle) or for ever.
+TEST(GlooKilledRank, IsReportedByEverySurvivorWithinSeconds) {
   constexpr int kSize = 4;
-  ProcessJob job(GetParam(), kSize);
-  Bootstrap(job);
-  for (int rank = 0; rank < kSize; ++rank) job.ReadFrom(rank);  // All are idle or about to be.
-  const TimePoint killed = Now();
-  job.Kill(kSize - 1, SIGKILL);
-  for (int rank = 0; rank < kSize - 1; ++rank) job.ReadFrom(rank);
-  EXPECT_LT(Now() - killed, std::chrono::seconds(5));
-  EXPECT_EQ(job.Wait(kSize - 1), -SIGKILL);
-  for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(job.Wait(rank), 0) << "rank " << rank;
+  for (const auto& wait : {&WhileIdle, &WhileItTransfers}) {
+    ForkedRanks ranks(kSize,
+                      AsGlooRank(kSize, [&](Connection& connection, const ForkedRanks::Seat& seat) {
+                        Correspondent me(connection);
+                        me.Synchronize();
+                        seat.report();
+                        const Status lost = wait(me);
+                        ExpectError(lost, StatusCode::kPeerLost,
+                                    {"rank " + std::to_string(kSize - 1) + " (host "});
+                      }));
+    ranks.AwaitReports(kSize);  // All are idle or about to be.
+    const TimePoint killed = Now();
+    ranks.Kill(kSize - 1);
+    for (int rank = 0; rank < kSize - 1; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << rank;
+    EXPECT_LT(Now() - killed, std::chrono::seconds(5));
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(WhileDoing, GlooKilledRank,
-                         ::testing::Values("idle_loss", "transfer_loss"),
-                         [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace
 }  // namespace mydist

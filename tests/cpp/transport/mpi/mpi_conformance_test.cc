@@ -61,13 +61,6 @@ TEST(MpiConnect, ASizeThatDiffersNamesBothAndTheCause) {
                         " of " + std::to_string(LaunchedSize())));
 }
 
-TEST(MpiConnect, ARankThatDiffersIsRefused) {
-  const int other = (LaunchedRank() + 1) % LaunchedSize();
-  const Result<Connection> connection = ConnectMpi(other, LaunchedSize());
-  ASSERT_FALSE(connection.ok());
-  EXPECT_EQ(connection.status().code(), StatusCode::kInvalidArgument);
-}
-
 TEST(MpiConformance, ControlPlane) {
   Result<Connection> connection = ConnectMpi(LaunchedRank(), LaunchedSize());
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
@@ -150,8 +143,7 @@ TEST(MpiConformance, ASendToARankThatHasClosedIsALoss) {
           conformance::ReceiveBy(me.plane(), Now() + std::chrono::milliseconds(1)));
       sent = me.plane().Send(1, {1});
     }
-    EXPECT_EQ(sent.code(), StatusCode::kPeerLost);
-    EXPECT_THAT(sent.message(), HasSubstr("rank 1"));
+    ExpectError(sent, StatusCode::kPeerLost, {"rank 1"});
     EXPECT_EQ(me.plane().CheckPeer(1).ToString(), sent.ToString());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
@@ -168,8 +160,7 @@ TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
     uint8_t byte = 0;
     const ReceiveTransfer receive{1, &byte, 1};
     const Status status = me.transport().Exchange({}, {&receive, 1});
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    EXPECT_THAT(status.message(), HasSubstr("rank 1 has left the job: the disk is full!"));
+    ExpectError(status, StatusCode::kPeerLost, {"rank 1 has left the job: the disk is full!"});
     EXPECT_EQ(status.cause(), status.message());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());

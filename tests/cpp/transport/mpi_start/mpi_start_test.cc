@@ -9,6 +9,7 @@
 #include <string>
 
 #include "conformance/receive_by.h"
+#include "conformance/status_checks.h"
 #include "transport/factory.h"
 #include "transport/registry.h"
 
@@ -32,10 +33,7 @@ void StartMpi(int level) {
 }
 
 void ExpectInternal(const Result<Connection>& connection, const std::string& text) {
-  ASSERT_FALSE(connection.ok());
-  EXPECT_EQ(connection.status().code(), StatusCode::kInternal);
-  EXPECT_NE(connection.status().message().find(text), std::string::npos)
-      << connection.status().message();
+  ExpectError(connection.status(), StatusCode::kInternal, {text});
 }
 
 // The program's MPI is used, and is left running for the program to end.
