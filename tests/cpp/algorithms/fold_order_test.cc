@@ -15,7 +15,6 @@ namespace mydist {
 namespace {
 
 using testing::Elements;
-using testing::ExpectOk;
 using testing::HostRank;
 
 using Random = std::mt19937;
@@ -41,7 +40,7 @@ std::string RandomLayout(Random& random) {
 
 // All ranks or some, but at least two.
 std::vector<int> RandomSet(Random& random, size_t size) {
-  std::vector<int> ranks = testing::CountedFromZero(size);
+  std::vector<int> ranks = shm::AllOf(static_cast<int>(size));
   std::shuffle(ranks.begin(), ranks.end(), random);
   if (Below(random, 2) == 0) ranks.resize(2 + static_cast<size_t>(Below(random, size - 1)));
   std::sort(ranks.begin(), ranks.end());

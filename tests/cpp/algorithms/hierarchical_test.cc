@@ -17,7 +17,6 @@ namespace mydist {
 namespace {
 
 using testing::Elements;
-using testing::ExpectOk;
 using testing::HostRank;
 using testing::OnHosts;
 using testing::Rank;

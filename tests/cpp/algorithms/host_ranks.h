@@ -25,12 +25,6 @@ inline std::vector<std::string> HostsOf(const std::string& layout) {
   return hosts;
 }
 
-inline std::vector<int> CountedFromZero(size_t count) {
-  std::vector<int> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 // What a rank of such a job has.
 struct HostRank {
   int rank;
@@ -40,8 +34,8 @@ struct HostRank {
 
   int size() const { return meter->size(); }
   std::unique_ptr<Collectives> SharedMemory() const {
-    return std::make_unique<shm::ShmCollectives>(port,
-                                                 CountedFromZero(groups.own_members().size()));
+    return std::make_unique<shm::ShmCollectives>(
+        port, shm::AllOf(static_cast<int>(groups.own_members().size())));
   }
   Rank With(Collectives* collectives) const { return {rank, size(), collectives}; }
 };
@@ -52,7 +46,8 @@ inline void OnHosts(const std::string& layout, const std::function<void(const Ho
   const std::vector<std::string> hosts = HostsOf(layout);
   InMemoryRendezvous rendezvous(static_cast<int>(hosts.size()));
   OnEveryRank(static_cast<int>(hosts.size()), [&](Connection& connection) {
-    const HostGroups groups = MakeHostGroups(hosts, CountedFromZero(hosts.size()), connection.rank);
+    const HostGroups groups =
+        MakeHostGroups(hosts, shm::AllOf(static_cast<int>(hosts.size())), connection.rank);
     shm::ArenaOptions options =
         shm::OptionsOf(groups.place, static_cast<int>(groups.own_members().size()), directory);
     options.ranks = groups.own_members();

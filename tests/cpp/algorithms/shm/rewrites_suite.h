@@ -18,6 +18,7 @@
 #include "algorithms/shm/random_draws.h"
 #include "algorithms/shm/shm_collectives.h"
 #include "conformance/collectives_suite.h"
+#include "conformance/status_checks.h"
 #include "kernels/element.h"
 
 namespace mydist::shm {
@@ -177,7 +178,7 @@ class RewritesSuite {
     }
     Rewrite(first);
     Rewrite(second);
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(status);
     EXPECT_FALSE(is_changed) << call.name << " changed its input";
     EXPECT_TRUE(kept == call.expected)
         << call.name << " of " << count_ << " " << DataTypeName(dtype_) << " at rank " << rank_
@@ -212,31 +213,15 @@ class RewritesSuite {
   }
 
   void RunOne(int64_t kind) {
-    switch (kind) {
-      case 0:
-        return Allgather();
-      case 1:
-        return Broadcast();
-      case 2:
-        return Reducescatter();
-      case 3:
-        return Reduce();
-      case 4:
-        return Gather();
-      case 5:
-        return Scatter();
-      case 6:
-        return Alltoall();
-      case 7:
-        return SendAndReceive();
-      case 8:
-        return Adasum();
-      case 9:
-        return testing::ExpectOk(collectives_->Barrier());
-      default:
-        return Allreduce();
-    }
+    using Self = RewritesSuite;
+    constexpr void (Self::*kCalls[])() = {
+        &Self::Allgather, &Self::Broadcast, &Self::Reducescatter, &Self::Reduce,
+        &Self::Gather,    &Self::Scatter,   &Self::Alltoall,      &Self::SendAndReceive,
+        &Self::Adasum,    &Self::Barrier,   &Self::Allreduce,     &Self::Allreduce};
+    (this->*kCalls[kind])();
   }
+
+  void Barrier() { ExpectOk(collectives_->Barrier()); }
 
   void Allreduce() {
     const Reduction reduction = DrawReduction();

@@ -13,7 +13,6 @@ namespace mydist::shm {
 namespace {
 
 using testing::Elements;
-using testing::ExpectOk;
 using testing::Rank;
 
 void OnThreads(int size, const std::function<void(const Rank&)>& body) {
