@@ -6,7 +6,7 @@
 #include "conformance/control_plane_suite.h"
 #include "conformance/sanitizers.h"
 #include "conformance/transport_suite.h"
-#include "job/process.h"
+#include "job/job.h"
 #include "memory/shm/forked_ranks.h"
 #include "transport/gloo/gloo_jobs.h"
 
