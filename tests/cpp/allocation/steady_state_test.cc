@@ -89,10 +89,8 @@ TEST_P(SharedMemory, CollectivesAllocateNothing) {
         for (const int64_t count : {6, 600, 60000}) {
           for (float* data : {private_memory.data(), reinterpret_cast<float*>(shared->get())}) {
             for (const Case& test : CasesOf(count)) {
-              const int64_t allocations = AllocationsOf(test.calls, [&] {
-                const Status status = test.call(collectives, data, data + 60000);
-                EXPECT_TRUE(status.ok()) << status.ToString();
-              });
+              const int64_t allocations = AllocationsOf(
+                  test.calls, [&] { ExpectOk(test.call(collectives, data, data + 60000)); });
               EXPECT_EQ(allocations, 0) << test.name << " of " << count;
             }
           }
@@ -109,10 +107,7 @@ TEST(EngineAllocations, OfACallAreFew) {
   EngineJob job(2, {.shares_memory = true, .wait_policy = tireless});
   job.OnEveryRank([](EngineRank& rank) {
     std::vector<float> data(1000, 0.0F);
-    const auto reduce = [&] {
-      const Status status = rank.Run(Allreduce("gradient", &data), Pace::kDriven);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-    };
+    const auto reduce = [&] { ExpectOk(rank.Run(Allreduce("gradient", &data), Pace::kDriven)); };
     for (int thousand = 0; thousand < 4; ++thousand) {
       const int64_t allocations = AllocationsOf(kCalls, reduce);
       EXPECT_LE(allocations, kMost * kCalls) << "in thousand " << thousand;

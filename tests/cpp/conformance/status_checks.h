@@ -26,8 +26,4 @@ inline void ExpectError(const Status& status, StatusCode code,
   }
 }
 
-namespace testing {
-using mydist::ExpectOk;
-}  // namespace testing
-
 }  // namespace mydist

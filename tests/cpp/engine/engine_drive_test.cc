@@ -38,21 +38,6 @@ void ReduceRepeatedly(EngineRank& rank, int count, Pace pace) {
   }
 }
 
-// Returns when the engine's thread has not woken up for a while. Looks are counted and not only the
-// time: a process that was stopped in between has seen time pass and nothing else.
-void AwaitQuiet(const EngineRank& rank) {
-  constexpr int kQuietLooks = 100;
-  const TimePoint limit = Now() + std::chrono::seconds(30);
-  int64_t wakeups = rank.engine->stats().wakeups;
-  for (int quiet_looks = 0; quiet_looks < kQuietLooks; ++quiet_looks) {
-    ASSERT_LT(Now(), limit) << "the engine's thread never rests";
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const int64_t seen = rank.engine->stats().wakeups;
-    if (seen != wakeups) quiet_looks = 0;
-    wakeups = seen;
-  }
-}
-
 TEST(EngineDrive, ARankAloneNeedsItsThreadForNothing) {
   EngineJob job(1, With(kTireless));
   // The second drive wakes the thread, which from there on leaves the caller alone. It need not be
@@ -108,17 +93,6 @@ TEST_P(EngineDriveSizes, AFrozenSeriesTakesNoWakeUpsAndNoMessages) {
   });
 }
 
-TEST_P(EngineDriveSizes, WhoSleepsAtOnceGetsTheSame) {
-  for (const WaitPolicy& policy : {kImpatient, kSleepy}) {
-    EngineJob job(GetParam(), With(policy));
-    job.OnEveryRank([](EngineRank& rank) {
-      ReduceRepeatedly(rank, 200, Pace::kDriven);
-      ReduceRepeatedly(rank, 200, Pace::kNow);
-      ReduceRepeatedly(rank, 200, Pace::kWithMore);
-    });
-  }
-}
-
 // Ranks with every pace, each with three threads that wait at the same time.
 TEST_P(EngineDriveSizes, SeveralCallersShareOneEngine) {
   for (const WaitPolicy& policy : {WaitPolicy(), kImpatient, kSleepy}) {
@@ -160,10 +134,8 @@ TEST_P(EngineDrivePolicies, WhoWaitsForLongHoldsNobodyUp) {
   });
   for (int i = 0; i < 200; ++i) {
     std::vector<float> data(7, 1.0f);
-    std::vector<Submission> tensors;
-    tensors.push_back(Allreduce("x" + std::to_string(i % 3), &data));
     const Pace pace = i % 2 == 0 ? Pace::kNow : Pace::kWithMore;
-    const Result<Handle> handle = mine.engine->Submit(std::move(tensors), pace);
+    const Result<Handle> handle = mine.Submit(Allreduce("x" + std::to_string(i % 3), &data), pace);
     if (pace == Pace::kWithMore) mine.engine->Hurry();
     const TimePoint limit = Now() + std::chrono::seconds(60);
     // Waits only now and then: else nobody but the other thread drives.
@@ -183,9 +155,8 @@ TEST(EngineDrive, WhatNobodyFetchesIsNotForgotten) {
   EngineJob job(2);
   std::vector<float> left_alone(3, 1.0f);
   std::vector<float> fetched(3, 2.0f);
-  std::vector<Submission> tensors;
-  tensors.push_back(Allreduce("left alone", &left_alone));
-  const Result<Handle> handle = job.rank(0).engine->Submit(std::move(tensors), Pace::kDriven);
+  const Result<Handle> handle =
+      job.rank(0).Submit(Allreduce("left alone", &left_alone), Pace::kDriven);
   std::thread peer([&] { EXPECT_TRUE(job.rank(1).Run(Allreduce("left alone", &fetched)).ok()); });
   job.rank(0).engine->Hurry();
   peer.join();
@@ -215,9 +186,7 @@ TEST_P(EngineDrivePolicies, NobodySleepsOnWhatAnotherHasCompleted) {
 TEST_P(EngineDrivePolicies, AWaitInVainEndsAtItsDeadlineAndKeepsTheHandle) {
   EngineJob job(2, With(GetParam()));
   std::vector<float> data(3, 1.0f);
-  std::vector<Submission> tensors;
-  tensors.push_back(Allreduce("early", &data));
-  const Handle handle = *job.rank(0).engine->Submit(std::move(tensors), Pace::kDriven);
+  const Handle handle = *job.rank(0).Submit(Allreduce("early", &data), Pace::kDriven);
   const TimePoint deadline = Now() + std::chrono::milliseconds(5);
   EXPECT_FALSE(job.rank(0).engine->Wait(handle, deadline)->has_value());
   EXPECT_GE(Now(), deadline);

@@ -71,9 +71,7 @@ class EngineFarewell : public ::testing::Test {
     job_ = std::make_unique<EngineJob>(3, options);
   }
   Result<Handle> Submit(int rank, const std::string& name) {
-    std::vector<Submission> tensors;
-    tensors.push_back(Allreduce(name, &data_[static_cast<size_t>(rank)]));
-    return job_->rank(rank).engine->Submit(std::move(tensors));
+    return job_->rank(rank).Submit(Allreduce(name, &data_[static_cast<size_t>(rank)]));
   }
 
   // On rank 0. Waits no longer, so that the test ends what keeps it.

@@ -12,6 +12,7 @@
 
 #include "algorithms/device/device_plugin.h"
 #include "base/usable_cores.h"
+#include "conformance/status_checks.h"
 #include "engine/engine.h"
 #include "fakes/forwarding.h"
 #include "memory/shm/arena.h"
@@ -38,10 +39,14 @@ struct EngineRank {
     return **outcome;
   }
 
-  Status Run(Submission submission, Pace pace = Pace::kNow) const {
+  Result<Handle> Submit(Submission submission, Pace pace = Pace::kNow) const {
     std::vector<Submission> tensors;
     tensors.push_back(std::move(submission));
-    return Wait(engine->Submit(std::move(tensors), pace));
+    return engine->Submit(std::move(tensors), pace);
+  }
+
+  Status Run(Submission submission, Pace pace = Pace::kNow) const {
+    return Wait(Submit(std::move(submission), pace));
   }
 };
 
@@ -210,9 +215,7 @@ inline void AllreduceStep(const EngineRank& rank, int step, const std::vector<st
   for (size_t i = 0; i < names.size(); ++i) {
     const int own = rank.rank() + step + names[i].front();
     data[i].assign(static_cast<size_t>(count), static_cast<float>(own));
-    std::vector<Submission> tensors;
-    tensors.push_back(Allreduce(names[i], &data[i]));
-    const Result<Handle> handle = rank.engine->Submit(std::move(tensors));
+    const Result<Handle> handle = rank.Submit(Allreduce(names[i], &data[i]));
     ASSERT_TRUE(handle.ok()) << handle.status().ToString();
     handles.push_back(*handle);
   }
@@ -222,6 +225,20 @@ inline void AllreduceStep(const EngineRank& rank, int step, const std::vector<st
     ASSERT_TRUE(status.ok()) << status.ToString();
     const int sum = size * (step + names[i].front()) + size * (size - 1) / 2;
     ASSERT_EQ(data[i], std::vector<float>(data[i].size(), static_cast<float>(sum))) << names[i];
+  }
+}
+
+// Returns when the engine's thread has not woken up for a while. Looks are counted and not only the
+// time: a process that was stopped in between has seen time pass and nothing else.
+inline void AwaitQuiet(const EngineRank& rank, int most_quiet_looks = 100) {
+  const TimePoint limit = Now() + std::chrono::seconds(30);
+  int64_t wakeups = rank.engine->stats().wakeups;
+  for (int quiet_looks = 0; quiet_looks < most_quiet_looks; ++quiet_looks) {
+    ASSERT_LT(Now(), limit) << "the engine's thread never rests";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const int64_t seen = rank.engine->stats().wakeups;
+    if (seen != wakeups) quiet_looks = 0;
+    wakeups = seen;
   }
 }
 
@@ -236,6 +253,15 @@ inline Status AddSet(const EngineRank& rank, const std::vector<int32_t>& ranks, 
     *id = static_cast<ProcessSetId>(numbers.at(0));
   };
   return rank.Run(std::move(submission));
+}
+
+inline Status RemoveSet(const EngineRank& rank, ProcessSetId set) {
+  Submission removal;
+  removal.request.name = "remove";
+  removal.request.op = OpKind::kRemoveProcessSet;
+  removal.request.shape = Shape({0});
+  removal.request.process_set = set;
+  return rank.Run(std::move(removal));
 }
 
 // An op whose output is allocated when its shape is known; `output` gets it.

@@ -17,6 +17,13 @@ Submission In(ProcessSetId set, Submission submission) {
   return submission;
 }
 
+Submission Rooted(OpKind op, const std::string& name, std::vector<float>* data, int32_t root) {
+  Submission submission = Allreduce(name, data);
+  submission.request.op = op;
+  submission.request.root_rank = root;
+  return submission;
+}
+
 bool Contains(const std::vector<int32_t>& ranks, int rank) {
   return std::count(ranks.begin(), ranks.end(), rank) > 0;
 }
@@ -52,13 +59,7 @@ TEST(EngineSetsTest, ARemovedSetIsGoneOnEveryRank) {
   job.OnEveryRank([&](EngineRank& rank) {
     ProcessSetId id = -1;
     ASSERT_TRUE(AddSet(rank, {0, 2}, &id).ok());
-    if (rank.rank() != 1) {
-      Submission remove;
-      remove.request.name = "remove";
-      remove.request.op = OpKind::kRemoveProcessSet;
-      remove.request.shape = Shape({0});
-      EXPECT_TRUE(rank.Run(In(id, std::move(remove))).ok());
-    }
+    if (rank.rank() != 1) EXPECT_TRUE(RemoveSet(rank, id).ok());
     // Everybody has seen it when this next common step is over.
     std::vector<float> data(1, 1.0F);
     EXPECT_TRUE(rank.Run(Allreduce("step", &data)).ok());
@@ -87,9 +88,7 @@ TEST(EngineSetsTest, RootedCollectivesDeliverToTheirRoot) {
   EngineJob job(3);
   job.OnEveryRank([&](EngineRank& rank) {
     std::vector<float> data(4, static_cast<float>(rank.rank() + 1));
-    Submission reduce = Allreduce("reduce", &data);
-    reduce.request.op = OpKind::kReduce;
-    reduce.request.root_rank = 1;
+    Submission reduce = Rooted(OpKind::kReduce, "reduce", &data, 1);
     if (rank.rank() != 1) reduce.output = nullptr;
     ASSERT_TRUE(rank.Run(std::move(reduce)).ok());
     EXPECT_THAT(data, Each(rank.rank() == 1 ? 6.0F : static_cast<float>(rank.rank() + 1)));
@@ -146,19 +145,15 @@ void WorkWithoutRank2(EngineRank& rank) {
     ASSERT_TRUE(rank.Run(std::move(scatter)).ok());
     EXPECT_THAT(output, ElementsAre(rank.rank() == 0 ? 11 : 13));
     std::vector<float> data(2, own);
-    Submission broadcast = Allreduce("broadcast", &data);
-    broadcast.request.op = OpKind::kBroadcast;
-    broadcast.request.root_rank = 1;
-    ASSERT_TRUE(rank.Run(std::move(broadcast)).ok());
+    ASSERT_TRUE(rank.Run(Rooted(OpKind::kBroadcast, "broadcast", &data, 1)).ok());
     EXPECT_THAT(data, Each(4.0F));
     Submission barrier;
     barrier.request.name = "barrier";
     barrier.request.op = OpKind::kBarrier;
     barrier.request.shape = Shape({0});
     ASSERT_TRUE(rank.Run(std::move(barrier)).ok());
-    Submission reduce = Allreduce("reduce", &data);
-    reduce.request.op = OpKind::kReduce;
-    reduce.request.root_rank = 2;  // Which has joined: its result is dropped.
+    // To one that has joined: its result is dropped.
+    Submission reduce = Rooted(OpKind::kReduce, "reduce", &data, 2);
     reduce.output = nullptr;
     ASSERT_TRUE(rank.Run(std::move(reduce)).ok());
   }

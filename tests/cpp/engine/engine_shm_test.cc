@@ -1,13 +1,12 @@
-// Engines whose ranks share memory: tensors do not pass through the backend.
+// Engines whose ranks share memory: who is held up or fails in a collective. That no tensor passes
+// through the backend: engine_hosts_test.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <future>
 #include <latch>
-#include <numeric>
 #include <thread>
 
 #include "engine/engine_job.h"
@@ -15,52 +14,7 @@
 namespace mydist {
 namespace {
 
-using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-TEST(EngineShmTest, TensorsPassThroughSharedMemory) {
-  EngineJob job(3, {.shares_memory = true});
-  job.OnEveryRank([](EngineRank& rank) {
-    for (const size_t count : {1, 1000, 1000000}) {
-      std::vector<float> data(count, static_cast<float>(rank.rank() + 1));
-      const Status status = rank.Run(Allreduce("x" + std::to_string(count), &data));
-      ASSERT_TRUE(status.ok()) << status.ToString();
-      EXPECT_THAT(data, Each(6.0F));
-    }
-    const std::vector<int32_t> input(2, rank.rank());
-    std::vector<int32_t> output;
-    ASSERT_TRUE(
-        rank.Run(WithOutput(OpKind::kAllgather, "gathered", Shape({2}), input, &output)).ok());
-    EXPECT_THAT(output, ElementsAre(0, 0, 1, 1, 2, 2));
-  });
-}
-
-// Sets share one arena: those that overlap use each other's slots in turn.
-TEST(EngineShmTest, SoDoThoseOfProcessSets) {
-  EngineJob job(4, {.shares_memory = true});
-  const std::array<std::vector<int32_t>, 3> members = {{{1, 3}, {0, 2}, {0, 1, 3}}};
-  job.OnEveryRank([&](EngineRank& rank) {
-    std::array<ProcessSetId, 3> ids{};
-    for (size_t i = 0; i < members.size(); ++i) {
-      ASSERT_TRUE(AddSet(rank, members[i], &ids[i]).ok());
-    }
-    for (int step = 0; step < 20; ++step) {
-      for (size_t i = 0; i < members.size(); ++i) {
-        if (std::count(members[i].begin(), members[i].end(), rank.rank()) == 0) continue;
-        std::vector<float> data(static_cast<size_t>(50000 * (step % 2) + 5),
-                                static_cast<float>(rank.rank()));
-        Submission submission = Allreduce("x", &data);
-        submission.request.process_set = ids[i];
-        const Status status = rank.Run(std::move(submission));
-        ASSERT_TRUE(status.ok()) << status.ToString();
-        EXPECT_THAT(
-            data,
-            Each(static_cast<float>(std::accumulate(members[i].begin(), members[i].end(), 0))));
-      }
-    }
-  });
-}
 
 // Stderr of this process, read while it is written.
 class StderrPipe {

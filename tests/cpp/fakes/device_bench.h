@@ -14,17 +14,16 @@
 
 #include "conformance/deep.h"
 #include "conformance/sanitizers.h"
+#include "conformance/status_checks.h"
 #include "fakes/fake_device.h"
 
 namespace mydist::testing {
 
 inline constexpr int64_t kBenchBytes = 4096;
 
-inline void ExpectFine(const Status& status) { EXPECT_TRUE(status.ok()) << status.ToString(); }
-
 template <typename T>
 T ValueOf(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
+  ExpectOk(result.status());
   return std::move(result).value();
 }
 
@@ -46,14 +45,8 @@ struct DeviceBench {
     return device.Copy(pinned_too.get(), on_device.get(), kBenchBytes, stream);
   }
   void Fill(uint8_t value) {
-    ExpectFine(device.HostWrites(pinned.get(), kBenchBytes, "fill"));
+    ExpectOk(device.HostWrites(pinned.get(), kBenchBytes, "fill"));
     std::memset(pinned.get(), value, kBenchBytes);
-  }
-  // Nothing is under way any more.
-  void Settle() {
-    for (const StreamHandle stream : {StreamHandle{}, work, other}) {
-      ExpectFine(device.Block(*Record(stream)));
-    }
   }
 
   FakeDevice device;

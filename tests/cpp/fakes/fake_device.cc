@@ -116,27 +116,10 @@ Result<std::shared_ptr<const StreamPoint>> FakeDevice::PointOf(const DeviceEvent
 
 // The host.
 
-int FakeDevice::HostActor() {
-  const bool one_for_all = options_.host_order == HostOrder::kOneForAll;
-  const auto thread = one_for_all ? std::thread::id() : std::this_thread::get_id();
-  const auto known = process_->host_actors.find(thread);
-  if (known != process_->host_actors.end()) return known->second;
-  VectorClock clock;
-  for (const auto& [actor, other] : process_->host_clocks) clock.Learn(other);
-  process_->host_clocks[process_->actor_count] = clock;
-  return process_->host_actors[thread] = process_->actor_count++;
-}
-
-VectorClock& FakeDevice::ClockOfHost() { return process_->host_clocks[HostActor()]; }
-
-VectorClock FakeDevice::HostClock() {
-  MutexLock lock(state_.mutex);
-  return ClockOfHost();
-}
-
-void FakeDevice::HostLearns(const VectorClock& clock) {
-  MutexLock lock(state_.mutex);
-  ClockOfHost().Learn(clock);
+Access FakeDevice::HostAccess(const std::string& what) {
+  constexpr int kHost = FakeProcess::kHostActor;
+  return {std::make_shared<const std::string>("the host (" + what + ")"), kHost,
+          ClockOfHost().Tick(kHost)};
 }
 
 Status FakeDevice::HostReads(const void* begin, int64_t bytes, std::string_view what) {
@@ -157,10 +140,7 @@ Status FakeDevice::HostUses(const MemoryRange& range, Use use, std::string_view 
     if (touch.allocation->kind == MemoryKind::kPinned) continue;
     return Violate(operation.name + " touches " + touch.allocation->Describe());
   }
-  VectorClock& clock = ClockOfHost();
-  const int actor = HostActor();
-  const auto name = std::make_shared<const std::string>(operation.name);
-  return Order(touches, {name, actor, clock.Tick(actor)}, clock);
+  return Order(touches, HostAccess(std::string(what)), ClockOfHost());
 }
 
 // Memory.
@@ -205,12 +185,9 @@ Result<std::shared_ptr<uint8_t>> FakeDevice::Give(MemoryKind kind, int64_t bytes
 void FakeDevice::TakeBack(const std::shared_ptr<FakeAllocation>& allocation) {
   MutexLock lock(state_.mutex);
   if (!state_.is_lost) {
-    const auto name = std::make_shared<const std::string>("the host (freeing it)");
-    VectorClock& clock = ClockOfHost();
-    const int actor = HostActor();
     // A violation is remembered.
     static_cast<void>(Order({{allocation, 0, allocation->bytes, Use::kWrite}},
-                            {name, actor, clock.Tick(actor)}, clock));
+                            HostAccess("freeing it"), ClockOfHost()));
   }
   memory_.Free(allocation);
 }
@@ -220,7 +197,6 @@ void FakeDevice::TakeBack(const std::shared_ptr<FakeAllocation>& allocation) {
 Result<EventPointer> FakeDevice::Record(StreamHandle handle) {
   MutexLock lock(state_.mutex);
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
-  ++counts_.records;
   stream->clock().Learn(ClockOfHost());
   auto point = std::make_shared<const StreamPoint>(
       StreamPoint{stream, stream->put_count(), stream->clock()});
@@ -231,7 +207,6 @@ Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
   MYDIST_ASSIGN_OR_RETURN(FakeStream * stream, StreamOf(handle));
   MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<const StreamPoint> point, PointOf(event));
-  ++counts_.waits;
   stream->clock().Learn(point->clock);
   stream->PutWait(std::move(point));
   return Status::Ok();
@@ -240,7 +215,6 @@ Status FakeDevice::Wait(StreamHandle handle, const DeviceEvent& event) {
 Result<bool> FakeDevice::IsOver(const DeviceEvent& event) {
   MutexLock lock(state_.mutex);
   MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<const StreamPoint> point, PointOf(event));
-  ++counts_.polls;
   const bool is_over = point->stream->HasReached(point->position);
   if (is_over) ClockOfHost().Learn(point->clock);
   // Who asks again and again hears some day that it is.

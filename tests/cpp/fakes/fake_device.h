@@ -10,12 +10,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,23 +33,15 @@ struct Operation {
   std::function<void()> work;
 };
 
-// What a host thread's own actions are ordered behind.
-enum class HostOrder {
-  // Its own former ones, what it has blocked for, and what it has learned (HostLearns). A thread
-  // that is seen for the first time knows what all others know: somebody has started it.
-  kPerThread,
-  // Those of all threads, as they come: locks of the program under test see to it.
-  kOneForAll,
-};
-
-// What the devices of a process have in common: who the host's threads are, and whose memory is
-// whose.
+// What the devices of a process have in common: the host, and whose memory is whose. The host's
+// threads are one actor: locks of the program under test order what they do.
 struct FakeProcess {
+  static constexpr int kHostActor = 0;
+
   Mutex mutex;
   FakeMemory memory MYDIST_GUARDED_BY(mutex);
-  int actor_count MYDIST_GUARDED_BY(mutex) = 0;
-  std::map<std::thread::id, int> host_actors MYDIST_GUARDED_BY(mutex);
-  std::map<int, VectorClock> host_clocks MYDIST_GUARDED_BY(mutex);
+  int actor_count MYDIST_GUARDED_BY(mutex) = kHostActor + 1;
+  VectorClock host_clock MYDIST_GUARDED_BY(mutex);
 };
 
 struct FakeDeviceOptions {
@@ -59,7 +49,6 @@ struct FakeDeviceOptions {
   std::string identity = "0000:01:00.0";
   Pace pace = Pace::kRandom;
   uint64_t seed = 1;
-  HostOrder host_order = HostOrder::kPerThread;
   std::shared_ptr<FakeProcess> process{};  // Default: one of its own.
 };
 
@@ -68,9 +57,6 @@ struct DeviceCounts {
   int64_t streams = 0;
   int64_t allocations = 0;
   int64_t pinned_allocations = 0;
-  int64_t records = 0;
-  int64_t waits = 0;
-  int64_t polls = 0;       // IsOver.
   int64_t blocks = 0;      // Of the host.
   int64_t copies = 0;      // Of more than nothing.
   int64_t launches = 0;    // Of the kernel that converts, with something to do.
@@ -110,9 +96,6 @@ class FakeDevice final : public Device {
   // where this fails.
   Status HostReads(const void* begin, int64_t bytes, std::string_view what);
   Status HostWrites(const void* begin, int64_t bytes, std::string_view what);
-  // One thread of the host after another: what the one knew here, the other knows from there on.
-  VectorClock HostClock();
-  void HostLearns(const VectorClock& clock);
 
   // Until it ends, whatever is put on the stream is a violation: a graph would hold it.
   void BeginCapture(StreamHandle stream);
@@ -147,8 +130,9 @@ class FakeDevice final : public Device {
   FakeStream* AddStream() MYDIST_REQUIRES(state_.mutex);
   void WakeStreams() MYDIST_REQUIRES(state_.mutex);
 
-  int HostActor() MYDIST_REQUIRES(state_.mutex);
-  VectorClock& ClockOfHost() MYDIST_REQUIRES(state_.mutex);
+  VectorClock& ClockOfHost() MYDIST_REQUIRES(state_.mutex) { return process_->host_clock; }
+  // Another thing that the host does.
+  Access HostAccess(const std::string& what) MYDIST_REQUIRES(state_.mutex);
 
   Result<std::vector<Touch>> TouchesOf(const Operation& operation) MYDIST_REQUIRES(state_.mutex);
   Status Order(const std::vector<Touch>& touches, const Access& access, const VectorClock& clock)

@@ -187,11 +187,6 @@ void FakeNccl::FailId() {
   id_fails_ = true;
 }
 
-int FakeNccl::made_operators() {
-  MutexLock lock(mutex_);
-  return made_operators_;
-}
-
 int FakeNccl::groups() {
   MutexLock lock(mutex_);
   return groups_;
@@ -414,7 +409,6 @@ Outcome FakeNccl::MakeOperator(Comm comm, double scalar, ElementType type, Reduc
   if (!IsUsable(comm, "RedOpCreatePreMulSum")) return Outcome::kInvalidArgument;
   const int number = comm->next_operator++;
   comm->operators[number] = {.type = type, .kind = ReductionKind::kSum, .scalar = scalar};
-  ++made_operators_;
   *made = static_cast<ReductionKind>(number);
   return Outcome::kSuccess;
 }

@@ -52,7 +52,6 @@ class FakeNccl {
   void FailId() MYDIST_EXCLUDES(mutex_);
 
   // Since the beginning.
-  int made_operators() MYDIST_EXCLUDES(mutex_);
   int groups() MYDIST_EXCLUDES(mutex_);  // That had calls, of all ranks.
   int aborts() MYDIST_EXCLUDES(mutex_);
   // Ranks whose work is on a stream now.
@@ -105,7 +104,6 @@ class FakeNccl {
   std::vector<FakeNcclCall> calls_ MYDIST_GUARDED_BY(mutex_);
   bool id_fails_ MYDIST_GUARDED_BY(mutex_) = false;
   int ids_ MYDIST_GUARDED_BY(mutex_) = 0;
-  int made_operators_ MYDIST_GUARDED_BY(mutex_) = 0;
   int groups_ MYDIST_GUARDED_BY(mutex_) = 0;
   int aborts_ MYDIST_GUARDED_BY(mutex_) = 0;
   int running_ MYDIST_GUARDED_BY(mutex_) = 0;

@@ -126,6 +126,22 @@ TEST(ChunkUnits, AreSmallerWhereThereIsLittleToDo) {
   EXPECT_EQ(ChunkUnitsFor({.segment_count = 1, .unit_count = 1000}, 132, tuned), 4096u);
 }
 
+TEST(MeasureWork, RefusesAnAddressBetweenElements) {
+  alignas(16) uint8_t memory[32] = {};
+  const ConvertSegment segment = {memory + 2, memory + 16, 1};
+  const auto work =
+      MeasureWork<float, float>(std::span(&segment, 1), {.parts = 1, .is_copy = false});
+  EXPECT_EQ(work.status().code(), StatusCode::kInvalidArgument);
+}
+
+// So that no test that runs the kernels passes over one.
+TEST(ConvertThread, AnAccessThatAGpuRefusesEndsTheTest) {
+  alignas(16) uint8_t memory[32] = {};
+  Store(memory + 16, Load<Words<16>>(memory));
+  EXPECT_DEATH(static_cast<void>(Load<Words<16>>(memory + 8)), "internal error at .*alignment");
+  EXPECT_DEATH(Store(memory + 8, Words<16>{}), "internal error at .*alignment");
+}
+
 // Address space, of which only what is touched becomes memory.
 class VastMemory {
  public:

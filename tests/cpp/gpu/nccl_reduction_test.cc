@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "conformance/reduction_reference.h"
 #include "fakes/fake_nccl_fold.h"
@@ -23,80 +25,63 @@ Reduction Average(DataType dtype, int size, double prescale = 1.0, double postsc
   return average.Resolved(size);
 }
 
-void ExpectNoPasses(const NcclReduction& plan) {
-  EXPECT_TRUE(plan.before.IsOne()) << plan.before.multiplier;
-  EXPECT_TRUE(plan.after.IsOne()) << plan.after.multiplier << " / " << plan.after.divisor;
+// What NCCL is told, and the passes of ours before and after it.
+struct Plan {
+  ReductionKind kind = ReductionKind::kSum;
+  std::optional<double> multiplier;
+  Factor before;
+  Factor after;
+};
+
+void ExpectPlan(const Reduction& reduction, int size, const Plan& expected) {
+  const NcclReduction plan = NcclReductionOf(reduction, size);
+  const std::string_view type = DataTypeName(reduction.dtype);
+  EXPECT_EQ(plan.kind, expected.kind) << type;
+  EXPECT_EQ(plan.multiplier, expected.multiplier) << type;
+  EXPECT_EQ(plan.before.multiplier, expected.before.multiplier) << type;
+  EXPECT_EQ(plan.before.divisor, expected.before.divisor) << type;
+  EXPECT_EQ(plan.after.multiplier, expected.after.multiplier) << type;
+  EXPECT_EQ(plan.after.divisor, expected.after.divisor) << type;
 }
 
-TEST(NcclReduction, OfFloatsAveragesByItself) {
+TEST(NcclReduction, OfFloatsAveragesByItselfAndFoldsFactorsThatShrinkIntoTheSum) {
   for (const DataType dtype : kFloats) {
-    const NcclReduction plan = NcclReductionOf(Average(dtype, 6), 6);
-    EXPECT_EQ(plan.kind, ReductionKind::kAvg) << DataTypeName(dtype);
-    EXPECT_FALSE(plan.multiplier.has_value());
-    ExpectNoPasses(plan);
+    ExpectPlan(Average(dtype, 6), 6, {.kind = ReductionKind::kAvg});
+    ExpectPlan({.dtype = dtype}, 6, {});
+    ExpectPlan(Average(dtype, 4, 0.5, 0.25), 4, {.multiplier = 0.5 * 0.25 / 4});
   }
-}
-
-TEST(NcclReduction, WithoutFactorsIsAPlainSum) {
-  for (const DataType dtype : kFloats) {
-    const NcclReduction plan = NcclReductionOf({.dtype = dtype}, 6);
-    EXPECT_EQ(plan.kind, ReductionKind::kSum);
-    EXPECT_FALSE(plan.multiplier.has_value());
-    ExpectNoPasses(plan);
-  }
-  EXPECT_EQ(NcclReductionOf(Average(DataType::kFloat32, 1), 1).kind, ReductionKind::kSum);
-}
-
-TEST(NcclReduction, FoldsFactorsThatShrinkIntoTheSum) {
-  for (const DataType dtype : kFloats) {
-    const NcclReduction plan = NcclReductionOf(Average(dtype, 4, 0.5, 0.25), 4);
-    EXPECT_EQ(plan.kind, ReductionKind::kSum);
-    EXPECT_EQ(plan.multiplier, 0.5 * 0.25 / 4) << DataTypeName(dtype);
-    ExpectNoPasses(plan);
-  }
+  ExpectPlan(Average(DataType::kFloat32, 1), 1, {});
   // An average over more ranks than these: their part of a hierarchy.
-  EXPECT_EQ(NcclReductionOf(Average(DataType::kFloat32, 8), 4).multiplier, 0.125);
+  ExpectPlan(Average(DataType::kFloat32, 8), 4, {.multiplier = 0.125});
 }
 
 // A sum of float16 that was to be kept small must not overflow before it may grow.
 TEST(NcclReduction, LetsGrowAfterTheSum) {
-  const NcclReduction plan = NcclReductionOf(
-      {.dtype = DataType::kFloat16, .prescale = 1.0 / 1024, .postscale = 1024.0}, 4);
-  EXPECT_EQ(plan.multiplier, 1.0 / 1024);
-  EXPECT_TRUE(plan.before.IsOne());
-  EXPECT_EQ(plan.after.multiplier, 1024.0);
+  ExpectPlan({.dtype = DataType::kFloat16, .prescale = 1.0 / 1024, .postscale = 1024.0}, 4,
+             {.multiplier = 1.0 / 1024, .after = {.multiplier = 1024.0}});
 }
 
 TEST(NcclReduction, LeavesFactorsAloneThatTheTypeCannotHold) {
-  const Reduction tiny{.dtype = DataType::kFloat16, .prescale = 1e-6, .postscale = 0.5};
-  const NcclReduction plan = NcclReductionOf(tiny, 2);
-  EXPECT_FALSE(plan.multiplier.has_value());
-  EXPECT_EQ(plan.before.multiplier, 1e-6);
-  EXPECT_EQ(plan.after.multiplier, 0.5);
-  EXPECT_FALSE(NcclReductionOf({.dtype = DataType::kFloat32, .prescale = 0.0}, 2).multiplier);
-  EXPECT_FALSE(NcclReductionOf({.dtype = DataType::kFloat32, .prescale = 1e39}, 2).multiplier);
-  EXPECT_EQ(NcclReductionOf({.dtype = DataType::kFloat64, .prescale = 1e39}, 2).multiplier, 1e39);
+  ExpectPlan({.dtype = DataType::kFloat16, .prescale = 1e-6, .postscale = 0.5}, 2,
+             {.before = {.multiplier = 1e-6}, .after = {.multiplier = 0.5}});
+  for (const double prescale : {0.0, 1e39}) {
+    EXPECT_FALSE(
+        NcclReductionOf({.dtype = DataType::kFloat32, .prescale = prescale}, 2).multiplier);
+  }
+  ExpectPlan({.dtype = DataType::kFloat64, .prescale = 1e39}, 2, {.multiplier = 1e39});
 }
 
-TEST(NcclReduction, ScalesIntegersInPassesOfOurs) {
+TEST(NcclReduction, ScalesIntegersAndAroundEverythingButSumsInPassesOfOurs) {
   for (const DataType dtype :
        {DataType::kUint8, DataType::kInt8, DataType::kInt32, DataType::kInt64}) {
-    const NcclReduction plan = NcclReductionOf(Average(dtype, 3, 2.0, 5.0), 3);
-    EXPECT_EQ(plan.kind, ReductionKind::kSum);
-    EXPECT_FALSE(plan.multiplier.has_value());
-    EXPECT_EQ(plan.before.multiplier, 2.0);
-    EXPECT_EQ(plan.after.multiplier, 5.0);
-    EXPECT_EQ(plan.after.divisor, 3);
+    ExpectPlan(Average(dtype, 3, 2.0, 5.0), 3,
+               {.before = {.multiplier = 2.0}, .after = {.multiplier = 5.0, .divisor = 3}});
   }
-}
-
-TEST(NcclReduction, ScalesAroundEverythingButSums) {
-  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-    const NcclReduction plan = NcclReductionOf(
-        {.dtype = DataType::kFloat32, .op = op, .prescale = 0.5, .postscale = 0.25}, 2);
-    EXPECT_FALSE(plan.multiplier.has_value());
-    EXPECT_EQ(plan.before.multiplier, 0.5);
-    EXPECT_EQ(plan.after.multiplier, 0.25);
+  for (const auto& [op, kind] : {std::pair(ReduceOp::kMin, ReductionKind::kMin),
+                                 std::pair(ReduceOp::kMax, ReductionKind::kMax),
+                                 std::pair(ReduceOp::kProduct, ReductionKind::kProd)}) {
+    ExpectPlan({.dtype = DataType::kFloat32, .op = op, .prescale = 0.5, .postscale = 0.25}, 2,
+               {.kind = kind, .before = {.multiplier = 0.5}, .after = {.multiplier = 0.25}});
   }
 }
 

@@ -28,7 +28,7 @@ class NcclStreams {
       const std::lock_guard lock(mutex_);
       device = devices_.at(stream);
     }
-    ExpectFine(device->Enqueue({stream}, std::move(operation)));
+    ExpectOk(device->Enqueue({stream}, std::move(operation)));
   }
 
  private:

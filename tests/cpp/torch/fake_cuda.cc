@@ -25,8 +25,6 @@ constexpr int kGpus = FakeCuda::kGpuCount;
 thread_local c10::DeviceIndex current_gpu = 0;
 thread_local std::array<c10::StreamId, kGpus> current_streams{};
 
-void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.ToString(); }
-
 // Of a device that is lost there is none, and the test cannot go on.
 template <typename T>
 T Need(Result<T> result) {
@@ -161,7 +159,6 @@ void FakeCuda::Begin(Pace pace) {
         FakeDeviceOptions{.index = index,
                           .identity = "0000:0" + std::to_string(index) + ":00.0",
                           .pace = pace,
-                          .host_order = HostOrder::kOneForAll,
                           .process = process}));
   }
   gpus_ = parts.devices;

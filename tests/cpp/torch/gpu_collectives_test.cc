@@ -24,8 +24,11 @@ INSTANTIATE_TEST_SUITE_P(Paces, GpuCollectives, kEveryPace, NameOfPace);
 const Floats kValues = {1, 2, 3, 4, 5, 6};
 const Floats kTripled = {3, 6, 9, 12, 15, 18};
 
+// Which is another one when it is waited for.
 TEST_P(GpuCollectives, GiveTheirResultToTheCurrentStream) {
+  const OnStream on(cuda_.NewStream(0));
   const at::Tensor input = cuda_.Make(kValues);
+  const py::object earlier = EnqueueTripled(cuda_.Make(kValues), "earlier");
   const auto one = [&](py::object outputs) { return outputs.cast<Tensors>().at(0); };
   const Tensors list = {input};
   const Names name = {"x"};
@@ -44,6 +47,8 @@ TEST_P(GpuCollectives, GiveTheirResultToTheCurrentStream) {
     EXPECT_EQ(output.device(), input.device());
     EXPECT_EQ(cuda_.Read(output), kValues);
   }
+  const OnStream reading(cuda_.NewStream(0));
+  EXPECT_EQ(cuda_.Read(Wait(earlier).at(0)), kTripled);
 }
 
 TEST_P(GpuCollectives, ReduceInPlaceAndInGroups) {
@@ -58,13 +63,10 @@ TEST_P(GpuCollectives, ReduceInPlaceAndInGroups) {
 TEST_P(GpuCollectives, NeitherEnqueueNorWaitKeepTheHost) {
   const at::Tensor input = cuda_.Make(kValues);
   std::atomic<bool> is_let_go = false;
-  ASSERT_TRUE(cuda_.gpu(0)
-                  .Enqueue(cuda_.Current(0), {.name = "what comes before",
-                                              .work =
-                                                  [&] {
-                                                    while (!is_let_go) std::this_thread::yield();
-                                                  }})
-                  .ok());
+  const auto hold = [&] {
+    while (!is_let_go) std::this_thread::yield();
+  };
+  ExpectOk(cuda_.gpu(0).Enqueue(cuda_.Current(0), {.name = "what comes before", .work = hold}));
   const int64_t blocks = cuda_.gpu(0).counts().blocks;
   const at::Tensor output = Wait(EnqueueTripled(input, "x")).at(0);
   const at::Tensor gathered =
@@ -72,31 +74,6 @@ TEST_P(GpuCollectives, NeitherEnqueueNorWaitKeepTheHost) {
   EXPECT_EQ(cuda_.gpu(0).counts().blocks, blocks);
   is_let_go = true;
   EXPECT_EQ(cuda_.Read(gathered), kTripled);
-}
-
-TEST_P(GpuCollectives, StreamsMayChangeInBetween) {
-  const c10::Stream computing = cuda_.NewStream(0);
-  const c10::Stream reading = cuda_.NewStream(0);
-  py::object handle;
-  {
-    const OnStream on(computing);
-    handle = EnqueueTripled(cuda_.Make(kValues), "x");
-  }
-  const OnStream on(reading);
-  // The input goes when it has been waited for, back to the stream that it came from.
-  const at::Tensor output = Wait(handle).at(0);
-  EXPECT_EQ(cuda_.Read(output), kTripled);
-}
-
-TEST_P(GpuCollectives, ResultsWhoseShapeComesLateAreFreedInOrder) {
-  const c10::Stream stream = cuda_.NewStream(0);
-  const OnStream on(stream);
-  for (int step = 0; step < 3; ++step) {
-    const at::Tensor input = cuda_.Make(kValues);
-    const at::Tensor output =
-        Call("allgather", Tensors{input}, Names{"x"}, "", 0).cast<Tensors>().at(0);
-    EXPECT_EQ(cuda_.Read(output), kValues);
-  }
 }
 
 // By the time the engine comes to a call the host has put much more on the default stream.
@@ -124,12 +101,6 @@ TEST_P(GpuCollectives, ResultsWhoseShapeComesLateAreNotAllocatedInAGraph) {
       Call("allgather", Tensors{input}, Names{"x"}, "", 0).cast<Tensors>().at(0);
   cuda_.gpu(0).EndCapture();
   EXPECT_EQ(cuda_.Read(output), kValues);
-}
-
-TEST_P(GpuCollectives, ResultsWhoseShapeComesLateNeedNoPoolOfStreams) {
-  const at::Tensor input = cuda_.Make(kValues, 1);
-  EXPECT_EQ(cuda_.Read(Call("allgather", Tensors{input}, Names{"x"}, "", 0).cast<Tensors>().at(0)),
-            kValues);
 }
 
 TEST_P(GpuCollectives, OfAProcessSetUseOneGpu) {

@@ -55,12 +55,11 @@ class Rank {
   Rank(const shm::ForkedRanks::Seat& seat, MannerOf manner_of)
       : rank_(seat.rank), manner_of_(std::move(manner_of)) {
     cuda_.Begin(Pace::kRandom);
-    const Status status = process::Init({.rank = rank_,
-                                         .size = kRanks,
-                                         .backend = "local",
-                                         .exchange = seat.exchange,
-                                         .devices = cuda_.plugin()});
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(process::Init({.rank = rank_,
+                            .size = kRanks,
+                            .backend = "local",
+                            .exchange = seat.exchange,
+                            .devices = cuda_.plugin()}));
     reducer_ = std::make_shared<GradientReducer>(
         GradientReducerOptions{.reduction = {.op = ReduceOp::kAverage}});
     for (size_t i = 0; i < kParameters; ++i) {

@@ -43,7 +43,7 @@ class HeldStream {
                                               }
                                               state->has_given_up = !state->is_let_go;
                                             }});
-    EXPECT_TRUE(put.ok()) << put.ToString();
+    ExpectOk(put);
   }
   ~HeldStream() { state_->is_let_go = true; }
   HeldStream(const HeldStream&) = delete;

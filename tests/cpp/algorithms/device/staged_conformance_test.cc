@@ -47,10 +47,10 @@ TEST_P(StagedConformance, BarrierHoldsBackUntilAllHaveCome) {
 
 // `staged` and `direct` give the same bits, whole or in chunks.
 void ExpectSameBits(int rank, Collectives& staged, Collectives& direct, int size) {
-  for (const DataType dtype : kAllDataTypes) {
+  for (const DataType dtype : kTypesOfEveryKind) {
     for (const ReduceOp op : ReduceOpsOf(dtype)) {
       Reduction reduction = Reduction{.dtype = dtype, .op = op}.Resolved(size);
-      if (dtype != DataType::kBool) reduction.prescale = 0.75;
+      reduction.prescale = 0.75;
       for (const int64_t count : {1, 63, 5003, 20011}) {
         Elements in_chunks = ContributionOf(dtype, rank, count);
         Elements whole = in_chunks;

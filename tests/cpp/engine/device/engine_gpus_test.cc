@@ -11,7 +11,6 @@
 namespace mydist {
 namespace {
 
-using ::testing::AllOf;
 using testing::ExpectSum;
 using testing::GpuCaller;
 using testing::GpuJob;
@@ -20,18 +19,17 @@ using ::testing::HasSubstr;
 using testing::Numbers;
 using testing::WithNccl;
 
-GpuJobOptions WithTwoGpus(GpuJobOptions options = WithNccl()) {
+GpuJobOptions WithTwoGpus() {
+  GpuJobOptions options = WithNccl();
   options.gpus_per_rank = 2;
   return options;
 }
 
 // The GPU of the tensor and that of the set.
 void ExpectRefusal(const Status& status, int gpu, int gpu_of_set) {
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString();
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("is on GPU " + std::to_string(gpu) + ","),
-                    HasSubstr("process set 0 with GPU " + std::to_string(gpu_of_set)),
-                    HasSubstr("one process for each GPU")));
+  ExpectError(status, StatusCode::kInvalidArgument,
+              {"is on GPU " + std::to_string(gpu) + ",",
+               "process set 0 with GPU " + std::to_string(gpu_of_set), "one process for each GPU"});
 }
 
 int IndexOf(GpuJob& job, const EngineRank& rank, int number) {
@@ -55,38 +53,6 @@ TEST(EngineGpus, ASecondGpuIsRefusedAtTheCall) {
     ExpectSum(rank, caller, "second", 50);
     EXPECT_TRUE(rank.Run(Allreduce("on the CPU", &on_host)).ok());
     EXPECT_EQ(on_host, std::vector<float>(50, 2.0F));
-  });
-}
-
-// Nothing of the call is submitted: the names are free.
-TEST(EngineGpus, TwoInOneCallAreRefused) {
-  GpuJob job(2, WithTwoGpus({}));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    GpuCaller other(job.shared_device(rank.rank(), 1));
-    const GpuCaller::Tensor here = caller.Make(Numbers(50, 1));
-    const GpuCaller::Tensor there = other.Make(Numbers(70, 2));
-    std::vector<Submission> tensors;
-    tensors.push_back(caller.InPlace(OpKind::kAllreduce, "here", here));
-    tensors.push_back(other.InPlace(OpKind::kAllreduce, "there", there));
-    ExpectRefusal(testing::RunAll(rank, std::move(tensors)), IndexOf(job, rank, 1),
-                  IndexOf(job, rank, 0));
-    caller.Settle();
-    other.Settle();
-    // What was refused has bound the set to no GPU.
-    ExpectSum(rank, other, "here", 50);
-    ExpectSum(rank, other, "there", 50);
-  });
-}
-
-// A script that runs with one rank then runs with two.
-TEST(EngineGpus, ASecondOneOfARankAloneIsRefused) {
-  GpuJob job(1, WithTwoGpus({}));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    GpuCaller other(job.shared_device(0, 1));
-    ExpectSum(rank, other, "first", 50);
-    const GpuCaller::Tensor here = caller.Make(Numbers(50, 0));
-    ExpectRefusal(rank.Run(caller.InPlace(OpKind::kAllreduce, "x", here)), 0, 1);
-    caller.Settle();
   });
 }
 
@@ -118,12 +84,7 @@ TEST(EngineGpus, AnotherProcessSetMayHaveAnother) {
       ASSERT_TRUE(AddSet(rank, {0, 1}, &set).ok());
       ExpectSum(rank, caller, "here", 50);
       ExpectSum(rank, other, "there", 50, set);
-      Submission removal;
-      removal.request.name = "remove";
-      removal.request.op = OpKind::kRemoveProcessSet;
-      removal.request.shape = Shape({0});
-      removal.request.process_set = set;
-      EXPECT_TRUE(rank.Run(std::move(removal)).ok());
+      EXPECT_TRUE(RemoveSet(rank, set).ok());
     }
   });
 }
@@ -137,9 +98,7 @@ TEST(EngineGpus, ATensorThatSomeRanksHaveOnTheCpuIsRefusedOnAll) {
         rank.Run(rank.rank() == 1 ? Allreduce("x", &on_host)
                                   : caller.InPlace(OpKind::kAllreduce, "x", on_gpu));
     caller.Settle();
-    EXPECT_EQ(status.code(), StatusCode::kMismatch) << status.ToString();
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("'x'"), HasSubstr("CPU"), HasSubstr("GPU"),
-                                        HasSubstr("1"), HasSubstr("0")));
+    ExpectError(status, StatusCode::kMismatch, {"'x'", "CPU", "GPU", "1", "0"});
     ExpectSum(rank, caller, "y", 50);
   });
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,6 @@
 namespace mydist {
 namespace {
 
-using ::testing::AllOf;
 using testing::ExpectFusedSum;
 using testing::ExpectSum;
 using testing::FakeNcclCall;
@@ -27,22 +27,13 @@ using testing::ReduceInPassingSets;
 using testing::RunAll;
 using testing::SumOfNumbers;
 using testing::WithNccl;
+using Hosts = std::vector<std::string>;
 using Kind = FakeNcclCall::Kind;
 
 int CallsOf(GpuJob& job, Kind kind) {
   const std::vector<FakeNcclCall> calls = job.nccl().calls();
   return static_cast<int>(std::count_if(
       calls.begin(), calls.end(), [&](const FakeNcclCall& call) { return call.kind == kind; }));
-}
-
-// An allreduce works, without NCCL, and every rank gives this reason.
-void ExpectStaged(GpuJob& job, const ::testing::Matcher<std::string>& reason) {
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    EXPECT_EQ(GpuFactOf(rank), "");
-    ExpectSum(rank, caller, "x", 5000);
-    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("through host memory"), reason));
-  });
-  EXPECT_TRUE(job.nccl().calls().empty());
 }
 
 class EngineNccl : public ::testing::TestWithParam<int> {};
@@ -78,8 +69,7 @@ TEST_P(EngineNccl, NeighboursAreReducedWhereTheyLie) {
       begin = end;
     }
     const testing::DeviceCounts before = job.device(rank.rank()).counts();
-    const Status status = rank.Wait(rank.engine->Submit(std::move(submissions)));
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(rank.Wait(rank.engine->Submit(std::move(submissions))));
     const testing::DeviceCounts after = job.device(rank.rank()).counts();
     EXPECT_EQ(after.launches - before.launches, lies_apart ? 2 : 0);
     EXPECT_EQ(after.copies, before.copies);
@@ -117,8 +107,7 @@ TEST_P(EngineNccl, NewTensorsGoToNeighboursInOneLaunch) {
     }
     const GpuCaller::Tensor result{slots.memory, count, news.back().order};
     const testing::DeviceCounts before = job.device(rank.rank()).counts();
-    const Status status = RunAll(rank, std::move(submissions));
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(RunAll(rank, std::move(submissions)));
     const testing::DeviceCounts after = job.device(rank.rank()).counts();
     EXPECT_EQ(after.launches - before.launches, 1);
     EXPECT_EQ(after.operations - before.operations, 1);
@@ -153,8 +142,7 @@ TEST_P(EngineNccl, CompressedTensorsAreCastTogether) {
       submissions.back().is_wide = true;
     }
     const testing::DeviceCounts before = job.device(rank.rank()).counts();
-    const Status status = RunAll(rank, std::move(submissions));
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(RunAll(rank, std::move(submissions)));
     const testing::DeviceCounts after = job.device(rank.rank()).counts();
     EXPECT_EQ(after.launches - before.launches, 2);
     EXPECT_EQ(after.copies, before.copies);
@@ -181,35 +169,11 @@ TEST_P(EngineNccl, WhatItCannotDoIsStaged) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(100, 0));
     Submission adasum = caller.InPlace(OpKind::kAllreduce, "adasum", tensor);
     adasum.request.reduce_op = ReduceOp::kAdasum;
-    const Status status = rank.Run(std::move(adasum));
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(rank.Run(std::move(adasum)));
     EXPECT_EQ(caller.Read(tensor), Numbers(100, 0));  // Of equal tensors it is their average.
     ExpectSum(rank, caller, "sum", 100);
   });
   EXPECT_EQ(CallsOf(job, Kind::kAllReduce), GetParam());
-}
-
-TEST_P(EngineNccl, GathersAndBroadcastsToo) {
-  GpuJob job(GetParam(), WithNccl());
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
-    GpuCaller::Tensor gathered;
-    const Status status = rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered));
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    std::vector<float> expected;
-    for (int r = 0; r < rank.size(); ++r) {
-      const std::vector<float> part = Numbers(7, r);
-      expected.insert(expected.end(), part.begin(), part.end());
-    }
-    EXPECT_EQ(caller.Read(gathered), expected);
-    const GpuCaller::Tensor tensor = caller.Make(Numbers(3000, rank.rank()));
-    Submission broadcast = caller.InPlace(OpKind::kBroadcast, "b", tensor);
-    broadcast.request.root_rank = 1;
-    EXPECT_TRUE(rank.Run(std::move(broadcast)).ok());
-    EXPECT_EQ(caller.Read(tensor), Numbers(3000, 1));
-  });
-  EXPECT_EQ(CallsOf(job, Kind::kAllGather), GetParam());
-  EXPECT_EQ(CallsOf(job, Kind::kBroadcast), GetParam());
 }
 
 // As bytes: older NCCLs have no such types.
@@ -223,8 +187,7 @@ TEST_P(EngineNccl, MovesFloat8) {
       broadcast.request.dtype = dtype;
       broadcast.request.shape = Shape({kCount * int64_t{sizeof(float)}});
       broadcast.request.root_rank = 1;
-      const Status status = rank.Run(std::move(broadcast));
-      EXPECT_TRUE(status.ok()) << status.ToString();
+      ExpectOk(rank.Run(std::move(broadcast)));
       EXPECT_EQ(caller.Read(tensor), Numbers(kCount, 1));
     }
   });
@@ -232,35 +195,61 @@ TEST_P(EngineNccl, MovesFloat8) {
   EXPECT_EQ(job.nccl().calls().size(), static_cast<size_t>(2 * GetParam()));
 }
 
-TEST(EngineNcclChoice, ARankThatHasNoneKeepsAllFromIt) {
-  GpuJob job(3, {.nccl_version = [](int rank) -> Result<int> {
-               if (rank == 1) return Status::Internal("no libnccl.so.2");
-               return kNcclVersion;
-             }});
-  ExpectStaged(job, AllOf(HasSubstr("rank 1 has no NCCL"), HasSubstr("no libnccl.so.2")));
+struct HostsCase {
+  Hosts hosts;
+  GpuJobOptions options;
+  std::string fact;  // Of each rank.
+  int allreduces;    // Of NCCL, for each one of ours.
+};
+
+std::vector<HostsCase> HostsCases() {
+  const auto on = [](const Hosts& hosts, std::optional<bool> hierarchical = {}) {
+    JobOptions options{.hosts = hosts};
+    options.config.hierarchical_allreduce = hierarchical;
+    return options;
+  };
+  const std::string levels = "NCCL 2.32.3 inside each host, through host memory between hosts";
+  const auto not_on_rank_1 = [](int rank) -> Result<int> {
+    if (rank == 1) return Status::Internal("no libnccl.so.2");
+    return kNcclVersion;
+  };
+  JobOptions no_memory = on({"a", "a", "b", "b"});
+  no_memory.config.shared_memory = false;
+  return {
+      {{"a"}, WithNccl(), "in place (the process set has one rank", 0},
+      {{"a", "a", "a"}, {.nccl_version = not_on_rank_1}, "rank 1 has no NCCL", 0},
+      {{"a", "a", "b", "b", "b"}, WithNccl(on({"a", "a", "b", "b", "b"})), levels, 0},
+      // Shared memory is not what NCCL shares inside a host.
+      {{"a", "a", "b", "b"}, WithNccl(no_memory), levels, 0},
+      {{"a", "a", "b", "b"}, WithNccl(on({"a", "a", "b", "b"}, false)), ": NCCL 2.32.3 (", 4},
+      {{"a", "b"}, WithNccl(on({"a", "b"})), ": NCCL 2.32.3 (", 2},
+      {{"a", "b"},
+       WithNccl(on({"a", "b"}, true)),
+       "MYDIST_HIERARCHICAL_ALLREDUCE=1, and each host has one rank",
+       0},
+  };
 }
 
-TEST(EngineNcclChoice, OneRankNeedsNoOther) {
-  GpuJob job(1, WithNccl());
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "x", 1000);
-    EXPECT_THAT(GpuFactOf(rank), AllOf(HasSubstr("in place"), HasSubstr("one rank")));
-  });
-}
-
-// Both levels, with another number of ranks on each host.
-TEST(EngineNcclHosts, HostsComeFirst) {
-  JobOptions hosts{.hosts = {"a", "a", "b", "b", "b"}};
-  GpuJob job(5, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "large", 70001);
-    ExpectSum(rank, caller, "small", 3);
-    EXPECT_THAT(GpuFactOf(rank),
-                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
-  });
-  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
-  EXPECT_GT(CallsOf(job, Kind::kBroadcast), 0);  // Uneven parts, see NcclCollectives.
-  EXPECT_GT(CallsOf(job, Kind::kReduce), 0);
+TEST(EngineNcclHosts, DecideWhatGoesOverIt) {
+  for (const HostsCase& one : HostsCases()) {
+    SCOPED_TRACE(one.fact);
+    GpuJob job(static_cast<int>(one.hosts.size()), one.options);
+    job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+      EXPECT_EQ(GpuFactOf(rank), "");
+      ExpectSum(rank, caller, "large", 70001);
+      ExpectSum(rank, caller, "small", 3);
+      EXPECT_THAT(GpuFactOf(rank), HasSubstr(one.fact));
+      const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
+      GpuCaller::Tensor gathered;
+      EXPECT_TRUE(rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered)).ok());
+      EXPECT_EQ(caller.Read(gathered).size(), 7 * one.hosts.size());
+    });
+    EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2 * one.allreduces);
+    EXPECT_EQ(CallsOf(job, Kind::kAllGather), one.allreduces) << "there are no two levels of it";
+    // Uneven parts, see NcclCollectives.
+    const bool has_levels = one.fact.find("inside each host") != std::string::npos;
+    EXPECT_EQ(CallsOf(job, Kind::kReduce) > 0, has_levels);
+  }
 }
 
 // Each rank's part is staged in as many chunks as overlap, however many ranks share a host's work.
@@ -270,62 +259,11 @@ TEST(EngineNcclHosts, ManyRanksOnAHostKeepTheirPipelinesFull) {
   GpuJob job(8, WithNccl(hosts));
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Empty(kCount);
-    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor)));
     caller.Settle(tensor);
     EXPECT_GE(job.device(rank.rank()).counts().most_fetches_in_flight, 4);
     EXPECT_EQ(rank.engine->stats().most_staged_chunks, 8);
   });
-}
-
-TEST(EngineNcclHosts, WhatHasNoTwoLevelsIsStagedThen) {
-  JobOptions hosts{.hosts = {"a", "a", "b"}};
-  GpuJob job(3, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    const GpuCaller::Tensor input = caller.Make(Numbers(7, rank.rank()));
-    GpuCaller::Tensor gathered;
-    EXPECT_TRUE(rank.Run(caller.Late(OpKind::kAllgather, "gather", input, &gathered)).ok());
-    EXPECT_EQ(caller.Read(gathered).size(), 21u);
-  });
-  EXPECT_TRUE(job.nccl().calls().empty());
-}
-
-TEST(EngineNcclHosts, AllAtOnceIfAskedFor) {
-  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
-  hosts.config.hierarchical_allreduce = false;
-  GpuJob job(4, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "x", 5000);
-    EXPECT_THAT(GpuFactOf(rank), HasSubstr("GPU path: NCCL 2.32.3 ("));
-  });
-  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 4);
-}
-
-TEST(EngineNcclHosts, OrWithOneRankOnEachHost) {
-  JobOptions hosts{.hosts = {"a", "b"}};
-  GpuJob job(2, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "x", 5000); });
-  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 2);
-}
-
-TEST(EngineNcclHosts, NotEvenThereIfTwoLevelsAreAskedFor) {
-  JobOptions hosts{.hosts = {"a", "b"}};
-  hosts.config.hierarchical_allreduce = true;
-  GpuJob job(2, WithNccl(hosts));
-  ExpectStaged(job, HasSubstr("MYDIST_HIERARCHICAL_ALLREDUCE=1, and each host has one rank"));
-}
-
-// It is not what NCCL shares inside a host.
-TEST(EngineNcclHosts, SharedMemoryHasNoSay) {
-  JobOptions hosts{.hosts = {"a", "a", "b", "b"}};
-  hosts.config.shared_memory = false;
-  GpuJob job(4, WithNccl(hosts));
-  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
-    ExpectSum(rank, caller, "x", 70001);
-    EXPECT_THAT(GpuFactOf(rank),
-                HasSubstr("NCCL 2.32.3 inside each host, through host memory between hosts"));
-  });
-  EXPECT_EQ(CallsOf(job, Kind::kAllReduce), 0);
 }
 
 Submission Transfer(GpuCaller& caller, const std::string& name, const GpuCaller::Tensor& tensor) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/status_checks.h"
 #include "engine/submission.h"
 #include "fakes/fake_device.h"
 
@@ -120,8 +121,6 @@ class GpuCaller {
   }
 
  private:
-  static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.ToString(); }
-
   const std::shared_ptr<FakeDevice> device_;
   const StreamHandle stream_;
   std::vector<std::shared_ptr<uint8_t>> staging_;

@@ -20,8 +20,6 @@ struct GpuJobOptions {
   // Of a rank; default: none has NCCL.
   std::function<Result<int>(int rank)> nccl_version{};
   int gpus_per_rank = 1;
-  // Of a rank's first GPU; default: each has its own.
-  std::function<std::string(int rank)> identity{};
 };
 
 inline GpuJobOptions WithNccl(JobOptions job = {}) {
@@ -64,12 +62,10 @@ class GpuJob {
     const auto process = std::make_shared<FakeProcess>();
     for (int index = 0; index < count; ++index) {
       const std::string own = "0000:" + std::to_string(10 + rank) + ":0" + std::to_string(index);
-      const bool is_first = index == rank % 2;
       devices.push_back(std::make_shared<FakeDevice>(
           FakeDeviceOptions{.index = index,
-                            .identity = is_first && options.identity ? options.identity(rank) : own,
+                            .identity = own,
                             .seed = static_cast<uint64_t>(rank * 10 + index) + 7,
-                            .host_order = HostOrder::kOneForAll,
                             .process = process}));
     }
     FakePluginParts parts{.devices = devices, .nccl = &nccl_, .streams = &streams_};
@@ -90,8 +86,7 @@ inline void ExpectSum(EngineRank& rank, GpuCaller& caller, const std::string& na
   const GpuCaller::Tensor tensor = caller.Make(Numbers(count, rank.rank()));
   Submission submission = caller.InPlace(OpKind::kAllreduce, name, tensor);
   submission.request.process_set = set;
-  const Status status = rank.Run(std::move(submission));
-  EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectOk(rank.Run(std::move(submission)));
   EXPECT_EQ(caller.Read(tensor), SumOfNumbers(count, rank.size()));
 }
 
@@ -109,8 +104,7 @@ inline void ExpectSums(EngineRank& rank, GpuCaller& caller,
     submissions.push_back(
         caller.InPlace(OpKind::kAllreduce, "x" + std::to_string(count), tensors.back()));
   }
-  const Status status = run(std::move(submissions));
-  EXPECT_TRUE(status.ok()) << status.ToString();
+  ExpectOk(run(std::move(submissions)));
   for (const GpuCaller::Tensor& tensor : tensors) {
     EXPECT_EQ(caller.Read(tensor), SumOfNumbers(tensor.count, rank.size()));
   }
@@ -160,12 +154,7 @@ inline void ReduceInPassingSets(
         if (check) check(rank, set);
       }
       ExpectSum(rank, caller, "all", 20);
-      Submission removal;
-      removal.request.name = "remove";
-      removal.request.op = OpKind::kRemoveProcessSet;
-      removal.request.shape = Shape({0});
-      removal.request.process_set = set;
-      if (rank.rank() != 1) EXPECT_TRUE(rank.Run(std::move(removal)).ok());
+      if (rank.rank() != 1) EXPECT_TRUE(RemoveSet(rank, set).ok());
       EXPECT_EQ(GpuFactOf(rank).find("set "), std::string::npos);
     }
   });

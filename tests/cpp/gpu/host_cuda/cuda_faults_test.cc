@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/status_checks.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_cuda/host_cuda.h"
 #include "memory/device/device_memory.h"
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 
 std::unique_ptr<CudaDevice> Open(int index) {
   auto device = CudaDevice::Open(index);
-  EXPECT_TRUE(device.ok()) << device.status().ToString();
+  ExpectOk(device.status());
   return std::move(device).value();
 }
 
@@ -83,11 +84,9 @@ TEST(CudaFaults, AreToldOnceAndLeaveNothingBehind) {
         SCOPED_TRACE(call.cuda);
         FailNext(call.cuda, cudaErrorInvalidValue);
         const Status status = call.work(scene);
-        EXPECT_EQ(status.code(), StatusCode::kInternal);
-        EXPECT_THAT(status.message(), HasSubstr("invalid argument (cudaErrorInvalidValue)"));
+        ExpectError(status, StatusCode::kInternal, {"invalid argument (cudaErrorInvalidValue)"});
         EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
-        const Status again = call.work(scene);
-        EXPECT_TRUE(again.ok()) << again.ToString();
+        ExpectOk(call.work(scene));
         EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
         int current = -1;
         EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
@@ -135,7 +134,7 @@ TEST(CudaFaults, SpareMemoryIsGivenBackBeforeThereIsNone) {
   // Small and large ones by turns, so that no spare one serves.
   for (const int64_t bytes : {kMost / 16, kMost - (1 << 20), kMost / 16, kMost - (1 << 20)}) {
     const auto memory = device->Allocate(bytes);
-    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+    ExpectOk(memory.status());
   }
   EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
 }
@@ -148,7 +147,7 @@ class Hoard {
       EXPECT_EQ(cudaMalloc(&memory_, bytes), cudaSuccess);
       return Status::Ok();
     });
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    ExpectOk(status);
     current_ = this;
     OnMemoryShortage([](int gpu) noexcept { current_->GiveBack(gpu); });
   }
@@ -194,7 +193,7 @@ TEST(CudaFaults, OthersGiveBackMemoryBeforeThereIsNone) {
   ASSERT_EQ(cudaStreamBeginCapture(theirs, cudaStreamCaptureModeGlobal), cudaSuccess);
   std::thread([&] {
     const auto memory = device->Allocate(kHalf);
-    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+    ExpectOk(memory.status());
     EXPECT_EQ(host_cuda::LastError(), cudaSuccess);
     EXPECT_EQ(hoard.times_asked(), 1);
     // Nobody has any more.

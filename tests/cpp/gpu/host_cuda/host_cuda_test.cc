@@ -105,30 +105,5 @@ TEST(HostCuda, RefusesWhatACaptureForbidsUnlessTheThreadKnows) {
   });
 }
 
-TEST(HostCuda, EndsTheProcessWhenNobodyCollects) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // A child made by fork has no CUDA.
-  EXPECT_DEATH(static_cast<void>(cudaStreamDestroy(reinterpret_cast<cudaStream_t>(8))),
-               "HostCuda: cudaStreamDestroy: no GPU is current");
-}
-
-TEST(HostCuda, CountsWhatIsThere) {
-  OnThread([] {
-    ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
-    const Census before = TakeCensus();
-    const cudaStream_t stream = NewStream();
-    const cudaEvent_t event = NewEvent();
-    uint8_t* const memory = NewMemory(1);
-    Census more = before;
-    ++more.streams;
-    ++more.events;
-    ++more.device_blocks;
-    EXPECT_EQ(TakeCensus(), more);
-    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
-    EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
-    EXPECT_EQ(cudaFree(memory), cudaSuccess);
-    EXPECT_EQ(TakeCensus(), before);
-  });
-}
-
 }  // namespace
 }  // namespace mydist::host_cuda

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "algorithms/device/device_plugin.h"
+#include "conformance/status_checks.h"
 #include "job/build_report.h"
 
 namespace mydist {
@@ -21,7 +22,7 @@ using ::testing::StartsWith;
 
 DevicePlugin* Plugin() {
   const Result<DevicePlugin*> plugin = LoadDevicePlugin();
-  EXPECT_TRUE(plugin.ok()) << plugin.status().ToString();
+  ExpectOk(plugin.status());
   return plugin.ok() ? *plugin : nullptr;
 }
 

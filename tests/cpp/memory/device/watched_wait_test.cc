@@ -18,13 +18,13 @@ Status Why() { return Status::PeerLost("rank 3 was killed"); }
 class Held {
  public:
   Held(FakeDevice& device, StreamHandle stream) : device_(device), stream_(stream) {
-    ExpectFine(device.Enqueue(stream, {.name = "a rank that never comes", .work = [this] {
-                                         while (!is_let_go_) std::this_thread::yield();
-                                       }}));
+    ExpectOk(device.Enqueue(stream, {.name = "a rank that never comes", .work = [this] {
+                                       while (!is_let_go_) std::this_thread::yield();
+                                     }}));
   }
   ~Held() {
     is_let_go_ = true;
-    ExpectFine(device_.Block(*ValueOf(device_.Record(stream_))));
+    ExpectOk(device_.Block(*ValueOf(device_.Record(stream_))));
   }
 
  private:
@@ -40,10 +40,10 @@ TEST_P(WatchedWait, EndsWithTheEvent) {
   DeviceBench bench(GetParam());
   for (const WaitWatch& watch : {WaitWatch(), WaitWatch([] { return Status::Ok(); })}) {
     bench.Fill(5);
-    ExpectFine(bench.ToDevice(bench.work));
-    ExpectFine(bench.FromDevice(bench.work));
-    ExpectFine(WaitWatched(bench.device, *bench.Record(bench.work), watch));
-    ExpectFine(bench.device.HostReads(bench.pinned_too.get(), kBenchBytes, "the result"));
+    ExpectOk(bench.ToDevice(bench.work));
+    ExpectOk(bench.FromDevice(bench.work));
+    ExpectOk(WaitWatched(bench.device, *bench.Record(bench.work), watch));
+    ExpectOk(bench.device.HostReads(bench.pinned_too.get(), kBenchBytes, "the result"));
     EXPECT_EQ(bench.pinned_too.get()[kBenchBytes - 1], 5);
   }
 }
