@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -17,8 +16,8 @@ inline void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.
 // This code, and a message that has every part.
 inline void ExpectError(const Status& status, StatusCode code,
                         std::initializer_list<std::string_view> parts,
-                        std::source_location where = std::source_location::current()) {
-  const ::testing::ScopedTrace trace(where.file_name(), static_cast<int>(where.line()), "");
+                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const ::testing::ScopedTrace trace(file, line, "");
   EXPECT_EQ(status.code(), code) << status.ToString();
   for (const std::string_view part : parts) {
     EXPECT_NE(status.message().find(part), std::string::npos)
