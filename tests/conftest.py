@@ -77,6 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(optionalhook=True)  # A run by hand needs no xdist.
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Each worker gets whole files, whose tests may share a job; a job of checks is like a file."""
     from xdist.scheduler import LoadScopeScheduling
@@ -115,16 +116,17 @@ class Report:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("w", encoding="utf-8", buffering=1)
-        self._setup_seconds = 0.0  # Of the test that runs: fixtures may start jobs.
+        self._setup_seconds: dict[str, float] = {}  # Fixtures may start jobs.
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of a test has ended; the call counts, or whatever else went wrong."""
         if report.when == "setup":
-            self._setup_seconds = report.duration
+            self._setup_seconds[report.nodeid] = report.duration
         if report.when != "call" and report.passed:
             return
         # A check runs inside a job, which only the first test that asks for it waits for.
-        own = report.duration + (self._setup_seconds if report.when == "call" else 0.0)
+        setup = self._setup_seconds.get(report.nodeid, 0.0) if report.when == "call" else 0.0
+        own = report.duration + setup
         seconds = dict(report.user_properties).get("seconds", own)
         row = {"name": report.nodeid, "result": report.outcome, "seconds": seconds}
         self._file.write(json.dumps(row) + "\n")

@@ -89,8 +89,9 @@ class AlmostEmpty:
 
     def exec_module(self, module: ModuleType) -> None:
         """But what generators of random numbers need of it: their metaclass."""
-        base = importlib.import_module("torch._opaque_base")
-        sys.modules["torch"]._C._set_generator_metaclass(base.OpaqueBaseMeta)
+        set_metaclass = getattr(sys.modules["torch"]._C, "_set_generator_metaclass", None)
+        if set_metaclass:  # An older torch has none.
+            set_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 class Uncollected:

@@ -78,6 +78,11 @@ def test_turns_alternate_and_are_all_of_a_run_without_them(folder: Path, tmp_pat
     assert collected(tmp_path, "--turn", "12") == even
 
 
+def test_a_run_needs_no_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    assert collected(folder) == {"test_cases[0]"}
+
+
 @pytest.mark.parametrize("text", ["4/4", "x", "-1/4"])
 def test_a_slice_that_is_none_is_refused(folder: Path, text: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
