@@ -33,9 +33,14 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
     }
 
 
+@pytest.mark.parametrize(("members", "lost"), [(None, 1), ((2, 5), 5)])
 def test_mydistrun_understands_what_a_rank_tells(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    members: tuple[int, ...] | None,
+    lost: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(failure_report, "_members", members)
     monkeypatch.setenv("MYDIST_FAILURE_TAG", "tag")
     monkeypatch.setattr(failure_report, "_process", os.getpid())
     error = md.PeerLostError("rank 1 has died")
@@ -46,7 +51,7 @@ def test_mydistrun_understands_what_a_rank_tells(
     rest, records = RecordFilter("tag").feed(capfd.readouterr().err.encode())
     assert rest == b""
     assert [parse_record(record) for record in records] == [
-        FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", os.getpid(), 7),
+        FailureRecord("PeerLostError", "PEER_LOST", (lost,), "allreduce", "x", os.getpid(), 7),
         FailureRecord("KeyError", pid=os.getpid()),
     ]
 

@@ -28,6 +28,7 @@ from ..errors import MydistError
 _TAG_VARIABLE = "MYDIST_FAILURE_TAG"
 _process = 0  # The one that reports; a forked child of it does not.
 _is_installed = False
+_members: tuple[int, ...] | None = None  # The launched ranks that form the job; None: all.
 _exits_with_failure = False
 
 
@@ -49,6 +50,12 @@ def install() -> None:
     sys.excepthook = hook
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         _tell_waits_on_sigcont()
+
+
+def set_members(members: tuple[int, ...] | None) -> None:
+    """The launched ranks that form the job, None for all: mydistrun knows ranks by these numbers."""
+    global _members
+    _members = members
 
 
 def _tell_waits_on_sigcont() -> None:
@@ -123,7 +130,8 @@ def _tell(error: BaseException) -> None:
     if isinstance(error, MydistError):
         failure = getattr(error, "failure", {})
         record["code"] = failure.get("code", "")
-        record["ranks"] = list(failure.get("ranks", ()))[:32]
+        ranks = list(failure.get("ranks", ()))[:32]
+        record["ranks"] = [_members[r] for r in ranks] if _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")

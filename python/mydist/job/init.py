@@ -78,6 +78,7 @@ def _connect(comm: Any) -> None:
     failure_report.install()
     launched = launched_as()
     _members = _members_of(comm, *launched) if launched is not None else None
+    failure_report.set_members(_members)
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
     generation = _generations[_members] = _generations.get(_members, 0) + 1
     context = detect(generation, members=_members)

@@ -119,10 +119,12 @@ def _run(collective: str, arguments: tuple[Any, ...], patience: float | None) ->
     deadline = time.monotonic() + patience
     while not _C.poll(handle):
         if time.monotonic() > deadline:
-            raise CollectiveTimeoutError(
+            error = CollectiveTimeoutError(
                 f"init: the process sets were not added within {patience:g} s. A rank is stopped, "
                 "or has other process sets. MYDIST_TIMEOUT_SECONDS sets how long to wait"
             )
+            error.failure = {**error.failure, "operation": "init", "phase": "start"}
+            raise error
         time.sleep(_POLL_SECONDS)
     return _C.wait(handle)
 
