@@ -24,7 +24,7 @@
 namespace mydist {
 
 // TwoLevelReduction: one reduction as two, inside hosts and between them, so that every factor is
-// applied once and 16-bit floats are rounded once. Pure data; private to ops/.
+// applied once and 16-bit floats are rounded once. Pure data; private to algorithms/.
 struct TwoLevelReduction {
   Reduction on_host;  // With the prescale factor.
   Reduction across;   // With what comes after the fold.

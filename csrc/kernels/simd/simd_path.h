@@ -16,7 +16,7 @@
 
 namespace mydist::simd {
 
-// FoldCall: one reduction as the kernels get it; private to ops/. Plain data without functions: it
+// FoldCall: one reduction as the kernels get it; private to kernels/. Plain data without functions: it
 // is seen by code for CPUs with AVX, and nothing inline may be compiled there for everybody else.
 // Each output gets: fold over sources in order of (source × prescale), then × postscale ÷ divisor.
 // `count` elements each; an output is one of the sources or overlaps nothing.
@@ -35,7 +35,7 @@ struct FoldCall {
 };
 
 // Kernels: the inner loops of ops/, compiled once for each kind of CPU from the one source
-// fold_lanes.h; private to ops/. Pure and thread-safe. All paths give the same bits for the same
+// fold_lanes.h; private to kernels/. Pure and thread-safe. All paths give the same bits for the same
 // input. NaN in a computed float is always the same NaN, because which of two NaNs an addition
 // passes on is up to the compiler.
 struct Kernels {
