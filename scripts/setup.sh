@@ -101,13 +101,13 @@ install_python_packages() {
   stamp="$( (cat "${REQUIREMENTS[@]}" && echo "$PYTHON $TORCH_REQUIREMENT" &&
     stat -c '%i %Y' "$PYTHON") | stamp_of "$step")"
   [[ ! -e "$stamp" ]] || return 0
-  # Python compiles what it imports, which is a third of torch: half a minute less than all of it.
-  local install=("$PYTHON" -m pip install -q --no-compile)
   if ! has_module "$PYTHON" torch; then
     echo "Installing $TORCH_REQUIREMENT into $PYTHON (a large download; PIP_INDEX_URL is honoured)"
-    "${install[@]}" "$TORCH_REQUIREMENT"
+    "$PYTHON" -m pip install -q --no-compile "$TORCH_REQUIREMENT"
+    # Of torch only what is imported is compiled: a third of it, with what an optimizer imports.
+    PYTHONDONTWRITEBYTECODE="" "$PYTHON" -c "import torch, torch._dynamo, torch.utils.data"
   fi
-  "${install[@]}" -r "${REQUIREMENTS[0]}"
+  "$PYTHON" -m pip install -q -r "${REQUIREMENTS[0]}"
   set_stamp "$step" "$stamp"
 }
 

@@ -139,6 +139,20 @@ def documented_settings() -> dict[str, str]:
     return {name: text for name, text in known.items() if name not in RESERVED_VARIABLES}
 
 
+def test_the_page_names_the_flags_of_every_setting() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    cells = {row[1].strip(" `"): row[2] for row in rows if row[1:] and "MYDIST_" in row[1]}
+    named = {
+        v: {n.replace("[no-]", "") for n in re.findall(r"`(--[^`]+)`", cell)}
+        for v, cell in cells.items()
+    }
+    flags = {name for flag in FLAGS for name in flag.names}
+    assert set().union(*named.values()) <= flags
+    for flag in FLAGS:
+        assert flag.variable is None or set(flag.names) & named[flag.variable], flag.names
+
+
 def variables_of_the_core() -> set[str]:
     """What csrc/config/config.cc takes for variables of the launcher."""
     source = Path(__file__).parents[2] / "csrc" / "config" / "config.cc"

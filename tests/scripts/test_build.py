@@ -34,7 +34,7 @@ THREAD_SAFETY=ON -DCMAKE_CXX_COMPILER=g++
 
 
 @pytest.mark.parametrize(
-    ("options", "messages"), zip(BAD_OPTIONS[::2], BAD_OPTIONS[1::2], strict=True)
+    ("options", "messages"), list(zip(BAD_OPTIONS[::2], BAD_OPTIONS[1::2], strict=True))
 )
 def test_configure_stops_on_a_bad_option(options: str, messages: str, tmp_path: Path) -> None:
     command = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path / "build")]

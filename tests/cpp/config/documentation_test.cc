@@ -1,4 +1,4 @@
-// docs/configuration.md says of every knob what the code says, and names flags that exist.
+// docs/configuration.md says of every knob what the code says; tests/launcher compares its flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,31 +47,6 @@ TEST(DocumentationTest, TableAndCodeAgree) {
     EXPECT_EQ(rows[i][3], knob.allowed) << knob.variable;
     EXPECT_EQ(rows[i][4], knob.default_value) << knob.variable;
   }
-}
-
-TEST(DocumentationTest, FlagsAreThoseOfTheLauncher) {
-  const std::string flags = ReadSource("launcher/flags.py");
-  ASSERT_FALSE(flags.empty());
-  int flag_count = 0;
-  for (const auto& row : DocumentedRows()) {
-    // Flags stand in backquotes: `--flag` or `--[no-]flag`.
-    std::istringstream cell(row[1]);
-    bool is_flag = false;
-    int row_flag_count = 0;
-    for (std::string part; std::getline(cell, part, '`'); is_flag = !is_flag) {
-      if (!is_flag) continue;
-      if (part.starts_with("--[no-]")) part.erase(2, 5);
-      EXPECT_NE(flags.find("\"" + part + "\""), std::string::npos) << part;
-      ++row_flag_count;
-    }
-    flag_count += row_flag_count;
-    // A flag that sets a variable is documented beside it.
-    const std::string variable = "\"" + row[0].substr(1, row[0].size() - 2) + "\"";
-    if (flags.find(variable) != std::string::npos) {
-      EXPECT_GT(row_flag_count, 0) << variable << " has a flag";
-    }
-  }
-  EXPECT_GE(flag_count, 10);
 }
 
 }  // namespace
