@@ -91,7 +91,9 @@ struct Instance {
   CondVar turn_ended;
   const std::shared_ptr<HandleTable> handles = std::make_shared<HandleTable>();
   bool is_forked_copy = false;  // Set before other threads see the instance.
-  // The thread that is in Shutdown. It may run a signal handler that calls in again.
+  // The threads that are in Init and in Shutdown. They may run a signal handler that calls in
+  // again.
+  std::atomic<std::thread::id> starting{};
   std::atomic<std::thread::id> leaving{};
   std::atomic<bool> hurries{false};  // A thread that waits for its turn wants Shutdown to end.
 };
@@ -164,6 +166,20 @@ class Turn {
   bool is_wanted_ = true;
 };
 
+// Notes the thread until its end.
+class ThisThread {
+ public:
+  explicit ThisThread(std::atomic<std::thread::id>& noted) : noted_(noted) {
+    noted_.store(std::this_thread::get_id());
+  }
+  ~ThisThread() { noted_.store(std::thread::id()); }
+  ThisThread(const ThisThread&) = delete;
+  ThisThread& operator=(const ThisThread&) = delete;
+
+ private:
+  std::atomic<std::thread::id>& noted_;
+};
+
 // Counts one until its end. The engine is not held meanwhile: what the caller is asked in between
 // may end it, or fork.
 class PatientCaller {
@@ -187,8 +203,12 @@ Status Init(const InitOptions& options, const std::function<bool()>& is_wanted) 
   if (instance.leaving.load() == std::this_thread::get_id()) {
     return Status::InvalidArgument("init: mydist is shutting down; call it after shutdown()");
   }
+  if (instance.starting.load() == std::this_thread::get_id()) {
+    return Status::InvalidArgument("init: this thread is in init() already");
+  }
   const Turn turn(instance, true, is_wanted);
   if (!turn.is_wanted()) return Status::Aborted("init: interrupted before it began");
+  const ThisThread is_starting(instance.starting);
   if (IsInitialized()) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(Config config, ConfigWithExtensions());
   SetLogLevel(config.log_level);
@@ -211,15 +231,12 @@ Status Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   Instance& instance = TheInstance();
   if (instance.is_forked_copy) return Status::Ok();
   if (instance.leaving.load() == std::this_thread::get_id()) return Status::Ok();
+  if (instance.starting.load() == std::this_thread::get_id()) {
+    return Status::InvalidArgument("shutdown: this thread is in init(); call it after that");
+  }
   const Turn turn(instance, awaits_living, is_wanted);
-  struct Leaving {
-    Instance& instance;
-    explicit Leaving(Instance& the) : instance(the) {
-      instance.hurries.store(false);
-      instance.leaving.store(std::this_thread::get_id());
-    }
-    ~Leaving() { instance.leaving.store(std::thread::id()); }
-  } leaving(instance);
+  instance.hurries.store(false);
+  const ThisThread is_leaving(instance.leaving);
   std::shared_ptr<Job> job;
   {
     MutexLock lock(instance.mutex);

@@ -48,6 +48,22 @@ TEST_P(LocalJob, RunsAgainAndAgain) {
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
 
+// As a signal handler does that runs while init() waits for others.
+TEST(LocalJobStart, RefusesToEndBeforeItHasBegun) {
+  shm::ForkedRanks ranks(2, [](const shm::ForkedRanks::Seat& seat) {
+    InitOptions options = OptionsOf(seat, 2, "local");
+    options.exchange = [&seat, &options](const Bytes& mine) {
+      ExpectError(process::Shutdown(), StatusCode::kInvalidArgument, {"this thread is in init()"});
+      ExpectError(process::Init(options), StatusCode::kInvalidArgument, {"is in init() already"});
+      return seat.exchange(mine);
+    };
+    ExpectOk(process::Init(options));
+    ExpectSumOfRanks(2);
+    ExpectOk(process::Shutdown());
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
 void PinTo(int core) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
