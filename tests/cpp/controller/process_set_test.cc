@@ -148,6 +148,18 @@ TEST(ProcessSetTest, APairDisagreesWithItselfOnly) {
   EXPECT_THAT(job.Errors(0), IsEmpty());
 }
 
+TEST(ProcessSetTest, AStallNamesMembersOnly) {
+  SimulatedJob job({.size = 5, .radix = 2, .stall_warning = std::chrono::seconds(10)});
+  const ProcessSetId set = AddSet(job, {1, 3, 4});
+  job.Announce(3, InSet(set, "x"));
+  job.RunUntilQuiet();
+  for (const int seconds : {6, 5}) {  // In between, inner vertices say who is missing.
+    job.now += std::chrono::seconds(seconds);
+    job.RunUntilQuiet();
+  }
+  EXPECT_THAT(job.Stalls(3), ElementsAre(HasSubstr("waits for ranks 1, 4 ")));
+}
+
 TEST(ProcessSetTest, AStallShowsThatTheOthersUseAnotherSet) {
   SimulatedJob job({.size = 3, .stall_warning = std::chrono::seconds(10)});
   const ProcessSetId set = AddSet(job, {0, 1});

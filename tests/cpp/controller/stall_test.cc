@@ -78,6 +78,18 @@ TEST_P(StallTest, ALeafThatIsReadyAloneIsNotCalledMissing) {
   }
 }
 
+TEST_P(StallTest, LaterArrivalsBelowAWaitingVertexAreSeen) {
+  SimulatedJob job({.size = 7, .radix = 2, .stall_warning = seconds(10)});
+  Warm(job);
+  job.Announce(3, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 8);
+  job.Announce(4, MakeRequest("x"));
+  job.RunUntilQuiet();
+  Pass(job, 2);
+  EXPECT_THAT(job.Stalls(6), ElementsAre(HasSubstr("ready on ranks 3, 4.")));
+}
+
 TEST_P(StallTest, AfterTheShutdownTimeTheTensorFailsEverywhere) {
   for (const int warning : {0, 10}) {
     SimulatedJob job(
