@@ -61,6 +61,13 @@ TEST(MpiConnect, ASizeThatDiffersNamesBothAndTheCause) {
                         " of " + std::to_string(LaunchedSize())));
 }
 
+TEST(MpiConnect, ARankThatDiffersIsRefused) {
+  const int other = (LaunchedRank() + 1) % LaunchedSize();
+  ExpectError(ConnectMpi(other, LaunchedSize()).status(), StatusCode::kInvalidArgument,
+              {"the launcher says this is rank " + std::to_string(other) + " of ",
+               "MPI says it is rank " + std::to_string(LaunchedRank()) + " of "});
+}
+
 TEST(MpiConformance, ControlPlane) {
   Result<Connection> connection = ConnectMpi(LaunchedRank(), LaunchedSize());
   ASSERT_TRUE(connection.ok()) << connection.status().ToString();
