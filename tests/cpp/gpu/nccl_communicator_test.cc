@@ -199,6 +199,26 @@ TEST(CommunicatorWatch, EndsAStartWhenAPeerIsLost) {
   EXPECT_EQ(rank.communicator.Check().ToString(), WhyKilled().ToString()) << "the first is final";
 }
 
+TEST(CommunicatorWatch, IsNotAskedWhenAllClose) {
+  FakeNccl nccl(RunAtOnce, {});
+  OnEveryRank(2, [&](Connection& connection) {
+    RankOrderedCollectives host(connection.transport.get());
+    FakeDevice device({.index = connection.rank});
+    bool is_closing = false;
+    NcclCommunicator communicator(
+        {.api = &nccl.api(),
+         .device = &device,
+         .set_name = "the world",
+         .rank = connection.rank,
+         .size = 2,
+         .watch = [&] { return is_closing ? WhyKilled() : Status::Ok(); }},
+        BroadcastOver(host));
+    ExpectOk(communicator.Open());
+    is_closing = true;
+    ExpectOk(communicator.Close(kNever, nullptr));
+  });
+}
+
 TEST(CommunicatorAbort, EndsAHangingStart) {
   Deserted rank;
   Status status;

@@ -114,6 +114,28 @@ TEST(NcclLibrary, ANamedFileOfNoUseIsAnError) {
               HasSubstr("it is NCCL 2.30.4, but has no function ncclSend"));
 }
 
+// What is said of a library with these answers; every function of it is the same one.
+std::string Refusal(int version, Outcome outcome) {
+  static int the_version;
+  static Outcome the_outcome;
+  the_version = version;
+  the_outcome = outcome;
+  const auto get_version = [](int* to) {
+    *to = the_version;
+    return the_outcome;
+  };
+  const SymbolLookup lookup = [&](const char*) {
+    return reinterpret_cast<void*>(static_cast<Outcome (*)(int*)>(get_version));
+  };
+  return ReadNcclApi(lookup).status().message();
+}
+
+TEST(NcclLibrary, TheOldestVersionIsTaken) {
+  EXPECT_EQ(Refusal(21800, Outcome::kSuccess), "");
+  EXPECT_EQ(Refusal(21799, Outcome::kSuccess), "it is NCCL 2.17.99, expected 2.18.0 or newer");
+  EXPECT_EQ(Refusal(21800, Outcome::kInternalError), "ncclGetVersion failed with code 3");
+}
+
 TEST(NcclLibrary, AllPlacesAreNamedWhenThereIsNone) {
   if (void* installed = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
     dlclose(installed);
