@@ -56,6 +56,26 @@ TEST(EngineGpus, ASecondGpuIsRefusedAtTheCall) {
   });
 }
 
+// What was refused has bound the set to neither GPU, and its names are free.
+TEST(EngineGpus, TwoInOneCallAreRefused) {
+  for (const bool then_second : {false, true}) {
+    GpuJob job(2, WithTwoGpus());
+    job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+      GpuCaller other(job.shared_device(rank.rank(), 1));
+      const GpuCaller::Tensor here = caller.Make(Numbers(50, 1));
+      const GpuCaller::Tensor there = other.Make(Numbers(70, 2));
+      std::vector<Submission> tensors;
+      tensors.push_back(caller.InPlace(OpKind::kAllreduce, "here", here));
+      tensors.push_back(other.InPlace(OpKind::kAllreduce, "there", there));
+      ExpectRefusal(testing::RunAll(rank, std::move(tensors)), IndexOf(job, rank, 1),
+                    IndexOf(job, rank, 0));
+      caller.Settle();
+      other.Settle();
+      ExpectSum(rank, then_second ? other : caller, "here", 50);
+    });
+  }
+}
+
 // A rank that joins before it has used a GPU takes part with the one of its number.
 TEST(EngineGpus, TheOneOfARankThatHasJoinedStays) {
   GpuJob job(2, WithTwoGpus());
