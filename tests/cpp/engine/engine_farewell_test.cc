@@ -16,11 +16,13 @@
 namespace {
 
 std::atomic<bool> disk_hangs{false};
+std::atomic<int> hung_count{0};  // Calls that came meanwhile.
 
 }  // namespace
 
 // In place of the function of the C library, so that a disk hangs once a test says so.
 extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t offset) {
+  if (disk_hangs.load()) ++hung_count;
   while (disk_hangs.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return syscall(SYS_pwrite64, descriptor, bytes, count, offset);
 }
@@ -151,8 +153,14 @@ TEST_F(EngineFarewell, ADiskThatHangsKeepsNobodyFromTheError) {
   JobOptions options;
   options.timeline_path = ::testing::TempDir() + "the_disk_hangs.json";
   Start(options);
+  hung_count.store(0);
   disk_hangs.store(true);
   const Result<Handle> handle = Submit(0, "x");
+  for (const TimePoint limit = Now() + std::chrono::seconds(5); Now() < limit;) {
+    if (hung_count.load() > 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(hung_count.load(), 0) << "the disk is not waited for";
   planes_[0]->Break();
   ExpectErrorInTime(*handle);
   disk_hangs.store(false);
