@@ -179,11 +179,12 @@ std::vector<std::pair<std::string, bool>> TransportNames() {
 }
 
 void SwitchTimeline(const std::function<Status(Engine&)>& change) {
-  const std::shared_ptr<Job> job = ValueOrThrow(process::CurrentJob());
   Status status;
   {
     py::gil_scoped_release released;
-    status = change(job->engine());
+    // Let go of here: the end of the last reference waits for the engine.
+    const Result<std::shared_ptr<Job>> job = process::CurrentJob();
+    status = job.ok() ? change((*job)->engine()) : job.status();
   }
   ThrowIfError(status);
 }
