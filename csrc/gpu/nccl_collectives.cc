@@ -66,43 +66,20 @@ bool NcclCollectives::Supports(const BatchTraits& traits) const {
 }
 
 Status NcclCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
-  const BatchTensor tensor{.input = data, .output = data, .element_count = count};
-  return AllreduceEach({&tensor, 1}, reduction);
+  MYDIST_ASSIGN_OR_RETURN(const NcclReduction plan, Plan("allreduce", reduction));
+  MYDIST_RETURN_IF_ERROR(communicator_->Open());
+  if (count == 0) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(Scale(data, data, count, reduction.dtype, plan.before));
+  MYDIST_RETURN_IF_ERROR(ReduceInGroup("allreduce", plan, [&](Comm comm, ReductionKind kind) {
+    return api().AllReduce(data, data, NumbersIn(plan, count), plan.type, kind, comm, stream());
+  }));
+  return Scale(data, data, count, reduction.dtype, plan.after);
 }
 
 Status NcclCollectives::AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) {
   return Status::Internal(
       "NCCL was chosen for Adasum, which it does not support. This is a bug of mydist: please "
       "report it");
-}
-
-Status NcclCollectives::AllreduceEach(std::span<const BatchTensor> tensors,
-                                      const Reduction& reduction) {
-  MYDIST_ASSIGN_OR_RETURN(const NcclReduction plan, Plan("allreduce", reduction));
-  const bool is_scaled = !plan.before.IsOne();
-  if (is_scaled) {
-    segments_.clear();
-    for (const BatchTensor& tensor : tensors) {
-      segments_.push_back({tensor.input, tensor.output, tensor.element_count});
-    }
-    MYDIST_RETURN_IF_ERROR(ScaleSegments(reduction.dtype, plan.before));
-  }
-  MYDIST_RETURN_IF_ERROR(ReduceInGroup("allreduce", plan, [&](Comm comm, ReductionKind kind) {
-    Outcomes outcomes;
-    for (const BatchTensor& tensor : tensors) {
-      if (tensor.element_count == 0) continue;
-      outcomes.Add(api().AllReduce(is_scaled ? tensor.output : tensor.input, tensor.output,
-                                   NumbersIn(plan, tensor.element_count), plan.type, kind, comm,
-                                   stream()));
-    }
-    return outcomes.first_failure();
-  }));
-  if (plan.after.IsOne()) return Status::Ok();
-  segments_.clear();
-  for (const BatchTensor& tensor : tensors) {
-    segments_.push_back({tensor.output, tensor.output, tensor.element_count});
-  }
-  return ScaleSegments(reduction.dtype, plan.after);
 }
 
 Status NcclCollectives::Reduce(const void* input, void* output, int64_t count,
@@ -323,10 +300,6 @@ Status NcclCollectives::Scale(const void* source, void* target, int64_t count, D
   if (count == 0 || (factor.IsOne() && source == target)) return Status::Ok();
   const ConvertSegment segment{source, target, count};
   return seat_.device->Convert({&segment, 1}, {dtype, dtype, factor}, seat_.stream);
-}
-
-Status NcclCollectives::ScaleSegments(DataType dtype, Factor factor) {
-  return seat_.device->Convert(segments_, {dtype, dtype, factor}, seat_.stream);
 }
 
 Status NcclCollectives::CopyOwn(const void* source, void* target, int64_t bytes) {

@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "algorithms/batch.h"
 #include "algorithms/collectives.h"
 #include "algorithms/device/device_plugin.h"
 #include "gpu/nccl_communicator.h"
@@ -47,19 +45,14 @@ class NcclCollectives final : public Collectives {
                        const Reduction& reduction) override;
   Status Barrier() override;
 
-  // Allreduce of each tensor, in place or from input to output, in one launch and without packing.
-  // For a few large tensors that do not lie together; many small ones are faster packed.
-  Status AllreduceEach(std::span<const BatchTensor> tensors, const Reduction& reduction);
-
  private:
   // What `Calls` of a reduction get, besides the communicator.
   template <typename Calls>
   Status ReduceInGroup(const char* what, const NcclReduction& plan, const Calls& calls);
 
   Result<NcclReduction> Plan(const char* what, const Reduction& reduction) const;
-  // target = source × factor; several tensors at once: segments_.
+  // target = source × factor.
   Status Scale(const void* source, void* target, int64_t count, DataType dtype, Factor factor);
-  Status ScaleSegments(DataType dtype, Factor factor);
   Status CopyOwn(const void* source, void* target, int64_t bytes);
   Status GatherUneven(const void* input, uint8_t* output, std::span<const int64_t> byte_counts);
   Status ReducescatterUneven(const uint8_t* input, void* output, std::span<const int64_t> counts,
@@ -73,7 +66,6 @@ class NcclCollectives final : public Collectives {
   const int size_;
   DeviceMemory scratch_;  // Scaled contributions where the input must not be changed.
   std::shared_ptr<uint8_t> barrier_byte_;
-  std::vector<ConvertSegment> segments_;  // Kept between calls for its memory only.
 };
 
 // What DevicePlugin::Connect gives; it does not wait for other ranks. `api` outlives it.
