@@ -428,6 +428,8 @@ void Engine::Stop(const Status& status) {
                             ? Status::Aborted("mydist has been shut down; call mydist.init() first")
                             : guard_.Locate(status);
   if (!status.ok()) {
+    // Rank 0 collects events for a second, and to end GPUs may take longer. Waits for no disk.
+    relay_.CarryOff();
     // Tells the ranks that wait for this one, as far as the connections still carry it. They notice
     // a lost peer themselves, or read of it in this rank's farewell.
     [[maybe_unused]] const bool told = !status.is_loss() &&

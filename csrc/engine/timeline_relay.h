@@ -49,6 +49,8 @@ class TimelineRelay {
   bool Open(const std::string& path);
 
   void Start(bool mark_cycles);
+  // Carries off what is recorded so far.
+  void CarryOff();
   // Carries off what is left. The file stays open for blocks still on their way.
   void Stop();
   // Rank 0: waits until all events that have arrived are in the file. A slow disk may take long.
@@ -66,7 +68,6 @@ class TimelineRelay {
   void Close();
 
  private:
-  void CarryOff();
   void WriteIncoming();
 
   const Topology& topology_;

@@ -3,13 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "controller/messages/wire.h"
 #include "engine/device/gpu_job.h"
+#include "fakes/forwarding.h"
+#include "timeline/event.h"
 
 namespace mydist {
 namespace {
@@ -117,6 +122,59 @@ TEST(EngineNcclLoss, EndsAStagingThatWaitsForALostRank) {
     if (rank.rank() == 0) ExpectLossOf(1, status);
     caller.Settle(tensor);
   });
+}
+
+// A control plane that tells when it sends the event that a tensor is complete.
+class TellingPlane final : public testing::ForwardingPlane {
+ public:
+  TellingPlane(std::unique_ptr<ControlPlane> inner, std::function<void()> tell)
+      : ForwardingPlane(std::move(inner)), tell_(std::move(tell)) {}
+  Status Send(int peer, Bytes payload) override {
+    if (HasCompletion(payload)) tell_();
+    return ForwardingPlane::Send(peer, std::move(payload));
+  }
+
+ private:
+  static bool HasCompletion(const Bytes& payload) {
+    const auto kind = PeekKind(payload);
+    if (!kind.ok() || *kind != MessageKind::kTimeline) return false;
+    const auto events = payload.begin() + std::ptrdiff_t{kMessageHeaderBytes};
+    const auto block = DecodeEvents({events, payload.end()});
+    return block.ok() &&
+           std::any_of(block->events.begin(), block->events.end(), [](const TimelineEvent& event) {
+             return event.lane == "x" && event.name == event_name::kComplete;
+           });
+  }
+
+  const std::function<void()> tell_;
+};
+
+// To end the work of a GPU may take longer than rank 0 collects events.
+TEST(EngineNcclLoss, TheLastEventsAreSentBeforeTheGpusEnd) {
+  std::atomic<FakeNccl*> nccl = nullptr;
+  std::atomic<int> aborts_before = -1;
+  GpuJobOptions options = WithNccl();
+  options.job.timeline_path = ::testing::TempDir() + "the_last_events_are_sent.json";
+  options.job.control = [&](int rank, std::unique_ptr<ControlPlane> inner) {
+    const auto tell = [&, rank] {
+      if (rank == 1) aborts_before = nccl.load()->aborts();
+    };
+    return std::make_unique<TellingPlane>(std::move(inner), tell);
+  };
+  GpuJob job(2, options);
+  nccl = &job.nccl();
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
+  job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
+    const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
+    const Status status = rank.Run(caller.InPlace(OpKind::kAllreduce, "x", tensor));
+    EXPECT_TRUE(rank.rank() == 0 || !status.ok());
+    caller.Settle(tensor);
+  });
+  job.Shutdown();
+  EXPECT_EQ(aborts_before.load(), 0);
+  EXPECT_GT(job.nccl().aborts(), 0);
 }
 
 TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
