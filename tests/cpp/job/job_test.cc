@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <latch>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "conformance/held_by_process.h"
 #include "conformance/status_checks.h"
 #include "engine/outcome_of.h"
 #include "job/job_start.h"
@@ -28,19 +28,15 @@ constexpr int64_t kElements = 100'000;
 
 // What a process holds that a job could leave behind.
 struct Holdings {
-  std::ptrdiff_t descriptors = 0;
-  std::ptrdiff_t threads = 0;
+  int64_t descriptors = 0;
+  int64_t threads = 0;
   int segments = 0;  // Of shared memory.
 
   bool operator==(const Holdings&) const = default;
 };
 
-auto EntriesOf(const char* folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), {});
-}
-
 Holdings HoldingsNow() {
-  Holdings now{.descriptors = EntriesOf("/proc/self/fd"), .threads = EntriesOf("/proc/self/task")};
+  Holdings now{.descriptors = OpenFileCount(), .threads = LivingThreadCount()};
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     now.segments += line.find("/dev/shm") != std::string::npos ? 1 : 0;

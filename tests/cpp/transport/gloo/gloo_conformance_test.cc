@@ -1,11 +1,9 @@
 // The Gloo plugin against the conformance suites, ranks as threads: several Gloo contexts live in
 // one process at once.
-#include <filesystem>
-#include <iterator>
-
 #include "conformance/control_plane_suite.h"
 #include "conformance/deep.h"
 #include "conformance/every_collective_suite.h"
+#include "conformance/held_by_process.h"
 #include "conformance/large_transfer.h"
 #include "conformance/transport_suite.h"
 #include "transport/gloo/gloo_jobs.h"
@@ -33,10 +31,6 @@ TEST_P(GlooConformance, TransportAndEveryCollective) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GlooConformance, ::testing::Values(2, 3, 4));
 
-auto EntriesOf(const char* folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), {});
-}
-
 TEST(GlooCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
   const auto cycle = [] {
     RunGlooJob(2, [](Connection& connection) {
@@ -46,14 +40,14 @@ TEST(GlooCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
     });
   };
   cycle();
-  const auto files = EntriesOf("/proc/self/fd");
-  const auto threads = EntriesOf("/proc/self/task");
+  const int64_t files = OpenFileCount();
+  const int64_t threads = LivingThreadCount();
   for (int i = 0; i < InDeep(200, 40); ++i) {
     cycle();
     ASSERT_FALSE(::testing::Test::HasFailure()) << "cycle " << i;
   }
-  EXPECT_EQ(EntriesOf("/proc/self/fd"), files);
-  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+  EXPECT_EQ(OpenFileCount(), files);
+  EXPECT_EQ(LivingThreadCount(), threads);
 }
 
 TEST(GlooLargeTransfer, GoesInPieces) {

@@ -2,6 +2,7 @@
 
 #include "conformance/control_plane_suite.h"
 #include "conformance/deep.h"
+#include "conformance/held_by_process.h"
 #include "conformance/transport_suite.h"
 #include "transport/factory.h"
 #include "transport/local/local_jobs.h"
@@ -31,11 +32,6 @@ TEST_P(LocalConformance, AllOfItBetweenProcesses) {
   EXPECT_TRUE(directory.IsEmpty());
 }
 
-int EntriesOf(const char* folder) {
-  const auto entries = std::filesystem::directory_iterator(folder);
-  return static_cast<int>(std::distance(begin(entries), end(entries)));
-}
-
 TEST(LocalCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
   const auto cycle = [] {
     OnThreads(2, [](LocalRank& rank) {
@@ -46,14 +42,14 @@ TEST(LocalCycles, ConnectsAndClosesAgainAndAgainWithoutLeaks) {
     });
   };
   cycle();
-  const int files = EntriesOf("/proc/self/fd");
-  const int threads = EntriesOf("/proc/self/task");
+  const int64_t files = OpenFileCount();
+  const int64_t threads = LivingThreadCount();
   for (int i = 0; i < 200; ++i) {
     cycle();
     ASSERT_FALSE(::testing::Test::HasFailure()) << "cycle " << i;
   }
-  EXPECT_EQ(EntriesOf("/proc/self/fd"), files);
-  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+  EXPECT_EQ(OpenFileCount(), files);
+  EXPECT_EQ(LivingThreadCount(), threads);
 }
 
 }  // namespace
