@@ -16,10 +16,10 @@
 
 namespace mydist::simd {
 
-// FoldCall: one reduction as the kernels get it; private to kernels/. Plain data without functions: it
-// is seen by code for CPUs with AVX, and nothing inline may be compiled there for everybody else.
-// Each output gets: fold over sources in order of (source × prescale), then × postscale ÷ divisor.
-// `count` elements each; an output is one of the sources or overlaps nothing.
+// FoldCall: one reduction as the kernels get it; private to kernels/. Plain data without functions:
+// it is seen by code for CPUs with AVX, and nothing inline may be compiled there for everybody
+// else. Each output gets: fold over sources in order of (source × prescale), then × postscale ÷
+// divisor. `count` elements each; an output is one of the sources or overlaps nothing.
 struct FoldCall {
   const void* const* sources;
   size_t source_count;  // At least 1.
@@ -35,8 +35,8 @@ struct FoldCall {
 };
 
 // Kernels: the inner loops of ops/, compiled once for each kind of CPU from the one source
-// fold_lanes.h; private to kernels/. Pure and thread-safe. All paths give the same bits for the same
-// input. NaN in a computed float is always the same NaN, because which of two NaNs an addition
+// fold_lanes.h; private to kernels/. Pure and thread-safe. All paths give the same bits for the
+// same input. NaN in a computed float is always the same NaN, because which of two NaNs an addition
 // passes on is up to the compiler.
 struct Kernels {
   void (*fold)(const FoldCall& call);

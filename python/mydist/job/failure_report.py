@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def set_members(members: tuple[int, ...] | None) -> None:
-    """The launched ranks that form the job, None for all: mydistrun knows ranks by these numbers."""
+    """The launched ranks that form the job, None for all. mydistrun knows ranks by these."""
     global _members
     _members = members
 
