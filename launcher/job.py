@@ -165,11 +165,7 @@ class Job:
         """A rank is about to end. After a time-out the job goes on, so it waits for the others."""
         failure = self.failure(rank)
         if failure is not None and failure.is_timeout and not self._stop.running:
-            self._stop.begin(
-                stop_sequence.AFTER_FAILURE_OF_MPI
-                if self._spec.controller == "mpi"
-                else stop_sequence.AFTER_FAILURE
-            )
+            self._stop.begin(self._platform.after_timeout)
 
     def _try_resume(self) -> None:
         if self._output.wants_pause():

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 
 # (seconds after the step before, signal). After a failure the others may finish printing first.
 AFTER_FAILURE = ((0.8, signal.SIGTERM), (1.5, signal.SIGKILL))
-# mpirun itself gives the ranks a second before it sends SIGTERM.
-AFTER_FAILURE_OF_MPI = ((0.0, signal.SIGTERM), (2.3, signal.SIGKILL))
 AFTER_SIGINT = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (1.5, signal.SIGKILL))
 AT_ONCE = ((0.0, signal.SIGKILL),)
 Steps = Sequence[tuple[float, signal.Signals]]

@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mydist.job.rendezvous_wire import KEY_BYTES
 from mydist.launcher.command import remote_command, resolve_command
@@ -28,6 +28,7 @@ from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import RemoteHost, ssh_command
 from mydist.launcher.process_group import ProcessGroup, RankCommand
 from mydist.launcher.rendezvous_server import RendezvousServer
+from mydist.launcher.stop_sequence import AFTER_FAILURE, Steps
 
 _LOOPBACK = "127.0.0.1"
 
@@ -99,6 +100,8 @@ class _MeetingPoint:
 
 class DirectPlatform:
     """The running ranks of this host, and the agents of the other ones. See Platform."""
+
+    after_timeout: ClassVar[Steps] = AFTER_FAILURE
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch

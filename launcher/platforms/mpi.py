@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.dry_run import AT_START, variable_lines
@@ -34,6 +35,7 @@ from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
 from mydist.launcher.report import is_consequence, raised_itself
 from mydist.launcher.session import has_children
+from mydist.launcher.stop_sequence import Steps
 
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
 _SIGNALLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
@@ -194,6 +196,9 @@ def name_failures(
 
 class MpiPlatform:
     """The running mpirun. Reports as if it were the ranks themselves. See Platform."""
+
+    # mpirun itself gives the ranks a second before it sends SIGTERM.
+    after_timeout: ClassVar[Steps] = ((0.0, signal.SIGTERM), (2.3, signal.SIGKILL))
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.process_group import RankEvents
+from mydist.launcher.stop_sequence import Steps
 
 
 class JobEvents(RankEvents, Protocol):
@@ -63,7 +64,13 @@ class Launch:
 
 
 class Platform(Protocol):
-    """One way to start the ranks of a job. Owned and called by the job's loop."""
+    """One way to start the ranks of a job. Owned and called by the job's loop.
+
+    Attributes:
+        after_timeout: how the other ranks are stopped when one ends after a time-out.
+    """
+
+    after_timeout: ClassVar[Steps]
 
     def __init__(self, launch: Launch) -> None: ...
 

@@ -14,6 +14,7 @@ from mydist.launcher.platforms import table
 from mydist.launcher.platforms.direct import DirectPlatform
 from mydist.launcher.platforms.mpi import MpiPlatform
 from mydist.launcher.platforms.platform import Launch, Platform
+from mydist.launcher.stop_sequence import AFTER_FAILURE
 
 HERE, FAR = Host("localhost", 2), Host("far.example", 2)
 
@@ -52,6 +53,7 @@ def test_one_platform_serves_a_job(spec: JobSpec, expected: type[Platform]) -> N
 class Pretended:
     """Starts nothing; its ranks end at once, rank 1 with `status`."""
 
+    after_timeout = AFTER_FAILURE
     status = 0
     closed = 0
 
