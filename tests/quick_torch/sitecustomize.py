@@ -64,8 +64,8 @@ DECORATORS = {
 }
 
 
-class Changed:
-    """Loads one of these modules."""
+class Around:
+    """Loads a module with the true loader, and does something besides."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -73,6 +73,10 @@ class Changed:
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """As the true loader."""
         return self._loader.create_module(spec)
+
+
+class Changed(Around):
+    """Loads one of these modules."""
 
     def exec_module(self, module: ModuleType) -> None:
         """The true module, and then its decorator."""
@@ -94,15 +98,8 @@ class AlmostEmpty:
             set_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
-class Uncollected:
+class Uncollected(Around):
     """Loads a module while the garbage collector rests: a tenth of the time of importing torch."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As the true loader."""
-        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """The true module."""
@@ -113,11 +110,8 @@ class Uncollected:
             gc.enable()
 
 
-class Later:
+class Later(Around):
     """Loads a module when its first name is asked for."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """One that the true loader fills at the first use."""
