@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..errors import CollectiveTimeoutError
+
 _SHOWN_NAMES = 5
 
 
@@ -18,6 +20,14 @@ def check_whole(what: str, value: Any, expected: str = "an int") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong_type(what, value, expected)
     return value
+
+
+def init_timeout(text: str, missing: Sequence[int] = ()) -> CollectiveTimeoutError:
+    """The error of an init() that waited in vain, for these ranks as far as they are known."""
+    error = CollectiveTimeoutError(text)
+    place = {"operation": "init", "phase": "start", "ranks": list(missing)}
+    error.failure = {**error.failure, **place}
+    return error
 
 
 def text_of(error: BaseException) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed
 
-from ..errors import CollectiveTimeoutError, MydistError
+from ..errors import MydistError
+from .error_text import init_timeout
 from .rendezvous_client import RendezvousClient, RendezvousError
 
 Exchange = Callable[[bytes], list[bytes]]
@@ -50,7 +51,7 @@ def launcher_exchange(
         except RendezvousError as error:
             text = f"rank {rank}: {error}"
             raise (
-                _too_late(text, error.missing) if error.missing else MydistError(text)
+                init_timeout(text, error.missing) if error.missing else MydistError(text)
             ) from error
 
     return exchange, client.close
@@ -115,24 +116,13 @@ def _collect(store: _Store, number: int, size: int, timeout: float) -> list[byte
     while not store.check(keys):
         if time.monotonic() > deadline:
             missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            raise _too_late(
+            raise init_timeout(
                 f"ranks {missing} of {size} did not arrive within {timeout:g} s; they were not "
                 "started, have ended, or have not called mydist.init()",
                 missing,
             )
         time.sleep(_POLL_SECONDS)
     return [bytes.fromhex(value.decode()) for value in store.multi_get(keys)]
-
-
-def _too_late(text: str, missing: Sequence[int]) -> CollectiveTimeoutError:
-    error = CollectiveTimeoutError(text)
-    error.failure = {
-        **error.failure,
-        "operation": "init",
-        "phase": "start",
-        "ranks": list(missing),
-    }
-    return error
 
 
 def _first_line(error: Exception) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..errors import CollectiveTimeoutError
 from . import topology
-from .error_text import wrong_type
+from .error_text import init_timeout, wrong_type
 from .names import resolve_name, restart_names, submit
 
 GLOBAL = 0
@@ -119,12 +118,10 @@ def _run(collective: str, arguments: tuple[Any, ...], patience: float | None) ->
     deadline = time.monotonic() + patience
     while not _C.poll(handle):
         if time.monotonic() > deadline:
-            error = CollectiveTimeoutError(
+            raise init_timeout(
                 f"init: the process sets were not added within {patience:g} s. A rank is stopped, "
                 "or has other process sets. MYDIST_TIMEOUT_SECONDS sets how long to wait"
             )
-            error.failure = {**error.failure, "operation": "init", "phase": "start"}
-            raise error
         time.sleep(_POLL_SECONDS)
     return _C.wait(handle)
 
