@@ -52,8 +52,8 @@ struct TwoLevelReduction {
 // HostOrderedFold: folds what all ranks of a set contribute, once it has come to one place, to the
 // bits of a Hierarchical: in rank order inside each host, then host by host
 // (docs/decisions/0012-hierarchy.md).
-// Owned by a Collectives, called by whoever drives that. Goes by tiles that stay in cache; its
-// memory, a tile for each host and each rank, is kept between calls.
+// Owned by a Collectives, called by the thread that drives it. Goes by tiles that stay in cache;
+// its memory, a tile for each host and each rank, is kept between calls.
 class HostOrderedFold {
  public:
   // Without two levels in `groups`: rank order, which is the same then.

@@ -109,9 +109,9 @@ MYDIST_EXPORT Result<std::shared_ptr<Job>> CurrentJob();
 
 MYDIST_EXPORT Result<bool> Poll(Handle handle);
 // Waits until complete and releases the handle, or gives nothing when `is_wanted`, asked once in
-// each `interval` and without a lock, says that nobody wants it any more. It must not throw. Works
-// for handles of before a shutdown as well. May drive the engine on the calling thread, which must
-// not hold the GIL; a batch that has begun is ended before it is asked.
+// each `interval` and without a lock, says that the caller does not want it any more. It must not
+// throw. Works for handles of before a shutdown as well. May drive the engine on the calling
+// thread, which must not hold the GIL; a batch that has begun is ended before it is asked.
 MYDIST_EXPORT Result<std::optional<Status>> WaitWhile(Handle handle, Duration interval,
                                                       const std::function<bool()>& is_wanted);
 MYDIST_EXPORT void Release(Handle handle);

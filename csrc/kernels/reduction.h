@@ -69,7 +69,7 @@ MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void*
 
 // kInvalidArgument when no element of the dtype is neutral once scaled: some Products with a
 // prescale factor, and floating-point sums with one that is not finite. The same on all ranks, so
-// all can refuse the reduction when somebody has joined.
+// all can refuse the reduction when a rank has joined.
 MYDIST_EXPORT Status CheckNeutral(const Reduction& reduction);
 
 // Fills `data` with `count` neutral elements of reduction.dtype; with the nearest to it where

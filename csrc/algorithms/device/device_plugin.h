@@ -18,8 +18,8 @@ namespace mydist {
 // DeviceLink: what holds the ranks together whose collectives go on, on their devices, after the
 // calls have returned (reduce): it notices what fails there, and ends it.
 // Made by DevicePlugin::Connect, owned by the engine, outlives its collectives. Check and Abort:
-// any thread at any time; Close: whoever drives the engine. The first failure is final: every later
-// call, of the collectives too, returns it.
+// any thread at any time; Close: the thread that drives the engine. The first failure is final:
+// every later call, of the collectives too, returns it.
 class DeviceLink {
  public:
   virtual ~DeviceLink() = default;

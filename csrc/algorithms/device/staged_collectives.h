@@ -89,7 +89,7 @@ class MYDIST_EXPORT StagedCollectives final : public Collectives {
   std::vector<TensorGroup> groups_;
 };
 
-// LoneCollectives: the collectives of one rank that has nobody to exchange with, on device memory
+// LoneCollectives: the collectives of a rank that is alone in its set, on device memory
 // (reduce): what is left are factors and copies. Owned by the engine, made for one stream; driven
 // by one thread at a time. The host never waits; the bits are those of the host's collectives.
 class MYDIST_EXPORT LoneCollectives final : public Collectives {

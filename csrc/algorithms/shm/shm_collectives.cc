@@ -53,9 +53,9 @@ Status SlotCollectives::OneShotAllreduce(uint8_t* data, int64_t count, const Red
 }
 
 // A step hands in one chunk and says that the slices of the chunk before are folded: one wait for
-// both. Slices are folded in place, in every slot, so that who has read a line also writes it: a
-// line that its reader leaves clean must be taken away from it, one after the other, before its
-// owner can write it again, which costs ten times as much.
+// both. Slices are folded in place, in every slot, so that the rank that has read a line also
+// writes it: a line that its reader leaves clean must be taken away from it, one after the other,
+// before its owner can write it again, which costs ten times as much.
 Status SlotCollectives::TwoShotAllreduce(uint8_t* data, int64_t count, const Reduction& reduction) {
   SlotSteps& steps = team_.steps();
   const int64_t element_bytes = SizeOf(reduction.dtype);

@@ -47,7 +47,7 @@ class SlotCollectives {
     uint8_t* data;
     int64_t count;
     int64_t element_bytes;
-    uint8_t* slot;  // Its copy; whoever folds a slice of it does so there.
+    uint8_t* slot;  // Its copy; ranks fold their slices of it there.
   };
   // In the second-level cache of each rank, with the chunk before and the tensor's own.
   static constexpr int64_t kChunkBytes = int64_t{256} << 10;

@@ -20,7 +20,7 @@ namespace mydist {
 // What a Collectives on device memory is made with, besides its peers.
 
 // WaitWatched: how the host waits for a device whose work may itself wait for other ranks: a peer
-// that is lost must not keep it for ever. Called by whoever drives the engine.
+// that is lost must not keep it for ever. Called by the thread that drives the engine.
 
 // Whether waiting still makes sense: OK, or what has happened meanwhile, such as the loss of a
 // peer. Never waits. Null: nothing can happen.
