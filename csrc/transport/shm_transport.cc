@@ -36,6 +36,8 @@ void ShmTransport::Post(std::span<const SendTransfer> sends,
       receives_.push_back({receive.peer, AsBytes(receive.data), receive.bytes});
     }
   }
+  // Now, so that a call which first finds many peers late allocates nothing.
+  needed_.reserve(sends_.size() + receives_.size());
   FindPartners();
 }
 

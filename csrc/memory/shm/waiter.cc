@@ -44,7 +44,9 @@ bool SleeperBarrier() {
 }
 
 Waiter::Waiter(Arena* arena)
-    : arena_(arena), is_crowded_(arena->is_crowded()), sleepers_order_(arena->SleepersOrder()) {}
+    : arena_(arena), is_crowded_(arena->is_crowded()), sleepers_order_(arena->SleepersOrder()) {
+  ranks_.reserve(2 * static_cast<size_t>(arena->size()));  // Each may be waited for both ways.
+}
 
 // The fence, or the rank that is about to sleep, orders the caller's change before its check for
 // sleepers; AnnounceSleep orders the other way round, so one of the two sides sees the other.
