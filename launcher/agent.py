@@ -125,6 +125,9 @@ class Agent:
         elif kind == Kind.SIGNAL and len(payload) == 1:
             if self._group is not None:
                 self._group.send_signal(payload[0])
+        elif kind == Kind.ENDED:
+            if self._group is not None:
+                self._group.tell_end(*framing.unpack_rank_value(payload))
         elif kind != Kind.PING:
             raise framing.FrameError(f"unexpected {kind.name} frame")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mydist.launcher import rank_ends
 from mydist.launcher.environment import (
     SECRET,
     Endpoints,
@@ -34,7 +35,8 @@ def host_lines(
     lines = [f"host {host.name}: {way}"]
     for rank in ranks:
         identity = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
-        identity["MASTER_PORT"] = identity["MYDIST_JOB_KEY_FD"] = AT_START
+        for name in ("MASTER_PORT", "MYDIST_JOB_KEY_FD", rank_ends.VARIABLE):
+            identity[name] = AT_START
         own = {name: f"    {name}={value}" for name, value in identity.items()}
         lines.append(f"  rank {rank.rank}: {command}")
         merged = {**shared, **own}

@@ -33,6 +33,7 @@ class Kind(enum.IntEnum):
     ERROR = 6  # agent: JSON {text, exit_code}
     SIGNAL = 7  # launcher: signal number u8
     PING = 8  # launcher: nothing; says "still there"
+    ENDED = 9  # launcher: rank u32 of another host, status i32
 
 
 class FrameError(RuntimeError):
@@ -89,7 +90,7 @@ def pack_rank_value(kind: Kind, rank: int, value: int) -> bytes:
 
 
 def unpack_rank_value(payload: bytes) -> tuple[int, int]:
-    """Rank and value of a STARTED or EXITED frame. Raises FrameError."""
+    """Rank and value of a STARTED, EXITED or ENDED frame. Raises FrameError."""
     if len(payload) != _EXITED.size:
         raise FrameError(f"frame of {len(payload)} bytes, expected {_EXITED.size}")
     rank, value = _EXITED.unpack(payload)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from mydist.launcher import session
+from mydist.launcher import rank_ends, session
 from mydist.launcher.command import require_interpreter
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
 
@@ -96,7 +96,8 @@ class _Rank:
 
 
 class ProcessGroup:
-    """The ranks of this host. `key` is the 32-byte job key each of them inherits.
+    """The ranks of this host. `key` is the 32-byte job key each of them inherits; with one they are
+    also told how ranks end.
 
     With `die_gently`, the death of this process sends them SIGTERM and the guard waits a moment
     before it kills: for mpirun, which has files to remove.
@@ -113,6 +114,7 @@ class ProcessGroup:
         self._die_gently = die_gently
         self._events = events
         self._key_fd = make_key_file(key) if key else -1
+        self._ends = rank_ends.RankEnds() if key else None
         self._ranks: dict[int, _Rank] = {}
         self._sessions: set[int] = set()
         self._folders: list[str] = []
@@ -144,6 +146,11 @@ class ProcessGroup:
         self._folders.append(folder)
         self._tell_guard(b"/" + os.fsencode(folder).hex().encode())
         return folder
+
+    def tell_end(self, rank: int, status: int) -> None:
+        """Tells the ranks of this host how one of another host has ended."""
+        if self._ends is not None:
+            self._ends.tell(rank, status)
 
     def alive(self) -> list[int]:
         """The ranks whose exit was not reported yet."""
@@ -202,6 +209,8 @@ class ProcessGroup:
         if self._key_fd >= 0:
             os.close(self._key_fd)
             self._key_fd = -1
+        if self._ends is not None:
+            self._ends.close()
 
     def _start_rank(self, command: RankCommand) -> None:
         self._require_guard()
@@ -210,6 +219,9 @@ class ProcessGroup:
         if self._key_fd >= 0:
             env["MYDIST_JOB_KEY_FD"] = str(self._key_fd)
             inherited = (self._key_fd,)
+        if self._ends is not None:
+            env[rank_ends.VARIABLE] = str(self._ends.fd)
+            inherited += (self._ends.fd,)
         parent_pid = os.getpid()
         death_signal = signal.SIGTERM if self._die_gently else signal.SIGKILL
         popen = subprocess.Popen(
@@ -265,6 +277,7 @@ class ProcessGroup:
         # The session id cannot be reused while it has members, so look before and after reaping.
         session_id = entry.popen.pid
         entry.status = entry.popen.wait()
+        self.tell_end(entry.command.rank, entry.status)
         self._loop.remove_reader(entry.pidfd)
         os.close(entry.pidfd)
         if not session.session_pids({session_id}):

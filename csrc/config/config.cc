@@ -283,10 +283,10 @@ Registry<ExtraRow>& Extras() {
 }
 
 // Set for each rank by the launcher, or by the rank for its children; read in Python; no knobs.
-constexpr std::array<std::string_view, 11> kLauncherVariables = {
+constexpr std::array<std::string_view, 12> kLauncherVariables = {
     "MYDIST_RANK",       "MYDIST_SIZE",        "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
-    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT"};
+    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT", "MYDIST_JOB_ENDS_FD"};
 
 // Settings of earlier versions: named in one warning and otherwise ignored, until the next release.
 struct RemovedRow {

@@ -92,7 +92,7 @@ Engine::Engine(EngineOptions options)
                               .control = connection_.control.get()})),
       coordinator_(OptionsOf(config_, topology_), connection_.control.get(), votes_.get()),
       guard_({config_.stall_warning, config_.stall_shutdown, config_.connect_timeout}, &topology_,
-             &coordinator_),
+             &coordinator_, std::move(options.rank_ends)),
       meter_(Metered(connection_.transport, topology_.hosts)),
       choice_(&config_, &topology_, shm_.get()),
       device_choice_({.config = &config_,
@@ -424,9 +424,6 @@ void Engine::LogFailure(const Status& status) const {
 }
 
 void Engine::Stop(const Status& status) {
-  const Status reason = status.ok()
-                            ? Status::Aborted("mydist has been shut down; call mydist.init() first")
-                            : guard_.Locate(status);
   if (!status.ok()) {
     // Rank 0 collects events for a second, and to end GPUs may take longer. Waits for no disk.
     relay_.CarryOff();
@@ -441,6 +438,10 @@ void Engine::Stop(const Status& status) {
   coordinator_.Leave(why);
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
+  // Not before the peers are told: it may wait a moment.
+  const Status reason = status.ok()
+                            ? Status::Aborted("mydist has been shut down; call mydist.init() first")
+                            : guard_.Locate(status);
   // A failure, or an early end, leaves work on GPUs that waits for other ranks.
   const bool all_are_leaving = status.ok() && overdue_.ok();
   executor_.EndDevices(all_are_leaving ? Status::Ok() : reason,
@@ -449,7 +450,7 @@ void Engine::Stop(const Status& status) {
   handles_->Fail(term_, reason);
   // Not before: no caller waits for a log or a disk to learn of a failure.
   if (!status.ok()) {
-    LogFailure(status);
+    LogFailure(reason);
     relay_.Stop();
     relay_.Finish();
   }

@@ -37,6 +37,7 @@
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
 #include "transport/subset_transport.h"
+#include "world/rank_ends.h"
 #include "world/topology.h"
 
 namespace mydist {
@@ -52,6 +53,7 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
+  RankEnds rank_ends{};         // What mydistrun tells of the ranks.
   bool measures_costs = false;  // Start then waits for all ranks; see planner/collectives_choice.h.
 };
 

@@ -53,12 +53,14 @@ std::string WhatOf(const Request& first, size_t count) {
 
 }  // namespace
 
-StallGuard::StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator)
+StallGuard::StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator,
+                       RankEnds ends)
     : warning_(OrNever(limits.warning)),
       shutdown_(OrNever(limits.shutdown)),
       start_(std::min(shutdown_, OrNever(limits.start))),
       topology_(topology),
-      coordinator_(coordinator) {
+      coordinator_(coordinator),
+      ends_(std::move(ends)) {
   for (int rank = 0; rank < topology->size; ++rank) {
     if (rank != topology->rank) others_.push_back(rank);
   }
@@ -171,8 +173,24 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   return Status::Ok();
 }
 
-Status StallGuard::Locate(const Status& status) const {
-  return status.About(FailureOf(status.failure().ranks));
+Status StallGuard::Locate(const Status& status) {
+  const Status located = status.About(FailureOf(status.failure().ranks));
+  Failure known = located.failure();
+  if (!located.is_loss() || known.signal != 0) return located;
+  // A rank that has told why it leaves may still run. One that others tell of is the first.
+  const bool has_told = located.is_consequence() && known.ranks.size() == 1;
+  const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
+  const std::optional<RankEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
+  if (!end || (located.is_consequence() && !end->by_signal)) return located;
+  if (end->by_signal) {  // So it is this rank's fault alone, and not the network's.
+    known.ranks = {*rank};
+    known.signal = end->number;
+  }
+  const std::string& text = located.message();
+  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") +
+                                    end->Text("rank " + std::to_string(*rank)))
+      .About(known)
+      .About(FailureOf(known.ranks));
 }
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {

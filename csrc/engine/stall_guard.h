@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "controller/coordinator.h"
 #include "controller/messages/request.h"
+#include "world/rank_ends.h"
 #include "world/topology.h"
 #include "world/watchdog.h"
 
@@ -33,7 +34,8 @@ class StallGuard final : public Watchdog {
     Duration start = Duration::zero();
   };
   // Both pointers outlive this object.
-  StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator);
+  StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator,
+             RankEnds ends = {});
 
   // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
   void SetCollective(const Request* first, size_t count);
@@ -53,8 +55,9 @@ class StallGuard final : public Watchdog {
   // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
-  // The status with host and process of the rank that it names, where that is one.
-  Status Locate(const Status& status) const;
+  // The status with host, process and end of the rank that it names, where that is one. May wait a
+  // moment for mydistrun to tell of the end.
+  Status Locate(const Status& status);
 
   // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that
   // give no answer; for others without an end, or with `awaits_living` false no longer either.
@@ -126,6 +129,7 @@ class StallGuard final : public Watchdog {
   const Duration start_;
   const Topology* const topology_;
   Coordinator* const coordinator_;
+  RankEnds ends_;
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
   std::vector<int> others_;  // All ranks of the job but this one.

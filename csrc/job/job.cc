@@ -55,6 +55,7 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
                                .devices = job->devices_,
                                .nccl_folders = options.nccl_folders,
                                .wait_policy = WaitPolicy::For(started.is_crowded),
+                               .rank_ends = RankEnds(options.rank_ends, options.members),
                                .measures_costs = measures_costs});
   if (!engine.ok()) return engine.status().About(kStart);
   job->engine_ = std::move(engine).value();

@@ -75,14 +75,15 @@ class InterruptCheck {
 };
 
 void Init(int rank, int size, const std::string& backend, const py::object& exchange,
-          std::vector<int> members, std::vector<std::string> nccl_folders) {
+          std::vector<int> members, std::vector<std::string> nccl_folders, int rank_ends) {
   const auto python_exchange = std::make_shared<PythonExchange>();
   InitOptions options{.rank = rank,
                       .size = size,
                       .backend = backend,
                       .exchange = {},
                       .members = std::move(members),
-                      .nccl_folders = std::move(nccl_folders)};
+                      .nccl_folders = std::move(nccl_folders),
+                      .rank_ends = rank_ends};
   if (!exchange.is_none()) {
     python_exchange->callable = exchange;
     options.exchange = [python_exchange](const Bytes& mine) { return python_exchange->Call(mine); };
@@ -212,7 +213,7 @@ void BindLifecycle(py::module_& module) {
 
   module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("backend"),
              py::arg("exchange"), py::arg("members") = std::vector<int>(),
-             py::arg("nccl_folders") = std::vector<std::string>());
+             py::arg("nccl_folders") = std::vector<std::string>(), py::arg("rank_ends") = -1);
   module.def("shutdown", &Shutdown, py::arg("awaits_living") = true);
   module.def("is_initialized", &process::IsInitialized);
   module.def("topology", [] { return ValueOrThrow(process::CurrentJob())->engine().topology(); });

@@ -203,6 +203,10 @@ class DirectPlatform:
         first = next(iter(chosen.values()))
         return {host: chosen.get(host, first) for host in hosts}
 
+    def tell_end(self, rank: int, status: int) -> None:
+        for source in self._sources():
+            source.tell_end(rank, status)
+
     def _sources(self) -> list[ProcessGroup | RemoteHost]:
         return [*([self._group] if self._group is not None else []), *self._remotes]
 

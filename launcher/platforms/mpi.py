@@ -268,6 +268,9 @@ class MpiPlatform:
         """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""
         self._group.send_signal(signum)
 
+    def tell_end(self, rank: int, status: int) -> None:
+        """Nothing: mpirun tells of an end when it has ended the other ranks."""
+
     def pause_output(self, paused: bool) -> None:
         self._group.pause_output(paused)
 

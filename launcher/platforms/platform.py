@@ -91,6 +91,9 @@ class Platform(Protocol):
         """Sends the signal to all living ranks, when it returns at the latest; SIGKILL also to what
         they started. SIGTSTP stops those, too, that do not handle it."""
 
+    def tell_end(self, rank: int, status: int) -> None:
+        """Lets the living ranks know how a rank has ended, where there is a way to tell them."""
+
     def pause_output(self, paused: bool) -> None:
         """Reads no more output, so that the ranks wait in write() in the end, or reads on."""
 

@@ -128,6 +128,10 @@ class RemoteHost:
         if signum == signal.SIGTSTP and self._writer is not None:
             self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
+    def tell_end(self, rank: int, status: int) -> None:
+        """Has the agent tell its ranks how one of another host has ended."""
+        self._send(framing.pack_rank_value(framing.Kind.ENDED, rank, status))
+
     def alive(self) -> list[int]:
         """The ranks of this host whose end was not reported."""
         return sorted(self._living)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -68,6 +69,11 @@ def _problems_of_report(
     if fault.victim not in known["ranks"]:
         yield f"failure['ranks'] is {known['ranks']}, without {fault.victim}"
     true = {"host": host, "pid": pid, "operation": OPERATION, "tensor": TENSOR}
+    if fault.act in (Act.KILL, Act.SEGV) and not plane.ends_survivors:
+        number = signal.Signals[fault.act.value]
+        true["signal"] = int(number)
+        if f"{number.name} (signal {number})" not in report["text"]:
+            yield f"does not name {number.name} (signal {number})"
     for name, value in true.items():
         if known[name] != value and (known[name] or known["ranks"] == [fault.victim]):
             yield f"failure[{name!r}] is {known[name]!r}, expected {value!r}"

@@ -71,6 +71,7 @@ def test_environment_contract(mydistrun: Mydistrun) -> None:
     for rank, local_rank, local_size, cross_rank, cross_size, node, host in layout:
         env = seen[rank]
         assert int(env.pop("MYDIST_JOB_KEY_FD")) > 2
+        assert int(env.pop("MYDIST_JOB_ENDS_FD")) > 2
         assert env == common | {
             "RANK": str(rank), "MYDIST_RANK": str(rank),
             "LOCAL_RANK": str(local_rank), "MYDIST_LOCAL_RANK": str(local_rank),

@@ -57,6 +57,32 @@ def test_remote_failure(mydistrun: Mydistrun, fake_ssh: Path) -> None:
     assert "stopped by mydistrun: ranks 0, 1" in err
 
 
+# Rank 1 is killed; the others print what they are told of it, and cannot write it themselves.
+TOLD = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGUSR1)
+fd = int(os.environ["MYDIST_JOB_ENDS_FD"])
+while not (told := os.pread(fd, 2, 2)).strip(b"\\0"):
+    time.sleep(0.01)
+try:
+    os.pwrite(fd, b"x", 0)
+except OSError as error:
+    told += error.strerror.encode()
+print(told, flush=True)
+os._exit(0)
+"""
+
+
+def test_every_rank_is_told_which_signal_ended_another(
+    mydistrun: Mydistrun, fake_ssh: Path
+) -> None:
+    _, out, err = mydistrun.run(*TWO, sys.executable, mydistrun.script(TOLD))
+    told = rb"b'\x02\nOperation not permitted'"  # By a signal: 10, which is SIGUSR1.
+    assert sorted(out.splitlines()) == [b"[0]<stdout>:" + told, b"[2]<stdout>:" + told], err
+
+
 def test_missing_program_on_the_remote_host(mydistrun: Mydistrun, fake_ssh: Path) -> None:
     code, _, err = mydistrun.run("--ssh-local", "-H", "127.0.0.2:1", "nosuch")
     assert code == 127

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mydist.job import rank_record
+from mydist.launcher import rank_ends
 from mydist.launcher.environment import Endpoints, identity_environment, inherited_environment
 from mydist.launcher.errors import UsageError
 from mydist.launcher.failure_record import TAG_VARIABLE
@@ -164,7 +165,7 @@ def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
     reserved = {name for name in RESERVED_VARIABLES if name.startswith("MYDIST_")}
     rank = place_ranks((Host("a", 1),), 1)[0]
     given = {*identity_environment(rank, Endpoints("a", 1, "a:2", "job")), TAG_VARIABLE}
-    given |= {"MYDIST_JOB_KEY_FD", rank_record._VARIABLE}
+    given |= {"MYDIST_JOB_KEY_FD", rank_ends.VARIABLE, rank_record._VARIABLE}
     assert reserved == {name for name in given if name.startswith("MYDIST_")}
     # For the core the host is a setting.
     assert variables_of_the_core() == reserved - {"MYDIST_HOST_ID"}

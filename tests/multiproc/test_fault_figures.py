@@ -31,12 +31,12 @@ def said(text: str) -> dict[str, Any]:
 
 def blamed(**other: Any) -> dict[str, Any]:
     """Data of an error, all of it true but for `other`."""
-    failure = {"ranks": [3], "host": "host1", "pid": 70, "operation": "allreduce", "tensor": "x"}
-    return {"failure": failure | other}
+    failure = {"ranks": [3], "host": "host1", "pid": 70, "signal": 9}
+    return {"failure": failure | {"operation": "allreduce", "tensor": "x"} | other}
 
 
 def report(at: float, since: float, error: str) -> dict[str, Any]:
-    text = "allreduce 'x': rank 3 (host host1, pid 70) has died; see its output"
+    text = "allreduce 'x': rank 3 (host host1, pid 70) has died. SIGKILL (signal 9) ended rank 3."
     return {"at": at, "since": since, "error": error, **said(text), **blamed()}
 
 
@@ -71,6 +71,8 @@ def problems(run: Run) -> str:
         (blamed(ranks=[2]), "failure['ranks'] is [2], without 3"),
         (blamed(pid=7), "failure['pid'] is 7"),
         (blamed(host="host0"), "failure['host'] is 'host0'"),
+        (blamed(signal=0), "failure['signal'] is 0, expected 9"),
+        (said("allreduce 'x': rank 3 (host host1, pid 70) has died"), "name SIGKILL (signal 9)"),
     ],
 )
 def test_a_report_that_is_not_true_is_a_problem(change: dict[str, Any], problem: str) -> None:

@@ -49,6 +49,8 @@ def test_failures_reach_the_others_and_the_exit_code(
     assert report.startswith(f"rank {NP - 1} ") and cause in report, outcome.output
     for text in survivors(tmp_path):
         assert text != "no error" and f"rank {NP - 1}" in text, text
+        if name == "kill":
+            assert "allreduce 'waits for all'" in text and "SIGKILL (signal 9)" in text, text
 
 
 @pytest.mark.parametrize("backend", ["mpi"])

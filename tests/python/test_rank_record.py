@@ -143,7 +143,15 @@ def test_a_rank_of_a_new_job_is_no_child(launch: dict[str, str], started: dict[s
 
 
 TAG = {"MYDIST_FAILURE_TAG": "0123"}
-BY_MYDISTRUN = MYDISTRUN | TAG | {"MYDIST_JOB_KEY_FD": "9", "MYDIST_HOST_ID": "a"}
+BY_MYDISTRUN = (
+    MYDISTRUN
+    | TAG
+    | {
+        "MYDIST_JOB_KEY_FD": "9",
+        "MYDIST_JOB_ENDS_FD": "10",
+        "MYDIST_HOST_ID": "a",
+    }
+)
 BY_MYDISTRUN_MPI = OPEN_MPI | TAG | {"MYDIST_CONTROLLER": "mpi"}
 
 

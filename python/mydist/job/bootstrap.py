@@ -6,6 +6,7 @@ WORLD_SIZE), other launchers that would need support of their own, plain python 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class LaunchContext:
     exchange: Exchange | None = None
     # Called when init() is over; closes what `exchange` used.
     close: Callable[[], None] = _nothing
+    rank_ends: int = -1  # The descriptor by which mydistrun tells how ranks have ended; -1: none.
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,17 @@ def _from_mydistrun(
         return LaunchContext(rank, size, "local")
     timeout = timeout_seconds(environment)
     exchange, close = launcher_exchange(environment, attempt.label(), rank, size, timeout)
-    return LaunchContext(rank, size, controller, exchange, close)
+    return LaunchContext(rank, size, controller, exchange, close, _rank_ends(environment))
+
+
+def _rank_ends(environment: Mapping[str, str]) -> int:
+    """The descriptor, if it is still what mydistrun has passed: a program may close what it does
+    not know."""
+    with contextlib.suppress(KeyError, OSError, ValueError):
+        descriptor = int(environment["MYDIST_JOB_ENDS_FD"])
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:mydist-rank-ends"):
+            return descriptor
+    return -1
 
 
 def _from_open_mpi(

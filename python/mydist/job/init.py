@@ -86,7 +86,13 @@ def _connect(comm: Any) -> None:
         _require_backend(context)
         members = list(_members or ())
         _C.init(
-            context.rank, context.size, context.backend, context.exchange, members, nccl_folders()
+            context.rank,
+            context.size,
+            context.backend,
+            context.exchange,
+            members,
+            nccl_folders(),
+            context.rank_ends,
         )
     finally:
         context.close()

@@ -48,7 +48,13 @@ _OF_TORCH = _LAUNCHERS[-1]
 _SIZES = ("MYDIST_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
 # What else mydistrun gives to a rank, and no rank of another job.
 _TAG = "MYDIST_FAILURE_TAG"
-_OF_MYDISTRUN = (_TAG, "MYDIST_JOB_KEY_FD", "MYDIST_HOST_ID", "MYDIST_CONTROLLER")
+_OF_MYDISTRUN = (
+    _TAG,
+    "MYDIST_JOB_KEY_FD",
+    "MYDIST_JOB_ENDS_FD",
+    "MYDIST_HOST_ID",
+    "MYDIST_CONTROLLER",
+)
 
 
 @dataclass(frozen=True)

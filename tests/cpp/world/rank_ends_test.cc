@@ -1,0 +1,81 @@
+#include "world/rank_ends.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+namespace mydist {
+namespace {
+
+// As launcher/rank_ends.py makes it.
+class File {
+ public:
+  File() { EXPECT_EQ(ftruncate(descriptor_, 1 << 10), 0); }
+  ~File() { close(descriptor_); }
+  int descriptor() const { return descriptor_; }
+  void Tell(int rank, uint8_t kind, uint8_t number) const {
+    const std::array<uint8_t, 2> entry = {kind, number};
+    EXPECT_EQ(pwrite(descriptor_, entry.data(), entry.size(), off_t{rank} * 2), 2);
+  }
+
+ private:
+  const int descriptor_ = memfd_create("rank ends", MFD_CLOEXEC);
+};
+
+TEST(RankEnds, AreFoundByTheNumberInThisJob) {
+  const File file;
+  file.Tell(4, 2, 9);
+  file.Tell(7, 1, 3);
+  const RankEnds all(file.descriptor(), {});
+  EXPECT_EQ(all.Find(4), (RankEnd{.by_signal = true, .number = 9}));
+  EXPECT_EQ(all.Find(7), (RankEnd{.by_signal = false, .number = 3}));
+  const RankEnds some(file.descriptor(), {1, 4, 7});
+  EXPECT_EQ(some.Find(0), std::nullopt);
+  EXPECT_EQ(some.Find(1), (RankEnd{.by_signal = true, .number = 9}));
+  EXPECT_EQ(some.Find(2), (RankEnd{.by_signal = false, .number = 3}));
+}
+
+TEST(RankEnds, NothingIsKnownOfOthers) {
+  const File file;
+  file.Tell(1, 77, 9);  // From another version.
+  const RankEnds ends(file.descriptor(), {0, 1});
+  for (const int rank : {-1, 0, 1, 2}) EXPECT_EQ(ends.Find(rank), std::nullopt) << rank;
+  EXPECT_EQ(RankEnds(file.descriptor(), {}).Find(1 << 20), std::nullopt);
+  EXPECT_EQ(RankEnds().AwaitOne(std::array{0, 1}), std::nullopt);
+  EXPECT_EQ(RankEnds(1 << 20, {}).Find(0), std::nullopt);
+}
+
+TEST(RankEnds, AnEndToldAMomentLaterIsAwaited) {
+  const File file;
+  RankEnds ends(file.descriptor(), {});
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    file.Tell(2, 2, 11);
+  });
+  EXPECT_EQ(ends.AwaitOne(std::array{0, 2}), 2);
+  later.join();
+}
+
+TEST(RankEnds, AllWaitsTogetherAreBounded) {
+  const File file;
+  RankEnds ends(file.descriptor(), {});
+  EXPECT_EQ(ends.AwaitOne(std::array{0, 1}), std::nullopt);
+  const TimePoint begin = Now();
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(ends.AwaitOne(std::array{i}), std::nullopt);
+  EXPECT_LT(Now() - begin, 50 * RankEnds::kGrace);
+}
+
+TEST(RankEnds, AreToldInASentence) {
+  const RankEnd killed{.by_signal = true, .number = 9};
+  EXPECT_EQ(killed.Text("rank 2"), "SIGKILL (signal 9) ended rank 2.");
+  const RankEnd real_time{.by_signal = true, .number = 40};
+  EXPECT_EQ(real_time.Text("rank 2"), "Signal 40 ended rank 2.");
+  const RankEnd exited{.by_signal = false, .number = 3};
+  EXPECT_EQ(exited.Text("rank 2"), "rank 2 exited with code 3.");
+}
+
+}  // namespace
+}  // namespace mydist
