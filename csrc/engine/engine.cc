@@ -467,6 +467,7 @@ void Engine::Stop(const Status& status) {
       MYDIST_LOG(kDebug) << "closing: " << closed.message();
     }
   }
+  closes_timeline_.store(true);
   relay_.Close();
   PublishStats();
 }

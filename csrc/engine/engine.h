@@ -156,6 +156,8 @@ class MYDIST_EXPORT Engine {
   static constexpr std::chrono::seconds kExitGrace{1};
   // How often a caller that shuts down is asked whether it still waits for other ranks.
   static constexpr std::chrono::milliseconds kInterruptCheck{100};
+  // shutdown() tells so often that it waits for the timeline's disk.
+  static constexpr std::chrono::seconds kDiskLine{10};
   // How long the others may take to leave after a start that has failed.
   static constexpr std::chrono::milliseconds kStartGrace{200};
   // How long the engine's thread leaves the engine to a caller that drives it.
@@ -273,6 +275,7 @@ class MYDIST_EXPORT Engine {
   Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
   // When the engine, which waits for others before it leaves, last looked at them.
   std::atomic<TimePoint> left_alive_at_{TimePoint::min()};
+  std::atomic<bool> closes_timeline_{false};  // Nothing but its disk is waited for any more.
 
   Mutex role_;
   std::optional<Status> outcome_ MYDIST_GUARDED_BY(role_);  // Of the engine, once it is to end.

@@ -160,9 +160,19 @@ bool Engine::AwaitExit(TimePoint deadline) {
 bool Engine::AwaitLeave(const std::function<bool()>& is_wanted) {
   const TimePoint begin = Now();
   const Duration silence = 2 * Duration(config_.shutdown_drain) + kTimelineGrace + kExitGrace;
+  TimePoint next_line = begin + kDiskLine;
   for (bool hurries = false;;) {
-    const TimePoint deadline = std::max(begin, left_alive_at_.load()) + silence;
+    const TimePoint deadline =
+        closes_timeline_.load() ? kNever : std::max(begin, left_alive_at_.load()) + silence;
     if (AwaitExit(std::min(deadline, Now() + kInterruptCheck))) return true;
+    if (closes_timeline_.load()) {  // Only the user gives up what has been recorded.
+      if (is_wanted && !is_wanted()) return false;
+      if (Now() < next_line) continue;
+      next_line += kDiskLine;
+      MYDIST_LOG(kWarning) << "shutdown() waits until the timeline '" << config_.timeline_path
+                           << "' is written; its disk is slow. Ctrl-C ends the wait.";
+      continue;
+    }
     if (Now() >= deadline) return false;
     if (hurries || !is_wanted || is_wanted()) continue;
     hurries = true;
@@ -175,6 +185,12 @@ bool Engine::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted
   // Already closed: the thread has ended, or is about to, by itself.
   [[maybe_unused]] const bool posted = Post(Depart{.awaits_living = awaits_living}, 0).ok();
   bool has_exited = AwaitLeave(is_wanted);
+  if (!has_exited && closes_timeline_.load()) {
+    MYDIST_LOG(kWarning) << "shutdown() ends before the timeline is written; its file may lack the "
+                            "last events";
+    thread_.detach();
+    return true;
+  }
   if (!has_exited) {
     // It may be stuck in a call of the driver, behind work that waits for a peer.
     executor_.AbortDevices(Status::Aborted("mydist was shut down while a collective was stuck"));

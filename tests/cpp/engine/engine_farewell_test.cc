@@ -166,6 +166,25 @@ TEST_F(EngineFarewell, ADiskThatHangsKeepsNobodyFromTheError) {
   disk_hangs.store(false);
 }
 
+// Not called a stuck collective, and the user may give it up.
+TEST_F(EngineFarewell, ADiskThatHangsAtTheEndIsWaitedForUntilTheUserGivesUp) {
+  JobOptions options;
+  options.timeline_path = ::testing::TempDir() + "the_disk_hangs_at_the_end.json";
+  Start(options);
+  hung_count.store(0);
+  disk_hangs.store(true);
+  std::vector<std::thread> others;
+  for (const int rank : {1, 2}) {
+    others.emplace_back([this, rank] { EXPECT_TRUE(job_->rank(rank).engine->Shutdown()); });
+  }
+  const TimePoint limit = Now() + std::chrono::seconds(5);
+  EXPECT_TRUE(job_->rank(0).engine->Shutdown(
+      /*awaits_living=*/true, [&] { return hung_count.load() == 0 && Now() < limit; }));
+  EXPECT_LT(Now(), limit);
+  for (std::thread& other : others) other.join();
+  disk_hangs.store(false);
+}
+
 // Rank 2 fails, rank 0 waits for it in one set and rank 1 for rank 0 in another. The root stops
 // without having told that rank 2 has left: rank 1 learns of it from the end of rank 0.
 TEST(EngineFarewellChain, EachRankNamesTheFirst) {
