@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/dtype.h"
@@ -185,6 +186,19 @@ MYDIST_ALWAYS_INLINE uint16_t FloatToBfloat16(float value) {
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? (bits >> 16 | 0x40u) : rounded);
+}
+
+// Toward zero; what does not fit becomes the end of the type, NaN becomes 0.
+template <typename T>
+MYDIST_ALWAYS_INLINE T TruncateSaturated(double value) {
+  constexpr bool kIsSigned = std::is_signed_v<T>;
+  constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8 - (kIsSigned ? 1 : 0);
+  constexpr auto kMax = static_cast<T>(~uint64_t{0} >> (64 - kValueBits));
+  constexpr auto kMin = static_cast<T>(kIsSigned ? -kMax - 1 : 0);
+  // As a double the largest int64 is 2^63, one more than fits: hence >=.
+  if (value >= static_cast<double>(kMax)) return kMax;
+  if (value <= static_cast<double>(kMin)) return kMin;
+  return value != value ? T{0} : static_cast<T>(value);
 }
 
 // `count` numbers each; the memory does not overlap.

@@ -113,18 +113,6 @@ MYDIST_ALWAYS_INLINE void ScaleDoubles(double (&values)[kCount], const ElementSc
   }
 }
 
-// Toward zero; what does not fit becomes the end of the type, NaN becomes 0.
-template <typename T>
-MYDIST_ALWAYS_INLINE T TruncateSaturated(double value) {
-  constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8 - (std::is_signed_v<T> ? 1 : 0);
-  constexpr auto kMax = static_cast<T>(~uint64_t{0} >> (64 - kValueBits));
-  constexpr auto kMin = static_cast<T>(std::is_signed_v<T> ? -kMax - 1 : 0);
-  // As a double the largest int64 is 2^63, one more than fits: hence >=.
-  if (value >= static_cast<double>(kMax)) return kMax;
-  if (value <= static_cast<double>(kMin)) return kMin;
-  return value != value ? T{0} : static_cast<T>(value);
-}
-
 // output[j] = source[j] × factor. Between float32 and 16-bit floats with or without a factor; of
 // one type into itself with a factor only. Complex numbers come as their parts.
 template <typename From, typename To, int kCount>

@@ -95,18 +95,6 @@ MYDIST_ALWAYS_INLINE Scaling ScalingBy(double multiplier, int64_t divisor) {
 }
 
 template <typename T>
-MYDIST_ALWAYS_INLINE T TruncateSaturated(double value) {
-  constexpr bool kIsSigned = std::is_signed_v<T>;
-  constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8 - (kIsSigned ? 1 : 0);
-  constexpr auto kMax = static_cast<T>(~uint64_t{0} >> (64 - kValueBits));
-  constexpr auto kMin = static_cast<T>(kIsSigned ? -kMax - 1 : 0);
-  // As a double the largest int64 is 2^63, one more than fits: hence >=.
-  if (value >= static_cast<double>(kMax)) return kMax;
-  if (value <= static_cast<double>(kMin)) return kMin;
-  return value != value ? T{0} : static_cast<T>(value);
-}
-
-template <typename T>
 struct Scale {
   using Wide = typename Lanes<T>::Wide;
   static_assert(std::is_integral_v<T>);
