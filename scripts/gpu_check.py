@@ -108,7 +108,7 @@ def read_sanitizer(output: str) -> tuple[str, str]:
 def read_packing(output: str) -> tuple[str, str]:
     """bench_convert's table: the lowest share of the driver's copy rate, and the launches."""
     rows = {name: row.split() for name, row in re.findall(r"^(pack.*?)  +(.*)$", output, re.M)}
-    ratio, name = min((float(rows[name][2]) / float(rows[name][3]), name) for name in PACKING)
+    ratio, name = min((float(rows[name][0]) / float(rows[name][1]), name) for name in PACKING)
     launches = max(int(rows[name][-1]) for name in PACKING)
     words = f"{ratio:.3f} of the copy rate ({name}), target 0.90; launches: {launches}, target 1"
     return "met" if ratio >= 0.9 and launches == 1 else "missed", words

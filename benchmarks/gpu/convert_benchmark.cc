@@ -1,7 +1,7 @@
 // G1: how fast the gradients of ResNet-50 (161 tensors, 102 MB) are packed, unpacked, scaled and
 // cast, against a copy from device to device by the driver. Interleaved; medians; rates count bytes
-// read and written. Usage: bench_convert [--sweep | --smoke] (other cuts of a launch too; or one
-// round with tensors of a thousandth, whose rates say nothing).
+// read and written. Usage: bench_convert [--smoke] (one round with tensors of a thousandth, whose
+// rates say nothing).
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <memory>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -94,9 +93,9 @@ struct Case {
 class Benchmark {
  public:
   Benchmark(std::vector<int64_t> counts, int rounds) : counts_(std::move(counts)), rounds_(rounds) {
-    auto scratch = cuda::ConvertScratch::Create();
-    Require(scratch.status());
-    scratch_ = std::move(scratch).value();
+    Require(cudaDeviceGetAttribute(&processor_count_, cudaDevAttrMultiProcessorCount, 0),
+            "cudaDeviceGetAttribute");
+    Require(cuda::LoadConvertKernels());
     Require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     Require(cudaEventCreate(&begin_), "cudaEventCreate");
     Require(cudaEventCreate(&end_), "cudaEventCreate");
@@ -122,7 +121,7 @@ class Benchmark {
   Benchmark(const Benchmark&) = delete;
   Benchmark& operator=(const Benchmark&) = delete;
 
-  void Run(const Case& one, const cuda::ConvertTuning& tuning) {
+  void Run(const Case& one) {
     std::vector<ConvertSegment> segments[kBuffers];
     for (int i = 0; i < kBuffers; ++i) segments[i] = SegmentsOf(one, i);
     const int64_t elements = BytesTogether(counts_, 1, 1);
@@ -138,7 +137,7 @@ class Benchmark {
       double submitted = 0;
       int launch = 0;
       const double converted = TimeUs([&](int i) {
-        Require(cuda::LaunchConvert(segments[i], one.conversion, *scratch_, stream_, tuning));
+        Require(cuda::LaunchConvert(segments[i], one.conversion, processor_count_, stream_));
         if (++launch == kLaunches) {
           submitted =
               std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
@@ -150,7 +149,7 @@ class Benchmark {
       times.convert_us.push_back(converted);
       times.host_us.push_back(submitted / kLaunches);
     }
-    Print(one, tuning, moved, times, CountLaunches(segments[0], one.conversion, tuning));
+    Print(one, moved, times, CountLaunches(segments[0], one.conversion));
   }
 
  private:
@@ -196,15 +195,13 @@ class Benchmark {
     return 1000.0 * static_cast<double>(ms) / kLaunches;
   }
 
-  // What one LaunchConvert puts on the stream: the nodes of the graph that it is captured into. A
-  // list as short as ours travels in the kernel's parameters, captured or not.
-  size_t CountLaunches(const std::vector<ConvertSegment>& segments, const Conversion& conversion,
-                       const cuda::ConvertTuning& tuning) {
+  // What one LaunchConvert puts on the stream: the nodes of the graph that it is captured into.
+  size_t CountLaunches(const std::vector<ConvertSegment>& segments, const Conversion& conversion) {
     cudaGraph_t graph = nullptr;
     size_t nodes = 0;
     Require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
             "cudaStreamBeginCapture");
-    Require(cuda::LaunchConvert(segments, conversion, *scratch_, stream_, tuning));
+    Require(cuda::LaunchConvert(segments, conversion, processor_count_, stream_));
     Require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
     Require(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
     Require(cudaGraphDestroy(graph), "cudaGraphDestroy");
@@ -216,13 +213,10 @@ class Benchmark {
     return values[values.size() / 2];
   }
 
-  static void Print(const Case& one, const cuda::ConvertTuning& tuning, int64_t moved,
-                    const Times& times, size_t launches) {
+  static void Print(const Case& one, int64_t moved, const Times& times, size_t launches) {
     const double copy = Median(times.copy_us);
     const double convert = Median(times.convert_us);
-    std::printf("%-34s %5lld %4lld %9.2f %9.2f %8.0f %8.0f %7.2f %8.2f %8zu\n", one.name,
-                static_cast<long long>(tuning.chunk_units),
-                static_cast<long long>(tuning.blocks_per_processor), copy, convert,
+    std::printf("%-36s %9.2f %9.2f %8.0f %8.0f %7.2f %8.2f %8zu\n", one.name, copy, convert,
                 1e-3 * static_cast<double>(moved) / copy,
                 1e-3 * static_cast<double>(moved) / convert, copy / convert, Median(times.host_us),
                 launches);
@@ -230,7 +224,7 @@ class Benchmark {
 
   const std::vector<int64_t> counts_;
   const int rounds_;
-  std::unique_ptr<cuda::ConvertScratch> scratch_;
+  int processor_count_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr;
   cudaEvent_t end_ = nullptr;
@@ -238,7 +232,7 @@ class Benchmark {
   uint8_t* targets_[kBuffers] = {};
 };
 
-int Main(bool sweeps, bool is_smoke) {
+int Main(bool is_smoke) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     std::printf("bench_convert: skipped: no GPU (%s)\n", cudaGetErrorString(error));
@@ -259,24 +253,16 @@ int Main(bool sweeps, bool is_smoke) {
       {"unpack from float16, × 8", {kHalf, kFloat, {.multiplier = 8.0}}, 64, 512},
       {"unpack from bfloat16", {kBrain, kFloat}, 64, 512},
       {"pack bfloat16, close together", {kBrain, kBrain}, 512, 2},
+      {"unpack bfloat16, close together", {kBrain, kBrain}, 2, 512},
+      {"unpack from float16, close together", {kHalf, kFloat, {.multiplier = 8.0}}, 2, 512},
   };
-  std::vector<cuda::ConvertTuning> tunings = {{}};
-  if (sweeps) {
-    for (const int64_t units : {256, 512, 1024, 2048, 4096}) {
-      for (const int64_t blocks : {0, 4, 8, 16}) {
-        tunings.push_back({.chunk_units = units, .blocks_per_processor = blocks});
-      }
-    }
-  }
   const std::vector<int64_t> counts = is_smoke ? SmallCounts() : ResnetCounts();
-  std::printf("%zu tensors, %lld numbers; chunk and blocks: 0 is what the library takes\n",
-              counts.size(), static_cast<long long>(BytesTogether(counts, 1, 1)));
-  std::printf("%-34s %5s %4s %9s %9s %8s %8s %7s %8s %8s\n", "", "chunk", "blk", "copy µs",
-              "ours µs", "GB/s", "GB/s", "ratio", "host µs", "launches");
+  std::printf("%zu tensors, %lld numbers\n", counts.size(),
+              static_cast<long long>(BytesTogether(counts, 1, 1)));
+  std::printf("%-36s %9s %9s %8s %8s %7s %8s %8s\n", "", "copy µs", "ours µs", "GB/s", "GB/s",
+              "ratio", "host µs", "launches");
   Benchmark benchmark(counts, is_smoke ? 1 : kRounds);
-  for (const Case& one : cases) {
-    for (const cuda::ConvertTuning& tuning : tunings) benchmark.Run(one, tuning);
-  }
+  for (const Case& one : cases) benchmark.Run(one);
   return 0;
 }
 
@@ -285,9 +271,9 @@ int Main(bool sweeps, bool is_smoke) {
 
 int main(int argument_count, char** arguments) {
   const std::string_view option = argument_count > 1 ? arguments[1] : "";
-  if (argument_count > 2 || !(option.empty() || option == "--sweep" || option == "--smoke")) {
-    std::fprintf(stderr, "usage: bench_convert [--sweep | --smoke]\n");
+  if (argument_count > 2 || !(option.empty() || option == "--smoke")) {
+    std::fprintf(stderr, "usage: bench_convert [--smoke]\n");
     return 2;
   }
-  return mydist::Main(option == "--sweep", option == "--smoke");
+  return mydist::Main(option == "--smoke");
 }

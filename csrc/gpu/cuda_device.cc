@@ -92,14 +92,16 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
   const CudaScope scope(*device->context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
-  MYDIST_ASSIGN_OR_RETURN(device->scratch_, ConvertScratch::Create());
+  MYDIST_RETURN_IF_ERROR(CudaStatus(
+      cudaDeviceGetAttribute(&device->processor_count_, cudaDevAttrMultiProcessorCount, index),
+      "cudaDeviceGetAttribute", index));
+  MYDIST_RETURN_IF_ERROR(LoadConvertKernels());
   return device;
 }
 
 // A failure here means that the process ends or the GPU is lost, so it is ignored.
 CudaDevice::~CudaDevice() {
   const CudaScope scope(*context_);
-  scratch_.reset();
   if (!scope.status().ok()) return;
   events_.Destroy();
   for (cudaStream_t stream : streams_) (void)cudaStreamDestroy(stream);
@@ -189,7 +191,7 @@ Status CudaDevice::Convert(std::span<const ConvertSegment> segments, const Conve
                            StreamHandle stream) {
   const CudaScope scope(*context_);
   MYDIST_RETURN_IF_ERROR(scope.status());
-  return LaunchConvert(segments, conversion, *scratch_, Native(stream));
+  return LaunchConvert(segments, conversion, processor_count_, Native(stream));
 }
 
 Result<std::shared_ptr<const CudaEvent>> EventPool::Take() {

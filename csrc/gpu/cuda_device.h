@@ -74,7 +74,7 @@ class CudaDevice final : public Device {
 
   // All that is below belongs to the context.
   const std::unique_ptr<CudaContext> context_;
-  std::unique_ptr<ConvertScratch> scratch_;
+  int processor_count_ = 0;  // Multiprocessors of the GPU.
   EventPool events_;
   nccl::SpareMemory device_memory_;
   nccl::SpareMemory pinned_memory_;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "conformance/deep.h"
 #include "gpu/convert_scene.h"
@@ -25,9 +24,10 @@ class ConvertOnGpu : public ::testing::Test {
     if (error != cudaSuccess) GTEST_SKIP() << "no GPU: " << cudaGetErrorString(error);
     if (count == 0) GTEST_SKIP() << "no GPU: CUDA sees none";
     MYDIST_ASSERT_CUDA(cudaSetDevice(0));
-    auto scratch = cuda::ConvertScratch::Create();
-    ASSERT_TRUE(scratch.ok()) << scratch.status().ToString();
-    scratch_ = std::move(scratch).value();
+    MYDIST_ASSERT_CUDA(
+        cudaDeviceGetAttribute(&processor_count_, cudaDevAttrMultiProcessorCount, 0));
+    const Status loaded = cuda::LoadConvertKernels();
+    ASSERT_TRUE(loaded.ok()) << loaded.ToString();
     MYDIST_ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
 
@@ -41,8 +41,7 @@ class ConvertOnGpu : public ::testing::Test {
     return testing::Scramble(static_cast<uint64_t>(seed)) + salt;
   }
 
-  void Check(const Conversion& conversion, const SceneLayout& layout, uint64_t salt,
-             const cuda::ConvertTuning& tuning = {}) {
+  void Check(const Conversion& conversion, const SceneLayout& layout, uint64_t salt) {
     SCOPED_TRACE(testing::NameOf(conversion) + ", salt " + std::to_string(salt) +
                  ", --gtest_random_seed=" +
                  std::to_string(::testing::UnitTest::GetInstance()->random_seed()));
@@ -51,7 +50,7 @@ class ConvertOnGpu : public ::testing::Test {
     DeviceBytes target(scene.PoisonedTarget());
     uint8_t* const from = layout.is_in_place ? target.data() : source.data();
     const Status status = cuda::LaunchConvert(scene.SegmentsIn(from, target.data()), conversion,
-                                              *scratch_, stream_, tuning);
+                                              processor_count_, stream_);
     ASSERT_TRUE(status.ok()) << status.ToString();
     scene.Check(target.Content());
     ASSERT_EQ(source.Content(), scene.source());
@@ -66,20 +65,23 @@ class ConvertOnGpu : public ::testing::Test {
     return counts;
   }
 
-  std::unique_ptr<cuda::ConvertScratch> scratch_;
+  int processor_count_ = 0;  // 1: large chunks, of several units for each thread.
   cudaStream_t stream_ = nullptr;
 };
 
 TEST_F(ConvertOnGpu, EveryConversionAtAnyAddress) {
+  processor_count_ = 1;
   uint64_t salt = 0;
   for (const Conversion& conversion : testing::EveryConversion()) {
-    ++salt;
-    Check(conversion, {.counts = RandomCounts(salt, 20, 3000)}, salt);
+    std::vector<int64_t> counts = RandomCounts(++salt, 20, 3000);
+    counts.push_back(70'000);
+    Check(conversion, {.counts = counts}, salt);
     if (HasFatalFailure()) return;
   }
 }
 
 TEST_F(ConvertOnGpu, EveryConversionAligned) {
+  processor_count_ = 1;
   for (const Conversion& conversion : testing::EveryConversion()) {
     Check(conversion, {.counts = {1, 0, 70'000, 16, 4096, 33'333}, .alignment_bytes = 32}, 1);
     if (HasFatalFailure()) return;
@@ -96,7 +98,7 @@ TEST_F(ConvertOnGpu, EveryConversionInPlace) {
   }
 }
 
-// Parameters of both sizes, and tables.
+// Parameters of both sizes, and several launches.
 TEST_F(ConvertOnGpu, AnyNumberOfSegments) {
   const Conversion cast = {DataType::kFloat32, DataType::kBfloat16, {.multiplier = 0.5}};
   for (const int count : {1, 161, 192, 193, 1152, 1153, 5000, 20'000, 3000}) {
@@ -107,36 +109,7 @@ TEST_F(ConvertOnGpu, AnyNumberOfSegments) {
 
 TEST_F(ConvertOnGpu, TailsBehindFullChunks) {
   Check({DataType::kFloat32, DataType::kFloat16},
-        {.counts = {1024, 1027, 2049, 2048, 4099}, .alignment_bytes = 32}, 2500,
-        {.chunk_units = 256});
-}
-
-TEST_F(ConvertOnGpu, FewerBlocksThanChunks) {
-  Check({DataType::kFloat16, DataType::kFloat32}, {.counts = {3'000'000, 1, 2'000'001}}, 3000,
-        {.chunk_units = 512, .blocks_per_processor = 1});
-}
-
-// More of them under way than there are tables.
-TEST_F(ConvertOnGpu, ManyLongListsAtOnce) {
-  const int launches = InDeep(40, 20);
-  const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = 3.0}};
-  std::vector<std::unique_ptr<ConvertScene>> scenes;
-  std::vector<std::unique_ptr<DeviceBytes>> memory;
-  for (int i = 0; i < launches; ++i) {
-    const auto salt = static_cast<uint64_t>(4000 + i);
-    const SceneLayout layout = {.counts = RandomCounts(salt, 1500, 200), .is_in_place = true};
-    scenes.push_back(std::make_unique<ConvertScene>(scale, layout, Seed(salt)));
-    memory.push_back(std::make_unique<DeviceBytes>(scenes.back()->source()));
-  }
-  for (size_t i = 0; i < scenes.size(); ++i) {
-    const auto segments = scenes[i]->SegmentsIn(memory[i]->data(), memory[i]->data());
-    const Status status = cuda::LaunchConvert(segments, scale, *scratch_, stream_);
-    ASSERT_TRUE(status.ok()) << status.ToString();
-  }
-  for (size_t i = 0; i < scenes.size(); ++i) {
-    scenes[i]->Check(memory[i]->Content());
-    if (HasFatalFailure()) return;
-  }
+        {.counts = {1024, 1027, 2049, 2048, 4099}, .alignment_bytes = 32}, 2500);
 }
 
 // The instructions for float16 against element.h: every float16, and one of every 16 float32,
@@ -151,8 +124,8 @@ TEST_F(ConvertOnGpu, EveryHalf) {
     DeviceBytes source(all);
     DeviceBytes target(4 << 16);
     const ConvertSegment segment = {source.data(), target.data(), 1 << 16};
-    ASSERT_TRUE(cuda::LaunchConvert(std::span(&segment, 1), {narrow, DataType::kFloat32}, *scratch_,
-                                    stream_)
+    ASSERT_TRUE(cuda::LaunchConvert(std::span(&segment, 1), {narrow, DataType::kFloat32},
+                                    processor_count_, stream_)
                     .ok());
     std::vector<uint8_t> expected(4 << 16);
     auto* const widen = narrow == DataType::kFloat16 ? WidenHalf : WidenBfloat16;
@@ -181,7 +154,7 @@ TEST_F(ConvertOnGpu, FloatsOfEveryExponentNarrowed) {
     for (const DataType narrow : {DataType::kFloat16, DataType::kBfloat16}) {
       const ConvertSegment segment = {source.data(), target.data(), count};
       ASSERT_TRUE(cuda::LaunchConvert(std::span(&segment, 1), {DataType::kFloat32, narrow},
-                                      *scratch_, stream_)
+                                      processor_count_, stream_)
                       .ok());
       auto* const narrowing = narrow == DataType::kFloat16 ? NarrowHalf : NarrowBfloat16;
       narrowing(reinterpret_cast<const float*>(floats.data()),
@@ -216,7 +189,7 @@ TEST_F(ConvertOnGpu, CountsBeyond32Bits) {
   MYDIST_ASSERT_CUDA(cudaDeviceSynchronize());
   const ConvertSegment segment = {source.data() + 3, target.data() + 5, count};
   ASSERT_TRUE(cuda::LaunchConvert(std::span(&segment, 1), {DataType::kUint8, DataType::kUint8},
-                                  *scratch_, stream_)
+                                  processor_count_, stream_)
                   .ok());
   MYDIST_ASSERT_CUDA(cudaDeviceSynchronize());
   for (const int64_t place : places) {
@@ -226,7 +199,7 @@ TEST_F(ConvertOnGpu, CountsBeyond32Bits) {
   }
 }
 
-// A graph that holds short and long lists, replayed with other numbers while others use tables.
+// A graph that holds short and long lists, replayed with other numbers behind other launches.
 TEST_F(ConvertOnGpu, ReplaysWhatWasCaptured) {
   const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = -0.5}};
   const SceneLayout few = {.counts = RandomCounts(6000, 161, 3000), .is_in_place = true};
@@ -238,11 +211,12 @@ TEST_F(ConvertOnGpu, ReplaysWhatWasCaptured) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
   MYDIST_ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-  Status status = cuda::LaunchConvert(
-      short_list.SegmentsIn(short_memory.data(), short_memory.data()), scale, *scratch_, stream_);
+  Status status =
+      cuda::LaunchConvert(short_list.SegmentsIn(short_memory.data(), short_memory.data()), scale,
+                          processor_count_, stream_);
   EXPECT_TRUE(status.ok()) << status.ToString();
   status = cuda::LaunchConvert(long_list.SegmentsIn(long_memory.data(), long_memory.data()), scale,
-                               *scratch_, stream_);
+                               processor_count_, stream_);
   EXPECT_TRUE(status.ok()) << status.ToString();
   MYDIST_ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
   MYDIST_ASSERT_CUDA(cudaGraphInstantiate(&replay, graph, 0));
@@ -260,8 +234,7 @@ TEST_F(ConvertOnGpu, ReplaysWhatWasCaptured) {
   MYDIST_ASSERT_CUDA(cudaGraphDestroy(graph));
 }
 
-// A graph may be replayed when tables hold something else, so a list that is too long for the
-// kernel's parameters is several launches there, and no copy.
+// A list that is too long for the kernel's parameters is several launches, and no copy.
 TEST_F(ConvertOnGpu, CapturesOneLaunchForEachListThatFits) {
   const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = -0.5}};
   struct Case {
@@ -278,7 +251,7 @@ TEST_F(ConvertOnGpu, CapturesOneLaunchForEachListThatFits) {
     size_t nodes = 0;
     MYDIST_ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     const Status status = cuda::LaunchConvert(scene.SegmentsIn(memory.data(), memory.data()), scale,
-                                              *scratch_, stream_);
+                                              processor_count_, stream_);
     EXPECT_TRUE(status.ok()) << status.ToString();
     MYDIST_ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
     MYDIST_ASSERT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
@@ -287,7 +260,7 @@ TEST_F(ConvertOnGpu, CapturesOneLaunchForEachListThatFits) {
   }
 }
 
-// Others may capture whatever they like: our table needs memory just then.
+// Others may capture whatever they like.
 TEST_F(ConvertOnGpu, WorksWhileAnotherStreamIsCaptured) {
   const Conversion scale = {DataType::kFloat32, DataType::kFloat32, {.multiplier = 1.5}};
   const SceneLayout many = {.counts = RandomCounts(7000, 5000, 100), .is_in_place = true};
@@ -298,7 +271,7 @@ TEST_F(ConvertOnGpu, WorksWhileAnotherStreamIsCaptured) {
   MYDIST_ASSERT_CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   MYDIST_ASSERT_CUDA(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
   const Status status = cuda::LaunchConvert(scene.SegmentsIn(memory.data(), memory.data()), scale,
-                                            *scratch_, stream_);
+                                            processor_count_, stream_);
   EXPECT_TRUE(status.ok()) << status.ToString();
   MYDIST_ASSERT_CUDA(cudaStreamEndCapture(other, &graph));
   MYDIST_ASSERT_CUDA(cudaGraphDestroy(graph));

@@ -182,10 +182,10 @@ def test_a_broken_file_is_named_and_costs_no_other(tmp_path: Path, check: Check)
 
 
 TABLE = """161 tensors
-pack                        0    0    100.00    103.00   2900   2800    0.90     4.20  {launches}
-pack, close together        0    0    100.00    150.00   2900   2000    0.67     4.20         1
-pack, × 1/8                 0    0    100.00    101.00   2900   2850    0.99     4.20         1
-pack to float16, × 1/8      0    0    100.00    {took}   2900   2850    0.90     4.20         1
+pack                        100.00    103.00   2900   2800    0.90     4.20  {launches}
+pack, close together        100.00    150.00   2900   2000    0.67     4.20         1
+pack, × 1/8                 100.00    101.00   2900   2850    0.99     4.20         1
+pack to float16, × 1/8      100.00    {took}   2900   2850    0.90     4.20         1
 """
 CLEAN, DIRTY = "===== ERROR SUMMARY: 0 errors\n", "===== RACECHECK SUMMARY: 2 hazards displayed\n"
 

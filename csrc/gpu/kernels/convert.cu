@@ -1,127 +1,115 @@
 #include "gpu/kernels/convert.h"
 
-#include "gpu/kernels/convert_thread.h"
+#include <optional>
+#include <type_traits>
+
+#include "gpu/kernels/convert_plan.h"
 #include "gpu/kernels/cuda_status.h"
 #include "gpu/kernels/kernel_launch.h"
 
 namespace mydist::cuda {
 namespace {
 
-// A small table, which costs the host little, for most launches, and the largest that fits.
-using FewSegments = SegmentTable<192>;
-using ManySegments = SegmentTable<1152>;
+// Most lists fit into the small one, which costs the host little. The other is the largest
+// possible.
+using FewSegments = ConvertLaunch<192>;
+using ManySegments = ConvertLaunch<1152>;
 constexpr size_t kMaxParameterBytes = 32764;
-static_assert(sizeof(ManySegments) + sizeof(ConvertLaunch) <= kMaxParameterBytes);
+static_assert(sizeof(ManySegments) <= kMaxParameterBytes);
 
-template <typename From, typename To, typename Table>
+template <typename From, typename To, typename Launch>
 __global__ void __launch_bounds__(kConvertThreads)
-    ConvertKernel(const __grid_constant__ Table table,
-                  const __grid_constant__ ConvertLaunch launch) {
-  ConvertAsThread<From, To>(table, launch, {blockIdx.x, gridDim.x, threadIdx.x});
+    ConvertKernel(const __grid_constant__ Launch launch) {
+  ConvertAsThread<From, To>(launch, blockIdx.x, threadIdx.x);
 }
 
-// A call of LaunchConvert, with its kernel.
-template <typename From, typename To>
-struct ConvertCall {
-  const ConvertJob& job;
-  const ConvertTuning& tuning;
-  ConvertScratch& scratch;
-  cudaStream_t stream;
-
-  Status Run(std::span<const ConvertSegment> segments) const {
-    MYDIST_ASSIGN_OR_RETURN(const ConvertWork work, (MeasureWork<From, To>(segments, job)));
-    if (work.segment_count == 0) return Status::Ok();
-    const ConvertLaunch launch = {
-        .chunk_units = ChunkUnitsFor(work, scratch.processor_count(), tuning),
-        .scaling = job.scaling};
-    if (work.segment_count <= FewSegments::kCapacity) {
-      return LaunchWith<FewSegments>(segments, launch);
-    }
-    if (work.segment_count <= ManySegments::kCapacity) {
-      return LaunchWith<ManySegments>(segments, launch);
-    }
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    MYDIST_RETURN_IF_CUDA_ERROR(cudaStreamIsCapturing(stream, &capture));
-    ConvertTable* table = nullptr;
-    if (capture == cudaStreamCaptureStatusNone) {
-      MYDIST_ASSIGN_OR_RETURN(table, scratch.Take(work.segment_count));
-    }
-    if (table == nullptr) return LaunchWith<ManySegments>(segments, launch);
-    const Status launched = LaunchFrom(*table, segments, work.segment_count, launch);
-    MYDIST_RETURN_IF_ERROR(scratch.Return(*table, stream));
-    return launched;
-  }
-
-  // With the segments in parameters; as many launches as it takes.
-  template <typename Table>
-  Status LaunchWith(std::span<const ConvertSegment> segments, ConvertLaunch launch) const {
-    Table table;
-    while (!segments.empty()) {
-      const size_t done =
-          FillArrays<From, To>(segments, job, Table::kCapacity, table.Arrays(), launch);
-      if (launch.segment_count > 0) MYDIST_RETURN_IF_ERROR(Launch(table, launch));
-      segments = segments.subspan(done);
-    }
-    return Status::Ok();
-  }
-
-  Status LaunchFrom(const ConvertTable& table, std::span<const ConvertSegment> segments,
-                    int64_t segment_count, ConvertLaunch launch) const {
-    FillArrays<From, To>(segments, job, segment_count, ArraysIn(table.pinned, segment_count),
-                         launch);
-    const auto bytes = static_cast<size_t>(segment_count * kBytesPerSegment);
-    MYDIST_RETURN_IF_CUDA_ERROR(
-        cudaMemcpyAsync(table.memory, table.pinned, bytes, cudaMemcpyHostToDevice, stream));
-    return Launch(ArraysIn(table.memory, segment_count), launch);
-  }
-
-  template <typename Table>
-  Status Launch(const Table& table, const ConvertLaunch& launch) const {
-    return LaunchKernel(
-        "cudaLaunchKernel(Convert)", ConvertKernel<From, To, Table>,
-        {.blocks = BlocksOf(launch, scratch.processor_count(), tuning), .threads = kConvertThreads},
-        stream, table, launch);
-  }
+// The kernel's element behind one of a tensor: complex numbers are two.
+template <typename T>
+struct PartOf {
+  using Type = T;
+  static constexpr int64_t kCount = 1;
+};
+template <typename T>
+struct PartOf<Complex<T>> {
+  using Type = T;
+  static constexpr int64_t kCount = 2;
 };
 
-template <typename From, typename To, typename... Tables>
-Status LoadInstances() {
-  Status loaded;
-  static_cast<void>(
-      ((loaded = LoadKernel("cudaFuncGetAttributes(Convert)", ConvertKernel<From, To, Tables>))
-           .ok() &&
-       ...));
-  return loaded;
+template <typename T>
+constexpr bool kIsHalfWidth = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>;
+template <typename From, typename To>
+constexpr bool kIsConvertible =
+    std::is_same_v<From, To> ? !std::is_same_v<From, Bool>
+                             : (kIsHalfWidth<From> && std::is_same_v<To, float>) ||
+                                   (std::is_same_v<From, float> && kIsHalfWidth<To>);
+
+// What visitor(From{}, To{}, parts) returns, with the element types of the kernel and how many such
+// elements one of the tensor is. Nothing for a conversion that does not exist.
+template <typename Visitor>
+std::optional<Status> VisitConversion(const Conversion& conversion, const Visitor& visitor) {
+  if (conversion.IsCopy()) return visitor(RawByte{}, RawByte{}, SizeOf(conversion.to));
+  std::optional<Status> visited;
+  if (IsFloat8(conversion.from) || IsFloat8(conversion.to)) return visited;
+  VisitElement(conversion.from, [&]<typename From>(From) {
+    VisitElement(conversion.to, [&]<typename To>(To) {
+      if constexpr (kIsConvertible<From, To>) {
+        visited = visitor(typename PartOf<From>::Type{}, typename PartOf<To>::Type{},
+                          PartOf<From>::kCount);
+      }
+    });
+  });
+  return visited;
 }
 
-Status LoadKernels(const Conversion& conversion) {
-  return VisitConversion(conversion, []<typename From, typename To>(From, To, const ConvertJob&) {
-    return LoadInstances<From, To, FewSegments, ManySegments, SegmentArrays>();
-  });
+template <typename From, typename To>
+Status Launch(std::span<const ConvertSegment> segments, int64_t parts,
+              const ElementScaling& scaling, int processor_count, cudaStream_t stream) {
+  MYDIST_ASSIGN_OR_RETURN(const ConvertWork work, (MeasureWork<From, To>(segments, parts)));
+  // As many launches as it takes.
+  const auto launch_all = [&]<typename Parameters>(Parameters launch) -> Status {
+    launch.chunk_units = ChunkUnitsFor(work.unit_count, processor_count);
+    launch.scaling = scaling;
+    while (!segments.empty()) {
+      segments = segments.subspan(FillLaunch<From, To>(segments, parts, launch));
+      if (launch.segment_count == 0) break;
+      MYDIST_RETURN_IF_ERROR(
+          LaunchKernel("cudaLaunchKernel(Convert)", ConvertKernel<From, To, Parameters>,
+                       {.blocks = launch.chunk_count, .threads = kConvertThreads}, stream, launch));
+    }
+    return Status::Ok();
+  };
+  return work.segment_count <= FewSegments::kCapacity ? launch_all(FewSegments{})
+                                                      : launch_all(ManySegments{});
 }
 
 }  // namespace
 
-Status LoadConvertKernels() {
-  constexpr Factor kTwice = {.multiplier = 2.0};
-  MYDIST_RETURN_IF_ERROR(LoadKernels({}));
-  for (int number = 0; number < kDataTypeCount; ++number) {
-    const auto dtype = static_cast<DataType>(number);
-    if (dtype == DataType::kBool || IsFloat8(dtype)) continue;
-    MYDIST_RETURN_IF_ERROR(LoadKernels({dtype, dtype, kTwice}));
-    if (dtype != DataType::kFloat16 && dtype != DataType::kBfloat16) continue;
-    MYDIST_RETURN_IF_ERROR(LoadKernels({dtype, DataType::kFloat32}));
-    MYDIST_RETURN_IF_ERROR(LoadKernels({DataType::kFloat32, dtype}));
-  }
-  return Status::Ok();
+Status LaunchConvert(std::span<const ConvertSegment> segments, const Conversion& conversion,
+                     int processor_count, cudaStream_t stream) {
+  const ElementScaling scaling = ScalingOf(conversion.factor);
+  const auto launch = [&]<typename From, typename To>(From, To, int64_t parts) {
+    return Launch<From, To>(segments, parts, scaling, processor_count, stream);
+  };
+  const std::optional<Status> launched = VisitConversion(conversion, launch);
+  MYDIST_CHECK(launched.has_value());
+  return *launched;
 }
 
-Status LaunchConvert(std::span<const ConvertSegment> segments, const Conversion& conversion,
-                     ConvertScratch& scratch, cudaStream_t stream, const ConvertTuning& tuning) {
-  return VisitConversion(conversion,
-                         [&]<typename From, typename To>(From, To, const ConvertJob& job) {
-                           return ConvertCall<From, To>{job, tuning, scratch, stream}.Run(segments);
-                         });
+Status LoadConvertKernels() {
+  const auto load = []<typename From, typename To>(From, To, int64_t) {
+    const char* const call = "cudaFuncGetAttributes(Convert)";
+    MYDIST_RETURN_IF_ERROR(LoadKernel(call, ConvertKernel<From, To, FewSegments>));
+    return LoadKernel(call, ConvertKernel<From, To, ManySegments>);
+  };
+  // The copy, and all that have a factor.
+  MYDIST_RETURN_IF_ERROR(VisitConversion({}, load).value());
+  for (int number = 0; number < kDataTypeCount * kDataTypeCount; ++number) {
+    const auto from = static_cast<DataType>(number / kDataTypeCount);
+    const auto to = static_cast<DataType>(number % kDataTypeCount);
+    const auto loaded = VisitConversion({from, to, {.divisor = 2}}, load);
+    if (loaded.has_value()) MYDIST_RETURN_IF_ERROR(*loaded);
+  }
+  return Status::Ok();
 }
 
 }  // namespace mydist::cuda

@@ -47,10 +47,10 @@ inline ElementScaling ScalingOf(const Factor& factor) {
           .is_quotient = factor.divisor == 1 || (factor.multiplier == 1.0 && is_power_of_two)};
 }
 
-// float32 of what is computed with in float32.
-MYDIST_ALWAYS_INLINE float WidenElement(float value) { return value; }
-MYDIST_ALWAYS_INLINE float WidenElement(Bfloat16 value) { return Bfloat16ToFloat(value.bits); }
-MYDIST_ALWAYS_INLINE float WidenElement(Half value) {
+// The number that an element is computed with: float64 for float64 and integers, else float32.
+MYDIST_ALWAYS_INLINE float Widen(float value) { return value; }
+MYDIST_ALWAYS_INLINE float Widen(Bfloat16 value) { return Bfloat16ToFloat(value.bits); }
+MYDIST_ALWAYS_INLINE float Widen(Half value) {
 #if defined(__CUDA_ARCH__)
   float wide;
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
@@ -63,20 +63,30 @@ MYDIST_ALWAYS_INLINE float WidenElement(Half value) {
   return HalfToFloat(value.bits);
 #endif
 }
-
-MYDIST_ALWAYS_INLINE void NarrowElement(float value, float& output) { output = value; }
-MYDIST_ALWAYS_INLINE void NarrowElement(float value, Bfloat16& output) {
-  output.bits = FloatToBfloat16(value);
+template <typename T>
+MYDIST_ALWAYS_INLINE double Widen(T value) {
+  return static_cast<double>(value);
 }
-MYDIST_ALWAYS_INLINE void NarrowElement(float value, Half& output) {
+
+// The element that a number is stored as.
+MYDIST_ALWAYS_INLINE void Narrow(float number, float& output) { output = number; }
+MYDIST_ALWAYS_INLINE void Narrow(float number, Bfloat16& output) {
+  output.bits = FloatToBfloat16(number);
+}
+MYDIST_ALWAYS_INLINE void Narrow(float number, Half& output) {
 #if defined(__CUDA_ARCH__)
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(output.bits) : "f"(value));
-  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(output.bits) : "f"(number));
+  const uint32_t bits = __builtin_bit_cast(uint32_t, number);
   const uint32_t nan = (bits >> 16 & 0x8000u) | 0x7e00u | (bits >> 13 & 0x3ffu);
-  if (value != value) output.bits = static_cast<uint16_t>(nan);
+  if (number != number) output.bits = static_cast<uint16_t>(nan);
 #else
-  output.bits = FloatToHalf(value);
+  output.bits = FloatToHalf(number);
 #endif
+}
+MYDIST_ALWAYS_INLINE void Narrow(double number, double& output) { output = number; }
+template <typename T>
+MYDIST_ALWAYS_INLINE void Narrow(double number, T& output) {
+  output = TruncateSaturated<T>(number);
 }
 
 // The one NaN of computed numbers.
@@ -90,25 +100,28 @@ MYDIST_ALWAYS_INLINE double Canonical(double value) {
 // In float64 and rounded once. A product of two float32 is exact in float64, so one multiplication
 // in float32 rounds to the same bits.
 template <int kCount>
-MYDIST_ALWAYS_INLINE void ScaleFloats(float (&values)[kCount], const ElementScaling& scaling) {
+MYDIST_ALWAYS_INLINE void ScaleNumbers(float (&numbers)[kCount], const ElementScaling& scaling) {
   if (scaling.is_narrow) {
     MYDIST_UNROLL for (int j = 0; j < kCount; ++j) {
-      values[j] = Canonical(values[j] * scaling.narrow_quotient);
+      numbers[j] = Canonical(numbers[j] * scaling.narrow_quotient);
     }
   } else {
     MYDIST_UNROLL for (int j = 0; j < kCount; ++j) {
-      values[j] = Canonical(static_cast<float>(static_cast<double>(values[j]) * scaling.quotient));
+      numbers[j] =
+          Canonical(static_cast<float>(static_cast<double>(numbers[j]) * scaling.quotient));
     }
   }
 }
 
 template <int kCount>
-MYDIST_ALWAYS_INLINE void ScaleDoubles(double (&values)[kCount], const ElementScaling& scaling) {
+MYDIST_ALWAYS_INLINE void ScaleNumbers(double (&numbers)[kCount], const ElementScaling& scaling) {
   if (scaling.is_quotient) {
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) values[j] *= scaling.quotient;
+    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) {
+      numbers[j] = Canonical(numbers[j] * scaling.quotient);
+    }
   } else {
     MYDIST_UNROLL for (int j = 0; j < kCount; ++j) {
-      values[j] = values[j] * scaling.multiplier / scaling.divisor;
+      numbers[j] = Canonical(numbers[j] * scaling.multiplier / scaling.divisor);
     }
   }
 }
@@ -119,24 +132,12 @@ template <typename From, typename To, int kCount>
 MYDIST_ALWAYS_INLINE void ConvertElements(const From (&source)[kCount], To (&output)[kCount],
                                           const ElementScaling& scaling) {
   if constexpr (std::is_same_v<From, RawByte>) {
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) output[j] = source[j];
-  } else if constexpr (std::is_integral_v<From> || std::is_same_v<From, double>) {
-    static_assert(std::is_same_v<From, To>);
-    double values[kCount];
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) values[j] = static_cast<double>(source[j]);
-    ScaleDoubles(values, scaling);
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) {
-      if constexpr (std::is_integral_v<To>) {
-        output[j] = TruncateSaturated<To>(values[j]);
-      } else {
-        output[j] = Canonical(values[j]);
-      }
-    }
+    __builtin_memcpy(output, source, sizeof(output));  // A loop would take words apart.
   } else {
-    float values[kCount];
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) values[j] = WidenElement(source[j]);
-    if (!scaling.is_one) ScaleFloats(values, scaling);
-    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) NarrowElement(values[j], output[j]);
+    decltype(Widen(From{})) numbers[kCount];
+    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) numbers[j] = Widen(source[j]);
+    if (!scaling.is_one) ScaleNumbers(numbers, scaling);
+    MYDIST_UNROLL for (int j = 0; j < kCount; ++j) Narrow(numbers[j], output[j]);
   }
 }
 

@@ -69,8 +69,9 @@ class Device {
   // Between device memory and pinned memory, or within the device. The ranges do not overlap and
   // stay valid until the stream has passed.
   virtual Status Copy(void* target, const void* source, int64_t bytes, StreamHandle stream) = 0;
-  // All segments in one launch. A segment's target is its source or overlaps no segment; in place
-  // only between types of one size. `segments` is read before this returns.
+  // All segments in one launch; those of a list longer than a thousand may take several. A
+  // segment's target is its source or overlaps no segment; in place only between types of one size.
+  // `segments` is read before this returns.
   virtual Status Convert(std::span<const ConvertSegment> segments, const Conversion& conversion,
                          StreamHandle stream) = 0;
 };

@@ -12,7 +12,7 @@ if(NOT _output MATCHES "^161 tensors, ")
 endif()
 
 # Rows are what begins with neither a blank nor a digit; their last column is the launches.
-string(REPEAT " +[0-9]+[.]?[0-9]*" 8 _figures)
+string(REPEAT " +[0-9]+[.]?[0-9]*" 6 _figures)
 string(REPLACE ";" "," _output "${_output}")
 string(REPLACE "\n" ";" _lines "${_output}")
 list(FILTER _lines EXCLUDE REGEX "^( |[0-9]|$)")

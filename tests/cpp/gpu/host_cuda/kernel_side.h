@@ -18,5 +18,4 @@ struct KernelIndex {
 }  // namespace mydist::host_cuda
 
 inline thread_local mydist::host_cuda::KernelIndex blockIdx;
-inline thread_local mydist::host_cuda::KernelIndex gridDim;
 inline thread_local mydist::host_cuda::KernelIndex threadIdx;

@@ -1,8 +1,7 @@
-// The launches of our calls where no stream captures: one launch for any number of segments, after
-// at most one copy of a table. The results are right.
+// The launches of our calls where no stream captures: one for each thousand of segments, and no
+// copy. The results are right.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -22,9 +21,7 @@ class LaunchCount : public ::testing::Test {
  protected:
   void SetUp() override {
     MYDIST_ASSERT_CUDA(cudaSetDevice(0));
-    auto scratch = cuda::ConvertScratch::Create();
-    ASSERT_TRUE(scratch.ok()) << scratch.status().ToString();
-    scratch_ = std::move(scratch).value();
+    ExpectOk(cuda::LoadConvertKernels());
     MYDIST_ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   void TearDown() override { MYDIST_ASSERT_CUDA(cudaStreamDestroy(stream_)); }
@@ -46,7 +43,7 @@ class LaunchCount : public ::testing::Test {
     const auto segments =
         scene.SegmentsIn(layout.is_in_place ? target.data() : source.data(), target.data());
     const Workload work =
-        During([&] { return cuda::LaunchConvert(segments, conversion, *scratch_, stream_); });
+        During([&] { return cuda::LaunchConvert(segments, conversion, 4, stream_); });
     scene.Check(target.Content());
     EXPECT_EQ(source.Content(), scene.source());
     return work;
@@ -61,16 +58,13 @@ class LaunchCount : public ::testing::Test {
     return counts;
   }
 
-  std::unique_ptr<cuda::ConvertScratch> scratch_;
   cudaStream_t stream_ = nullptr;
 };
 
-TEST_F(LaunchCount, IsOneForAnyNumberOfSegments) {
+TEST_F(LaunchCount, IsOneWhereTheSegmentsFit) {
   const Conversion cast = {DataType::kFloat32, DataType::kFloat16, {.multiplier = 0.125}};
-  // What does not fit into parameters is copied in front.
-  for (const auto& [segments, copies] : {std::pair{1, 0}, {161, 0}, {1152, 0}, {1153, 1}}) {
-    EXPECT_EQ(Convert(cast, {.counts = Counts(segments)}),
-              (Workload{.launches = 1, .copies = copies}))
+  for (const auto& [segments, launches] : {std::pair{1, 1}, {161, 1}, {1152, 1}, {1153, 2}}) {
+    EXPECT_EQ(Convert(cast, {.counts = Counts(segments)}), (Workload{.launches = launches}))
         << segments << " segments";
   }
 }

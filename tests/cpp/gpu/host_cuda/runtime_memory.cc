@@ -76,9 +76,6 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return mydist::host_cuda::Allocate("cudaHostAlloc", true, bytes, memory);
 }
-cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-  return mydist::host_cuda::Allocate("cudaMallocHost", true, bytes, memory);
-}
 cudaError_t cudaFree(void* memory) { return mydist::host_cuda::Free("cudaFree", false, memory); }
 cudaError_t cudaFreeHost(void* memory) {
   return mydist::host_cuda::Free("cudaFreeHost", true, memory);

@@ -8,12 +8,12 @@ set(_kernel "")
 set(_kernel_count 0)
 
 function(mydist_check_kernel)
-  # On the wider side, for sources that are aligned and for those that are not.
+  # A load and a store; where a type is cast, as many as a thread has units, on the wider side.
   if(_kernel AND (_wide_count LESS 2 OR _generic GREATER 0))
     message(FATAL_ERROR
       "${_kernel} has ${_wide_count} accesses of 16 bytes, and ${_generic} wide ones that are not "
       "known to be of device memory; expected 2 at least, and none of the last kind. See Load and "
-      "Store in csrc/gpu/kernels/convert_thread.h")
+      "Store in csrc/gpu/kernels/convert_plan.h")
   endif()
 endfunction()
 

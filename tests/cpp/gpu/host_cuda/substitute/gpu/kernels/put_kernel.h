@@ -29,7 +29,6 @@ cudaError_t PutKernel(void (*kernel)(Parameters...), LaunchShape shape, cudaStre
     thread_local uint32_t launches = 0;
     const bool is_backward = ++launches % 2 == 0;
     const auto threads = static_cast<uint32_t>(shape.threads);
-    gridDim.x = shape.blocks;
     for (blockIdx.x = 0; blockIdx.x < shape.blocks; ++blockIdx.x) {
       for (uint32_t thread = 0; thread < threads; ++thread) {
         threadIdx.x = is_backward ? threads - 1 - thread : thread;
