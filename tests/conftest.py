@@ -45,9 +45,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "deep(group=NAME): too slow for every change; a slice has all of a group or none"
     )
     config.addinivalue_line("markers", "turns(n): an ordinary run of the whole suite has one of n")
-    # A shell starts what runs in the background without it; jobs of the tests are to feel Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell has what runs in the background ignore Ctrl-C, and nohup the end of the terminal. The
+    # jobs of the tests are to feel both.
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     path = config.getoption("--report")
     if path and not hasattr(config, "workerinput"):  # Workers of xdist send their reports on.
         config.pluginmanager.register(Report(path))
