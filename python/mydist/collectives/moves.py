@@ -8,8 +8,7 @@ import torch
 
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import Splits
-from .call import Call
-from .forms import form_of
+from .call import Call, form_of
 from .handles import first, first_if_any
 
 __all__ = [
@@ -56,11 +55,7 @@ def allgather(
 
 @form_of(allgather)
 def allgather_async(call: Call) -> int:
-    """Enqueues an allgather and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    The result carries no gradient. Arguments and errors as in allgather().
-    """
+    """allgather() that returns a handle. See allreduce_async()."""
     return call.start(first)
 
 
@@ -114,30 +109,19 @@ def broadcast(
 
 @form_of(broadcast)
 def broadcast_async(call: Call) -> int:
-    """Enqueues a broadcast and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    The result carries no gradient. Arguments and errors as in broadcast().
-    """
+    """broadcast() that returns a handle. See allreduce_async()."""
     return call.start(first)
 
 
 @form_of(broadcast)
 def broadcast_(call: Call) -> torch.Tensor:
-    """As broadcast(), but the root's values replace the contents of `tensor`, which is returned.
-
-    Raises ValueError for a tensor that requires grad while gradients are recorded, and for one
-    whose elements share memory (expanded). Arguments and other errors as in broadcast().
-    """
+    """broadcast() in place; returns the given tensor. See allreduce_()."""
     return call.run()[0]
 
 
 @form_of(broadcast)
 def broadcast_async_(call: Call) -> int:
-    """As broadcast_async(), in place; the tensor has its new contents once synchronized.
-
-    Arguments and errors as in broadcast_().
-    """
+    """broadcast_() that returns a handle. See allreduce_async_()."""
     return call.start(first)
 
 
@@ -175,11 +159,7 @@ def alltoall(
 
 @form_of(alltoall)
 def alltoall_async(call: Call) -> int:
-    """Enqueues an alltoall and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    The result carries no gradient. Arguments and errors as in alltoall().
-    """
+    """alltoall() that returns a handle. See allreduce_async()."""
     return call.start(first if call.splits is None else tuple)
 
 
@@ -218,11 +198,7 @@ def gather(
 
 @form_of(gather)
 def gather_async(call: Call) -> int:
-    """Enqueues a gather and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    Arguments and errors as in gather().
-    """
+    """gather() that returns a handle. See allreduce_async()."""
     return call.start(first_if_any)
 
 
@@ -262,9 +238,5 @@ def scatter(
 
 @form_of(scatter)
 def scatter_async(call: Call) -> int:
-    """Enqueues a scatter and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The root's tensor must not be written until synchronize() has
-    returned. Arguments and errors as in scatter().
-    """
+    """scatter() that returns a handle. See allreduce_async()."""
     return call.start(first)

@@ -8,9 +8,8 @@ import torch
 
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import ReduceOp
-from .call import Call
+from .call import Call, form_of
 from .compression import Compression, CompressorLike
-from .forms import form_of
 from .handles import first, first_if_any
 
 __all__ = [
@@ -75,10 +74,11 @@ def allreduce(
 
 @form_of(allreduce)
 def allreduce_async(call: Call) -> int:
-    """Enqueues an allreduce and returns a handle for poll() and synchronize().
+    """allreduce() that returns a handle for poll() and synchronize(); it waits for no other rank.
 
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    The result carries no gradient. Arguments and errors as in allreduce().
+    The tensor must not be written until synchronize() has returned, which gives what allreduce()
+    would have returned. The result carries no gradient. Arguments and errors as in allreduce().
+    The other collectives have such a form, too.
     """
     return call.start(first)
 
@@ -179,11 +179,7 @@ def reducescatter(
 
 @form_of(reducescatter)
 def reducescatter_async(call: Call) -> int:
-    """Enqueues a reducescatter and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    The result carries no gradient. Arguments and errors as in reducescatter().
-    """
+    """reducescatter() that returns a handle. See allreduce_async()."""
     return call.start(first)
 
 
@@ -253,9 +249,5 @@ def reduce(
 
 @form_of(reduce)
 def reduce_async(call: Call) -> int:
-    """Enqueues a reduce and returns a handle for poll() and synchronize().
-
-    Never waits for other ranks. The tensor must not be written until synchronize() has returned.
-    Arguments and errors as in reduce().
-    """
+    """reduce() that returns a handle. See allreduce_async()."""
     return call.start(first_if_any)
