@@ -1,7 +1,8 @@
 """The gradient path: what stands between a ready gradient and the engine.
 
-Three implementations of one interface: the C++ reducer of the extension (the usual one), a Python
-one for compressors the extension does not know, and one that does nothing for a single rank.
+It is the C++ reducer of the extension, as a rule. Two classes here have the methods that an
+optimizer calls of it, which _C.pyi describes: one for compressors that the extension does not know,
+and one that does nothing for a single rank. All calls come from the thread that runs the training.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,80 +36,6 @@ class ReductionOptions:
     sparse_as_dense: bool
     process_set: ProcessSet
     gradient_as_buffer_view: bool
-
-
-class GradientPath(Protocol):
-    """See mydist._C.GradientReducer; all calls come from the thread that runs the training."""
-
-    def add_parameter(
-        self, parameter: torch.Tensor, name: str, group: str, group_size: int
-    ) -> None:
-        """Registers a hook that counts backward passes and enqueues the gradient."""
-
-    def synchronize(self) -> None:
-        """Enqueues what is missing, waits for all and writes the results to `.grad`."""
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Takes effect with the next backward."""
-
-    def set_enabled(self, enabled: bool) -> None:
-        """While not enabled, backward only accumulates."""
-
-    def pending(self) -> list[str]:
-        """Names enqueued and not yet synchronized."""
-
-    def touched(self) -> bool:
-        """Whether a backward has changed gradients since the last synchronize."""
-
-    def reset(self) -> None:
-        """Forgets the backward passes counted since the last synchronize."""
-
-    def remove(self) -> None:
-        """Unregisters all hooks."""
-
-
-def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> GradientPath:
-    """The path for this process set and compression. ValueError before mydist.init()."""
-    if options.process_set.size() == 1:
-        return SoloPath(options)
-    native = core_number(options.compression)
-    if native is None:
-        return CompressorPath(options)
-    reducer = _C.GradientReducer(
-        int(options.op),
-        options.prescale_factor,
-        options.postscale_factor,
-        native,
-        options.backward_passes_per_step,
-        options.process_set.process_set_id,
-    )
-    reducer.set_sparse_as_dense(options.sparse_as_dense)
-    reducer.set_buffer_views(options.gradient_as_buffer_view)
-    live_reducers.add(reducer)
-    if options.gradient_as_buffer_view:
-        _foresee_memory(options, optimizer)
-    return reducer
-
-
-def _foresee_memory(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> None:
-    """Warns if the gradients have no room in the memory that the ranks of this host share.
-
-    That memory is reserved in the first step, when it is known which gradients are sparse and so
-    need none of it; a warning is wanted before. Here all are taken for dense.
-    """
-    needed = sum(
-        parameter.numel() * _wire_bytes(parameter.dtype, options.compression)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad and parameter.device.type == "cpu"
-    )
-    _C.foresee_shared(needed)
-
-
-def _wire_bytes(dtype: torch.dtype, compression: type[Compressor] | Compressor) -> int:
-    """Of one element of a gradient as it travels."""
-    is_compressed = compression is not Compression.none and dtype in (torch.float32, torch.float64)
-    return 2 if is_compressed else dtype.itemsize
 
 
 class SoloPath:
@@ -176,7 +103,7 @@ class _Flight:
 
 
 class CompressorPath:
-    """The same in Python, for a user's own compressor."""
+    """In Python, for a user's own compressor."""
 
     _in_flight: ClassVar[set[int]] = set()  # id() of the parameters, over all paths.
 
@@ -333,3 +260,50 @@ class CompressorPath:
             )
         with torch.no_grad():
             grad.copy_(self._options.compression.decompress(result, gradient.context))
+
+
+GradientPath = _C.GradientReducer | CompressorPath | SoloPath
+
+
+def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> GradientPath:
+    """The path for this process set and compression. ValueError before mydist.init()."""
+    if options.process_set.size() == 1:
+        return SoloPath(options)
+    native = core_number(options.compression)
+    if native is None:
+        return CompressorPath(options)
+    reducer = _C.GradientReducer(
+        int(options.op),
+        options.prescale_factor,
+        options.postscale_factor,
+        native,
+        options.backward_passes_per_step,
+        options.process_set.process_set_id,
+    )
+    reducer.set_sparse_as_dense(options.sparse_as_dense)
+    reducer.set_buffer_views(options.gradient_as_buffer_view)
+    live_reducers.add(reducer)
+    if options.gradient_as_buffer_view:
+        _foresee_memory(options, optimizer)
+    return reducer
+
+
+def _foresee_memory(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> None:
+    """Warns if the gradients have no room in the memory that the ranks of this host share.
+
+    That memory is reserved in the first step, when it is known which gradients are sparse and so
+    need none of it; a warning is wanted before. Here all are taken for dense.
+    """
+    needed = sum(
+        parameter.numel() * _wire_bytes(parameter.dtype, options.compression)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and parameter.device.type == "cpu"
+    )
+    _C.foresee_shared(needed)
+
+
+def _wire_bytes(dtype: torch.dtype, compression: type[Compressor] | Compressor) -> int:
+    """Of one element of a gradient as it travels."""
+    is_compressed = compression is not Compression.none and dtype in (torch.float32, torch.float64)
+    return 2 if is_compressed else dtype.itemsize

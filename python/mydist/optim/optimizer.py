@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import torch
 
+from ..collectives.arguments import check_process_set
 from ..collectives.compression import Compression, Compressor
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp
@@ -40,7 +41,6 @@ from .optimizer_arguments import (
     check_optimizer,
     checked_op,
     checked_predivide,
-    checked_process_set,
     chosen_groups,
 )
 
@@ -106,9 +106,10 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         compression=compression,
         backward_passes_per_step=backward_passes_per_step,
         sparse_as_dense=bool(sparse_as_dense),
-        process_set=checked_process_set(process_set),
+        process_set=process_set,
         gradient_as_buffer_view=bool(gradient_as_buffer_view),
     )
+    check_process_set("DistributedOptimizer", process_set)
     names = GradientNames(optimizer, named_parameters)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
     adasum = reduce_op == ReduceOp.ADASUM

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from ..collectives.arguments import check_process_set
 from ..job.error_text import wrong_type
-from ..job.process_set import ProcessSet
 from ..reduce_op import Average, ReduceOp
 
 
@@ -72,13 +70,6 @@ def checked_predivide(factor: Any, op: ReduceOp) -> float:
             "Scale the loss instead"
         )
     return float(factor)
-
-
-def checked_process_set(process_set: Any) -> ProcessSet:
-    """The set. Raises TypeError when it is none, ValueError when this rank is not in it."""
-    check_process_set("DistributedOptimizer", process_set)
-    checked: ProcessSet = process_set
-    return checked
 
 
 def chosen_groups(groups: Any, num_groups: Any) -> Any:
