@@ -25,6 +25,7 @@ from ..errors import MismatchError
 from ..job import topology
 from ..job.error_text import difference_text
 from ..job.process_set import ProcessSet, global_process_set
+from .gradient_names import is_named
 from .value_hash import value_hash
 
 __all__ = ["ConsistencyCheck", "check_consistency", "check_interval"]
@@ -228,7 +229,7 @@ def _named(parameters: Any) -> Iterator[tuple[str, torch.Tensor]]:
         raise TypeError(f"check_consistency: got {type(parameters).__name__}, {expected}")
     seen: set[str] = set()
     for entry in entries:
-        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
+        if not is_named(entry):
             raise TypeError(
                 f"check_consistency: got an entry {type(entry).__name__} that is not a pair of "
                 f"name and tensor, {expected}"

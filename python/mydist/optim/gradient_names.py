@@ -7,9 +7,15 @@ the user gave, or positions in the parameter groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
+
+
+def is_named(entry: Any) -> bool:
+    """Whether it is a tuple of a name and one more item."""
+    return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
 
 
 class GradientNames:
@@ -97,15 +103,9 @@ def parameter_groups(optimizer: torch.optim.Optimizer, groups: Any) -> list[list
 
 def _split(parameters: Sequence[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     """`count` runs of neighbours; the first ones get one more when it does not come out even."""
-    if count == 0:
-        return []
-    length, extra = divmod(len(parameters), count)
-    result, start = [], 0
-    for index in range(count):
-        end = start + length + (index < extra)
-        result.append(list(parameters[start:end]))
-        start = end
-    return result
+    length, extra = divmod(len(parameters), max(count, 1))
+    bounds = [index * length + min(index, extra) for index in range(count + 1)]
+    return [list(parameters[start:end]) for start, end in pairwise(bounds)]
 
 
 def _positions(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -121,12 +121,7 @@ def _pairs(named_parameters: Iterable[Any]) -> Iterator[tuple[str, torch.Tensor]
             "(name, parameter); pass model.named_parameters()"
         )
     for entry in named_parameters:
-        if (
-            not isinstance(entry, tuple)
-            or len(entry) != 2
-            or not isinstance(entry[0], str)
-            or not isinstance(entry[1], torch.Tensor)
-        ):
+        if not is_named(entry) or not isinstance(entry[1], torch.Tensor):
             raise ValueError(
                 f"named_parameters contains {type(entry).__name__}, expected pairs "
                 "(name, parameter); pass model.named_parameters()"

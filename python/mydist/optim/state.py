@@ -14,6 +14,7 @@ from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank
+from .gradient_names import is_named
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -76,7 +77,7 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
         raise ValueError(f"params is {kind}, expected a state_dict or a list of pairs; {hint}")
     named: dict[str, torch.Tensor] = {}
     for entry in entries:
-        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
+        if not is_named(entry):
             raise ValueError(
                 f"params contains {type(entry).__name__}, expected (name, tensor) pairs; "
                 "pass model.state_dict() or list(model.named_parameters())"
