@@ -204,8 +204,7 @@ def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
         raise MydistError(
             f"PMI_RANK={environment['PMI_RANK']}, PMI_SIZE={environment['PMI_SIZE']}: the job was "
             "started by the mpirun of MPICH or a related MPI, but mydist supports Open MPI only. "
-            "Use "
-            "Open MPI's mpirun, mydistrun or torchrun"
+            "Use Open MPI's mpirun, mydistrun or torchrun"
         )
     # srun's own variables would be understood here; salloc and sbatch set some of them as well, but
     # the number of tasks of the running step is above 1 under srun only.

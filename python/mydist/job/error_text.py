@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CollectiveTimeoutError
@@ -20,6 +20,16 @@ def check_whole(what: str, value: Any, expected: str = "an int") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong_type(what, value, expected)
     return value
+
+
+def check_state(owner: str, state: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raises ValueError unless the state has the keys of what `owner`.state_dict() gives."""
+    missing = [key for key in keys if key not in state]
+    if missing:
+        raise ValueError(
+            f"{owner}.load_state_dict: the state lacks {', '.join(missing)}; expected what "
+            f"state_dict() of a {owner} returned"
+        )
 
 
 def init_timeout(text: str, missing: Sequence[int] = ()) -> CollectiveTimeoutError:

@@ -141,8 +141,7 @@ def _results(exchange: Path, num_proc: int, code: int) -> list[Any]:
     if code != 0 or missing:
         raise MydistError(
             f"the job ended with exit code {code} and without results from ranks {missing}; see "
-            "its "
-            "output. With several hosts, `folder` must be on a shared file system"
+            "its output. With several hosts, `folder` must be on a shared file system"
         )
     return [_rebuilt(outcomes[rank]) for rank in range(num_proc)]
 

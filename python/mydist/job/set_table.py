@@ -142,8 +142,7 @@ def _exchange_groups(communicator: Any, patience: float | None) -> list[tuple[in
                 raise ValueError(
                     f"add_process_set: rank {rank} is in the communicator of ranks "
                     f"{list(members)}, but passed one of ranks {list(by_rank[rank])}; pass the "
-                    "same "
-                    "communicator on all of its ranks"
+                    "same communicator on all of its ranks"
                 )
     seen = known(topology.size())
     for members in groups:

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import torch
 
 from ..job import topology
-from ..job.error_text import check_whole, wrong_type
+from ..job.error_text import check_state, check_whole, wrong_type
 
 __all__ = ["WarmupLR", "scale_lr"]
 
@@ -165,12 +165,7 @@ class WarmupLR:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken. Raises ValueError if it is not of a WarmupLR."""
-        missing = [key for key in self.state_dict() if key not in state]
-        if missing:
-            raise ValueError(
-                f"WarmupLR.load_state_dict: the state lacks {', '.join(missing)}; expected what "
-                "state_dict() of a WarmupLR returned"
-            )
+        check_state("WarmupLR", state, self.state_dict())
         self.steps = _check_steps(state["steps"])
         self.start_factor = _check_start(state["start_factor"])
         self.steps_taken = state["steps_taken"]

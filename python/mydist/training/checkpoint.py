@@ -19,7 +19,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -214,12 +213,7 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def _is_root(self) -> bool:

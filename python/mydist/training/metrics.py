@@ -159,8 +159,7 @@ def _check_weight(weight: float) -> None:
     if not 0.0 <= weight < math.inf:
         raise ValueError(
             f"Metrics.update: weight is {weight}, expected a finite number of at least 0, such as "
-            "the "
-            "number of samples in the batch"
+            "the number of samples in the batch"
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..collectives.arguments import check_process_set
-from ..job.error_text import check_whole
+from ..job.error_text import check_state, check_whole
 from ..job.process_set import ProcessSet, global_process_set
 
 __all__ = ["DistributedSampler"]
@@ -129,12 +129,7 @@ class DistributedSampler(Sampler[int]):
         Of the samples seen by then none comes again, but for those that "pad" repeats. Raises
         ValueError when the state is of another dataset length, seed or shuffle.
         """
-        missing = [key for key in _STATE_KEYS if key not in state]
-        if missing:
-            raise ValueError(
-                f"DistributedSampler.load_state_dict: the state lacks {', '.join(missing)}; "
-                "expected what state_dict() of a DistributedSampler returned"
-            )
+        check_state("DistributedSampler", state, _STATE_KEYS)
         for key in ("length", "seed", "shuffle"):
             if state[key] != getattr(self, key):
                 raise ValueError(
