@@ -17,12 +17,18 @@ from mydist.launcher.placement import RankPlacement
 
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHON*", "OMP_*", "NCCL_*", "MYDIST_*")
 SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASS*")
+# The launcher gives them to each rank, or a rank to its children; a user's value would break the
+# job.
+RESERVED_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "MYDIST_RANK", "MYDIST_SIZE", "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
+    "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_HOST_ID", "MYDIST_JOB_ID",
+    "MYDIST_RENDEZVOUS", "MYDIST_JOB_KEY_FD", "MYDIST_JOB_ENDS_FD", "MYDIST_JOB_PARENT",
+    TAG_VARIABLE,
+)  # fmt: skip
 # Left behind by a launcher that this one may itself run under; they would contradict ours.
 _STALE = (
-    "MYDIST_RANK", "MYDIST_SIZE", "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE", "MYDIST_CROSS_RANK",
-    "MYDIST_CROSS_SIZE", "MYDIST_HOST_ID", "MYDIST_JOB_*", "MYDIST_RENDEZVOUS", "RANK",
-    "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*",
+    *RESERVED_VARIABLES, "MYDIST_JOB_*", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_*",
     "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "PMI_*", "PMIX_*",
 )  # fmt: skip
 # The same of Open MPI's mpirun. Outside of its ranks a user may have set some of them.

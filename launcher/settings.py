@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mydist.launcher.bounded_file import read_bounded
+from mydist.launcher.environment import RESERVED_VARIABLES
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
 from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
@@ -27,14 +28,6 @@ MAX_CONFIG_BYTES = 1 << 18
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# The launcher gives them to each rank, or a rank to its children; a user's value would break the
-# job.
-RESERVED_VARIABLES = frozenset(
-    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT MYDIST_RANK
-    MYDIST_SIZE MYDIST_LOCAL_RANK MYDIST_LOCAL_SIZE MYDIST_CROSS_RANK MYDIST_CROSS_SIZE
-    MYDIST_HOST_ID MYDIST_JOB_ID MYDIST_RENDEZVOUS MYDIST_JOB_KEY_FD MYDIST_JOB_PARENT
-    MYDIST_FAILURE_TAG MYDIST_JOB_ENDS_FD""".split()  # noqa: SIM905
-)
 
 # What the MYDIST_* settings may be: a bad one is one line of mydistrun, not one error per rank.
 # docs/configuration.md lists them; csrc/config/config.cc reads them in the ranks. None: a switch.
@@ -84,7 +77,7 @@ def make_job_spec(
         controller=controller,
         tunables=tunables,
         exported=exported,
-        network_interfaces=_network_interfaces(given, from_file, environment),
+        network_interfaces=_network_interfaces(tunables, environment),
         ssh=_ssh_options(merged),
         output=OutputOptions(
             Path(os.path.abspath(directory)) if directory else None,
@@ -172,16 +165,16 @@ def _drop_overridden(from_file: dict[str, object], given: Mapping[str, object]) 
 def _controller(
     given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
 ) -> str | None:
-    for source in (given, None, from_file):
-        if source is None:
-            value = environment.get("MYDIST_CONTROLLER", "")
-            if value:
-                return None if value == "auto" else value
-        elif source.get("mpi") and source.get("gloo"):
-            raise UsageError("--mpi and --gloo exclude each other; give one or none of them")
-        elif source.get("mpi") or source.get("gloo"):
-            return "mpi" if source.get("mpi") else "gloo"
-    return None
+    by_variable = environment.get("MYDIST_CONTROLLER")
+    chosen = _controller_flag(given) or by_variable or _controller_flag(from_file)
+    return None if chosen == "auto" else chosen
+
+
+def _controller_flag(source: Mapping[str, object]) -> str | None:
+    chosen = [name for name in ("mpi", "gloo") if source.get(name)]
+    if len(chosen) > 1:
+        raise UsageError("--mpi and --gloo exclude each other; give one or none of them")
+    return chosen[0] if chosen else None
 
 
 def _hosts_and_size(
@@ -271,15 +264,13 @@ def _variable_text(flag: Flag, value: object) -> str:
 
 
 def _network_interfaces(
-    given: Mapping[str, object], from_file: Mapping[str, object], environment: Mapping[str, str]
+    tunables: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    flag = next(flag for flag in FLAGS if flag.key == "network-interfaces")
-    inherited = environment.get("MYDIST_NETWORK_INTERFACES")
-    if flag.key in given:
-        return cast("tuple[str, ...]", given[flag.key])
-    if inherited:
-        return cast("tuple[str, ...]", convert_value(flag.convert, inherited, str(flag.variable)))
-    return cast("tuple[str, ...]", from_file.get(flag.key, ()))
+    """Those of the launcher itself: the ranks', if they are told any."""
+    variable = "MYDIST_NETWORK_INTERFACES"
+    text = tunables.get(variable) or environment.get(variable)
+    names = convert_value(_CONVERTERS[variable], text, variable) if text else ()
+    return cast("tuple[str, ...]", names)
 
 
 def _exported(items: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
