@@ -65,11 +65,6 @@ class BoundedWriter:
         return self._dead
 
     @property
-    def queued_bytes(self) -> int:
-        """Bytes waiting for the consumer."""
-        return self._queued_bytes
-
-    @property
     def dropped_bytes(self) -> int:
         """How much was dropped so far."""
         return self._dropped_bytes

@@ -46,13 +46,13 @@ class Host:
             return False
 
 
-def parse_host_list(text: str, source: str = "-H") -> tuple[Host, ...]:
+def parse_host_list(text: str) -> tuple[Host, ...]:
     """Parses `name[:slots],…`; an IPv6 address is written in brackets. Without slots: 1.
 
     Raises UsageError naming the entry.
     """
-    where = f"{source} {shown(text)}"
-    return _checked((_parse_entry(entry.strip(), where) for entry in text.split(",")), source)
+    where = f"-H {shown(text)}"
+    return _checked((_parse_entry(entry.strip(), where) for entry in text.split(",")), "-H")
 
 
 def parse_hostfile(path: str) -> tuple[Host, ...]:

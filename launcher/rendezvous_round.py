@@ -43,20 +43,19 @@ class Round(Generic[Waiter]):
 class RoundTable(Generic[Waiter]):
     """All open rounds of a job, bounded in number and bytes."""
 
-    def __init__(self, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
+    def __init__(self) -> None:
         self._rounds: dict[str, Round[Waiter]] = {}
         self._pending_bytes = 0
-        self._max_pending_bytes = max_pending_bytes
 
     def __len__(self) -> int:
         return len(self._rounds)
 
     def reserve(self, blob_bytes: int) -> None:
         """Makes room for a blob about to be read. Raises RoundError when the bound is reached."""
-        if self._pending_bytes + blob_bytes > self._max_pending_bytes:
+        if self._pending_bytes + blob_bytes > MAX_PENDING_BYTES:
             raise RoundError(
                 f"the rendezvous holds {self._pending_bytes} bytes, {blob_bytes} more exceed its "
-                f"limit of {self._max_pending_bytes}"
+                f"limit of {MAX_PENDING_BYTES}"
             )
         self._pending_bytes += blob_bytes
 

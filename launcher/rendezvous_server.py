@@ -89,11 +89,6 @@ class RendezvousServer:
         if not self._loop.is_closed():
             self._loop.close()
 
-    @property
-    def refused_count(self) -> int:
-        """How many connections were dropped without proving the key."""
-        return self._refused_count
-
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)

@@ -34,22 +34,12 @@ class RendezvousClient:
     """An authenticated connection to the launcher at `address` (`host:port` or `[v6]:port`).
 
     `job_id` is MYDIST_JOB_ID, `key` the 32-byte job key, `timeout` in seconds bounds connecting and
-    each exchange, unless that has an `exchange_timeout` of its own. Raises RendezvousError, also
-    when the server does not know the key.
+    each exchange. Raises RendezvousError, also when the server does not know the key.
     """
 
-    def __init__(
-        self,
-        address: str,
-        job_id: str,
-        key: bytes,
-        timeout: float = 30.0,
-        *,
-        exchange_timeout: float | None = None,
-    ) -> None:
+    def __init__(self, address: str, job_id: str, key: bytes, timeout: float) -> None:
         self._address = address
         self._timeout = timeout
-        self._exchange_timeout = timeout if exchange_timeout is None else exchange_timeout
         if len(key) != wire.KEY_BYTES:
             raise RendezvousError(f"job key of {len(key)} bytes, expected {wire.KEY_BYTES}")
         try:
@@ -65,9 +55,7 @@ class RendezvousClient:
             raise
 
     @classmethod
-    def from_environment(
-        cls, environment: Mapping[str, str] = os.environ, timeout: float = 30.0
-    ) -> RendezvousClient:
+    def from_environment(cls, environment: Mapping[str, str], timeout: float) -> RendezvousClient:
         """Connects with what mydistrun gave this process. Raises RendezvousError."""
         try:
             address = environment["MYDIST_RENDEZVOUS"]
@@ -99,7 +87,7 @@ class RendezvousClient:
             raise RendezvousError(
                 f"blob of {len(blob)} bytes, at most {wire.MAX_BLOB_BYTES} are allowed"
             )
-        timeout = self._exchange_timeout
+        timeout = self._timeout
         timeout_ms = min(max(1, round(timeout * 1000)), 0xFFFFFFFF)
         request = wire.ExchangeRequest(len(name), rank, size, timeout_ms, len(blob))
         began = time.monotonic()
