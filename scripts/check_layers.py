@@ -2,8 +2,8 @@
 
 A room of csrc may include what stands in its row of ROOMS and all that those may include. A
 transport is included by nothing but itself. MPI, Gloo, CUDA, Python and torch headers stay in the
-one folder that is about them. The launcher imports only the standard library
-and what LAUNCHER_SHARED lists.
+one folder that is about them. The environment is read in csrc/config only, so every knob is in one
+struct. The launcher imports only the standard library and what LAUNCHER_SHARED lists.
 
 Usage: check_layers.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from violations import report, tree
 
+READS_ENVIRONMENT = re.compile(r"\b(secure_)?getenv\s*\(|\benviron\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # Room of csrc -> the rooms right below it.
@@ -110,16 +111,17 @@ def cpp_problems(root: Path) -> Iterator[str]:
     for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}):
         source = path.relative_to(csrc).as_posix()
         for number, line in enumerate(path.read_text().splitlines(), 1):
+            where, code = f"csrc/{source}:{number}", line.split("//", 1)[0]
+            if READS_ENVIRONMENT.search(code) and not source.startswith("config/"):
+                yield f"{where}: reads the environment; add a field to csrc/config instead"
             match = INCLUDE.match(line)
             if match is None:
                 continue
             bracket, header = match.groups()
             ours = bracket == '"' and ((csrc / header).is_file() or not is_foreign(header))
-            problem = (
-                quoted_problem(source, header, csrc) if ours else foreign_problem(source, header)
-            )
-            if problem is not None:
-                yield f"csrc/{source}:{number}: {match.group(0).strip()}: {problem}"
+            why = quoted_problem(source, header, csrc) if ours else foreign_problem(source, header)
+            if why is not None:
+                yield f"{where}: {match.group(0).strip()}: {why}"
 
 
 def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:

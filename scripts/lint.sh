@@ -37,6 +37,5 @@ check "clang-format" "$CLANG_FORMAT" --dry-run -Werror "${CPP_FILES[@]}"
 check "layers" "$PYTHON" scripts/check_layers.py
 check "python imports" "$PYTHON" scripts/check_python_imports.py
 check "sizes and names" "$PYTHON" scripts/check_sizes.py
-check "getenv" "$PYTHON" scripts/check_getenv.py
 check "shellcheck" shellcheck --external-sources --source-path=scripts scripts/*.sh .ci/run
 ((${#FAILED[@]} == 0)) || die "lint failed: ${FAILED[*]}"
