@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher import rank_ends
-from mydist.launcher.environment import (
-    SECRET,
-    Endpoints,
-    identity_environment,
-    matches,
-    redact,
-)
+from mydist.launcher.environment import SECRET, Endpoints, identity_environment, matches
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 
 AT_START = "<chosen at start>"
+REDACTED = "<redacted>"
 # Shown wherever they were set, unless the name looks like a secret.
 HARMLESS = ("PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "NCCL_*")
 
@@ -48,5 +43,8 @@ def variable_lines(spec: JobSpec, env: Mapping[str, str]) -> dict[str, str]:
     """The line of each variable. Shown are the values of flags and harmless ones."""
     # Everything else may be a secret.
     harmless = {name for name in env if matches(name, HARMLESS) and not matches(name, SECRET)}
-    shown = frozenset({*spec.tunables, "MYDIST_CONTROLLER", *harmless})
-    return {name: f"    {name}={value}" for name, value in redact(env, shown).items()}
+    shown = {*spec.tunables, "MYDIST_CONTROLLER", *harmless}
+    return {
+        name: f"    {name}={value if name in shown else REDACTED}"
+        for name, value in sorted(env.items())
+    }

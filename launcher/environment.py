@@ -39,7 +39,6 @@ _STALE_OF_MPIRUN = (
     "OMPI_MCA_RMAPS_BASE_MAPPING_POLICY", "OMPI_MCA_SHMEM_RUNTIME_QUERY_HINT",
     "OMPI_MCA_*_BACKING_DIRECTORY",
 )  # fmt: skip
-REDACTED = "<redacted>"
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,3 @@ def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict
         "MYDIST_JOB_ID": endpoints.job_id,
         "MYDIST_RENDEZVOUS": endpoints.rendezvous,
     }
-
-
-def redact(environment: Mapping[str, str], shown: frozenset[str]) -> dict[str, str]:
-    """The same names with every value hidden but those in `shown`."""
-    return {k: v if k in shown else REDACTED for k, v in sorted(environment.items())}

@@ -160,7 +160,6 @@ class DirectPlatform:
         for host in hosts:
             remote = RemoteHost(self._launch.loop, host, self._spec.ssh, self._launch.events)
             self._remotes.append(remote)
-            remote.connect()
         if not self._remotes:
             return {}
         timeout = self._spec.ssh.start_timeout

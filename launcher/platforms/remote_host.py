@@ -56,12 +56,41 @@ def ssh_arguments(options: SshOptions) -> list[str]:
     return [*arguments, *options.extra_args]
 
 
+def _start_ssh(host: Host, options: SshOptions) -> subprocess.Popen[bytes]:
+    """Raises LaunchError when there is no ssh."""
+    parent_pid = os.getpid()
+
+    def prepare() -> None:
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):  # meant for the ranks
+            signal.signal(signum, signal.SIG_IGN)
+        die_with_parent(parent_pid, signal.SIGTERM)
+
+    try:
+        return subprocess.Popen(
+            ssh_command(host, options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"host {host.name!r}: cannot run ssh: {error.strerror}; "
+            f"install an ssh client, or use --mpi"
+        ) from None
+
+
 class RemoteHost:
-    """The agent of one host. `hello` becomes its first message or a LaunchError."""
+    """The agent of one host, started by ssh. `hello` becomes its first message or a LaunchError."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, host: Host, options: SshOptions, events: JobEvents
     ) -> None:
+        """Raises LaunchError when there is no ssh."""
+        self._ssh = ssh = _start_ssh(host, options)
+        assert ssh.stdin and ssh.stdout and ssh.stderr
+        self._stdin, self._stdout, self._stderr = ssh.stdin, ssh.stdout, ssh.stderr
         self.host = host
         self.hello: asyncio.Future[dict[str, Any]] = loop.create_future()
         self._loop = loop
@@ -70,43 +99,14 @@ class RemoteHost:
         self._frames = framing.FrameReader(expect_magic=True)
         self._errors: deque[str] = deque(maxlen=5)
         self._living: set[int] = set()
-        self._ssh: subprocess.Popen[bytes] | None = None
-        self._pidfd = -1
-        self._writer: BoundedWriter | None = None
-        self._ping: asyncio.TimerHandle | None = None
         self._paused = False
         self._ended = asyncio.Event()
-
-    def connect(self) -> None:
-        """Starts ssh; the outcome arrives in `hello`. Raises LaunchError when there is no ssh."""
-        parent_pid = os.getpid()
-
-        def prepare() -> None:
-            for signum in (signal.SIGUSR1, signal.SIGUSR2):  # meant for the ranks
-                signal.signal(signum, signal.SIG_IGN)
-            die_with_parent(parent_pid, signal.SIGTERM)
-
-        try:
-            self._ssh = subprocess.Popen(
-                ssh_command(self.host, self._options),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=prepare,
-            )
-        except OSError as error:
-            raise LaunchError(
-                f"host {self.host.name!r}: cannot run ssh: {error.strerror}; "
-                f"install an ssh client, or use --mpi"
-            ) from None
-        assert self._ssh.stdin and self._ssh.stdout and self._ssh.stderr
-        self._writer = BoundedWriter(self._ssh.stdin.fileno(), limit_bytes=framing.MAX_FRAME_BYTES)
+        self._writer = BoundedWriter(self._stdin.fileno(), limit_bytes=framing.MAX_FRAME_BYTES)
         self._pidfd = os.pidfd_open(self._ssh.pid)
-        self._loop.add_reader(self._pidfd, self._on_ssh_exit)
-        for pipe, read in ((self._ssh.stdout, self._read), (self._ssh.stderr, self._read_errors)):
+        loop.add_reader(self._pidfd, self._on_ssh_exit)
+        for pipe, read in ((self._stdout, self._read), (self._stderr, self._read_errors)):
             os.set_blocking(pipe.fileno(), False)
-            self._loop.add_reader(pipe, read)
+            loop.add_reader(pipe, read)
         # From now on, because other hosts may take long to answer before the ranks start.
         self._send_ping()
 
@@ -125,68 +125,62 @@ class RemoteHost:
     def send_signal(self, signum: int) -> None:
         """Asks the agent to send the signal to its living ranks."""
         self._send(framing.pack(framing.Kind.SIGNAL, bytes([signum])))
-        if signum == signal.SIGTSTP and self._writer is not None:
+        if signum == signal.SIGTSTP:
             self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
     def tell_end(self, rank: int, status: int) -> None:
         """Has the agent tell its ranks how one of another host has ended."""
         self._send(framing.pack_rank_value(framing.Kind.ENDED, rank, status))
 
-    def alive(self) -> list[int]:
-        """The ranks of this host whose end was not reported."""
-        return sorted(self._living)
-
     def pause_output(self, paused: bool) -> None:
         """Reads from the agent no more, or on; its ranks wait once the pipes between are full."""
-        if self._paused != paused and self._ssh is not None and self._ssh.stdout is not None:
+        if self._paused != paused and not self._stdout.closed:
             self._paused = paused
             if paused:
-                self._loop.remove_reader(self._ssh.stdout)
+                self._loop.remove_reader(self._stdout)
             else:
-                self._loop.add_reader(self._ssh.stdout, self._read)
+                self._loop.add_reader(self._stdout, self._read)
 
     async def close(self) -> None:
         """Closes the agent's stdin, so that it stops everything; kills ssh if that takes long."""
-        if self._ping is not None:
-            self._ping.cancel()
+        self._ping.cancel()
         if not self.hello.done():
             self.hello.cancel()
-        if self._ssh is None or self._writer is None:
-            return
-        assert self._ssh.stdin is not None
         self._paused = False
         self._living.clear()
         if not self._ended.is_set():
             await self._loop.run_in_executor(None, self._writer.close, 0.5)
             with contextlib.suppress(OSError):
-                self._ssh.stdin.close()
+                self._stdin.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await self._ended.wait()
         if self._ssh.poll() is None:
             self._ssh.kill()
             self._ssh.wait()
-        self._release()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        for pipe in (self._stdout, self._stderr):
+            self._loop.remove_reader(pipe)
+            pipe.close()
 
     def last_words(self) -> str:
         """What ssh or the remote side said last on the error stream, in one line."""
         return " / ".join(self._errors)
 
     def _send(self, frame: bytes) -> None:
-        if self._writer is not None:
-            self._writer.push(frame)
+        self._writer.push(frame)
 
     def _send_ping(self) -> None:
         self._send(framing.pack(framing.Kind.PING))
         self._ping = self._loop.call_later(PING_SECONDS, self._send_ping)
 
     def _read(self) -> None:
-        assert self._ssh is not None and self._ssh.stdout is not None
-        data = read_available(self._ssh.stdout.fileno())
+        data = read_available(self._stdout.fileno())
         if data is None:
             return
         if not data:
-            self._loop.remove_reader(self._ssh.stdout)
+            self._loop.remove_reader(self._stdout)
             return
         try:
             for kind, payload in self._frames.feed(data):
@@ -215,12 +209,11 @@ class RemoteHost:
             raise framing.FrameError(f"unexpected {kind.name} frame")
 
     def _read_errors(self) -> None:
-        assert self._ssh is not None and self._ssh.stderr is not None
-        data = read_available(self._ssh.stderr.fileno())
+        data = read_available(self._stderr.fileno())
         if data is None:
             return
         if not data:
-            self._loop.remove_reader(self._ssh.stderr)
+            self._loop.remove_reader(self._stderr)
         for line in data.decode("utf-8", "backslashreplace").splitlines():
             if line.strip():
                 self._errors.append(line.strip()[:300])
@@ -228,7 +221,6 @@ class RemoteHost:
                     self._events.on_note(f"[{self.host.name}] {line}")
 
     def _on_ssh_exit(self) -> None:
-        assert self._ssh is not None
         self._loop.remove_reader(self._pidfd)
         status = self._ssh.wait()
         self._read_errors()
@@ -239,9 +231,8 @@ class RemoteHost:
 
     def _read_rest(self) -> None:
         """What the agent sent just before the end is still in the pipe."""
-        assert self._ssh is not None and self._ssh.stdout is not None
         with contextlib.suppress(framing.FrameError):
-            while data := read_available(self._ssh.stdout.fileno()):
+            while data := read_available(self._stdout.fileno()):
                 for kind, payload in self._frames.feed(data):
                     self._handle(kind, payload)
 
@@ -265,13 +256,3 @@ class RemoteHost:
         elif self._living:
             self._living.clear()
             self._events.on_host_lost(self.host, cause, exit_code)
-
-    def _release(self) -> None:
-        assert self._ssh is not None
-        self._loop.remove_reader(self._pidfd)
-        for pipe in (self._ssh.stdout, self._ssh.stderr):
-            if pipe is not None:
-                self._loop.remove_reader(pipe)
-                pipe.close()
-        os.close(self._pidfd)
-        self._ssh = None
