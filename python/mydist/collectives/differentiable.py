@@ -15,15 +15,9 @@ Min, Max and Product are differentiated as torch differentiates them over a stac
 and Max give the gradient to the ranks that hold the extreme, in equal parts when several do;
 Product gives each rank the product of the others'. Adasum has no gradient.
 
-The derivative is that of the sum of all ranks' losses. Backward communicates, so it needs every
-rank of the set: the input must require grad on all of them or on none, all must run backward
-through the call, and through several calls in one order. A rank that does not leaves the others
-waiting for a tensor whose name ends in ".gradient"; let its loss contain `0 * output.sum()`, and
-pass a constant input as `x.detach().requires_grad_()`. Second derivatives work the same way: each
-backward is made of recorded calls.
-
-Not recorded: in-place and asynchronous forms, send and recv, and reduce and gather, which leave
-most ranks without an output that backward could start from.
+The derivative is that of the sum of all ranks' losses. Each backward is made of recorded calls, so
+second derivatives work the same way. docs/autograd.md says what the ranks have to do alike, and
+what is not recorded.
 """
 
 from __future__ import annotations

@@ -2,19 +2,7 @@
 
 A hook on every parameter enqueues its gradient as soon as it is ready; `step()` waits for the
 reduced gradients (`synchronize`) and then runs the wrapped optimizer. The call pattern follows
-horovod.torch.
-
-Sparse (COO) gradients are gathered: every rank gets the rows of all ranks, duplicates added up,
-divided by the number of ranks for Average. A rank without a gradient for such a parameter
-contributes no rows; it has to have had one before, or MismatchError names the parameter.
-Compression then applies to the values. Groups, ops other than Average and Sum, and compressors
-written in Python do not take sparse gradients (ValueError naming the parameter).
-
-With op=Adasum every rank takes its own step and the changes of the parameters are combined
-(Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv:2006.02924). Gradients
-stay as they are on each rank, so `synchronize()` does nothing and `clip_grad_norm_` clips this
-rank's gradients; `skip_synchronize()` is a ValueError. The state of the optimizer belongs to this
-rank and differs between ranks. Sparse gradients need `sparse_as_dense`.
+horovod.torch. docs/optimizer.md says what becomes of sparse gradients, and what op=Adasum changes.
 """
 
 from __future__ import annotations
@@ -73,9 +61,8 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         compression: how gradients travel, see `Compression`.
         backward_passes_per_step: gradients of this many backward passes are accumulated (summed,
             as torch does) before they are reduced once.
-        op: how gradients of the ranks are combined. With Adasum every rank takes its own step and
-            the changes of the parameters are combined (arXiv:2006.02924): gradients and the state
-            of the optimizer then stay those of each rank; see the top of this module.
+        op: how gradients of the ranks are combined. With Adasum (arXiv:2006.02924) every rank takes
+            its own step and the changes of the parameters are combined; see docs/optimizer.md.
         gradient_predivide_factor: with Average, divide by this before the sum and by
             size() / factor after it; guards small types against overflow.
         groups: gradients that are reduced together: a number of groups, or lists of parameters;
