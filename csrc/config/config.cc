@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,18 +23,23 @@
 namespace mydist {
 namespace {
 
-// The values a variable can have, from their text. Strict: the whole text must be the value,
-// without spaces around it; nothing when it is not.
-namespace value_text {
+constexpr std::string_view kPrefix = "MYDIST_";
+constexpr double kBytesPerMegabyte = 1 << 20;
 
-template <typename T>
-std::optional<T> Whole(std::string_view text, T low, T high) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  // Written so that NaN is refused as well.
-  if (!(value >= low && value <= high)) return std::nullopt;
-  return value;
+std::string FormatNumber(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.15g", value);
+  return text.data();
+}
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  for (size_t end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+  }
+  return parts;
 }
 
 std::string_view WithoutSpaces(std::string_view text) {
@@ -46,40 +52,6 @@ bool IsInterfaceName(std::string_view name) {
   return !name.empty() && name.size() < 16 && std::all_of(name.begin(), name.end(), [](char c) {
     return c > ' ' && c <= '~' && c != '/';
   });
-}
-
-std::optional<int64_t> Integer(std::string_view text, int64_t low, int64_t high) {
-  return Whole<int64_t>(text, low, high);
-}
-
-std::optional<double> Number(std::string_view text, double low, double high) {
-  return Whole<double>(text, low, high);
-}
-
-std::optional<std::chrono::milliseconds> Seconds(std::string_view text, double low, double high) {
-  const std::optional<double> seconds = Number(text, low, high);
-  if (!seconds) return std::nullopt;
-  const int64_t count = std::llround(*seconds * 1000);
-  return std::chrono::milliseconds(*seconds > 0 ? std::max<int64_t>(count, 1) : count);
-}
-
-std::optional<bool> Switch(std::string_view text) {
-  if (text == "1" || text == "true") return true;
-  if (text == "0" || text == "false") return false;
-  return std::nullopt;
-}
-
-std::optional<std::vector<std::string>> InterfaceNames(std::string_view text) {
-  std::vector<std::string> names;
-  for (bool is_last = false; !is_last;) {
-    const size_t comma = text.find(',');
-    const std::string_view name = WithoutSpaces(text.substr(0, comma));
-    if (!IsInterfaceName(name)) return std::nullopt;
-    names.emplace_back(name);
-    is_last = comma == std::string_view::npos;
-    if (!is_last) text.remove_prefix(comma + 1);
-  }
-  return names;
 }
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -97,179 +69,173 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-}  // namespace value_text
-
-constexpr std::string_view kPrefix = "MYDIST_";
-constexpr double kMaxSeconds = 1e6;
-constexpr int64_t kMaxCacheCapacity = 1'000'000;
-constexpr int64_t kMaxConsistencySteps = 1'000'000'000;
-constexpr double kMaxFusionMegabytes = 1 << 20;
-constexpr double kBytesPerMegabyte = 1 << 20;
-
-// One variable: what it may be, what it is when unset, and how its text gets into the Config.
-// `parse` gives false when the text is not allowed.
-struct Row {
-  const char* variable;
-  const char* allowed;
-  const char* default_value;
-  bool (*parse)(const std::string& text, Config& config);
+// A kind of value: what is allowed, in words, and the value of a text; nothing when it is not
+// allowed. Strict: the whole text must be the value, without spaces around it.
+template <typename T>
+struct Kind {
+  std::string allowed;
+  std::function<std::optional<T>(const std::string& text)> convert;
 };
 
-template <typename T, typename Field>
-bool Store(std::optional<T> value, Field& field) {
-  if (!value) return false;
-  field = std::move(*value);
-  return true;
+template <typename T>
+Kind<T> Range(const std::string& noun, T low, T high) {
+  const auto words = [](T bound) { return FormatNumber(static_cast<double>(bound)); };
+  return {noun + " from " + words(low) + " to " + words(high),
+          [low, high](const std::string& text) -> std::optional<T> {
+            T value{};
+            const char* const last = text.data() + text.size();
+            const auto [end, error] = std::from_chars(text.data(), last, value);
+            // Written so that NaN is refused as well.
+            const bool is_allowed =
+                error == std::errc() && end == last && value >= low && value <= high;
+            return is_allowed ? std::optional(value) : std::nullopt;
+          }};
 }
 
-bool ParseFusionThreshold(const std::string& text, Config& config) {
-  const auto megabytes = value_text::Number(text, 0, kMaxFusionMegabytes);
-  if (!megabytes) return false;
-  // Rounded up, so that only 0 means never.
-  config.fusion_threshold_bytes = static_cast<int64_t>(std::ceil(*megabytes * kBytesPerMegabyte));
-  return true;
+Kind<int64_t> Integer(int64_t low, int64_t high) { return Range("an integer", low, high); }
+
+template <typename T>
+Kind<T> Number(double low, double high, T (*make)(double number)) {
+  const Kind<double> number = Range("a number", low, high);
+  return {number.allowed, [number, make](const std::string& text) {
+            const std::optional<double> value = number.convert(text);
+            return value ? std::optional(make(*value)) : std::nullopt;
+          }};
 }
 
-bool ParseBucketSize(const std::string& text, Config& config) {
-  const auto megabytes = value_text::Number(text, 0, kMaxFusionMegabytes);
-  if (!megabytes) return false;
-  config.bucket_size_bytes = static_cast<int64_t>(std::ceil(*megabytes * kBytesPerMegabyte));
-  return true;
+Kind<std::chrono::milliseconds> Seconds(double low) {
+  return Number(
+      low, 1e6, +[](double seconds) {
+        const int64_t count = std::llround(seconds * 1000);
+        return std::chrono::milliseconds(seconds > 0 ? std::max<int64_t>(count, 1) : count);
+      });
+}
+
+// In bytes, rounded up, so that only 0 means never.
+Kind<int64_t> Megabytes() {
+  return Number(
+      0, 1 << 20, +[](double megabytes) {
+        return static_cast<int64_t>(std::ceil(megabytes * kBytesPerMegabyte));
+      });
+}
+
+Kind<bool> Switch() {
+  return {"0, 1, true or false", [](const std::string& text) -> std::optional<bool> {
+            if (text == "1" || text == "true") return true;
+            if (text == "0" || text == "false") return false;
+            return std::nullopt;
+          }};
+}
+
+// One of some words: itself, or the enumerator at its place.
+template <typename T>
+Kind<T> Choice(const std::vector<std::string>& words) {
+  return {ListOfNames(words), [words](const std::string& text) -> std::optional<T> {
+            const auto found = std::find(words.begin(), words.end(), text);
+            if (found == words.end()) return std::nullopt;
+            if constexpr (std::is_enum_v<T>) {
+              return static_cast<T>(found - words.begin());
+            } else {
+              return *found;
+            }
+          }};
+}
+
+Kind<std::string> Text(const std::string& noun, size_t max_bytes) {
+  return {noun + " of at most " + std::to_string(max_bytes) + " bytes",
+          [max_bytes](const std::string& text) {
+            return text.size() <= max_bytes ? std::optional(text) : std::nullopt;
+          }};
 }
 
 // Whether there is such a row is for the registry that it is looked up in.
-bool ParseName(const std::string& text, std::string& field) {
-  if (!IsValueName(text)) return false;
-  field = text;
-  return true;
+Kind<std::string> RowName(const std::string& allowed) {
+  return {allowed, [](const std::string& text) {
+            return IsValueName(text) ? std::optional(text) : std::nullopt;
+          }};
 }
 
-bool ParseController(const std::string& text, Config& config) {
-  return ParseName(text, config.controller);
+using Texts = std::vector<std::string>;
+
+Kind<Texts> Paths() {
+  return {"paths of libraries, separated by colons",
+          [](const std::string& text) -> std::optional<Texts> {
+            const auto parts = Split(text, ':');
+            if (std::find(parts.begin(), parts.end(), "") != parts.end()) return std::nullopt;
+            return Texts(parts.begin(), parts.end());
+          }};
 }
 
-bool ParseAlgorithm(const std::string& text, Config& config) {
-  return ParseName(text, config.algorithm);
+Kind<Texts> InterfaceNames() {
+  return {"names of 1 to 15 characters, separated by commas",
+          [](const std::string& text) -> std::optional<Texts> {
+            Texts names;
+            for (const std::string_view part : Split(text, ',')) {
+              names.emplace_back(WithoutSpaces(part));
+              if (!IsInterfaceName(names.back())) return std::nullopt;
+            }
+            return names;
+          }};
 }
 
-bool ParseMarkCycles(const std::string& text, Config& config) {
-  return Store(value_text::Switch(text), config.timeline_mark_cycles);
-}
-
-bool ParsePlugins(const std::string& text, Config& config) {
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(':', begin), text.size());
-    if (end == begin) return false;
-    config.plugins.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return true;
-}
-
-// The enumerators are in the order of the words.
-bool ParseAttach(const std::string& text, Config& config) {
-  constexpr std::array<std::string_view, 3> kWords = {"auto", "on", "off"};
-  const auto it = std::find(kWords.begin(), kWords.end(), text);
-  if (it == kWords.end()) return false;
-  config.cross_memory_attach = static_cast<AttachChoice>(it - kWords.begin());
-  return true;
-}
-
-bool ParseLogLevel(const std::string& text, Config& config) {
-  constexpr std::array<std::string_view, 6> kWords = {"trace",   "debug", "info",
-                                                      "warning", "error", "off"};
-  const auto it = std::find(kWords.begin(), kWords.end(), text);
-  if (it == kWords.end()) return false;
-  config.log_level = static_cast<LogLevel>(it - kWords.begin());
-  return true;
-}
-
-bool ParseSimd(const std::string& text, Config& config) {
-  constexpr std::array<std::string_view, 4> kWords = {"auto", "avx512", "avx2", "portable"};
-  if (std::find(kWords.begin(), kWords.end(), text) == kWords.end()) return false;
-  config.simd = text;
-  return true;
-}
-
-bool ParseText(const std::string& text, size_t max_bytes, std::string& field) {
-  if (text.size() > max_bytes) return false;
-  field = text;
-  return true;
-}
-
-bool ParseHostId(const std::string& text, Config& config) {
-  return ParseText(text, 255, config.host_id);
-}
-
-bool ParseNcclLibrary(const std::string& text, Config& config) {
-  return ParseText(text, 4095, config.nccl_library);
-}
-
-constexpr std::array kRows = {
-    Row{"MYDIST_FUSION_THRESHOLD_MB", "a number from 0 to 1048576", "64", ParseFusionThreshold},
-    Row{"MYDIST_CACHE_CAPACITY", "an integer from 0 to 1000000", "1024",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Integer(text, 0, kMaxCacheCapacity), config.cache_capacity);
-        }},
-    Row{"MYDIST_COORDINATOR_RADIX", "an integer from 2 to 1024", "32",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Integer(text, 2, 1024), config.coordinator_radix);
-        }},
-    Row{"MYDIST_FREEZE_AFTER", "an integer from 0 to 1000000", "10",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Integer(text, 0, 1'000'000), config.freeze_after);
-        }},
-    Row{"MYDIST_STALL_WARNING_SECONDS", "a number from 0 to 1000000", "10",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.stall_warning);
-        }},
-    Row{"MYDIST_STALL_SHUTDOWN_SECONDS", "a number from 0 to 1000000", "0",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.stall_shutdown);
-        }},
-    Row{"MYDIST_SHUTDOWN_SECONDS", "a number from 0 to 1000000", "5",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Seconds(text, 0, kMaxSeconds), config.shutdown_drain);
-        }},
-    Row{"MYDIST_TIMEOUT_SECONDS", "a number from 0.1 to 1000000", "30",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Seconds(text, 0.1, kMaxSeconds), config.connect_timeout);
-        }},
-    Row{"MYDIST_TIMELINE", "a path of at most 4095 bytes", "",
-        [](const std::string& text, Config& config) {
-          return ParseText(text, 4095, config.timeline_path);
-        }},
-    Row{"MYDIST_TIMELINE_MARK_CYCLES", "0, 1, true or false", "0", ParseMarkCycles},
-    Row{"MYDIST_CONTROLLER", "auto, local, mpi, gloo or the name of an extension's transport",
-        "auto", ParseController},
-    Row{"MYDIST_ALGORITHM",
-        "auto, shared_memory, hierarchical, flat or the name of an extension's algorithm", "auto",
-        ParseAlgorithm},
-    Row{"MYDIST_PLUGINS", "paths of libraries, separated by colons", "", ParsePlugins},
-    Row{"MYDIST_NETWORK_INTERFACES", "names of 1 to 15 characters, separated by commas", "",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::InterfaceNames(text), config.network_interfaces);
-        }},
-    Row{"MYDIST_HIERARCHICAL_ALLREDUCE", "0, 1, true or false", "",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Switch(text), config.hierarchical_allreduce);
-        }},
-    Row{"MYDIST_SHARED_MEMORY", "0, 1, true or false", "1",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Switch(text), config.shared_memory);
-        }},
-    Row{"MYDIST_SIMD", "auto, avx512, avx2 or portable", "auto", ParseSimd},
-    Row{"MYDIST_CROSS_MEMORY_ATTACH", "auto, on or off", "auto", ParseAttach},
-    Row{"MYDIST_BUCKET_SIZE_MB", "a number from 0 to 1048576", "", ParseBucketSize},
-    Row{"MYDIST_CHECK_CONSISTENCY", "an integer from -1 to 1000000000", "0",
-        [](const std::string& text, Config& config) {
-          return Store(value_text::Integer(text, -1, kMaxConsistencySteps),
-                       config.check_consistency_steps);
-        }},
-    Row{"MYDIST_NCCL_LIBRARY", "a path of at most 4095 bytes", "", ParseNcclLibrary},
-    Row{"MYDIST_LOG_LEVEL", "trace, debug, info, warning, error or off", "warning", ParseLogLevel},
-    Row{"MYDIST_HOST_ID", "a text of at most 255 bytes", "", ParseHostId},
+// `parse` puts the value of a text into the Config, or gives false when it is not allowed.
+struct Row {
+  Knob knob;
+  std::function<bool(const std::string& text, Config& config)> parse;
 };
+
+template <typename Field, typename T>
+Row MakeRow(const std::string& variable, const std::string& default_value, Field Config::*field,
+            Kind<T> kind) {
+  return {{variable, kind.allowed, default_value},
+          [field, convert = std::move(kind.convert)](const std::string& text, Config& config) {
+            std::optional<T> value = convert(text);
+            if (value) config.*field = std::move(*value);
+            return value.has_value();
+          }};
+}
+
+std::vector<Row> MakeRows() {
+  using C = Config;
+  return {
+      MakeRow("MYDIST_FUSION_THRESHOLD_MB", "64", &C::fusion_threshold_bytes, Megabytes()),
+      MakeRow("MYDIST_CACHE_CAPACITY", "1024", &C::cache_capacity, Integer(0, 1'000'000)),
+      MakeRow("MYDIST_COORDINATOR_RADIX", "32", &C::coordinator_radix, Integer(2, 1024)),
+      MakeRow("MYDIST_FREEZE_AFTER", "10", &C::freeze_after, Integer(0, 1'000'000)),
+      MakeRow("MYDIST_STALL_WARNING_SECONDS", "10", &C::stall_warning, Seconds(0)),
+      MakeRow("MYDIST_STALL_SHUTDOWN_SECONDS", "0", &C::stall_shutdown, Seconds(0)),
+      MakeRow("MYDIST_SHUTDOWN_SECONDS", "5", &C::shutdown_drain, Seconds(0)),
+      MakeRow("MYDIST_TIMEOUT_SECONDS", "30", &C::connect_timeout, Seconds(0.1)),
+      MakeRow("MYDIST_TIMELINE", "", &C::timeline_path, Text("a path", 4095)),
+      MakeRow("MYDIST_TIMELINE_MARK_CYCLES", "0", &C::timeline_mark_cycles, Switch()),
+      MakeRow("MYDIST_CONTROLLER", "auto", &C::controller,
+              RowName("auto, local, mpi, gloo or the name of an extension's transport")),
+      MakeRow("MYDIST_ALGORITHM", "auto", &C::algorithm,
+              RowName("auto, shared_memory, hierarchical, flat or the name of an extension's "
+                      "algorithm")),
+      MakeRow("MYDIST_PLUGINS", "", &C::plugins, Paths()),
+      MakeRow("MYDIST_NETWORK_INTERFACES", "", &C::network_interfaces, InterfaceNames()),
+      MakeRow("MYDIST_HIERARCHICAL_ALLREDUCE", "", &C::hierarchical_allreduce, Switch()),
+      MakeRow("MYDIST_SHARED_MEMORY", "1", &C::shared_memory, Switch()),
+      MakeRow("MYDIST_SIMD", "auto", &C::simd,
+              Choice<std::string>({"auto", "avx512", "avx2", "portable"})),
+      MakeRow("MYDIST_CROSS_MEMORY_ATTACH", "auto", &C::cross_memory_attach,
+              Choice<AttachChoice>({"auto", "on", "off"})),
+      MakeRow("MYDIST_BUCKET_SIZE_MB", "", &C::bucket_size_bytes, Megabytes()),
+      MakeRow("MYDIST_CHECK_CONSISTENCY", "0", &C::check_consistency_steps,
+              Integer(-1, 1'000'000'000)),
+      MakeRow("MYDIST_NCCL_LIBRARY", "", &C::nccl_library, Text("a path", 4095)),
+      MakeRow("MYDIST_LOG_LEVEL", "warning", &C::log_level,
+              Choice<LogLevel>({"trace", "debug", "info", "warning", "error", "off"})),
+      MakeRow("MYDIST_HOST_ID", "", &C::host_id, Text("a text", 255)),
+  };
+}
+
+// In the order of docs/configuration.md.
+const std::vector<Row>& Rows() {
+  static const auto* const kRows = new std::vector<Row>(MakeRows());
+  return *kRows;
+}
 
 struct ExtraRow {
   std::string name;  // The variable.
@@ -317,15 +283,9 @@ std::string Shown(const std::string& value) {
   return "'" + shown + "'" + (value.size() > kMaxShownBytes ? "…" : "");
 }
 
-Status NotValid(const std::string& variable, const std::string& text, const std::string& allowed) {
-  return Status::InvalidArgument(variable + "=" + Shown(text) + " is not valid: expected " +
-                                 allowed);
-}
-
-std::string FormatNumber(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.15g", value);
-  return text.data();
+Status NotValid(const Knob& knob, const std::string& text) {
+  return Status::InvalidArgument(knob.variable + "=" + Shown(text) + " is not valid: expected " +
+                                 knob.allowed);
 }
 
 // The knob that `name` is probably meant to be: differing in at most a quarter of what follows the
@@ -334,7 +294,7 @@ std::string LooksLike(std::string_view name) {
   std::string nearest;
   size_t nearest_distance = std::max<size_t>(2, (name.size() - kPrefix.size()) / 4) + 1;
   for (const Knob& knob : Knobs()) {
-    const size_t distance = value_text::EditDistance(name, knob.variable);
+    const size_t distance = EditDistance(name, knob.variable);
     if (distance >= nearest_distance) continue;
     nearest = knob.variable;
     nearest_distance = distance;
@@ -356,15 +316,15 @@ std::string HostPart(const std::string& address) {
 
 Result<Config> Config::From(const Lookup& lookup) {
   Config config;
-  for (const Row& row : kRows) {
-    const std::optional<std::string> text = lookup(row.variable);
+  for (const Row& row : Rows()) {
+    const std::optional<std::string> text = lookup(row.knob.variable);
     if (!text || text->empty()) continue;
-    if (!row.parse(*text, config)) return NotValid(row.variable, *text, row.allowed);
+    if (!row.parse(*text, config)) return NotValid(row.knob, *text);
   }
   for (const ExtraRow& row : Extras().All()) {
     const std::optional<std::string> text = lookup(row.name);
     if (!text || text->empty()) continue;
-    if (!row.extra.is_allowed(*text)) return NotValid(row.name, *text, row.extra.knob.allowed);
+    if (!row.extra.is_allowed(*text)) return NotValid(row.extra.knob, *text);
     config.extra[row.name] = *text;
   }
   const std::optional<std::string> rendezvous = lookup("MYDIST_RENDEZVOUS");
@@ -411,15 +371,16 @@ std::string Config::Digest() const {
 
 std::vector<Knob> Knobs() {
   std::vector<Knob> knobs;
-  for (const Row& row : kRows) knobs.push_back({row.variable, row.allowed, row.default_value});
+  for (const Row& row : Rows()) knobs.push_back(row.knob);
   for (const ExtraRow& row : Extras().All()) knobs.push_back(row.extra.knob);
   return knobs;
 }
 
 Status RegisterKnob(ExtraKnob knob) {
   const std::string variable = knob.knob.variable;
-  const auto is_ours = [&](const Row& row) { return variable == row.variable; };
-  const bool is_in_use = std::any_of(kRows.begin(), kRows.end(), is_ours) || IsOfLauncher(variable);
+  const auto is_ours = [&](const Row& row) { return variable == row.knob.variable; };
+  const bool is_in_use =
+      std::any_of(Rows().begin(), Rows().end(), is_ours) || IsOfLauncher(variable);
   if (!variable.starts_with(kPrefix) || knob.is_allowed == nullptr || is_in_use) {
     return Status::InvalidArgument(
         "the setting '" + variable +
