@@ -20,7 +20,6 @@ std::shared_ptr<void> HoldTensorsInFlight();
 void BindErrors(pybind11::module_& module);
 void BindLifecycle(pybind11::module_& module);
 void BindCollectives(pybind11::module_& module);
-void BindRooted(pybind11::module_& module);
 void BindProcessSets(pybind11::module_& module);
 void BindGradientReducer(pybind11::module_& module);
 

@@ -1,4 +1,4 @@
-// enqueue_* of the collectives in which every rank of the set gives and gets, poll and wait.
+// The collectives, poll and wait.
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -125,45 +125,7 @@ Handle EnqueueBarrier(const std::string& name, int process_set) {
   return call.Enqueue();
 }
 
-}  // namespace
-
-void BindCollectives(py::module_& module) {
-  using py::arg;
-  DefineCollective(module, "allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
-                   arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
-                   arg("postscale_factor"), arg("process_set"), arg("compression") = 0);
-  DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
-                   arg("group"), arg("process_set"));
-  DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
-                   arg("root_rank"), arg("name"), arg("process_set"));
-  DefineCollective(module, "alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
-                   arg("name"), arg("process_set"));
-  DefineCollective(module, "reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
-                   arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
-                   arg("process_set"));
-  DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
-  module.def(
-      "carry_integers",
-      [](const at::Tensor& tensor) {
-        return IntegerAverage{.dtype = tensor.scalar_type()}.Carry(tensor);
-      },
-      arg("tensor"));
-  module.def(
-      "average_integers",
-      [](const at::Tensor& sum, at::ScalarType dtype, int64_t divisor) {
-        return IntegerAverage{.dtype = dtype}.Finish(sum, divisor);
-      },
-      arg("sum"), arg("dtype"), arg("divisor"));
-  module.def(
-      "poll", [](Handle handle) { return InFlight::Instance().Poll(handle); }, arg("handle"));
-  module.def(
-      "wait", [](Handle handle) { return InFlight::Instance().Wait(handle); }, arg("handle"));
-}
-
-// enqueue_* of the collectives in which ranks play different parts: reduce, gather, scatter, send
-// and receive.
-
-namespace {
+// The collectives in which ranks play different parts.
 
 bool IsThisRank(int rank) {
   return ValueOrThrow(process::CurrentJob())->engine().topology().rank == rank;
@@ -246,8 +208,21 @@ Handle EnqueueSendReceive(const at::Tensor& tensor, int source, int destination,
 
 }  // namespace
 
-void BindRooted(py::module_& module) {
+void BindCollectives(py::module_& module) {
   using py::arg;
+  DefineCollective(module, "allreduce", &EnqueueAllreduce, arg("inputs"), arg("outputs").none(true),
+                   arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
+                   arg("postscale_factor"), arg("process_set"), arg("compression") = 0);
+  DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
+                   arg("group"), arg("process_set"));
+  DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
+                   arg("root_rank"), arg("name"), arg("process_set"));
+  DefineCollective(module, "alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
+                   arg("name"), arg("process_set"));
+  DefineCollective(module, "reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
+                   arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
+                   arg("process_set"));
+  DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
   DefineCollective(module, "reduce", &EnqueueReduce, arg("input"), arg("output").none(true),
                    arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
                    arg("postscale_factor"), arg("process_set"));
@@ -257,6 +232,22 @@ void BindRooted(py::module_& module) {
                    arg("root_rank"), arg("name"), arg("process_set"));
   DefineCollective(module, "send_receive", &EnqueueSendReceive, arg("tensor"), arg("source"),
                    arg("destination"), arg("name"), arg("process_set"));
+  module.def(
+      "carry_integers",
+      [](const at::Tensor& tensor) {
+        return IntegerAverage{.dtype = tensor.scalar_type()}.Carry(tensor);
+      },
+      arg("tensor"));
+  module.def(
+      "average_integers",
+      [](const at::Tensor& sum, at::ScalarType dtype, int64_t divisor) {
+        return IntegerAverage{.dtype = dtype}.Finish(sum, divisor);
+      },
+      arg("sum"), arg("dtype"), arg("divisor"));
+  module.def(
+      "poll", [](Handle handle) { return InFlight::Instance().Poll(handle); }, arg("handle"));
+  module.def(
+      "wait", [](Handle handle) { return InFlight::Instance().Wait(handle); }, arg("handle"));
 }
 
 }  // namespace mydist

@@ -18,14 +18,13 @@ struct ErrorClass {
   const char* doc;
 };
 
-// MydistError itself stands for kInternal; the classes below derive from it.
-constexpr const char* kBaseName = "MydistError";
-constexpr const char* kBaseDoc =
-    "A collective or the job failed. The base class of all mydist errors, except for wrong "
-    "arguments, which raise ValueError or TypeError. Its attribute `failure` has the details as "
-    "data: code, operation, tensor, phase, ranks (those to blame), host, pid, signal, cause and "
-    "hint.";
-constexpr std::array<ErrorClass, 5> kErrorClasses = {{
+// The first is the base of the others, and stands for all codes that are not here.
+constexpr std::array<ErrorClass, 6> kErrorClasses = {{
+    {StatusCode::kInternal, "MydistError",
+     "A collective or the job failed. The base class of all mydist errors, except for wrong "
+     "arguments, which raise ValueError or TypeError. Its attribute `failure` has the details as "
+     "data: code, operation, tensor, phase, ranks (those to blame), host, pid, signal, cause and "
+     "hint."},
     {StatusCode::kMismatch, "MismatchError",
      "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Every rank raises "
      "it, and the job can continue."},
@@ -39,22 +38,23 @@ constexpr std::array<ErrorClass, 5> kErrorClasses = {{
 }};
 
 // Never released: exceptions may still be raised while the interpreter shuts down.
-PyObject* base_class = nullptr;
-std::array<PyObject*, kErrorClasses.size()> derived_classes = {};
+std::array<PyObject*, kErrorClasses.size()> classes = {};
 
 PyObject* ClassOf(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return PyExc_ValueError;
   if (code == StatusCode::kTypeError) return PyExc_TypeError;
   for (size_t i = 0; i < kErrorClasses.size(); ++i) {
-    if (kErrorClasses[i].code == code) return derived_classes[i];
+    if (kErrorClasses[i].code == code) return classes[i];
   }
-  return base_class;
+  return classes[0];
 }
 
-std::string Utf8(const std::string& text) {
-  const auto decoded = py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  return decoded ? decoded.cast<std::string>() : std::string();
+// Names and library texts may hold any bytes, and long texts are cut anywhere.
+py::str Utf8(const std::string& text) {
+  PyObject* const decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
 }
 
 py::dict RecordOf(const Status& status) {
@@ -91,13 +91,11 @@ void SetError(const Status& status, const py::object& text) {
   PyObject* const type = ClassOf(status.code());
   const auto error = py::reinterpret_steal<py::object>(PyObject_CallOneArg(type, text.ptr()));
   if (!error) return;  // Python has raised another.
-  if (PyObject_IsSubclass(type, base_class) == 1) {
+  if (PyObject_IsSubclass(type, classes[0]) == 1) {
     try {
       error.attr("failure") = RecordOf(status);
-    } catch (py::error_already_set& problem) {
-      problem.discard_as_unraisable(
-          "setting the attribute `failure` of a mydist error");  // The error goes its way all the
-                                                                 // same.
+    } catch (py::error_already_set& problem) {  // The error goes its way all the same.
+      problem.discard_as_unraisable("setting the attribute `failure` of a mydist error");
     }
   }
   PyErr_SetObject(type, error.ptr());
@@ -107,20 +105,15 @@ void Translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const StatusError& error) {
-    // Names and library texts may hold any bytes, and long texts are cut anywhere.
-    const std::string& message = error.status().message();
-    const auto text = py::reinterpret_steal<py::object>(
-        PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
-    if (text) SetError(error.status(), text);
+    SetError(error.status(), Utf8(error.status().message()));
   }
 }
 
 }  // namespace
 
 void BindErrors(py::module_& module) {
-  base_class = MakeClass(module, {StatusCode::kInternal, kBaseName, kBaseDoc}, PyExc_RuntimeError);
   for (size_t i = 0; i < kErrorClasses.size(); ++i) {
-    derived_classes[i] = MakeClass(module, kErrorClasses[i], base_class);
+    classes[i] = MakeClass(module, kErrorClasses[i], i == 0 ? PyExc_RuntimeError : classes[0]);
   }
   py::register_local_exception_translator(&Translate);
 }

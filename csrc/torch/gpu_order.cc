@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/InferenceMode.h>
@@ -10,12 +11,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <optional>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "job/job.h"
+#include "memory/device/device_memory.h"
 #include "torch/error_translation.h"
 
 namespace mydist {
@@ -23,19 +26,8 @@ namespace {
 
 using Guard = c10::impl::VirtualGuardImpl;
 
-// Older versions of torch do not tell.
-template <typename AnyGuard>
-constexpr bool kTellsStreams = requires(const AnyGuard& guard, c10::Stream stream) {
-  guard.getStreamNativeHandle(stream);
-};
-
-template <typename AnyGuard>
-StreamHandle HandleOf(const AnyGuard& guard, const c10::Stream& stream) {
-  if constexpr (kTellsStreams<AnyGuard>) {
-    return {guard.getStreamNativeHandle(stream)};
-  } else {
-    return {};
-  }
+StreamHandle HandleOf(const Guard& guard, const c10::Stream& stream) {
+  return {guard.getStreamNativeHandle(stream)};
 }
 
 at::Device PlaceOf(const DeviceOrder& order) {
@@ -137,9 +129,6 @@ Status CheckDevice(const at::Device& device, const std::string& what) {
   }
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
     return NoGpus(device, what, "this torch was built without CUDA");
-  }
-  if constexpr (!kTellsStreams<Guard>) {
-    return NoGpus(device, what, "the torch that mydist was built with does not expose its streams");
   }
   MYDIST_ASSIGN_OR_RETURN(const auto job, process::CurrentJob());
   const Result<std::shared_ptr<Device>> gpu = job->devices()->OpenDevice(device.index());
@@ -269,35 +258,7 @@ Result<at::Tensor> EmptyForResult(const at::Device& device, const Shape& shape,
   }
 }
 
-}  // namespace mydist
-
-#if __has_include(<c10/core/CachingDeviceAllocator.h>)
-#include <c10/core/CachingDeviceAllocator.h>
-#endif
-
-#include <exception>
-
-#include "memory/device/device_memory.h"
-
-namespace mydist {
 namespace {
-
-// Older versions of torch have no such function: it is looked for where it would be.
-namespace lookup {
-
-using namespace c10;  // NOLINT(google-build-using-namespace)
-
-template <typename Type>
-constexpr bool kHasCaches = requires(Type type) {
-  getDeviceAllocator(type)->emptyCache();
-};
-
-template <typename Type>
-void EmptyCache([[maybe_unused]] Type type) {
-  if constexpr (kHasCaches<Type>) getDeviceAllocator(type)->emptyCache();
-}
-
-}  // namespace lookup
 
 void Warn(const char* why) {
   MYDIST_LOG(kWarning) << "torch did not release its cached memory: " << why;
@@ -308,7 +269,7 @@ void Warn(const char* why) {
 void GiveBackCache(int device) noexcept {
   MYDIST_LOG(kDebug) << "GPU " << device << " has no memory left: torch releases its cached memory";
   try {
-    lookup::EmptyCache(c10::DeviceType::CUDA);
+    c10::getDeviceAllocator(at::kCUDA)->emptyCache();
   } catch (const c10::Error& error) {
     Warn(error.what_without_backtrace());
   } catch (const std::exception& error) {

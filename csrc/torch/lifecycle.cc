@@ -288,7 +288,6 @@ PYBIND11_MODULE(_C, module) {
   mydist::BindErrors(module);
   mydist::BindLifecycle(module);
   mydist::BindCollectives(module);
-  mydist::BindRooted(module);
   mydist::BindProcessSets(module);
   mydist::BindGradientReducer(module);
   mydist::OfferCachedMemory();
