@@ -23,6 +23,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mydist.bench.results import Row, read_json
+
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "build" / "bench" / "figures"
 IMAGES = ROOT / "docs" / "images"
@@ -85,13 +87,11 @@ def draw() -> None:
     _save(draw_bandwidth(_rows("allreduce")), "allreduce")
     _save(draw_steps({model: _rows(f"step_{model}") for model in MODELS}), "step")
     events = json.loads((MEASURED / "timeline.json").read_text(encoding="utf-8"))
-    _save(draw_timeline(events["traceEvents"] if isinstance(events, dict) else events), "timeline")
+    _save(draw_timeline(events), "timeline")
 
 
-def _rows(name: str) -> list[dict[str, Any]]:
-    document = json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
-    rows: list[dict[str, Any]] = document["rows"] if isinstance(document, dict) else document
-    return rows
+def _rows(name: str) -> list[Row]:
+    return read_json(MEASURED / f"{name}.json")
 
 
 def _save(figure: Figure, name: str) -> None:
@@ -99,18 +99,16 @@ def _save(figure: Figure, name: str) -> None:
     pyplot.close(figure)
 
 
-def draw_bandwidth(rows: list[dict[str, Any]]) -> Figure:
+def draw_bandwidth(rows: list[Row]) -> Figure:
     """Bus bandwidth (GB/s, at the median) against bytes of a rank, beside peers and the bound."""
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
     lines: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
-        if row["busbw_gbs"]:
-            lines[_NAMES.get(row["impl"], row["impl"])].append(
-                (row["size_bytes"], row["busbw_gbs"])
-            )
-        if row["impl"].startswith("mydist") and row["bound_us"]:
-            bound = row["busbw_gbs"] * row["p50_us"] / row["bound_us"]
-            lines["memory bound"].append((row["size_bytes"], bound))
+        if not row.busbw_gbs:
+            continue
+        lines[_NAMES.get(row.impl, row.impl)].append((row.size_bytes, row.busbw_gbs))
+        if row.impl.startswith("mydist") and row.efficiency:
+            lines["memory bound"].append((row.size_bytes, row.busbw_gbs / row.efficiency))
     for name, points in lines.items():
         style = {"linestyle": "--"} if name == "memory bound" else {"marker": "o", "markersize": 4}
         axes.plot(*zip(*sorted(points), strict=True), label=name, color=_COLOURS[name], **style)
@@ -122,12 +120,12 @@ def draw_bandwidth(rows: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def draw_steps(rows: dict[str, list[dict[str, Any]]]) -> Figure:
+def draw_steps(rows: dict[str, list[Row]]) -> Figure:
     """Median time of a training step (ms): computing, and communication beyond it."""
     figure, axes = pyplot.subplots(figsize=(7.5, 2.6), layout="constrained")
     labels, place = [], 0.0
     for model, measured in rows.items():
-        by_name = {row["impl"].partition("-")[0]: row["p50_us"] / 1000 for row in measured}
+        by_name = {row.impl.partition("-")[0]: row.p50_us / 1000 for row in measured}
         compute = by_name["compute"]
         for name, title in (("ddp", "DDP over Gloo"), ("mydist", "mydist")):
             exposed = by_name[name] - compute
@@ -141,9 +139,7 @@ def draw_steps(rows: dict[str, list[dict[str, Any]]]) -> Figure:
         place += 0.5
     axes.set_yticks(*zip(*labels, strict=True))
     axes.set_xlabel("a training step, ms (grey: computing)")
-    axes.set_xlim(
-        right=1.35 * max(row["p50_us"] / 1000 for found in rows.values() for row in found)
-    )
+    axes.set_xlim(right=1.35 * max(row.p50_us / 1000 for found in rows.values() for row in found))
     return figure
 
 

@@ -9,7 +9,18 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Row:
+class Subject:
+    """What was measured; as in Row."""
+
+    op: str
+    impl: str
+    dtype: str
+    ranks: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Row(Subject):
     """One implementation at one size; the names are those of the JSON file.
 
     Times are those of the slowest rank, in microseconds; sizes are of what a rank puts in, in
@@ -20,11 +31,6 @@ class Row:
     None where a figure has no meaning.
     """
 
-    op: str
-    impl: str
-    dtype: str
-    ranks: int
-    size_bytes: int
     iterations: int
     min_us: float
     p50_us: float
@@ -82,17 +88,6 @@ def bandwidths(op: str, ranks: int, size_bytes: int, time_us: float) -> tuple[fl
     algbw = size_bytes * (ranks if op == "allgather" else 1) / time_us / 1e3
     share = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}.get(op, (ranks - 1) / ranks)
     return algbw, algbw * share
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What was measured; as in Row."""
-
-    op: str
-    impl: str
-    dtype: str
-    ranks: int
-    size_bytes: int
 
 
 def make_row(subject: Subject, measured: Measured, bound_us: float | None = None) -> Row:
