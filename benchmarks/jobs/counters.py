@@ -50,10 +50,8 @@ def measure_latency(arguments: JobArguments) -> Figures:
     data = torch.zeros(1)
     figures: Figures = {}
     for name, call in (("caller", _wait_for), ("thread", _poll_for)):
-        watch = Stopwatch()
+        watch = Stopwatch(_WARM_UPS)
         for index in range(_WARM_UPS + arguments.pick(1500, 3)):
-            if index == _WARM_UPS:
-                watch = Stopwatch()
             data.fill_(index)
             watch.time(partial(call, data))
             if data.item() != index * md.size():

@@ -92,10 +92,8 @@ def measure(arguments: JobArguments) -> Figures:
     """Times, rates, percent and chunks."""
     stages = Stages(_BYTES // 4, arguments.device)
     ranks = Mydist()
-    watches = {name: Stopwatch() for name in stages.calls}
+    watches = {name: Stopwatch(_WARM_UPS) for name in stages.calls}
     for iteration in range(-_WARM_UPS, arguments.pick(30, 1)):
-        if iteration == 0:
-            watches = {name: Stopwatch() for name in stages.calls}
         for name, call in stages.calls.items():
             stages.fill(iteration)
             ranks.barrier()

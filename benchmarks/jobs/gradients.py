@@ -163,10 +163,9 @@ class _Race:
         if kept:
             for parameter in contestant.parameters:
                 parameter.grad = torch.zeros_like(parameter)
-        watch = Stopwatch()
+        watch = Stopwatch(_WARM_UPS)
         for index in range(_WARM_UPS + self.passes):
             if index == _WARM_UPS:
-                watch = Stopwatch()
                 before = (contestant.copied_bytes(), md.stats()["pack_bytes"])
             for gradient in self.given:
                 gradient.fill_(offset(md.rank(), index))

@@ -37,11 +37,16 @@ _FALSIFIED = os.environ.get("BENCH_FALSIFY")
 class Stopwatch:
     """Times calls of this rank, with what they cost: CPU time and context switches."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_ups: int = 0) -> None:
+        """Of the first `warm_ups` calls nothing is counted."""
         self.measured = Measured()
+        self._warm_ups = warm_ups
 
     def time(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
         """What `call` returns."""
+        if self._warm_ups > 0:
+            self._warm_ups -= 1
+            return call()
         usage, cpu = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
         started = time.perf_counter()
         output = call()
@@ -98,10 +103,8 @@ def is_falsified(name: str) -> bool:
 def memory_pass(plan: Plan, size_bytes: int) -> Measured:
     """T_rw of one round: an in-place pass that loads and stores as many bytes. Collective."""
     count = _touched_bytes(plan, size_bytes) // 2 // torch.float32.itemsize
-    data, watch, ranks = torch.ones(max(1, count)), Stopwatch(), Mydist()
+    data, watch, ranks = torch.ones(max(1, count)), Stopwatch(_WARM_UPS), Mydist()
     for iteration in range(_WARM_UPS + plan.iterations_at(size_bytes)):
-        if iteration == _WARM_UPS:
-            watch = Stopwatch()
         data.fill_(iteration)
         ranks.barrier()
         watch.time(lambda: data.mul_(1.5))

@@ -104,12 +104,10 @@ def measure_step(plan: StepPlan) -> list[Row]:
 
 def _round(trainee: _Watched, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
     """One round: the times, per step, and what the gradients were after each, warming up too."""
-    watch = Stopwatch()
+    watch = Stopwatch(_WARM_UP_STEPS)
     fingerprints = []
     md.barrier()
     for step in range(-_WARM_UP_STEPS, plan.steps):
-        if step == 0:
-            watch = Stopwatch()
         watch.time(trainee.step)
         if step == plan.steps - 1 and is_falsified(trainee.name):
             trainee.falsify()
