@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 import torch
 import torch.distributed
@@ -22,25 +21,29 @@ _NEVER_SETTLES = 60
 Call = Callable[[], torch.Tensor]
 
 
-class Implementation(Protocol):
+class Implementation:
     """Collectives of this job's ranks."""
 
     name: str
 
     def prepare(self, problem: Problem) -> Call:
         """The call to be timed, on the problem's input."""
+        raise NotImplementedError
 
     def barrier(self) -> None:
         """Returns when all ranks have called it, before a call that is timed."""
+        raise NotImplementedError
 
     def await_others(self) -> None:
         """Returns when all ranks have called it, after a call that was timed."""
+        self.barrier()
 
     def is_settled(self) -> bool:
         """Whether calls cost by now what they are going to cost; the same on all ranks."""
+        return True
 
 
-class Mydist:
+class Mydist(Implementation):
     """The engine of this job."""
 
     def __init__(self) -> None:
@@ -99,7 +102,7 @@ def _after(action: Callable[[], object], data: torch.Tensor) -> torch.Tensor:
     return data
 
 
-class TorchGloo:
+class TorchGloo(Implementation):
     """torch.distributed with its gloo backend; outputs are allocated once."""
 
     name = "torch-gloo"
@@ -140,12 +143,6 @@ class TorchGloo:
 
     def barrier(self) -> None:
         torch.distributed.barrier()
-
-    def await_others(self) -> None:
-        self.barrier()
-
-    def is_settled(self) -> bool:
-        return True
 
 
 def _output_elements(shape: Shape) -> int:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -36,20 +35,17 @@ class PeerUnavailable(Exception):
     """The peer cannot run here; the text says why."""
 
 
-class SeparatePeer(Protocol):
-    """A peer that is started anew in every round."""
+class SeparatePeer:
+    """A program that measures as peer.h says, and is started anew in every round."""
 
     name: str
 
-    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
-        """One round. RuntimeError with its output when it fails."""
-
-
-class _Peer:
-    """A program that measures as peer.h says."""
-
     def __init__(self, plan: Plan, ranks: int) -> None:
         self.plan, self.ranks = plan, ranks
+
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
+        """One round. RuntimeError with its output when it fails."""
+        raise NotImplementedError
 
     def _sizes(self, most_calls: int | None = None) -> list[str]:
         """ELEMENTS:SAMPLES:CALLS of every size."""
@@ -83,7 +79,7 @@ class _Peer:
         return self._parse(_run_jobs(commands, {**settings, **pin}, timeout_s))
 
 
-class _Compiled(_Peer):
+class _Compiled(SeparatePeer):
     """A program of this folder, compiled into a temporary folder."""
 
     def __init__(self, plan: Plan, ranks: int, source: str, compiler: str, *flags: str) -> None:
@@ -147,7 +143,7 @@ class Gloo(_Compiled):
             return self._run([[*rank, *arguments] for rank in ranks], timeout_s)
 
 
-class Core(_Peer):
+class Core(SeparatePeer):
     """mydist's core in C++, and the speed of the memory: the program bench_allreduce."""
 
     name = "core"
