@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -45,23 +45,33 @@ def conv_net() -> nn.Module:
     )
 
 
-class _Block(nn.Module):
-    """Two convolutions around which the input is passed (He et al., 2015)."""
+class _Residual(nn.Module):
+    """Convolutions around which the input is passed (He et al., 2015).
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    From (batch, before, h, w) to (batch, after, h ÷ stride, w ÷ stride).
+    """
+
+    def __init__(self, path: Iterable[nn.Module], shortcut: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(after),
-        )
-        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+        self.path, self.shortcut = nn.Sequential(*path), nn.Sequential(*shortcut)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From (batch, before, h, w) to (batch, after, h ÷ stride, w ÷ stride)."""
+        """See the class."""
         return torch.relu(self.path(x) + self.shortcut(x))
+
+
+def _normalized(convolution: nn.Conv2d) -> tuple[nn.Module, nn.Module]:
+    return convolution, nn.BatchNorm2d(convolution.out_channels)
+
+
+def _block(before: int, after: int, stride: int) -> _Residual:
+    """Two convolutions."""
+    path = (
+        *_normalized(nn.Conv2d(before, after, 3, stride, 1, bias=False)),
+        nn.ReLU(),
+        *_normalized(nn.Conv2d(after, after, 3, 1, 1, bias=False)),
+    )
+    return _Residual(path, [nn.Conv2d(before, after, 1, stride, bias=False)])
 
 
 def small_resnet() -> nn.Module:
@@ -69,38 +79,25 @@ def small_resnet() -> nn.Module:
     widths = (32, 64, 128, 256)
     layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 3, 2, 1, bias=False)]
     for before, after in zip((widths[0], *widths), widths, strict=False):
-        layers += [_Block(before, after, 1 if before == after else 2), _Block(after, after, 1)]
+        layers += [_block(before, after, 1 if before == after else 2), _block(after, after, 1)]
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], _CLASSES)
     )
 
 
-class _Bottleneck(nn.Module):
+def _bottleneck(before: int, after: int, stride: int) -> _Residual:
     """Three convolutions, the one in the middle a quarter as wide as what comes out."""
-
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        width = after // 4
-        self.path = nn.Sequential(
-            *_normalized(nn.Conv2d(before, width, 1, bias=False)),
-            nn.ReLU(),
-            *_normalized(nn.Conv2d(width, width, 3, stride, 1, bias=False)),
-            nn.ReLU(),
-            *_normalized(nn.Conv2d(width, after, 1, bias=False)),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if before != after:
-            self.shortcut = nn.Sequential(
-                *_normalized(nn.Conv2d(before, after, 1, stride, bias=False))
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From (batch, before, h, w) to (batch, after, h ÷ stride, w ÷ stride)."""
-        return torch.relu(self.path(x) + self.shortcut(x))
-
-
-def _normalized(convolution: nn.Conv2d) -> tuple[nn.Module, nn.Module]:
-    return convolution, nn.BatchNorm2d(convolution.out_channels)
+    width = after // 4
+    path = (
+        *_normalized(nn.Conv2d(before, width, 1, bias=False)),
+        nn.ReLU(),
+        *_normalized(nn.Conv2d(width, width, 3, stride, 1, bias=False)),
+        nn.ReLU(),
+        *_normalized(nn.Conv2d(width, after, 1, bias=False)),
+    )
+    if before == after:
+        return _Residual(path, ())
+    return _Residual(path, _normalized(nn.Conv2d(before, after, 1, stride, bias=False)))
 
 
 def resnet50() -> nn.Module:
@@ -113,7 +110,7 @@ def resnet50() -> nn.Module:
     channels = 64
     for stage, (blocks, wide) in enumerate(((3, 256), (4, 512), (6, 1024), (3, 2048))):
         for block in range(blocks):
-            layers.append(_Bottleneck(channels, wide, 2 if stage > 0 and block == 0 else 1))
+            layers.append(_bottleneck(channels, wide, 2 if stage > 0 and block == 0 else 1))
             channels = wide
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, _IMAGENET_CLASSES)
