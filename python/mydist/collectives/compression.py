@@ -98,7 +98,7 @@ class Compression:
 # What calls take as `compression`.
 CompressorLike = type[Compressor] | Compressor
 
-# kMostCastElements of csrc/torch/wire_format.h: the buffer into which the core casts stays.
+# kMostCastElements of csrc/torch/reduction_check.h: the buffer into which the core casts stays.
 _MOST_CAST_ELEMENTS = 1 << 24
 
 
