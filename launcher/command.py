@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
 from mydist.launcher.job_spec import JobSpec
 
 
-def resolve_command(spec: JobSpec, path: str) -> list[str]:
+def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
     """The argument vector on this machine. A `.py` file that is not executable runs under this
     Python, `-m` runs a module. Raises LaunchError with 127 or 126, as a shell would end."""
     if spec.module is not None:
@@ -31,7 +32,7 @@ def resolve_command(spec: JobSpec, path: str) -> list[str]:
             raise LaunchError(f"command {program!r} is not an executable file", EXIT_NOT_EXECUTABLE)
         require_interpreter(program)
         return [program, *arguments]
-    found = shutil.which(program, path=path)
+    found = shutil.which(program, path=environment.get("PATH", os.defpath))
     if found is None:
         raise LaunchError(f"command {program!r} not found in PATH", EXIT_NOT_FOUND)
     require_interpreter(found)

@@ -86,6 +86,16 @@ def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict
     return requested
 
 
+def environment_here(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of mpirun, or of a rank on this host but for its identity."""
+    return {**inherited_environment(environment), **requested_environment(spec, environment)}
+
+
+def environment_there(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a rank on another host but for its identity."""
+    return {**forwarded_environment(environment), **requested_environment(spec, environment)}
+
+
 def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict[str, str]:
     """The numbers of the rank, for mydist and for torch.distributed code in the same script."""
     return {

@@ -15,9 +15,9 @@ from mydist.launcher.dry_run import host_lines, variable_lines
 from mydist.launcher.endpoints import address_seen_by, first_interface, free_port, peer_address
 from mydist.launcher.environment import (
     Endpoints,
-    forwarded_environment,
+    environment_here,
+    environment_there,
     identity_environment,
-    inherited_environment,
     requested_environment,
 )
 from mydist.launcher.errors import LaunchError
@@ -31,14 +31,6 @@ from mydist.launcher.rendezvous_server import RendezvousServer
 from mydist.launcher.stop_sequence import AFTER_FAILURE, Steps
 
 _LOOPBACK = "127.0.0.1"
-
-
-def _command_here(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    return resolve_command(spec, environment.get("PATH", os.defpath))
-
-
-def _environment_there(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    return {**forwarded_environment(environment), **requested_environment(spec, environment)}
 
 
 def _commands(
@@ -121,14 +113,11 @@ class DirectPlatform:
     ) -> list[str]:
         """The hosts and their ranks."""
         lines: list[str] = []
-        here, there = (
-            requested_environment(spec, environment),
-            _environment_there(spec, environment),
-        )
-        shared, shared_there = variable_lines(spec, here), variable_lines(spec, there)
+        shared = variable_lines(spec, requested_environment(spec, environment))
+        shared_there = variable_lines(spec, environment_there(spec, environment))
         for host, own in ranks_by_host(ranks).items():
             if spec.is_local(host):
-                command = shlex.join(_command_here(spec, environment))
+                command = shlex.join(resolve_command(spec, environment))
                 lines += host_lines(host, "directly", command, shared, own)
             else:
                 way = f"through: {shlex.join(ssh_command(host, spec.ssh))}"
@@ -139,18 +128,17 @@ class DirectPlatform:
         by_host = ranks_by_host(ranks)
         here = [host for host in by_host if self._spec.is_local(host)]
         environment = self._launch.environment
-        argv = _command_here(self._spec, environment) if here else []
+        argv = resolve_command(self._spec, environment) if here else []
         hellos = await self._connect([host for host in by_host if host not in here])
         endpoints = self._open_meeting(list(by_host), hellos)
-        shared = _environment_there(self._spec, environment)
+        shared = environment_there(self._spec, environment)
         command = remote_command(self._spec)
         for remote in self._remotes:
             own, meeting = by_host[remote.host], endpoints[remote.host]
             remote.start(_commands(command, shared, own, meeting), self._meeting.key)
         if not here:
             return
-        shared = {**inherited_environment(environment)}
-        shared |= requested_environment(self._spec, environment)
+        shared = environment_here(self._spec, environment)
         commands = [_commands(argv, shared, by_host[host], endpoints[host]) for host in here]
         self._group = ProcessGroup(self._launch.loop, self._launch.events, self._meeting.key)
         self._group.start([command for of_host in commands for command in of_host])

@@ -20,7 +20,8 @@ from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.dry_run import AT_START, variable_lines
 from mydist.launcher.endpoints import first_interface
 from mydist.launcher.environment import (
-    forwarded_environment,
+    environment_here,
+    environment_there,
     inherited_environment,
     requested_environment,
 )
@@ -69,9 +70,7 @@ def mpirun_command(
         command += ["--bind-to", "none"]
     if not given & {"--map-by", "-map-by"}:
         command += ["--map-by", "slot"]
-    names = set(requested_environment(spec, environment))
-    if not all_local:
-        names |= forwarded_environment(environment).keys()
+    names = (requested_environment if all_local else environment_there)(spec, environment)
     for name in sorted(names):
         command += ["-x", name]
     if not all_local:
@@ -84,7 +83,7 @@ def mpirun_command(
             command += ["--mca", name, value]
     command += spec.mpi_args
     if all_local:
-        return command + resolve_command(spec, environment.get("PATH", os.defpath))
+        return command + resolve_command(spec, environment)
     return command + remote_command(spec)
 
 
@@ -120,11 +119,6 @@ def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]
         if segments == AT_START or fits_in(segments, spec.num_proc):
             found["btl"] = "^tcp"
     return {**found, "oob_tcp_if_include": "lo"}
-
-
-def mpirun_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment mpirun itself runs in."""
-    return {**inherited_environment(environment), **requested_environment(spec, environment)}
 
 
 def require_mpirun(environment: Mapping[str, str]) -> None:
@@ -236,7 +230,7 @@ class MpiPlatform:
         require_mpirun(environment)
         make_room_for_files(sum(self._spec.is_local(rank.host) for rank in ranks))
         argv = mpirun_command(self._spec, environment, self._make_folders())
-        env = mpirun_environment(self._spec, environment)
+        env = environment_here(self._spec, environment)
         self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
         # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
         if all(self._spec.is_local(rank.host) for rank in ranks):

@@ -282,14 +282,16 @@ def test_missing_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     script.write_text("#! /no/python3.99\t-u\nprint()\n")
     script.chmod(0o755)
     with pytest.raises(LaunchError) as caught:
-        resolve_command(JobSpec((name,), 1, ()), str(tmp_path))
+        resolve_command(JobSpec((name,), 1, ()), {"PATH": str(tmp_path)})
     assert caught.value.exit_code == 126
     assert str(caught.value).endswith(
         "cannot be executed: its first line names the interpreter '/no/python3.99', "
         "which does not exist"
     )
     script.write_text("#!/bin/sh\n")
-    assert resolve_command(JobSpec((name,), 1, ()), str(tmp_path))[0].endswith(Path(name).name)
+    assert resolve_command(JobSpec((name,), 1, ()), {"PATH": str(tmp_path)})[0].endswith(
+        Path(name).name
+    )
 
 
 def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
