@@ -47,49 +47,6 @@ def _commands(
     ]
 
 
-class _MeetingPoint:
-    """The rendezvous of one job. Every rank inherits `key`, the 32-byte job key."""
-
-    def __init__(self, launch: Launch) -> None:
-        self.key = secrets.token_bytes(KEY_BYTES)
-        self._job_id = secrets.token_hex(8)
-        self._launch = launch
-        self._server: RendezvousServer | None = None
-
-    def open(
-        self, reached: Mapping[Host, str], master_address: str, master_port: int | None = None
-    ) -> dict[Host, Endpoints]:
-        """Starts the rendezvous; returns what the ranks of each host need to know.
-
-        Args:
-            reached: for each host the address of this machine that its ranks connect to.
-            master_address: where the ranks reach the host of rank 0.
-            master_port: a free port there; None: this host is the one, and picks a port.
-        """
-
-        def log(text: str) -> None:  # from the server's thread
-            self._launch.loop.call_soon_threadsafe(self._launch.tell, text)
-
-        num_proc = self._launch.spec.num_proc
-        self._server = RendezvousServer(self._job_id, self.key, num_proc, log)
-        ports = self._server.start(list(dict.fromkeys(reached.values())))
-        for address, port in ports.items():
-            self._launch.tell(f"rendezvous listens on {bracketed(address)}:{port}")
-        if master_port is None:
-            master_port = free_port(master_address)
-        return {
-            host: Endpoints(
-                master_address, master_port, f"{bracketed(near)}:{ports[near]}", self._job_id
-            )
-            for host, near in reached.items()
-        }
-
-    def close(self) -> None:
-        """Stops the rendezvous, if it runs."""
-        if self._server is not None:
-            self._server.stop()
-
-
 class DirectPlatform:
     """The running ranks of this host, and the agents of the other ones. See Platform."""
 
@@ -98,9 +55,15 @@ class DirectPlatform:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._spec = launch.spec
-        self._meeting = _MeetingPoint(launch)
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._job_id = secrets.token_hex(8)
+        self._server = RendezvousServer(self._job_id, self._key, self._spec.num_proc, self._log)
         self._group: ProcessGroup | None = None
         self._remotes: list[RemoteHost] = []
+
+    def _log(self, text: str) -> None:
+        """Called from the server's thread."""
+        self._launch.loop.call_soon_threadsafe(self._launch.tell, text)
 
     @staticmethod
     def serves(spec: JobSpec, ranks: Sequence[RankPlacement]) -> bool:
@@ -135,12 +98,12 @@ class DirectPlatform:
         command = remote_command(self._spec)
         for remote in self._remotes:
             own, meeting = by_host[remote.host], endpoints[remote.host]
-            remote.start(_commands(command, shared, own, meeting), self._meeting.key)
+            remote.start(_commands(command, shared, own, meeting), self._key)
         if not here:
             return
         shared = environment_here(self._spec, environment)
         commands = [_commands(argv, shared, by_host[host], endpoints[host]) for host in here]
-        self._group = ProcessGroup(self._launch.loop, self._launch.events, self._meeting.key)
+        self._group = ProcessGroup(self._launch.loop, self._launch.events, self._key)
         self._group.start([command for of_host in commands for command in of_host])
 
     async def _connect(self, hosts: Sequence[Host]) -> dict[Host, dict[str, Any]]:
@@ -167,13 +130,22 @@ class DirectPlatform:
     def _open_meeting(
         self, hosts: Sequence[Host], hellos: Mapping[Host, dict[str, Any]]
     ) -> dict[Host, Endpoints]:
+        """Starts the rendezvous; returns what the ranks of each host need to know."""
         reached = self._choose_addresses(hosts, hellos)
+        ports = self._server.start(list(dict.fromkeys(reached.values())))
+        for address, port in ports.items():
+            self._launch.tell(f"rendezvous listens on {bracketed(address)}:{port}")
         master = hosts[0]
-        if master not in hellos:
-            return self._meeting.open(reached, reached[master])
-        hello = hellos[master]
-        address = peer_address(master.address, str(hello.get("ssh_connection", "")))
-        return self._meeting.open(reached, address, int(hello.get("free_port", 0)))
+        if (hello := hellos.get(master)) is not None:
+            address = peer_address(master.address, str(hello.get("ssh_connection", "")))
+            port = int(hello.get("free_port", 0))
+        else:
+            address = reached[master]
+            port = free_port(address)
+        return {
+            host: Endpoints(address, port, f"{bracketed(near)}:{ports[near]}", self._job_id)
+            for host, near in reached.items()
+        }
 
     def _choose_addresses(
         self, hosts: Sequence[Host], hellos: Mapping[Host, dict[str, Any]]
@@ -212,4 +184,4 @@ class DirectPlatform:
         if self._group is not None:
             self._group.close()
         await asyncio.gather(*(remote.close() for remote in self._remotes))
-        self._meeting.close()
+        self._server.stop()
