@@ -48,24 +48,29 @@ void CollectiveCall::RequireMember(const Place& place, const std::string& name) 
          std::to_string(set.size() - 1));
 }
 
-Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const Shape& shape,
-                                const at::Device& device) {
+Submission NewSubmission(const CallTraits& traits, const std::string& name, DataType dtype,
+                         const Shape& shape, const at::Device& device, size_t group_size) {
   Submission submission;
   submission.order = NewOrder(device);
   Request& request = submission.request;
   request.name = name;
-  request.op = traits_.op;
+  request.op = traits.op;
   request.dtype = dtype;
   request.shape = shape;
   request.device = DeviceNumber(device);
-  request.reduce_op = traits_.reduce_op;
-  request.root_rank = traits_.root_rank;
-  request.prescale = traits_.prescale;
-  request.postscale = traits_.postscale;
-  request.process_set = traits_.process_set;
-  request.group = traits_.group;
-  request.group_size = traits_.group.empty() ? 0 : static_cast<int32_t>(count_);
-  submissions_.push_back(std::move(submission));
+  request.reduce_op = traits.reduce_op;
+  request.root_rank = traits.root_rank;
+  request.prescale = traits.prescale;
+  request.postscale = traits.postscale;
+  request.process_set = traits.process_set;
+  request.group = traits.group;
+  request.group_size = traits.group.empty() ? 0 : static_cast<int32_t>(group_size);
+  return submission;
+}
+
+Submission& CollectiveCall::Add(const std::string& name, DataType dtype, const Shape& shape,
+                                const at::Device& device) {
+  submissions_.push_back(NewSubmission(traits_, name, dtype, shape, device, count_));
   return submissions_.back();
 }
 

@@ -32,6 +32,10 @@ struct CallTraits {
   WireFormat wire_format = WireFormat::kAsIs;  // Of an allreduce.
 };
 
+// For a tensor of a call, of `group_size` tensors if it has a group. Without memory yet.
+Submission NewSubmission(const CallTraits& traits, const std::string& name, DataType dtype,
+                         const Shape& shape, const at::Device& device, size_t group_size);
+
 // All methods throw StatusError with kInvalidArgument or kTypeError for what they refuse.
 class CollectiveCall {
  public:

@@ -233,11 +233,9 @@ void InFlight::CheckMayFollow(Handle handle) {
 
 InFlightCall InFlight::Take(Handle handle) {
   MutexLock lock(mutex_);
-  const auto found = calls_.find(handle);
-  if (found == calls_.end()) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
-  InFlightCall call = std::move(found->second);
-  calls_.erase(found);
-  return call;
+  auto known = calls_.extract(handle);
+  if (known.empty()) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+  return std::move(known.mapped());
 }
 
 bool InFlight::Poll(Handle handle) {
@@ -311,10 +309,7 @@ Status InFlight::Drop(std::span<const Handle> handles, bool has_failed) {
   {
     MutexLock lock(mutex_);
     for (const Handle handle : handles) {
-      const auto found = calls_.find(handle);
-      if (found == calls_.end()) continue;
-      dropped->push_back(std::move(found->second));
-      calls_.erase(found);
+      if (auto known = calls_.extract(handle)) dropped->push_back(std::move(known.mapped()));
     }
   }
   if (has_failed) KeepFromLateWrites(dropped);

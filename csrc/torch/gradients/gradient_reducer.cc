@@ -13,6 +13,7 @@
 
 #include "job/job.h"
 #include "torch/bindings.h"
+#include "torch/collective_call.h"
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
 #include "torch/in_flight.h"
@@ -95,7 +96,7 @@ void GradientReducer::AddParameter(const at::Tensor& tensor, const std::string& 
   parameter.tensor = tensor;
   parameter.name = name;
   parameter.group = group;
-  parameter.group_size = group.empty() ? 0 : group_size;
+  parameter.group_size = static_cast<size_t>(group_size);
   if (IsFloatingPoint(dtype) || IsComplex(dtype)) {
     const py::object hook = py::cast(GradientHook(weak_from_this(), parameters_.size()));
     // torch registers hooks only on what requires a gradient; frozen parameters may be unfrozen.
@@ -141,20 +142,14 @@ Submission GradientReducer::DenseSubmission(const Parameter& parameter,
   const at::Tensor& wire = gradient.wire;
   const std::optional<DataType> dtype = ToDataType(WireDtype(wire.scalar_type()));
   MYDIST_CHECK(dtype.has_value());
-  Submission submission;
-  Request& request = submission.request;
-  request.name = parameter.name;
-  request.op = OpKind::kAllreduce;
-  request.dtype = *dtype;
-  request.shape = ShapeOf(wire);
-  request.reduce_op = options_.reduction.op;
-  request.prescale = options_.reduction.prescale;
-  request.postscale = options_.reduction.postscale;
-  request.process_set = options_.process_set;
-  request.group = parameter.group;
-  request.group_size = parameter.group_size;
-  request.device = DeviceNumber(wire.device());
-  submission.order = NewOrder(wire.device());
+  Submission submission =
+      NewSubmission({.op = OpKind::kAllreduce,
+                     .group = parameter.group,
+                     .process_set = options_.process_set,
+                     .reduce_op = options_.reduction.op,
+                     .prescale = options_.reduction.prescale,
+                     .postscale = options_.reduction.postscale},
+                    parameter.name, *dtype, ShapeOf(wire), wire.device(), parameter.group_size);
   submission.output = (gradient.sum.defined() ? gradient.sum : wire).mutable_data_ptr();
   submission.input = submission.output;
   submission.is_wide = gradient.is_wide;
@@ -182,10 +177,7 @@ void GradientReducer::AddSubmissions(const Parameter& parameter,
     call.memory.push_back(gradient.sum.defined() ? gradient.sum : gradient.wire);
     return;
   }
-  Request request;
-  request.name = parameter.name;
-  request.process_set = options_.process_set;
-  for (Submission& part : gradient.sparse->Submissions(request)) {
+  for (Submission& part : gradient.sparse->Submissions(parameter.name, options_.process_set)) {
     submissions.push_back(std::move(part));
   }
   for (const at::Tensor& tensor : gradient.sparse->memory()) call.memory.push_back(tensor);

@@ -76,8 +76,8 @@ class SparseGradient {
   // No row at all, of a gradient of this parameter with this many sparse dimensions.
   SparseGradient(const at::Tensor& parameter, int64_t sparse_dims, at::ScalarType wire);
 
-  // The two requests; `request` says what they are called and which ranks take part.
-  std::vector<Submission> Submissions(const Request& request) const;
+  // The two requests, of a gradient of this name.
+  std::vector<Submission> Submissions(const std::string& name, ProcessSetId process_set) const;
   // Everything the engine was given a pointer to.
   std::vector<at::Tensor> memory() const { return {positions_, values_}; }
   // The values as they travel.
@@ -96,7 +96,7 @@ class SparseGradient {
   std::shared_ptr<LateOutputs> late_ = std::make_shared<LateOutputs>(2);
 };
 
-struct HookHandle;  // In gradient_reducer.cc.
+struct HookHandle;  // In gradient_reducer.cc, as this header does without Python's.
 
 struct GradientReducerOptions {
   ReductionArguments reduction;
@@ -177,7 +177,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
     at::Tensor tensor;
     std::string name;
     std::string group;
-    int32_t group_size = 0;
+    size_t group_size = 0;
     int64_t backward_passes = 0;
     int64_t sparse_dims = 0;   // Of the last gradient; 0 when it was dense or there was none.
     bool is_laid_out = false;  // It has a bucket, or will never have one.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "memory/shm/stream_copy.h"
+#include "torch/collective_call.h"
 #include "torch/gpu_order.h"
 #include "torch/gradients/gradient_reducer.h"
 #include "torch/tensor_adapter.h"
@@ -138,21 +139,16 @@ SparseGradient::SparseGradient(const at::Tensor& parameter, int64_t sparse_dims,
   values_ = EmptyOn(parameter.device(), value_shape, wire);
 }
 
-std::vector<Submission> SparseGradient::Submissions(const Request& request) const {
-  const at::Tensor* const tensors[] = {&positions_, &values_};
+std::vector<Submission> SparseGradient::Submissions(const std::string& name,
+                                                    ProcessSetId process_set) const {
+  const CallTraits traits{
+      .op = OpKind::kAllgather, .group = GroupName(name, shape_), .process_set = process_set};
   std::vector<Submission> submissions;
   for (size_t i = 0; i < 2; ++i) {
-    const at::Tensor& tensor = *tensors[i];
-    Submission submission;
-    submission.request = request;
-    submission.request.op = OpKind::kAllgather;
-    submission.request.group = GroupName(request.name, shape_);
-    submission.request.group_size = 2;
-    submission.request.dtype = *ToDataType(tensor.scalar_type());
-    submission.request.shape = ShapeOf(tensor);
+    const at::Tensor& tensor = i == 0 ? positions_ : values_;
+    Submission submission = NewSubmission(traits, name, *ToDataType(tensor.scalar_type()),
+                                          ShapeOf(tensor), tensor.device(), 2);
     submission.input = tensor.const_data_ptr();
-    submission.request.device = DeviceNumber(tensor.device());
-    submission.order = NewOrder(tensor.device());
     submission.allocate = AllocatorOf(
         late_, i,
         {.dtype = tensor.scalar_type(), .device = tensor.device(), .order = submission.order});
