@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/config.h"
 #include "job/build_report.h"
 #include "job/extension.h"
 #include "job/job.h"
@@ -230,6 +231,8 @@ void BindLifecycle(py::module_& module) {
       "foresee_shared",
       [](int64_t bytes) { ValueOrThrow(process::CurrentJob())->engine().ForeseeShared(bytes); },
       py::arg("bytes"));
+  module.def("check_consistency_steps",
+             [] { return ValueOrThrow(Config::FromEnv()).check_consistency_steps; });
   module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("stats", &Stats);
   module.def("explain", &Explain);

@@ -10,13 +10,13 @@ running statistics may differ. Hashes are compared, so a difference stays unseen
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from .. import _C
 from ..collectives import allgather
 from ..collectives.arguments import check_process_set
 from ..collectives.objects import allgather_object
@@ -29,9 +29,6 @@ from .gradient_names import is_named
 from .value_hash import value_hash
 
 __all__ = ["ConsistencyCheck", "check_consistency", "check_interval"]
-
-_VARIABLE = "MYDIST_CHECK_CONSISTENCY"
-_MAX_INTERVAL = 1_000_000_000
 
 _SAME_MODEL = "Build the same model on every rank."
 _BROADCAST = (
@@ -120,16 +117,7 @@ class ConsistencyCheck:
 
 def check_interval() -> int:
     """MYDIST_CHECK_CONSISTENCY: 0 by default; see docs/configuration.md. Raises ValueError."""
-    text = os.environ.get(_VARIABLE, "") or "0"
-    try:
-        value = int(text) if text.isascii() and "_" not in text else None
-    except ValueError:
-        value = None
-    if value is None or not -1 <= value <= _MAX_INTERVAL:
-        raise ValueError(
-            f"{_VARIABLE}={text!r} is not valid: expected an integer from -1 to {_MAX_INTERVAL}"
-        )
-    return value
+    return _C.check_consistency_steps()
 
 
 @dataclass(frozen=True)
