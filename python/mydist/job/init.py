@@ -24,6 +24,10 @@ from .rank_record import drop_inherited
 
 __all__ = ["init", "shutdown"]
 
+_OF_RANK = (
+    "may call init(). rank(), size() and similar calls work here without it. mydistrun, "
+    "mydist.run() and torchrun start a new job"
+)
 _lock = threading.Lock()
 # How often each group of launched ranks has tried to start a job; None: all of them.
 _generations: dict[tuple[int, ...] | None, int] = {}
@@ -54,7 +58,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         CollectiveTimeoutError: a rank has not come, or is stopped; see MYDIST_TIMEOUT_SECONDS.
         MydistError: a peer or backend is not there; the text says which and why.
     """
-    topology.refuse_init_in_child()
+    topology.refuse_in_child("init", _OF_RANK)
     sets = check_process_sets(process_sets)
     wanted = _check_comm(comm)
     with _lock:

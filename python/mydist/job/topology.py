@@ -33,6 +33,11 @@ _forked_from: RankRecord | None = None
 
 _actions: list[Callable[[], None]] = []
 
+_OF_RANK = (
+    "takes part in collectives. Make the call in the rank's process; rank(), size() and similar "
+    "calls work here, too"
+)
+
 
 def when_job_ends(action: Callable[[], None]) -> None:
     """Has `action` called whenever this process leaves a job."""
@@ -67,34 +72,14 @@ def _parent() -> RankRecord | None:
     return None if _own is not None else _forked_from or parents_record()
 
 
-def _bars() -> RankRecord | None:
-    """The same, where this process may not become a rank itself.
+def refuse_in_child(call: str, of_rank: str = _OF_RANK) -> None:
+    """Raises ValueError in a child of a rank; `of_rank` is what the rank alone does, and advice.
 
-    A plain `python` that the only rank of a job has started may: that is a job of its own.
+    A plain `python` that the only rank of a job has started may become a rank: of its own job.
     """
     parent = _parent()
-    return (
-        parent if parent is not None and (parent is _forked_from or parent.is_one_of_many) else None
-    )
-
-
-def refuse_init_in_child() -> None:
-    """Raises ValueError in a child of a rank."""
-    if (parent := _bars()) is not None:
-        raise ValueError(
-            f"init: {parent.whose_child()}; only the rank itself may call init(). rank(), size() "
-            "and similar calls work here without it. mydistrun, mydist.run() and torchrun start a "
-            "new job"
-        )
-
-
-def refuse_in_child(call: str) -> None:
-    """Raises ValueError in a child of a rank, which takes part in no collective."""
-    if (parent := _bars()) is not None:
-        raise ValueError(
-            f"{call}: {parent.whose_child()}; only the rank itself takes part in collectives. "
-            "Make the call in the rank's process; rank(), size() and similar calls work here, too"
-        )
+    if parent is not None and (parent is _forked_from or parent.is_one_of_many):
+        raise ValueError(f"{call}: {parent.whose_child()}; only the rank itself {of_rank}")
 
 
 def _know_parent() -> None:
