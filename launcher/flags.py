@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mydist.launcher.errors import UsageError, shown
 from mydist.launcher.value_text import (
@@ -81,6 +82,9 @@ def _tunable(
     return _flag(spelling, help, convert, variable or f"MYDIST_{name}", **more)
 
 
+# Not in a config file.
+_typed = partial(_flag, command_line_only=True)
+
 FLAGS: tuple[Flag, ...] = (
     _flag("-np --num-proc N", "ranks to start [all local GPUs, else all cores]", integer(1, 65536)),
     _flag("-H --hosts LIST", "hosts and their slots: h1:4,[fe80::1]:4", text_value),
@@ -94,12 +98,11 @@ FLAGS: tuple[Flag, ...] = (
         variable="MYDIST_TIMELINE",
     ),
     _tunable("--timeline-mark-cycles", "mark every engine cycle in the timeline"),
-    _flag(
+    _typed(
         "-x NAME[=V]",
         "pass a variable to all ranks, with its current or the given value",
         text_value,
         repeated=True,
-        command_line_only=True,
     ),
     _flag("-p --ssh-port PORT", "port of the remote ssh servers", integer(1, 65535)),
     _flag("-i --ssh-identity-file FILE", "ssh key to log in with", text_value),
@@ -118,12 +121,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("--stop-timeout S", "seconds between SIGTERM and SIGKILL [2.5]", seconds(0.1, 86400)),
     _flag("--output-filename DIR", "also write DIR/rank.N/stdout and stderr", text_value),
     _flag("--prefix-output-with-timestamp", "put the time before each output line"),
-    _flag(
-        "--config-file YAML",
-        "YAML file with flags as keys; the command line wins",
-        text_value,
-        command_line_only=True,
-    ),
+    _typed("--config-file YAML", "YAML file with flags as keys; the command line wins", text_value),
     _tunable(
         "--fusion-threshold-mb MB",
         "fuse tensors into buffers of this size; 0 = never",
@@ -183,24 +181,13 @@ FLAGS: tuple[Flag, ...] = (
         "--log-level LEVEL", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS)
     ),
     _flag("--mpi-args ARGS", "more arguments for mpirun, quoted as in a shell", words),
-    _flag(
-        "-m MODULE",
-        "run a module as `python -m MODULE`; ends the options",
-        text_value,
-        command_line_only=True,
-    ),
-    _flag(
-        "--dry-run",
-        "print command and environment of every rank, start nothing",
-        command_line_only=True,
-    ),
-    _flag(
-        "--check-build", "print which backends this installation can use", command_line_only=True
-    ),
-    _flag("--doctor", "print versions and resources of this machine", command_line_only=True),
+    _typed("-m MODULE", "run a module as `python -m MODULE`; ends the options", text_value),
+    _typed("--dry-run", "print command and environment of every rank, start nothing"),
+    _typed("--check-build", "print which backends this installation can use"),
+    _typed("--doctor", "print versions and resources of this machine"),
     _flag("--verbose", "print each start and each bound address"),
-    _flag("--version", "print the version", command_line_only=True),
-    _flag("-h --help", "print this text", command_line_only=True),
+    _typed("--version", "print the version"),
+    _typed("-h --help", "print this text"),
 )
 
 # Flags of earlier versions: read, named in one warning and otherwise ignored, until the next
