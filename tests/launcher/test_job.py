@@ -28,8 +28,8 @@ EXCHANGE = """
 import os
 from mydist.job.rendezvous_client import RendezvousClient
 rank, size = int(os.environ["MYDIST_RANK"]), int(os.environ["MYDIST_SIZE"])
-with RendezvousClient.from_environment(os.environ, 30.0) as client:
-    print(client.exchange("hello", rank, size, f"from {rank}".encode()))
+client = RendezvousClient.from_environment(os.environ, 30.0)
+print(client.exchange("hello", rank, size, f"from {rank}".encode()))
 """
 # Ignores what it can, has a child that left its process group, and tells both pids.
 STUBBORN = """

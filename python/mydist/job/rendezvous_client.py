@@ -77,12 +77,6 @@ class RendezvousClient:
         16 MiB. Raises RendezvousError; on a timeout it names the ranks that did not arrive.
         """
         name = round_name.encode()
-        if not 1 <= len(name) <= wire.MAX_NAME_BYTES:
-            raise RendezvousError(
-                f"round name {round_name!r}: {len(name)} bytes, expected 1 to {wire.MAX_NAME_BYTES}"
-            )
-        if not 0 <= rank < size:
-            raise RendezvousError(f"rank {rank} of {size}: expected 0 to {size - 1}")
         if len(blob) > wire.MAX_BLOB_BYTES:
             raise RendezvousError(
                 f"blob of {len(blob)} bytes, at most {wire.MAX_BLOB_BYTES} are allowed"
@@ -113,12 +107,6 @@ class RendezvousClient:
         """Closes the connection. Idempotent."""
         with contextlib.suppress(OSError):
             self._socket.close()
-
-    def __enter__(self) -> RendezvousClient:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
 
     def _connect(self, host: str, port: int) -> socket.socket:
         began = time.monotonic()
