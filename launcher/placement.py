@@ -28,12 +28,13 @@ class RankPlacement:
 
 
 def place_ranks(hosts: tuple[Host, ...], num_proc: int) -> tuple[RankPlacement, ...]:
-    """Fills the hosts in the order given, each up to its slots.
-
-    Raises ValueError when the slots do not suffice; callers check with hosts.require_slots first.
-    """
-    counts = _ranks_per_host(hosts, num_proc)
-    used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count > 0]
+    """Fills the hosts in the order given, each up to its slots; see hosts.require_slots."""
+    used: list[tuple[Host, int]] = []
+    left = num_proc
+    for host in hosts:
+        if left > 0:
+            used.append((host, min(host.slots, left)))
+            left -= host.slots
     # How many hosts have a rank with this local rank, in all and so far.
     sharing = Counter(local_rank for _, count in used for local_rank in range(count))
     before: Counter[int] = Counter()
@@ -54,17 +55,6 @@ def place_ranks(hosts: tuple[Host, ...], num_proc: int) -> tuple[RankPlacement, 
             )
             before[local_rank] += 1
     return tuple(placements)
-
-
-def _ranks_per_host(hosts: tuple[Host, ...], num_proc: int) -> list[int]:
-    left = num_proc
-    counts = []
-    for host in hosts:
-        counts.append(min(host.slots, left))
-        left -= counts[-1]
-    if left > 0 or num_proc < 1:
-        raise ValueError(f"{num_proc} ranks do not fit {sum(host.slots for host in hosts)} slots")
-    return counts
 
 
 def ranks_by_host(ranks: Iterable[RankPlacement]) -> dict[Host, list[RankPlacement]]:

@@ -74,8 +74,3 @@ def test_eight_thousand_hosts_are_planned_at_once() -> None:
     assert sum(line.startswith("  rank ") for line in lines) == 8000
     # A second per thousand hosts, were each compared with all others.
     assert time.process_time() - began < 1
-
-
-def test_too_few_slots() -> None:
-    with pytest.raises(ValueError, match="3 ranks do not fit 2 slots"):
-        place_ranks((Host("a", 2),), 3)
