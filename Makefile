@@ -32,7 +32,8 @@ deep: build-tests setup-check ## everything that is too slow for every change (P
 	@scripts/deep.sh $${PARTS:-}
 
 docs: setup-check ## the documentation site in build/site; a broken link fails
-	@scripts/docs.sh
+	@NO_MKDOCS_2_WARNING=1 scripts/in_environment.sh python -m mkdocs build --quiet --strict
+	@echo "The site is in build/site; open build/site/index.html."
 
 lint: setup-check ## format, types, layers, sizes, shell scripts
 	@scripts/lint.sh
@@ -53,7 +54,8 @@ figures: build ## measure and draw the pictures of docs/images (10 minutes; keep
 	@scripts/in_environment.sh python -m benchmarks.figures
 
 faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARGS="--only sigkill --repeats 5")
-	@scripts/faults.sh $${FAULTS_ARGS:-}
+	@PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
+	  scripts/in_environment.sh python -m faults $${FAULTS_ARGS:-}
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread
