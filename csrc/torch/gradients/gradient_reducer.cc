@@ -48,22 +48,46 @@ class GradientHook {
 
 std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, double postscale,
                                              int compression, int64_t passes, int process_set) {
-  const auto refuse = [](const std::string& message) {
-    throw StatusError(Status::InvalidArgument(message));
-  };
   if (reduce_op < 0 || reduce_op >= kReduceOpCount) {
-    refuse("op " + std::to_string(reduce_op) +
-           " is unknown, expected Average, Sum, Min, Max or Product");
+    CollectiveCall::Refuse("op " + std::to_string(reduce_op) +
+                           " is unknown, expected Average, Sum, Min, Max or Product");
   }
   const WireFormat wire_format = ToWireFormat(compression);
   static_cast<void>(SetOf(process_set));
-  GradientReducerOptions options;
-  options.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale};
-  options.wire_format = wire_format;
-  options.process_set = process_set;
-  auto reducer = std::make_shared<GradientReducer>(options);
+  auto reducer = std::make_shared<GradientReducer>(
+      GradientReducerOptions{.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale},
+                             .wire_format = wire_format,
+                             .process_set = process_set});
   reducer->SetBackwardPassesPerStep(passes);
   return reducer;
+}
+
+Status TooManyBackwards(const std::string& name, int64_t passes) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name + "' was computed more than backward_passes_per_step (" +
+      std::to_string(passes) +
+      ") times since the last step. Call optimizer.step() or synchronize() before the next "
+      "backward, raise backward_passes_per_step, or run the extra backward in "
+      "optimizer.no_sync().");
+}
+
+// Another thread has taken the gradients from the one that waits for them.
+Status LostWhileWaiting() {
+  return Status::InvalidArgument(
+      "another thread took the gradients while synchronize() waited for them: it synchronized the "
+      "optimizer, wrapped it again or deleted it. Use an optimizer from one "
+      "thread at a time.");
+}
+
+// A mismatch that may come from a gradient being sparse on some ranks only; its code stays.
+Status WithSparseHint(const Status& mismatch) {
+  const std::string hint =
+      "Is the gradient sparse on some ranks only? A rank without a gradient so far contributes "
+      "dense zeros. Use the layer on every rank in the first step, or pass sparse_as_dense=True to "
+      "DistributedOptimizer.";
+  return Status(mismatch.code(), mismatch.message() + "\n" + hint)
+      .About({.hint = hint})
+      .About(mismatch.failure());
 }
 
 bool IsAbout(const Status& status, const std::string& name) {
@@ -80,17 +104,16 @@ void GradientReducer::AddParameter(const at::Tensor& tensor, const std::string& 
   for (const Parameter& known : parameters_) {
     if (known.tensor.is_same(tensor)) return;
     if (known.name != name) continue;
-    throw StatusError(Status::InvalidArgument("two parameters are named '" + name +
-                                              "'. Pass named_parameters with unique names."));
+    CollectiveCall::Refuse("two parameters are named '" + name +
+                           "'. Pass named_parameters with unique names.");
   }
   const std::string what = "parameter '" + name + "'";
   const DataType dtype = ValueOrThrow(CheckReadable(tensor, what));
   ThrowIfError(CheckReduction(options_.reduction, dtype, what));
   if (!tensor.is_leaf()) {
-    throw StatusError(Status::InvalidArgument(
-        what +
-        " is not a leaf tensor, so autograd gives it no gradient. Pass the tensor it was "
-        "computed from, or detach() it."));
+    CollectiveCall::Refuse(what +
+                           " is not a leaf tensor, so autograd gives it no gradient. Pass the "
+                           "tensor it was computed from, or detach() it.");
   }
   Parameter parameter;
   parameter.tensor = tensor;
@@ -377,8 +400,8 @@ void GradientReducer::Synchronize() {
 
 void GradientReducer::SetBackwardPassesPerStep(int64_t passes) {
   if (passes < 1) {
-    throw StatusError(Status::InvalidArgument("backward_passes_per_step is " +
-                                              std::to_string(passes) + ", expected at least 1"));
+    CollectiveCall::Refuse("backward_passes_per_step is " + std::to_string(passes) +
+                           ", expected at least 1");
   }
   backward_passes_per_step_ = passes;
 }

@@ -52,18 +52,8 @@ class GradientsInFlight {
   std::set<Key> names_;
 };
 
-// Error texts of the gradient reducer for calls at the wrong time. Pure texts, all kInvalidArgument
-// but the hint, which keeps its code.
-
 // "gradient of 'layer.weight'"
 std::string GradientOf(const std::string& name);
-Status TooManyBackwards(const std::string& name, int64_t passes);
-Status GradientReplaced(const std::string& name);
-// Another thread has taken the gradients from the one that waits for them.
-Status LostWhileWaiting();
-// A mismatch that may come from a gradient being sparse on some ranks only.
-Status WithSparseHint(const Status& mismatch);
-Status GradientChanged(const std::string& name);
 
 // SparseGradient: what travels for a sparse gradient, and what becomes of it. The ranks gather the
 // rows each of them touched: positions and values are two allgathers of one group. Owned by the
@@ -101,7 +91,6 @@ struct HookHandle;  // In gradient_reducer.cc, as this header does without Pytho
 struct GradientReducerOptions {
   ReductionArguments reduction;
   WireFormat wire_format = WireFormat::kAsIs;
-  int64_t backward_passes_per_step = 1;
   ProcessSetId process_set = kGlobalProcessSet;
 };
 
@@ -241,7 +230,7 @@ class __attribute__((visibility("hidden"))) GradientReducer
   bool IsCastByEngine(const at::Tensor& tensor) const;
 
   const GradientReducerOptions options_;
-  int64_t backward_passes_per_step_ = options_.backward_passes_per_step;
+  int64_t backward_passes_per_step_ = 1;
   bool enabled_ = true;
   bool touched_ = false;
   bool sparse_as_dense_ = false;

@@ -42,6 +42,20 @@ void CopyToSlot(const at::Tensor& slot, const at::Tensor& tensor) {
                   static_cast<int64_t>(slot.nbytes()));
 }
 
+Status GradientReplaced(const std::string& name) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name +
+      "' was replaced or cleared between backward and step, while it was being reduced. Call "
+      "zero_grad() after step() (or before backward), or synchronize() first.");
+}
+
+Status GradientChanged(const std::string& name) {
+  return Status::InvalidArgument(
+      "Gradient of '" + name +
+      "' was changed in place between backward and step, while it was being reduced (zero_grad, "
+      "clipping or GradScaler.unscale_). Call optimizer.synchronize() before changing gradients.");
+}
+
 }  // namespace
 
 GradientsInFlight& GradientsInFlight::Instance() {
@@ -81,46 +95,6 @@ void GradientsInFlight::Remove(const at::Tensor& parameter) {
 }
 
 std::string GradientOf(const std::string& name) { return "gradient of '" + name + "'"; }
-
-Status TooManyBackwards(const std::string& name, int64_t passes) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name + "' was computed more than backward_passes_per_step (" +
-      std::to_string(passes) +
-      ") times since the last step. Call optimizer.step() or synchronize() before the next "
-      "backward, raise backward_passes_per_step, or run the extra backward in "
-      "optimizer.no_sync().");
-}
-
-Status GradientReplaced(const std::string& name) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name +
-      "' was replaced or cleared between backward and step, while it was being reduced. Call "
-      "zero_grad() after step() (or before backward), or synchronize() first.");
-}
-
-Status LostWhileWaiting() {
-  return Status::InvalidArgument(
-      "another thread took the gradients while synchronize() waited for them: it synchronized the "
-      "optimizer, wrapped it again or deleted it. Use an optimizer from one "
-      "thread at a time.");
-}
-
-Status WithSparseHint(const Status& mismatch) {
-  const std::string hint =
-      "Is the gradient sparse on some ranks only? A rank without a gradient so far contributes "
-      "dense zeros. Use the layer on every rank in the first step, or pass sparse_as_dense=True to "
-      "DistributedOptimizer.";
-  return Status(mismatch.code(), mismatch.message() + "\n" + hint)
-      .About({.hint = hint})
-      .About(mismatch.failure());
-}
-
-Status GradientChanged(const std::string& name) {
-  return Status::InvalidArgument(
-      "Gradient of '" + name +
-      "' was changed in place between backward and step, while it was being reduced (zero_grad, "
-      "clipping or GradScaler.unscale_). Call optimizer.synchronize() before changing gradients.");
-}
 
 SparseGradient::SparseGradient(const at::Tensor& gradient, at::ScalarType wire)
     : shape_(gradient.sizes().vec()) {
