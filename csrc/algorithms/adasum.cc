@@ -1,9 +1,7 @@
 #include "algorithms/adasum.h"
 
-#include <algorithm>
 #include <type_traits>
 
-#include "base/status.h"
 #include "kernels/codec.h"
 
 namespace mydist {

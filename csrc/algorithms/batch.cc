@@ -1,7 +1,6 @@
 #include "algorithms/batch.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "kernels/element.h"

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/status.h"
 #include "kernels/conversion.h"
-#include "kernels/element.h"
 #include "kernels/reduction.h"
 
 namespace mydist {

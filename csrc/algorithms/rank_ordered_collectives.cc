@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/element.h"
-#include "kernels/reduction.h"
-
 namespace mydist {
 namespace {
 

@@ -1,13 +1,11 @@
 #include "algorithms/registry.h"
 
-#include <optional>
 #include <utility>
 
 #include "algorithms/hierarchical.h"
 #include "algorithms/rank_ordered_collectives.h"
 #include "algorithms/shm/shm_collectives.h"
 #include "base/registry.h"
-#include "world/topology.h"
 
 namespace mydist {
 namespace {

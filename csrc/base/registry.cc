@@ -1,7 +1,5 @@
 #include "base/registry.h"
 
-#include <algorithm>
-
 namespace mydist {
 
 bool IsValueName(std::string_view text) {

@@ -6,8 +6,6 @@
 
 #include <signal.h>
 
-#include <initializer_list>
-
 namespace mydist {
 
 class SignalBlock {

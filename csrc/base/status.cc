@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <type_traits>
-#include <utility>
 
 namespace mydist {
 

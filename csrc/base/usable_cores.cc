@@ -6,13 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
-#include <string_view>
-#include <vector>
 
 namespace mydist {
 

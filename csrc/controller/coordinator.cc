@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "base/log.h"
-#include "base/status.h"
 #include "controller/messages/report.h"
 #include "controller/messages/wire.h"
 

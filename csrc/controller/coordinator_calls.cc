@@ -1,9 +1,6 @@
 // Calls of the engine beside the cycle: leaving, and inquiries about the ranks that others wait
 // for.
 #include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "controller/coordinator.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <map>
-#include <string>
 #include <tuple>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #include "controller/membership.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "world/departure.h"
 #include "world/process_set.h"

@@ -1,12 +1,8 @@
 #include "controller/negotiator.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "base/status.h"
-#include "controller/messages/report.h"
 #include "controller/messages/wire.h"
-#include "world/process_set.h"
 
 namespace mydist {
 namespace {

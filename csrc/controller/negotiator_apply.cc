@@ -1,10 +1,7 @@
 // How every vertex's Negotiator applies an item of the stream.
 #include <algorithm>
 #include <optional>
-#include <utility>
 
-#include "base/status.h"
-#include "controller/messages/report.h"
 #include "controller/negotiator.h"
 
 namespace mydist {

@@ -1,11 +1,8 @@
 // The decisions that only the root's Negotiator makes.
 #include <algorithm>
-#include <utility>
 
-#include "controller/fusion_planner.h"
 #include "controller/messages/stall_text.h"
 #include "controller/negotiator.h"
-#include "world/process_set.h"
 
 namespace mydist {
 namespace {

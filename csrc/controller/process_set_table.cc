@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "base/status.h"
 #include "controller/fusion_planner.h"
-#include "controller/messages/report.h"
 #include "world/departure.h"
 #include "world/process_set.h"
 

@@ -1,11 +1,8 @@
 #include "controller/readiness.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "base/status.h"
-#include "controller/messages/request.h"
 
 namespace mydist {
 

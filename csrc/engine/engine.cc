@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <functional>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
 #include "base/signal_block.h"
 #include "controller/fusion_planner.h"
-#include "engine/submission.h"
-#include "planner/collectives_choice.h"
 #include "world/departure.h"
 
 namespace mydist {

@@ -2,17 +2,13 @@
 // down.
 
 #include <cstdio>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/engine.h"
 #include "kernels/simd/simd_path.h"
-#include "planner/collectives_choice.h"
 #include "world/departure.h"
 #include "world/process_set.h"
-#include "world/topology.h"
 
 namespace mydist {
 

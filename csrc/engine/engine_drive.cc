@@ -1,12 +1,10 @@
 // Which thread runs the cycles: the engine's own, or a caller that waits.
 #include <algorithm>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "base/signal_block.h"
 #include "engine/engine.h"
-#include "engine/watch_seat.h"
 
 namespace mydist {
 

@@ -1,8 +1,5 @@
 #include "engine/executor.h"
 
-#include <string>
-#include <utility>
-
 #include "kernels/element.h"
 #include "transport/subset_transport.h"
 #include "world/late_writes.h"

@@ -1,8 +1,6 @@
 #include "engine/handle_table.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 namespace mydist {
 namespace {

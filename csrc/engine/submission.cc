@@ -1,13 +1,7 @@
 #include "engine/submission.h"
 
-#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <utility>
-#include <vector>
-
-#include "base/status.h"
-#include "kernels/reduction.h"
 
 namespace mydist {
 namespace {

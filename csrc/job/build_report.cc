@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "algorithms/device/device_plugin.h"
 #include "base/registry.h"

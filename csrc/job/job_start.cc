@@ -10,7 +10,6 @@
 #include <set>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "memory/shm/arena.h"

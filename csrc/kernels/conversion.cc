@@ -4,8 +4,6 @@
 #include <array>
 #include <type_traits>
 
-#include "base/status.h"
-#include "kernels/element.h"
 #include "kernels/simd/simd_path.h"
 
 namespace mydist {

@@ -6,7 +6,6 @@
 #include <string>
 #include <type_traits>
 
-#include "base/status.h"
 #include "kernels/codec.h"
 #include "kernels/element.h"
 #include "kernels/simd/simd_path.h"

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "world/late_writes.h"
 

@@ -4,24 +4,17 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "algorithms/rank_ordered_collectives.h"
 #include "algorithms/registry.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/status.h"
 #include "memory/shm/arena.h"
-#include "transport/control_plane.h"
-#include "transport/shm_transport.h"
-#include "transport/vote_board.h"
 
 namespace mydist {
 

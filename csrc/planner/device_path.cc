@@ -1,12 +1,8 @@
 #include "planner/device_path.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <map>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include "algorithms/device/staged_collectives.h"
 #include "algorithms/hierarchical.h"

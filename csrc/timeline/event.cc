@@ -1,7 +1,6 @@
 #include "timeline/event.h"
 
 #include <algorithm>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 

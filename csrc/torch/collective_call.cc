@@ -5,7 +5,6 @@
 
 #include "job/job.h"
 #include "torch/error_translation.h"
-#include "torch/reduction_check.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {

@@ -15,13 +15,11 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
-#include "torch/gpu_order.h"
 #include "torch/tensor_adapter.h"
 #include "world/late_writes.h"
 

@@ -1,7 +1,5 @@
 #include "world/process_set.h"
 
-#include <algorithm>
-
 namespace mydist {
 namespace {
 

@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "base/status.h"
-
 namespace mydist {
 
 Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {

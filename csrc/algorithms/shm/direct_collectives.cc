@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/element.h"
-#include "kernels/reduction.h"
 #include "memory/shm/stream_copy.h"
 #include "world/departure.h"
 

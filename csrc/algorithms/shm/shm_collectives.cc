@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/status.h"
-#include "kernels/element.h"
-#include "kernels/reduction.h"
 #include "memory/shm/stream_copy.h"
 
 // Runs a direct algorithm among `peers`; goes on when the tensors cannot be reached.

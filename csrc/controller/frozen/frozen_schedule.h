@@ -10,7 +10,6 @@
 #include <chrono>
 #include <compare>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,12 +1,10 @@
 #include "controller/frozen/step_history.h"
 
-#include <algorithm>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "base/status.h"
-#include "controller/messages/response.h"
 
 namespace mydist {
 namespace {

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <functional>
-#include <string>
 #include <utility>
 
 #include "controller/messages/report.h"

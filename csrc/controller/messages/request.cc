@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstdio>
-
-#include "world/process_set.h"
 
 namespace mydist {
 

@@ -1,6 +1,5 @@
 #include "controller/messages/response.h"
 
-#include <string>
 #include <string_view>
 
 #include "base/call_name.h"

@@ -2,10 +2,6 @@
 
 #include <bit>
 #include <optional>
-#include <string>
-#include <utility>
-
-#include "base/status.h"
 
 namespace mydist {
 

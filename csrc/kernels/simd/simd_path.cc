@@ -2,8 +2,6 @@
 
 #include <atomic>
 
-#include "base/status.h"
-
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <thread>
-#include <utility>
 
 #include "base/clock.h"
 #include "world/late_writes.h"

@@ -3,13 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "memory/shm/peer_memory.h"
 #include "memory/shm/waiter.h"

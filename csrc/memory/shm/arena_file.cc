@@ -8,7 +8,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <ctime>
@@ -17,7 +16,6 @@
 #include <mutex>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/signal_block.h"

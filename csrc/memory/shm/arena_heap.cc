@@ -11,10 +11,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
-#include "base/mutex.h"
 #include "memory/shm/arena_layout.h"
 
 namespace mydist::shm {

@@ -5,18 +5,13 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <set>
-#include <string>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
 #include "torch/gpu_order.h"
-#include "torch/in_flight.h"
 #include "torch/tensor_adapter.h"
 
 namespace mydist {

@@ -5,11 +5,8 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
-#include "base/signal_block.h"
 #include "base/status.h"
-#include "transport/transport.h"
 #include "world/departure.h"
 
 namespace mydist {

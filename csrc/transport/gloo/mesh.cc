@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string>
-#include <utility>
 
 #include "base/log.h"
 #include "base/signal_block.h"
-#include "base/status.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"

@@ -5,7 +5,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>

@@ -2,7 +2,6 @@
 // ranks talk through the memory they share.
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>

@@ -2,16 +2,11 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/signal_block.h"
-#include "base/status.h"
 #include "memory/shm/waiter.h"
 #include "world/departure.h"
 
