@@ -71,8 +71,7 @@ void ScaleAs(DataType dtype, const void* source, void* output, int64_t count,
                                .op = ReduceOp::kSum,
                                .prescale = 1.0,
                                .postscale = factor.multiplier,
-                               .divisor = factor.divisor,
-                               .streams = false});
+                               .divisor = factor.divisor});
 }
 
 }  // namespace

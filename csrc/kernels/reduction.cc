@@ -23,13 +23,6 @@ T Narrowed(WideOf<T> wide) {
   return narrow;
 }
 
-// The value that the kernels compute from `element` before they fold it.
-template <typename T>
-WideOf<T> Scaled(T element, double prescale) {
-  WideOf<T> room;
-  return *Codec<T>::Load(&element, &room, 1, prescale);
-}
-
 // The element whose scaled value lies above (below) that of all others.
 template <typename Wide>
 Wide Extreme(bool highest) {
@@ -38,42 +31,6 @@ Wide Extreme(bool highest) {
     return highest ? Limits::infinity() : -Limits::infinity();
   } else {
     return highest ? Limits::max() : Limits::min();
-  }
-}
-
-// The neighbours in the type are tried because 1 / prescale is rounded, and so is what it gives.
-template <typename T>
-T FloatReciprocal(double prescale) {
-  const T nearest = Narrowed<T>(static_cast<WideOf<T>>(1.0 / prescale));
-  std::conditional_t<sizeof(T) == 2, uint16_t,
-                     std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>
-      bits;
-  std::memcpy(&bits, &nearest, sizeof(T));
-  for (const int step : {0, 1, -1}) {
-    const auto stepped = static_cast<decltype(bits)>(bits + static_cast<decltype(bits)>(step));
-    T candidate;
-    std::memcpy(&candidate, &stepped, sizeof(T));
-    if (Scaled(candidate, prescale) == 1) return candidate;
-  }
-  return nearest;
-}
-
-// Scaling truncates, so the reciprocal is rounded away from zero.
-template <typename T>
-T IntegerReciprocal(double prescale) {
-  const double magnitude = std::max(1.0, std::ceil(1.0 / std::abs(prescale)));
-  T reciprocal = 1;
-  ScaleElements(&reciprocal, &reciprocal, 1, {std::copysign(magnitude, prescale), 1});
-  return reciprocal;
-}
-
-template <typename T>
-T NeutralFactor(double prescale) {
-  if (prescale == 1.0 || prescale == 0.0) return Narrowed<T>(WideOf<T>{1});
-  if constexpr (std::is_integral_v<T>) {
-    return IntegerReciprocal<T>(prescale);
-  } else {
-    return FloatReciprocal<T>(prescale);
   }
 }
 
@@ -88,7 +45,7 @@ T NeutralOf(T, const Reduction& reduction) {
       if (reduction.prescale == 0.0) return Narrowed<T>(Wide{0});  // Infinity × 0 is NaN.
       return Narrowed<T>(Extreme<Wide>((reduction.op == ReduceOp::kMin) != upside_down));
     case ReduceOp::kProduct:
-      return NeutralFactor<T>(reduction.prescale);
+      return Narrowed<T>(Wide{1});
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
     case ReduceOp::kAdasum:
@@ -108,19 +65,6 @@ Bool NeutralOf(Bool, const Reduction& reduction) {
   const bool is_and = reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kProduct;
   return {static_cast<uint8_t>(is_and ? 1 : 0)};
 }
-
-template <typename T>
-bool IsNeutral(T element, const Reduction& reduction) {
-  const auto scaled = Scaled(element, reduction.prescale);
-  return scaled == (reduction.op == ReduceOp::kProduct ? 1 : 0);
-}
-
-template <typename T>
-bool IsNeutral(Complex<T> element, const Reduction& reduction) {
-  return IsNeutral(element.real, reduction);
-}
-
-bool IsNeutral(Bool, const Reduction&) { return true; }
 
 }  // namespace
 
@@ -159,7 +103,7 @@ Status Reduction::ValidateFor(OpKind operation) const {
 }
 
 void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* const> outputs,
-                       int64_t count, const Reduction& reduction, Stores stores) {
+                       int64_t count, const Reduction& reduction) {
   MYDIST_CHECK(!sources.empty());
   MYDIST_CHECK(reduction.op != ReduceOp::kAverage && reduction.op != ReduceOp::kAdasum);
   MYDIST_CHECK(HasMeaning(reduction.op, reduction.dtype));
@@ -173,8 +117,7 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
                          .op = reduction.op,
                          .prescale = reduction.prescale,
                          .postscale = reduction.postscale,
-                         .divisor = reduction.divisor,
-                         .streams = stores == Stores::kStreaming};
+                         .divisor = reduction.divisor};
   if (sources.size() == 1 && !reduction.ScalesBefore() && !reduction.ScalesAfter()) {
     call.count = count * SizeOf(reduction.dtype);
     call.dtype = DataType::kUint8;
@@ -185,22 +128,6 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
 void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64_t count,
                        const Reduction& reduction) {
   ReduceInRankOrder(sources, std::span(&output, 1), count, reduction);
-}
-
-Status CheckNeutral(const Reduction& reduction) {
-  // Whatever is multiplied by 0, and the ends of the type stay the ends.
-  if (reduction.prescale == 0.0) return Status::Ok();
-  if (reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kMax) return Status::Ok();
-  bool neutral = false;
-  VisitElement(reduction.dtype, [&](auto element) {
-    neutral = IsNeutral(NeutralOf(element, reduction), reduction);
-  });
-  if (neutral) return Status::Ok();
-  return Status::InvalidArgument(
-      "a rank that has joined cannot take part in " + std::string(ReduceOpName(reduction.op)) +
-      " of " + std::string(DataTypeName(reduction.dtype)) + ": got prescale_factor " +
-      std::to_string(reduction.prescale) +
-      ", expected 1. Use postscale_factor, or scale the tensor before the call");
 }
 
 void FillNeutral(void* data, int64_t count, const Reduction& reduction) {

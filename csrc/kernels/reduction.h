@@ -42,19 +42,12 @@ struct MYDIST_EXPORT Reduction {
 // are computed. float16 and bfloat16 are folded and scaled in float32 and rounded once, at the end.
 // NaN in a sum, a product, an extreme or a scaled number is the positive quiet NaN without payload.
 
-enum class Stores {
-  kCached,
-  // Past the caches: for outputs that are no sources, are larger than the last-level cache, and are
-  // not read soon.
-  kStreaming,
-};
-
 // Each output[i] = fold over k of (sources[k][i] × prescale), then × postscale ÷ divisor; `count`
 // elements each. An output may be exactly one of the sources, otherwise nothing overlaps. At least
 // one source; reduction.op is not kAverage and the reduction is valid. Reads and writes everything
 // once, uses no memory but the stack. With one source and nothing to scale it copies the bytes.
 void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* const> outputs,
-                       int64_t count, const Reduction& reduction, Stores stores = Stores::kCached);
+                       int64_t count, const Reduction& reduction);
 
 // The same into one output.
 MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void* output,
@@ -64,16 +57,11 @@ MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void*
 // (reduce). Pure. Reducing any x with the neutral element gives x, bit for bit, for every dtype and
 // op; for floating point the Sum's is -0.0, since +0.0 would turn a sum of -0.0 into +0.0.
 // Exceptions: a NaN stays a NaN but may become a quiet one, and a complex Product may change the
-// sign of a zero and makes NaN of an infinity. The prescale factor applies to what is filled in
-// here as well: it is chosen so that it is neutral once scaled.
+// sign of a zero and makes NaN of an infinity. A prescale factor applies to what is filled in here
+// as well, and is allowed for, but not in a Product, which the root refuses once a rank has joined.
 
-// kInvalidArgument when no element of the dtype is neutral once scaled: some Products with a
-// prescale factor, and floating-point sums with one that is not finite. The same on all ranks, so
-// all can refuse the reduction when a rank has joined.
-MYDIST_EXPORT Status CheckNeutral(const Reduction& reduction);
-
-// Fills `data` with `count` neutral elements of reduction.dtype; with the nearest to it where
-// CheckNeutral fails. `data` may be null when count is 0. `reduction` is valid; any op.
+// Fills `data` with `count` neutral elements of reduction.dtype; null when count is 0.
+// `reduction` is valid, with a finite prescale factor; any op.
 MYDIST_EXPORT void FillNeutral(void* data, int64_t count, const Reduction& reduction);
 
 }  // namespace mydist

@@ -50,7 +50,7 @@ struct Fold {
 
   template <int kCount>
   static MYDIST_ALWAYS_INLINE void FoldAt(const FoldCall& call, const FoldScaling& scaling,
-                                          int64_t offset, bool streams) {
+                                          int64_t offset) {
     const auto read = [offset](const void* source, int j) __attribute__((always_inline)) {
       return LoadVector<Packed>(static_cast<const char*>(source) + offset + j * kPackedBytes);
     };
@@ -58,11 +58,7 @@ struct Fold {
     FoldTile<kCount>(call, scaling, read, packed);
     for (size_t k = 0; k < call.output_count; ++k) {
       char* output = static_cast<char*>(call.outputs[k]) + offset;
-      if (streams) [[unlikely]] {
-        for (int j = 0; j < kCount; ++j) StreamVector(output + j * kPackedBytes, packed[j]);
-      } else {
-        for (int j = 0; j < kCount; ++j) StoreVector(output + j * kPackedBytes, packed[j]);
-      }
+      for (int j = 0; j < kCount; ++j) StoreVector(output + j * kPackedBytes, packed[j]);
     }
   }
 
@@ -128,32 +124,16 @@ struct Fold {
     return 0;
   }
 
-  // Bytes before the outputs are aligned; -1 when they never are all at once.
-  static int64_t BytesToAlignment(const FoldCall& call) {
-    const auto beyond = [&](size_t k) __attribute__((always_inline)) {
-      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.outputs[k]) % kPackedBytes);
-    };
-    for (size_t k = 1; k < call.output_count; ++k) {
-      if (beyond(k) != beyond(0)) return -1;
-    }
-    const int64_t bytes = (kPackedBytes - beyond(0)) % kPackedBytes;
-    return bytes % kElementBytes == 0 ? bytes : -1;
-  }
-
   static void Run(const FoldCall& call) {
     const FoldScaling scaling = {ScalingBy(call.prescale, 1),
                                  ScalingBy(call.postscale, call.divisor)};
     const int64_t bytes = call.count * kElementBytes;
-    const int64_t head = call.streams ? BytesToAlignment(call) : -1;
-    const bool streams = head >= 0 && head < bytes;
-    int64_t offset = streams ? head : TrySumFew(call, scaling, bytes);
-    if (streams && head > 0) FoldPart(call, scaling, 0, head);
+    int64_t offset = TrySumFew(call, scaling, bytes);
     for (; offset + kTileVectors * kPackedBytes <= bytes; offset += kTileVectors * kPackedBytes) {
-      FoldAt<kTileVectors>(call, scaling, offset, streams);
+      FoldAt<kTileVectors>(call, scaling, offset);
     }
-    if (streams) FinishStreaming();
     for (; offset + kPackedBytes <= bytes; offset += kPackedBytes) {
-      FoldAt<1>(call, scaling, offset, false);
+      FoldAt<1>(call, scaling, offset);
     }
     if (offset < bytes) FoldPart(call, scaling, offset, bytes - offset);
   }

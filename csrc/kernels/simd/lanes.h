@@ -50,37 +50,6 @@ MYDIST_ALWAYS_INLINE void StoreVector(char* memory, const V& vector) {
   *reinterpret_cast<typename InMemory<V>::Type*>(memory) = vector;
 }
 
-// Past the caches; `memory` is aligned to the vector.
-template <typename V>
-MYDIST_ALWAYS_INLINE void StreamVector(char* memory, const V& vector) {
-#if !defined(__x86_64__)
-  StoreVector(memory, vector);
-#else
-  if constexpr (sizeof(V) == 8) {
-    _mm_stream_si64(reinterpret_cast<long long*>(memory), BitsAs<long long>(vector));
-  } else if constexpr (sizeof(V) == 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(memory), BitsAs<__m128i>(vector));
-#if MYDIST_SIMD_BYTES >= 32
-  } else if constexpr (sizeof(V) == 32) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(memory), BitsAs<__m256i>(vector));
-#endif
-#if MYDIST_SIMD_BYTES >= 64
-  } else if constexpr (sizeof(V) == 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(memory), BitsAs<__m512i>(vector));
-#endif
-  } else {
-    static_assert(sizeof(V) == 0, "no such vector");
-  }
-#endif
-}
-
-// Other threads see ordinary stores in order, but not those past the caches.
-MYDIST_ALWAYS_INLINE void FinishStreaming() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
-
 // 0 to 2 × kStep - 1 bytes in steps the compiler knows the size of.
 template <size_t kStep>
 MYDIST_ALWAYS_INLINE void CopyFewBytes(char* output, const char* source, int64_t bytes) {

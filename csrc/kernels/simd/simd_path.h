@@ -30,7 +30,6 @@ struct FoldCall {
   double prescale;
   double postscale;
   int64_t divisor;
-  bool streams;  // Stores pass by the caches.
 };
 
 // Kernels: the inner loops of ops/, compiled once for each kind of CPU from the one source

@@ -56,8 +56,7 @@ FoldCall CallOf(const Reduction& reduction, int64_t count) {
           .op = reduction.op,
           .prescale = reduction.prescale,
           .postscale = reduction.postscale,
-          .divisor = reduction.divisor,
-          .streams = false};
+          .divisor = reduction.divisor};
 }
 
 template <typename Pointer>
@@ -68,8 +67,7 @@ std::vector<Pointer> PointersTo(std::vector<Elements>& tensors) {
 }
 
 // The result in memory of its own, guarded by bytes that must stay.
-Elements Folded(const Kernels& kernels, const std::vector<Elements>& inputs, const FoldCase& fold,
-                bool streams = false) {
+Elements Folded(const Kernels& kernels, const std::vector<Elements>& inputs, const FoldCase& fold) {
   const DataType dtype = fold.reduction.dtype;
   const int64_t element_bytes = SizeOf(dtype);
   std::vector<const void*> sources;
@@ -83,7 +81,6 @@ Elements Folded(const Kernels& kernels, const std::vector<Elements>& inputs, con
   call.source_count = sources.size();
   call.outputs = &target;
   call.output_count = 1;
-  call.streams = streams;
   kernels.fold(call);
   return output;
 }
@@ -153,11 +150,9 @@ TEST_P(SimdPaths, FoldsLikeThePortableOneBitForBit) {
         for (const int64_t count : {1, 2, 3, 7, 16, 31, 33, 64, 127, 129, 511, 613}) {
           const FoldCase fold{reduction, size, count, count % 4};
           const Elements expected = Folded(kPortableKernels, inputs, fold);
-          for (const bool streams : {false, true}) {
-            const Elements got = Folded(kernels(), inputs, fold, streams);
-            EXPECT_TRUE(got.bytes == expected.bytes) << TextOf(fold) << (streams ? " streams" : "");
-            EXPECT_TRUE(GuardsStand(got, fold)) << TextOf(fold);
-          }
+          const Elements got = Folded(kernels(), inputs, fold);
+          EXPECT_TRUE(got.bytes == expected.bytes) << TextOf(fold);
+          EXPECT_TRUE(GuardsStand(got, fold)) << TextOf(fold);
         }
       }
     });
