@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
 
 #include "kernels/simd/simd_path.h"
 
@@ -30,15 +29,6 @@ void ConvertFloats(const ConvertSegment& segment, const Conversion& conversion) 
   }
 }
 
-void ScaleSegment(const ConvertSegment& segment, const Conversion& conversion) {
-  VisitElement(conversion.to, [&]<typename T>(T) {
-    if constexpr (sizeof(T) != sizeof(uint16_t) || std::is_integral_v<T>) {
-      ScaleElements(static_cast<const T*>(segment.source), static_cast<T*>(segment.target),
-                    segment.element_count, conversion.factor);
-    }
-  });
-}
-
 }  // namespace
 
 void ConvertElements(std::span<const ConvertSegment> segments, const Conversion& conversion) {
@@ -51,16 +41,16 @@ void ConvertElements(std::span<const ConvertSegment> segments, const Conversion&
     } else if (has_halves) {
       ConvertFloats(segment, conversion);
     } else {
-      ScaleSegment(segment, conversion);
+      ScaleElements(conversion.to, segment.source, segment.target, segment.element_count,
+                    conversion.factor);
     }
   }
 }
 
-namespace {
-
 // A fold of one source.
-void ScaleAs(DataType dtype, const void* source, void* output, int64_t count,
-             const Factor& factor) {
+void ScaleElements(DataType dtype, const void* source, void* output, int64_t count,
+                   const Factor& factor) {
+  MYDIST_CHECK(dtype != DataType::kBool);
   if (count == 0) return;
   simd::CurrentKernels().fold({.sources = &source,
                                .source_count = 1,
@@ -73,47 +63,5 @@ void ScaleAs(DataType dtype, const void* source, void* output, int64_t count,
                                .postscale = factor.multiplier,
                                .divisor = factor.divisor});
 }
-
-}  // namespace
-
-void ScaleElements(const float* source, float* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kFloat32, source, output, count, factor);
-}
-
-void ScaleElements(const double* source, double* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kFloat64, source, output, count, factor);
-}
-
-void ScaleElements(const uint8_t* source, uint8_t* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kUint8, source, output, count, factor);
-}
-
-void ScaleElements(const int8_t* source, int8_t* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kInt8, source, output, count, factor);
-}
-
-void ScaleElements(const int16_t* source, int16_t* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kInt16, source, output, count, factor);
-}
-
-void ScaleElements(const int32_t* source, int32_t* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kInt32, source, output, count, factor);
-}
-
-void ScaleElements(const int64_t* source, int64_t* output, int64_t count, const Factor& factor) {
-  ScaleAs(DataType::kInt64, source, output, count, factor);
-}
-
-void ScaleElements(const Complex<float>* source, Complex<float>* output, int64_t count,
-                   const Factor& factor) {
-  ScaleAs(DataType::kComplex64, source, output, count, factor);
-}
-
-void ScaleElements(const Complex<double>* source, Complex<double>* output, int64_t count,
-                   const Factor& factor) {
-  ScaleAs(DataType::kComplex128, source, output, count, factor);
-}
-
-void ScaleElements(const Bool*, Bool*, int64_t, const Factor&) { MYDIST_CHECK(false); }
 
 }  // namespace mydist

@@ -24,21 +24,16 @@ struct Factor {
   bool IsOne() const { return multiplier == 1.0 && divisor == 1; }
 };
 
-// output[i] = source[i] × multiplier ÷ divisor. `output` is `source` or does not overlap it.
-void ScaleElements(const float* source, float* output, int64_t count, const Factor& factor);
-void ScaleElements(const double* source, double* output, int64_t count, const Factor& factor);
-void ScaleElements(const uint8_t* source, uint8_t* output, int64_t count, const Factor& factor);
-void ScaleElements(const int8_t* source, int8_t* output, int64_t count, const Factor& factor);
-void ScaleElements(const int16_t* source, int16_t* output, int64_t count, const Factor& factor);
-void ScaleElements(const int32_t* source, int32_t* output, int64_t count, const Factor& factor);
-void ScaleElements(const int64_t* source, int64_t* output, int64_t count, const Factor& factor);
-void ScaleElements(const Complex<float>* source, Complex<float>* output, int64_t count,
-                   const Factor& factor);
-void ScaleElements(const Complex<double>* source, Complex<double>* output, int64_t count,
+// output[i] = source[i] × multiplier ÷ divisor, of elements of `dtype`. `output` is `source` or
+// does not overlap it. A bool cannot be scaled: aborts. Reduction::Validate keeps users away from
+// here.
+void ScaleElements(DataType dtype, const void* source, void* output, int64_t count,
                    const Factor& factor);
 
-// A bool cannot be scaled: aborts. Reduction::Validate keeps users away from here.
-void ScaleElements(const Bool* source, Bool* output, int64_t count, const Factor& factor);
+template <typename T>
+void ScaleElements(const T* source, T* output, int64_t count, const Factor& factor) {
+  ScaleElements(DataTypeOf<T>(), source, output, count, factor);
+}
 
 // Elements that lie one after the other, at any address. Pointers may be null when there are none.
 struct ConvertSegment {

@@ -78,6 +78,23 @@ void VisitElement(DataType dtype, Visitor&& visitor) {
   MYDIST_CHECK(false);
 }
 
+// The dtype whose element type is T.
+template <typename T>
+constexpr DataType DataTypeOf() {
+  if constexpr (std::is_same_v<T, uint8_t>) return DataType::kUint8;
+  if constexpr (std::is_same_v<T, int8_t>) return DataType::kInt8;
+  if constexpr (std::is_same_v<T, int16_t>) return DataType::kInt16;
+  if constexpr (std::is_same_v<T, int32_t>) return DataType::kInt32;
+  if constexpr (std::is_same_v<T, int64_t>) return DataType::kInt64;
+  if constexpr (std::is_same_v<T, Half>) return DataType::kFloat16;
+  if constexpr (std::is_same_v<T, Bfloat16>) return DataType::kBfloat16;
+  if constexpr (std::is_same_v<T, float>) return DataType::kFloat32;
+  if constexpr (std::is_same_v<T, double>) return DataType::kFloat64;
+  if constexpr (std::is_same_v<T, Complex<float>>) return DataType::kComplex64;
+  if constexpr (std::is_same_v<T, Complex<double>>) return DataType::kComplex128;
+  if constexpr (std::is_same_v<T, Bool>) return DataType::kBool;
+}
+
 inline const uint8_t* AsBytes(const void* memory) { return static_cast<const uint8_t*>(memory); }
 inline uint8_t* AsBytes(void* memory) { return static_cast<uint8_t*>(memory); }
 
