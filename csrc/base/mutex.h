@@ -3,9 +3,10 @@
 // is held (-Wthread-safety). CondVar waits on CLOCK_MONOTONIC, so a stepped wall clock has no say.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "base/clock.h"
 
 #if defined(__clang__)
 #define MYDIST_THREAD_ANNOTATION(x) __attribute__((x))
@@ -56,9 +57,12 @@ class CondVar {
     lock.release();
   }
 
-  // False when `deadline` passed.
-  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
-      MYDIST_REQUIRES(mutex) {
+  // False when `deadline` passed, which kNever does not.
+  bool WaitUntil(Mutex& mutex, TimePoint deadline) MYDIST_REQUIRES(mutex) {
+    if (deadline == kNever) {
+      Wait(mutex);
+      return true;
+    }
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const bool in_time = condition_.wait_until(lock, deadline) == std::cv_status::no_timeout;
     lock.release();

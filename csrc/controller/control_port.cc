@@ -83,12 +83,7 @@ TimePoint ControlPort::NextDeadline() const {
 
 void ControlPort::Sleep(TimePoint deadline) {
   MutexLock lock(mutex_);
-  while (!woken_) {
-    if (deadline == kNever) {
-      woken_condition_.Wait(mutex_);
-    } else if (!woken_condition_.WaitUntil(mutex_, deadline)) {
-      break;
-    }
+  while (!woken_ && woken_condition_.WaitUntil(mutex_, deadline)) {
   }
   woken_ = false;
 }

@@ -85,13 +85,8 @@ Result<std::optional<Status>> HandleTable::Wait(Handle handle, TimePoint deadlin
       entries_.erase(it);
       return std::optional<Status>(std::move(outcome));
     }
-    if (deadline == kNever) {
-      completed_.Wait(mutex_);
-    } else if (Now() >= deadline) {
-      return std::optional<Status>();
-    } else {
-      completed_.WaitUntil(mutex_, deadline);
-    }
+    if (Now() >= deadline) return std::optional<Status>();
+    completed_.WaitUntil(mutex_, deadline);
   }
 }
 

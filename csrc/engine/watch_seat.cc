@@ -46,11 +46,7 @@ bool WatchSeat::StayAway(TimePoint deadline) {
 
 void WatchSeat::SleepAway(TimePoint until) {
   sleeps_long_ = until == kNever;
-  if (sleeps_long_) {
-    turned_.Wait(mutex_);
-  } else {
-    turned_.WaitUntil(mutex_, until);
-  }
+  turned_.WaitUntil(mutex_, until);
   sleeps_long_ = false;
   wakeups_.fetch_add(1);
 }

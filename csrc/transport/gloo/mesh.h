@@ -231,13 +231,8 @@ class Mailbox {
   // As ControlPlane::Await.
   void Await(TimePoint deadline) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    bool in_time = true;
-    while (in_time && !woken_ && (attended_ || news_count_.load() == 0)) {
-      if (deadline == kNever) {
-        changed_.Wait(mutex_);
-      } else {
-        in_time = changed_.WaitUntil(mutex_, deadline);
-      }
+    while (!woken_ && (attended_ || news_count_.load() == 0)) {
+      if (!changed_.WaitUntil(mutex_, deadline)) break;
     }
     woken_ = false;
   }

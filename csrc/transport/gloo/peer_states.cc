@@ -74,14 +74,10 @@ bool PeerStates::AwaitAllEnded(int self, TimePoint deadline) {
 
 bool PeerStates::AwaitEnded(int peer, TimePoint deadline) {
   MutexLock lock(mutex_);
-  while (states_[static_cast<size_t>(peer)] == State::kOpen) {
-    if (deadline == kNever) {
-      changed_.Wait(mutex_);
-    } else if (!changed_.WaitUntil(mutex_, deadline)) {
-      return states_[static_cast<size_t>(peer)] != State::kOpen;
-    }
+  const State& state = states_[static_cast<size_t>(peer)];
+  while (state == State::kOpen && changed_.WaitUntil(mutex_, deadline)) {
   }
-  return true;
+  return state != State::kOpen;
 }
 
 std::string PeerStates::OpenRanks(int self) const {

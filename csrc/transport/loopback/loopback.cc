@@ -65,13 +65,8 @@ class Hub {
   void Await(int rank, TimePoint deadline) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     Member& me = member(rank);
-    bool in_time = true;
-    while (in_time && !me.woken && (me.attended || !me.has_news())) {
-      if (deadline == kNever) {
-        me.news.Wait(mutex_);
-      } else {
-        in_time = me.news.WaitUntil(mutex_, deadline);
-      }
+    while (!me.woken && (me.attended || !me.has_news())) {
+      if (!me.news.WaitUntil(mutex_, deadline)) break;
     }
     me.woken = false;
   }
@@ -258,12 +253,7 @@ class Hub {
   // For something to do with `peer`. Lets go of the mutex meanwhile.
   Status AwaitChange(Call& call, int peer) MYDIST_REQUIRES(mutex_) {
     MYDIST_RETURN_IF_ERROR(CheckPeers(call));
-    CondVar& changed = member(call.rank).changed;
-    if (call.wait.next_look() == kNever) {
-      changed.Wait(mutex_);
-    } else {
-      changed.WaitUntil(mutex_, call.wait.next_look());
-    }
+    member(call.rank).changed.WaitUntil(mutex_, call.wait.next_look());
     const TimePoint now = Now();
     if (!call.wait.IsDue(now)) return Status::Ok();
     mutex_.Unlock();  // It comes back here, for messages.
