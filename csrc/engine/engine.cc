@@ -1,15 +1,12 @@
 // The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc.
 #include "engine/engine.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cctype>
-#include <system_error>
 #include <utility>
 
 #include "base/log.h"
-#include "base/signal_block.h"
+#include "base/thread.h"
 #include "controller/fusion_planner.h"
 #include "world/departure.h"
 
@@ -48,18 +45,6 @@ HostMeter* Metered(std::unique_ptr<Transport>& transport, const std::vector<std:
   return metered;
 }
 
-Result<std::thread> StartThread(std::function<void()> body) {
-  const SignalBlock block;
-  try {
-    std::thread thread(std::move(body));
-    pthread_setname_np(thread.native_handle(), "mydist-engine");
-    return thread;
-  } catch (const std::system_error& error) {
-    return Status::Internal(std::string("cannot start the engine's thread: ") + error.what() +
-                            ". Check the limit on processes (ulimit -u).");
-  }
-}
-
 }  // namespace
 
 Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
@@ -71,7 +56,8 @@ Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
     return measured.WithContext("measurements of init()");
   }
   // The thread keeps the engine alive, should it ever have to be left behind.
-  MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread([engine] { engine->Run(); }));
+  MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread("mydist-engine", "for the engine",
+                                                       [engine] { engine->Run(); }));
   return engine;
 }
 

@@ -1,8 +1,6 @@
 #include "timeline/trace_writer.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels refuse it.
@@ -261,9 +260,11 @@ class TraceWriter::Core {
   Status WriteHeader(const std::vector<std::string>& hosts) {
     return file_.Append(format_.Header(hosts));
   }
-  void Begin() {
-    thread_ = std::thread(&Core::Run, this);
-    pthread_setname_np(thread_.native_handle(), "mydist-timeline");
+  Status Begin() {
+    // SIGXFSZ, sent to a thread that exceeds a file size limit, would otherwise end the process.
+    MYDIST_ASSIGN_OR_RETURN(thread_, StartThread("mydist-timeline", "that writes the timeline",
+                                                 [this] { Run(); }));
+    return Status::Ok();
   }
 
   void Append(Delivery delivery) MYDIST_EXCLUDES(mutex_) {
@@ -315,11 +316,6 @@ class TraceWriter::Core {
   };
 
   void Run() {
-    // Signals are for the training's threads. SIGXFSZ, sent to a thread that exceeds a file size
-    // limit, would otherwise end the process.
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
     for (;;) {
       std::vector<Delivery> deliveries = TakeDeliveries();
       if (deliveries.empty()) break;
@@ -408,7 +404,7 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path, 
   MYDIST_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(path));
   auto core = std::make_unique<Core>(std::move(file), size);
   MYDIST_RETURN_IF_ERROR(core->WriteHeader(hosts));
-  core->Begin();
+  MYDIST_RETURN_IF_ERROR(core->Begin());
   return std::unique_ptr<TraceWriter>(new TraceWriter(std::move(core)));
 }
 

@@ -1,18 +1,15 @@
 // The local backend: a job of one rank, which has nobody to talk to, and jobs of one host, whose
 // ranks talk through the memory they share.
-#include <pthread.h>
-
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/mutex.h"
-#include "base/signal_block.h"
+#include "base/thread.h"
 #include "transport/factory.h"
 #include "transport/local/local_control_plane.h"
 #include "transport/shm_transport.h"
@@ -115,14 +112,8 @@ class CompositeControlPlane final : public ControlPlane {
                         std::unique_ptr<LocalControlPlane> local)
       : cross_(std::move(cross)), local_(std::move(local)) {}
   Status StartForwarder() {
-    const SignalBlock block;
-    try {
-      forwarder_ = std::thread([this] { Forward(); });
-    } catch (const std::system_error& error) {
-      return Status::Internal(std::string("cannot start a thread that waits for other hosts: ") +
-                              error.what() + ". Check the limit on processes (ulimit -u).");
-    }
-    pthread_setname_np(forwarder_.native_handle(), "mydist-forward");
+    MYDIST_ASSIGN_OR_RETURN(forwarder_, StartThread("mydist-forward", "that waits for other hosts",
+                                                    [this] { Forward(); }));
     return Status::Ok();
   }
   void StopForwarder() {

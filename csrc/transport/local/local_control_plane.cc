@@ -1,12 +1,9 @@
 #include "transport/local/local_control_plane.h"
 
-#include <pthread.h>
-
 #include <string>
-#include <system_error>
 #include <utility>
 
-#include "base/signal_block.h"
+#include "base/thread.h"
 #include "memory/shm/waiter.h"
 #include "world/departure.h"
 
@@ -146,14 +143,8 @@ bool Outbox::IsEmpty() {
 
 Status Outbox::StartCourier() {
   if (courier_.joinable()) return Status::Ok();
-  const SignalBlock block;
-  try {
-    courier_ = std::thread([this] { RunCourier(); });
-  } catch (const std::system_error& error) {
-    return Status::Internal(std::string("cannot start a thread for a long control message: ") +
-                            error.what() + ". Check the limit on processes (ulimit -u).");
-  }
-  pthread_setname_np(courier_.native_handle(), "mydist-courier");
+  MYDIST_ASSIGN_OR_RETURN(courier_, StartThread("mydist-courier", "for a long control message",
+                                                [this] { RunCourier(); }));
   return Status::Ok();
 }
 

@@ -1,6 +1,5 @@
 #include "transport/local/peer_watcher.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,7 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/signal_block.h"
+#include "base/thread.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -24,30 +23,24 @@ namespace {
 // Where a peer cannot be waited for.
 constexpr int kLookInterval_ms = 250;
 
-Status NoWatcher(const std::string& what, int error) {
-  return Status::Internal("cannot monitor the other ranks of this host: " + what + ": " +
-                          std::generic_category().message(error) +
-                          ". Check the limits on processes and open files (ulimit -u, -n).");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<PeerWatcher>> PeerWatcher::Start(const shm::Arena* arena, OnEnd on_end) {
   std::unique_ptr<PeerWatcher> watcher(new PeerWatcher(arena, std::move(on_end)));
   const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop < 0) return NoWatcher("eventfd", errno);
+  if (stop < 0) {
+    return Status::Internal("cannot monitor the other ranks of this host: eventfd: " +
+                            std::generic_category().message(errno) +
+                            ". Check the limit on open files (ulimit -n).");
+  }
   watcher->polled_.push_back({stop, POLLIN, 0});
   watcher->peers_.push_back(-1);
   for (int peer = 0; peer < arena->size(); ++peer) {
     if (!arena->IsThisProcess(peer)) watcher->Watch(peer);
   }
-  const SignalBlock block;
-  try {
-    watcher->thread_ = std::thread([raw = watcher.get()] { raw->Run(); });
-  } catch (const std::system_error& error) {
-    return NoWatcher("starting a thread failed", error.code().value());
-  }
-  pthread_setname_np(watcher->thread_.native_handle(), "mydist-watcher");
+  MYDIST_ASSIGN_OR_RETURN(watcher->thread_,
+                          StartThread("mydist-watcher", "that watches the other ranks of this host",
+                                      [raw = watcher.get()] { raw->Run(); }));
   return watcher;
 }
 
