@@ -1,33 +1,22 @@
 #include "base/status.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <type_traits>
 
 namespace mydist {
+namespace {
+
+constexpr std::array<std::string_view, kStatusCodeCount> kStatusCodeNames = {
+    "OK",      "INVALID_ARGUMENT", "TYPE_ERROR",       "MISMATCH", "PEER_LOST",
+    "TIMEOUT", "ABORTED",          "VERSION_MISMATCH", "INTERNAL"};
+
+}  // namespace
 
 std::string_view StatusCodeName(StatusCode code) {
-  switch (code) {
-    case StatusCode::kOk:
-      return "OK";
-    case StatusCode::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case StatusCode::kTypeError:
-      return "TYPE_ERROR";
-    case StatusCode::kMismatch:
-      return "MISMATCH";
-    case StatusCode::kPeerLost:
-      return "PEER_LOST";
-    case StatusCode::kTimeout:
-      return "TIMEOUT";
-    case StatusCode::kAborted:
-      return "ABORTED";
-    case StatusCode::kVersionMismatch:
-      return "VERSION_MISMATCH";
-    case StatusCode::kInternal:
-      return "INTERNAL";
-  }
-  return "UNKNOWN";
+  const auto number = static_cast<size_t>(code);
+  return number < kStatusCodeNames.size() ? kStatusCodeNames[number] : "UNKNOWN";
 }
 
 Status::Status(StatusCode code, std::string message)
@@ -73,13 +62,6 @@ bool Status::is_loss() const {
 const Failure& Status::failure() const {
   static const Failure kNone;
   return ok() ? kNone : state_->failure;
-}
-
-Status Status::Because(std::string cause) const {
-  if (ok()) return {};
-  Failure failure = state_->failure;
-  failure.cause = std::move(cause);
-  return {code(), message(), std::move(failure)};
 }
 
 Status Status::About(const Failure& known) const {

@@ -44,6 +44,7 @@ enum class StatusCode : int {
   kVersionMismatch,  // VersionMismatchError: different builds on different ranks.
   kInternal,         // MydistError: anything else, including a backend's own failure.
 };
+inline constexpr int kStatusCodeCount = 9;
 
 // The code's name as shown in logs, e.g. "MISMATCH".
 MYDIST_EXPORT std::string_view StatusCodeName(StatusCode code);
@@ -72,9 +73,6 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   bool is_consequence() const;
   // Whether a peer is gone or has left: kPeerLost, or the time-out because of which it left.
   bool is_loss() const;
-
-  // The same as a consequence of `cause`, which is not empty; OK stays OK.
-  Status Because(std::string cause) const;
 
   // What is known of it as data; nothing of OK.
   const Failure& failure() const;

@@ -73,17 +73,8 @@ void AddMetadata(int rank, int thread, std::string_view what, std::string_view a
 }
 
 char PhaseLetter(EventPhase phase) {
-  switch (phase) {
-    case EventPhase::kBegin:
-      return 'B';
-    case EventPhase::kEnd:
-      return 'E';
-    case EventPhase::kInstant:
-      return 'i';
-    case EventPhase::kComplete:
-      return 'X';
-  }
-  return 'i';
+  constexpr std::array<char, kEventPhaseCount> kLetters = {'B', 'E', 'i', 'X'};
+  return kLetters[static_cast<size_t>(phase)];
 }
 
 void AddEnd(int rank, int thread, int64_t time_ns, std::string_view name, TraceRecords& records) {

@@ -1,6 +1,7 @@
 #include "controller/messages/request.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 
@@ -95,39 +96,11 @@ bool SameProperty(RequestProperty property, const Request& a, const Request& b) 
   return true;
 }
 
-std::vector<RequestProperty> DifferingProperties(const Request& a, const Request& b) {
-  std::vector<RequestProperty> differing;
-  for (int i = 0; i < kRequestPropertyCount; ++i) {
-    const auto property = static_cast<RequestProperty>(i);
-    if (!SameProperty(property, a, b)) differing.push_back(property);
-  }
-  return differing;
-}
-
 std::string_view RequestPropertyName(RequestProperty property) {
-  switch (property) {
-    case RequestProperty::kOp:
-      return "op";
-    case RequestProperty::kDtype:
-      return "dtype";
-    case RequestProperty::kShape:
-      return "shape";
-    case RequestProperty::kReduceOp:
-      return "reduce op";
-    case RequestProperty::kScale:
-      return "scale factors";
-    case RequestProperty::kRoot:
-      return "root rank";
-    case RequestProperty::kProcessSet:
-      return "process set";
-    case RequestProperty::kDevice:
-      return "device";
-    case RequestProperty::kGroup:
-      return "group";
-    case RequestProperty::kRanks:
-      return "ranks";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, kRequestPropertyCount> kNames = {
+      "op",        "dtype",       "shape",  "reduce op", "scale factors",
+      "root rank", "process set", "device", "group",     "ranks"};
+  return kNames[static_cast<size_t>(property)];
 }
 
 std::string RequestPropertyText(RequestProperty property, const Request& request) {

@@ -74,8 +74,6 @@ inline constexpr int kRequestPropertyCount = 10;
 // not compared.
 bool SameProperty(RequestProperty property, const Request& a, const Request& b);
 
-std::vector<RequestProperty> DifferingProperties(const Request& a, const Request& b);
-
 std::string_view RequestPropertyName(RequestProperty property);  // "reduce op"
 // The value as a user would write it, e.g. "[2, 3]", "[*, 3]" where the first dimension is free.
 std::string RequestPropertyText(RequestProperty property, const Request& request);

@@ -60,15 +60,9 @@ std::string NamesOfPaths() {
 }  // namespace
 
 std::string_view SimdPathName(SimdPath path) {
-  switch (path) {
-    case SimdPath::kPortable:
-      return "portable";
-    case SimdPath::kAvx2:
-      return "avx2";
-    case SimdPath::kAvx512:
-      return "avx512";
-  }
-  MYDIST_CHECK(false);
+  constexpr std::array<std::string_view, kAllSimdPaths.size()> kNames = {"portable", "avx2",
+                                                                         "avx512"};
+  return kNames[static_cast<size_t>(path)];
 }
 
 bool CpuHas(SimdPath path) {

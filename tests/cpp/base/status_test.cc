@@ -42,12 +42,13 @@ TEST(StatusTest, TheCauseIsKeptApartFromTheMessage) {
   const Status first = Status::PeerLost("rank 2 died");
   EXPECT_EQ(first.cause(), "rank 2 died");
   EXPECT_FALSE(first.is_consequence());
-  const Status second = Status::PeerLost("rank 1 left").Because(first.cause()).WithContext("init");
+  const Status second =
+      Status::PeerLost("rank 1 left").About({.cause = first.cause()}).WithContext("init");
   EXPECT_EQ(second.code(), StatusCode::kPeerLost);
   EXPECT_EQ(second.message(), "init: rank 1 left");
   EXPECT_EQ(second.cause(), "rank 2 died");
   EXPECT_TRUE(second.is_consequence());
-  EXPECT_TRUE(Status::Ok().Because("anything").ok());
+  EXPECT_TRUE(Status::Ok().About({.cause = "anything"}).ok());
   EXPECT_EQ(Status::Ok().cause(), "");
 }
 
