@@ -1,6 +1,8 @@
 #include "base/call_name.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace mydist {
 namespace {
@@ -28,6 +30,21 @@ std::string WithoutCallDigits(std::string_view name) {
   const auto begin = static_cast<size_t>(digits.data() - name.data());
   // With the dot before them.
   return std::string(name.substr(0, begin - 1)).append(name.substr(begin + digits.size()));
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // Distances of a's front to every front of b.
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row[b.size()];
 }
 
 }  // namespace mydist

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
+#include "base/call_name.h"
 #include "base/registry.h"
 
 namespace mydist {
@@ -45,21 +45,6 @@ bool IsInterfaceName(std::string_view name) {
   return !name.empty() && name.size() < 16 && std::all_of(name.begin(), name.end(), [](char c) {
     return c > ' ' && c <= '~' && c != '/';
   });
-}
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // Distances of a's front to every front of b.
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row[b.size()];
 }
 
 // A kind of value: what is allowed, in words, and the value of a text; nothing when it is not

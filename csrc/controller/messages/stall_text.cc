@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 
+#include "base/call_name.h"
 #include "controller/messages/request.h"
 #include "world/process_set.h"
 
@@ -43,7 +43,10 @@ bool MayBeMeant(const WaitingTensor& tensor, const WaitingTensor& other) {
 
 // Lower is more alike; nothing when unlike.
 std::optional<size_t> Distance(const Request& a, const Request& b) {
-  const size_t distance = EditDistance(a.name, b.name);
+  const auto compared = [](const std::string& name) {
+    return std::string_view(name).substr(0, kMaxComparedBytes);
+  };
+  const size_t distance = EditDistance(compared(a.name), compared(b.name));
   const size_t longer = std::min(kMaxComparedBytes, std::max(a.name.size(), b.name.size()));
   const bool similar_name = distance <= std::max<size_t>(1, longer / 4);
   const bool same_tensor = SameProperty(RequestProperty::kOp, a, b) &&
@@ -72,22 +75,6 @@ std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other
 }
 
 }  // namespace
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  const size_t columns = std::min(b.size(), kMaxComparedBytes);
-  std::vector<size_t> row(columns + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < std::min(a.size(), kMaxComparedBytes); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < columns; ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row[columns];
-}
 
 const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
                                   const std::vector<WaitingTensor>& others) {

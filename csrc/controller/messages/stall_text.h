@@ -31,9 +31,6 @@ std::string GroupStallText(const Request& member, size_t ready_count, Duration w
 const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
                                   const std::vector<WaitingTensor>& others);
 
-// Insertions, deletions and replacements that lead from one to the other.
-size_t EditDistance(const std::string& a, const std::string& b);
-
 // Mismatch text: tells the user on which properties of a tensor the ranks disagree. Pure.
 
 // A head naming tensor, op and properties, one row per variant, and what to do. `readiness` has

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/call_name.h"
 #include "controller/messages/stall_text.h"
 #include "controller/simulated_job.h"
 
