@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace mydist {
 
@@ -15,6 +16,11 @@ inline TimePoint Now() { return Clock::now(); }
 // A deadline that never comes, and one that has always passed.
 inline constexpr TimePoint kNever = TimePoint::max();
 inline constexpr TimePoint kPast = TimePoint::min();
+
+// Of CLOCK_MONOTONIC, as ranks tell each other.
+inline int64_t ToNanoseconds(TimePoint time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
 
 inline double ToSeconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();

@@ -5,13 +5,6 @@
 #include "base/log.h"
 
 namespace mydist {
-namespace {
-
-int64_t Nanoseconds(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-}  // namespace
 
 TimelineRelay::TimelineRelay(const Topology* topology, Timeline* timeline, Coordinator* coordinator)
     : topology_(*topology),
@@ -53,7 +46,7 @@ void TimelineRelay::Finish() {
   CarryOff();
   if (topology_.rank == 0) return;
   // An empty block is the end: no other block is empty.
-  EventBlock end{.sent_ns = Nanoseconds(Now()), .dropped_count = timeline_.dropped_count()};
+  EventBlock end{.sent_ns = ToNanoseconds(Now()), .dropped_count = timeline_.dropped_count()};
   if (!coordinator_.SendTimeline(EncodeEvents(end)).ok()) return;  // Rank 0 is gone already.
 }
 
@@ -79,7 +72,7 @@ void TimelineRelay::CarryOff() {
     writer_->SetDroppedCount(0, dropped_count);
     return;
   }
-  const EventBlock block{Nanoseconds(Now()), dropped_count, std::move(events)};
+  const EventBlock block{ToNanoseconds(Now()), dropped_count, std::move(events)};
   if (Status sent = coordinator_.SendTimeline(EncodeEvents(block)); !sent.ok()) {
     MYDIST_LOG(kDebug) << "cannot send timeline events: " << sent.message();
   }
@@ -99,7 +92,7 @@ void TimelineRelay::WriteIncoming() {
     ClockOffset& offset = offsets_[rank];
     // Ranks of rank 0's host read the same clock.
     if (topology_.hosts[rank] != topology_.hosts[0]) {
-      offset.Observe(block->sent_ns, Nanoseconds(Now()));
+      offset.Observe(block->sent_ns, ToNanoseconds(Now()));
     }
     writer_->SetDroppedCount(message.source, block->dropped_count);
     writer_->Append(message.source, std::move(block->events), offset.offset_ns());

@@ -150,10 +150,6 @@ Result<TimelineEvent> ReadEvent(Reader& reader, const std::vector<std::string>& 
   return event;
 }
 
-int64_t ToNanoseconds(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 }  // namespace
 
 std::vector<uint8_t> EncodeEvents(const EventBlock& block) {

@@ -57,10 +57,6 @@ struct Delivery {
   std::vector<TimelineEvent> events;
 };
 
-int64_t MonotonicNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 TraceFile::TraceFile(int descriptor, std::string path)
@@ -254,7 +250,7 @@ class TraceWriter::Core {
   Core(TraceFile file, int size)
       : size_(size),
         file_(std::move(file)),
-        format_(size, MonotonicNanoseconds()),
+        format_(size, ToNanoseconds(Now())),
         dropped_counts_(static_cast<size_t>(size)) {}
 
   Status WriteHeader(const std::vector<std::string>& hosts) {
@@ -262,8 +258,8 @@ class TraceWriter::Core {
   }
   Status Begin() {
     // SIGXFSZ, sent to a thread that exceeds a file size limit, would otherwise end the process.
-    MYDIST_ASSIGN_OR_RETURN(thread_, StartThread("mydist-timeline", "that writes the timeline",
-                                                 [this] { Run(); }));
+    MYDIST_ASSIGN_OR_RETURN(
+        thread_, StartThread("mydist-timeline", "that writes the timeline", [this] { Run(); }));
     return Status::Ok();
   }
 
