@@ -9,12 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/mutex.h"
 #include "base/thread.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -50,12 +47,6 @@ Status CheckOwnFile(int descriptor, const std::string& path) {
   }
   return Status::Ok();
 }
-
-struct Delivery {
-  int rank = 0;
-  int64_t clock_offset_ns = 0;
-  std::vector<TimelineEvent> events;
-};
 
 }  // namespace
 
@@ -244,182 +235,129 @@ Status TraceFile::Failure(const char* action, int error) const {
                           "': " + std::strerror(error) + " (errno " + std::to_string(error) + ")");
 }
 
-// State that the engine and the writing thread share, and the file, which only that thread uses.
-class TraceWriter::Core {
- public:
-  Core(TraceFile file, int size)
-      : size_(size),
-        file_(std::move(file)),
-        format_(size, ToNanoseconds(Now())),
-        dropped_counts_(static_cast<size_t>(size)) {}
-
-  Status WriteHeader(const std::vector<std::string>& hosts) {
-    return file_.Append(format_.Header(hosts));
-  }
-  Status Begin() {
-    // SIGXFSZ, sent to a thread that exceeds a file size limit, would otherwise end the process.
-    MYDIST_ASSIGN_OR_RETURN(
-        thread_, StartThread("mydist-timeline", "that writes the timeline", [this] { Run(); }));
-    return Status::Ok();
-  }
-
-  void Append(Delivery delivery) MYDIST_EXCLUDES(mutex_) {
-    if (delivery.rank < 0 || delivery.rank >= size_) return;
-    const size_t count = delivery.events.size();
-    {
-      MutexLock lock(mutex_);
-      if (is_closing_ || waiting_event_count_ + count > kMaxWaitingEventCount) {
-        CountDropped(delivery.rank, count);
-        return;
-      }
-      waiting_event_count_ += count;
-      waiting_.push_back(std::move(delivery));
-    }
-    arrived_.NotifyOne();
-  }
-
-  void SetDroppedCount(int rank, int64_t dropped_count) MYDIST_EXCLUDES(mutex_) {
-    if (rank < 0 || rank >= size_) return;
-    MutexLock lock(mutex_);
-    dropped_counts_[static_cast<size_t>(rank)].by_rank = dropped_count;
-  }
-
-  void Flush() MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    while (!waiting_.empty() || is_writing_) written_.Wait(mutex_);
-  }
-
-  Status Close() MYDIST_EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      is_closing_ = true;
-    }
-    arrived_.NotifyOne();
-    if (thread_.joinable()) thread_.join();
-    MutexLock lock(mutex_);
-    return outcome_;
-  }
-
-  int64_t dropped_count() MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return own_dropped_count_;
-  }
-
- private:
-  struct DropCount {
-    int64_t by_rank = 0;  // As the rank itself says.
-    int64_t here = 0;
-  };
-
-  void Run() {
-    for (;;) {
-      std::vector<Delivery> deliveries = TakeDeliveries();
-      if (deliveries.empty()) break;
-      for (Delivery& delivery : deliveries) Write(delivery);
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-      written_.NotifyAll();
-    }
-    Finish();
-  }
-
-  // Waits for deliveries; none means that the writer is being closed.
-  std::vector<Delivery> TakeDeliveries() MYDIST_EXCLUDES(mutex_) {
-    std::vector<Delivery> deliveries;
-    MutexLock lock(mutex_);
-    while (waiting_.empty() && !is_closing_) arrived_.Wait(mutex_);
-    deliveries.swap(waiting_);
-    is_writing_ = !deliveries.empty();
-    return deliveries;
-  }
-
-  void Write(const Delivery& delivery) MYDIST_EXCLUDES(mutex_) {
-    size_t lost_count = delivery.events.size();
-    if (!has_failed_) {
-      const auto& [records, records_needed] =
-          format_.Format(delivery.rank, delivery.events, delivery.clock_offset_ns);
-      const size_t old_count = file_.record_count();
-      Note(file_.Append(records));
-      const size_t written = file_.record_count() - old_count;
-      lost_count = static_cast<size_t>(std::count_if(records_needed.begin(), records_needed.end(),
-                                                     [&](size_t n) { return n > written; }));
-    }
-    MutexLock lock(mutex_);
-    waiting_event_count_ -= delivery.events.size();
-    CountDropped(delivery.rank, lost_count);
-  }
-
-  void Finish() MYDIST_EXCLUDES(mutex_) {
-    std::vector<int64_t> dropped;
-    {
-      MutexLock lock(mutex_);
-      for (const DropCount& count : dropped_counts_) dropped.push_back(count.by_rank + count.here);
-    }
-    // Tried after an error as well: there may be room left in the last page.
-    Note(file_.Append(format_.Footer(dropped)));
-    Note(file_.Close());
-  }
-
-  // The first error is logged and kept.
-  void Note(const Status& status) MYDIST_EXCLUDES(mutex_) {
-    if (status.ok() || has_failed_) return;
-    has_failed_ = true;
-    MYDIST_LOG(kWarning) << status.message()
-                         << "; the timeline ends here, the job continues without it";
-    MutexLock lock(mutex_);
-    outcome_ = status;
-  }
-
-  void CountDropped(int rank, size_t count) MYDIST_REQUIRES(mutex_) {
-    dropped_counts_[static_cast<size_t>(rank)].here += static_cast<int64_t>(count);
-    own_dropped_count_ += static_cast<int64_t>(count);
-  }
-
-  const int size_;
-  std::thread thread_;
-
-  // The writing thread's alone once it runs.
-  TraceFile file_;
-  TraceFormat format_;
-  bool has_failed_ = false;
-
-  Mutex mutex_;
-  CondVar arrived_;
-  CondVar written_;
-  std::vector<Delivery> waiting_ MYDIST_GUARDED_BY(mutex_);
-  size_t waiting_event_count_ MYDIST_GUARDED_BY(mutex_) = 0;  // Including those being written.
-  bool is_writing_ MYDIST_GUARDED_BY(mutex_) = false;
-  bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
-  std::vector<DropCount> dropped_counts_ MYDIST_GUARDED_BY(mutex_);
-  int64_t own_dropped_count_ MYDIST_GUARDED_BY(mutex_) = 0;
-  Status outcome_ MYDIST_GUARDED_BY(mutex_);
-};
-
 Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path, int size,
                                                        const std::vector<std::string>& hosts) {
   MYDIST_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(path));
-  auto core = std::make_unique<Core>(std::move(file), size);
-  MYDIST_RETURN_IF_ERROR(core->WriteHeader(hosts));
-  MYDIST_RETURN_IF_ERROR(core->Begin());
-  return std::unique_ptr<TraceWriter>(new TraceWriter(std::move(core)));
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(std::move(file), size));
+  MYDIST_RETURN_IF_ERROR(writer->file_.Append(writer->format_.Header(hosts)));
+  // SIGXFSZ, sent to a thread that exceeds a file size limit, would otherwise end the process.
+  MYDIST_ASSIGN_OR_RETURN(writer->thread_,
+                          StartThread("mydist-timeline", "that writes the timeline",
+                                      [it = writer.get()] { it->Run(); }));
+  return writer;
 }
 
-TraceWriter::TraceWriter(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+TraceWriter::TraceWriter(TraceFile file, int size)
+    : size_(size),
+      file_(std::move(file)),
+      format_(size, ToNanoseconds(Now())),
+      dropped_counts_(static_cast<size_t>(size)) {}
 
-TraceWriter::~TraceWriter() { [[maybe_unused]] const Status status = core_->Close(); }
+TraceWriter::~TraceWriter() { [[maybe_unused]] const Status status = Close(); }
 
 void TraceWriter::Append(int rank, std::vector<TimelineEvent> events, int64_t clock_offset_ns) {
-  core_->Append({rank, clock_offset_ns, std::move(events)});
+  if (rank < 0 || rank >= size_) return;
+  const size_t count = events.size();
+  {
+    MutexLock lock(mutex_);
+    if (is_closing_ || waiting_event_count_ + count > kMaxWaitingEventCount) {
+      CountDropped(rank, count);
+      return;
+    }
+    waiting_event_count_ += count;
+    waiting_.push_back({rank, clock_offset_ns, std::move(events)});
+  }
+  arrived_.NotifyOne();
 }
 
 void TraceWriter::SetDroppedCount(int rank, int64_t dropped_count) {
-  core_->SetDroppedCount(rank, dropped_count);
+  if (rank < 0 || rank >= size_) return;
+  MutexLock lock(mutex_);
+  dropped_counts_[static_cast<size_t>(rank)].by_rank = dropped_count;
 }
 
-void TraceWriter::Flush() { core_->Flush(); }
+void TraceWriter::Flush() {
+  MutexLock lock(mutex_);
+  while (!waiting_.empty() || is_writing_) written_.Wait(mutex_);
+}
 
-Status TraceWriter::Close() { return core_->Close(); }
+Status TraceWriter::Close() {
+  {
+    MutexLock lock(mutex_);
+    is_closing_ = true;
+  }
+  arrived_.NotifyOne();
+  if (thread_.joinable()) thread_.join();
+  MutexLock lock(mutex_);
+  return outcome_;
+}
 
-int64_t TraceWriter::dropped_count() { return core_->dropped_count(); }
+int64_t TraceWriter::dropped_count() {
+  MutexLock lock(mutex_);
+  int64_t total = 0;
+  for (const DropCount& count : dropped_counts_) total += count.here;
+  return total;
+}
+
+void TraceWriter::Run() {
+  for (;;) {
+    std::vector<Delivery> deliveries = TakeDeliveries();
+    if (deliveries.empty()) break;
+    for (Delivery& delivery : deliveries) Write(delivery);
+    MutexLock lock(mutex_);
+    is_writing_ = false;
+    written_.NotifyAll();
+  }
+  Finish();
+}
+
+std::vector<TraceWriter::Delivery> TraceWriter::TakeDeliveries() {
+  std::vector<Delivery> deliveries;
+  MutexLock lock(mutex_);
+  while (waiting_.empty() && !is_closing_) arrived_.Wait(mutex_);
+  deliveries.swap(waiting_);
+  is_writing_ = !deliveries.empty();
+  return deliveries;
+}
+
+void TraceWriter::Write(const Delivery& delivery) {
+  size_t lost_count = delivery.events.size();
+  if (!has_failed_) {
+    const auto& [records, records_needed] =
+        format_.Format(delivery.rank, delivery.events, delivery.clock_offset_ns);
+    const size_t old_count = file_.record_count();
+    Note(file_.Append(records));
+    const size_t written = file_.record_count() - old_count;
+    lost_count = static_cast<size_t>(std::count_if(records_needed.begin(), records_needed.end(),
+                                                   [&](size_t n) { return n > written; }));
+  }
+  MutexLock lock(mutex_);
+  waiting_event_count_ -= delivery.events.size();
+  CountDropped(delivery.rank, lost_count);
+}
+
+void TraceWriter::Finish() {
+  std::vector<int64_t> dropped;
+  {
+    MutexLock lock(mutex_);
+    for (const DropCount& count : dropped_counts_) dropped.push_back(count.by_rank + count.here);
+  }
+  // Tried after an error as well: there may be room left in the last page.
+  Note(file_.Append(format_.Footer(dropped)));
+  Note(file_.Close());
+}
+
+void TraceWriter::Note(const Status& status) {
+  if (status.ok() || has_failed_) return;
+  has_failed_ = true;
+  MYDIST_LOG(kWarning) << status.message()
+                       << "; the timeline ends here, the job continues without it";
+  MutexLock lock(mutex_);
+  outcome_ = status;
+}
+
+void TraceWriter::CountDropped(int rank, size_t count) {
+  dropped_counts_[static_cast<size_t>(rank)].here += static_cast<int64_t>(count);
+}
 
 }  // namespace mydist

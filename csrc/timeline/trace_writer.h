@@ -10,9 +10,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/export.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "timeline/event.h"
 #include "timeline/trace_format.h"
@@ -108,25 +110,60 @@ class MYDIST_EXPORT TraceWriter {
 
   // Hands events of `rank` over, in the order that rank recorded them. `clock_offset_ns` is added
   // to their times to get times of our clock. Does not wait; a rank outside the job is ignored.
-  void Append(int rank, std::vector<TimelineEvent> events, int64_t clock_offset_ns);
+  void Append(int rank, std::vector<TimelineEvent> events, int64_t clock_offset_ns)
+      MYDIST_EXCLUDES(mutex_);
 
   // How many events `rank` itself has dropped so far; written into the file by Close.
-  void SetDroppedCount(int rank, int64_t dropped_count);
+  void SetDroppedCount(int rank, int64_t dropped_count) MYDIST_EXCLUDES(mutex_);
 
   // Blocks until everything appended before is in the file or lost to a write error.
-  void Flush();
+  void Flush() MYDIST_EXCLUDES(mutex_);
 
   // Flushes, ends what is still open, writes the drop counts and closes the file. Blocking. The
   // first write error if there was one (it has been logged). Later calls return the same.
-  Status Close();
+  Status Close() MYDIST_EXCLUDES(mutex_);
 
   // Events dropped here, because the disk was too slow or after a write error.
-  int64_t dropped_count();
+  int64_t dropped_count() MYDIST_EXCLUDES(mutex_);
 
  private:
-  class Core;
-  explicit TraceWriter(std::unique_ptr<Core> core);
-  std::unique_ptr<Core> core_;
+  struct Delivery {
+    int rank = 0;
+    int64_t clock_offset_ns = 0;
+    std::vector<TimelineEvent> events;
+  };
+  struct DropCount {
+    int64_t by_rank = 0;  // As the rank itself says.
+    int64_t here = 0;
+  };
+
+  TraceWriter(TraceFile file, int size);
+  void Run();
+  // Waits for deliveries; none means that the writer is being closed.
+  std::vector<Delivery> TakeDeliveries() MYDIST_EXCLUDES(mutex_);
+  void Write(const Delivery& delivery) MYDIST_EXCLUDES(mutex_);
+  void Finish() MYDIST_EXCLUDES(mutex_);
+  // The first error is logged and kept.
+  void Note(const Status& status) MYDIST_EXCLUDES(mutex_);
+  void CountDropped(int rank, size_t count) MYDIST_REQUIRES(mutex_);
+
+  const int size_;
+  std::thread thread_;
+
+  // The writing thread's alone once it runs.
+  TraceFile file_;
+  TraceFormat format_;
+  bool has_failed_ = false;
+
+  Mutex mutex_;
+  CondVar arrived_;
+  CondVar written_;
+  std::vector<Delivery> waiting_ MYDIST_GUARDED_BY(mutex_);
+  size_t waiting_event_count_ MYDIST_GUARDED_BY(mutex_) = 0;  // Including those being written.
+  bool is_writing_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
+  std::vector<DropCount> dropped_counts_ MYDIST_GUARDED_BY(mutex_);
+  Status outcome_ MYDIST_GUARDED_BY(mutex_);
 };
 
 }  // namespace mydist
