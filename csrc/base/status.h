@@ -25,7 +25,7 @@ struct Failure {
   std::vector<int> ranks;  // Whom it is blamed on.
   std::string host;        // Theirs, where it is one.
   int64_t pid = 0;
-  int signal = 0;
+  int signal = 0;     // That ended the rank.
   std::string cause;  // What went wrong first, and on which rank, where this is only a consequence.
   std::string hint;   // What to do.
 

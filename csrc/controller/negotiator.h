@@ -111,7 +111,6 @@ class Negotiator {
 
   const ProcessSet& set() const { return set_; }
   const NegotiatorStats& stats() const { return stats_; }
-  const ResponseCache& cache() const { return cache_; }
 
  private:
   void Forget();  // What has been announced and not decided, but for this rank's own.

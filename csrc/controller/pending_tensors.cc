@@ -111,7 +111,7 @@ void StallInspector::Collect(uint64_t number, TimePoint now, std::vector<StallEv
     const bool doubles = wait.next_warning <= Duration::max() / 2;
     wait.next_warning = doubles ? wait.next_warning * 2 : Duration::max();
   }
-  events.push_back({number, wait.name, waited, expires});
+  events.push_back({wait.name, waited, expires});
 }
 
 bool PendingRequests::Add(size_t lane, Readiness readiness) {

@@ -28,7 +28,6 @@ namespace mydist {
 // Owned by the Negotiator of one vertex. A wait is reported after `warning`, then at 2, 4, 8 …
 // times that, and expires once after `shutdown`. Starting and stopping a wait cost O(1).
 struct StallEvent {
-  uint64_t wait = 0;
   std::string name;  // As given to Start.
   Duration waited = Duration::zero();
   bool expired = false;  // `shutdown` has passed. The wait is still to be stopped by the caller.
@@ -50,7 +49,6 @@ class StallInspector {
   std::vector<StallEvent> TakeDue(TimePoint now);
   // When TakeDue next has something; kNever when nothing waits.
   TimePoint NextDeadline();
-  size_t wait_count() const { return waits_.size(); }
   std::vector<std::string> Names() const;  // Of all waits, in alphabetical order.
   void Clear();
 
@@ -103,7 +101,6 @@ class PendingRequests {
   // Forgets what the error ends; returns the waits to stop.
   std::vector<uint64_t> Drop(const StreamItem& error);
   void Clear() { entries_.clear(); }
-  size_t size() const { return entries_.size(); }
 
  private:
   bool IsComplete(const Entry& entry) const;

@@ -75,8 +75,6 @@ class EndedNames {
     std::erase_if(errors_, [&](const Entry& entry) { return entry.position <= position; });
   }
 
-  bool empty() const { return errors_.empty(); }
-
  private:
   struct Entry {
     StreamItem error;

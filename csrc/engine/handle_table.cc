@@ -114,9 +114,4 @@ std::optional<std::pair<std::string, std::string>> HandleTable::OldestInFlight()
   return std::pair(std::string(operation), oldest->first.second);
 }
 
-int64_t HandleTable::open_count() {
-  MutexLock lock(mutex_);
-  return static_cast<int64_t>(entries_.size());
-}
-
 }  // namespace mydist

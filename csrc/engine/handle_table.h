@@ -72,8 +72,6 @@ class MYDIST_EXPORT HandleTable {
   // The handle that has been incomplete for longest: its operation and the name of a tensor of it.
   std::optional<std::pair<std::string, std::string>> OldestInFlight() MYDIST_EXCLUDES(mutex_);
 
-  int64_t open_count() MYDIST_EXCLUDES(mutex_);
-
  private:
   struct Entry {
     int64_t remaining_count = 0;

@@ -31,7 +31,6 @@ namespace event_name {
 inline constexpr std::string_view kEnqueue = "ENQUEUE";
 inline constexpr std::string_view kNegotiate = "NEGOTIATE";
 inline constexpr std::string_view kFuse = "FUSE";
-inline constexpr std::string_view kReduce = "REDUCE";
 inline constexpr std::string_view kComplete = "COMPLETE";
 inline constexpr std::string_view kCycle = "CYCLE";
 }  // namespace event_name

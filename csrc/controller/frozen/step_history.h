@@ -56,7 +56,6 @@ class StepHistory {
   // in flight together, which names cannot be, one alone is none, either. Looks only now and then,
   // so that all the looking costs little; to be called at the end of batches.
   std::optional<size_t> FindStep(size_t repeats, size_t clear_repeats);
-  std::optional<size_t> FindStep(size_t repeats) { return FindStep(repeats, repeats); }
 
   // Whether the last `length` tensors have come `repeats` times.
   bool IsStep(size_t length, size_t repeats) const;

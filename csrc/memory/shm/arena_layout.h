@@ -80,10 +80,9 @@ struct alignas(kLineBytes) LastWords {
 };
 static_assert(sizeof(LastWords) == kLastWordsBytes);
 
-// A step as one rank posts it to another. The message shares a cache line with the flag as far as
-// kFlagLineMessageBytes.
+// A step as one rank posts it to another. The message's first 48 bytes share a cache line with the
+// flag.
 inline constexpr int64_t kMessageBytes = 112;
-inline constexpr int64_t kFlagLineMessageBytes = 48;
 struct alignas(kLineBytes) PostLine {
   std::atomic<uint64_t> step;
   uint8_t half;  // Of the slot. Like the message written before `step`, and read after.

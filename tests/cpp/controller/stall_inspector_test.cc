@@ -11,13 +11,12 @@ const TimePoint kStart = TimePoint() + std::chrono::hours(5);
 
 TEST(StallInspectorTest, WarnsAtEachDoubling) {
   StallInspector inspector(seconds(10), seconds(0));
-  const uint64_t wait = inspector.Start("x", kStart, kStart);
+  inspector.Start("x", kStart, kStart);
   for (const int due : {10, 20, 40, 80}) {
     EXPECT_EQ(inspector.NextDeadline(), kStart + seconds(due));
     EXPECT_TRUE(inspector.TakeDue(kStart + seconds(due) - std::chrono::nanoseconds(1)).empty());
     const auto events = inspector.TakeDue(kStart + seconds(due));
     ASSERT_EQ(events.size(), 1u);
-    EXPECT_EQ(events[0].wait, wait);
     EXPECT_EQ(events[0].name, "x");
     EXPECT_EQ(events[0].waited, seconds(due));
     EXPECT_FALSE(events[0].expired);
@@ -51,7 +50,7 @@ TEST(StallInspectorTest, AWaitMayHaveBegunEarlier) {
 TEST(StallInspectorTest, ForgetsAMillionShortWaits) {
   StallInspector inspector(seconds(10), seconds(0));
   for (int i = 0; i < 1'000'000; ++i) inspector.Stop(inspector.Start("x", kStart, kStart));
-  EXPECT_EQ(inspector.wait_count(), 0u);
+  EXPECT_TRUE(inspector.Names().empty());
   EXPECT_EQ(inspector.NextDeadline(), kNever);
 }
 

@@ -63,7 +63,7 @@ TEST_F(StepHistoryTest, ANewAgreementIsNotTheOldOne) {
   Add("ab");
   agreements_.Forget("b");
   Add("ab");
-  EXPECT_FALSE(history_.FindStep(2));
+  EXPECT_FALSE(history_.FindStep(2, 2));
   Add("ab");
   EXPECT_TRUE(history_.IsStep(2, 2));
   EXPECT_FALSE(history_.IsStep(2, 3));
@@ -101,18 +101,18 @@ TEST_F(CallNumberTest, OfCallsInFlightTogetherMakesOneStepHoweverTheyAreCut) {
     Add(calls);
   };
   for (int step = 0; step < 10; ++step) {
-    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    EXPECT_EQ(history_.FindStep(10, 10), std::nullopt) << step;
     add(60);
-    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    EXPECT_EQ(history_.FindStep(10, 10), std::nullopt) << step;
     add(40);
   }
-  EXPECT_EQ(history_.FindStep(10), 100u);
+  EXPECT_EQ(history_.FindStep(10, 10), 100u);
   history_.Reset();
   for (int step = 0; step < 10; ++step) {
-    EXPECT_EQ(history_.FindStep(10), std::nullopt) << step;
+    EXPECT_EQ(history_.FindStep(10, 10), std::nullopt) << step;
     add(100);
   }
-  EXPECT_EQ(history_.FindStep(10), 100u);
+  EXPECT_EQ(history_.FindStep(10, 10), 100u);
 }
 
 TEST_F(CallNumberTest, IsAllThatMayDiffer) {
@@ -123,7 +123,7 @@ TEST_F(CallNumberTest, IsAllThatMayDiffer) {
     history_.EndBatch();
   }
   EXPECT_FALSE(history_.IsStep(1, 2));
-  EXPECT_EQ(history_.FindStep(2), 2u);
+  EXPECT_EQ(history_.FindStep(2, 2), 2u);
   EXPECT_EQ(history_.Cut(2, 2)[1].tensors[0]->request.shape, Shape({2}));
 }
 
@@ -137,7 +137,7 @@ TEST_F(CallNumberTest, OfAGroupGrowsInBothNames) {
     }
     history_.EndBatch();
   }
-  EXPECT_EQ(history_.FindStep(3), 2u);
+  EXPECT_EQ(history_.FindStep(3, 3), 2u);
   const Request next = history_.Cut(2, 3)[0].tensors[1]->request;
   EXPECT_EQ(next.name, "g.noname.11.1");
   EXPECT_EQ(next.group, "g.noname.11");
@@ -208,7 +208,7 @@ TEST_F(CallNumberTest, AgreesWithTheObviousSearch) {
     for (size_t length = count / repeats; length > 0; --length) {
       if (history_.IsStep(length, repeats)) expected = length;
     }
-    EXPECT_EQ(history_.FindStep(repeats), expected) << "round " << round;
+    EXPECT_EQ(history_.FindStep(repeats, repeats), expected) << "round " << round;
     found[has_numbers] += expected ? 1 : 0;
   }
   for (const size_t count : found) EXPECT_GT(count, 200u);
