@@ -229,16 +229,6 @@ void Timeline::Record(EventPhase phase, std::string_view lane, std::string_view 
   // The time is taken inside the lock, so that the order of recording is the order of time.
   const TimePoint now = Now();
   event.time_ns = ToNanoseconds(now);
-  Push(std::move(event), now);
-}
-
-void Timeline::Record(TimelineEvent event) {
-  if (!enabled()) return;
-  MutexLock lock(mutex_);
-  Push(std::move(event), Now());
-}
-
-void Timeline::Push(TimelineEvent event, TimePoint now) {
   if (!enabled()) return;  // Stopped since the caller looked.
   if (events_.size() >= capacity_) {
     ++dropped_count_;

@@ -95,10 +95,9 @@ class MYDIST_EXPORT Timeline {
   // Records no more. What was recorded can still be drained.
   void Stop() MYDIST_EXCLUDES(mutex_);
 
-  // Records an event that happens now, or as given. Nothing happens unless enabled. Any thread.
+  // Records an event that happens now. Nothing happens unless enabled. Any thread.
   void Record(EventPhase phase, std::string_view lane, std::string_view name,
               std::string_view args = {}) MYDIST_EXCLUDES(mutex_);
-  void Record(TimelineEvent event) MYDIST_EXCLUDES(mutex_);
 
   // Takes all events recorded so far, in the order they were recorded.
   std::vector<TimelineEvent> Drain() MYDIST_EXCLUDES(mutex_);
@@ -112,8 +111,6 @@ class MYDIST_EXPORT Timeline {
   int64_t dropped_count() MYDIST_EXCLUDES(mutex_);
 
  private:
-  void Push(TimelineEvent event, TimePoint now) MYDIST_REQUIRES(mutex_);
-
   const size_t capacity_;
   std::atomic<bool> enabled_{false};
   std::atomic<bool> mark_cycles_{false};

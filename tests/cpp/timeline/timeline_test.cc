@@ -11,18 +11,15 @@
 namespace mydist {
 namespace {
 
-TimelineEvent EventNamed(std::string name) {
-  TimelineEvent event;
-  event.lane = "x";
-  event.name = std::move(name);
-  return event;
+void RecordNamed(std::string_view name, Timeline& timeline) {
+  timeline.Record(EventPhase::kInstant, "x", name);
 }
 
 TEST(TimelineTest, RecordsNothingUnlessEnabled) {
   Timeline timeline;
   EXPECT_FALSE(timeline.enabled());
   timeline.Record(EventPhase::kBegin, "x", "NEGOTIATE");
-  timeline.Record(EventNamed("a"));
+  RecordNamed("a", timeline);
   EXPECT_TRUE(timeline.Drain().empty());
   EXPECT_EQ(timeline.NextFlush(), std::nullopt);
 
@@ -37,7 +34,7 @@ TEST(TimelineTest, MarkCyclesFollowsStartAndStop) {
   Timeline timeline;
   timeline.Start(true);
   EXPECT_TRUE(timeline.mark_cycles());
-  timeline.Record(EventNamed("kept"));
+  RecordNamed("kept", timeline);
   timeline.Start(false);  // Already recording: only the flag changes.
   EXPECT_FALSE(timeline.mark_cycles());
   EXPECT_EQ(timeline.Drain().size(), 1U);
@@ -49,12 +46,12 @@ TEST(TimelineTest, MarkCyclesFollowsStartAndStop) {
 TEST(TimelineTest, FullTimelineDropsTheNewestAndCounts) {
   Timeline timeline(3);
   timeline.Start(false);
-  for (const char* name : {"a", "b", "c", "d", "e"}) timeline.Record(EventNamed(name));
+  for (const char* name : {"a", "b", "c", "d", "e"}) RecordNamed(name, timeline);
   EXPECT_EQ(timeline.dropped_count(), 2);
   const auto events = timeline.Drain();
   ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[2].name, "c");
-  timeline.Record(EventNamed("f"));  // There is room again.
+  RecordNamed("f", timeline);  // There is room again.
   EXPECT_EQ(timeline.Drain().size(), 1U);
   EXPECT_EQ(timeline.dropped_count(), 2);
 }
@@ -62,8 +59,8 @@ TEST(TimelineTest, FullTimelineDropsTheNewestAndCounts) {
 TEST(TimelineTest, StartForgetsTheRecordingBefore) {
   Timeline timeline(1);
   timeline.Start(false);
-  timeline.Record(EventNamed("a"));
-  timeline.Record(EventNamed("b"));
+  RecordNamed("a", timeline);
+  RecordNamed("b", timeline);
   timeline.Stop();
   timeline.Start(false);
   EXPECT_EQ(timeline.dropped_count(), 0);
@@ -75,16 +72,16 @@ TEST(TimelineTest, FlushIsDueAfterTheOldestEvent) {
   timeline.Start(false);
   EXPECT_EQ(timeline.NextFlush(), std::nullopt);
   const TimePoint before = Now();
-  timeline.Record(EventNamed("a"));
+  RecordNamed("a", timeline);
   const TimePoint after = Now();
   const auto due = timeline.NextFlush();
   ASSERT_TRUE(due.has_value());
   EXPECT_GE(*due, before + Timeline::kFlushInterval);
   EXPECT_LE(*due, after + Timeline::kFlushInterval);
-  timeline.Record(EventNamed("b"));
+  RecordNamed("b", timeline);
   EXPECT_EQ(timeline.NextFlush(), due);  // A later event does not put it off.
-  timeline.Record(EventNamed("c"));
-  timeline.Record(EventNamed("d"));
+  RecordNamed("c", timeline);
+  RecordNamed("d", timeline);
   EXPECT_LE(*timeline.NextFlush(), after);  // Half full: at once.
   timeline.Drain();
   EXPECT_EQ(timeline.NextFlush(), std::nullopt);
