@@ -105,6 +105,15 @@ Kind<bool> Switch() {
           }};
 }
 
+Kind<std::optional<bool>> AutoOnOff() {
+  return {"auto, on or off", [](const std::string& text) {
+            std::optional<std::optional<bool>> value;
+            if (text == "auto") value.emplace(std::nullopt);
+            if (text == "on" || text == "off") value.emplace(text == "on");
+            return value;
+          }};
+}
+
 // One of some words: itself, or the enumerator at its place.
 template <typename T>
 Kind<T> Choice(const std::vector<std::string>& words) {
@@ -197,8 +206,7 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_SHARED_MEMORY", "1", &C::shared_memory, Switch()),
       MakeRow("MYDIST_SIMD", "auto", &C::simd,
               Choice<std::string>({"auto", "avx512", "avx2", "portable"})),
-      MakeRow("MYDIST_CROSS_MEMORY_ATTACH", "auto", &C::cross_memory_attach,
-              Choice<AttachChoice>({"auto", "on", "off"})),
+      MakeRow("MYDIST_CROSS_MEMORY_ATTACH", "auto", &C::cross_memory_attach, AutoOnOff()),
       MakeRow("MYDIST_BUCKET_SIZE_MB", "", &C::bucket_size_bytes, Megabytes()),
       MakeRow("MYDIST_CHECK_CONSISTENCY", "0", &C::check_consistency_steps,
               Integer(-1, 1'000'000'000)),

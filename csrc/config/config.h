@@ -16,8 +16,6 @@
 
 namespace mydist {
 
-enum class AttachChoice { kAuto, kOn, kOff };
-
 struct MYDIST_EXPORT Config {
   // MYDIST_FUSION_THRESHOLD_MB: tensors are fused until a buffer holds this much; 0 = never fuse.
   int64_t fusion_threshold_bytes = int64_t{64} << 20;
@@ -58,8 +56,8 @@ struct MYDIST_EXPORT Config {
   // MYDIST_SIMD: the kernels that reduce: auto, avx512, avx2 or portable. Changes speed only.
   std::string simd = "auto";
   // MYDIST_CROSS_MEMORY_ATTACH: ranks of one host read each other's private tensors through the
-  // kernel; auto = where that is faster.
-  AttachChoice cross_memory_attach = AttachChoice::kAuto;
+  // kernel; unset = where that is faster.
+  std::optional<bool> cross_memory_attach;
   // MYDIST_BUCKET_SIZE_MB: gradients are enqueued when they make this much; 0 = each by itself,
   // unset = chosen from what init() measures.
   std::optional<int64_t> bucket_size_bytes;

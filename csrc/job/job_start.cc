@@ -141,18 +141,6 @@ size_t HostCount(const Topology& topology) {
   return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
 }
 
-shm::CrossMemoryAttach AttachOf(AttachChoice choice) {
-  switch (choice) {
-    case AttachChoice::kAuto:
-      break;
-    case AttachChoice::kOn:
-      return shm::CrossMemoryAttach::kOn;
-    case AttachChoice::kOff:
-      return shm::CrossMemoryAttach::kOff;
-  }
-  return shm::CrossMemoryAttach::kAuto;
-}
-
 shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
   const Topology& topology = meeting.topology;
   shm::ArenaOptions options;
@@ -163,7 +151,7 @@ shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
   }
   options.index = topology.local_rank;
   options.control_bytes = LocalControlBytes(topology.local_size);
-  options.cross_memory_attach = AttachOf(config.cross_memory_attach);
+  options.cross_memory_attach = config.cross_memory_attach;
   return options;
 }
 

@@ -329,8 +329,9 @@ void Arena::MapHeap() {
 }
 
 std::string Arena::ProbePeers(const ArenaOptions& options) const {
-  if (options.cross_memory_attach == CrossMemoryAttach::kOff)
+  if (!options.cross_memory_attach.value_or(true)) {
     return "switched off by MYDIST_CROSS_MEMORY_ATTACH";
+  }
   for (int peer = 0; peer < size(); ++peer) {
     const RankLine& line = rank_line(peer);
     const std::string refusal = cross_memory::Probe(static_cast<pid_t>(line.pid.load()),
@@ -370,7 +371,7 @@ Status Arena::Enter(const ArenaOptions& options) {
   line.probe_address.store(cross_memory::ProbeAddress(line.process));
   line.accepts_sleeper_barriers.store(!is_crowded_ && AcceptSleeperBarriers());
   // Slots take a wait for each chunk, and then each wait is a sleep.
-  line.prefers_attach.store(is_crowded_ || options.cross_memory_attach == CrossMemoryAttach::kOn);
+  line.prefers_attach.store(is_crowded_ || options.cross_memory_attach.value_or(false));
   line.presence.store(Presence::kHere);
   MapHeap();
   return Status::Ok();

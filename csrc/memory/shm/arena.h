@@ -22,12 +22,6 @@
 
 namespace mydist::shm {
 
-enum class CrossMemoryAttach {
-  kAuto,  // Where it is faster than through slots.
-  kOn,
-  kOff,
-};
-
 struct ArenaOptions {
   std::vector<int> ranks;  // Of the job on this host, ascending.
   int index = 0;           // Of this rank among them.
@@ -48,8 +42,9 @@ struct ArenaOptions {
   bool sees_processes = true;
   // Whether there is no core for each rank of the host; said by all alike.
   bool is_crowded = false;
-  // Whether peers may read and write private tensors through the kernel, where it lets them.
-  CrossMemoryAttach cross_memory_attach = CrossMemoryAttach::kAuto;
+  // Whether peers may read and write private tensors through the kernel, where it lets them; unset:
+  // where it is faster than through slots.
+  std::optional<bool> cross_memory_attach{};
 };
 
 // Gives every rank's bytes, in rank order of the job, to every rank; collective and blocking.

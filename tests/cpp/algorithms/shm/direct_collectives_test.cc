@@ -81,7 +81,7 @@ TEST(CrossMemory, RefusedByOneIsUsedByNobody) {
         if (seat.rank == 1) Refuse(call, EPERM);
       }
       ArenaOptions options = OptionsOf(seat.rank, kSize, directory);
-      options.cross_memory_attach = CrossMemoryAttach::kOn;
+      options.cross_memory_attach = true;
       const auto port = OpenPort(options, seat.exchange);
       ASSERT_NE(port, nullptr);
       EXPECT_FALSE(port->peer_memory().CanAttach());

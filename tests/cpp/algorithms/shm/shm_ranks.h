@@ -85,7 +85,7 @@ inline std::unique_ptr<ShmPort> OpenPort(const ArenaOptions& options,
 using PortBody = std::function<void(ShmPort& port, int rank)>;
 
 inline void OnThreadsWithPort(int size, int64_t slot_bytes, const PortBody& body,
-                              CrossMemoryAttach attach = CrossMemoryAttach::kAuto) {
+                              std::optional<bool> attach = std::nullopt) {
   const ShmDirectory directory;
   InMemoryRendezvous rendezvous(size);
   RunAsRanks(size, [&](int rank) {
@@ -125,7 +125,7 @@ inline void BesideAPausedRank(bool is_killed, const std::function<void(ShmPort& 
 
 // As OnThreadsWithPort, in processes.
 inline void OnProcessesWithPort(int size, const PortBody& body,
-                                CrossMemoryAttach attach = CrossMemoryAttach::kAuto) {
+                                std::optional<bool> attach = std::nullopt) {
   OnProcesses(size, [&](const ForkedRanks::Seat& seat, const ShmDirectory& directory) {
     ArenaOptions options = OptionsOf(seat.rank, size, directory);
     options.cross_memory_attach = attach;
@@ -137,21 +137,19 @@ inline void OnProcessesWithPort(int size, const PortBody& body,
 }
 
 // Tests for so many ranks and each way to private memory.
-class RanksAndAttach : public ::testing::TestWithParam<std::tuple<int, CrossMemoryAttach>> {
+class RanksAndAttach : public ::testing::TestWithParam<std::tuple<int, std::optional<bool>>> {
  public:
   static std::string NameOf(const ::testing::TestParamInfo<ParamType>& instance) {
-    constexpr std::array kNames = {"Auto", "On", "Off"};
     const auto& [size, attach] = instance.param;
-    return std::to_string(size) + "ranksAttach" + kNames[static_cast<size_t>(attach)];
+    return std::to_string(size) + "ranksAttach" + (!attach ? "Auto" : *attach ? "On" : "Off");
   }
   static auto EveryAttach() {
-    return ::testing::Values(CrossMemoryAttach::kAuto, CrossMemoryAttach::kOn,
-                             CrossMemoryAttach::kOff);
+    return ::testing::Values(std::optional<bool>(), std::optional(true), std::optional(false));
   }
 
  protected:
   int size() const { return std::get<0>(GetParam()); }
-  CrossMemoryAttach attach() const { return std::get<1>(GetParam()); }
+  std::optional<bool> attach() const { return std::get<1>(GetParam()); }
 };
 
 }  // namespace mydist::shm
