@@ -102,12 +102,6 @@ struct Seat {
   const BootstrapExchange& exchange;
 };
 
-struct Meeting {
-  Topology topology;
-  bool wants_timeline = false;
-  bool is_crowded = false;  // As in StartedJob.
-};
-
 bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
   std::vector<UsableCores> here;
   for (const Hello& hello : hellos) {
@@ -116,7 +110,8 @@ bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
   return !HaveACoreEach(here);
 }
 
-Result<Meeting> Meet(const Seat& seat, const Config& config) {
+// Fills in what the ranks say of themselves.
+Status Meet(const Seat& seat, const Config& config, StartedJob& job) {
   Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id,
                          config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
   mine.wants_timeline = !config.timeline_path.empty();
@@ -131,20 +126,22 @@ Result<Meeting> Meet(const Seat& seat, const Config& config) {
     hellos.push_back(std::move(hello));
   }
   MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
-  MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(seat.rank, std::move(hosts)));
-  for (const Hello& hello : hellos) topology.pids.push_back(hello.pid);
-  SetLogRank(topology.rank, topology.size);
-  return Meeting{std::move(topology), hellos.front().wants_timeline, IsCrowded(hellos, mine.host)};
+  MYDIST_ASSIGN_OR_RETURN(job.topology, MakeTopology(seat.rank, std::move(hosts)));
+  for (const Hello& hello : hellos) job.topology.pids.push_back(hello.pid);
+  job.wants_timeline = hellos.front().wants_timeline;
+  job.is_crowded = IsCrowded(hellos, mine.host);
+  SetLogRank(job.topology.rank, job.topology.size);
+  return Status::Ok();
 }
 
 size_t HostCount(const Topology& topology) {
   return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
 }
 
-shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
-  const Topology& topology = meeting.topology;
+shm::ArenaOptions ArenaOptionsOf(const StartedJob& job, const Config& config) {
+  const Topology& topology = job.topology;
   shm::ArenaOptions options;
-  options.is_crowded = meeting.is_crowded;
+  options.is_crowded = job.is_crowded;
   options.host = topology.hosts[static_cast<size_t>(topology.rank)];
   for (int rank = 0; rank < topology.size; ++rank) {
     if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
@@ -155,25 +152,21 @@ shm::ArenaOptions ArenaOptionsOf(const Meeting& meeting, const Config& config) {
   return options;
 }
 
-struct SharedMemory {
-  std::shared_ptr<shm::ShmPort> port;  // Null when there is none.
-  std::string reason;                  // Why not.
-  bool everywhere = false;             // As in StartedJob.
-};
-
-// Collective over all ranks of the job, not only of the host.
-Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
-                                      const Config& config) {
-  const Topology& topology = meeting.topology;
-  if (!config.shared_memory) return SharedMemory{nullptr, "MYDIST_SHARED_MEMORY is 0"};
+// Of ranks that have met. Collective over all ranks of the job, not only of the host. Why those of
+// this host share no memory; empty: they do.
+Result<std::string> ShareMemory(const Seat& seat, const Config& config, StartedJob& job) {
+  const Topology& topology = job.topology;
+  if (!config.shared_memory) return std::string("MYDIST_SHARED_MEMORY is 0");
   if (HostCount(topology) == topology.hosts.size()) {
-    return SharedMemory{nullptr, "each host has one rank", true};
+    job.shares_everywhere = true;
+    return std::string("each host has one rank");
   }
   MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
-                          shm::Arena::Establish(ArenaOptionsOf(meeting, config), seat.exchange));
+                          shm::Arena::Establish(ArenaOptionsOf(job, config), seat.exchange));
   if (established.arena != nullptr) {
-    return SharedMemory{std::make_shared<shm::ShmPort>(std::move(established.arena)), "",
-                        established.is_everywhere};
+    job.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
+    job.shares_everywhere = established.is_everywhere;
+    return std::string();
   }
   if (topology.local_rank == 0) {
     MYDIST_LOG(kWarning) << "the ranks of host "
@@ -181,7 +174,7 @@ Result<SharedMemory> OpenSharedMemory(const Seat& seat, const Meeting& meeting,
                          << " reduce without shared memory, which is slower: "
                          << established.reason;
   }
-  return SharedMemory{nullptr, established.reason};
+  return established.reason;
 }
 
 void LogStart(const StartedJob& job) {
@@ -206,19 +199,11 @@ Result<Connection> ConnectPlugin(const std::string& name, const InitOptions& opt
 
 // The ranks meet over what they are connected by.
 Result<StartedJob> MeetConnected(std::string backend, Connection connection, const Config& config) {
-  StartedJob job{.backend = std::move(backend), .topology = {}, .connection = {}, .shm = nullptr};
-  const auto meet = [&]() -> Status {
-    const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
-    MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
-    MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
-    job.topology = std::move(meeting.topology);
-    job.wants_timeline = meeting.wants_timeline;
-    job.is_crowded = meeting.is_crowded;
-    job.shm = std::move(memory.port);
-    job.shares_everywhere = memory.everywhere;
-    return Status::Ok();
-  };
-  const Status met = meet();
+  StartedJob job;
+  job.backend = std::move(backend);
+  const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
+  Status met = Meet(seat, config, job);
+  if (met.ok()) met = ShareMemory(seat, config, job).status();
   if (!met.ok() && connection.control != nullptr) {
     // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
     // usable for another attempt (and lets MPI finalize).
@@ -268,30 +253,25 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
         " ranks needs a rendezvous and has none. Start it with mydistrun or torchrun, or use MPI");
   }
   const Seat seat{options.rank, options.size, options.backend, options.exchange};
-  MYDIST_ASSIGN_OR_RETURN(Meeting meeting, Meet(seat, config));
-  MYDIST_ASSIGN_OR_RETURN(SharedMemory memory, OpenSharedMemory(seat, meeting, config));
+  StartedJob job;
+  MYDIST_RETURN_IF_ERROR(Meet(seat, config, job));
+  MYDIST_ASSIGN_OR_RETURN(std::string no_arena_reason, ShareMemory(seat, config, job));
   BackendFacts facts{.asked = options.backend,
-                     .is_one_host = HostCount(meeting.topology) == 1,
-                     .no_arena_reason = memory.reason,
+                     .is_one_host = HostCount(job.topology) == 1,
+                     .no_arena_reason = std::move(no_arena_reason),
                      .network = NetworkFor(options.backend),
                      .no_network_reason = ""};
   if (MayTakeNetwork(facts)) {
     MYDIST_ASSIGN_OR_RETURN(facts.no_network_reason,
-                            AgreeOnNoNetworkReason(facts.network, seat, meeting.topology.hosts));
+                            AgreeOnNoNetworkReason(facts.network, seat, job.topology.hosts));
   }
-  MYDIST_ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(facts));
-  StartedJob job{.backend = choice.name,
-                 .topology = std::move(meeting.topology),
-                 .connection = {},
-                 .shm = std::move(memory.port),
-                 .shares_everywhere = memory.everywhere,
-                 .wants_timeline = meeting.wants_timeline,
-                 .is_crowded = meeting.is_crowded,
-                 .backend_reason = choice.why};
-  if (choice.name == "local") {
+  MYDIST_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(facts));
+  job.backend = std::move(choice.name);
+  job.backend_reason = std::move(choice.why);
+  if (job.backend == "local") {
     MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectLocal(job.shm, options.exchange));
   } else {
-    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(choice.name, options, config));
+    MYDIST_ASSIGN_OR_RETURN(job.connection, ConnectPlugin(job.backend, options, config));
     if (job.shm != nullptr) MYDIST_RETURN_IF_ERROR(ShareWithinHost(job.connection, job.shm));
   }
   LogStart(job);
