@@ -1,5 +1,7 @@
 #include "config/config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -329,6 +331,12 @@ Result<Config> Config::FromEnv() {
     if (value == nullptr) return std::nullopt;
     return value;
   });
+}
+
+std::string Config::HostId() const {
+  std::array<char, 256> name{};
+  if (!host_id.empty()) return host_id;
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 std::string Config::Digest() const {

@@ -92,6 +92,8 @@ struct MYDIST_EXPORT Config {
 
   // The settings that must be equal on all ranks, as "name=value" lines; compared at init.
   std::string Digest() const;
+  // What identifies this host to other ranks: host_id, or its hostname.
+  std::string HostId() const;
 };
 
 // A row of the documentation table; also read by the test that compares code and docs.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <charconv>
 #include <map>
@@ -88,12 +87,6 @@ Status CompareConfigs(const std::vector<Hello>& hellos) {
 // How long the other ranks may take to leave after a start that failed on all of them.
 constexpr std::chrono::seconds kLeaveGrace{1};
 
-std::string HostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
-}
-
 // The ranks that take part, and how they exchange what they know.
 struct Seat {
   int rank;
@@ -112,8 +105,8 @@ bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
 
 // Fills in what the ranks say of themselves.
 Status Meet(const Seat& seat, const Config& config, StartedJob& job) {
-  Hello mine = MakeHello(config.host_id.empty() ? HostName() : config.host_id,
-                         config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
+  Hello mine =
+      MakeHello(config.HostId(), config.Digest() + "MYDIST_CONTROLLER=" + seat.asked + "\n");
   mine.wants_timeline = !config.timeline_path.empty();
   mine.cores = UsableCores::OfThisThread();
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,

@@ -34,12 +34,6 @@ struct Place {
 constexpr int kConnectAttempts = 3;
 constexpr std::chrono::seconds kGreetingLimit{5};
 
-std::string HostName() {
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0) return "unknown";
-  return name;
-}
-
 Bytes Encode(const Place& place) {
   const std::string text = place.pid + ":" + place.host_id;
   Bytes bytes(place.greeting.begin(), place.greeting.end());
@@ -59,8 +53,7 @@ Place Decode(const Bytes& bytes) {
 }
 
 Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
-  const Config& config = *options.config;
-  Place mine{config.host_id.empty() ? HostName() : config.host_id, std::to_string(getpid()), {}};
+  Place mine{options.config->HostId(), std::to_string(getpid()), {}};
   if (getrandom(mine.greeting.data(), mine.greeting.size(), 0) !=
       static_cast<ssize_t>(mine.greeting.size())) {
     return Status::Internal("cannot get random bytes from the kernel (getrandom)");
