@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <functional>
+#include <limits>
 #include <sstream>
 
 #include "algorithms/device/device_plugin.h"
@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "job/extension.h"
 #include "mydist/build_config.h"
+#include "timeline/trace_format.h"
 #include "transport/registry.h"
 
 namespace mydist {
@@ -37,45 +38,28 @@ Result<std::string> DescribeNccl(const Folders& folders) {
 // `describe` is asked for a backend that was built only.
 BackendReport ReportOn(const std::string& name, bool built, const std::string& why_not,
                        const std::function<Result<std::string>()>& describe) {
-  BackendReport report;
-  report.name = name;
-  report.built = built;
-  report.reason = why_not;
-  if (!built) return report;
+  if (!built) return {.name = name, .reason = why_not};
   const Result<std::string> description = describe();
-  report.available = description.ok();
-  report.reason = description.ok() ? "" : description.status().message();
-  report.description = description.ok() ? *description : "";
-  return report;
+  if (!description.ok()) {
+    return {.name = name, .built = true, .reason = description.status().message()};
+  }
+  return {.name = name, .built = true, .available = true, .description = *description};
 }
 
 BackendReport ReportLocal() {
-  BackendReport report;
-  report.name = "local";
-  report.built = true;
-  report.available = access("/dev/shm", R_OK | W_OK | X_OK) == 0;
-  if (!report.available) report.reason = "/dev/shm is not writable, so only jobs of one rank run";
-  report.description = "built in; for ranks of one host, through shared memory";
-  return report;
+  const bool available = access("/dev/shm", R_OK | W_OK | X_OK) == 0;
+  return {
+      .name = "local",
+      .built = true,
+      .available = available,
+      .reason = available ? "" : "/dev/shm is not writable, so only jobs of one rank run",
+      .description = "built in; for ranks of one host, through shared memory",
+  };
 }
 
+// A text of a library may be in any encoding.
 std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte >= 0x7f) {
-      // Library texts may be in any encoding; escaping every other byte keeps the JSON valid.
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+  return JsonText(text, std::numeric_limits<size_t>::max());
 }
 
 std::string Row(const BackendReport& report) {
