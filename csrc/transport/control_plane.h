@@ -26,6 +26,15 @@ struct IncomingMessage {
 // Longest message a backend accepts and must deliver.
 inline constexpr int64_t kMaxControlMessageBytes = int64_t{64} << 20;
 
+// Whether a backend may accept it.
+inline Status CheckControlMessage(const Bytes& payload) {
+  if (static_cast<int64_t>(payload.size()) <= kMaxControlMessageBytes) return Status::Ok();
+  return Status::Internal("a control message of " + std::to_string(payload.size()) +
+                          " bytes is longer than the limit of " +
+                          std::to_string(kMaxControlMessageBytes) +
+                          "; submit fewer tensors at once");
+}
+
 inline constexpr size_t kMaxFarewellBytes = 1024;
 
 class ControlPlane {

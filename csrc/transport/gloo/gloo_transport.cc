@@ -261,12 +261,7 @@ Status GlooControlPlane::CheckPeer(int peer) {
 }
 
 Status GlooControlPlane::Send(int peer, Bytes payload) {
-  if (static_cast<int64_t>(payload.size()) > kMaxControlMessageBytes) {
-    return Status::Internal("a control message of " + std::to_string(payload.size()) +
-                            " bytes is longer than the limit of " +
-                            std::to_string(kMaxControlMessageBytes) +
-                            "; submit fewer tensors at once");
-  }
+  MYDIST_RETURN_IF_ERROR(CheckControlMessage(payload));
   MYDIST_RETURN_IF_ERROR(CheckPeer(peer));
   return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
 }

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "transport/control_plane.h"
 #include "transport/factory.h"
+#include "transport/mailbox.h"
 #include "transport/transport.h"
 #include "world/departure.h"
 
@@ -22,12 +23,12 @@ namespace {
 
 // Hub: what the ranks of a loopback job share; the "network" between N threads of one process.
 // Owned jointly by all planes of the job. Called from every rank's thread; one Mutex guards all of
-// it, tensors are copied outside of it. Each rank has a CondVar for tensors and one for Await,
-// which the engine's own thread may be in while another thread moves tensors.
+// it but the mailboxes; tensors are copied outside of it.
 class Hub {
  public:
   explicit Hub(int size)
       : size_(size),
+        mailboxes_(static_cast<size_t>(size)),
         members_(static_cast<size_t>(size)),
         channels_(static_cast<size_t>(size) * static_cast<size_t>(size)) {}
   Hub(const Hub&) = delete;
@@ -35,50 +36,20 @@ class Hub {
 
   int size() const { return size_; }
 
+  Mailbox& mailbox(int rank) { return mailboxes_[static_cast<size_t>(rank)]; }
+
   // Those of ControlPlane, for rank `rank`.
   Status Send(int rank, int peer, Bytes payload) MYDIST_EXCLUDES(mutex_) {
     MYDIST_CHECK(peer != rank && peer >= 0 && peer < size_);
     MYDIST_CHECK(static_cast<int64_t>(payload.size()) <= kMaxControlMessageBytes);
     MutexLock lock(mutex_);
     if (member(peer).presence != Presence::kHere) return PeerGone(peer);
-    member(peer).mailbox.push_back({rank, std::move(payload)});
-    if (!member(peer).attended) member(peer).news.NotifyAll();
+    mailbox(peer).Put({rank, std::move(payload)});
     return Status::Ok();
   }
   Status CheckPeer(int peer) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return member(peer).presence == Presence::kHere ? Status::Ok() : PeerGone(peer);
-  }
-  Result<std::optional<IncomingMessage>> Receive(int rank) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    Member& me = member(rank);
-    if (!me.mailbox.empty()) {
-      std::optional<IncomingMessage> message(std::move(me.mailbox.front()));
-      me.mailbox.pop_front();
-      return message;
-    }
-    if (me.losses.empty()) return std::optional<IncomingMessage>();
-    const int peer = me.losses.front();
-    me.losses.pop_front();
-    return PeerGone(peer);
-  }
-  void Await(int rank, TimePoint deadline) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    Member& me = member(rank);
-    while (!me.woken && (me.attended || !me.has_news())) {
-      if (!me.news.WaitUntil(mutex_, deadline)) break;
-    }
-    me.woken = false;
-  }
-  void Wake(int rank) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    member(rank).woken = true;
-    member(rank).news.NotifyAll();
-  }
-  void Attend(int rank, bool attended) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    member(rank).attended = attended;
-    if (!attended && member(rank).has_news()) member(rank).news.NotifyAll();
   }
   void SetFarewell(int rank, const std::string& why) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -95,9 +66,7 @@ class Hub {
     if (member(rank).presence != Presence::kHere) return;
     Depart(rank, Presence::kLost);
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank) continue;
-      member(peer).losses.push_back(rank);
-      member(peer).news.NotifyAll();
+      if (peer != rank) mailbox(peer).PutLoss(PeerGone(rank));
     }
   }
 
@@ -155,15 +124,8 @@ class Hub {
 
   struct Member {
     CondVar changed;
-    CondVar news;
     Presence presence = Presence::kHere;
     std::string farewell;
-    bool woken = false;
-    bool attended = false;
-    std::deque<IncomingMessage> mailbox;
-    std::deque<int> losses;  // Lost peers that Receive has yet to report.
-
-    bool has_news() const { return !mailbox.empty() || !losses.empty(); }
   };
 
   struct Round {
@@ -291,6 +253,7 @@ class Hub {
   }
 
   const int size_;
+  std::deque<Mailbox> mailboxes_;  // By rank.
   Mutex mutex_;
   std::deque<Member> members_ MYDIST_GUARDED_BY(mutex_);
   std::vector<int> departed_ MYDIST_GUARDED_BY(mutex_);  // Closed or lost ranks, first one first.
@@ -307,10 +270,10 @@ class LoopbackControlPlane final : public ControlPlane {
     return hub_->Send(rank_, peer, std::move(payload));
   }
   Status CheckPeer(int peer) override { return hub_->CheckPeer(peer); }
-  Result<std::optional<IncomingMessage>> Receive() override { return hub_->Receive(rank_); }
-  void Await(TimePoint deadline) override { hub_->Await(rank_, deadline); }
-  void Wake() override { hub_->Wake(rank_); }
-  void Attend(bool attended) override { hub_->Attend(rank_, attended); }
+  Result<std::optional<IncomingMessage>> Receive() override { return hub_->mailbox(rank_).Take(); }
+  void Await(TimePoint deadline) override { hub_->mailbox(rank_).Await(deadline); }
+  void Wake() override { hub_->mailbox(rank_).Wake(); }
+  void Attend(bool attended) override { hub_->mailbox(rank_).Attend(attended); }
   void SetFarewell(const std::string& why) override { hub_->SetFarewell(rank_, why); }
   Status Close(TimePoint) override {
     hub_->Close(rank_);  // Nothing to flush: Send has delivered.

@@ -1,4 +1,4 @@
-#include "transport/gloo/mesh.h"
+#include "transport/mailbox.h"
 
 #include <gtest/gtest.h>
 
