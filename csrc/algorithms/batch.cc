@@ -29,16 +29,6 @@ void Add(ConvertSegments& segments, void* target, const void* source, int64_t co
   if (count > 0 && target != source) segments.push_back({source, target, count});
 }
 
-// visitor(tensor, its place in the buffer)
-template <typename Byte, typename Visitor>
-void VisitPacked(std::span<const BatchTensor> tensors, int64_t element_bytes, Byte* fused,
-                 Visitor visitor) {
-  Cursor place(fused);
-  for (const BatchTensor& tensor : tensors) {
-    visitor(tensor, place.Take(tensor.element_count * element_bytes));
-  }
-}
-
 const std::vector<int64_t>& CountsOf(const GatherTensor& tensor) { return tensor.byte_counts; }
 const std::vector<int64_t>& CountsOf(const ScatterTensor& tensor) { return tensor.element_counts; }
 
@@ -98,42 +88,33 @@ void* PackedOutputs(std::span<const BatchTensor> tensors, int64_t element_bytes)
   return std::any_of(tensors.begin(), tensors.end(), lies_among_them) ? nullptr : start;
 }
 
-// All inputs into `fused`, and `fused` into all outputs, but for those of wide tensors.
-ConvertSegments Pack(std::span<const BatchTensor> tensors, int64_t element_bytes, uint8_t* fused) {
+// Inputs into `fused`, and `fused` into outputs: of the wide tensors, whose segments count
+// elements, or of the others.
+ConvertSegments Pack(std::span<const BatchTensor> tensors, bool wide, int64_t element_bytes,
+                     uint8_t* fused) {
   ConvertSegments segments;
-  segments.reserve(tensors.size());
-  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
-    if (!tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count * element_bytes);
-  });
+  if (!wide) segments.reserve(tensors.size());
+  Cursor target(fused);
+  for (const BatchTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_count * element_bytes;
+    uint8_t* const place = target.Take(bytes);
+    if (tensor.is_wide != wide) continue;
+    Add(segments, place, tensor.input, wide ? tensor.element_count : bytes);
+  }
   return segments;
 }
 
 ConvertSegments Unpack(const uint8_t* fused, int64_t element_bytes,
-                       std::span<const BatchTensor> tensors) {
+                       std::span<const BatchTensor> tensors, bool wide) {
   ConvertSegments segments;
-  segments.reserve(tensors.size());
-  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
-    if (!tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count * element_bytes);
-  });
-  return segments;
-}
-
-// Those of wide tensors; these segments count elements.
-ConvertSegments PackWide(std::span<const BatchTensor> tensors, int64_t element_bytes,
-                         uint8_t* fused) {
-  ConvertSegments segments;
-  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, uint8_t* place) {
-    if (tensor.is_wide) Add(segments, place, tensor.input, tensor.element_count);
-  });
-  return segments;
-}
-
-ConvertSegments UnpackWide(const uint8_t* fused, int64_t element_bytes,
-                           std::span<const BatchTensor> tensors) {
-  ConvertSegments segments;
-  VisitPacked(tensors, element_bytes, fused, [&](const BatchTensor& tensor, const uint8_t* place) {
-    if (tensor.is_wide) Add(segments, tensor.output, place, tensor.element_count);
-  });
+  if (!wide) segments.reserve(tensors.size());
+  Cursor source(fused);
+  for (const BatchTensor& tensor : tensors) {
+    const int64_t bytes = tensor.element_count * element_bytes;
+    const uint8_t* const place = source.Take(bytes);
+    if (tensor.is_wide != wide) continue;
+    Add(segments, tensor.output, place, wide ? tensor.element_count : bytes);
+  }
   return segments;
 }
 
@@ -249,20 +230,22 @@ Status BroadcastOne(const BatchTensor& tensor, int64_t element_bytes, int root,
   return context.collectives->Broadcast(tensor.output, tensor.element_count * element_bytes, root);
 }
 
-// Numbers from peers: neither negative nor, all together, more bytes than 64-bit sizes can count.
-Status CheckAnnounced(std::span<const int64_t> receive_rows, int64_t row_bytes) {
-  constexpr int64_t kMostBytes = int64_t{1} << 62;
-  int64_t rows_left = kMostBytes / std::max<int64_t>(1, row_bytes);
-  for (size_t peer = 0; peer < receive_rows.size(); ++peer) {
-    const int64_t rows = receive_rows[peer];
-    if (rows < 0 || rows > rows_left) {
-      return Status::Internal("alltoall: rank " + std::to_string(peer) + " announces " +
-                              std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
-                              " bytes, expected 0 to " + std::to_string(rows_left) +
-                              "; check that all ranks run the same build");
-    }
-    rows_left -= rows;
+// What 64-bit sizes can count.
+constexpr int64_t kMostBytes = int64_t{1} << 62;
+
+// A number of rows from a peer, "alltoall: rank 3": neither negative nor more than `bytes_left`,
+// from which it is taken.
+Status TakeAnnounced(const char* who, int peer, int64_t rows, int64_t row_bytes,
+                     int64_t& bytes_left) {
+  const int64_t unit = std::max<int64_t>(1, row_bytes);
+  const int64_t most_rows = bytes_left / unit;
+  if (rows < 0 || rows > most_rows) {
+    return Status::Internal(std::string(who) + std::to_string(peer) + " announces " +
+                            std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
+                            " bytes, expected 0 to " + std::to_string(most_rows) +
+                            "; check that all ranks run the same build");
   }
+  bytes_left -= rows * unit;
   return Status::Ok();
 }
 
@@ -283,15 +266,15 @@ Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& r
   const int64_t bytes = PackedBytes(tensors, element_bytes);
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));
   context.Begin(kPackActivity);
-  MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, element_bytes, fused)));
-  MYDIST_RETURN_IF_ERROR(context.Cast(PackWide(tensors, element_bytes, fused),
+  MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, false, element_bytes, fused)));
+  MYDIST_RETURN_IF_ERROR(context.Cast(Pack(tensors, true, element_bytes, fused),
                                       {.from = DataType::kFloat32, .to = reduction.dtype}));
   if (context.pack_bytes != nullptr) *context.pack_bytes += bytes;
   context.Begin(kReduceActivity);
   MYDIST_RETURN_IF_ERROR(AllreduceInPlace(tensors, fused, resolved, context));
   context.Begin(kUnpackActivity);
-  MYDIST_RETURN_IF_ERROR(context.Copy(Unpack(fused, element_bytes, tensors)));
-  return context.Cast(UnpackWide(fused, element_bytes, tensors),
+  MYDIST_RETURN_IF_ERROR(context.Copy(Unpack(fused, element_bytes, tensors, false)));
+  return context.Cast(Unpack(fused, element_bytes, tensors, true),
                       {.from = reduction.dtype, .to = DataType::kFloat32});
 }
 
@@ -319,13 +302,13 @@ Status ExecuteBroadcast(std::span<const BatchTensor> tensors, int64_t element_by
   MYDIST_ASSIGN_OR_RETURN(uint8_t * fused, context.memory->Reserve(bytes));
   if (context.rank == root) {
     context.Begin(kPackActivity);
-    MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, element_bytes, fused)));
+    MYDIST_RETURN_IF_ERROR(context.Copy(Pack(tensors, false, element_bytes, fused)));
   }
   context.Begin(kMoveActivity);
   MYDIST_RETURN_IF_ERROR(context.collectives->Broadcast(fused, bytes, root));
   context.Begin(kUnpackActivity);
   return context.Copy(context.rank == root ? CopyToOutputs(tensors, element_bytes)
-                                           : Unpack(fused, element_bytes, tensors));
+                                           : Unpack(fused, element_bytes, tensors, false));
 }
 
 Status ExecuteReducescatter(std::span<const ScatterTensor> tensors, const Reduction& reduction,
@@ -360,7 +343,12 @@ Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context
   context.Begin(kSplitsActivity);
   MYDIST_RETURN_IF_ERROR(context.numbers->Alltoall(tensor.send_rows.data(), one_number,
                                                    receive_rows.data(), one_number));
-  MYDIST_RETURN_IF_ERROR(CheckAnnounced(receive_rows, tensor.row_bytes));
+  int64_t bytes_left = kMostBytes;
+  for (int peer = 0; peer < context.size; ++peer) {
+    MYDIST_RETURN_IF_ERROR(TakeAnnounced("alltoall: rank ", peer,
+                                         receive_rows[static_cast<size_t>(peer)], tensor.row_bytes,
+                                         bytes_left));
+  }
   MYDIST_ASSIGN_OR_RETURN(void* output, tensor.allocate(receive_rows));
   const auto bytes_of = [&](std::vector<int64_t> rows) {
     for (int64_t& count : rows) count *= tensor.row_bytes;
@@ -377,21 +365,6 @@ Status ExecuteBarrier(const BatchContext& context) {
 }
 
 // Batch: the operations of one root, or of two ranks; one tensor each, nothing is fused.
-
-namespace {
-
-// A number from the root: neither negative nor more bytes than 64-bit sizes can count.
-Status CheckAnnounced(int64_t rows, int64_t row_bytes, int root) {
-  constexpr int64_t kMostBytes = int64_t{1} << 62;
-  const int64_t most_rows = row_bytes > 0 ? kMostBytes / row_bytes : kMostBytes;
-  if (rows >= 0 && rows <= most_rows) return Status::Ok();
-  return Status::Internal("scatter: root rank " + std::to_string(root) + " announces " +
-                          std::to_string(rows) + " rows of " + std::to_string(row_bytes) +
-                          " bytes, expected 0 to " + std::to_string(most_rows) +
-                          "; check that all ranks run the same build");
-}
-
-}  // namespace
 
 Status ExecuteReduce(const BatchTensor& tensor, const Reduction& reduction, int root,
                      const BatchContext& context) {
@@ -415,7 +388,9 @@ Status ExecuteScatter(const DealTensor& tensor, int root, const BatchContext& co
   context.Begin(kSplitsActivity);
   MYDIST_RETURN_IF_ERROR(
       context.numbers->Scatter(tensor.send_rows.data(), one_number, &own_rows, root));
-  MYDIST_RETURN_IF_ERROR(CheckAnnounced(own_rows, tensor.row_bytes, root));
+  int64_t bytes_left = kMostBytes;
+  MYDIST_RETURN_IF_ERROR(
+      TakeAnnounced("scatter: root rank ", root, own_rows, tensor.row_bytes, bytes_left));
   MYDIST_ASSIGN_OR_RETURN(void* output, tensor.allocate(own_rows));
   std::vector<int64_t> byte_counts(size, 0);
   byte_counts[own] = own_rows * tensor.row_bytes;
