@@ -40,15 +40,6 @@ HierarchicalRoutes::HierarchicalRoutes(const HostGroups& groups, Transport* tran
   }
 }
 
-void HierarchicalRoutes::SplitByCounts(std::span<const int64_t> counts) {
-  slices_.clear();
-  int64_t offset = 0;
-  for (const int64_t count : counts) {
-    slices_.push_back({offset, count});
-    offset += count;
-  }
-}
-
 int64_t HierarchicalRoutes::RoundLimit(int64_t element_bytes) const {
   const int64_t bytes = limits_.chunk_bytes / static_cast<int64_t>(size_);
   const int64_t limit_bytes = std::max(bytes, std::min(kLeastRoundBytes, limits_.chunk_bytes));
@@ -81,7 +72,7 @@ void HierarchicalRoutes::VisitRoutes(const Round& round, Visitor visitor) const 
 
 Status HierarchicalRoutes::Allgather(const void* input, void* output,
                                      std::span<const int64_t> byte_counts) {
-  SplitByCounts(byte_counts);
+  SplitByCounts(byte_counts, slices_);
   const int64_t limit = RoundLimit(1);
   const int64_t rounds = RoundCount(slices_, limit);
   for (int64_t index = 0; index < rounds; ++index) {
@@ -117,7 +108,7 @@ Status HierarchicalRoutes::GatherRound(const uint8_t* input, uint8_t* output, co
 Status HierarchicalRoutes::Reducescatter(const void* input, void* output,
                                          std::span<const int64_t> counts, const Reduction& whole) {
   const TwoLevelReduction reduction(whole);
-  SplitByCounts(counts);
+  SplitByCounts(counts, slices_);
   const int64_t limit = RoundLimit(reduction.partial_bytes());
   const int64_t rounds = RoundCount(slices_, limit);
   for (int64_t index = 0; index < rounds; ++index) {

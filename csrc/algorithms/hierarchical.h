@@ -64,7 +64,6 @@ class HierarchicalRoutes {
     int64_t limit;
   };
 
-  void SplitByCounts(std::span<const int64_t> counts);
   int64_t RoundLimit(int64_t element_bytes) const;
   Slice PartOf(int rank, const Round& round) const {
     return RoundOf(slices_[static_cast<size_t>(rank)], round.limit, round.index);

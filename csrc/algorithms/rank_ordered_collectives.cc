@@ -119,15 +119,6 @@ void RankOrderedCollectives::SplitEvenly(int64_t count, int64_t element_bytes) {
   }
 }
 
-void RankOrderedCollectives::SplitByCounts(std::span<const int64_t> counts) {
-  slices_.clear();
-  int64_t offset = 0;
-  for (const int64_t count : counts) {
-    slices_.push_back({offset, count});
-    offset += count;
-  }
-}
-
 // Everybody's part of our slice (slices_) is folded into `output`, in rounds that bound the scratch
 // memory. `output` may be our slice of `input`: nobody else reads or writes that.
 Status RankOrderedCollectives::FoldOwnSlice(const uint8_t* input, uint8_t* output,
@@ -261,7 +252,7 @@ Status RankOrderedCollectives::ReduceRoundFor(int root, const uint8_t* input, co
 
 Status RankOrderedCollectives::Allgather(const void* input, void* output,
                                          std::span<const int64_t> byte_counts) {
-  SplitByCounts(byte_counts);
+  SplitByCounts(byte_counts, slices_);
   const Slice own = OwnSlice();
   CopyBytes(Advance(AsBytes(output), own.offset), input, own.count);
   return GatherSlices(AsBytes(output), 1);
@@ -269,7 +260,7 @@ Status RankOrderedCollectives::Allgather(const void* input, void* output,
 
 Status RankOrderedCollectives::Gather(const void* input, void* output,
                                       std::span<const int64_t> byte_counts, int root) {
-  SplitByCounts(byte_counts);
+  SplitByCounts(byte_counts, slices_);
   if (rank_ != root) {
     transfers_.Send(root, AsBytes(input), OwnSlice().count);
     return transfers_.Exchange();
@@ -388,7 +379,7 @@ Status RankOrderedCollectives::Alltoall(const void* input, std::span<const int64
 Status RankOrderedCollectives::Reducescatter(const void* input, void* output,
                                              std::span<const int64_t> counts,
                                              const Reduction& reduction) {
-  SplitByCounts(counts);
+  SplitByCounts(counts, slices_);
   return FoldOwnSlice(AsBytes(input), AsBytes(output), reduction);
 }
 

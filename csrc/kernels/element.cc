@@ -30,6 +30,15 @@ Slice RoundOf(const Slice& slice, int64_t limit, int64_t round) {
   return {slice.offset + begin, std::min(limit, slice.count - begin)};
 }
 
+void SplitByCounts(std::span<const int64_t> counts, std::vector<Slice>& slices) {
+  slices.clear();
+  int64_t offset = 0;
+  for (const int64_t count : counts) {
+    slices.push_back({offset, count});
+    offset += count;
+  }
+}
+
 int64_t RoundCount(std::span<const Slice> slices, int64_t limit) {
   int64_t longest = 0;
   for (const Slice& slice : slices) longest = std::max(longest, slice.count);

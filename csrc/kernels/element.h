@@ -132,6 +132,9 @@ Slice EvenSlice(int64_t count, int64_t element_bytes, int parts, int index);
 // empty when the slice is used up.
 Slice RoundOf(const Slice& slice, int64_t limit, int64_t round);
 
+// One after the other, as long as `counts` say.
+void SplitByCounts(std::span<const int64_t> counts, std::vector<Slice>& slices);
+
 // Rounds needed for the longest of `slices`.
 int64_t RoundCount(std::span<const Slice> slices, int64_t limit);
 

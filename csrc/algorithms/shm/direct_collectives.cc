@@ -66,8 +66,7 @@ Result<bool> DirectCollectives::Allreduce(uint8_t* data, int64_t count, const Re
   uint8_t* output = data + own.offset * element_bytes;
   MYDIST_RETURN_IF_ERROR(
       FoldSlice({data, output, own.offset, own.count, &reduction}, {Others::kEverybody}));
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 // Some are in slots, some in the heap: what is read in the heap must not be overwritten yet.
@@ -94,7 +93,7 @@ Status DirectCollectives::FoldFromAnywhere(uint8_t* data, int64_t count,
   ReduceInRankOrder(sources_, target, count, reduction);
   team_.steps().Finish(team_.peers);
   if (!AnyIs(PlaceKind::kHeap)) return Status::Ok();
-  MYDIST_RETURN_IF_ERROR(End());
+  MYDIST_RETURN_IF_ERROR(End().status());
   CopyBytes(data, target, is_read ? bytes : 0);
   return Status::Ok();
 }
@@ -191,8 +190,7 @@ Result<bool> DirectCollectives::Reduce(const uint8_t* input, uint8_t* output, in
   uint8_t* target = team_.rank == root ? output + own.offset * element_bytes : nullptr;
   MYDIST_RETURN_IF_ERROR(
       FoldSlice({input, target, own.offset, own.count, &reduction}, {Others::kRoot, root}));
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Reducescatter(const uint8_t* input, uint8_t* output,
@@ -207,8 +205,7 @@ Result<bool> DirectCollectives::Reducescatter(const uint8_t* input, uint8_t* out
     MYDIST_RETURN_IF_ERROR(
         FoldSlice({input, output, OffsetOf(counts, team_.rank), own_count, &reduction}, {}));
   }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Allgather(const uint8_t* input, uint8_t* output,
@@ -219,12 +216,10 @@ Result<bool> DirectCollectives::Allgather(const uint8_t* input, uint8_t* output,
   if (AnyIs(PlaceKind::kUnreachable)) return false;
   for (int distance = 1; distance < team_.size; ++distance) {
     const int rank = (team_.rank + distance) % team_.size;
-    MYDIST_RETURN_IF_ERROR(memory().Read(team_.member(rank), PlacesOf(rank).input,
-                                         Advance(output, OffsetOf(byte_counts, rank)),
-                                         byte_counts[static_cast<size_t>(rank)]));
+    MYDIST_RETURN_IF_ERROR(ReadFrom(rank, Advance(output, OffsetOf(byte_counts, rank)),
+                                    byte_counts[static_cast<size_t>(rank)]));
   }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Gather(const uint8_t* input, uint8_t* output,
@@ -238,12 +233,10 @@ Result<bool> DirectCollectives::Gather(const uint8_t* input, uint8_t* output,
     if (rank == root) {
       CopyBytes(target, input, bytes);
     } else {
-      MYDIST_RETURN_IF_ERROR(
-          memory().Read(team_.member(rank), PlacesOf(rank).input, target, bytes));
+      MYDIST_RETURN_IF_ERROR(ReadFrom(rank, target, bytes));
     }
   }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Scatter(const uint8_t* input, std::span<const int64_t> byte_counts,
@@ -258,24 +251,18 @@ Result<bool> DirectCollectives::Scatter(const uint8_t* input, std::span<const in
   if (is_root) {
     CopyBytes(output, Advance(input, OffsetOf(byte_counts, root)), own_bytes);
   } else {
-    MYDIST_RETURN_IF_ERROR(
-        memory().Read(team_.member(root), PlacesOf(root).input, output, own_bytes));
+    MYDIST_RETURN_IF_ERROR(ReadFrom(root, output, own_bytes));
   }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Broadcast(uint8_t* data, int64_t bytes, int root) {
   const Place own =
       team_.rank == root ? memory().PlaceOf(data, bytes, Attach::kWherePreferred) : Place{};
   MYDIST_RETURN_IF_ERROR(PostPlaces({own, {}}));
-  const Place& source = PlacesOf(root).input;
-  if (source.kind == PlaceKind::kUnreachable) return false;
-  if (team_.rank != root) {
-    MYDIST_RETURN_IF_ERROR(memory().Read(team_.member(root), source, data, bytes));
-  }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  if (PlacesOf(root).input.kind == PlaceKind::kUnreachable) return false;
+  if (team_.rank != root) MYDIST_RETURN_IF_ERROR(ReadFrom(root, data, bytes));
+  return End();
 }
 
 Result<bool> DirectCollectives::Alltoall(const uint8_t* input, std::span<const int64_t> send_bytes,
@@ -292,12 +279,10 @@ Result<bool> DirectCollectives::Alltoall(const uint8_t* input, std::span<const i
     if (rank == team_.rank) {
       CopyBytes(target, Advance(input, OffsetOf(send_bytes, rank)), bytes);
     } else {
-      MYDIST_RETURN_IF_ERROR(
-          memory().Read(team_.member(rank), PlacesOf(rank).input, target, bytes));
+      MYDIST_RETURN_IF_ERROR(ReadFrom(rank, target, bytes));
     }
   }
-  MYDIST_RETURN_IF_ERROR(End());
-  return true;
+  return End();
 }
 
 Result<bool> DirectCollectives::Send(const uint8_t* data, int64_t bytes, int peer) {
@@ -306,8 +291,7 @@ Result<bool> DirectCollectives::Send(const uint8_t* data, int64_t bytes, int pee
   has_ended_ = false;
   MYDIST_RETURN_IF_ERROR(team_.steps().Publish({&receiver, 1}, &mine, sizeof mine));
   if (mine.input.kind == PlaceKind::kUnreachable) return false;
-  MYDIST_RETURN_IF_ERROR(End({&receiver, 1}));
-  return true;
+  return End({&receiver, 1});
 }
 
 Result<bool> DirectCollectives::Receive(uint8_t* data, int64_t bytes, int peer) {
@@ -318,8 +302,7 @@ Result<bool> DirectCollectives::Receive(uint8_t* data, int64_t bytes, int peer) 
   std::memcpy(&theirs, team_.steps().MessageOf(sender), sizeof theirs);
   if (theirs.input.kind == PlaceKind::kUnreachable) return false;
   MYDIST_RETURN_IF_ERROR(memory().Read(sender, theirs.input, data, bytes));
-  MYDIST_RETURN_IF_ERROR(End({&sender, 1}));
-  return true;
+  return End({&sender, 1});
 }
 
 Status DirectCollectives::Settle(const Status& error, std::span<const int> peers) {

@@ -104,11 +104,16 @@ class DirectCollectives {
   void ReadPlaces();
   bool AnyIs(PlaceKind kind) const;
   const PlaceMessage& PlacesOf(int rank) const { return places_[static_cast<size_t>(rank)]; }
-  // Nobody reads or writes a peer's tensor any more.
-  Status End() { return End(team_.peers); }
-  Status End(std::span<const int> peers) {
+  // The whole of a peer's input.
+  Status ReadFrom(int rank, uint8_t* target, int64_t bytes) const {
+    return memory().Read(team_.member(rank), PlacesOf(rank).input, target, bytes);
+  }
+  // Nobody reads or writes a peer's tensor any more: the call is complete, which is true.
+  Result<bool> End() { return End(team_.peers); }
+  Result<bool> End(std::span<const int> peers) {
     has_ended_ = true;
-    return team_.steps().Publish(peers);
+    MYDIST_RETURN_IF_ERROR(team_.steps().Publish(peers));
+    return true;
   }
 
   Status FoldFromAnywhere(uint8_t* data, int64_t count, const Reduction& reduction);
