@@ -3,15 +3,12 @@
 #include <algorithm>
 
 namespace mydist {
-namespace {
 
 Status UnknownHandle(Handle handle) {
   return Status::InvalidArgument("handle " + std::to_string(handle) +
                                  " is unknown: it was already synchronized, or no _async call "
                                  "returned it. Each handle can be synchronized once");
 }
-
-}  // namespace
 
 Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors,
                                  std::string_view operation) {

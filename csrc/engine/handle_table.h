@@ -23,6 +23,9 @@ namespace mydist {
 
 using Handle = int64_t;
 
+// What callers are told who use one that was released, or never given out. kInvalidArgument.
+MYDIST_EXPORT Status UnknownHandle(Handle handle);
+
 // Which engine, of those that use the table one after the other.
 using EngineTerm = int64_t;
 

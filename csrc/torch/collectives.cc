@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "job/job.h"
+#include "kernels/element.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
@@ -163,13 +164,6 @@ Handle EnqueueGather(const at::Tensor& input, int root_rank, const std::string& 
   return call.Enqueue();
 }
 
-// As even as possible: the first ranks get one row more.
-std::vector<int64_t> DealtRows(int64_t rows, int size) {
-  std::vector<int64_t> splits(static_cast<size_t>(size), rows / size);
-  for (int64_t i = 0; i < rows % size; ++i) ++splits[static_cast<size_t>(i)];
-  return splits;
-}
-
 Handle EnqueueScatter(const at::Tensor& tensor, const std::optional<std::vector<int64_t>>& splits,
                       int root_rank, const std::string& name, int process_set) {
   CollectiveCall call({.op = OpKind::kScatter, .process_set = process_set, .root_rank = root_rank},
@@ -180,7 +174,7 @@ Handle EnqueueScatter(const at::Tensor& tensor, const std::optional<std::vector<
     Submission& submission = call.AddInput(tensor, name);
     RequireFirstDim(tensor, what);
     if (splits) CheckSplits(*splits, tensor, call.Size(), what);
-    submission.splits = splits ? *splits : DealtRows(tensor.size(0), call.Size());
+    submission.splits = splits ? *splits : ScatterRowCounts(tensor.size(0), call.Size());
   } else {
     call.AddShape(tensor, name);
     RequireFirstDim(tensor, what);

@@ -76,12 +76,6 @@ namespace py = pybind11;
 // How late Ctrl-C may be noticed; a handle that completes wakes the waiter at once.
 constexpr std::chrono::milliseconds kSignalCheckInterval{100};
 
-std::string UnknownHandle(Handle handle) {
-  return "handle " + std::to_string(handle) +
-         " is unknown: it was already synchronized, or no _async call returned it. Each handle can "
-         "be synchronized once";
-}
-
 // Waits without the GIL, taking it only to look for Ctrl-C. Nothing when the engine does not know
 // the handle: another thread has waited for it in the meantime, or this is a forked child.
 std::optional<Status> Await(Handle handle) {
@@ -103,7 +97,7 @@ std::optional<Status> Await(Handle handle) {
 
 Status NotOurs(Handle handle) {
   const Status job = process::CurrentJob().status();
-  return job.ok() ? Status::InvalidArgument(UnknownHandle(handle)) : job;
+  return job.ok() ? UnknownHandle(handle) : job;
 }
 
 bool AnyFailed(const std::vector<Status>& outcomes) {
@@ -220,7 +214,7 @@ Handle InFlight::Keep(Handle handle, InFlightCall call) {
 
 void InFlight::Require(Handle handle) {
   MutexLock lock(mutex_);
-  if (!calls_.contains(handle)) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+  if (!calls_.contains(handle)) throw StatusError(UnknownHandle(handle));
 }
 
 void InFlight::CheckMayFollow(Handle handle) {
@@ -232,7 +226,7 @@ void InFlight::CheckMayFollow(Handle handle) {
 InFlightCall InFlight::Take(Handle handle) {
   MutexLock lock(mutex_);
   auto known = calls_.extract(handle);
-  if (known.empty()) throw StatusError(Status::InvalidArgument(UnknownHandle(handle)));
+  if (known.empty()) throw StatusError(UnknownHandle(handle));
   return std::move(known.mapped());
 }
 
