@@ -43,16 +43,11 @@ class GradientHook {
 
 std::shared_ptr<GradientReducer> MakeReducer(int reduce_op, double prescale, double postscale,
                                              int compression, int64_t passes, int process_set) {
-  if (reduce_op < 0 || reduce_op >= kReduceOpCount) {
-    CollectiveCall::Refuse("op " + std::to_string(reduce_op) +
-                           " is unknown, expected Average, Sum, Min, Max or Product");
-  }
-  const WireFormat wire_format = ToWireFormat(compression);
-  static_cast<void>(SetOf(process_set));
-  auto reducer = std::make_shared<GradientReducer>(
-      GradientReducerOptions{.reduction = {static_cast<ReduceOp>(reduce_op), prescale, postscale},
-                             .wire_format = wire_format,
-                             .process_set = process_set});
+  const GradientReducerOptions options{
+      .reduction = {ToReduceOp(OpKind::kAllreduce, reduce_op), prescale, postscale},
+      .wire_format = ToWireFormat(compression),
+      .process_set = SetOf(process_set).id};
+  auto reducer = std::make_shared<GradientReducer>(options);
   reducer->SetBackwardPassesPerStep(passes);
   return reducer;
 }
