@@ -1,5 +1,5 @@
 // Batch: executes one fused batch (fuse → reduce → hand back) through a Collectives.
-// Called by the engine, by whoever drives it, one call at a time; blocks until the results are in
+// Called by the thread that drives the engine, one call at a time; blocks until the results are in
 // the tensors' own memory, or, on a GPU, are sure to be there for what follows on its stream. All
 // ranks execute the same batches in the same order with agreeing arguments. A batch of one tensor
 // works on the tensor's memory, and so does an allreduce of tensors whose outputs lie as they would

@@ -2,7 +2,8 @@
 // ranks: every rank, root or peer is an index in the set.
 // An algorithm overrides what it can do and says so in Supports; the rest is unsupported.
 // Implementations carry no state a caller can see. The engine keeps an ordered list of them and
-// takes the first that supports a batch. Called by whoever drives the engine, one call at a time.
+// takes the first that supports a batch. Called by the thread that drives the engine, one call at a
+// time.
 #pragma once
 
 #include <cstdint>

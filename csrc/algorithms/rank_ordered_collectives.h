@@ -1,9 +1,9 @@
 // RankOrderedCollectives: all collectives over any Transport, on host memory (reduce).
 // Owned by the engine, which drives it from one thread at a time. Bytes move by direct exchange and
-// are folded by whoever owns a slice, in rank order or, where it is told of several hosts, host by
-// host: a result is bitwise the same on every rank, over every backend, whichever algorithm was
-// chosen, and with a Hierarchical. Scratch memory is bounded (see Limits), kept between calls, and
-// never allocated again once the largest call has been seen.
+// are folded by the rank that owns a slice, in rank order or, where it is told of several hosts,
+// host by host: a result is bitwise the same on every rank, over every backend, whichever algorithm
+// was chosen, and with a Hierarchical. Scratch memory is bounded (see Limits), kept between calls,
+// and never allocated again once the largest call has been seen.
 #pragma once
 
 #include <cstdint>

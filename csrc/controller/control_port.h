@@ -1,6 +1,6 @@
 // ControlPort: the coordinator's way to the control plane; with a single rank, which has none, a
-// place to sleep. Owned by the Coordinator; all methods but Await and Wake by whoever drives the
-// engine.
+// place to sleep. Owned by the Coordinator; all methods but Await and Wake by the thread that
+// drives the engine.
 // Takes messages in, counts what passes, and decides when the loss of a peer is an error.
 #pragma once
 

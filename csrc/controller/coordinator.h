@@ -1,6 +1,6 @@
 // Coordinator: this rank's vertex in the tree of coordinators; the "negotiate" step and the only
-// I/O of csrc/controller. Owned by the engine; all methods but Await and Wake are called by whoever
-// drives the engine, one thread at a time. Everything it decides is decided by pure classes.
+// I/O of csrc/controller. Owned by the engine; all methods but Await and Wake are called by the
+// thread that drives the engine. Everything it decides is decided by pure classes.
 // Invariant: the batches Negotiate returns are the same, in the same order, on every rank; only
 // kError is left out on ranks that do not have the tensor in flight, and kReady on those that take
 // no part.

@@ -25,7 +25,7 @@ class Inquiry {
   void End() { is_open_ = false; }
   bool is_open() const { return is_open_; }
 
-  // Who is to be asked now; each rank once.
+  // Ranks to be asked now; each once.
   std::vector<int32_t> TakeToAsk();
   // `rank` waits for these; for nobody, or for itself: others wait for what it has yet to do.
   // Nothing when it has not been asked.

@@ -56,8 +56,8 @@ class Membership {
 
 // Farewell: what a rank that stops with an error tells all others, and what follows from it for one
 // of them. Pure. Farewells is owned by the Coordinator and read by its FrozenMode.
-// Who ends in order says none. A farewell comes after everything else that its rank has sent and
-// cast: what that rank has decided stands.
+// A rank that ends in order says none. A farewell comes after everything else that its rank has
+// sent and cast: what that rank has decided stands.
 struct Farewell {
   // The root tells all who still have the stream. Else this is a loss of theirs.
   bool is_told = false;

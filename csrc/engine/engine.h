@@ -1,11 +1,11 @@
 // Engine: one per process and init; takes tensors from callers and returns them reduced:
 // enqueue → negotiate → fuse → reduce → complete. Owned by the process instance.
 // Submit, Wait and the timeline calls may come from any thread, Shutdown from one; everything else
-// is done by whoever holds the engine role: the engine's own thread, or a caller in Wait, which may
-// sleep with it (decision 0007). It shares with callers: the queue, the HandleTable, the
+// is done by the thread that holds the engine role: the engine's own thread, or a caller in Wait,
+// which may sleep with it (decision 0007). It shares with callers: the queue, the HandleTable, the
 // ProcessSetRegistry, the Timeline and, inside the executor, DeviceLinks and FactBoard. The role
-// holder has not the GIL, and no lock but the role across a socket, collective or callback; whoever
-// may have the GIL never waits for the role.
+// holder has not the GIL, and no lock but the role across a socket, collective or callback; a
+// thread that may have the GIL never waits for the role.
 #pragma once
 
 #include <atomic>
@@ -195,7 +195,7 @@ class MYDIST_EXPORT Engine {
   // On a caller's thread: cycles until the handle is complete or it is better to sleep.
   void DriveOrHandOver(Handle handle, TimePoint deadline);
   void Drive(Handle handle, TimePoint deadline) MYDIST_RELEASE(role_);
-  // The caller leaves it to who drives, or to the engine's thread.
+  // The caller leaves it to the thread that drives, or to the engine's own.
   void HandOver();
   // Until the handle is complete (true), the engine is to end or `deadline` has passed.
   bool DriveOn(Handle handle, TimePoint deadline) MYDIST_REQUIRES(role_);

@@ -168,7 +168,7 @@ class Executor {
   // Nothing is executed any more. When `why` is OK all ranks end, in order and by `deadline`; else
   // what is under way on GPUs is aborted.
   void EndDevices(const Status& why, TimePoint deadline);
-  // Any thread: what is under way on GPUs fails, so that whoever waits for it goes on.
+  // Any thread: what is under way on GPUs fails, so that the threads that wait for it go on.
   void AbortDevices(const Status& why) { links_.Abort(why); }
   // How tensors on GPUs are reduced, for each process set that has had one. Any thread.
   std::vector<Fact> DeviceFacts() const { return facts_.All(); }

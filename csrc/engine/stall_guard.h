@@ -42,7 +42,7 @@ class StallGuard final : public Watchdog {
   TimePoint collective_end() const { return collective_end_; }
   // In it. kTimeout names the ranks to blame; also the errors of Coordinator::AttendWait.
   Status Look(TimePoint begin, std::span<const int> peers) override;
-  // The same for who does not know whom it waits for.
+  // The same where the waiting rank does not know whom it waits for.
   Status LookInCollective();
 
   // Something is in flight from now on.

@@ -19,12 +19,12 @@
 namespace mydist {
 
 // Gives memory for a result whose shape only the negotiation tells. Called once per successful
-// tensor by whoever drives the engine and never with the GIL held; must not throw. The
+// tensor by the thread that drives the engine and never with the GIL held; must not throw. The
 // memory lives until the handle's owner lets go of it.
 using OutputAllocator = std::function<Result<void*>(const Shape& shape)>;
 
-// Told before completion what the operation found out besides tensors, by whoever drives the engine
-// and never with the GIL held; must not throw.
+// Told before completion what the operation found out besides tensors, by the thread that drives
+// the engine and never with the GIL held; must not throw.
 using NumbersCallback = std::function<void(const std::vector<int64_t>&)>;
 
 // How soon the engine has to look at what was submitted.

@@ -1,5 +1,6 @@
 // TensorQueue: the mailbox between callers (any thread) and the engine; the "enqueue" step.
-// Owned by the engine. Push from any thread; Drain and Close from whoever drives the engine.
+// Owned by the engine. Push from any thread; Drain and Close from the thread that drives the
+// engine.
 // One Mutex, held only to move elements, never across a callback. FIFO. The queue does not look
 // inside its items: what has to come out in one piece, like a group of tensors, is one item.
 #pragma once
@@ -67,8 +68,8 @@ class TensorQueue {
 };
 
 // PendingTable: the tensors this rank has enqueued and not yet completed.
-// Owned and used by whoever drives the engine; no lock. Each name is there at most once per process
-// set (the HandleTable refuses a second one at the call).
+// Owned and used by the thread that drives the engine; no lock. Each name is there at most once per
+// process set (the HandleTable refuses a second one at the call).
 
 struct PendingTensor {
   Submission submission;

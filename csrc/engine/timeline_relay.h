@@ -1,6 +1,6 @@
 // TimelineRelay: carries recorded events to the one timeline file: rank 0 writes, the others send.
-// Owned by the engine, called by whoever drives it; never blocks on the disk or the network. A
-// timeline that cannot be written is one warning, training goes on.
+// Owned by the engine, called by the thread that drives it; never blocks on the disk or the
+// network. A timeline that cannot be written is one warning, training goes on.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace mydist {
 
 // ClockOffset: how far a peer's monotonic clock is from ours, learnt from its messages. Pure.
-// One per peer, owned by whoever receives that peer's event blocks on rank 0.
+// One per peer, owned by the relay of rank 0.
 // A message cannot arrive before it was sent, so every one bounds the offset from above; the
 // fastest message is nearest to the truth, wrong by its travel time only. Ranks of our own host
 // share our clock: their offset is 0 and needs no estimate.

@@ -29,7 +29,7 @@ bool WatchSeat::StayAway(TimePoint deadline) {
       return false;
     }
     if (is_driven_) {
-      // Short drives follow each other: who leaves then need not tell.
+      // Short drives follow each other: a caller that leaves then need not tell.
       const bool is_long = std::exchange(seen_drives_, drives_) == drives_;
       SleepAway(is_long ? kNever : now + linger_);
     } else if (now >= until_) {

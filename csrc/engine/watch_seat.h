@@ -38,7 +38,7 @@ class WatchSeat {
   // again.
   void Leave(TimePoint until, TimePoint now) MYDIST_EXCLUDES(mutex_);
 
-  // Makes somebody look after the engine: who sits there or, when nobody does, its thread.
+  // Makes a thread look after the engine: the caller that sits there, or else its own.
   void Wake() MYDIST_EXCLUDES(mutex_);
 
   // How often the engine's thread has woken up.
@@ -57,7 +57,7 @@ class WatchSeat {
   CondVar left_;    // For a caller: the thread has left the seat.
   // By callers, or kept for them. Changed under the mutex.
   std::atomic<bool> is_taken_{false};
-  bool is_driven_ MYDIST_GUARDED_BY(mutex_) = false;  // By who has taken it and not left it.
+  bool is_driven_ MYDIST_GUARDED_BY(mutex_) = false;  // By the caller that took it.
   uint64_t drives_ MYDIST_GUARDED_BY(mutex_) = 0;
   uint64_t seen_drives_ MYDIST_GUARDED_BY(mutex_) = 0;  // By the thread, away.
   bool is_thread_seated_ MYDIST_GUARDED_BY(mutex_) = false;
@@ -77,7 +77,7 @@ struct WaitPolicy {
   // is a little earlier wakes nobody. Longest delay for news that nobody waits for.
   Duration linger = std::chrono::milliseconds(1);
 
-  // Where ranks outnumber cores, whoever is waited for needs the core.
+  // Where ranks outnumber cores, the rank that is waited for needs the core.
   static WaitPolicy For(bool is_crowded) {
     WaitPolicy policy;
     if (is_crowded) policy.patience = Duration::zero();

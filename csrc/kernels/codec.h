@@ -1,5 +1,5 @@
 // Codec: how a block of elements is loaded for reducing, and stored when it is reduced. Private to
-// ops/. 16-bit floats widen to float32 and are rounded once, when stored.
+// kernels/. 16-bit floats widen to float32 and are rounded once, when stored.
 #pragma once
 
 #include <cstdint>

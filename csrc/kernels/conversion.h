@@ -61,7 +61,7 @@ inline constexpr Conversion kCopyOfBytes{.from = DataType::kUint8, .to = DataTyp
 void ConvertElements(std::span<const ConvertSegment> segments, const Conversion& conversion);
 
 // Widening: 16-bit floats as float32 and back, for partial sums that are folded again; private to
-// ops/. Pure. Whoever narrows last rounds, once.
+// kernels/. Pure. The last one to narrow rounds, once.
 
 inline bool IsHalfWidth(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;

@@ -1,6 +1,6 @@
 // Element: the C++ type behind each DataType inside the kernels, and the loops' common ground.
-// Private to ops/. 16-bit floats and complex numbers are plain structs: all arithmetic on them is
-// spelled out in the kernels.
+// Private to kernels/ and algorithms/. 16-bit floats and complex numbers are plain structs: all
+// arithmetic on them is spelled out in the kernels.
 #pragma once
 
 #include <cstdint>

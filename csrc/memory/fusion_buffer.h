@@ -1,6 +1,6 @@
 // FusionBuffer: persistent memory that only grows, for fused batches and for what peers send.
-// Owned by the engine (fusing) and by a Collectives (scratch), used by whoever drives the engine.
-// Once it has seen the largest batch, no call allocates any more.
+// Owned by the engine (fusing) and by a Collectives (scratch), used by the thread that drives the
+// engine. Once it has seen the largest batch, no call allocates any more.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class MYDIST_EXPORT FusionBuffer {
 };
 
 // BatchMemory: where the tensors of a batch lie: how they are packed there, and into what (fuse).
-// One for the host and one for each GPU, owned by the engine, used by whoever drives it.
+// One for the host and one for each GPU, owned by the engine, used by the thread that drives it.
 
 class BatchMemory {
  public:

@@ -21,7 +21,7 @@ namespace mydist {
 namespace {
 
 // ShmVoteBoard: the board of the ranks of one host: words in the arena, and the control plane's way
-// to wake. Owned by the engine; used by whoever drives it.
+// to wake. Owned by the engine; used by the thread that drives it.
 class ShmVoteBoard final : public VoteBoard {
  public:
   // Both outlive the board.
@@ -72,7 +72,7 @@ class ShmVoteBoard final : public VoteBoard {
 };
 
 // LoneVoteBoard: the board of a rank that shares no memory with others: nobody is to see what it
-// says but by messages. Owned by the engine; used by whoever drives it.
+// says but by messages. Owned by the engine; used by the thread that drives it.
 class LoneVoteBoard final : public VoteBoard {
  public:
   void Cast(Voice /*voice*/, const VoteWord& /*word*/,

@@ -78,8 +78,8 @@ class DeviceLinks {
   Status Check() const MYDIST_EXCLUDES(mutex_);
   // All there are and all that come; see DeviceLink. Only the first `why` counts.
   void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Whoever drives the engine; on all ranks, whose links are in the same order. Once one cannot be
-  // closed by `deadline`, all are aborted.
+  // By the thread that drives the engine, on all ranks, whose links are in the same order. Once one
+  // cannot be closed by `deadline`, all are aborted.
   void Close(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
 
  private:
@@ -102,7 +102,7 @@ struct DeviceSeat {
 };
 
 // DeviceSeats: the GPUs this engine works on, each opened when the first tensor on it comes.
-// Owned by the executor, used by whoever drives the engine.
+// Owned by the executor, used by the thread that drives the engine.
 class DeviceSeats {
  public:
   // `plugin`, where GPUs come from, may be null: there are none. `watch`: see StreamSeat.

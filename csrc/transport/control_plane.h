@@ -1,8 +1,8 @@
 // ControlPlane: moves control messages between the ranks of a job; implemented by the backends.
-// Owned by the engine. Whoever holds the engine role calls Send, CheckPeer, Receive, Attend and
-// Close, one thread at a time. Waiting needs no role: one thread at a time is in Await (see
-// engine/watch_seat.h), with the role or beside who holds it. Wake may be called from any thread
-// at any time.
+// Owned by the engine. The thread that holds the engine role calls Send, CheckPeer, Receive, Attend
+// and Close, one thread at a time. Waiting needs no role: one thread at a time is in Await (see
+// engine/watch_seat.h), with the role or beside the thread that holds it. Wake may be called from
+// any thread at any time.
 // News: a message or a loss that Receive has yet to return.
 #pragma once
 
@@ -47,7 +47,8 @@ class ControlPlane {
   virtual Status Send(int peer, Bytes payload) = 0;
 
   // kPeerLost when the connection to rank `peer` (never self) is known to be closed, in order too:
-  // for one who needs the peer and has nothing to send. Never waits. OK where that is not known.
+  // for a rank that needs the peer and has nothing to send. Never waits. OK where that is not
+  // known.
   virtual Status CheckPeer(int /*peer*/) { return Status::Ok(); }
 
   // A message that is there, or nothing; never waits, and is cheap enough to be called in a spin
@@ -66,8 +67,8 @@ class ControlPlane {
 
   // While attended (false at first), somebody calls Receive again and again: news need not end
   // Await, which saves its thread from being woken for nothing. When attention ends, news that is
-  // there or comes later ends Await again; who polls for it may take up to a millisecond, unless
-  // Wake follows. Called around every synchronous collective, hence cheap.
+  // there or comes later ends Await again; a thread that polls for it may take up to a millisecond,
+  // unless Wake follows. Called around every synchronous collective, hence cheap.
   virtual void Attend(bool attended) = 0;
 
   // Ends the present or the next Await of `peer`, on this host, as news does, though there is no

@@ -1,7 +1,7 @@
 // SubsetTransport: the transport of a process set: passes everything on to the job's transport
 // under the set's own numbering, in which the collectives of the set think. Owned by the engine,
-// one per set and collectives; called like any Transport. Sets never wait for each other: whoever
-// is no member is not asked for anything.
+// one per set and collectives; called like any Transport. Sets never wait for each other: a rank
+// that is no member is not asked for anything.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Transport: moves bytes of tensors between ranks; implemented by the backends.
-// Owned by the engine, called by whoever drives it, one call at a time. A backend only moves bytes:
-// all algorithms and reductions are ours (ops/), so results do not depend on the backend.
+// Owned by the engine, called by the thread that drives it, one call at a time. A backend only
+// moves bytes: all algorithms and reductions are ours (algorithms/), so results do not depend on
+// the backend.
 #pragma once
 
 #include <algorithm>

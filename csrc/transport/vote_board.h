@@ -1,6 +1,6 @@
 // VoteBoard: where ranks of one host show each other what they have to say about the buckets of a
 // frozen schedule, without messages. Implemented over the memory the ranks share; owned by the
-// engine, used by whoever drives it. See docs/decisions/0008-frozen-schedule.md.
+// engine, used by the thread that drives it. See docs/decisions/0008-frozen-schedule.md.
 #pragma once
 
 #include <cstdint>

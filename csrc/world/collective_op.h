@@ -1,4 +1,4 @@
-// What a collective does: the vocabulary shared by controller (agreeing) and ops (reducing).
+// What a collective does: the vocabulary shared by controller (agreeing) and algorithms (reducing).
 // The numbers are part of the wire format and of the Python API.
 #pragma once
 

@@ -16,7 +16,7 @@ class Watchdog {
 
   // A wait that began at `begin` has not ended. `peers`: the ranks of the job that it waits for;
   // none: not known. OK: wait on, and ask again after kLookInterval. Else the error that ends the
-  // wait: the ranks are out of step then. Never blocks. By whoever drives the engine.
+  // wait: the ranks are out of step then. Never blocks. By the thread that drives the engine.
   virtual Status Look(TimePoint begin, std::span<const int> peers) = 0;
 };
 

@@ -1,6 +1,6 @@
 // FrozenMode: the time in which a rank follows a frozen schedule instead of negotiating. Joins the
 // pure FrozenSchedule, the words of the VoteBoard, the notes that go up the tree, and, at the root,
-// the FreezePolicy. Owned by the Coordinator, used by whoever drives the engine.
+// the FreezePolicy. Owned by the Coordinator, used by the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ class FrozenMode {
   std::optional<HostVote> Leave();
   // The ranks whose words an undecided vote waits for; empty without such a vote.
   std::vector<int32_t> Undecided() const;
-  // OK, or the loss of who alone could tell this rank the outcome of its vote.
+  // OK, or the loss of the rank that alone could tell this rank the outcome of its vote.
   const Status& LossOfOutcome() const;
   // What a leader on another host says. kInternal when it takes a vote back.
   Status TakeVote(int32_t source, const VoteWord& word);

@@ -94,7 +94,8 @@ class FrozenSchedule {
   bool was_starved() const { return was_starved_; }
   // This rank is READY for a bucket, and not all others have voted.
   bool HasUndecidedVote() const { return has_voted_; }
-  // Who alone can tell this rank the outcome of its vote; -1: it sees for itself, or has none.
+  // The rank that alone can tell this one the outcome of its vote; -1: it sees for itself, or has
+  // none.
   int32_t teller() const;
   // While there is one: the ranks whose words are still to come, as far as this rank reads them.
   std::vector<int32_t> Undecided(const WordReader& read) const;

@@ -32,10 +32,10 @@ struct FoldCall {
   int64_t divisor;
 };
 
-// Kernels: the inner loops of ops/, compiled once for each kind of CPU from the one source
-// fold_lanes.h; private to kernels/. Pure and thread-safe. All paths give the same bits for the
-// same input. NaN in a computed float is always the same NaN, because which of two NaNs an addition
-// passes on is up to the compiler.
+// Kernels: the inner loops, compiled once for each kind of CPU from the one source fold_lanes.h;
+// private to kernels/. Pure and thread-safe. All paths give the same bits for the same input. NaN
+// in a computed float is always the same NaN, because which of two NaNs an addition passes on is up
+// to the compiler.
 struct Kernels {
   void (*fold)(const FoldCall& call);
   // `count` numbers each; source and output do not overlap. See element.h.

@@ -1,8 +1,8 @@
-// Device: one GPU as ops and the engine see it: streams, events, memory, copies and kernels.
-// Implemented by the CUDA plugin, and by a stand-in in host memory for tests. Owned by whoever
-// opened it, outlives everything it gave out. May be called from any thread; with its own device
-// current and without changing what device the caller has. Nothing here waits for the device but
-// Block and what says so. Errors: kInternal with the driver's words; after one the device is lost.
+// Device: one GPU as algorithms and the engine see it: streams, events, memory, copies and kernels.
+// Implemented by the CUDA plugin, and by a stand-in in host memory for tests. Owned by its opener,
+// outlives everything it gave out. May be called from any thread; with its own device current and
+// without changing what device the caller has. Nothing here waits for the device but Block and what
+// says so. Errors: kInternal with the driver's words; after one the device is lost.
 #pragma once
 
 #include <cstdint>
@@ -51,9 +51,9 @@ class Device {
   // also when such work would end the capture of another. A device without graphs has none.
   virtual Result<bool> IsCapturing(StreamHandle /*stream*/) { return false; }
 
-  // Device memory; freed, when nobody has it, without waiting: whoever lets go of it makes sure
-  // that no stream uses it. Null when bytes is 0. Where memory is short, what others keep unused is
-  // given back first, which may wait for the device.
+  // Device memory; freed, when nobody has it, without waiting: the one that lets go of it makes
+  // sure that no stream uses it. Null when bytes is 0. Where memory is short, what others keep
+  // unused is given back first, which may wait for the device.
   virtual Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) = 0;
   // Memory of the host that copies reach without a detour (pinned), page by page of this process.
   virtual Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) = 0;

@@ -1,6 +1,6 @@
 // DeviceMemory: memory of a GPU for what one stream needs on the way, and packing into it (fuse).
 // Grows, never shrinks. Used on that stream only, so that its next use comes behind the last. Owned
-// by whoever puts the work there and used by the same thread; destroyed when the stream has passed.
+// by the thread that puts the work there and used by it; destroyed when the stream has passed.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ MYDIST_EXPORT Status WaitWatched(Device& device, const DeviceEvent& event, const
 // follows on the stream finds the result. Memory stays valid, and unchanged by others, until the
 // stream has passed.
 struct StreamSeat {
-  Device* device = nullptr;  // Not null; outlives whoever has this.
+  Device* device = nullptr;  // Not null; outlives this.
   StreamHandle stream;
   WaitWatch watch{};  // Asked while the host waits for the stream.
 };
 
 // PassingMemory: memory that a stream still uses and nobody else keeps; let go of when the stream
-// has passed. Owned by whoever put the work there and used by the same thread; destroyed when the
-// stream has passed.
+// has passed. Owned and used by the thread that put the work there; destroyed when the stream has
+// passed.
 class PassingMemory {
  public:
   // `last_use`: recorded on one stream, call by call.
@@ -98,10 +98,10 @@ class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
 // Called with the index of the GPU, which is current. The caller does not hold the GIL.
 using GiveBackMemory = void (*)(int device) noexcept;
 
-// Null: nobody is asked. Who is being asked may go on for a while after another one is set.
+// Null: nobody is asked. The one being asked may go on for a while after another is set.
 MYDIST_EXPORT void OnMemoryShortage(GiveBackMemory give_back);
 
-// Whoever asks from inside such a function asks nobody.
+// A question from inside such a function asks nobody.
 MYDIST_EXPORT void AskForMemory(int device);
 
 }  // namespace mydist

@@ -1,7 +1,7 @@
 // Arena: the memory that the ranks of one host share, as one of them sees it.
-// Owned by the ShmPort; used by whoever drives the engine. Made at the start by all ranks of the
-// job together; ranks are indices among the host's ranks, in rank order, unless said otherwise.
-// Knows who is there: a rank that dies loses its lock, one that leaves says so.
+// Owned by the ShmPort; used by the thread that drives the engine. Made at the start by all ranks
+// of the job together; ranks are indices among the host's ranks, in rank order, unless said
+// otherwise. Knows who is there: a rank that dies loses its lock, one that leaves says so.
 #pragma once
 
 #include <sys/types.h>
@@ -75,11 +75,11 @@ class MYDIST_EXPORT Arena {
   // The index here of a rank of the job; nothing when it is on another host.
   std::optional<int> IndexOf(int rank) const;
   const ArenaLayout& layout() const { return layout_; }
-  // Whether there is no core for each of them, so that who waits had better sleep.
+  // Whether there is no core for each of them, so that a rank that waits had better sleep.
   bool is_crowded() const { return is_crowded_; }
   // Null when there is none, on all ranks of the host alike.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
-  // What to say to who would have liked to allocate when there is none.
+  // What a caller that wants to allocate is told when there is none.
   Status NoHeap(int64_t bytes) const;
   // Whether this rank is the one that is to say so: one of the host does, once.
   bool ClaimsWarning() const {
@@ -91,7 +91,7 @@ class MYDIST_EXPORT Arena {
   const std::string& attach_refusal() const { return attach_refusal_; }
   // Whether they should even where there is a way through slots; of the host alike.
   bool prefers_attach() const { return prefers_attach_; }
-  // Whether all ranks accept barriers of who is about to sleep (waking.h); of the host alike.
+  // Whether all ranks accept barriers of the one about to sleep (waking.h); of the host alike.
   bool SleepersOrder() const;
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }

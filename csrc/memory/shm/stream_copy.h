@@ -10,7 +10,7 @@
 
 namespace mydist::shm {
 
-// Like CopyBytes. Visible to who sees a later release store.
+// Like CopyBytes. Visible to a thread that sees a later release store.
 MYDIST_EXPORT void StreamCopy(void* output, const void* source, int64_t bytes);
 
 }  // namespace mydist::shm

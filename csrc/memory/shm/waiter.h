@@ -1,6 +1,6 @@
 // Waiter: how a rank waits for its peers in shared memory: spins briefly, then sleeps on its bell.
-// Owned by the ShmPort; used by whoever drives the engine, one thread at a time. Whoever has
-// changed what a peer may be waiting for rings.
+// Owned by the ShmPort; used by the thread that drives the engine. A rank that has changed what a
+// peer may be waiting for rings its bell.
 #pragma once
 
 #include <array>
@@ -21,26 +21,26 @@ namespace mydist::shm {
 
 // Sleeping until a bell rings: a futex in memory that processes share.
 
-// Wakes whoever sleeps on it, and keeps from sleeping whoever is about to.
+// Wakes the threads that sleep on it, and keeps from sleeping those about to.
 void RingBell(Bell& bell);
 
-// The second half of RingBell, for who has counted the ring and then seen somebody asleep.
+// The second half of RingBell, for a rank that has counted the ring and then seen a sleeper.
 void WakeSleepers(Bell& bell);
 
 // Sleeps until the bell has been rung since it had `rings`, or for `limit`. False when it was not
 // rung in that time.
 bool SleepOnBell(Bell& bell, uint32_t rings, std::chrono::nanoseconds limit);
 
-// Waking: what makes sure that who posts sees who sleeps, or who is about to sleep sees the post.
-// Either both sides run a fence, or the sleeper makes all the others run one: dearer for who
-// sleeps, nothing for who posts. Used by the Arena and the Waiter; any thread.
+// Waking: what makes sure that the poster sees the sleeper, or that the one about to sleep sees the
+// post. Either both sides run a fence, or the sleeper makes all the others run one: dearer for the
+// sleeper, nothing for the poster. Used by the Arena and the Waiter; any thread.
 
 // Lets other processes' SleeperBarrier order this process. False where the kernel cannot.
 bool AcceptSleeperBarriers();
 
 // After storing "asleep", before the last look: every process that accepts barriers has run a fence
 // when this returns true. False where the kernel does not let this process (a seccomp filter that
-// came after the start): who posts then may not see the sleeper.
+// came after the start): the poster then may not see the sleeper.
 [[nodiscard]] bool SleeperBarrier();
 
 class Waiter {
@@ -129,7 +129,7 @@ class Waiter {
 
   Arena* const arena_;
   const bool is_crowded_;
-  const bool sleepers_order_;  // Not who posts; see waking.h.
+  const bool sleepers_order_;  // Not the posters; see waking.h.
   bool is_blind_ = false;      // They should, but this one cannot any more.
   Watchdog* watchdog_ = nullptr;
   std::vector<int> ranks_;  // Of the peers waited for; kept for its memory.
@@ -137,9 +137,9 @@ class Waiter {
 
 // SlotSteps: the step that collectives in shared memory are made of: publish a message to each peer
 // and await theirs. A step may also hand over the slot: begin, fill it, publish, read the peers',
-// finish. Owned by the ShmPort, which all process sets share; used by whoever drives the engine.
-// Peers are indices in the arena. All members of a set take the same steps, each naming the others;
-// two ranks take the steps they share in the same order.
+// finish. Owned by the ShmPort, which all process sets share; used by the thread that drives the
+// engine. Peers are indices in the arena. All members of a set take the same steps, each naming the
+// others; two ranks take the steps they share in the same order.
 class SlotSteps {
  public:
   // Both outlive this object.
@@ -148,7 +148,7 @@ class SlotSteps {
   // Room for one step of any set.
   int64_t slot_bytes() const { return arena_->layout().slot_bytes(); }
 
-  // The own slot, to be filled. Waits for whoever still reads what it held two steps ago.
+  // The own slot, to be filled. Waits for the ranks that still read what it held two steps ago.
   // kPeerLost.
   Result<uint8_t*> Begin();
   // Shows the slot to `peers` and waits for theirs; kPeerLost.
@@ -201,7 +201,7 @@ class SlotSteps {
   std::vector<uint64_t> posted_;  // Steps shared with each peer.
   std::vector<uint64_t> seen_;    // Of them, those the peer is known to have posted.
   std::vector<int> halves_;       // Which half of each rank's slot the step in progress reads.
-  // For each half of the own slot, who has read it, and at which step shared with them.
+  // For each half of the own slot, which ranks have read it, and at which step shared with them.
   std::array<std::vector<uint64_t>, 2> readers_;
 };
 

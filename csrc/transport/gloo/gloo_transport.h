@@ -19,10 +19,10 @@
 
 namespace mydist {
 
-// WaitTicker: interrupts a wait in Gloo again and again, so that who waits can look whether it
-// should: Gloo's own limits break all connections when they pass.
-// Owned by the GlooTransport. Begin and End by whoever drives the engine; the tick comes from a
-// thread of its own, which sleeps while nobody waits.
+// WaitTicker: interrupts a wait in Gloo again and again, so that the waiting thread can look
+// whether it should: Gloo's own limits break all connections when they pass.
+// Owned by the GlooTransport. Begin and End by the thread that drives the engine; the tick comes
+// from a thread of its own, which sleeps while nobody waits.
 class WaitTicker {
  public:
   // `tick` does not throw. Throws std::system_error when there is no thread to be had.
@@ -66,7 +66,8 @@ class WaitTicker {
   bool SleepUntilDue(TimePoint last) {
     MutexLock lock(mutex_);
     while (!is_over_) {
-      // Either this thread sees the beginning of a wait, or who begins sees that it sleeps.
+      // Either this thread sees the beginning of a wait, or the one that begins it sees that this
+      // one sleeps.
       sleeps_long_.store(begin_.load() == kNever);
       const TimePoint begin = begin_.load();
       if (begin == kNever) {

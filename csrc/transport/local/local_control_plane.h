@@ -149,7 +149,7 @@ inline constexpr uint32_t kMessageMagic = 0x314c646d;  // "mdL1"
 inline constexpr std::chrono::hours kUnlimited{24 * 365};
 
 // IncomingStream: puts the control messages of one peer together again.
-// Owned by the plane, used by whoever holds the engine role. What the peer announces is checked
+// Owned by the plane, used by the thread with the engine role. What the peer announces is checked
 // before memory is allocated for it.
 class IncomingStream {
  public:
@@ -179,13 +179,13 @@ class IncomingStream {
 };
 
 // Outbox: sends control messages through the rings to the peers, and keeps what does not fit.
-// Owned by the plane. Whoever holds the engine role sends; a courier thread of the outbox's own,
+// Owned by the plane. The thread with the engine role sends; a courier thread of the outbox's own,
 // started with the first message that does not fit, sends the rest when a peer has made room, as
 // the role holder may be in a collective which that peer comes to only after the message.
 class Outbox {
  public:
-  // `on_empty` is called each time the last of what was kept is gone: by the courier, or by who
-  // calls Abandon.
+  // `on_empty` is called each time the last of what was kept is gone: by the courier, or by the
+  // thread that calls Abandon.
   Outbox(const ControlMemory& memory, int self, std::function<void()> on_empty);
   // Drops what is left.
   ~Outbox();
