@@ -232,12 +232,10 @@ void Coordinator::AnnounceThawed(const std::vector<Request>& requests, TimePoint
   for (const Request& request : requests) {
     Status status = sets_.Submit({request}, now);
     if (status.ok()) continue;
-    Response response;
-    response.kind = ResponseKind::kError;
-    response.name = request.name;
-    response.process_set = request.process_set;
-    response.status = std::move(status);
-    batches_.push_back({std::move(response)});
+    batches_.push_back({{.kind = ResponseKind::kError,
+                         .name = request.name,
+                         .process_set = request.process_set,
+                         .status = std::move(status)}});
   }
 }
 

@@ -55,23 +55,19 @@ void Membership::FillReport(Report& report) {
 std::vector<StreamItem> Membership::Decide() {
   std::vector<StreamItem> items;
   for (const TimelineControl& control : std::exchange(controls_, {})) {
-    StreamItem& item = items.emplace_back();
-    item.kind = control.start ? StreamKind::kTimelineStart : StreamKind::kTimelineStop;
-    item.flag = control.mark_cycles;
+    items.push_back({.kind = control.start ? StreamKind::kTimelineStart : StreamKind::kTimelineStop,
+                     .flag = control.mark_cycles});
   }
   const std::vector<int32_t> joins = std::exchange(joins_, {});
   // A rank that has joined and departed has ended the join of the others.
   if (!joins.empty() && joined_count_ == joined_.size() && departed_count_ == departures_.size()) {
-    StreamItem& item = items.emplace_back();
-    item.kind = StreamKind::kAllJoined;
-    item.rank = joins.back();
+    items.push_back({.kind = StreamKind::kAllJoined, .rank = joins.back()});
   }
   const bool finishes = !departures_.empty() && departed_count_ == departed_.size();
   for (Departure& departure : std::exchange(departures_, {})) {
-    StreamItem& item = items.emplace_back();
-    item.kind = StreamKind::kDeparted;
-    item.rank = departure.rank;
-    item.text = std::move(departure.reason);
+    items.push_back({.kind = StreamKind::kDeparted,
+                     .text = std::move(departure.reason),
+                     .rank = departure.rank});
   }
   if (finishes) items.emplace_back().kind = StreamKind::kFinished;
   return items;

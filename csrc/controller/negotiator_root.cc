@@ -13,14 +13,13 @@ constexpr size_t kMaxCompared = 200;
 constexpr size_t kMaxWarnings = 20;
 
 StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) {
-  StreamItem item;
-  item.kind = StreamKind::kError;
-  item.code = code;
-  item.name = request.name;
-  item.op = request.op;
-  item.text = std::move(text);
-  if (request.op == OpKind::kSendReceive) item.ranks = request.ranks;
-  return item;
+  const bool is_pair = request.op == OpKind::kSendReceive;
+  return {.kind = StreamKind::kError,
+          .code = code,
+          .name = request.name,
+          .text = std::move(text),
+          .ranks = is_pair ? request.ranks : std::vector<int32_t>(),
+          .op = request.op};
 }
 
 std::string JoinConflictText(const Request& request, int32_t rank,
@@ -34,11 +33,7 @@ std::string JoinConflictText(const Request& request, int32_t rank,
 }
 
 StreamItem StallItem(std::string name, std::string text) {
-  StreamItem item;
-  item.kind = StreamKind::kStall;
-  item.name = std::move(name);
-  item.text = std::move(text);
-  return item;
+  return {.kind = StreamKind::kStall, .name = std::move(name), .text = std::move(text)};
 }
 
 }  // namespace
@@ -46,10 +41,8 @@ StreamItem StallItem(std::string name, std::string text) {
 Status Negotiator::Decide(TimePoint now, std::vector<StreamItem>& items) {
   if (closed_) return Status::Ok();
   while (!invalid_slots_.empty()) {
-    StreamItem item;
-    item.kind = StreamKind::kInvalidate;
-    item.slot = *invalid_slots_.begin();
-    MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
+    MYDIST_RETURN_IF_ERROR(
+        Emit({.kind = StreamKind::kInvalidate, .slot = *invalid_slots_.begin()}, items));
   }
   // Applying an item may take further ones out of the queue, or end the set.
   while (!complete_.empty() && !closed_) {
@@ -118,17 +111,12 @@ std::string Negotiator::JoinConflict(const Request& request) const {
 }
 
 Status Negotiator::EmitReady(const ReadyTensor& tensor, std::vector<StreamItem>& items) {
-  StreamItem item;
   const auto slot = cache_.Find(tensor.request().name);
   // An earlier item of this very batch may have evicted what was complete by its slot.
   if (slot && cache_.At(*slot) == tensor.agreement) {
-    item.kind = StreamKind::kReadySlot;
-    item.slot = *slot;
-  } else {
-    item.kind = StreamKind::kReadyAgreement;
-    item.agreement = tensor.agreement;
+    return Emit({.kind = StreamKind::kReadySlot, .slot = *slot}, items);
   }
-  return Emit(std::move(item), items);
+  return Emit({.kind = StreamKind::kReadyAgreement, .agreement = tensor.agreement}, items);
 }
 
 Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,

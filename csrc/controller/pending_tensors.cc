@@ -353,9 +353,7 @@ void PendingTensors::Drop(const StreamItem& error) {
     if (PendingRequests::Entry* entry = requests_.Find(name)) {
       if (!entry->by_lane.empty()) continue;
       stalls_.Stop(entry->wait);
-      StreamItem by_name;
-      by_name.name = name;
-      requests_.Drop(by_name);
+      requests_.Drop({.name = name});
     }
     Forget(name);
   }

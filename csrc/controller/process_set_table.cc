@@ -175,12 +175,10 @@ Status ProcessSetTable::ApplyToJob(const StreamItem& item, TimePoint now) {
 }
 
 StreamItem ProcessSetTable::FreezeItem(size_t length, size_t repeats) const {
-  StreamItem item;
-  item.kind = StreamKind::kFreeze;
-  item.frozen = {.length = static_cast<uint32_t>(length),
-                 .repeats = static_cast<uint32_t>(repeats),
-                 .hash = HashOf(stream_.history.Cut(length, repeats))};
-  return item;
+  return {.kind = StreamKind::kFreeze,
+          .frozen = {.length = static_cast<uint32_t>(length),
+                     .repeats = static_cast<uint32_t>(repeats),
+                     .hash = HashOf(stream_.history.Cut(length, repeats))}};
 }
 
 Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {

@@ -1,5 +1,5 @@
 // AdasumMath: the formula of adaptive summation for one pair of vectors (see adasum.h). Pure; the
-// same bits for the same elements, wherever they lie. For algorithms/adasum.h.
+// same bits for the same elements, wherever they lie.
 #pragma once
 
 #include <cstdint>

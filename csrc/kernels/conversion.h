@@ -60,8 +60,8 @@ inline constexpr Conversion kCopyOfBytes{.from = DataType::kUint8, .to = DataTyp
 // A segment's target is its source, if the types have one size, or overlaps no segment.
 void ConvertElements(std::span<const ConvertSegment> segments, const Conversion& conversion);
 
-// Widening: 16-bit floats as float32 and back, for partial sums that are folded again; private to
-// kernels/. Pure. The last one to narrow rounds, once.
+// Widening: 16-bit floats as float32 and back, for partial sums that are folded again. Pure. The
+// last one to narrow rounds, once.
 
 inline bool IsHalfWidth(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;

@@ -210,9 +210,7 @@ namespace {
 
 // A chunk keeps a rank's staging pipeline full: less, and what overlaps there ends at each of ours.
 HierarchicalLimits LimitsFor(const HostGroups& groups, const StagingLimits& staging) {
-  HierarchicalLimits limits;
-  limits.chunk_bytes = groups.smallest() * staging.chunks_in_flight * staging.most_chunk_bytes;
-  return limits;
+  return {.chunk_bytes = groups.smallest() * staging.chunks_in_flight * staging.most_chunk_bytes};
 }
 
 // Some members of the set.

@@ -170,10 +170,7 @@ Bytes EncodeVote(const VoteWord& word) {
 
 Result<VoteWord> DecodeVote(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kVote));
-  VoteWord word;
-  word.freeze = reader.U32();
-  word.ready_count = reader.U64();
-  word.is_broken = reader.Bool();
+  VoteWord word{reader.U32(), reader.U64(), reader.Bool()};
   if (word.freeze >> VoteWord::kFreezeBits != 0 || word.ready_count >> VoteWord::kCountBits != 0) {
     reader.Fail("a vote's numbers are out of range");
   }
@@ -190,9 +187,7 @@ Bytes EncodeFarewell(const Farewell& farewell) {
 
 Result<Farewell> DecodeFarewell(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kFarewell));
-  Farewell farewell;
-  farewell.is_told = reader.Bool();
-  farewell.why = reader.String(kMaxFarewellBytes);
+  Farewell farewell{reader.Bool(), reader.String(kMaxFarewellBytes)};
   MYDIST_RETURN_IF_ERROR(reader.Finish());
   return farewell;
 }
@@ -207,10 +202,7 @@ Bytes EncodeQuestion(const Question& question) {
 
 Result<Question> DecodeQuestion(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kQuestion));
-  Question question;
-  question.number = reader.U32();
-  question.process_set = reader.I32();
-  question.tensor = reader.String(kMaxNameBytes);
+  Question question{reader.U32(), reader.I32(), reader.String(kMaxNameBytes)};
   MYDIST_RETURN_IF_ERROR(reader.Finish());
   return question;
 }
@@ -224,9 +216,7 @@ Bytes EncodeAnswer(const Answer& answer) {
 
 Result<Answer> DecodeAnswer(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kAnswer));
-  Answer answer;
-  answer.number = reader.U32();
-  answer.awaited = ReadRanks(reader);
+  Answer answer{reader.U32(), ReadRanks(reader)};
   MYDIST_RETURN_IF_ERROR(reader.Finish());
   return answer;
 }

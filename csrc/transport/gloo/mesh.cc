@@ -138,12 +138,11 @@ Status Outbox::SendLocked(FrameKind kind, Bytes payload, int cause_rank) {
   if (said_goodbye_)
     return Status::Aborted("the connection to rank " + std::to_string(peer_) +
                            " is closing and takes no more messages");
-  Frame frame;
-  frame.magic = kFrameMagic;
-  frame.kind = kind;
-  frame.payload_bytes = payload.size();
-  frame.received_count = received_count_;
-  frame.cause_rank = cause_rank;
+  const Frame frame{.magic = kFrameMagic,
+                    .kind = kind,
+                    .payload_bytes = payload.size(),
+                    .received_count = received_count_,
+                    .cause_rank = cause_rank};
   Sent sent;
   sent.bytes.resize(sizeof(frame) + payload.size());
   std::memcpy(sent.bytes.data(), &frame, sizeof(frame));
