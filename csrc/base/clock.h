@@ -22,6 +22,14 @@ inline int64_t ToNanoseconds(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+// Of a setting, of which zero means none.
+inline Duration OrNever(Duration limit) {
+  return limit > Duration::zero() ? limit : Duration::max();
+}
+inline Duration Doubled(Duration duration) {
+  return duration <= Duration::max() / 2 ? duration * 2 : Duration::max();
+}
+
 inline double ToSeconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }

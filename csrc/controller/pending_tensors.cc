@@ -8,8 +8,6 @@
 namespace mydist {
 namespace {
 
-Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
-
 TimePoint After(TimePoint since, Duration duration) {
   return duration >= kNever - since ? kNever : since + duration;
 }
@@ -107,10 +105,7 @@ void StallInspector::Collect(uint64_t number, TimePoint now, std::vector<StallEv
   const Duration waited = now - wait.since;
   const bool expires = !wait.expired && waited >= shutdown_;
   wait.expired = wait.expired || expires;
-  while (wait.next_warning <= waited) {
-    const bool doubles = wait.next_warning <= Duration::max() / 2;
-    wait.next_warning = doubles ? wait.next_warning * 2 : Duration::max();
-  }
+  while (wait.next_warning <= waited) wait.next_warning = Doubled(wait.next_warning);
   events.push_back({wait.name, waited, expires});
 }
 

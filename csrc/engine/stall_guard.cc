@@ -22,14 +22,8 @@ constexpr size_t kMostNamed = 8;
 // How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
-Duration OrNever(Duration limit) { return limit > Duration::zero() ? limit : Duration::max(); }
-
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
-
-Duration Doubled(Duration duration) {
-  return duration <= Duration::max() / 2 ? duration * 2 : Duration::max();
-}
 
 std::string SecondsText(Duration duration) {
   char text[32];
