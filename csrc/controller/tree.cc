@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "base/status.h"
+#include "world/topology.h"
 
 namespace mydist {
 namespace {
@@ -22,22 +21,10 @@ void LinkTree(const std::vector<int32_t>& ranks, int32_t radix, std::vector<int3
   }
 }
 
-// The ranks of each host, ascending by their lowest one.
-std::vector<std::vector<int32_t>> RanksByHost(const std::vector<std::string>& hosts) {
-  std::vector<std::vector<int32_t>> ranks;
-  std::map<std::string_view, size_t> index_of;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto [entry, is_new] = index_of.emplace(hosts[rank], ranks.size());
-    if (is_new) ranks.emplace_back();
-    ranks[entry->second].push_back(static_cast<int32_t>(rank));
-  }
-  return ranks;
-}
-
 // Of each rank; -1 for the root. A parent is always lower than its children.
 std::vector<int32_t> Parents(int32_t size, int32_t radix, const std::vector<std::string>& hosts) {
   std::vector<int32_t> parents(static_cast<size_t>(size), -1);
-  const std::vector<std::vector<int32_t>> by_host = RanksByHost(hosts);
+  const std::vector<std::vector<int>> by_host = RanksByHost(hosts);
   size_t largest = 0;
   for (const auto& ranks : by_host) largest = std::max(largest, ranks.size());
   if (by_host.size() < 2 || largest < 2 || radix < kLeastRadixForHosts) {

@@ -2,9 +2,21 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 
 namespace mydist {
+
+std::vector<std::vector<int>> RanksByHost(const std::vector<std::string>& hosts) {
+  std::vector<std::vector<int>> ranks;
+  std::map<std::string_view, size_t> index_of;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto [entry, is_new] = index_of.emplace(hosts[rank], ranks.size());
+    if (is_new) ranks.emplace_back();
+    ranks[entry->second].push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
 
 Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {
   const int size = static_cast<int>(hosts.size());
@@ -12,28 +24,26 @@ Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {
     return Status::InvalidArgument("rank " + std::to_string(rank) + " is outside a job of size " +
                                    std::to_string(size) + "; expected 0 to size-1");
   }
-  std::map<std::string, int> ranks_on_host;
-  std::vector<int> local_rank_of(hosts.size());
-  for (size_t r = 0; r < hosts.size(); ++r) local_rank_of[r] = ranks_on_host[hosts[r]]++;
+  const std::vector<std::vector<int>> by_host = RanksByHost(hosts);
+  const auto own = std::find_if(by_host.begin(), by_host.end(), [&](const auto& ranks) {
+    return hosts[static_cast<size_t>(ranks.front())] == hosts[static_cast<size_t>(rank)];
+  });
 
   Topology topology;
   topology.rank = rank;
   topology.size = size;
-  topology.local_rank = local_rank_of[static_cast<size_t>(rank)];
-  topology.local_size = ranks_on_host[hosts[static_cast<size_t>(rank)]];
+  topology.local_rank = static_cast<int>(std::find(own->begin(), own->end(), rank) - own->begin());
+  topology.local_size = static_cast<int>(own->size());
   topology.cross_size = 0;
-  // Only hosts that have a rank with our local_rank count, ordered by their lowest rank.
-  std::map<std::string, int> lowest_rank;
-  for (int r = size - 1; r >= 0; --r) lowest_rank[hosts[static_cast<size_t>(r)]] = r;
-  const int own_lowest = lowest_rank[hosts[static_cast<size_t>(rank)]];
-  for (const auto& [host, lowest] : lowest_rank) {
-    if (ranks_on_host[host] <= topology.local_rank) continue;
+  // Only hosts that have a rank with our local_rank count.
+  for (auto ranks = by_host.begin(); ranks != by_host.end(); ++ranks) {
+    if (static_cast<int>(ranks->size()) <= topology.local_rank) continue;
     ++topology.cross_size;
-    if (lowest < own_lowest) ++topology.cross_rank;
+    if (ranks < own) ++topology.cross_rank;
   }
-  topology.is_homogeneous =
-      std::all_of(ranks_on_host.begin(), ranks_on_host.end(),
-                  [&](const auto& entry) { return entry.second == topology.local_size; });
+  topology.is_homogeneous = std::all_of(by_host.begin(), by_host.end(), [&](const auto& ranks) {
+    return ranks.size() == own->size();
+  });
   topology.hosts = std::move(hosts);
   return topology;
 }
@@ -72,22 +82,14 @@ std::vector<HostSeat> HostGroups::Seats() const {
 
 HostGroups MakeHostGroups(const std::vector<std::string>& hosts, const std::vector<int>& ranks,
                           int rank) {
-  HostGroups groups;
-  std::map<std::string, size_t> number_of;
-  bool is_member = false;
-  for (size_t index = 0; index < ranks.size(); ++index) {
-    const std::string& host = hosts[static_cast<size_t>(ranks[index])];
-    const size_t number = number_of.emplace(host, groups.members.size()).first->second;
-    if (number == groups.members.size()) groups.members.emplace_back();
-    std::vector<int>& group = groups.members[number];
-    if (ranks[index] == rank) {
-      is_member = true;
-      groups.host = static_cast<int>(number);
-      groups.place = static_cast<int>(group.size());
-    }
-    group.push_back(static_cast<int>(index));
-  }
-  MYDIST_CHECK(is_member);
+  std::vector<std::string> host_of;
+  for (const int each : ranks) host_of.push_back(hosts[static_cast<size_t>(each)]);
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  MYDIST_CHECK(own != ranks.end() && *own == rank);
+  HostGroups groups{.members = RanksByHost(host_of)};
+  const HostSeat seat = groups.Seats()[static_cast<size_t>(own - ranks.begin())];
+  groups.host = seat.host;
+  groups.place = seat.place;
   return groups;
 }
 

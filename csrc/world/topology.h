@@ -23,7 +23,12 @@ struct MYDIST_EXPORT Topology {
 };
 
 // `hosts[r]` is the host of rank r. Ranks of one host need not be contiguous; hosts are numbered
-// in the order of their lowest rank. kInvalidArgument when rank is outside [0, hosts.size()).
+// in the order of their lowest rank.
+
+// The ranks of each host, ascending.
+std::vector<std::vector<int>> RanksByHost(const std::vector<std::string>& hosts);
+
+// kInvalidArgument when rank is outside [0, hosts.size()).
 MYDIST_EXPORT Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts);
 
 // Where a rank is: members[host][place].

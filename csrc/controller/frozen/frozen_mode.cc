@@ -1,22 +1,21 @@
 #include "controller/frozen/frozen_mode.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "controller/coordinator.h"
+#include "world/topology.h"
 
 namespace mydist {
 namespace {
 
 // For each rank, the lowest rank of its host.
 std::vector<int32_t> BoardsOf(const std::vector<std::string>& hosts) {
-  std::map<std::string_view, int32_t> first;
-  std::vector<int32_t> boards;
-  for (const std::string& host : hosts) {
-    boards.push_back(first.emplace(host, static_cast<int32_t>(boards.size())).first->second);
+  std::vector<int32_t> boards(hosts.size());
+  for (const std::vector<int>& ranks : RanksByHost(hosts)) {
+    for (const int rank : ranks) boards[static_cast<size_t>(rank)] = ranks.front();
   }
   return boards;
 }
