@@ -56,8 +56,8 @@ Result<std::shared_ptr<Engine>> Engine::Start(EngineOptions options) {
     return measured.WithContext("measurements of init()");
   }
   // The thread keeps the engine alive, should it ever have to be left behind.
-  MYDIST_ASSIGN_OR_RETURN(engine->thread_, StartThread("mydist-engine", "for the engine",
-                                                       [engine] { engine->Run(); }));
+  MYDIST_ASSIGN_OR_RETURN(
+      engine->thread_, StartThread("mydist-engine", "for the engine", [engine] { engine->Run(); }));
   return engine;
 }
 
@@ -85,12 +85,9 @@ Engine::Engine(EngineOptions options)
                       .nccl_folders = std::move(options.nccl_folders)}),
       executor_(
           topology_, meter_,
-          {.collectives =
-               [this](Transport* transport, const std::vector<int>& ranks) {
-                 return choice_.Make(transport, ranks);
-               },
-           .fusion_memory =
+          {.fusion_memory =
                [this](int64_t bytes) { return AllocateShared(bytes, InForkedChild::kNothing); },
+           .on_host = &choice_,
            .on_devices = &device_choice_,
            .sets = &process_sets_,
            .news = [this] { return guard_.LookInCollective(); },

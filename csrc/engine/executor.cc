@@ -69,7 +69,7 @@ Executor::Executor(const Topology& topology, Transport* transport, ExecutorSourc
   Team& global = teams_[kGlobalProcessSet];
   global.set = GlobalProcessSet(topology.size);
   global.index = rank_;
-  global.collectives = sources_.collectives(transport_, global.set.ranks);
+  global.collectives = sources_.on_host->Make(transport_, global.set.ranks);
 }
 
 void Executor::AddProcessSet(const ProcessSet& set) {
@@ -79,7 +79,7 @@ void Executor::AddProcessSet(const ProcessSet& set) {
   if (transport_ != nullptr) {
     team.transport = std::make_unique<SubsetTransport>(transport_, set.ranks);
   }
-  team.collectives = sources_.collectives(team.transport.get(), set.ranks);
+  team.collectives = sources_.on_host->Make(team.transport.get(), set.ranks);
   teams_.insert_or_assign(set.id, std::move(team));
 }
 

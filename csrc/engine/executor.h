@@ -124,17 +124,12 @@ struct AgreedTensor {
   int32_t device() const { return pending->submission.request.device; }
 };
 
-// The implementations for the ranks a transport spans, given with their numbers in the job, in
-// order of preference. Null: one rank only.
-using CollectivesFactory = std::function<std::vector<std::unique_ptr<Collectives>>(
-    Transport*, const std::vector<int>& ranks)>;
-
 // What an executor makes its parts with.
 struct ExecutorSources {
-  CollectivesFactory collectives;
   // Where batches in host memory are packed, if it has room; may be null.
   MemorySource fusion_memory;
   // Not null; they outlive the executor.
+  const CollectivesChoice* on_host = nullptr;
   const DeviceChoice* on_devices = nullptr;
   ProcessSetRegistry* sets = nullptr;
   // Asked while the host, or a GPU, waits for other ranks: what has happened to the job, and

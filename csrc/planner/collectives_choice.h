@@ -31,7 +31,8 @@ class CollectivesChoice {
   CollectivesChoice(const Config* config, const Topology* topology, shm::ShmPort* shm)
       : config_(config), topology_(topology), shm_(shm) {}
 
-  // See CollectivesFactory (engine/executor.h).
+  // Those for the ranks that a transport spans, given with their numbers in the job. `transport` is
+  // null for one rank only.
   std::vector<std::unique_ptr<Collectives>> Make(Transport* transport,
                                                  const std::vector<int>& ranks) const;
 
