@@ -115,51 +115,42 @@ class Arena::Handshake {
   Handshake& operator=(const Handshake&) = delete;
   // As Arena::Establish.
   Result<Arena::Establishment> Run() {
-    if (IsMaker()) Begin();
-    Result<std::vector<Blob>> answers = Meet();
-    if (answers.ok() && AnyWantsName(*answers)) answers = MeetByName(*answers);
-    if (!answers.ok()) return answers.status();
+    if (IsMaker()) own_ = Begin();
+    MYDIST_ASSIGN_OR_RETURN(std::vector<Blob> answers, Meet());
+    if (AnyWantsName(answers)) {
+      MYDIST_ASSIGN_OR_RETURN(answers, MeetByName(answers));
+    }
     for (const int rank : options_.ranks) {
-      const Result<std::string> answer = Agreed(*answers, rank);
+      const Result<std::string> answer = Agreed(answers, rank);
       if (answer.ok()) continue;
       // The ranks of other hosts go on to the last round.
-      if (auto probes = exchange_(Blob{}); !probes.ok()) return probes.status();
+      MYDIST_RETURN_IF_ERROR(exchange_(Blob{}).status());
       return Establishment{nullptr, answer.status().message()};
     }
     std::unique_ptr<Arena> arena = *std::move(own_);
-    arena->heap_refusal_ = FirstRefusal(*answers);
+    arena->heap_refusal_ = FirstRefusal(answers);
     if (!arena->heap_refusal_.empty()) arena->heap_.reset();
     // Only after all ranks have attached.
-    const Result<std::vector<Blob>> probes = exchange_(Say(kAgrees, arena->ProbePeers(options_)));
-    if (!probes.ok()) return probes.status();
-    arena->attach_refusal_ = FirstRefusal(*probes);
+    MYDIST_ASSIGN_OR_RETURN(const std::vector<Blob> probes,
+                            exchange_(Say(kAgrees, arena->ProbePeers(options_))));
+    arena->attach_refusal_ = FirstRefusal(probes);
     arena->prefers_attach_ = arena->AnyPrefersAttach();
-    const bool is_everywhere = std::none_of(probes->begin(), probes->end(),
-                                            [](const Blob& probe) { return probe.empty(); });
+    const bool is_everywhere =
+        std::none_of(probes.begin(), probes.end(), [](const Blob& probe) { return probe.empty(); });
     return Establishment{std::move(arena), "", is_everywhere};
   }
 
  private:
   bool IsMaker() const { return options_.index == 0; }
   // The maker's: a file without a name, and the name that it would be given.
-  void Begin() {
+  Result<std::unique_ptr<Arena>> Begin() {
     ArenaFile::RemoveStaleNames(options_.directory);
-    Result<std::string> name = ArenaFile::DrawName();
-    if (!name.ok()) {
-      own_ = name.status();
-      return;
-    }
-    name_ = *std::move(name);
-    Result<std::shared_ptr<ArenaFile>> file =
-        ArenaFile::CreateNameless(options_.directory, layout_.bytes());
-    if (!file.ok()) {
-      own_ = file.status();
-    } else if (*file == nullptr) {
-      own_ = Status::Internal(options_.directory + " does not support O_TMPFILE");
-      AskForName();
-    } else {
-      own_ = Make(*std::move(file));
-    }
+    MYDIST_ASSIGN_OR_RETURN(name_, ArenaFile::DrawName());
+    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
+                            ArenaFile::CreateNameless(options_.directory, layout_.bytes()));
+    if (file != nullptr) return Make(std::move(file));
+    AskForName();
+    return Status::Internal(options_.directory + " does not support O_TMPFILE");
   }
   void AskForName() {
     wants_name_ = true;
@@ -171,9 +162,14 @@ class Arena::Handshake {
   }
   // Two rounds: the maker's offer, and what everybody says to it.
   Result<std::vector<Blob>> Meet() {
-    const Result<std::vector<Blob>> offers = exchange_(IsMaker() ? Offer() : Blob{});
-    if (!offers.ok()) return offers.status();
-    if (!IsMaker()) Accept(*offers);
+    MYDIST_ASSIGN_OR_RETURN(const std::vector<Blob> offers,
+                            exchange_(IsMaker() ? Offer() : Blob{}));
+    if (!IsMaker()) {
+      // Given up before it is opened again: with a descriptor of it, all locks on a file are
+      // dropped.
+      own_ = Status::Internal("not attached");
+      own_ = Accept(offers);
+    }
     return exchange_(Answer());
   }
   // The same once more, with a name meanwhile on hosts where `answers` ask for one.
@@ -184,8 +180,8 @@ class Arena::Handshake {
                  WantsName(answers[static_cast<size_t>(rank)]);
         });
     if (!is_wanted_here) {
-      const Result<std::vector<Blob>> offers = exchange_(Blob{});
-      return offers.ok() ? exchange_(Answer()) : offers;
+      MYDIST_RETURN_IF_ERROR(exchange_(Blob{}).status());
+      return exchange_(Answer());
     }
     removes_name_ = is_by_name_ = true;
     if (IsMaker()) UseName();
@@ -214,26 +210,20 @@ class Arena::Handshake {
     return Make(std::move(file));
   }
   // A peer's: what it makes of the offers.
-  void Accept(const std::vector<Blob>& offers) {
+  Result<std::unique_ptr<Arena>> Accept(const std::vector<Blob>& offers) {
     const int maker = options_.ranks.front();
-    // Given up before it is opened again: with a descriptor of it, all locks on a file are dropped.
-    own_ = Status::Internal("not attached");
     wants_name_ = false;
-    const Result<std::string> text = Agreed(offers, maker);
-    if (!text.ok()) {
-      own_ = text.status();
-      return;
-    }
-    const std::optional<FileOffer> offer = FileOffer::Decode(*text);
+    MYDIST_ASSIGN_OR_RETURN(const std::string text, Agreed(offers, maker));
+    const std::optional<FileOffer> offer = FileOffer::Decode(text);
     if (!offer || (is_by_name_ ? offer->address != name_ : ArenaFile::IsName(offer->address))) {
-      own_ = Status::Internal(
+      return Status::Internal(
           "rank " + std::to_string(maker) + " sent a malformed address of shared memory (" +
-          std::to_string(text->size()) + " bytes); do all ranks run the same build?");
-      return;
+          std::to_string(text.size()) + " bytes); do all ranks run the same build?");
     }
     if (!is_by_name_) name_ = offer->name;
-    own_ = Attach(offer->address, offer->cookie);
-    if (!own_.ok() && !is_by_name_) AskForName();
+    Result<std::unique_ptr<Arena>> attached = Attach(offer->address, offer->cookie);
+    if (!attached.ok() && !is_by_name_) AskForName();
+    return attached;
   }
   Result<std::unique_ptr<Arena>> Attach(const std::string& address, const Nonce& cookie) const {
     if (!is_by_name_ && !options_.sees_processes) {
