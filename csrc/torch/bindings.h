@@ -1,4 +1,4 @@
-// The functions that fill mydist._C, one per source file; called once by module.cc at import.
+// The functions that fill mydist._C, called once by lifecycle.cc at import.
 // What Python sees is written down in python/mydist/_C.pyi.
 #pragma once
 

@@ -91,7 +91,7 @@ class MYDIST_EXPORT Arena {
   const std::string& attach_refusal() const { return attach_refusal_; }
   // Whether they should even where there is a way through slots; of the host alike.
   bool prefers_attach() const { return prefers_attach_; }
-  // Whether all ranks accept barriers of the one about to sleep (waking.h); of the host alike.
+  // Whether all ranks of the host accept barriers of the one about to sleep; see Waking (waiter.h).
   bool SleepersOrder() const;
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }

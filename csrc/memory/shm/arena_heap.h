@@ -97,7 +97,7 @@ class MYDIST_EXPORT ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
 
   int64_t zone_bytes() const { return zones_.zone_bytes; }
 
-  // Around a fork; see forked_heaps.h. The copies are made before it, as afterwards other threads
+  // Around a fork; see forked_heaps. The copies are made before it, as afterwards other threads
   // of the parent go on writing.
   void BeforeFork() MYDIST_ACQUIRE(mutex_);
   void AfterForkInParent() MYDIST_RELEASE(mutex_);

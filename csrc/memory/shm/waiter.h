@@ -129,7 +129,7 @@ class Waiter {
 
   Arena* const arena_;
   const bool is_crowded_;
-  const bool sleepers_order_;  // Not the posters; see waking.h.
+  const bool sleepers_order_;  // Not the posters; see Waking.
   bool is_blind_ = false;      // They should, but this one cannot any more.
   Watchdog* watchdog_ = nullptr;
   std::vector<int> ranks_;  // Of the peers waited for; kept for its memory.
