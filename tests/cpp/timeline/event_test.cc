@@ -81,7 +81,7 @@ TEST(EventTest, EveryTruncationAndMoreIsAnError) {
   for (size_t size = 0; size < bytes.size(); ++size) {
     const auto decoded = DecodeEvents({bytes.begin(), bytes.begin() + static_cast<long>(size)});
     ASSERT_FALSE(decoded.ok()) << "cut to " << size;
-    ExpectError(decoded.status(), StatusCode::kInternal, {"malformed at byte"});
+    ExpectError(decoded.status(), StatusCode::kInternal, {"malformed block of timeline events"});
   }
   bytes.push_back(0);
   EXPECT_FALSE(DecodeEvents(bytes).ok());
@@ -97,8 +97,8 @@ TEST(EventTest, WrongNumbersAreNamed) {
   };
   EXPECT_THAT(message_with(0, 'X'), HasSubstr("its first bytes are wrong"));
   EXPECT_THAT(message_with(19, 0x80), HasSubstr("a negative drop count"));
-  EXPECT_THAT(message_with(23, 0xFF), HasSubstr("texts, more than fit in it"));
-  EXPECT_THAT(message_with(25, 0xFF), HasSubstr("bytes, expected at most 1024"));
+  EXPECT_THAT(message_with(23, 0xFF), HasSubstr("elements, but only"));
+  EXPECT_THAT(message_with(25, 0xFF), HasSubstr("elements, but only"));
   const size_t last_event = EncodeEvents(SampleBlock()).size() - 29;
   EXPECT_THAT(message_with(last_event + 16, 4), HasSubstr("event phase 4, expected 0 to 3"));
   EXPECT_THAT(message_with(last_event + 17, 99), HasSubstr("text number 99 of "));
