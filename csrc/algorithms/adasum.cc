@@ -47,7 +47,7 @@ Status Adasum::ReducePacked(uint8_t* packed, const Reduction& reduction) {
     }
   });
   MYDIST_RETURN_IF_ERROR(status);
-  return HandOut(packed, element_bytes);
+  return transfers_.HandOut(packed, slices_, element_bytes);
 }
 
 template <typename T>
@@ -111,17 +111,6 @@ Status Adasum::CollectRows(const uint8_t* packed, uint8_t* rows, int64_t element
       transfers_.Send(peer, source, theirs.count * element_bytes);
       transfers_.Receive(peer, row, row_bytes);
     }
-  }
-  return transfers_.Exchange();
-}
-
-Status Adasum::HandOut(uint8_t* packed, int64_t element_bytes) {
-  const Slice own = OwnSlice();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const Slice theirs = slices_[static_cast<size_t>(peer)];
-    transfers_.Send(peer, packed + own.offset * element_bytes, own.count * element_bytes);
-    transfers_.Receive(peer, packed + theirs.offset * element_bytes, theirs.count * element_bytes);
   }
   return transfers_.Exchange();
 }

@@ -50,7 +50,6 @@ class Adasum {
   Status SumDotProducts();
   template <typename Wide>
   void CombinePairs(Wide* rows, int distance);
-  Status HandOut(uint8_t* packed, int64_t element_bytes);
 
   template <typename Visitor>
   void VisitPieces(Visitor visitor) const;

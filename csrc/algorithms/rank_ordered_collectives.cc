@@ -96,7 +96,7 @@ Status RankOrderedCollectives::Allreduce(void* data, int64_t count, const Reduct
   SplitEvenly(count, element_bytes);
   uint8_t* own_slice = AsBytes(data) + OwnSlice().offset * element_bytes;
   MYDIST_RETURN_IF_ERROR(FoldOwnSlice(AsBytes(data), own_slice, reduction));
-  return GatherSlices(AsBytes(data), element_bytes);
+  return transfers_.HandOut(AsBytes(data), slices_, element_bytes);
 }
 
 bool RankOrderedCollectives::FitsOneShot(int64_t count, int64_t element_bytes) const {
@@ -172,19 +172,6 @@ Status RankOrderedCollectives::FoldReceived(const uint8_t* own, const uint8_t* r
   return fold_.Fold(sources_, output, count, reduction);
 }
 
-// Everybody hands out its slice (slices_) of `data`.
-Status RankOrderedCollectives::GatherSlices(uint8_t* data, int64_t element_bytes) {
-  const Slice own = OwnSlice();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const Slice theirs = slices_[static_cast<size_t>(peer)];
-    transfers_.Send(peer, Advance(data, own.offset * element_bytes), own.count * element_bytes);
-    transfers_.Receive(peer, Advance(data, theirs.offset * element_bytes),
-                       theirs.count * element_bytes);
-  }
-  return transfers_.Exchange();
-}
-
 Status RankOrderedCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
                                                const Reduction& reduction) {
   return adasum_.Allreduce(data, counts, reduction);
@@ -255,7 +242,7 @@ Status RankOrderedCollectives::Allgather(const void* input, void* output,
   SplitByCounts(byte_counts, slices_);
   const Slice own = OwnSlice();
   CopyBytes(Advance(AsBytes(output), own.offset), input, own.count);
-  return GatherSlices(AsBytes(output), 1);
+  return transfers_.HandOut(AsBytes(output), slices_, 1);
 }
 
 Status RankOrderedCollectives::Gather(const void* input, void* output,

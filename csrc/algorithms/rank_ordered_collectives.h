@@ -145,7 +145,6 @@ class MYDIST_EXPORT RankOrderedCollectives final : public Collectives {
                            const Reduction& reduction);
   Status ReduceRoundFor(int root, const uint8_t* input, const Round& round,
                         const Reduction& reduction);
-  Status GatherSlices(uint8_t* data, int64_t element_bytes);
   Status BinomialBroadcast(uint8_t* data, int64_t bytes, int root);
   Status ScatterBroadcast(uint8_t* data, int64_t bytes, int root);
   void SplitAmongReceivers(int64_t bytes, int root);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/element.h"
 #include "world/watchdog.h"
 
 namespace mydist {
@@ -71,6 +72,19 @@ class TransferBatch {
     sends_.clear();
     receives_.clear();
     return status;
+  }
+
+  // Every rank hands out its slice of `data`, in elements; the errors of Exchange.
+  Status HandOut(uint8_t* data, std::span<const Slice> slices, int64_t element_bytes) {
+    if (transport_ == nullptr) return Status::Ok();
+    const Slice own = slices[static_cast<size_t>(transport_->rank())];
+    for (int peer = 0; peer < transport_->size(); ++peer) {
+      if (peer == transport_->rank()) continue;
+      const Slice theirs = slices[static_cast<size_t>(peer)];
+      Send(peer, Advance(data, own.offset * element_bytes), own.count * element_bytes);
+      Receive(peer, Advance(data, theirs.offset * element_bytes), theirs.count * element_bytes);
+    }
+    return Exchange();
   }
 
  private:
