@@ -27,6 +27,13 @@ BatchTensor InputAndOutput(const AgreedTensor& tensor) {
           .is_wide = submission.is_wide};
 }
 
+std::vector<BatchTensor> InputsAndOutputs(std::span<const AgreedTensor> group) {
+  std::vector<BatchTensor> tensors;
+  tensors.reserve(group.size());
+  for (const AgreedTensor& tensor : group) tensors.push_back(InputAndOutput(tensor));
+  return tensors;
+}
+
 std::vector<int64_t> Times(std::vector<int64_t> values, int64_t factor) {
   for (int64_t& value : values) value *= factor;
   return values;
@@ -150,10 +157,8 @@ Collectives* Executor::ReducerOf(int64_t bytes) const {
 }
 
 Status Executor::Allreduce(Group group, const BatchContext& context) {
-  std::vector<BatchTensor> tensors;
-  tensors.reserve(group.size());
-  for (const AgreedTensor& tensor : group) tensors.push_back(InputAndOutput(tensor));
-  return ExecuteAllreduce(tensors, ReductionOf(group.front().agreement->request), context);
+  return ExecuteAllreduce(InputsAndOutputs(group), ReductionOf(group.front().agreement->request),
+                          context);
 }
 
 Status Executor::Allgather(Group group, const BatchContext& context) {
@@ -171,26 +176,20 @@ Status Executor::Allgather(Group group, const BatchContext& context) {
 
 Status Executor::Broadcast(const Team& team, Group group, const BatchContext& context) {
   const Request& request = group.front().agreement->request;
-  std::vector<BatchTensor> tensors;
-  tensors.reserve(group.size());
-  for (const AgreedTensor& tensor : group) tensors.push_back(InputAndOutput(tensor));
-  return ExecuteBroadcast(tensors, SizeOf(request.dtype), IndexIn(team.set, request.root_rank),
-                          context);
+  return ExecuteBroadcast(InputsAndOutputs(group), SizeOf(request.dtype),
+                          IndexIn(team.set, request.root_rank), context);
 }
 
 Status Executor::Alltoall(const AgreedTensor& tensor, const BatchContext& context) {
   const Submission& submission = tensor.pending->submission;
-  AlltoallTensor alltoall;
-  alltoall.input = submission.input;
-  alltoall.row_bytes = RowBytes(submission.request);
-  alltoall.send_rows = submission.splits;
-  alltoall.allocate = [&](std::span<const int64_t> receive_rows) -> Result<void*> {
+  const auto allocate = [&](std::span<const int64_t> receive_rows) -> Result<void*> {
     if (submission.on_numbers) {
       submission.on_numbers({receive_rows.begin(), receive_rows.end()});
     }
     return Allocate(submission, submission.request.shape.WithFirstDim(Total(receive_rows)));
   };
-  return ExecuteAlltoall(alltoall, context);
+  return ExecuteAlltoall(
+      {submission.input, RowBytes(submission.request), submission.splits, allocate}, context);
 }
 
 Status Executor::Reducescatter(Group group, const BatchContext& context) {
@@ -231,14 +230,12 @@ Status Executor::Gather(const Team& team, const AgreedTensor& tensor, const Batc
 Status Executor::Scatter(const Team& team, const AgreedTensor& tensor,
                          const BatchContext& context) {
   const Submission& submission = tensor.pending->submission;
-  DealTensor deal;
-  deal.input = submission.input;
-  deal.row_bytes = RowBytes(submission.request);
-  deal.send_rows = submission.splits;
-  deal.allocate = [&](int64_t own_rows) {
+  const auto allocate = [&](int64_t own_rows) {
     return Allocate(submission, submission.request.shape.WithFirstDim(own_rows));
   };
-  return ExecuteScatter(deal, IndexIn(team.set, submission.request.root_rank), context);
+  return ExecuteScatter(
+      {submission.input, RowBytes(submission.request), submission.splits, allocate},
+      IndexIn(team.set, submission.request.root_rank), context);
 }
 
 Status Executor::SendReceive(const Team& team, const AgreedTensor& tensor,
