@@ -185,9 +185,7 @@ Status Coordinator::FollowFrozen(TimePoint now) {
   for (const Bucket& bucket : outcome.executed) {
     std::vector<Response>& batch = batches_.emplace_back();
     for (const auto& agreement : bucket.tensors) {
-      Response& response = batch.emplace_back();
-      response.agreement = agreement;
-      response.process_set = bucket.process_set;
+      batch.push_back({.agreement = agreement, .process_set = bucket.process_set});
     }
   }
   for (const FrozenMode::HostVote& vote : outcome.told) MYDIST_RETURN_IF_ERROR(SendVote(vote));

@@ -135,7 +135,7 @@ class Negotiator {
   bool AddRequest(size_t lane, Readiness readiness, TimePoint now);  // False: it was there.
 
   // Applying.
-  Response& Respond(ResponseKind kind);
+  void Respond(Response response);  // About this set.
   Status ApplyReady(const std::shared_ptr<const Agreement>& agreement);
   Status ApplyReadySlot(uint32_t slot);
   Status ApplyAgreement(const std::shared_ptr<const Agreement>& agreement);

@@ -26,22 +26,18 @@ Status Negotiator::Apply(const StreamItem& item) {
       return Status::Ok();
     case StreamKind::kInvalidate:
       return ApplyInvalidate(item.slot);
-    case StreamKind::kStall: {
-      Response& response = Respond(ResponseKind::kStall);
-      response.name = item.name;
-      response.status = Status::Timeout(item.text);
+    case StreamKind::kStall:
+      Respond(
+          {.kind = ResponseKind::kStall, .name = item.name, .status = Status::Timeout(item.text)});
       return Status::Ok();
-    }
     default:  // About the whole job.
       return Status::Internal("a process set was given an item of the stream that is not for it");
   }
 }
 
-Response& Negotiator::Respond(ResponseKind kind) {
-  Response& response = stream_->responses.emplace_back();
-  response.kind = kind;
+void Negotiator::Respond(Response response) {
   response.process_set = set_.id;
-  return response;
+  stream_->responses.push_back(std::move(response));
 }
 
 // Only at a boundary: what lost its slot may have been answered later in the same batch.
@@ -57,24 +53,20 @@ Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement)
   stream_->history.Add(agreement);
   if (!vertex_.is_member || !TakesPart(agreement->request, vertex_.rank)) {
     // The end of a set concerns all ranks.
-    if (closed_) Respond(ResponseKind::kReady).agreement = agreement;
+    if (closed_) Respond({.kind = ResponseKind::kReady, .agreement = agreement});
     return Status::Ok();
   }
   // A rank that has joined takes part in everything, without having submitted it.
-  if (!own && participation_.HasJoined(vertex_.rank)) {
-    Respond(ResponseKind::kReady).agreement = agreement;
-    return Status::Ok();
-  }
-  if (!own) {
+  if (!own && !participation_.HasJoined(vertex_.rank)) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, which this rank has not submitted");
   }
   // Memory is read and written as the agreement says.
-  if (!MatchesAgreement(*own, *agreement, own_index_)) {
+  if (own && !MatchesAgreement(*own, *agreement, own_index_)) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, but not as this rank has submitted it");
   }
-  Respond(ResponseKind::kReady).agreement = agreement;
+  Respond({.kind = ResponseKind::kReady, .agreement = agreement});
   return Status::Ok();
 }
 
@@ -139,9 +131,7 @@ void Negotiator::ApplyError(const StreamItem& item) {
                                                            vertex_.rank) != item.ranks.end());
   if (ended.empty() && item.code == StatusCode::kTimeout && takes_part) missed_.push_back(item);
   for (std::string& name : ended) {
-    Response& response = Respond(ResponseKind::kError);
-    response.name = std::move(name);
-    response.status = ErrorOf(item);
+    Respond({.kind = ResponseKind::kError, .name = std::move(name), .status = ErrorOf(item)});
   }
 }
 
@@ -150,9 +140,8 @@ void Negotiator::Remove() {
     const std::string text = "process set " + std::to_string(set_.id) + " was removed while '" +
                              name +
                              "' was in flight in it. Wait for its tensors before you remove it.";
-    Response& response = Respond(ResponseKind::kError);
-    response.name = std::move(name);
-    response.status = Status::Aborted(text);
+    Respond(
+        {.kind = ResponseKind::kError, .name = std::move(name), .status = Status::Aborted(text)});
   }
   Close();
 }

@@ -172,14 +172,11 @@ const PendingRequests::Entry* PendingRequests::Find(const std::string& name) con
 
 std::vector<uint64_t> PendingRequests::Drop(const StreamItem& error) {
   std::vector<uint64_t> waits;
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    if (EndedBy(error, it->first, it->second)) {
-      waits.push_back(it->second.wait);
-      it = entries_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  std::erase_if(entries_, [&](const auto& entry) {
+    if (!EndedBy(error, entry.first, entry.second)) return false;
+    waits.push_back(entry.second.wait);
+    return true;
+  });
   return waits;
 }
 

@@ -155,16 +155,16 @@ Status ProcessSetTable::ApplyToJob(const StreamItem& item, TimePoint now) {
       break;
     case StreamKind::kAllJoined:
       for (const auto& [id, negotiator] : negotiators_) negotiator->ResetJoined();
-      Respond(ResponseKind::kAllJoined).rank = item.rank;
+      stream_.responses.push_back({.kind = ResponseKind::kAllJoined, .rank = item.rank});
       break;
     case StreamKind::kFinished:
-      Respond(ResponseKind::kFinished);
+      stream_.responses.push_back({.kind = ResponseKind::kFinished});
       break;
     case StreamKind::kTimelineStart:
-      Respond(ResponseKind::kTimelineStart).flag = item.flag;
+      stream_.responses.push_back({.kind = ResponseKind::kTimelineStart, .flag = item.flag});
       break;
     case StreamKind::kTimelineStop:
-      Respond(ResponseKind::kTimelineStop);
+      stream_.responses.push_back({.kind = ResponseKind::kTimelineStop});
       break;
     case StreamKind::kThaw:
       break;
@@ -208,14 +208,15 @@ Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {
 void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   departed_ = true;
   for (const auto& [id, negotiator] : negotiators_) negotiator->Close();
-  Response& response = Respond(ResponseKind::kDeparted);
-  response.rank = item.rank;
   const std::string who = "rank " + std::to_string(item.rank) +
                           HostListText({&item.rank, 1}, options_.hosts, options_.pids);
   const Status left = PeerHasLeft(item.rank, who, item.text);
   const bool is_timeout = left.code() == StatusCode::kTimeout;
-  response.status = Status(is_timeout ? StatusCode::kTimeout : StatusCode::kAborted, left.message())
-                        .About({.ranks = left.failure().ranks, .cause = left.cause()});
+  stream_.responses.push_back(
+      {.kind = ResponseKind::kDeparted,
+       .status = Status(is_timeout ? StatusCode::kTimeout : StatusCode::kAborted, left.message())
+                     .About({.ranks = left.failure().ranks, .cause = left.cause()}),
+       .rank = item.rank});
 }
 
 void ProcessSetTable::FollowChange(const StreamItem& item) {
@@ -235,12 +236,6 @@ void ProcessSetTable::FollowChange(const StreamItem& item) {
   removed->second->Remove();
   removed_stats_.Add(removed->second->stats());
   negotiators_.erase(removed);
-}
-
-Response& ProcessSetTable::Respond(ResponseKind kind) {
-  Response& response = stream_.responses.emplace_back();
-  response.kind = kind;
-  return response;
 }
 
 Status ProcessSetTable::Decide(TimePoint now, std::vector<StreamItem>& items) {

@@ -76,7 +76,6 @@ class ProcessSetTable {
   Status ApplyFreeze(const FrozenStep& step);
   // Adds or removes the set the item agrees on.
   void FollowChange(const StreamItem& item);
-  Response& Respond(ResponseKind kind);
   std::vector<WaitingTensor> AllWaiting() const;
 
   const Vertex vertex_;  // Of the whole job.
