@@ -185,7 +185,7 @@ Hierarchical::Hierarchical(HostGroups groups, Transport* transport,
     : Hierarchical(std::move(groups),
                    {.local = std::move(local),
                     .cross = nullptr,
-                    .new_memory = [] { return std::make_unique<HostMemory>(); }},
+                    .new_memory = [] { return std::make_unique<FusionBuffer>(); }},
                    limits) {
   flat_ = std::make_unique<RankOrderedCollectives>(transport);
   if (local_ == nullptr) {

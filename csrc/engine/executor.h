@@ -225,7 +225,7 @@ class Executor {
   TimePoint next_check_ = kNever;                 // Of work that nobody waits for.
   TimePoint next_peer_check_ = TimePoint::min();  // While the host waits.
   std::map<ProcessSetId, Team> teams_;
-  HostMemory host_memory_;
+  FusionBuffer host_memory_;
   int64_t pack_bytes_ = 0;
 };
 

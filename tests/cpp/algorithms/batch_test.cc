@@ -38,7 +38,7 @@ struct Engine {
                 .activity = [this](const char* activity) { activities.emplace_back(activity); }} {}
 
   RankOrderedCollectives collectives;
-  HostMemory memory;
+  FusionBuffer memory;
   std::vector<std::string> activities;
   BatchContext context;
 };
@@ -434,7 +434,7 @@ class LyingCollectives final : public Collectives {
 TEST(BatchErrors, ImpossibleSplitsOfAPeerAreRefused) {
   for (const int64_t announced : {int64_t{-5}, int64_t{1} << 60}) {
     LyingCollectives collectives(announced);
-    HostMemory memory;
+    FusionBuffer memory;
     const BatchContext context{.rank = 0,
                                .size = 2,
                                .collectives = &collectives,
