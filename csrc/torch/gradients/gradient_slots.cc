@@ -45,18 +45,6 @@ std::shared_ptr<void> AllocatePrivate(int64_t bytes) {
   return {memory, [](void* allocated) { std::free(allocated); }};
 }
 
-// The name differs between versions of torch.
-template <typename Slot>
-bool HasObject(const Slot& slot) {
-  if constexpr (requires { slot.load_pyobj(); }) {
-    return slot.load_pyobj() != nullptr;
-  } else if constexpr (requires { slot.check_pyobj(); }) {
-    return slot.check_pyobj().value_or(nullptr) != nullptr;
-  } else {
-    return true;
-  }
-}
-
 c10::Storage AllocateOnGpu(const at::Device& device, int64_t bytes) {
   try {
     return EmptyOn(device, {bytes}, at::kByte).storage();
@@ -174,7 +162,7 @@ bool HasMemoryOfItsOwn(const at::Tensor& tensor) {
 }
 
 bool IsKnownToPython(const at::Tensor& tensor) {
-  return HasObject(*tensor.unsafeGetTensorImpl()->pyobj_slot());
+  return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
 }
 
 int64_t VersionOf(const at::Tensor& tensor) {

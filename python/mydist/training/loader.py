@@ -152,7 +152,7 @@ def prepare_loader(
 
 
 def _settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    settings = {name: getattr(loader, name) for name in _SETTINGS if hasattr(loader, name)}
+    settings = {name: getattr(loader, name) for name in _SETTINGS}
     if loader.num_workers == 0:
         del settings["prefetch_factor"]
     if getattr(loader, "_seeds_workers", False):
