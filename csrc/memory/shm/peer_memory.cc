@@ -72,6 +72,8 @@ Status PeerMemory::Outcome(int peer, const Transfer& transfer, int error) const 
   const TimePoint end = Now() + (is_gone ? kLockGrace : kDeathGrace);
   if (is_gone || !arena_->IsThisProcess(peer)) {
     MYDIST_RETURN_IF_ERROR(waiter_->Await({{&peer, 1}, {&peer, 1}}, [&] { return Now() >= end; }));
+    // On a busy machine the time may be over before the wait has looked at the peer.
+    MYDIST_RETURN_IF_ERROR(arena_->CheckPeers({&peer, 1}, {&peer, 1}));
   }
   return Status::Internal("cannot access the memory of " + arena_->Name(peer) + " (" + bytes +
                           " bytes at " + std::to_string(transfer.place.position) +
