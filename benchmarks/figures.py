@@ -35,20 +35,28 @@ _COLOURS = {
     "mydist": "#2f7ed8",
     "Open MPI": "#d9822b",
     "Gloo": "#2ca25f",
+    "Horovod": "#c2416b",
     "memory bound": _GREY,
     "DDP over Gloo": "#2ca25f",
 }
-_NAMES = {"mydist-local": "mydist", "openmpi": "Open MPI", "torch-gloo": "Gloo"}
+_NAMES = {
+    "mydist-local": "mydist",
+    "openmpi": "Open MPI",
+    "torch-gloo": "Gloo",
+    "horovod": "Horovod",
+}
 _PHASES = {"ENQUEUE": "#b0b0b0", "NEGOTIATE": "#d9822b", "FUSE": "#8e6bbf", "ALLREDUCE": "#2f7ed8"}
 
 
 def measure() -> None:
     """Runs the benchmarks with two ranks; a few minutes, on a machine with nothing else to do."""
     MEASURED.mkdir(parents=True, exist_ok=True)
-    peers = ["--sizes", SIZES, "--peers", "openmpi,torch-gloo"]
+    peers = ["--sizes", SIZES, "--peers", "openmpi,torch-gloo,horovod"]
     _bench("allreduce", *peers, name="allreduce")
     for model in MODELS:
-        _bench("step", "--model", model, "--steps", "30", name=f"step_{model}")
+        _bench(
+            "step", "--model", model, "--steps", "30", "--peers", "horovod", name=f"step_{model}"
+        )
     example = [str(ROOT / "examples" / "train_fashion_mnist.py")]
     example += ["--epochs", "1", "--train-images", "6000"]
     _run(*example, launch=("--timeline-filename", str(MEASURED / "timeline.json")))
@@ -127,7 +135,10 @@ def draw_steps(rows: dict[str, list[Row]]) -> Figure:
     for model, measured in rows.items():
         by_name = {row.impl.partition("-")[0]: row.p50_us / 1000 for row in measured}
         compute = by_name["compute"]
-        for name, title in (("ddp", "DDP over Gloo"), ("mydist", "mydist")):
+        titles = {"horovod": "Horovod", "ddp": "DDP over Gloo", "mydist": "mydist"}
+        for name, title in titles.items():
+            if name not in by_name:  # Horovod may not be installed.
+                continue
             exposed = by_name[name] - compute
             axes.barh(place, compute, color=_GREY, alpha=0.45)
             axes.barh(place, exposed, left=compute, color=_COLOURS[title])

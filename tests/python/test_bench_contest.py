@@ -205,12 +205,14 @@ def test_peers_that_cannot_run_here_are_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "")
     told: list[str] = []
-    names = ("openmpi", "gloo", "mydist-mpi", "torch-gloo")
+    names = ("openmpi", "gloo", "mydist-mpi", "torch-gloo", "horovod")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert make_peers(names, plan_of(8), 2, True, told.append) == []
     assert make_peers(names[:1], plan_of(8), 2, False, told.append) == []
     assert told == [
         "without openmpi: mpicxx and mpirun are not on PATH (Debian: libopenmpi-dev)",
         "without gloo: no C++ compiler is on PATH (Debian: g++), and none in CXX",
         "without mydist-mpi: no peer any more: start mydistrun with --mpi",
+        "without horovod: the Python package horovod is not installed",
         "without openmpi: it is started on one host only",
     ]

@@ -20,7 +20,7 @@ from mydist.bench.problem import COLLECTIVES, Plan
 from mydist.bench.results import Row, format_table, parse_size, write_json
 from mydist.bench.step import StepPlan, measure_step
 
-PEERS = ("openmpi", "gloo", "torch-gloo")
+PEERS = ("openmpi", "gloo", "torch-gloo", "horovod")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--model", choices=tuple(MODELS), default="conv")
     step.add_argument("--batch", type=_positive, default=32, help="samples per rank")
     step.add_argument("--steps", type=_positive, default=20, help="per round")
+    step.add_argument("--peers", type=_peers, default=[], help="horovod: next to it, too")
     for command in commands.choices.values():
         command.add_argument("--rounds", type=_positive, default=5)
         command.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
@@ -95,7 +96,9 @@ def _collective(options: argparse.Namespace) -> list[Row]:
 
 
 def _step(options: argparse.Namespace) -> list[Row]:
-    return measure_step(StepPlan(options.model, options.batch, options.steps, options.rounds))
+    return measure_step(
+        StepPlan(options.model, options.batch, options.steps, options.rounds, options.peers)
+    )
 
 
 def _sizes(text: str) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -76,7 +78,7 @@ class SeparatePeer:
         self, commands: Sequence[Sequence[str]], timeout_s: float, settings: Mapping[str, str] = {}
     ) -> Times:
         pin = {"BENCH_PIN": "1"} if self.plan.together else {}
-        return self._parse(_run_jobs(commands, {**settings, **pin}, timeout_s))
+        return self._parse(run_jobs(commands, {**settings, **pin}, timeout_s))
 
 
 class _Compiled(SeparatePeer):
@@ -113,10 +115,23 @@ class OpenMpi(_Compiled):
         super().__init__(plan, ranks, "openmpi_peer.cc", compiler)
 
     def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
-        command = ["mpirun", "-np", str(self.ranks)]
-        if self.ranks > len(_CORES):  # It makes waiting ranks yield, which costs time.
-            command.append("--oversubscribe")
-        return self._run([[*command, self._path, *self._arguments()]], timeout_s)
+        return self._run([[*_mpirun(self.ranks), self._path, *self._arguments()]], timeout_s)
+
+
+class Horovod(SeparatePeer):
+    """Horovod's module for torch, in processes that mpirun starts."""
+
+    name = "horovod"
+
+    def __init__(self, plan: Plan, ranks: int) -> None:
+        """PeerUnavailable where it is not installed."""
+        super().__init__(plan, ranks)
+        require_horovod()
+
+    def run(self, timeout_s: float = _ROUND_TIMEOUT) -> Times:
+        dtype = str(self.plan.dtype).removeprefix("torch.")
+        command = horovod_command(self.ranks, self.plan.op, dtype, *self._sizes(most_calls=1))
+        return self._run([command], timeout_s)
 
 
 class Gloo(_Compiled):
@@ -159,6 +174,30 @@ class Core(SeparatePeer):
         return self._run([command], timeout_s, ours)
 
 
+_SEPARATE: dict[str, type[Gloo | OpenMpi | Horovod]] = {
+    peer.name: peer for peer in (Gloo, OpenMpi, Horovod)
+}
+
+
+def require_horovod() -> None:
+    """Raises PeerUnavailable."""
+    if importlib.util.find_spec("horovod") is None:
+        raise PeerUnavailable("the Python package horovod is not installed")
+    if shutil.which("mpirun") is None:
+        raise PeerUnavailable("mpirun is not on PATH (Debian: openmpi-bin)")
+
+
+def horovod_command(ranks: int, *words: str) -> list[str]:
+    """What starts horovod_peer.py on all ranks."""
+    return [*_mpirun(ranks), sys.executable, "-m", "mydist.bench.horovod_peer", *words]
+
+
+def _mpirun(ranks: int) -> list[str]:
+    # It makes waiting ranks yield, which costs time.
+    crowded = ["--oversubscribe"] if ranks > len(_CORES) else []
+    return ["mpirun", "-np", str(ranks), *crowded]
+
+
 def make_peers(
     names: Sequence[str], plan: Plan, ranks: int, one_host: bool, tell: Callable[[str], object]
 ) -> list[SeparatePeer]:
@@ -172,7 +211,7 @@ def make_peers(
             if name != "torch-gloo":
                 if not one_host:
                     raise PeerUnavailable("it is started on one host only")
-                found.append(Gloo(plan, ranks) if name == "gloo" else OpenMpi(plan, ranks))
+                found.append(_SEPARATE[name](plan, ranks))
         except PeerUnavailable as error:
             tell(f"without {name}: {error}")
     return found
@@ -185,7 +224,7 @@ def _compiler() -> str:
     return first if shutil.which(first) else "c++"
 
 
-def _run_jobs(commands: Sequence[Sequence[str]], more: dict[str, str], timeout_s: float) -> str:
+def run_jobs(commands: Sequence[Sequence[str]], more: dict[str, str], timeout_s: float) -> str:
     """Output of the first of these processes, which run together and apart from our job."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with _on_all_cores():

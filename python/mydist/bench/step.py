@@ -1,5 +1,7 @@
 """The training-step benchmark: DistributedOptimizer next to DistributedDataParallel over gloo.
 
+Horovod, if asked for, trains the same in a job of its own, round by round.
+
 Both train the same model on the same random data; "compute" is the step of one rank without any
 exchange, which is what a perfect overlap would take: the bound. After every step the gradients of
 both are compared, outside the time that is measured.
@@ -7,7 +9,9 @@ both are compared, outside the time that is measured.
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +22,15 @@ from mydist import _C
 from mydist.bench.contest import Stopwatch, is_falsified, share
 from mydist.bench.implementations import TorchGloo
 from mydist.bench.models import Trainee, Workload, make_workload
+from mydist.bench.peers import PeerUnavailable, horovod_command, require_horovod, run_jobs
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, Row, Subject, make_row, median
 
-_WARM_UP_STEPS = 3
+WARM_UP_STEPS = 3
 # Of the norm of all gradients. Rounding differs, and grows from step to step; a gradient that was
 # not exchanged, or that of the step before, is as far away as it is long.
 _TOLERANCE = 0.01
+_PEER_TIMEOUT = 600.0  # Seconds that a round of a peer may take.
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,10 @@ class StepPlan:
     batch: int
     steps: int
     rounds: int
+    peers: Sequence[str] = ()  # "horovod"
 
 
-class _Watched(Trainee):
+class Watched(Trainee):
     """A trainee whose gradients are looked at after every step."""
 
     def __init__(self, name: str, workload: Workload, distributed: bool = False) -> None:
@@ -63,16 +70,16 @@ class _Watched(Trainee):
         return torch.stack(rows)
 
 
-def _trainees(plan: StepPlan) -> list[_Watched]:
+def _trainees(plan: StepPlan) -> list[Watched]:
     alone, ours, theirs = (make_workload(plan.model, plan.batch, md.rank()) for _ in range(3))
     TorchGloo(one_host=md.local_size() == md.size())
-    parallel = _Watched("ddp-gloo", theirs)
+    parallel = Watched("ddp-gloo", theirs)
     with warnings.catch_warnings():  # Newer torch prefers a name that older torch does not have.
         warnings.simplefilter("ignore", FutureWarning)
         # mydist does not broadcast the statistics of batch norm at every step, so DDP need not.
         parallel.model = DistributedDataParallel(theirs.model, broadcast_buffers=False)
-    wrapped = _Watched(f"mydist-{_C.backend_name()}", ours, distributed=True)
-    return [_Watched("compute", alone), wrapped, parallel]
+    wrapped = Watched(f"mydist-{_C.backend_name()}", ours, distributed=True)
+    return [Watched("compute", alone), wrapped, parallel]
 
 
 def measure_step(plan: StepPlan) -> list[Row]:
@@ -83,14 +90,21 @@ def measure_step(plan: StepPlan) -> list[Row]:
     """
     trainees = _trainees(plan)
     found = {trainee.name: Measured() for trainee in trainees}
-    for _ in range(plan.rounds):
+    peer = _horovod(plan) if md.rank() == 0 else None
+    for index in range(plan.rounds):
         seen = {}
         for trainee in trainees:
             measured, seen[trainee.name] = _round(trainee, plan)
             found[trainee.name].add(measured)
         _, ours, theirs = seen.values()
         for step, (mine, wanted) in enumerate(zip(ours, theirs, strict=True)):
-            _check_equal(mine, wanted, step)
+            _check_equal(mine, wanted, step, "DDP")
+        if peer is not None:
+            measured, last = _horovod_round(plan, peer)
+            found.setdefault("horovod", Measured()).add(measured)
+            if index == 0:  # It begins anew in every round.
+                _check_equal(ours[-1], last, len(ours) - 1, "Horovod")
+        md.barrier()  # The other ranks leave the cores to it.
     if md.rank() != 0:
         return []
     size = sum(p.numel() * p.element_size() for p in trainees[0].model.parameters())
@@ -102,12 +116,12 @@ def measure_step(plan: StepPlan) -> list[Row]:
     return rows
 
 
-def _round(trainee: _Watched, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
+def _round(trainee: Watched, plan: StepPlan) -> tuple[Measured, list[torch.Tensor]]:
     """One round: the times, per step, and what the gradients were after each, warming up too."""
-    watch = Stopwatch(_WARM_UP_STEPS)
+    watch = Stopwatch(WARM_UP_STEPS)
     fingerprints = []
     md.barrier()
-    for step in range(-_WARM_UP_STEPS, plan.steps):
+    for step in range(-WARM_UP_STEPS, plan.steps):
         watch.time(trainee.step)
         if step == plan.steps - 1 and is_falsified(trainee.name):
             trainee.falsify()
@@ -115,12 +129,37 @@ def _round(trainee: _Watched, plan: StepPlan) -> tuple[Measured, list[torch.Tens
     return share(watch.measured), fingerprints
 
 
-def _check_equal(ours: torch.Tensor, theirs: torch.Tensor, step: int) -> None:
+def _horovod(plan: StepPlan) -> list[str] | None:
+    """The command that runs a round of it; None if it is not asked for or cannot run here."""
+    if "horovod" not in plan.peers:
+        return None
+    try:
+        require_horovod()
+    except PeerUnavailable as error:
+        print(f"without horovod: {error}", file=sys.stderr, flush=True)
+        return None
+    return horovod_command(md.size(), "step", plan.model, str(plan.batch), str(plan.steps))
+
+
+def _horovod_round(plan: StepPlan, command: list[str]) -> tuple[Measured, torch.Tensor]:
+    """The times, and the gradients after the last step. RuntimeError with its output."""
+    output = run_jobs([command], {}, _PEER_TIMEOUT)
+    lines = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line.strip()}
+    try:
+        _, _, cpu, switches, *times = lines["result"]
+        values = torch.tensor([float(value) for value in lines["gradients"]])
+    except (KeyError, ValueError):
+        raise RuntimeError(f"expected the result of {plan.steps} steps:\n{output}") from None
+    measured = Measured([float(us) for us in times], float(cpu), float(switches))
+    return measured, values.view(-1, 2)
+
+
+def _check_equal(ours: torch.Tensor, theirs: torch.Tensor, step: int, other: str) -> None:
     """Of fingerprints; of the `step`-th step of a round."""
     difference = float((ours - theirs).abs().max())
     size = float(theirs[:, 0].norm())
     if not difference <= _TOLERANCE * size:
         raise WrongResult(
-            f"mydist and DDP had different gradients in step {step} of a round, warming up "
+            f"mydist and {other} had different gradients in step {step} of a round, warming up "
             f"included: by up to {difference}, all together are {size} long"
         )
