@@ -99,9 +99,7 @@ Status Coordinator::TakeIn(TimePoint now) {
       status = TakeTimelineBlock(std::move(message));
     }
     if (status.ok()) continue;
-    const int32_t rank = source;
-    return status.WithContext("control message from rank " + std::to_string(rank) +
-                              HostListText({&rank, 1}, options_.hosts));
+    return status.WithContext("control message from " + RankText(source, options_.hosts));
   }
   return Status::Ok();
 }

@@ -24,8 +24,7 @@ StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) 
 
 std::string JoinConflictText(const Request& request, int32_t rank,
                              const std::vector<std::string>& hosts) {
-  std::string text = CallText(request) + " needs rank " + std::to_string(rank) +
-                     HostListText({&rank, 1}, hosts) + ", ";
+  std::string text = CallText(request) + " needs " + RankText(rank, hosts) + ", ";
   if (HasRoot(request.op)) text += "its root, ";
   text += "but that rank has called join() and contributes no data until all ranks have joined. ";
   if (ChangesProcessSets(request.op)) return text + "Change process sets before or after join().";

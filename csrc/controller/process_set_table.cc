@@ -208,9 +208,8 @@ Status ProcessSetTable::ApplyFreeze(const FrozenStep& step) {
 void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   departed_ = true;
   for (const auto& [id, negotiator] : negotiators_) negotiator->Close();
-  const std::string who = "rank " + std::to_string(item.rank) +
-                          HostListText({&item.rank, 1}, options_.hosts, options_.pids);
-  const Status left = PeerHasLeft(item.rank, who, item.text);
+  const Status left =
+      PeerHasLeft(item.rank, RankText(item.rank, options_.hosts, options_.pids), item.text);
   const bool is_timeout = left.code() == StatusCode::kTimeout;
   stream_.responses.push_back(
       {.kind = ResponseKind::kDeparted,

@@ -336,7 +336,9 @@ Status StallGuard::Refine(const Status& status) const {
 }
 
 std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {
-  if (silent.size() == 1) return Name(silent[0]) + " gives no answer: " + StateOf(silent[0]);
+  if (silent.size() == 1)
+    return RankText(silent[0], topology_->hosts, topology_->pids) +
+           " gives no answer: " + StateOf(silent[0]);
   if (!silent.empty()) {
     return Names(silent) + " give no answer: they are stopped or cannot be reached.";
   }
@@ -361,19 +363,10 @@ std::string StallGuard::StateOf(int rank) const {
   return "it is stopped or cannot be reached.";
 }
 
-std::string StallGuard::Name(int rank) const {
-  const auto index = static_cast<size_t>(rank);
-  std::string name = "rank " + std::to_string(rank);
-  if (index >= topology_->hosts.size()) return name;
-  name += " (host " + topology_->hosts[index];
-  if (index < topology_->pids.size()) name += ", pid " + std::to_string(topology_->pids[index]);
-  return name + ")";
-}
-
 std::string StallGuard::Names(const std::vector<int>& ranks) const {
   std::string names;
   for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
-    names += (i == 0 ? "" : ", ") + Name(ranks[i]);
+    names += (i == 0 ? "" : ", ") + RankText(ranks[i], topology_->hosts, topology_->pids);
   }
   if (ranks.size() > kMostNamed) {
     names += " and " + std::to_string(ranks.size() - kMostNamed) + " more";

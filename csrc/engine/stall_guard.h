@@ -120,7 +120,6 @@ class StallGuard final : public Watchdog {
   // Whom it is blamed on, as data.
   Failure FailureOf(const std::vector<int>& ranks) const;
   std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
-  std::string Name(int rank) const;
   std::string StateOf(int rank) const;
   std::string Names(const std::vector<int>& ranks) const;
 

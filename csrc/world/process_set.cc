@@ -48,4 +48,9 @@ std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::
   return text + ")";
 }
 
+std::string RankText(int32_t rank, const std::vector<std::string>& hosts,
+                     std::span<const int64_t> pids) {
+  return RankListText({&rank, 1}) + HostListText({&rank, 1}, hosts, pids);
+}
+
 }  // namespace mydist

@@ -53,4 +53,8 @@ std::string RankListText(std::span<const int32_t> ranks);
 std::string HostListText(std::span<const int32_t> ranks, const std::vector<std::string>& hosts,
                          std::span<const int64_t> pids = {});
 
+// "rank 3 (host a, pid 71)", as far as `hosts` and `pids` know it.
+std::string RankText(int32_t rank, const std::vector<std::string>& hosts,
+                     std::span<const int64_t> pids = {});
+
 }  // namespace mydist
