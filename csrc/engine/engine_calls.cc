@@ -158,21 +158,20 @@ bool Engine::AwaitLeave(const std::function<bool()>& is_wanted) {
   const Duration silence = 2 * Duration(config_.shutdown_drain) + kTimelineGrace + kExitGrace;
   TimePoint next_line = begin + kDiskLine;
   for (bool hurries = false;;) {
-    const TimePoint deadline =
-        closes_timeline_.load() ? kNever : std::max(begin, left_alive_at_.load()) + silence;
-    if (AwaitExit(std::min(deadline, Now() + kInterruptCheck))) return true;
-    if (closes_timeline_.load()) {  // Only the user gives up what has been recorded.
-      if (is_wanted && !is_wanted()) return false;
-      if (Now() < next_line) continue;
-      next_line += kDiskLine;
-      MYDIST_LOG(kWarning) << "shutdown() waits until the timeline '" << config_.timeline_path
-                           << "' is written; its disk is slow. Ctrl-C ends the wait.";
-      continue;
+    if (AwaitExit(Now() + kInterruptCheck)) return true;
+    const TimePoint deadline = std::max(begin, left_alive_at_.load()) + silence;
+    if (!hurries && is_wanted && !is_wanted()) {
+      hurries = true;
+      [[maybe_unused]] const bool posted = Post(Depart{.awaits_living = false}, 0).ok();
     }
-    if (Now() >= deadline) return false;
-    if (hurries || !is_wanted || is_wanted()) continue;
-    hurries = true;
-    [[maybe_unused]] const bool posted = Post(Depart{.awaits_living = false}, 0).ok();
+    // What has been recorded is not given up to a slow disk while the caller waits.
+    if (!closes_timeline_.load() || hurries || !is_wanted) {
+      if (Now() >= deadline) return false;
+    } else if (Now() >= next_line) {
+      next_line += kDiskLine;
+      MYDIST_LOG(kWarning) << "shutdown() waits until the timeline is written; its disk is slow. "
+                              "Ctrl-C ends the wait.";
+    }
   }
 }
 

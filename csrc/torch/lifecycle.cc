@@ -61,6 +61,7 @@ class InterruptCheck {
  public:
   std::function<bool()> IsWanted() {
     return [this] {
+      if (is_interrupted_) return false;  // Python asks for no signals while one has raised.
       const py::gil_scoped_acquire gil;
       is_interrupted_ = PyErr_CheckSignals() != 0;
       return !is_interrupted_;
