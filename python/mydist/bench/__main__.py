@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--model", choices=tuple(MODELS), default="conv")
     step.add_argument("--batch", type=_positive, default=32, help="samples per rank")
     step.add_argument("--steps", type=_positive, default=20, help="per round")
-    step.add_argument("--peers", type=_peers, default=[], help="horovod: next to it, too")
+    step.add_argument(
+        "--peers", choices=("horovod",), action="append", default=[], help="train with it as well"
+    )
     for command in commands.choices.values():
         command.add_argument("--rounds", type=_positive, default=5)
         command.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")

@@ -156,8 +156,8 @@ long StrideOf(long elements) {
   return (elements + line) / line * line;
 }
 
-// "result NAME ELEMENTS", CPU seconds and context switches, means over the ranks, then the
-// microseconds of each sample on the slowest rank: all for one call.
+// "result NAME ELEMENTS", CPU seconds and context switches of all samples, means over the ranks,
+// then the microseconds of each sample on the slowest rank. Of calls timed as one: per call.
 inline void Report(const std::string& name, Ranks& ranks, const Problem& problem,
                    const std::vector<double>& mine) {
   const std::vector<double> all = ranks.Gather(mine);
