@@ -113,7 +113,9 @@ Result<EventBlock> DecodeEvents(const std::vector<uint8_t>& bytes) {
   for (size_t i = 0; i < count && reader.ok(); ++i) {
     block.events.push_back(ReadEvent(reader, texts));
   }
-  MYDIST_RETURN_IF_ERROR(reader.Finish());
+  if (const Status read = reader.Finish(); !read.ok()) {
+    return Status(read.code(), read.message() + "; do all ranks run the same version of mydist?");
+  }
   return block;
 }
 
