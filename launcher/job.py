@@ -115,9 +115,10 @@ class Job:
         unknown: bool = False,
     ) -> None:
         """A rank ended; the first failure stops the others."""
-        self._platform.tell_end(rank, status)
         memory = status == -signal.SIGKILL and self._platform.out_of_memory()
         stopped = self._stop.started and not is_first
+        if not stopped:
+            self._platform.tell_end(rank, status)
         facts = {"improper": improper, "unknown": unknown, "out_of_memory": memory}
         self._end(rank, status, stopped=stopped, **facts)
 

@@ -120,6 +120,7 @@ class ProcessGroup:
         self._folders: list[str] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self._stops = False  # From now on an end is no news for the other ranks.
         self._oom_kills = _cgroup_oom_kills()
 
     def start(self, commands: Sequence[RankCommand]) -> None:
@@ -149,7 +150,7 @@ class ProcessGroup:
 
     def tell_end(self, rank: int, status: int) -> None:
         """Tells the ranks of this host how one of another host has ended."""
-        if self._ends is not None:
+        if self._ends is not None and not self._stops:
             self._ends.tell(rank, status)
 
     def alive(self) -> list[int]:
@@ -162,6 +163,7 @@ class ProcessGroup:
         A rank that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group of
         a session's leader.
         """
+        self._stops |= signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         living = {r.popen.pid for r in self._ranks.values() if r.status is None}
         if signum == signal.SIGKILL:
             session.kill_sessions(living | self._sessions)

@@ -34,7 +34,7 @@ class RankEnds:
     def tell(self, rank: int, status: int) -> None:
         """`status` is the exit code, or -N when signal N ended the rank."""
         if 0 <= rank < _MAX_RANKS and self.fd >= 0:
-            entry = bytes([_SIGNALLED, -status] if status < 0 else [_EXITED, status & 0xFF])
+            entry = bytes([_SIGNALLED, -status & 0xFF] if status < 0 else [_EXITED, status & 0xFF])
             self._entries[2 * rank : 2 * rank + 2] = entry
 
     def close(self) -> None:

@@ -260,15 +260,15 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;
   counted_.tensors += static_cast<int64_t>(group.size());
-  const auto named = [&](const Request& request) {
-    if (status.ok()) return status;
-    return guard_.Locate(status).WithContext(CallText(request)).About(FailureOf(request, "reduce"));
+  const auto named = [](const Status& outcome, const Request& request) {
+    return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce"));
   };
   PublishStats();  // Before a caller learns that it is complete.
+  const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {
-    CompleteTensor(KeyOf(*agreement), named(agreement->request));
+    CompleteTensor(KeyOf(*agreement), named(located, agreement->request));
   }
-  return named(group.front()->request);
+  return named(status, group.front()->request);
 }
 
 void Engine::Complete(const std::vector<Response>& responses) {
@@ -418,7 +418,7 @@ void Engine::Stop(const Status& status) {
   coordinator_.Leave(why);
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
-  // Not before the peers are told: it may wait a moment.
+  // It may wait a moment, so the peers are told before.
   const Status reason = status.ok()
                             ? Status::Aborted("mydist has been shut down; call mydist.init() first")
                             : guard_.Locate(status);

@@ -175,14 +175,11 @@ Status StallGuard::Locate(const Status& status) {
   const bool has_told = located.is_consequence() && known.ranks.size() == 1;
   const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
   const std::optional<RankEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
-  if (!end || (located.is_consequence() && !end->by_signal)) return located;
-  if (end->by_signal) {  // So it is this rank's fault alone, and not the network's.
-    known.ranks = {*rank};
-    known.signal = end->number;
-  }
+  if (!end || !end->by_signal) return located;
+  known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
+  known.signal = end->number;
   const std::string& text = located.message();
-  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") +
-                                    end->Text("rank " + std::to_string(*rank)))
+  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + end->Text(*rank))
       .About(known)
       .About(FailureOf(known.ranks));
 }

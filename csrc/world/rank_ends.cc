@@ -1,5 +1,6 @@
 #include "world/rank_ends.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -19,20 +20,29 @@ constexpr std::chrono::milliseconds kLookInterval{1};
 
 }  // namespace
 
-std::string RankEnd::Text(const std::string& who) const {
-  const std::string shown = std::to_string(number);
-  if (!by_signal) return who + " exited with code " + shown + ".";
+std::string RankEnd::Text(int rank) const {
   const char* const name = sigabbrev_np(number);
+  const std::string shown = std::to_string(number);
   return (name == nullptr ? "Signal " + shown
                           : "SIG" + std::string(name) + " (signal " + shown + ")") +
-         " ended " + who + ".";
+         " ended rank " + std::to_string(rank) + ".";
 }
 
 RankEnds::RankEnds(int descriptor, std::vector<int> started)
-    : descriptor_(descriptor), started_(std::move(started)) {}
+    : descriptor_(descriptor), started_(std::move(started)) {
+  struct stat file {};
+  if (descriptor_ < 0 || fstat(descriptor_, &file) != 0) return;
+  device_ = file.st_dev;
+  inode_ = file.st_ino;
+}
+
+bool RankEnds::IsSameFile() const {
+  struct stat file {};
+  return fstat(descriptor_, &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;
+}
 
 std::optional<RankEnd> RankEnds::Find(int rank) const {
-  if (descriptor_ < 0 || rank < 0) return std::nullopt;
+  if (descriptor_ < 0 || rank < 0 || !IsSameFile()) return std::nullopt;
   const auto index = static_cast<size_t>(rank);
   if (!started_.empty() && index >= started_.size()) return std::nullopt;
   std::array<uint8_t, 2> entry{};
@@ -45,7 +55,7 @@ std::optional<RankEnd> RankEnds::Find(int rank) const {
 }
 
 std::optional<int> RankEnds::AwaitOne(std::span<const int> ranks) {
-  if (descriptor_ < 0) return std::nullopt;
+  if (descriptor_ < 0 || ranks.empty()) return std::nullopt;
   if (!deadline_) deadline_ = Now() + kGrace;
   for (;;) {
     for (const int rank : ranks) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,8 @@ struct RankEnd {
   bool by_signal = false;
   int number = 0;  // Of the signal, or the exit code.
 
-  // A sentence about `who`: "SIGKILL (signal 9) ended rank 2.", "rank 2 exited with code 3."
-  MYDIST_EXPORT std::string Text(const std::string& who) const;
+  // Of one by a signal, a sentence: "SIGKILL (signal 9) ended rank 2."
+  MYDIST_EXPORT std::string Text(int rank) const;
   bool operator==(const RankEnd&) const = default;
 };
 
@@ -40,7 +41,11 @@ class MYDIST_EXPORT RankEnds {
   std::optional<int> AwaitOne(std::span<const int> ranks);
 
  private:
+  bool IsSameFile() const;
+
   int descriptor_ = -1;
+  uint64_t device_ = 0;  // Of the file, as the program may close a descriptor it does not know.
+  uint64_t inode_ = 0;
   std::vector<int> started_;
   std::optional<TimePoint> deadline_;  // Of all waits, from the first one on.
 };

@@ -48,6 +48,17 @@ TEST(RankEnds, NothingIsKnownOfOthers) {
   EXPECT_EQ(RankEnds(1 << 20, {}).Find(0), std::nullopt);
 }
 
+TEST(RankEnds, AnotherFileWithTheNumberOfTheDescriptorTellsNothing) {
+  const File file;
+  const File other;
+  file.Tell(0, 2, 9);
+  other.Tell(0, 2, 11);
+  const RankEnds ends(file.descriptor(), {});
+  EXPECT_NE(ends.Find(0), std::nullopt);
+  EXPECT_EQ(dup2(other.descriptor(), file.descriptor()), file.descriptor());
+  EXPECT_EQ(ends.Find(0), std::nullopt);
+}
+
 TEST(RankEnds, AnEndToldAMomentLaterIsAwaited) {
   const File file;
   RankEnds ends(file.descriptor(), {});
@@ -69,12 +80,8 @@ TEST(RankEnds, AllWaitsTogetherAreBounded) {
 }
 
 TEST(RankEnds, AreToldInASentence) {
-  const RankEnd killed{.by_signal = true, .number = 9};
-  EXPECT_EQ(killed.Text("rank 2"), "SIGKILL (signal 9) ended rank 2.");
-  const RankEnd real_time{.by_signal = true, .number = 40};
-  EXPECT_EQ(real_time.Text("rank 2"), "Signal 40 ended rank 2.");
-  const RankEnd exited{.by_signal = false, .number = 3};
-  EXPECT_EQ(exited.Text("rank 2"), "rank 2 exited with code 3.");
+  EXPECT_EQ((RankEnd{.by_signal = true, .number = 9}.Text(2)), "SIGKILL (signal 9) ended rank 2.");
+  EXPECT_EQ((RankEnd{.by_signal = true, .number = 40}.Text(2)), "Signal 40 ended rank 2.");
 }
 
 }  // namespace
