@@ -326,7 +326,7 @@ Status StallGuard::Refine(const Status& status) const {
   std::erase_if(silent, [&](int rank) {
     return std::find(missing.begin(), missing.end(), rank) == missing.end();
   });
-  if (silent.empty()) return status;
+  if (silent.empty()) return status.About(FailureOf(missing));
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
       .About(status.failure());

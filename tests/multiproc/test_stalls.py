@@ -93,6 +93,7 @@ def test_the_others_name_it_and_end_in_time(
             who = f"rank {victim} (host "
             assert who in text and f", pid {pid})" in text and "'x'" in text, text
             assert failure["ranks"] == [victim] and failure["tensor"] == "x", failure
+            assert failure["pid"] == pid and failure["host"], failure
         warnings = re.findall(rf"'x': .* rank {victim} \(host [^ ]+, pid {pid}\)", job.output())
         assert len(warnings) >= len(others), job.output()
         os.kill(pid, signal.SIGCONT)
