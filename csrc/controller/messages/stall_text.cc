@@ -71,7 +71,9 @@ std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other
   }
   return "\n  '" + tensor.request.name + "' is ready on " + RankListText(tensor.ready) + "\n  '" +
          other.request.name + "' is ready on " + RankListText(other.ready) +
-         "\nThis is probably one tensor under two names: use the same name on every rank.";
+         "\nThis is one tensor under two names, or some ranks skip a call: use the same name on "
+         "every "
+         "rank, and look for a branch that only some ranks take.";
 }
 
 }  // namespace

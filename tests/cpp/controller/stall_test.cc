@@ -216,14 +216,16 @@ TEST(StallTextTest, NearMissesAreShownSideBySide) {
   Pass(job, 10);
   EXPECT_THAT(
       job.Stalls(1),
-      ElementsAre("allreduce 'layer1.weight' waits for rank 2 for 10 s; ready on ranks "
-                  "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
-                  "ready on rank 2\nThis is probably one tensor under two names: use the same name "
-                  "on every rank.",
-                  "allreduce 'layer1.weigth' waits for ranks 0, 1 for 10 s; ready on "
-                  "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
-                  "ready on ranks 0, 1\nThis is probably one tensor under two names: use the same "
-                  "name on every rank."));
+      ElementsAre(
+          "allreduce 'layer1.weight' waits for rank 2 for 10 s; ready on ranks "
+          "0, 1.\n  'layer1.weight' is ready on ranks 0, 1\n  'layer1.weigth' is "
+          "ready on rank 2\nThis is one tensor under two names, or some ranks skip a call: use "
+          "the same name on every rank, and look for a branch that only some ranks take.",
+          "allreduce 'layer1.weigth' waits for ranks 0, 1 for 10 s; ready on "
+          "rank 2.\n  'layer1.weigth' is ready on rank 2\n  'layer1.weight' is "
+          "ready on ranks 0, 1\nThis is one tensor under two names, or some ranks skip a call: "
+          "use the same name on every rank, and look for a branch that only some ranks "
+          "take."));
 }
 
 WaitingTensor Waiting(const std::string& name, std::vector<int32_t> ready,
