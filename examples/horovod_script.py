@@ -3,8 +3,7 @@
     mydistrun -np 2 python examples/horovod_script.py --epochs 1 --train-images 12000
 
 It trains a CNN on Fashion-MNIST the way Horovod's users do by hand what mydist has shorter words
-for; examples/train_fashion_mnist.py is the same with those. Where there is a GPU add --no-cuda:
-this version of mydist reduces tensors on the CPU.
+for; examples/train_fashion_mnist.py is the same with those.
 """
 
 import argparse
