@@ -261,6 +261,7 @@ Status Engine::Execute(const Group& group) {
   ++counted_.batches;
   counted_.tensors += static_cast<int64_t>(group.size());
   const auto named = [](const Status& outcome, const Request& request) {
+    if (outcome.ok()) return outcome;  // No texts for what goes well.
     return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce"));
   };
   PublishStats();  // Before a caller learns that it is complete.

@@ -168,6 +168,7 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
 }
 
 Status StallGuard::Locate(const Status& status) {
+  if (status.ok()) return status;
   const Status located = status.About(FailureOf(status.failure().ranks));
   Failure known = located.failure();
   if (!located.is_loss() || known.signal != 0) return located;
