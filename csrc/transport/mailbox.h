@@ -34,7 +34,7 @@ class Mailbox {
 
   // As ControlPlane::Receive.
   Result<std::optional<IncomingMessage>> Take() MYDIST_EXCLUDES(mutex_) {
-    // Without the lock, which a look in a spin loop would hold just when somebody has to put.
+    // Without the lock: a spin loop would hold it when another thread is about to put a message.
     if (news_count_.load(std::memory_order_acquire) == 0) return std::optional<IncomingMessage>();
     MutexLock lock(mutex_);
     news_count_.fetch_sub(1, std::memory_order_relaxed);

@@ -108,7 +108,7 @@ class DirectCollectives {
   Status ReadFrom(int rank, uint8_t* target, int64_t bytes) const {
     return memory().Read(team_.member(rank), PlacesOf(rank).input, target, bytes);
   }
-  // Nobody reads or writes a peer's tensor any more: the call is complete, which is true.
+  // Returns true when no rank reads or writes a peer's tensor any more: the call is complete.
   Result<bool> End() { return End(team_.peers); }
   Result<bool> End(std::span<const int> peers) {
     has_ended_ = true;

@@ -51,9 +51,9 @@ class Device {
   // also when such work would end the capture of another. A device without graphs has none.
   virtual Result<bool> IsCapturing(StreamHandle /*stream*/) { return false; }
 
-  // Device memory; freed, when nobody has it, without waiting: the one that lets go of it makes
-  // sure that no stream uses it. Null when bytes is 0. Where memory is short, what others keep
-  // unused is given back first, which may wait for the device.
+  // Device memory. Its last owner makes sure that no stream uses it: the memory is freed without
+  // waiting. Null when bytes is 0. Where memory is short, what others keep unused is given back
+  // first, which may wait for the device.
   virtual Result<std::shared_ptr<uint8_t>> Allocate(int64_t bytes) = 0;
   // Memory of the host that copies reach without a detour (pinned), page by page of this process.
   virtual Result<std::shared_ptr<uint8_t>> AllocatePinned(int64_t bytes) = 0;

@@ -98,10 +98,10 @@ class MYDIST_EXPORT DeviceMemory final : public BatchMemory {
 // Called with the index of the GPU, which is current. The caller does not hold the GIL.
 using GiveBackMemory = void (*)(int device) noexcept;
 
-// Null: nobody is asked. The one being asked may go on for a while after another is set.
+// Null: AskForMemory does nothing. A call that runs may go on after another function is set.
 MYDIST_EXPORT void OnMemoryShortage(GiveBackMemory give_back);
 
-// A question from inside such a function asks nobody.
+// Does nothing when it is called from inside such a function.
 MYDIST_EXPORT void AskForMemory(int device);
 
 }  // namespace mydist

@@ -1,7 +1,7 @@
 // Arena: the memory that the ranks of one host share, as one of them sees it.
 // Owned by the ShmPort; used by the thread that drives the engine. Made at the start by all ranks
 // of the job together; ranks are indices among the host's ranks, in rank order, unless said
-// otherwise. Knows who is there: a rank that dies loses its lock, one that leaves says so.
+// otherwise. The arena tells which ranks are alive: a dead rank has lost its lock.
 #pragma once
 
 #include <sys/types.h>

@@ -22,7 +22,7 @@ namespace mydist {
 // WaitTicker: interrupts a wait in Gloo again and again, so that the waiting thread can look
 // whether it should: Gloo's own limits break all connections when they pass.
 // Owned by the GlooTransport. Begin and End by the thread that drives the engine; the tick comes
-// from a thread of its own, which sleeps while nobody waits.
+// from a thread of its own, which sleeps while no wait is under way.
 class WaitTicker {
  public:
   // `tick` does not throw. Throws std::system_error when there is no thread to be had.

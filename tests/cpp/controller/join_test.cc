@@ -85,7 +85,7 @@ TEST(JoinTest, AStallDoesNotNameRanksThatHaveJoined) {
   job.Announce(0, MakeRequest("x"));
   job.Announce(2, MakeRequest("x"));
   job.RunUntilQuiet();
-  for (const int seconds : {6, 5}) {  // In between, inner vertices say who is missing.
+  for (const int seconds : {6, 5}) {  // In between, inner vertices report.
     job.now += std::chrono::seconds(seconds);
     job.RunUntilQuiet();
   }

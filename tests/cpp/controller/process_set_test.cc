@@ -153,7 +153,7 @@ TEST(ProcessSetTest, AStallNamesMembersOnly) {
   const ProcessSetId set = AddSet(job, {1, 3, 4});
   job.Announce(3, InSet(set, "x"));
   job.RunUntilQuiet();
-  for (const int seconds : {6, 5}) {  // In between, inner vertices say who is missing.
+  for (const int seconds : {6, 5}) {  // In between, inner vertices report.
     job.now += std::chrono::seconds(seconds);
     job.RunUntilQuiet();
   }

@@ -41,6 +41,12 @@ void ExpectEndOf(int rank, const Status& status) {
   EXPECT_THAT(status.message(), HasSubstr("has left the job: "));
 }
 
+// So that the ranks have a communicator.
+void ReduceOnce(GpuJob& job) {
+  job.OnEveryRank(
+      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+}
+
 TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
   GpuJob job(3, WithNccl());
   job.nccl().Break(1, FakeNccl::Fault::kInitFails);
@@ -56,8 +62,7 @@ TEST(EngineNcclLoss, OfARankThatMakesNoCommunicatorEndsTheOthers) {
 // Its work is on the stream already, and the handle complete.
 TEST(EngineNcclLoss, LetsGoOfAStreamThatWaitsForALostRank) {
   GpuJob job(2, WithNccl());
-  job.OnEveryRank(
-      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  ReduceOnce(job);
   job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -112,8 +117,7 @@ TEST(EngineNcclLoss, EndsTheWorkOfAllLinksAtOnce) {
 TEST(EngineNcclLoss, EndsAStagingThatWaitsForALostRank) {
   JobOptions hosts{.hosts = {"a", "a", "b"}};
   GpuJob job(3, WithNccl(hosts));
-  job.OnEveryRank(
-      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  ReduceOnce(job);
   job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -163,8 +167,7 @@ TEST(EngineNcclLoss, TheLastEventsAreSentBeforeTheGpusEnd) {
   };
   GpuJob job(2, options);
   nccl = &job.nccl();
-  job.OnEveryRank(
-      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  ReduceOnce(job);
   job.nccl().Break(1, FakeNccl::Fault::kCallsFail);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
@@ -181,8 +184,7 @@ TEST(EngineNcclLoss, ACallThatHangsEndsWithTheShutdown) {
   GpuJobOptions options = WithNccl();
   options.job.config.shutdown_drain = std::chrono::milliseconds(50);
   GpuJob job(2, options);
-  job.OnEveryRank(
-      [&](EngineRank& rank, GpuCaller& caller) { ExpectSum(rank, caller, "first", 1000); });
+  ReduceOnce(job);
   job.nccl().Break(0, FakeNccl::Fault::kCallsHang);
   job.OnEveryRank([&](EngineRank& rank, GpuCaller& caller) {
     const GpuCaller::Tensor tensor = caller.Make(Numbers(1000, rank.rank()));
