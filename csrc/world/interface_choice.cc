@@ -1,4 +1,4 @@
-#include "transport/gloo/interface_choice.h"
+#include "world/interface_choice.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -147,6 +147,14 @@ Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& av
                         : "several hosts, so an interface other than loopback is needed") +
       ", and this host has: " + Listed(available) +
       ". Bring an interface up, or name one in MYDIST_NETWORK_INTERFACES.");
+}
+
+Result<InterfaceAddress> OwnAddress(const std::vector<std::string>& names, bool single_host,
+                                    const std::string& meeting_host) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> available, InterfaceAddresses());
+  InterfaceWish wish{names, single_host, {}};
+  if (!single_host) wish.route_addresses = RouteAddresses(meeting_host);
+  return ChooseInterface(available, wish);
 }
 
 }  // namespace mydist

@@ -1,10 +1,11 @@
-// Interface choice: which local address Gloo binds to. Pure but for InterfaceAddresses and
-// RouteAddresses, which ask the operating system.
+// Interface choice: from which local address a rank talks to other hosts. Pure but for
+// InterfaceAddresses and RouteAddresses, which ask the operating system.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "base/status.h"
 
 namespace mydist {
@@ -18,12 +19,12 @@ struct InterfaceAddress {
 
 // Addresses of the interfaces that are up, without IPv6 link-local ones. kInternal when the system
 // does not tell.
-Result<std::vector<InterfaceAddress>> InterfaceAddresses();
+MYDIST_EXPORT Result<std::vector<InterfaceAddress>> InterfaceAddresses();
 
 // The addresses this host sends from: towards `meeting_host` (a name, which is looked up, or a
 // numeric address; empty = unknown), then by its default route. Best first; those that do not exist
 // are left out. Sends nothing but the look-up.
-std::vector<std::string> RouteAddresses(const std::string& meeting_host);
+MYDIST_EXPORT std::vector<std::string> RouteAddresses(const std::string& meeting_host);
 
 struct InterfaceWish {
   std::vector<std::string> names;  // From MYDIST_NETWORK_INTERFACES; the first that exists wins.
@@ -35,7 +36,11 @@ struct InterfaceWish {
 // the first address of a route that is not loopback, else the first one that is not loopback, IPv4
 // before IPv6.
 // kInvalidArgument listing what exists when nothing fits.
-Result<InterfaceAddress> ChooseInterface(const std::vector<InterfaceAddress>& available,
-                                         const InterfaceWish& wish);
+MYDIST_EXPORT Result<InterfaceAddress> ChooseInterface(
+    const std::vector<InterfaceAddress>& available, const InterfaceWish& wish);
+// The same for this host as it is now; `meeting_host` as for RouteAddresses.
+MYDIST_EXPORT Result<InterfaceAddress> OwnAddress(const std::vector<std::string>& names,
+                                                  bool single_host,
+                                                  const std::string& meeting_host);
 
 }  // namespace mydist

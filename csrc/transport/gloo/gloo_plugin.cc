@@ -18,7 +18,7 @@
 #include "gloo/transport/tcp/device.h"
 #include "transport/factory.h"
 #include "transport/gloo/gloo_transport.h"
-#include "transport/gloo/interface_choice.h"
+#include "world/interface_choice.h"
 
 namespace mydist {
 namespace {
@@ -70,13 +70,6 @@ bool AllOnOneHost(const std::vector<Place>& places) {
     if (place.host_id != places.front().host_id) return false;
   }
   return true;
-}
-
-Result<InterfaceAddress> AddressToBind(const BackendOptions& options, bool single_host) {
-  MYDIST_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> available, InterfaceAddresses());
-  InterfaceWish wish{options.config->network_interfaces, single_host, {}};
-  if (!single_host) wish.route_addresses = RouteAddresses(options.config->meeting_host);
-  return ChooseInterface(available, wish);
 }
 
 Status CheckOptions(const BackendOptions& options) {
@@ -144,7 +137,9 @@ Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& min
 Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
   const TimePoint end = Now() + options.config->connect_timeout;
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Place> places, GatherPlaces(options));
-  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own, AddressToBind(options, AllOnOneHost(places)));
+  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own,
+                          OwnAddress(options.config->network_interfaces, AllOnOneHost(places),
+                                     options.config->meeting_host));
   std::vector<std::string> names;
   for (const Place& place : places) names.push_back("host " + place.host_id + ", pid " + place.pid);
   for (int attempt = 1;; ++attempt) {

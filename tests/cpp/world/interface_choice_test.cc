@@ -1,4 +1,4 @@
-#include "transport/gloo/interface_choice.h"
+#include "world/interface_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
