@@ -9,8 +9,6 @@ namespace {
 
 // Looking for look-alikes among more than this costs more than it helps.
 constexpr size_t kMaxCompared = 200;
-// Warnings given in full at one time; the rest is counted.
-constexpr size_t kMaxWarnings = 20;
 
 StreamItem ErrorItem(StatusCode code, const Request& request, std::string text) {
   const bool is_pair = request.op == OpKind::kSendReceive;
@@ -148,24 +146,25 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
   const std::vector<StallEvent> events = pending_.TakeDue(now);
   if (events.empty()) return Status::Ok();
   const std::vector<WaitingTensor> others = options_.all_waiting();
-  size_t warning_count = 0;
+  StallContext context{&options_.hosts, options_.pids, &others, {}};
+  StallWarnings warnings(&context);
   for (const StallEvent& event : events) {
     const auto waiting = pending_.Look(event.name);
     if (!waiting) continue;  // Ended by an earlier item of this loop.
-    if (!event.expired && ++warning_count > kMaxWarnings) continue;
-    std::string text = StallText(*waiting, event.waited, {&options_.hosts, options_.pids, &others});
-    StreamItem item = event.expired
-                          ? ErrorItem(StatusCode::kTimeout, waiting->request, std::move(text))
-                          : StallItem(event.name, std::move(text));
-    if (event.expired) {
-      item.missing = waiting->missing;
-      if (!waiting->request.group.empty()) item.groups.push_back(waiting->request.group);
+    if (!event.expired) {
+      warnings.Add(*waiting, event.waited);
+      continue;
     }
+    StreamItem item = ErrorItem(StatusCode::kTimeout, waiting->request,
+                                StallText(*waiting, event.waited, context));
+    item.missing = waiting->missing;
+    if (!waiting->request.group.empty()) item.groups.push_back(waiting->request.group);
     MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
-  if (warning_count <= kMaxWarnings) return Status::Ok();
-  const std::string more = std::to_string(warning_count - kMaxWarnings);
-  return Emit(StallItem("", more + " more tensors wait for ranks that are not ready."), items);
+  for (auto& [name, text] : std::move(warnings).Take()) {
+    MYDIST_RETURN_IF_ERROR(Emit(StallItem(std::move(name), std::move(text)), items));
+  }
+  return Status::Ok();
 }
 
 Status Negotiator::DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items) {

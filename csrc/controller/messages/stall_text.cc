@@ -14,6 +14,8 @@ namespace {
 
 // Names beyond this are compared by their beginnings: the cost grows with the square.
 constexpr size_t kMaxComparedBytes = 256;
+// Of the tensors that wait for the same ranks.
+constexpr size_t kMostNamed = 4;
 
 std::string SecondsText(Duration duration) {
   char text[32];
@@ -76,6 +78,18 @@ std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other
          "rank, and look for a branch that only some ranks take.";
 }
 
+// " waits", or " and 3 more tensors ('b', 'c', …) wait".
+std::string MoreText(std::span<const std::string> more) {
+  if (more.empty()) return " waits";
+  std::string names;
+  for (const std::string& name : more.first(std::min(more.size(), kMostNamed))) {
+    names += (names.empty() ? "'" : ", '") + name + "'";
+  }
+  if (more.size() > kMostNamed) names += ", …";
+  return " and " + std::to_string(more.size()) +
+         (more.size() == 1 ? " more tensor" : " more tensors") + " (" + names + ") wait";
+}
+
 }  // namespace
 
 const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
@@ -93,9 +107,9 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 }
 
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
-  std::string text = CallText(tensor.request) + " waits for " + RankListText(tensor.missing) +
-                     HostListText(tensor.missing, *context.hosts, context.pids) + " for " +
-                     SecondsText(waited);
+  std::string text =
+      CallText(tensor.request) + MoreText(context.more) + " for " + RankListText(tensor.missing) +
+      HostListText(tensor.missing, *context.hosts, context.pids) + " for " + SecondsText(waited);
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
   if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {
@@ -104,6 +118,39 @@ std::string StallText(const WaitingTensor& tensor, Duration waited, const StallC
   return text +
          " Every rank has to submit the same tensors: look for a branch that only some ranks take,"
          " or a rank that is slow, stopped or already done.";
+}
+
+void StallWarnings::Add(WaitingTensor tensor, Duration waited) {
+  const bool has_near_miss = FindNearMiss(tensor, *context_->others) != nullptr;
+  const auto is_like = [&](const Wait& wait) {
+    return !has_near_miss && !wait.has_near_miss && wait.first.missing == tensor.missing &&
+           wait.first.ready == tensor.ready;
+  };
+  const auto like = std::find_if(waits_.begin(), waits_.end(), is_like);
+  if (like == waits_.end()) {
+    waits_.push_back({std::move(tensor), waited, has_near_miss, {}});
+  } else {
+    like->more.push_back(tensor.request.name);
+  }
+}
+
+std::vector<StallWarnings::Warning> StallWarnings::Take() && {
+  std::vector<Warning> warnings;
+  size_t untold = 0;
+  for (const Wait& wait : waits_) {
+    if (warnings.size() == kMost) {
+      untold += 1 + wait.more.size();
+      continue;
+    }
+    StallContext context = *context_;
+    context.more = wait.more;
+    warnings.push_back({wait.first.request.name, StallText(wait.first, wait.waited, context)});
+  }
+  if (untold > 0) {
+    warnings.push_back(
+        {"", std::to_string(untold) + " more tensors wait for ranks that are not ready."});
+  }
+  return warnings;
 }
 
 std::string GroupStallText(const Request& member, size_t ready_count, Duration waited) {

@@ -16,10 +16,39 @@ struct StallContext {
   std::span<const int64_t> pids;
   // Everything else that waits; searched for a name that looks alike and waits the other way round.
   const std::vector<WaitingTensor>* others = nullptr;
+  // Names of further tensors that wait for the same ranks.
+  std::span<const std::string> more{};
 };
 
 // "allreduce 'x' waits for rank 3 (host b) since 10 s; ready on ranks 0-2. …"
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context);
+
+// StallWarnings: what is said of the tensors that have waited too long at one time: one text for
+// all that wait for the same ranks. One that has a near miss has a text of its own.
+class StallWarnings {
+ public:
+  // `context` outlives this object; its `more` is not used.
+  explicit StallWarnings(const StallContext* context) : context_(context) {}
+
+  void Add(WaitingTensor tensor, Duration waited);
+  struct Warning {
+    std::string name;  // Of the first tensor; empty: of no single one.
+    std::string text;
+  };
+  // At most kMost of them, and one that counts the rest.
+  static constexpr size_t kMost = 20;
+  std::vector<Warning> Take() &&;
+
+ private:
+  struct Wait {
+    WaitingTensor first;
+    Duration waited{};
+    bool has_near_miss = false;
+    std::vector<std::string> more;
+  };
+  const StallContext* const context_;
+  std::vector<Wait> waits_;
+};
 
 // The same for a group of which only `ready_count` members are ready on all ranks.
 std::string GroupStallText(const Request& member, size_t ready_count, Duration waited);

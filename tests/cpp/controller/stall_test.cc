@@ -13,6 +13,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 constexpr const char* kAdvice =
     " Every rank has to submit the same tensors: look for a branch that only some ranks take, or "
@@ -271,13 +272,32 @@ TEST(StallReportTest, AnIncompleteGroupIsReported) {
   EXPECT_EQ(job.Errors(0), job.Errors(1));
 }
 
-TEST(StallReportTest, ManyStalledTensorsAreCountedNotListed) {
+TEST(StallReportTest, TensorsThatWaitForTheSameRanksAreOneWarning) {
+  SimulatedJob job({.size = 3, .stall_warning = seconds(10)});
+  for (int i = 0; i < 100; ++i) {
+    for (const int rank : {0, 1}) job.Announce(rank, MakeRequest("t" + std::to_string(i), {i}));
+  }
+  job.Announce(0, MakeRequest("alone"));
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  ASSERT_EQ(job.Stalls(0).size(), 2u);
+  EXPECT_THAT(job.Stalls(0)[0],
+              StartsWith("allreduce 't0' and 99 more tensors ('t1', 't2', 't3', 't4', …) wait for "
+                         "rank 2"));
+  EXPECT_THAT(job.Stalls(0)[1], StartsWith("allreduce 'alone' waits for ranks 1, 2"));
+}
+
+TEST(StallReportTest, ManyLookAlikesAreCountedNotListed) {
   SimulatedJob job({.size = 2, .stall_warning = seconds(10)});
-  for (int i = 0; i < 100; ++i) job.Announce(1, MakeRequest("t" + std::to_string(i), {i}));
+  for (int i = 0; i < 15; ++i) {
+    for (const int rank : {0, 1}) {
+      job.Announce(rank, MakeRequest("t" + std::to_string(i) + (rank == 0 ? "a" : "b")));
+    }
+  }
   job.RunUntilQuiet();
   Pass(job, 10);
   EXPECT_EQ(job.Stalls(0).size(), 21u);
-  EXPECT_EQ(job.Stalls(0).back(), "80 more tensors wait for ranks that are not ready.");
+  EXPECT_EQ(job.Stalls(0).back(), "10 more tensors wait for ranks that are not ready.");
 }
 
 TEST(StallReportTest, NothingIsSaidAboutWhatIsInTime) {
