@@ -77,6 +77,8 @@ Status Status::About(const Failure& known) const {
   fill(failure.host, known.host);
   fill(failure.pid, known.pid);
   fill(failure.signal, known.signal);
+  fill(failure.finding, known.finding);
+  fill(failure.elapsed, known.elapsed);
   fill(failure.cause, known.cause);
   fill(failure.hint, known.hint);
   return {code(), message(), std::move(failure)};

@@ -25,12 +25,19 @@ struct Failure {
   std::vector<int> ranks;  // Whom it is blamed on.
   std::string host;        // Theirs, where it is one.
   int64_t pid = 0;
-  int signal = 0;     // That ended the rank.
+  int signal = 0;       // That ended the rank.
+  std::string finding;  // About these ranks: "dead", "silent" (they give no sign of life), "late".
+  double elapsed = 0;   // Seconds that the tensor had been in flight, or the rank silent.
   std::string cause;  // What went wrong first, and on which rank, where this is only a consequence.
   std::string hint;   // What to do.
 
   bool operator==(const Failure&) const = default;
 };
+
+// What has been found out about the ranks that an error is blamed on.
+inline constexpr const char* kDeadFinding = "dead";
+inline constexpr const char* kSilentFinding = "silent";
+inline constexpr const char* kLateFinding = "late";
 
 // Each code maps to one Python exception class in csrc/torch/error_translation.
 enum class StatusCode : int {

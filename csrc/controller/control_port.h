@@ -43,6 +43,7 @@ class ControlPort {
   void Await(TimePoint deadline);
   void Attend(bool attended);
   bool HasMessages() const { return !inbox_.empty(); }
+  const std::vector<IncomingMessage>& messages() const { return inbox_; }
   std::vector<IncomingMessage> TakeMessages() { return std::exchange(inbox_, {}); }
   // Those that may overtake the others, in order; the others stay.
   std::vector<IncomingMessage> TakeInquiries();
@@ -51,6 +52,9 @@ class ControlPort {
   // To one that may be gone, which is no loss to anybody.
   Status SendIfThere(int peer, Bytes payload);
   void Wake();
+
+  // Of an error of the plane, or a loss that is known by other means: what it means for the job.
+  Status Judge(Status status);
 
   // Ranks are leaving: from now on a lost peer is an error only if the job does not finish soon.
   void ExpectLosses() { expects_losses_ = true; }
@@ -62,7 +66,6 @@ class ControlPort {
 
  private:
   Status Post(int peer, Bytes payload);
-  Status Judge(Status status);  // Of an error of the plane.
   Status CheckGrace(TimePoint now);
   void Sleep(TimePoint deadline);
   Result<bool> ReceiveOne();

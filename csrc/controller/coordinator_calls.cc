@@ -124,6 +124,24 @@ Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
     if (status.ok()) continue;
     return status.WithContext("control message from rank " + std::to_string(message.source));
   }
+  return BlameFor(awaited);
+}
+
+// A farewell is taken in order, after what its rank has decided before. That it blames another
+// rank, for which this one waits as well, counts at once.
+Status Coordinator::BlameFor(std::span<const int> awaited) const {
+  for (const IncomingMessage& message : port_.messages()) {
+    const Result<MessageKind> kind = PeekKind(message.payload);
+    if (!kind.ok() || *kind != MessageKind::kFarewell) continue;
+    const Result<Farewell> farewell = DecodeFarewell(message.payload);
+    if (!farewell.ok()) continue;
+    Status loss = PeerHasLeft(
+        message.source, RankText(message.source, options_.hosts, options_.pids), farewell->why);
+    for (const int rank : loss.failure().ranks) {
+      const bool is_awaited = std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
+      if (rank != message.source && is_awaited) return loss;
+    }
+  }
   return Status::Ok();
 }
 

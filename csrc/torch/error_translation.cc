@@ -68,6 +68,8 @@ py::dict RecordOf(const Status& status) {
   record["host"] = Utf8(failure.host);
   record["pid"] = failure.pid;
   record["signal"] = failure.signal;
+  record["finding"] = failure.finding;
+  record["elapsed"] = failure.elapsed;
   record["cause"] = Utf8(failure.cause);
   record["hint"] = failure.hint;
   return record;

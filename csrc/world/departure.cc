@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace mydist {
 namespace {
 
-// Words are a mark when the rank had waited too long, the ranks to blame, the separator, and the
-// text. In the list an empty entry is the rank whose words these are: the text does not name it,
-// and is said to come from it.
+// Words are marks when the rank had waited too long and when the ranks to blame are silent, those
+// ranks, the separator, and the text. In the list an empty entry is the rank whose words these are:
+// the text does not name it, and is said to come from it.
 constexpr char kTimeoutMark = '!';
+constexpr char kSilentMark = '~';
 constexpr char kSeparator = '\n';
 constexpr char kComma = ',';
 // More are not listed: words may be cut after a thousand bytes.
@@ -23,18 +25,27 @@ struct Words {
   bool is_own = true;
   std::string text;
   bool is_timeout = false;
+  bool is_silence = false;
 };
+
+bool TakeMark(std::string_view& words, char mark) {
+  const bool has_mark = words.starts_with(mark);
+  if (has_mark) words.remove_prefix(1);
+  return has_mark;
+}
 
 Words Parse(int speaker, const std::string& words) {
   const size_t end = words.find(kSeparator);
   if (end == std::string::npos) return {{speaker}, true, words};
-  const bool is_timeout = words.starts_with(kTimeoutMark);
-  Words parsed{{}, false, words.substr(end + 1), is_timeout};
-  for (size_t begin = is_timeout ? 1 : 0; begin <= end;) {
-    const size_t next = std::min(words.find(kComma, begin), end);
-    const char* const stop = words.data() + next;
+  Words parsed{{}, false, words.substr(end + 1)};
+  std::string_view list = std::string_view(words).substr(0, end);
+  parsed.is_timeout = TakeMark(list, kTimeoutMark);
+  parsed.is_silence = TakeMark(list, kSilentMark);
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t next = std::min(list.find(kComma, begin), list.size());
+    const char* const stop = list.data() + next;
     int rank = -1;
-    const bool is_rank = std::from_chars(words.data() + begin, stop, rank).ptr == stop && rank >= 0;
+    const bool is_rank = std::from_chars(list.data() + begin, stop, rank).ptr == stop && rank >= 0;
     if (!is_rank) {  // Empty, or no list of ours.
       rank = speaker;
       parsed.is_own = true;
@@ -58,8 +69,11 @@ std::string FarewellWords(const Status& error) {
       words += (words.empty() ? "" : ",") + std::to_string(rank);
     }
   }
-  // A loss that only this rank has seen may be a fault between the two ranks.
-  if (!words.empty() && !is_timeout && !error.is_consequence()) words += kComma;
+  // A loss that only this rank has seen may be a fault between the two ranks, unless it knows more.
+  const bool is_silence = error.failure().finding == kSilentFinding;
+  const bool is_sure = is_timeout || is_silence || error.is_consequence();
+  if (!words.empty() && !is_sure) words += kComma;
+  if (is_silence) words.insert(0, 1, kSilentMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
   return words + kSeparator + error.cause();
 }
@@ -73,7 +87,10 @@ Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
     text = who + " has left the job: " + text;
   }
   const StatusCode code = parsed.is_timeout ? StatusCode::kTimeout : StatusCode::kPeerLost;
-  return Status(code, text).About({.ranks = std::move(parsed.ranks), .cause = text});
+  const char* const finding =
+      parsed.is_silence ? kSilentFinding : (parsed.is_timeout ? kLateFinding : "");
+  return Status(code, text)
+      .About({.ranks = std::move(parsed.ranks), .finding = finding, .cause = text});
 }
 
 }  // namespace mydist

@@ -29,7 +29,7 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
     assert failure["ranks"] == []
     assert set(failure) == {
         *("code", "operation", "tensor", "phase", "ranks"),
-        *("host", "pid", "signal", "cause", "hint"),
+        *("host", "pid", "signal", "finding", "elapsed", "cause", "hint"),
     }
 
 

@@ -390,6 +390,7 @@ Status Arena::CheckPeers(std::span<const int> all, std::span<const int> needed) 
     if (!IsDead(peer)) continue;
     return Status::PeerLost(Name(peer) +
                             " has died during a collective in shared memory; see its output")
+        .About({.finding = kDeadFinding})
         .About(FailureOf(peer));
   }
   for (const int peer : needed) {

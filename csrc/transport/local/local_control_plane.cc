@@ -372,11 +372,11 @@ void LocalControlPlane::HandleEnd(int index) {
 }
 
 Status LocalControlPlane::Lost(int index) {
+  const bool is_broken = memory_.line(index).state.load() == PlaneState::kBroken;
   return Status::PeerLost(Name(index) +
-                          (memory_.line(index).state.load() == PlaneState::kBroken
-                               ? " closed its connection without a goodbye"
-                               : " has died") +
+                          (is_broken ? " closed its connection without a goodbye" : " has died") +
                           "; see its output")
+      .About({.finding = is_broken ? "" : kDeadFinding})
       .About(port_->arena().FailureOf(index));
 }
 

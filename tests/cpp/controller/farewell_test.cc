@@ -4,7 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
 #include "controller/simulated_job.h"
+#include "transport/factory.h"
 #include "world/departure.h"
 
 namespace mydist {
@@ -90,6 +93,24 @@ TEST(Farewells, AreNoneOfWhoLeavesInOrder) {
     job.coordinator(rank).Leave(Status::Ok());
   }
   EXPECT_EQ(job.MessagesSent(), messages);
+}
+
+// In the middle of a collective no message but these is taken in.
+TEST(FarewellInACollective, OneThatBlamesAnAwaitedRankEndsTheWait) {
+  std::vector<Connection> connections = ConnectLoopback(3);
+  Coordinator leaver({.rank = 0, .size = 3}, connections[0].control.get());
+  Coordinator waiter({.rank = 2, .size = 3}, connections[2].control.get());
+  const auto attend = [&](const std::vector<int>& awaited) {
+    return waiter.AttendWait(Now(), awaited);
+  };
+  EXPECT_TRUE(attend({0, 1}).ok());
+  leaver.Leave(Status::PeerLost("rank 1 has given no sign of life")
+                   .About({.ranks = {1}, .finding = kSilentFinding}));
+  EXPECT_TRUE(attend({0}).ok()) << "its data may still be on the way";
+  const Status loss = attend({0, 1});
+  EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
+  EXPECT_EQ(loss.failure().ranks, std::vector<int>{1});
+  EXPECT_EQ(loss.failure().finding, kSilentFinding);
 }
 
 }  // namespace

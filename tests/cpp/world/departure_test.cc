@@ -43,6 +43,20 @@ TEST(DepartureTest, WhoWaitedTooLongSaysForWhomAndSoDoThoseWhoFollow) {
   EXPECT_EQ(overdue.code(), StatusCode::kPeerLost);
 }
 
+// Heartbeats know which of the two ranks is silent.
+TEST(DepartureTest, ASilentRankAloneIsBlamedByThoseWhoFollow) {
+  const Status silent = Status::PeerLost("rank 3 has given no sign of life for 10.0 s")
+                            .About({.ranks = {3}, .finding = kSilentFinding});
+  Status loss = PeerHasLeft(1, "rank 1", FarewellWords(silent));
+  loss = PeerHasLeft(2, "rank 2", FarewellWords(loss.WithContext("allreduce 'x'")));
+  EXPECT_EQ(loss.code(), StatusCode::kPeerLost);
+  EXPECT_EQ(loss.message(), silent.message());
+  EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
+  EXPECT_EQ(loss.failure().finding, kSilentFinding);
+  const Status late = Status::Timeout("late").About({.ranks = {3}, .finding = kSilentFinding});
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(late)).failure().finding, kSilentFinding);
+}
+
 TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
   const Status near = PeerHasLeft(2, "rank 2", "");
   EXPECT_EQ(near.message(),
