@@ -148,7 +148,7 @@ def _torch_api() -> Iterable[Target]:
     yield _figure("A8", LATENCY, "caller_us", "4 B cached, caller waiting", "<= 10 µs")
     yield _figure("A8", LATENCY, "thread_us", "4 B cached, engine's thread", "<= 90 µs")
     yield _figure("A9", STEADY, "messages_per_step", "control messages per step", "== 0")
-    yield _figure("A9", STEADY, "idle_wakeups", "idle wake-ups per second", "== 0")
+    yield _figure("A9", STEADY, "idle_wakeups", "idle wake-ups of the engine per second", "== 0")
 
 
 def _between_hosts() -> Iterable[Target]:

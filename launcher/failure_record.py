@@ -26,8 +26,9 @@ _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 class FailureRecord:
     """The exception that ended a rank. `code` is empty for one that is not of mydist.
 
-    `type` is the name of its class; `ranks` are those it is blamed on; `operation` and `tensor` are
-    what it happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one.
+    `type` is the name of its class; `ranks` are those it is blamed on, and `finding` is what has
+    been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
+    happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one.
     What is not known is empty or 0.
     """
 
@@ -38,6 +39,7 @@ class FailureRecord:
     tensor: str = ""
     pid: int = 0
     peer_pid: int = 0
+    finding: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -60,6 +62,11 @@ class FailureRecord:
         return self.is_consequence and not self.is_timeout
 
     @property
+    def says_others_are_silent(self) -> bool:
+        """Whether `ranks` are in the job and give no sign of life."""
+        return self.code == "PEER_LOST" and self.finding == "silent"
+
+    @property
     def place(self) -> str:
         """What it happened in, e.g. `allreduce 'x'`; empty when that is not known."""
         return f"{self.operation} {self.tensor!r}".strip() if self.tensor else self.operation
@@ -77,6 +84,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             tensor=str(fields.get("tensor", ""))[:_MAX_TEXT],  # shown by repr()
             pid=_number(fields.get("pid", 0), _MAX_PID),
             peer_pid=_number(fields.get("peer_pid", 0), _MAX_PID),
+            finding=_text(fields.get("finding", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -172,6 +172,11 @@ FLAGS: tuple[Flag, ...] = (
         variable="MYDIST_STALL_SHUTDOWN_SECONDS",
     ),
     _tunable(
+        "--heartbeat-timeout-seconds S",
+        "a rank that gives no sign of life for S is lost; 0 = no heartbeats [10]",
+        seconds(0, 1e6),
+    ),
+    _tunable(
         "--check-consistency N",
         "compare the ranks' parameters every N steps [0: at the first only, -1: never]",
         integer(-1, 1_000_000_000),

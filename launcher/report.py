@@ -107,6 +107,10 @@ def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> 
     leavers = _leavers(exits, failures) if failed else []
     if leavers:
         return leavers[0]
+    silent = _silent(failures)
+    fell_silent = [end for end in exits if end.rank in silent] if failed else []
+    if fell_silent:
+        return fell_silent[0]
     timed_out = [end for end in failed if failures[end.rank].is_timeout]
     return next(iter(timed_out + failed), None)
 
@@ -114,12 +118,20 @@ def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> 
 def exit_code(cause: RankExit, exits: list[RankExit]) -> int:
     """What mydistrun ends with. A rank that left with 0 has failed the others."""
     codes = (end.exit_code for end in exits if end.failed)
-    return cause.exit_code or next(codes, EXIT_START)
+    # The signal by which mydistrun itself ended a silent rank says nothing.
+    own = cause.exit_code if cause.failed or cause.status > 0 else 0
+    return own or next(codes, EXIT_START)
 
 
 def _lost_by_others(failures: Mapping[int, FailureRecord]) -> set[int]:
     """The ranks that left, as others say, and that said nothing of a failure themselves."""
     tellers = [record for record in failures.values() if record.says_others_left]
+    return {rank for record in tellers for rank in record.ranks} - failures.keys()
+
+
+def _silent(failures: Mapping[int, FailureRecord]) -> set[int]:
+    """The ranks that give no sign of life, as others say, and that have told of no failure."""
+    tellers = [record for record in failures.values() if record.says_others_are_silent]
     return {rank for record in tellers for rank in record.ranks} - failures.keys()
 
 
@@ -176,6 +188,11 @@ def _headline(
         return f"{text}, in {own.place}" if own.place else text
     tellers = [record for record in failures.values() if cause.rank in record.ranks]
     place = next((record.place for record in tellers if record.place), "")
+    if cause.rank in _silent(failures):
+        since = f" after {cause.at:.1f} s" if cause.failed else ""
+        text = f"{_name(cause, failures)} gave no sign of life"
+        ended = f" and {cause.describe()}{since}" if cause.failed else ""
+        return f"{text}{ended}{f'; other ranks lost it in {place}' if place else ''}"
     if not cause.failed:
         return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
     if place:

@@ -193,6 +193,7 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_FREEZE_AFTER", "10", &C::freeze_after, Integer(0, 1'000'000)),
       MakeRow("MYDIST_STALL_WARNING_SECONDS", "10", &C::stall_warning, Seconds(0)),
       MakeRow("MYDIST_STALL_SHUTDOWN_SECONDS", "0", &C::stall_shutdown, Seconds(0)),
+      MakeRow("MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "10", &C::heartbeat_timeout, Seconds(0)),
       MakeRow("MYDIST_SHUTDOWN_SECONDS", "5", &C::shutdown_drain, Seconds(0)),
       MakeRow("MYDIST_TIMEOUT_SECONDS", "30", &C::connect_timeout, Seconds(0.1)),
       MakeRow("MYDIST_TIMELINE", "", &C::timeline_path, Text("a path", 4095)),
@@ -359,7 +360,8 @@ std::string Config::Digest() const {
          "\nMYDIST_FREEZE_AFTER=" + std::to_string(freeze_after) +
          "\nMYDIST_HIERARCHICAL_ALLREDUCE=" + hierarchical +
          "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
-         "\nMYDIST_BUCKET_SIZE_MB=" + bucket +
+         "\nMYDIST_BUCKET_SIZE_MB=" + bucket + "\nMYDIST_HEARTBEAT_TIMEOUT_SECONDS=" +
+         FormatNumber(1e-3 * static_cast<double>(heartbeat_timeout.count())) +
          "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n" + extras;
 }
 

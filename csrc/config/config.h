@@ -30,6 +30,9 @@ struct MYDIST_EXPORT Config {
   std::chrono::milliseconds stall_warning{10000};
   // MYDIST_STALL_SHUTDOWN_SECONDS: … and fails the job after this long; 0 = never.
   std::chrono::milliseconds stall_shutdown{0};
+  // MYDIST_HEARTBEAT_TIMEOUT_SECONDS: a rank that gives no sign of life for this long is lost; 0 =
+  // no heartbeats.
+  std::chrono::milliseconds heartbeat_timeout{10000};
   // MYDIST_SHUTDOWN_SECONDS: how long shutdown() waits for ranks that give no answer.
   std::chrono::milliseconds shutdown_drain{5000};
   // MYDIST_TIMEOUT_SECONDS: how long connecting to peers may take.

@@ -194,7 +194,8 @@ void Engine::CompleteTimelineSwitches(const Status& status) {
 }
 
 Status Engine::Exchange(TimePoint now) {
-  const Status status = coordinator_.Exchange(now);
+  const Status received = coordinator_.Exchange(now);
+  const Status status = received.ok() ? guard_.TakeFindings() : received;
   coordinator_.SetWaiting(waiting_callers_.load() > 0 || patient_callers_->load() > 0, now);
   relay_.Flush(now);
   return status.ok() ? executor_.CheckDevices(now) : status;
@@ -260,9 +261,10 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;
   counted_.tensors += static_cast<int64_t>(group.size());
-  const auto named = [](const Status& outcome, const Request& request) {
+  const auto named = [this](const Status& outcome, const Request& request) {
     if (outcome.ok()) return outcome;  // No texts for what goes well.
-    return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce"));
+    const PendingTensor* const pending = pending_.Find({request.process_set, request.name});
+    return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce", pending));
   };
   PublishStats();  // Before a caller learns that it is complete.
   const Status located = guard_.Locate(status);
@@ -311,9 +313,10 @@ void Engine::HandleDeparture(const Response& response) {
   const std::string who = left.message().substr(0, end);
   const Failure& known = left.failure();
   for (const TensorKey& key : pending_.Keys()) {
-    const Request& request = pending_.Find(key)->submission.request;
+    const PendingTensor* const pending = pending_.Find(key);
+    const Request& request = pending->submission.request;
     CompleteTensor(key, Status(code, who + "; " + CallText(request) + " can no longer complete")
-                            .About(FailureOf(request, "negotiate"))
+                            .About(FailureOf(request, "negotiate", pending))
                             .About(known));
   }
   FailJoin(Status(code, who + "; join can no longer complete").About(known));

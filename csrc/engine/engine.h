@@ -37,6 +37,7 @@
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
 #include "transport/subset_transport.h"
+#include "world/peer_findings.h"
 #include "world/rank_ends.h"
 #include "world/topology.h"
 
@@ -78,6 +79,9 @@ class MYDIST_EXPORT Engine {
   // kInternal when there is no thread to be had.
   static Result<std::shared_ptr<Engine>> Start(EngineOptions options);
   ~Engine();
+
+  // What heartbeats have found out about another rank. Any thread.
+  void Report(const PeerFinding& finding);
 
   // Enqueues tensors that complete together under one handle. Never waits for a peer.
   // kInvalidArgument at once for a name already in flight (naming it) and for a process set that is
@@ -238,7 +242,8 @@ class MYDIST_EXPORT Engine {
   void CollectTimeline();
   void FailPending(const Status& reason);
   void FailJoin(const Status& why);
-  static Failure FailureOf(const Request& request, const char* phase);
+  // `pending`: what this rank has in flight for it, or null.
+  static Failure FailureOf(const Request& request, const char* phase, const PendingTensor* pending);
   void LogFailure(const Status& status) const;
   void Stop(const Status& status);
   void PublishStats();

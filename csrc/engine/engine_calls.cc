@@ -41,6 +41,11 @@ void Engine::PostCommand(Command command) {
   }
 }
 
+void Engine::Report(const PeerFinding& finding) {
+  guard_.Report(finding);
+  seat_.Wake();
+}
+
 void Engine::Hurry() {
   if (unhurried_bytes_.load() > 0 && unhurried_bytes_.exchange(0) > 0) seat_.Wake();
 }
@@ -305,17 +310,22 @@ void Engine::LeaveAtStart(const Status& why) {
   }
 }
 
-Failure Engine::FailureOf(const Request& request, const char* phase) {
-  return {.operation = std::string(OpKindName(request.op)), .tensor = request.name, .phase = phase};
+Failure Engine::FailureOf(const Request& request, const char* phase, const PendingTensor* pending) {
+  const bool is_in_flight = pending != nullptr && pending->since != kNever;
+  return {.operation = std::string(OpKindName(request.op)),
+          .tensor = request.name,
+          .phase = phase,
+          .elapsed = is_in_flight ? ToSeconds(Now() - pending->since) : 0};
 }
 
 // Each error says what it is about.
 void Engine::FailPending(const Status& reason) {
   for (const TensorKey& key : pending_.Keys()) {
-    const Request& request = pending_.Find(key)->submission.request;
+    const PendingTensor* const pending = pending_.Find(key);
+    const Request& request = pending->submission.request;
     const bool is_named = reason.failure().tensor == request.name;
     const Status named = is_named ? reason : reason.WithContext(CallText(request));
-    CompleteTensor(key, named.About(FailureOf(request, "negotiate")));
+    CompleteTensor(key, named.About(FailureOf(request, "negotiate", pending)));
   }
   FailJoin(reason.failure().operation == "join" ? reason : reason.WithContext("join"));
 }

@@ -116,6 +116,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   if (peers.empty()) peers = others_;
   const TimePoint now = Now();
   MYDIST_RETURN_IF_ERROR(coordinator_->AttendWait(now, peers));
+  MYDIST_RETURN_IF_ERROR(TakeFindings());
   static const Request kStart{.name = "measurements of init()"};
   const Request& about = first_ == nullptr ? kStart : *first_;
   TimePoint next;
@@ -167,6 +168,31 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   return Status::Ok();
 }
 
+Status StallGuard::TakeFindings() {
+  if (!findings_.any()) return Status::Ok();
+  for (const PeerFinding& finding : findings_.Take()) {
+    MYDIST_RETURN_IF_ERROR(coordinator_->JudgeLoss(LossBy(finding)));
+  }
+  return Status::Ok();
+}
+
+Status StallGuard::LossBy(const PeerFinding& finding) const {
+  const std::string who = RankText(finding.rank, topology_->hosts, topology_->pids);
+  Failure failure = FailureOf({finding.rank});
+  if (finding.kind == PeerFinding::Kind::kDead) {
+    failure.finding = kDeadFinding;
+    return Status::PeerLost(who + " has died; see its output").About(failure);
+  }
+  failure.finding = kSilentFinding;
+  failure.elapsed = ToSeconds(finding.silence);
+  failure.hint =
+      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS sets how long a rank may give no sign of life. Set it to 0 "
+      "to stop a rank with a debugger.";
+  return Status::PeerLost(who + " has given no sign of life for " + SecondsText(finding.silence) +
+                          ": " + StateOf(finding.rank))
+      .About(failure);
+}
+
 Status StallGuard::Locate(const Status& status) {
   if (status.ok()) return status;
   const Status located = status.About(FailureOf(status.failure().ranks));
@@ -179,6 +205,7 @@ Status StallGuard::Locate(const Status& status) {
   if (!end || !end->by_signal) return located;
   known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
   known.signal = end->number;
+  known.finding = kDeadFinding;
   const std::string& text = located.message();
   return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + end->Text(*rank))
       .About(known)
@@ -307,6 +334,10 @@ Status StallGuard::Blame(const Request& about, const std::string& what,
   failure.operation = OpKindName(about.op);
   failure.tensor = about.name;
   failure.phase = phase;
+  if (!failure.ranks.empty()) failure.finding = silent.empty() ? kLateFinding : kSilentFinding;
+  failure.hint = silent.empty() ? "Call the same collectives on every rank. Look for a branch that "
+                                  "only some ranks take, or for a rank with more work."
+                                : "Resume the silent rank, or end it and look at its host.";
   return Status::Timeout(what + ". " + Text(silent, idle)).About(failure);
 }
 

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "controller/coordinator.h"
 #include "controller/messages/request.h"
+#include "world/peer_findings.h"
 #include "world/rank_ends.h"
 #include "world/topology.h"
 #include "world/watchdog.h"
@@ -36,6 +37,12 @@ class StallGuard final : public Watchdog {
   // Both pointers outlive this object.
   StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator,
              RankEnds ends = {});
+
+  // Of a rank, by heartbeats. Any thread; the engine is to be woken then.
+  void Report(const PeerFinding& finding) { findings_.Report(finding); }
+  // What has been reported is the loss of a rank, like that of a connection. To be called in every
+  // cycle.
+  Status TakeFindings();
 
   // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
   void SetCollective(const Request* first, size_t count);
@@ -115,6 +122,7 @@ class StallGuard final : public Watchdog {
   // by the settings. `next`: when to come again.
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
                const std::function<Status()>& ask, TimePoint* next) const;
+  Status LossBy(const PeerFinding& finding) const;
   void TellOfLeave(TimePoint now, const std::vector<int>& silent, const std::vector<int>& idle);
   Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
   // Whom it is blamed on, as data.
@@ -129,6 +137,7 @@ class StallGuard final : public Watchdog {
   const Topology* const topology_;
   Coordinator* const coordinator_;
   RankEnds ends_;
+  PeerFindings findings_;
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
   std::vector<int> others_;  // All ranks of the job but this one.

@@ -13,6 +13,7 @@
 #include "job/extension.h"
 #include "job/job_start.h"
 #include "kernels/simd/simd_path.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {
@@ -59,7 +60,21 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
                                .measures_costs = measures_costs});
   if (!engine.ok()) return engine.status().About(kStart);
   job->engine_ = std::move(engine).value();
+  if (started.heartbeat != nullptr) {
+    job->heartbeat_ = std::move(started.heartbeat);
+    MYDIST_RETURN_IF_ERROR(job->StartHeartbeat().About(kStart));
+  }
   return job;
+}
+
+Status Job::StartHeartbeat() {
+  const Topology& topology = engine_->topology();
+  std::vector<std::string> names;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    names.push_back(RankText(rank, topology.hosts, topology.pids));
+  }
+  return heartbeat_->Start(
+      names, [engine = engine_.get()](const PeerFinding& finding) { engine->Report(finding); });
 }
 
 Job::~Job() { static_cast<void>(Shutdown().ok()); }
@@ -67,7 +82,9 @@ Job::~Job() { static_cast<void>(Shutdown().ok()); }
 Status Job::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted) {
   if (is_over_ || engine_ == nullptr) return outcome_;
   is_over_ = true;
-  if (!engine_->Shutdown(awaits_living, is_wanted)) {
+  const bool has_ended = engine_->Shutdown(awaits_living, is_wanted);
+  heartbeat_.reset();  // The others have watched this rank until it left.
+  if (!has_ended) {
     outcome_ = Status::Timeout(
                    "shutdown: a collective is stuck with a peer that does not answer; its thread "
                    "still runs")

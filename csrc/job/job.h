@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "engine/handle_table.h"
+#include "job/heartbeat.h"
 #include "planner/device_path.h"
 #include "transport/factory.h"
 
@@ -68,12 +69,14 @@ class MYDIST_EXPORT Job {
 
  private:
   Job() = default;
+  Status StartHeartbeat();
 
   std::string backend_;
   std::string backend_reason_;
   DevicePlugin* devices_ = nullptr;
   std::shared_ptr<HandleTable> handles_;
   std::shared_ptr<Engine> engine_;
+  std::unique_ptr<Heartbeat> heartbeat_;  // Reports to the engine; null: none.
   bool is_over_ = false;
   Status outcome_;
 };

@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "controller/tree.h"
 #include "memory/shm/arena.h"
 #include "mydist/build_config.h"
 #include "transport/registry.h"
+#include "world/interface_choice.h"
 
 namespace mydist {
 namespace {
@@ -170,6 +172,46 @@ Result<std::string> ShareMemory(const Seat& seat, const Config& config, StartedJ
   return established.reason;
 }
 
+// The ranks next to this one in the tree of coordinators, so that each watches few.
+std::vector<int> Neighbours(const Topology& topology, int radix) {
+  const Vertex vertex = MakeVertex(topology.rank, topology.size, radix, topology.hosts);
+  std::vector<int> neighbours;
+  if (!vertex.is_root()) neighbours.push_back(vertex.parent);
+  for (const Lane& lane : vertex.lanes) {
+    if (lane.peer != topology.rank) neighbours.push_back(lane.peer);
+  }
+  return neighbours;
+}
+
+Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const Config& config) {
+  const bool single_host = HostCount(topology) == 1;
+  const auto& names = single_host ? std::vector<std::string>() : config.network_interfaces;
+  MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own,
+                          OwnAddress(names, single_host, config.meeting_host));
+  return Heartbeat::Open(topology.rank,
+                         Neighbours(topology, static_cast<int>(config.coordinator_radix)),
+                         own.address, config.heartbeat_timeout);
+}
+
+// Of ranks that have met. Collective over all ranks. A rank that can take no heartbeats is not
+// watched, and takes part in the job all the same.
+Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) {
+  if (config.heartbeat_timeout == Duration::zero() || job.topology.size == 1) return Status::Ok();
+  Result<std::unique_ptr<Heartbeat>> opened = OpenHeartbeat(job.topology, config);
+  if (!opened.ok()) {
+    MYDIST_LOG(kWarning) << "this rank takes and sends no heartbeats, so the others cannot tell "
+                            "when it falls silent: "
+                         << opened.status().message();
+  }
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::vector<Bytes> addresses,
+      BootstrapRound(seat.exchange, seat.size, opened.ok() ? (*opened)->Address() : Bytes()));
+  if (!opened.ok()) return Status::Ok();
+  (*opened)->Connect(addresses);
+  job.heartbeat = std::move(opened).value();
+  return Status::Ok();
+}
+
 void LogStart(const StartedJob& job) {
   const Topology& topology = job.topology;
   if (topology.local_rank != 0) return;
@@ -197,6 +239,7 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
   Status met = Meet(seat, config, job);
   if (met.ok()) met = ShareMemory(seat, config, job).status();
+  if (met.ok()) met = ShareHeartbeats(seat, config, job);
   if (!met.ok() && connection.control != nullptr) {
     // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
     // usable for another attempt (and lets MPI finalize).
@@ -249,6 +292,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   StartedJob job;
   MYDIST_RETURN_IF_ERROR(Meet(seat, config, job));
   MYDIST_ASSIGN_OR_RETURN(std::string no_arena_reason, ShareMemory(seat, config, job));
+  MYDIST_RETURN_IF_ERROR(ShareHeartbeats(seat, config, job));
   BackendFacts facts{.asked = options.backend,
                      .is_one_host = HostCount(job.topology) == 1,
                      .no_arena_reason = std::move(no_arena_reason),

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/usable_cores.h"
 #include "config/config.h"
+#include "job/heartbeat.h"
 #include "job/job.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
@@ -46,11 +47,12 @@ struct StartedJob {
   std::string backend;  // The name of a transport.
   Topology topology;
   Connection connection;
-  std::shared_ptr<shm::ShmPort> shm;  // Null: the ranks of this host share no memory.
-  bool shares_everywhere = false;     // On every host of the job, or it has one rank.
-  bool wants_timeline = false;        // Rank 0's word.
-  bool is_crowded = false;            // There is no core for each rank of this host.
-  std::string backend_reason{};       // Why this backend.
+  std::shared_ptr<shm::ShmPort> shm;       // Null: the ranks of this host share no memory.
+  bool shares_everywhere = false;          // On every host of the job, or it has one rank.
+  bool wants_timeline = false;             // Rank 0's word.
+  bool is_crowded = false;                 // There is no core for each rank of this host.
+  std::string backend_reason{};            // Why this backend.
+  std::unique_ptr<Heartbeat> heartbeat{};  // Connected, not started; null: none.
 };
 
 // As process::Init.

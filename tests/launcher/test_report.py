@@ -53,6 +53,23 @@ def test_when_all_are_consequences_the_first_is_named() -> None:
     assert find_cause([end(1, 1), end(0, 1)], {0: LOST, 1: LOST}) == end(1, 1)
 
 
+def test_a_silent_rank_is_the_cause_although_it_said_nothing() -> None:
+    told = FailureRecord(
+        "PeerLostError", "PEER_LOST", (1,), "allreduce", "x", peer_pid=101, finding="silent"
+    )
+    ends = [end(2, 1), end(0, 1), end(1, -signal.SIGKILL, stopped=True)]
+    cause = find_cause(ends, {0: told, 2: told})
+    assert cause == ends[2]
+    assert exit_code(cause, ends) == 1
+    assert format_failure(cause, ends, {}, {0: told, 2: told}) == (
+        "mydistrun: rank 1 on host h1 (pid 101) gave no sign of life; other ranks lost it in "
+        "allreduce 'x'\n"
+        "  it printed nothing to its error output\n"
+        "  then rank 0 on host h1 (pid 100) exited with code 1\n"
+        "  then rank 2 on host h1 (pid 102) exited with code 1"
+    )
+
+
 def test_a_rank_that_left_early_is_blamed_by_name() -> None:
     told = FailureRecord("AbortedError", "ABORTED", (1,), "allreduce", "two")
     ends = [end(2, 0), end(0, 1), end(1, 0)]

@@ -128,3 +128,56 @@ def test_one_that_goes_on_before_the_end_does_no_harm(
             learned = job.row(f"learned{rank}")
             assert learned["error"] == "" and learned["steps"] > 0, learned
         end(job)
+
+
+@pytest.mark.parametrize(
+    ("plane", "phase", "victim"),
+    [
+        ("shared memory", "inside", 0),
+        ("hosts", "between", 2),
+        deep("gloo", "inside", 1),
+        deep("mpi", "between", 0),
+        deep("hosts", "inside", 0),
+    ],
+)
+def test_heartbeats_find_it_without_a_limit(
+    plane: str, phase: str, victim: int, tmp_path: Path
+) -> None:
+    limit = 2.0
+    env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": str(limit)}
+    with stalled_job(plane, phase, victim, env, tmp_path) as job:
+        pid = job.row(f"ready{victim}")["pid"]
+        others = [rank for rank in range(NP) if rank != victim]
+        for rank in others:
+            job.row(f"ready{rank}")
+        if phase == "inside":
+            time.sleep(1.3)  # They are at work, and know each other's heartbeats.
+            os.kill(pid, signal.SIGSTOP)
+        await_stop(pid)
+        stopped = time.monotonic()
+        for rank in others:
+            learned = job.row(f"learned{rank}", timeout=20)
+            assert learned["error"] == "PeerLostError", learned
+            assert limit / 2 < learned["at"] - stopped < limit + LATE_S, learned
+            failure, text = learned["failure"], learned["text"]
+            assert f"rank {victim} (host " in text and f"pid {pid})" in text, text
+            assert "no sign of life" in text and "'x'" in text, text
+            assert failure["ranks"] == [victim] and failure["pid"] == pid, failure
+            assert failure["finding"] == "silent" and failure["elapsed"] > limit / 2, failure
+        os.kill(pid, signal.SIGCONT)
+        assert job.row(f"learned{victim}", timeout=20)["error"] == "PeerLostError"
+        end(job)
+
+
+def test_a_rank_that_holds_the_gil_gives_signs_of_life(tmp_path: Path) -> None:
+    env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "1"}
+    with stalled_job("shared memory", "busy", 1, env, tmp_path) as job:
+        for rank in range(NP):
+            job.row(f"ready{rank}")
+        job.row("busy1", timeout=20)
+        job.tell("enough")
+        for rank in range(NP):
+            learned = job.row(f"learned{rank}", timeout=20)
+            assert learned["error"] == "" and learned["steps"] > 0, learned
+        end(job)
+        assert "'x' waits for rank 1 (host " in job.output(), job.output()

@@ -133,6 +133,7 @@ def _tell(error: BaseException) -> None:
         ranks = list(failure.get("ranks", ()))[:32]
         record["ranks"] = [_members[r] for r in ranks] if _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
+        record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")
     _write(record)

@@ -37,6 +37,7 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.freeze_after),
       std::to_string(config.stall_warning.count()),
       std::to_string(config.stall_shutdown.count()),
+      std::to_string(config.heartbeat_timeout.count()),
       std::to_string(config.shutdown_drain.count()),
       std::to_string(config.connect_timeout.count()),
       config.timeline_path,
@@ -76,6 +77,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_FREEZE_AFTER", "5"},
       {"MYDIST_STALL_WARNING_SECONDS", "11"},
       {"MYDIST_STALL_SHUTDOWN_SECONDS", "12"},
+      {"MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "12.5"},
       {"MYDIST_SHUTDOWN_SECONDS", "13"},
       {"MYDIST_TIMEOUT_SECONDS", "14"},
       {"MYDIST_TIMELINE", "/tmp/a b.json"},
@@ -96,7 +98,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
   EXPECT_THAT(Fields(ConfigOf(variables).value()),
-              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "13000", "14000",
+              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
                           "/tmp/a b.json", "1", "gloo", "flat", "0", "avx2", "4194304", "100",
                           "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
@@ -221,7 +223,8 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
       Config{}.Digest(),
       "MYDIST_ALGORITHM=auto\nMYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
       "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=10\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
-      "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\nMYDIST_CHECK_CONSISTENCY=0\n");
+      "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\n"
+      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS=10\nMYDIST_CHECK_CONSISTENCY=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_BUCKET_SIZE_MB", "0.5").Digest(), HasSubstr("BUCKET_SIZE_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));

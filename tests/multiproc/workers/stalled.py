@@ -1,12 +1,14 @@
 """One rank is stopped; the others write what they learn of it, and when, and so does it at last.
 
-Usage: stalled.py between|inside FOLDER VICTIM
+Usage: stalled.py between|inside|busy FOLDER VICTIM
 between: the victim stops itself before it submits what the others wait for.
 inside: somebody stops it while all ranks reduce a large tensor again and again.
+busy: the victim holds the GIL for three seconds meanwhile.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -37,6 +39,9 @@ def main() -> None:
     try:
         if phase == "between" and md.rank() == victim:
             os.kill(os.getpid(), signal.SIGSTOP)
+        if phase == "busy" and md.rank() == victim:
+            ctypes.PyDLL(None).sleep(3)
+            write_row(folder, f"busy{victim}", {})
         is_enough = False
         while not is_enough:
             # All ranks leave after the same step.

@@ -1,0 +1,219 @@
+#include "job/heartbeat.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+namespace mydist {
+namespace {
+
+constexpr uint8_t kFormat = 1;
+constexpr size_t kMaxAddressBytes = 64;
+// The secret of the rank that takes it, and the number.
+constexpr size_t kPulseBytes = std::tuple_size_v<PulseAddress::Secret> + 8;
+// Of one peer at one look; more than it sends between two.
+constexpr int kMostPulses = 64;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+std::optional<SocketAddress> Resolve(const std::string& address, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  SocketAddress resolved;
+  std::memcpy(&resolved.storage, found->ai_addr, found->ai_addrlen);
+  resolved.bytes = found->ai_addrlen;
+  return resolved;
+}
+
+Status SystemError(const std::string& what) {
+  const int error = errno;
+  return Status::Internal(what + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+std::vector<uint8_t> EncodePulseAddress(const PulseAddress& address) {
+  ByteWriter writer;
+  writer.U8(kFormat);
+  writer.String(address.address, kMaxAddressBytes);
+  writer.Raw(address.secret);
+  writer.Count(address.ports.size());
+  for (const auto& [rank, port] : address.ports) {
+    writer.I32(rank);
+    writer.U32(port);
+  }
+  return std::move(writer).Take();
+}
+
+Result<PulseAddress> DecodePulseAddress(const std::vector<uint8_t>& bytes) {
+  ByteReader reader(bytes, "address for heartbeats");
+  PulseAddress address;
+  if (const uint8_t format = reader.U8(); format != kFormat) {
+    reader.Fail("its format is " + std::to_string(format) + ", expected " +
+                std::to_string(kFormat));
+  }
+  address.address = reader.String(kMaxAddressBytes);
+  const std::span<const uint8_t> secret = reader.Raw(address.secret.size());
+  std::copy(secret.begin(), secret.end(), address.secret.begin());
+  address.ports.resize(reader.Count(8));
+  for (auto& [rank, port] : address.ports) {
+    rank = reader.I32();
+    const uint32_t number = reader.U32();
+    if (number == 0 || number > UINT16_MAX) reader.Fail("a port is outside 1 to 65535");
+    port = static_cast<uint16_t>(number);
+  }
+  MYDIST_RETURN_IF_ERROR(reader.Finish());
+  return address;
+}
+
+Result<std::unique_ptr<Heartbeat>> Heartbeat::Open(int rank, const std::vector<int>& peers,
+                                                   const std::string& address, Duration limit) {
+  std::unique_ptr<Heartbeat> heartbeat(new Heartbeat(rank, limit));
+  heartbeat->own_.address = address;
+  PulseAddress::Secret& secret = heartbeat->own_.secret;
+  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
+    return SystemError("cannot get random bytes from the kernel (getrandom)");
+  }
+  const std::optional<SocketAddress> own = Resolve(address, 0);
+  if (!own) return Status::Internal("'" + address + "' is no numeric address");
+  for (const int peer : peers) {
+    MYDIST_RETURN_IF_ERROR(heartbeat->OpenSocket(peer, own->get(), own->bytes));
+  }
+  return heartbeat;
+}
+
+Status Heartbeat::OpenSocket(int peer, const sockaddr* address, socklen_t bytes) {
+  const int fd = socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return SystemError("cannot open a UDP socket");
+  peers_.push_back({.rank = peer, .socket = fd});
+  SocketAddress bound{.bytes = sizeof(sockaddr_storage)};
+  if (bind(fd, address, bytes) != 0 || getsockname(fd, bound.get(), &bound.bytes) != 0) {
+    return SystemError("cannot bind a UDP socket to " + own_.address);
+  }
+  const uint16_t port = address->sa_family == AF_INET6
+                            ? reinterpret_cast<const sockaddr_in6*>(bound.get())->sin6_port
+                            : reinterpret_cast<const sockaddr_in*>(bound.get())->sin_port;
+  own_.ports.push_back({peer, ntohs(port)});
+  return Status::Ok();
+}
+
+Heartbeat::~Heartbeat() {
+  if (thread_.joinable()) {
+    {
+      MutexLock lock(mutex_);
+      stopped_ = true;
+      stopped_condition_.NotifyAll();
+    }
+    thread_.join();
+  }
+  for (const Peer& peer : peers_) close(peer.socket);
+}
+
+bool Heartbeat::ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes) {
+  const Result<PulseAddress> theirs = DecodePulseAddress(bytes);
+  if (!theirs.ok()) return false;
+  const auto is_ours = [&](const PulseAddress::Port& port) { return port.rank == rank_; };
+  const auto port = std::find_if(theirs->ports.begin(), theirs->ports.end(), is_ours);
+  if (port == theirs->ports.end()) return false;
+  const std::optional<SocketAddress> address = Resolve(theirs->address, port->port);
+  peer.secret = theirs->secret;
+  return address && connect(peer.socket, address->get(), address->bytes) == 0;
+}
+
+void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
+  std::erase_if(peers_, [&](Peer& peer) {
+    if (ConnectTo(peer, addresses[static_cast<size_t>(peer.rank)])) return false;
+    MYDIST_LOG(kInfo) << "no heartbeats go to rank " << peer.rank << ", which takes none";
+    close(peer.socket);
+    return true;
+  });
+}
+
+Status Heartbeat::Start(const std::vector<std::string>& names, OnFinding on_finding) {
+  if (peers_.empty()) return Status::Ok();
+  std::vector<int> ranks;
+  for (const Peer& peer : peers_) ranks.push_back(peer.rank);
+  watch_ = std::make_unique<PulseWatch>(ranks, limit_);
+  on_finding_ = std::move(on_finding);
+  MYDIST_ASSIGN_OR_RETURN(
+      thread_, StartThread("mydist-pulse", "for heartbeats", [this, names] { Run(names); }));
+  return Status::Ok();
+}
+
+void Heartbeat::Run(const std::vector<std::string>& names) {
+  for (;;) {
+    for (size_t index = 0; index < peers_.size(); ++index) Listen(index);
+    for (const PeerFinding& finding : watch_->Look(Now())) on_finding_(finding);
+    if (const std::vector<int> unheard = watch_->TakeUnheard(); !unheard.empty()) {
+      const std::string more =
+          unheard.size() > 1 ? " and of " + std::to_string(unheard.size() - 1) + " more" : "";
+      MYDIST_LOG(kWarning) << "no heartbeat of " << names[static_cast<size_t>(unheard.front())]
+                           << more
+                           << " has come, so this rank cannot tell when it falls silent. Let UDP "
+                              "pass between the hosts, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
+    }
+    ++number_;
+    for (size_t index = 0; index < peers_.size(); ++index) Send(index);
+    MutexLock lock(mutex_);
+    while (!stopped_ && stopped_condition_.WaitUntil(mutex_, watch_->NextLook())) {
+    }
+    if (stopped_) return;
+  }
+}
+
+void Heartbeat::Listen(size_t index) {
+  std::array<uint8_t, kPulseBytes> bytes;
+  for (int i = 0; i < kMostPulses; ++i) {
+    // With MSG_TRUNC the length is the sender's, however short the buffer.
+    const ssize_t length = recv(peers_[index].socket, bytes.data(), bytes.size(), MSG_TRUNC);
+    if (length < 0 && errno == ECONNREFUSED) {
+      watch_->Refuse(index);
+    } else if (length < 0) {
+      return;
+    }
+    if (length != static_cast<ssize_t>(bytes.size())) continue;
+    ByteReader reader(bytes, "heartbeat");
+    const std::span<const uint8_t> secret = reader.Raw(own_.secret.size());
+    if (!std::equal(secret.begin(), secret.end(), own_.secret.begin())) continue;
+    watch_->Hear(index, reader.U64());
+  }
+}
+
+void Heartbeat::Send(size_t index) {
+  const Peer& peer = peers_[index];
+  ByteWriter writer;
+  writer.Raw(peer.secret);
+  writer.U64(number_);
+  const std::vector<uint8_t> bytes = std::move(writer).Take();
+  // The kernel may answer with what became of the one before; then this one has not been sent.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (send(peer.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return;
+    if (errno != ECONNREFUSED) return;
+    watch_->Refuse(index);
+  }
+}
+
+}  // namespace mydist

@@ -1,0 +1,96 @@
+// Heartbeat: sends signs of life to the ranks next to this one in the tree of coordinators, and
+// takes theirs, beside the connections of the job. So it notices a rank that is stopped, whose host
+// is gone, or that the network cuts off, whether or not another rank waits for it.
+// Owned by the Job. Its thread needs neither the GIL nor the engine; an idle rank wakes up once a
+// second. One UDP socket for each watched rank, connected to that rank's: the kernel drops what
+// others send, and tells when the peer's socket has closed. See decision 0022.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "job/pulse_watch.h"
+#include "world/peer_findings.h"
+
+namespace mydist {
+
+// Of a rank that takes heartbeats; travels in one round of the bootstrap. Pure.
+struct PulseAddress {
+  struct Port {
+    int32_t rank = 0;  // That may send to it.
+    uint16_t port = 0;
+    bool operator==(const Port&) const = default;
+  };
+  using Secret = std::array<uint8_t, 16>;
+
+  std::string address;  // Numeric.
+  Secret secret{};      // Each heartbeat to it has this in front.
+  std::vector<Port> ports;
+
+  bool operator==(const PulseAddress&) const = default;
+};
+std::vector<uint8_t> EncodePulseAddress(const PulseAddress& address);
+// kInternal when it is malformed.
+Result<PulseAddress> DecodePulseAddress(const std::vector<uint8_t>& bytes);
+
+class Heartbeat {
+ public:
+  // On the heartbeat's thread, once for each peer.
+  using OnFinding = std::function<void(const PeerFinding& finding)>;
+
+  // Opens a socket for each peer at a numeric address of this host. kInternal.
+  static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<int>& peers,
+                                                 const std::string& address, Duration limit);
+  // Stops.
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  // For the other ranks.
+  std::vector<uint8_t> Address() const { return EncodePulseAddress(own_); }
+  // `addresses`: of each rank of the job. A peer without one, or that cannot be reached, is not
+  // watched.
+  void Connect(const std::vector<std::vector<uint8_t>>& addresses);
+  // `names`: of each rank, for the log. Nothing happens where no peer is watched. kInternal when
+  // there is no thread to be had.
+  Status Start(const std::vector<std::string>& names, OnFinding on_finding);
+
+ private:
+  struct Peer {
+    int rank = 0;
+    int socket = -1;
+    PulseAddress::Secret secret{};  // Theirs.
+  };
+
+  Heartbeat(int rank, Duration limit) : rank_(rank), limit_(limit) {}
+  Status OpenSocket(int peer, const sockaddr* address, socklen_t bytes);
+  bool ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes);
+  void Run(const std::vector<std::string>& names);
+  void Listen(size_t index);
+  void Send(size_t index);
+
+  const int rank_;
+  const Duration limit_;
+  PulseAddress own_;
+  std::vector<Peer> peers_;
+  uint64_t number_ = 0;  // Of the last heartbeat.
+  std::unique_ptr<PulseWatch> watch_;
+  OnFinding on_finding_;
+
+  Mutex mutex_;
+  CondVar stopped_condition_;
+  bool stopped_ MYDIST_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace mydist

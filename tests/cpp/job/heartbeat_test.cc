@@ -1,0 +1,182 @@
+#include "job/heartbeat.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace mydist {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kLimit = seconds(1);
+const std::vector<std::string> kNames = {"rank 0", "rank 1"};
+
+std::unique_ptr<Heartbeat> Opened(int rank, int peer, const std::string& address = "127.0.0.1") {
+  auto heartbeat = Heartbeat::Open(rank, {peer}, address, kLimit);
+  EXPECT_TRUE(heartbeat.ok()) << heartbeat.status().ToString();
+  return std::move(heartbeat).value();
+}
+
+// What one of them has found.
+class Findings {
+ public:
+  Heartbeat::OnFinding Sink() {
+    return [this](const PeerFinding& finding) {
+      MutexLock lock(mutex_);
+      findings_.push_back(finding);
+      changed_.NotifyAll();
+    };
+  }
+  std::vector<PeerFinding> Await(Duration limit) {
+    const TimePoint deadline = Now() + limit;
+    MutexLock lock(mutex_);
+    while (findings_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return findings_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<PeerFinding> findings_ MYDIST_GUARDED_BY(mutex_);
+};
+
+struct Pair {
+  explicit Pair(const std::string& address = "127.0.0.1")
+      : first(Opened(0, 1, address)), second(Opened(1, 0, address)) {
+    const std::vector<std::vector<uint8_t>> addresses = {first->Address(), second->Address()};
+    first->Connect(addresses);
+    second->Connect(addresses);
+  }
+  std::unique_ptr<Heartbeat> first, second;
+};
+
+TEST(HeartbeatTest, OneThatEndsIsFoundDeadByTheOther) {
+  for (const char* address : {"127.0.0.1", "::1"}) {
+    if (!Heartbeat::Open(0, {1}, address, kLimit).ok()) continue;  // A host without IPv6.
+    Findings of_first, of_second;
+    Pair pair(address);
+    ASSERT_TRUE(pair.first->Start(kNames, of_first.Sink()).ok());
+    ASSERT_TRUE(pair.second->Start(kNames, of_second.Sink()).ok());
+    EXPECT_TRUE(of_first.Await(milliseconds(1500)).empty()) << "both live";
+    pair.second.reset();
+    const auto found = of_first.Await(seconds(20));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].rank, 1);
+    EXPECT_EQ(found[0].kind, PeerFinding::Kind::kDead);
+    EXPECT_TRUE(of_second.Await(Duration::zero()).empty());
+  }
+}
+
+// Rank 1, made by hand.
+class Talker {
+ public:
+  Talker() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = Loopback(0);
+    socklen_t bytes = sizeof own;
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&own), bytes), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &bytes), 0);
+    port_ = ntohs(own.sin_port);
+  }
+  ~Talker() { close(socket_); }
+  Talker(const Talker&) = delete;
+  Talker& operator=(const Talker&) = delete;
+
+  std::vector<uint8_t> Address() const {
+    return EncodePulseAddress({"127.0.0.1", {}, {{0, port_}}});
+  }
+  // As rank 0 takes it: its secret, and the number in eight bytes.
+  void Send(const PulseAddress& to, const PulseAddress::Secret& secret, uint8_t number) const {
+    std::vector<uint8_t> bytes(secret.begin(), secret.end());
+    bytes.resize(secret.size() + 8);
+    bytes[secret.size()] = number;
+    const sockaddr_in address = Loopback(to.ports.at(0).port);
+    EXPECT_EQ(sendto(socket_, bytes.data(), bytes.size(), 0,
+                     reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              static_cast<ssize_t>(bytes.size()));
+  }
+
+ private:
+  static sockaddr_in Loopback(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  const int socket_;
+  uint16_t port_ = 0;
+};
+
+// Its socket stays open, as that of a process that is stopped.
+TEST(HeartbeatTest, OneThatFallsSilentIsFoundWhateverStrangersSend) {
+  Findings findings;
+  const Talker talker;
+  const Talker stranger;
+  auto heartbeat = Opened(0, 1);
+  const PulseAddress to = *DecodePulseAddress(heartbeat->Address());
+  heartbeat->Connect({heartbeat->Address(), talker.Address()});
+  ASSERT_TRUE(heartbeat->Start(kNames, findings.Sink()).ok());
+  for (uint8_t number = 1; number < 15; ++number) {
+    talker.Send(to, to.secret, number);
+    EXPECT_TRUE(findings.Await(milliseconds(100)).empty());
+  }
+  PulseAddress::Secret guess = to.secret;
+  guess[15] ^= 1;
+  const TimePoint begin = Now();
+  for (uint8_t number = 100; findings.Await(milliseconds(50)).empty(); ++number) {
+    ASSERT_LT(Now() - begin, seconds(20));
+    talker.Send(to, guess, number);
+    talker.Send(to, to.secret, 14);  // A copy.
+    stranger.Send(to, to.secret, number);
+  }
+  const auto found = findings.Await(Duration::zero());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, PeerFinding::Kind::kSilent);
+}
+
+TEST(HeartbeatTest, APeerWithoutAnAddressIsNotWatched) {
+  Findings findings;
+  auto heartbeat = Opened(0, 1);
+  heartbeat->Connect({heartbeat->Address(), {}});
+  ASSERT_TRUE(heartbeat->Start(kNames, findings.Sink()).ok());
+  EXPECT_TRUE(findings.Await(milliseconds(100)).empty());
+}
+
+TEST(HeartbeatTest, AnAddressTravelsWholeAndBrokenOnesAreRefused) {
+  const PulseAddress address{"fd00::7", {1, 2, 3}, {{0, 4711}, {9, 65535}}};
+  const std::vector<uint8_t> bytes = EncodePulseAddress(address);
+  const Result<PulseAddress> decoded = DecodePulseAddress(bytes);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(*decoded, address);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(
+        DecodePulseAddress({bytes.begin(), bytes.begin() + static_cast<long>(length)}).ok());
+  }
+  std::vector<uint8_t> other = bytes;
+  other[0] = 9;
+  EXPECT_THAT(DecodePulseAddress(other).status().message(), ::testing::HasSubstr("format"));
+  other = bytes;
+  other[other.size() - 1] = 1;  // A port of 17 bits.
+  EXPECT_FALSE(DecodePulseAddress(other).ok());
+}
+
+TEST(HeartbeatTest, AnAddressThatIsNotOfThisHostIsAnError) {
+  EXPECT_FALSE(Heartbeat::Open(0, {1}, "192.0.2.1", kLimit).ok());
+  EXPECT_FALSE(Heartbeat::Open(0, {1}, "localhost", kLimit).ok());
+}
+
+}  // namespace
+}  // namespace mydist
