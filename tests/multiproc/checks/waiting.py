@@ -116,9 +116,9 @@ def only_gloos_own_thread_does_not_interrupt_others() -> None:
 
 @check(min_size=2)
 def an_idle_second_wakes_only_the_heartbeat() -> None:
-    """Neither the engine, as it counts itself, nor, as the kernel counts, another thread of ours: the
-    watcher of other ranks, the forwarder, those that wait for a peer's connection. The thread for
-    heartbeats wakes up once.
+    """The engine sleeps on, as it counts itself, and, as the kernel counts, the other threads of
+    ours: the watcher of other ranks, the forwarder, those that wait for a peer's connection. The
+    thread for heartbeats wakes up once.
     """
     shares_memory = md.explain().facts["data path"].choice.startswith("shared memory")
     is_one_host = md.local_size() == md.size()
