@@ -117,6 +117,9 @@ class MYDIST_EXPORT Coordinator {
   Status InquireWhoStays() { return inquirer_.Begin(kLeaving, "", Staying()); }
   // The same for a rank in a call that names no tensor, as join(): which ranks have not joined.
   Status InquireWhoJoins() { return inquirer_.Begin(kJoining, "", NotJoined()); }
+  // Of the ranks that have answered.
+  const std::map<int32_t, Progress>& progress() const { return inquirer_.progress(); }
+  void TellProgressBy(std::function<Progress()> tell) { inquirer_.TellProgressBy(std::move(tell)); }
   const Inquiry& inquiry() const { return inquirer_.inquiry(); }
   void EndInquiry() { inquirer_.End(); }
   // Whether this rank must end its wait for a decision itself: a vote is undecided, or the inquiry

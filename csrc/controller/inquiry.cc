@@ -43,6 +43,7 @@ std::vector<int32_t> Inquiry::Silent() const { return {silent_.begin(), silent_.
 Status Inquirer::Begin(ProcessSetId process_set, const std::string& tensor,
                        std::span<const int32_t> awaited) {
   question_ = {question_.number + 1, process_set, tensor};
+  progress_.clear();
   inquiry_.Begin(rank_, awaited);
   return Ask();
 }
@@ -57,7 +58,8 @@ Status Inquirer::Ask() {
 // A rank that also asks answers with what its own inquiry has found.
 Status Inquirer::TakeQuestion(const IncomingMessage& message, const Awaited& awaited) {
   MYDIST_ASSIGN_OR_RETURN(const Question question, DecodeQuestion(message.payload));
-  Answer answer{question.number, inquiry_.is_open() ? inquiry_.Ends() : awaited(question)};
+  Answer answer{question.number, inquiry_.is_open() ? inquiry_.Ends() : awaited(question), {}};
+  if (tell_progress_) answer.progress = tell_progress_();
   return port_->SendIfThere(message.source, EncodeAnswer(answer));
 }
 
@@ -70,6 +72,7 @@ Status Inquirer::TakeAnswer(const IncomingMessage& message) {
     }
   }
   if (!inquiry_.is_open() || answer.number != question_.number) return Status::Ok();
+  progress_[message.source] = answer.progress;
   inquiry_.TakeAnswer(message.source, answer.awaited);
   return Ask();
 }

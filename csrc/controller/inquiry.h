@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -62,6 +64,10 @@ class Inquirer {
                std::span<const int32_t> awaited);
   const Inquiry& inquiry() const { return inquiry_; }
   void End() { inquiry_.End(); }
+  // What the ranks that have answered in this inquiry, or the last one, have done last.
+  const std::map<int32_t, Progress>& progress() const { return progress_; }
+  // By which this rank answers such questions.
+  void TellProgressBy(std::function<Progress()> tell) { tell_progress_ = std::move(tell); }
 
   // A question of another rank, or an answer to ours. kInternal when it is malformed.
   Status TakeQuestion(const IncomingMessage& message, const Awaited& awaited);
@@ -75,6 +81,8 @@ class Inquirer {
   ControlPort* const port_;
   Inquiry inquiry_;
   Question question_;  // The number says which inquiry an answer belongs to.
+  std::map<int32_t, Progress> progress_;
+  std::function<Progress()> tell_progress_;
 };
 
 }  // namespace mydist

@@ -27,8 +27,10 @@ Status Negotiator::Apply(const StreamItem& item) {
     case StreamKind::kInvalidate:
       return ApplyInvalidate(item.slot);
     case StreamKind::kStall:
-      Respond(
-          {.kind = ResponseKind::kStall, .name = item.name, .status = Status::Timeout(item.text)});
+      Respond({.kind = ResponseKind::kStall,
+               .name = item.name,
+               .status = Status::Timeout(item.text).About(
+                   {.ranks = {item.missing.begin(), item.missing.end()}})});
       return Status::Ok();
     default:  // About the whole job.
       return Status::Internal("a process set was given an item of the stream that is not for it");

@@ -29,8 +29,11 @@ std::string JoinConflictText(const Request& request, int32_t rank,
   return text + "Choose a rank that still has data, or call it before that rank joins.";
 }
 
-StreamItem StallItem(std::string name, std::string text) {
-  return {.kind = StreamKind::kStall, .name = std::move(name), .text = std::move(text)};
+StreamItem StallItem(std::string name, std::string text, std::vector<int32_t> missing = {}) {
+  return {.kind = StreamKind::kStall,
+          .name = std::move(name),
+          .text = std::move(text),
+          .missing = std::move(missing)};
 }
 
 }  // namespace
@@ -161,8 +164,9 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
     if (!waiting->request.group.empty()) item.groups.push_back(waiting->request.group);
     MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
-  for (auto& [name, text] : std::move(warnings).Take()) {
-    MYDIST_RETURN_IF_ERROR(Emit(StallItem(std::move(name), std::move(text)), items));
+  for (auto& [name, text, missing] : std::move(warnings).Take()) {
+    MYDIST_RETURN_IF_ERROR(
+        Emit(StallItem(std::move(name), std::move(text), std::move(missing)), items));
   }
   return Status::Ok();
 }

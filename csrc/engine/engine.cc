@@ -286,7 +286,7 @@ void Engine::HandleNotice(const Response& response) {
     case ResponseKind::kError:
       return CompleteTensor({response.process_set, response.name}, guard_.Refine(response.status));
     case ResponseKind::kStall:
-      MYDIST_LOG(kWarning) << response.status.message();
+      MYDIST_LOG(kWarning) << guard_.Refine(response.status).message();
       return;
     case ResponseKind::kDeparted:
       return HandleDeparture(response);

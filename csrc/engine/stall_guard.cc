@@ -19,17 +19,19 @@ constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr size_t kMostNamed = 8;
+constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
 
-std::string SecondsText(Duration duration) {
+std::string SecondsText(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.1f s", ToSeconds(duration));
+  std::snprintf(text, sizeof(text), "%.1f s", seconds);
   return text;
 }
+std::string SecondsText(Duration duration) { return SecondsText(ToSeconds(duration)); }
 
 // The third field of /proc/<pid>/stat; the second is a name in parentheses that may hold anything.
 char StateOfProcess(int64_t pid) {
@@ -40,10 +42,11 @@ char StateOfProcess(int64_t pid) {
   return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : '?';
 }
 
-std::string WhatOf(const Request& first, size_t count) {
-  const std::string more = count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
-  return CallText(first) + more;
+std::string WithMore(size_t count) {
+  return count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
 }
+
+std::string WhatOf(const Request& first, size_t count) { return CallText(first) + WithMore(count); }
 
 }  // namespace
 
@@ -58,16 +61,20 @@ StallGuard::StallGuard(const Limits& limits, const Topology* topology, Coordinat
   for (int rank = 0; rank < topology->size; ++rank) {
     if (rank != topology->rank) others_.push_back(rank);
   }
+  coordinator_->TellProgressBy([this] { return OwnProgress(); });
 }
 
 void StallGuard::SetCollective(const Request* first, size_t count) {
-  first_ = first;
-  count_ = count;
+  const Request* const first_ended = std::exchange(first_, first);
+  const size_t count_ended = std::exchange(count_, count);
   if (first != nullptr) {
     collective_begin_ = Now();
     return;
   }
   collective_end_ = Now();
+  last_op_ = first_ended->op;
+  last_name_ = first_ended->name;
+  last_count_ = count_ended;
   if (std::exchange(in_collective_, {}).asks) {
     coordinator_->EndInquiry();
   }
@@ -358,7 +365,12 @@ Status StallGuard::Refine(const Status& status) const {
   std::erase_if(silent, [&](int rank) {
     return std::find(missing.begin(), missing.end(), rank) == missing.end();
   });
-  if (silent.empty()) return status.About(FailureOf(missing));
+  if (silent.empty()) {
+    return Status::Timeout(status.message() + ProgressText(missing))
+        .About(FailureOf(missing))
+        .About(status.failure())
+        .About({.finding = missing.empty() ? "" : kLateFinding});
+  }
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
       .About(status.failure());
@@ -373,7 +385,29 @@ std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<i
   }
   if (idle.empty()) return "All ranks that it waits for answer; they wait for each other.";
   return Names(idle) + (idle.size() == 1 ? " answers, but has" : " answer, but have") +
-         " not reached this point.";
+         " not reached this point." + ProgressText(idle);
+}
+
+Progress StallGuard::OwnProgress() const {
+  if (last_count_ == 0) return {};
+  const std::string name = " '" + last_name_ + "'";
+  return {std::string(OpKindName(last_op_)) + name + WithMore(last_count_),
+          ToSeconds(Now() - collective_end_)};
+}
+
+std::string StallGuard::ProgressText(const std::vector<int>& ranks) const {
+  std::string text;
+  size_t told = 0;
+  for (const int rank : ranks) {
+    const auto found = coordinator_->progress().find(rank);
+    if (found == coordinator_->progress().end() || ++told > kMostProgress) continue;
+    const auto& [last, ago] = found->second;
+    const std::string who = "rank " + std::to_string(rank);
+    text += last.empty() ? " So far " + who + " has completed no collective."
+                         : " The last collective of " + who + " was " + last + ", " +
+                               SecondsText(ago) + " ago.";
+  }
+  return text;
 }
 
 std::string StallGuard::StateOf(int rank) const {

@@ -81,8 +81,9 @@ class StallGuard final : public Watchdog {
   Status FollowCall(TimePoint now, std::string_view call, TimePoint since);
   TimePoint NextFollowCall() const { return call_ ? call_->next : kNever; }
 
-  // What the root says of a tensor that it has given up, with what this rank has found out: which
-  // of the ranks to blame give no answer. Any other status stays as it is.
+  // What the root says of a tensor that has waited too long, with what this rank has found out:
+  // which of the ranks to blame give no answer, and what the others have done last. Any other
+  // status stays as it is.
   Status Refine(const Status& status) const;
 
  private:
@@ -129,6 +130,9 @@ class StallGuard final : public Watchdog {
   Failure FailureOf(const std::vector<int>& ranks) const;
   std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
   std::string StateOf(int rank) const;
+  Progress OwnProgress() const;
+  // What these have done last, as far as they have told: sentences with a blank before each.
+  std::string ProgressText(const std::vector<int>& ranks) const;
   std::string Names(const std::vector<int>& ranks) const;
 
   const Duration warning_;
@@ -140,6 +144,9 @@ class StallGuard final : public Watchdog {
   PeerFindings findings_;
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
+  OpKind last_op_ = OpKind::kAllreduce;  // Of the last collective, as the next two.
+  std::string last_name_;
+  size_t last_count_ = 0;    // 0: there has been none.
   std::vector<int> others_;  // All ranks of the job but this one.
   TimePoint collective_begin_;
   TimePoint collective_end_ = kPast;  // Of the last one.

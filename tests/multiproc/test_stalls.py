@@ -181,3 +181,4 @@ def test_a_rank_that_holds_the_gil_gives_signs_of_life(tmp_path: Path) -> None:
             assert learned["error"] == "" and learned["steps"] > 0, learned
         end(job)
         assert "'x' waits for rank 1 (host " in job.output(), job.output()
+        assert "The last collective of rank 1 was allreduce 'small', " in job.output(), job.output()

@@ -56,7 +56,8 @@ void WriteItem(Writer& writer, const StreamItem& item) {
       return WriteError(writer, item);
     case StreamKind::kStall:
       writer.String(item.name, kMaxNameBytes);
-      return writer.String(item.text, kMaxTextBytes);
+      writer.String(item.text, kMaxTextBytes);
+      return WriteRanks(writer, item.missing);
     case StreamKind::kDeparted:
       writer.I32(item.rank);
       return writer.String(item.text, kMaxTextBytes);
@@ -103,6 +104,7 @@ StreamItem ReadItem(Reader& reader) {
     case StreamKind::kStall:
       item.name = reader.String(kMaxNameBytes);
       item.text = reader.String(kMaxTextBytes);
+      item.missing = ReadRanks(reader);
       break;
     case StreamKind::kDeparted:
       item.rank = reader.I32();
@@ -211,12 +213,15 @@ Bytes EncodeAnswer(const Answer& answer) {
   Writer writer(MessageKind::kAnswer);
   writer.U32(answer.number);
   WriteRanks(writer, answer.awaited);
+  writer.String(answer.progress.last, kMaxProgressBytes);
+  writer.F64(answer.progress.ago);
   return std::move(writer).Take();
 }
 
 Result<Answer> DecodeAnswer(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kAnswer));
-  Answer answer{reader.U32(), ReadRanks(reader)};
+  Answer answer{reader.U32(), ReadRanks(reader), {}};
+  answer.progress = {reader.String(kMaxProgressBytes), reader.F64()};
   MYDIST_RETURN_IF_ERROR(reader.Finish());
   return answer;
 }

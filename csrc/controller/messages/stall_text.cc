@@ -144,11 +144,12 @@ std::vector<StallWarnings::Warning> StallWarnings::Take() && {
     }
     StallContext context = *context_;
     context.more = wait.more;
-    warnings.push_back({wait.first.request.name, StallText(wait.first, wait.waited, context)});
+    warnings.push_back(
+        {wait.first.request.name, StallText(wait.first, wait.waited, context), wait.first.missing});
   }
   if (untold > 0) {
     warnings.push_back(
-        {"", std::to_string(untold) + " more tensors wait for ranks that are not ready."});
+        {"", std::to_string(untold) + " more tensors wait for ranks that are not ready.", {}});
   }
   return warnings;
 }

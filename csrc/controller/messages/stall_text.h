@@ -34,6 +34,7 @@ class StallWarnings {
   struct Warning {
     std::string name;  // Of the first tensor; empty: of no single one.
     std::string text;
+    std::vector<int32_t> missing;  // The ranks that it waits for.
   };
   // At most kMost of them, and one that counts the rest.
   static constexpr size_t kMost = 20;

@@ -35,6 +35,7 @@ enum class MessageKind : uint8_t {
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxTextBytes = size_t{1} << 20;
 inline constexpr size_t kMaxDims = 64;
+inline constexpr size_t kMaxProgressBytes = 256;
 
 class Writer : public ByteWriter {
  public:
@@ -98,9 +99,18 @@ struct Question {
   bool operator==(const Question&) const = default;
 };
 
+// What a rank has done last.
+struct Progress {
+  std::string last;  // The last collective it has completed, as CallText; empty: none yet.
+  double ago = 0;    // Seconds since then.
+
+  bool operator==(const Progress&) const = default;
+};
+
 struct Answer {
   uint32_t number = 0;
   std::vector<int32_t> awaited;  // Nobody, or the rank itself: it is waited for.
+  Progress progress{};
 
   bool operator==(const Answer&) const = default;
 };
