@@ -3,11 +3,13 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -120,15 +122,16 @@ Status Heartbeat::OpenSocket(int peer, const sockaddr* address, socklen_t bytes)
   return Status::Ok();
 }
 
+void Heartbeat::Stop() {
+  if (!thread_.joinable()) return;
+  stopped_.store(true);
+  Hurry();
+  thread_.join();
+}
+
 Heartbeat::~Heartbeat() {
-  if (thread_.joinable()) {
-    {
-      MutexLock lock(mutex_);
-      stopped_ = true;
-      stopped_condition_.NotifyAll();
-    }
-    thread_.join();
-  }
+  Stop();
+  if (wake_ >= 0) close(wake_);
   for (const Peer& peer : peers_) close(peer.socket);
 }
 
@@ -158,30 +161,53 @@ Status Heartbeat::Start(const std::vector<std::string>& names, OnFinding on_find
   for (const Peer& peer : peers_) ranks.push_back(peer.rank);
   watch_ = std::make_unique<PulseWatch>(ranks, limit_);
   on_finding_ = std::move(on_finding);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) return SystemError("cannot start heartbeats: eventfd");
+  polled_.assign(peers_.size() + 1, {-1, 0, 0});
+  polled_.front() = {wake_, POLLIN, 0};
   MYDIST_ASSIGN_OR_RETURN(
       thread_, StartThread("mydist-pulse", "for heartbeats", [this, names] { Run(names); }));
   return Status::Ok();
 }
 
+void Heartbeat::Hurry() {
+  const uint64_t one = 1;
+  if (wake_ >= 0) [[maybe_unused]]
+    const ssize_t written = write(wake_, &one, sizeof one);
+}
+
 void Heartbeat::Run(const std::vector<std::string>& names) {
-  for (;;) {
+  do {
     for (size_t index = 0; index < peers_.size(); ++index) Listen(index);
     for (const PeerFinding& finding : watch_->Look(Now())) on_finding_(finding);
-    if (const std::vector<int> unheard = watch_->TakeUnheard(); !unheard.empty()) {
-      const std::string more =
-          unheard.size() > 1 ? " and of " + std::to_string(unheard.size() - 1) + " more" : "";
-      MYDIST_LOG(kWarning) << "no heartbeat of " << names[static_cast<size_t>(unheard.front())]
-                           << more
-                           << " has come, so this rank cannot tell when it falls silent. Let UDP "
-                              "pass between the hosts, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
-    }
+    TellUnheard(names);
     ++number_;
-    for (size_t index = 0; index < peers_.size(); ++index) Send(index);
-    MutexLock lock(mutex_);
-    while (!stopped_ && stopped_condition_.WaitUntil(mutex_, watch_->NextLook())) {
+    for (size_t index = 0; index < peers_.size(); ++index) {
+      if (!watch_->IsFound(index)) Send(index);
     }
-    if (stopped_) return;
+  } while (Sleep());
+}
+
+bool Heartbeat::Sleep() {
+  // Without events a descriptor still polls for an error: a refusal, but no heartbeat, ends it.
+  for (size_t index = 0; index < peers_.size(); ++index) {
+    polled_[index + 1].fd = watch_->AwaitsRefusal(index) ? peers_[index].socket : -1;
   }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(watch_->NextLook() - Now());
+  poll(polled_.data(), polled_.size(), static_cast<int>(std::max<int64_t>(left.count(), 0)));
+  uint64_t count = 0;
+  if (read(wake_, &count, sizeof count) > 0) watch_->Hurry(Now());
+  return !stopped_.load();
+}
+
+void Heartbeat::TellUnheard(const std::vector<std::string>& names) {
+  const std::vector<int> unheard = watch_->TakeUnheard();
+  if (unheard.empty()) return;
+  const std::string more =
+      unheard.size() > 1 ? " and of " + std::to_string(unheard.size() - 1) + " more" : "";
+  MYDIST_LOG(kWarning) << "no heartbeat of " << names[static_cast<size_t>(unheard.front())] << more
+                       << " has come, so this rank cannot tell when it falls silent. Let UDP pass "
+                          "between the hosts, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
 }
 
 void Heartbeat::Listen(size_t index) {

@@ -6,9 +6,11 @@
 // others send, and tells when the peer's socket has closed. See decision 0022.
 #pragma once
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +19,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "job/pulse_watch.h"
 #include "world/peer_findings.h"
@@ -51,7 +52,6 @@ class Heartbeat {
   // Opens a socket for each peer at a numeric address of this host. kInternal.
   static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<int>& peers,
                                                  const std::string& address, Duration limit);
-  // Stops.
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
@@ -64,6 +64,10 @@ class Heartbeat {
   // `names`: of each rank, for the log. Nothing happens where no peer is watched. kInternal when
   // there is no thread to be had.
   Status Start(const std::vector<std::string>& names, OnFinding on_finding);
+  // Ends the thread. By one thread; further calls do nothing.
+  void Stop();
+  // There is reason to fear that a rank has died: looks at once. Any thread; never blocks.
+  void Hurry();
 
  private:
   struct Peer {
@@ -76,6 +80,9 @@ class Heartbeat {
   Status OpenSocket(int peer, const sockaddr* address, socklen_t bytes);
   bool ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes);
   void Run(const std::vector<std::string>& names);
+  // Until the next look, a refusal that is news, or Hurry. False: the end.
+  bool Sleep();
+  void TellUnheard(const std::vector<std::string>& names);
   void Listen(size_t index);
   void Send(size_t index);
 
@@ -87,9 +94,9 @@ class Heartbeat {
   std::unique_ptr<PulseWatch> watch_;
   OnFinding on_finding_;
 
-  Mutex mutex_;
-  CondVar stopped_condition_;
-  bool stopped_ MYDIST_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> stopped_{false};
+  int wake_ = -1;  // An eventfd: written to by Hurry and the destructor.
+  std::vector<pollfd> polled_;
   std::thread thread_;
 };
 

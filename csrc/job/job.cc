@@ -83,7 +83,8 @@ Status Job::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted)
   if (is_over_ || engine_ == nullptr) return outcome_;
   is_over_ = true;
   const bool has_ended = engine_->Shutdown(awaits_living, is_wanted);
-  heartbeat_.reset();  // The others have watched this rank until it left.
+  if (heartbeat_ != nullptr)
+    heartbeat_->Stop();  // The others have watched this rank until it left.
   if (!has_ended) {
     outcome_ = Status::Timeout(
                    "shutdown: a collective is stuck with a peer that does not answer; its thread "
@@ -283,6 +284,10 @@ Result<std::shared_ptr<Job>> CurrentJob() {
 
 void Hurry() {
   if (const auto job = CurrentJob(); job.ok()) (*job)->engine().Hurry();
+}
+
+void FearForPeers() {
+  if (const auto job = CurrentJob(); job.ok()) (*job)->FearForPeers();
 }
 
 // A caller that asks for an outcome needs submissions of any pace.

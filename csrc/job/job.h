@@ -57,6 +57,11 @@ class MYDIST_EXPORT Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  // See process::FearForPeers.
+  void FearForPeers() {
+    if (heartbeat_ != nullptr) heartbeat_->Hurry();
+  }
+
   // As process::Shutdown; further calls return the first one's outcome. One thread at a time.
   Status Shutdown(bool awaits_living = true, const std::function<bool()>& is_wanted = nullptr);
 
@@ -124,6 +129,9 @@ MYDIST_EXPORT void Release(Handle handle);
 MYDIST_EXPORT std::optional<std::pair<std::string, std::string>> OldestInFlight();
 // What was submitted at another pace than kNow is due now.
 MYDIST_EXPORT void Hurry();
+// There is reason to fear that a rank has died, as when mpirun ends the job: heartbeats find out at
+// once. Also outside init … shutdown, on any thread.
+MYDIST_EXPORT void FearForPeers();
 
 }  // namespace process
 

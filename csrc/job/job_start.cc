@@ -198,11 +198,7 @@ Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const
 Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) {
   if (config.heartbeat_timeout == Duration::zero() || job.topology.size == 1) return Status::Ok();
   Result<std::unique_ptr<Heartbeat>> opened = OpenHeartbeat(job.topology, config);
-  if (!opened.ok()) {
-    MYDIST_LOG(kWarning) << "this rank takes and sends no heartbeats, so the others cannot tell "
-                            "when it falls silent: "
-                         << opened.status().message();
-  }
+  if (!opened.ok()) job.no_heartbeat_reason = opened.status().message();
   MYDIST_ASSIGN_OR_RETURN(
       const std::vector<Bytes> addresses,
       BootstrapRound(seat.exchange, seat.size, opened.ok() ? (*opened)->Address() : Bytes()));
@@ -214,6 +210,11 @@ Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) 
 
 void LogStart(const StartedJob& job) {
   const Topology& topology = job.topology;
+  if (!job.no_heartbeat_reason.empty()) {
+    MYDIST_LOG(kWarning) << "this rank takes and sends no heartbeats, so the others cannot tell "
+                            "when it falls silent: "
+                         << job.no_heartbeat_reason;
+  }
   if (topology.local_rank != 0) return;
   MYDIST_LOG(kInfo)
       << "the job of " << topology.size << " ranks uses the " << job.backend

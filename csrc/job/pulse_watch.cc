@@ -12,6 +12,7 @@ constexpr int kLooksInLimit = 10;
 // is told apart from a dead one by what else comes meanwhile.
 constexpr Duration kShortInterval = std::chrono::milliseconds(100);
 constexpr Duration kFirstTime = std::chrono::seconds(1);
+constexpr int kHurriedLooks = 4;
 
 }  // namespace
 
@@ -32,12 +33,15 @@ void PulseWatch::Hear(size_t index, uint64_t number) {
 void PulseWatch::Refuse(size_t index) { peers_[index].is_refused_now = true; }
 
 std::vector<PeerFinding> PulseWatch::Look(TimePoint now) {
-  const Duration planned = next_look_ == kPast ? Duration::zero() : next_look_ - looked_at_;
-  watched_ += planned;
+  const bool is_first = next_look_ == kPast;
+  const Duration counted =
+      is_first ? Duration::zero() : std::min(next_look_, now) - std::min(looked_at_, now);
+  watched_ += counted;
+  if (hurried_looks_ > 0) --hurried_looks_;
   std::vector<PeerFinding> findings;
   for (Peer& peer : peers_) {
     if (peer.is_found || !peer.is_heard) continue;
-    peer.silence += planned;  // What this look has heard may be as old as the look before.
+    peer.silence += counted;  // What this look has heard may be as old as the look before.
     const bool is_dead = peer.is_refused && peer.is_refused_now;
     peer.is_refused = peer.is_refused || peer.is_refused_now;
     peer.is_refused_now = false;
@@ -57,7 +61,17 @@ Duration PulseWatch::NextInterval() const {
     const bool is_new = !peer.is_heard && watched_ < kFirstTime;
     return !peer.is_found && (is_new || (peer.is_heard && peer.is_refused));
   });
-  return hurries ? std::min(kShortInterval, interval_) : interval_;
+  return hurries || hurried_looks_ > 0 ? std::min(kShortInterval, interval_) : interval_;
+}
+
+void PulseWatch::Hurry(TimePoint now) {
+  hurried_looks_ = kHurriedLooks;
+  next_look_ = std::min(next_look_, now);
+}
+
+bool PulseWatch::AwaitsRefusal(size_t index) const {
+  const Peer& peer = peers_[index];
+  return peer.is_heard && !peer.is_refused && !peer.is_found;
 }
 
 std::vector<int> PulseWatch::TakeUnheard() {

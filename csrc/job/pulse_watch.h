@@ -23,9 +23,15 @@ class PulseWatch {
   void Hear(size_t index, uint64_t number);
   // Its host says that no process takes our heartbeats any more.
   void Refuse(size_t index);
-  // To be called at NextLook, after what has come has been heard. What is new; each peer once.
+  // To be called at NextLook, and after a refusal that is news, when what has come has been heard.
+  // What is new; each peer once.
   std::vector<PeerFinding> Look(TimePoint now);
   TimePoint NextLook() const { return next_look_; }
+  // There is reason to fear that a peer has died: the next looks follow soon.
+  void Hurry(TimePoint now);
+  // Whether a refusal of this peer would be news.
+  bool AwaitsRefusal(size_t index) const;
+  bool IsFound(size_t index) const { return peers_[index].is_found; }
 
   // Peers that have never been heard for `limit`, so that their silence means nothing; each once.
   std::vector<int> TakeUnheard();
@@ -46,7 +52,8 @@ class PulseWatch {
   const Duration interval_;
   std::vector<Peer> peers_;
   TimePoint looked_at_ = kNever;
-  Duration watched_{};  // As silence is counted.
+  Duration watched_{};     // As silence is counted.
+  int hurried_looks_ = 0;  // Still to come.
   bool has_told_unheard_ = false;
   TimePoint next_look_ = kPast;
 };

@@ -235,6 +235,7 @@ void BindLifecycle(py::module_& module) {
   module.def("check_consistency_steps",
              [] { return ValueOrThrow(Config::FromEnv()).check_consistency_steps; });
   module.def("oldest_in_flight", &process::OldestInFlight);
+  module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);
   module.def("explain", &Explain);
 }

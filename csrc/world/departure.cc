@@ -10,11 +10,12 @@
 namespace mydist {
 namespace {
 
-// Words are marks when the rank had waited too long and when the ranks to blame are silent, those
-// ranks, the separator, and the text. In the list an empty entry is the rank whose words these are:
-// the text does not name it, and is said to come from it.
+// Words are marks when the rank had waited too long and when it knows that the ranks to blame are
+// silent or dead, those ranks, the separator, and the text. In the list an empty entry is the rank
+// whose words these are: the text does not name it, and is said to come from it.
 constexpr char kTimeoutMark = '!';
 constexpr char kSilentMark = '~';
+constexpr char kDeadMark = '#';
 constexpr char kSeparator = '\n';
 constexpr char kComma = ',';
 // More are not listed: words may be cut after a thousand bytes.
@@ -26,6 +27,7 @@ struct Words {
   std::string text;
   bool is_timeout = false;
   bool is_silence = false;
+  bool is_death = false;
 };
 
 bool TakeMark(std::string_view& words, char mark) {
@@ -41,6 +43,7 @@ Words Parse(int speaker, const std::string& words) {
   std::string_view list = std::string_view(words).substr(0, end);
   parsed.is_timeout = TakeMark(list, kTimeoutMark);
   parsed.is_silence = TakeMark(list, kSilentMark);
+  parsed.is_death = TakeMark(list, kDeadMark);
   for (size_t begin = 0; begin <= list.size();) {
     const size_t next = std::min(list.find(kComma, begin), list.size());
     const char* const stop = list.data() + next;
@@ -71,9 +74,11 @@ std::string FarewellWords(const Status& error) {
   }
   // A loss that only this rank has seen may be a fault between the two ranks, unless it knows more.
   const bool is_silence = error.failure().finding == kSilentFinding;
-  const bool is_sure = is_timeout || is_silence || error.is_consequence();
+  const bool is_death = error.failure().finding == kDeadFinding;
+  const bool is_sure = is_timeout || is_silence || is_death || error.is_consequence();
   if (!words.empty() && !is_sure) words += kComma;
   if (is_silence) words.insert(0, 1, kSilentMark);
+  if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
   return words + kSeparator + error.cause();
 }
@@ -87,8 +92,10 @@ Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
     text = who + " has left the job: " + text;
   }
   const StatusCode code = parsed.is_timeout ? StatusCode::kTimeout : StatusCode::kPeerLost;
-  const char* const finding =
-      parsed.is_silence ? kSilentFinding : (parsed.is_timeout ? kLateFinding : "");
+  const char* const finding = parsed.is_silence   ? kSilentFinding
+                              : parsed.is_death   ? kDeadFinding
+                              : parsed.is_timeout ? kLateFinding
+                                                  : "";
   return Status(code, text)
       .About({.ranks = std::move(parsed.ranks), .finding = finding, .cause = text});
 }

@@ -5,7 +5,7 @@ is written. Peers are not waited for, either, when a program ends because it has
 
 mpirun ends the other ranks when one has died, and on other hosts they may not know why. It sends
 SIGCONT a second before SIGTERM. Then a rank that mydistrun has started through mpirun tells what it
-waits in.
+waits in, and looks at once which rank has died.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def _on_sigcont(number: int, frame: FrameType | None) -> None:
 
 def _follow(arrivals: int) -> None:
     while numbers := os.read(arrivals, 512):
-        if signal.SIGCONT in numbers and (waits := _C.oldest_in_flight()) is not None:
+        if signal.SIGCONT not in numbers:
+            continue
+        _C.fear_for_peers()
+        if (waits := _C.oldest_in_flight()) is not None:
             operation, name = waits
             place = {"operation": operation, "tensor": name} if operation else {"operation": name}
             _write({"type": "", "code": "WAITS", "pid": os.getpid(), **place})

@@ -123,6 +123,34 @@ TEST(PulseWatchTest, TwoRefusalsAreADeathAndOneIsNone) {
   EXPECT_LE(watch.now() - begin, milliseconds(1100));
 }
 
+TEST(PulseWatchTest, InAHurryARefusalIsFoundAtOnce) {
+  Watch watch({5});
+  EXPECT_TRUE(watch.RunFor(seconds(5)).empty());
+  watch.Stop(0);
+  EXPECT_TRUE(watch.watch().AwaitsRefusal(0));
+  watch.watch().Hurry(watch.now());
+  const TimePoint begin = watch.now();
+  const auto found = watch.RunFor(seconds(60), {}, [&] { watch.watch().Refuse(0); });
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, PeerFinding::Kind::kDead);
+  EXPECT_LE(watch.now() - begin, milliseconds(200));
+  EXPECT_FALSE(watch.watch().AwaitsRefusal(0));
+}
+
+// Looks that come early, as in a hurry, count what has passed and no more.
+TEST(PulseWatchTest, HurryMakesNoSilence) {
+  Watch watch({5});
+  EXPECT_TRUE(watch.RunFor(seconds(5)).empty());
+  watch.Stop(0);
+  const TimePoint begin = watch.now();
+  for (int i = 0; i < 200; ++i) {
+    watch.watch().Hurry(watch.now());
+    ASSERT_TRUE(watch.watch().Look(watch.now()).empty());
+  }
+  EXPECT_EQ(watch.RunFor(seconds(60)).size(), 1u);
+  EXPECT_GE(watch.now() - begin, seconds(8));
+}
+
 // A firewall may let none through, or refuse them all.
 TEST(PulseWatchTest, APeerThatWasNeverHeardIsToldAboutAndNotFound) {
   Watch watch({1, 2});

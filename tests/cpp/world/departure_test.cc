@@ -53,6 +53,9 @@ TEST(DepartureTest, ASilentRankAloneIsBlamedByThoseWhoFollow) {
   EXPECT_EQ(loss.message(), silent.message());
   EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
   EXPECT_EQ(loss.failure().finding, kSilentFinding);
+  const Status dead = Status::PeerLost("dead").About({.ranks = {3}, .finding = kDeadFinding});
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().ranks, std::vector<int>{3});
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().finding, kDeadFinding);
   const Status late = Status::Timeout("late").About({.ranks = {3}, .finding = kSilentFinding});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(late)).failure().finding, kSilentFinding);
 }
