@@ -71,6 +71,11 @@ class FailureRecord:
         """What it happened in, e.g. `allreduce 'x'`; empty when that is not known."""
         return f"{self.operation} {self.tensor!r}".strip() if self.tensor else self.operation
 
+    @property
+    def error(self) -> str:
+        """Its class, and what it happened in, e.g. `PeerLostError in allreduce 'x'`."""
+        return f"{self.type} in {self.place}" if self.place else self.type
+
 
 def parse_record(line: bytes) -> FailureRecord | None:
     """The record in a line of JSON; None when it is none, as from another version."""

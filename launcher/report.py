@@ -215,7 +215,13 @@ def _describe_consequence(
     """The rank named only lost another one: says which others ended before it, or are named."""
     if failures[cause.rank].is_timeout:
         missing = sorted(set(failures[cause.rank].ranks))
-        return [f"  it timed out waiting for {_listed(missing)}"] if missing else []
+        if missing:
+            return [f"  it timed out waiting for {_listed(missing)}"]
+        # MPI does not tell whom MPI_Init waits for, nor mpirun how these have ended.
+        silent = sorted(end.rank for end in exits if end.unknown and end.rank not in failures)
+        if not silent:
+            return []
+        return [f"  {_listed(silent)} reported no error; check that every rank calls init()"]
     lines = ["  another rank failed first and printed nothing; this rank failed because of it"]
     ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
     before = [end for end in ended if _ended_well(end)]
@@ -242,13 +248,21 @@ def _describe_others(others: list[RankExit], failures: Mapping[int, FailureRecor
     lines = []
     failed = sorted(_failures_of(others, failures), key=lambda end: end.rank)
     for end in failed[:MAX_OTHERS_LISTED]:
+        error = failures[end.rank].error if end.rank in failures else ""
         # What one that was stopped would have exited with is a guess.
-        words = end.describe() if end.failed else f"ended with {failures[end.rank].type}"
-        lines.append(f"  then {_name(end, failures)} {words}")
+        words = end.describe() + (f": {error}" if error else "")
+        lines.append(
+            f"  then {_name(end, failures)} {words if end.failed else f'ended with {error}'}"
+        )
     if len(failed) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(failed) - MAX_OTHERS_LISTED} more ranks failed")
     known = {end.rank for end in failed}
-    stopped = sorted(end.rank for end in others if end.stopped and end.rank not in known)
-    if stopped:
-        lines.append(f"  stopped by mydistrun: {_listed(stopped)}")
+    for is_unknown, words in ((False, ""), (True, ", or ended before")):
+        stopped = sorted(
+            end.rank
+            for end in others
+            if end.stopped and end.unknown == is_unknown and end.rank not in known
+        )
+        if stopped:
+            lines.append(f"  stopped by mydistrun{words}: {_listed(stopped)}")
     return lines

@@ -39,7 +39,7 @@ def test_the_survivor_that_ends_first_is_not_the_cause() -> None:
         "  last lines of its error output:\n"
         "    | Traceback (most recent call last):\n"
         "    | ZeroDivisionError: division by zero\n"
-        "  then rank 0 on host h1 (pid 100) exited with code 1\n"
+        "  then rank 0 on host h1 (pid 100) exited with code 1: PeerLostError\n"
         "  stopped by mydistrun: rank 2"
     )
 
@@ -80,7 +80,7 @@ def test_a_rank_that_left_early_is_blamed_by_name() -> None:
         "mydistrun: rank 1 on host h1 (pid 101) exited with code 0 after 1.2 s, while other ranks "
         "still needed it for allreduce 'two'",
         "  it printed nothing to its error output",
-        "  then rank 0 on host h1 (pid 100) exited with code 1",
+        "  then rank 0 on host h1 (pid 100) exited with code 1: AbortedError in allreduce 'two'",
     ]
 
 
@@ -124,8 +124,30 @@ def test_a_time_out_comes_before_the_losses_it_causes() -> None:
         "mydistrun: rank 1 on host h1 (pid 101) exited with code 1 after 1.2 s, in allreduce 'x'",
         "  it printed nothing to its error output",
         "  it timed out waiting for rank 2",
-        "  then rank 0 on host h1 (pid 100) exited with code 1",
+        "  then rank 0 on host h1 (pid 100) exited with code 1: PeerLostError in allreduce 'x'",
         "  stopped by mydistrun: rank 2",
+    ]
+
+
+def test_of_every_rank_that_timed_out_class_and_tensor_are_told() -> None:
+    late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (2,), "allreduce", "x")
+    failures = {0: late, 1: late, 3: FailureRecord("ValueError")}
+    ends = [end(0, 1), end(1, -15, stopped=True), end(3, -15, stopped=True)]
+    assert format_failure(ends[0], ends, {}, failures).splitlines()[3:] == [
+        "  then rank 1 on host h1 (pid 101) ended with CollectiveTimeoutError in allreduce 'x'",
+        "  then rank 3 on host h1 (pid 103) ended with ValueError",
+    ]
+
+
+def test_a_rank_that_never_called_init_over_mpi_is_named() -> None:
+    late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", pid=7)
+    ends = [end(0, 1), *(end(rank, 0, unknown=True, stopped=True) for rank in (1, 2))]
+    cause = find_cause(ends, {0: late, 2: late})
+    assert cause == ends[0]
+    assert format_failure(cause, ends, {}, {0: late, 2: late}).splitlines()[2:] == [
+        "  rank 1 reported no error; check that every rank calls init()",
+        "  then rank 2 on host h1 (pid 102) ended with CollectiveTimeoutError",
+        "  stopped by mydistrun, or ended before: rank 1",
     ]
 
 
@@ -145,7 +167,7 @@ def test_a_killed_rank_is_named_with_signal_operation_and_tensor() -> None:
         "mydistrun: rank 1 on host h1 (pid 7) was killed by SIGSEGV (signal 11) after 1.2 s; "
         "other ranks lost it in allreduce 'x'",
         "  it printed nothing to its error output",
-        "  then rank 0 on host h1 (pid 5) exited with code 1",
+        "  then rank 0 on host h1 (pid 5) exited with code 1: PeerLostError in allreduce 'x'",
     ]
 
 
