@@ -6,10 +6,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
 from mydist.launcher.job_spec import JobSpec
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")  # Those that take no value.
 
 
 def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
@@ -20,7 +23,7 @@ def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
     program, *arguments = spec.command
     if program.endswith(".py"):
         if not os.path.isfile(program):
-            raise LaunchError(f"script {program!r} not found in {os.getcwd()}", EXIT_NOT_FOUND)
+            raise _script_missing(program)
         if os.access(program, os.X_OK):
             require_interpreter(program)
             return [os.path.abspath(program), *arguments]
@@ -30,13 +33,29 @@ def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
             raise LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
         if not os.path.isfile(program) or not os.access(program, os.X_OK):
             raise LaunchError(f"command {program!r} is not an executable file", EXIT_NOT_EXECUTABLE)
-        require_interpreter(program)
-        return [program, *arguments]
-    found = shutil.which(program, path=environment.get("PATH", os.defpath))
+        found: str | None = program
+    else:
+        found = shutil.which(program, path=environment.get("PATH", os.defpath))
     if found is None:
         raise LaunchError(f"command {program!r} not found in PATH", EXIT_NOT_FOUND)
     require_interpreter(found)
+    if _PYTHON.fullmatch(os.path.basename(program)):
+        _require_script(arguments)
     return [program, *arguments]
+
+
+def _require_script(arguments: Sequence[str]) -> None:
+    """Raises LaunchError with 127 when Python would not find its script.
+
+    Python itself ends with 2, once per rank, which means wrong usage here.
+    """
+    script = next((word for word in arguments if not _PYTHON_SWITCHES.fullmatch(word)), "-")
+    if not script.startswith("-") and not os.path.exists(script):
+        raise _script_missing(script)
+
+
+def _script_missing(script: str) -> LaunchError:
+    return LaunchError(f"script {script!r} not found in {os.getcwd()}", EXIT_NOT_FOUND)
 
 
 def require_interpreter(program: str) -> None:

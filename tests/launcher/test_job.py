@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -258,6 +259,15 @@ def test_start_errors(mydistrun: Mydistrun, arguments: list[str], code: int, tex
 def test_missing_script(mydistrun: Mydistrun) -> None:
     text = f"mydistrun: script 'no.py' not found in {mydistrun.directory}\n"
     assert mydistrun.run("no.py") == (127, b"", text)
+    assert mydistrun.run("-np", "2", sys.executable, "-u", "no.py", "--lr", "1") == (127, b"", text)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["-"], ["-c", "pass"], ["-u", "-m", "no.py"], ["-X", "dev", "no.py"]]
+)
+def test_python_without_a_script_file_is_left_alone(arguments: list[str]) -> None:
+    command = (sys.executable, *arguments)
+    assert resolve_command(JobSpec(command, 1, ()), {}) == list(command)
 
 
 @pytest.mark.parametrize(
