@@ -23,20 +23,33 @@ def host_lines(
     shared: Mapping[str, str],
     ranks: Sequence[RankPlacement],
 ) -> list[str]:
-    """How a host is reached, and what each of its `ranks` runs with which variables.
+    """How a host is reached, and what its `ranks` run with which variables.
 
-    `shared` is of variable_lines(), made once: thousands of hosts have the same variables.
+    What is the same for all of them stands once. `shared` is of variable_lines(), made once:
+    thousands of hosts have the same variables.
     """
-    lines = [f"host {host.name}: {way}"]
-    for rank in ranks:
-        identity = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
-        for name in ("MASTER_PORT", "MYDIST_JOB_KEY_FD", rank_ends.VARIABLE):
-            identity[name] = AT_START
-        own = {name: f"    {name}={value}" for name, value in identity.items()}
-        lines.append(f"  rank {rank.rank}: {command}")
-        merged = {**shared, **own}
-        lines += [merged[name] for name in sorted(merged)]
+    identities = [_identity(rank) for rank in ranks]
+    same = {
+        name: f"    {name}={value}"
+        for name, value in identities[0].items()
+        if all(identity[name] == value for identity in identities)
+    }
+    merged = {**shared, **same}
+    first, last = ranks[0].rank, ranks[-1].rank
+    label = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    lines = [f"host {host.name}: {way}", f"  {label}: {command}"]
+    lines += [merged[name] for name in sorted(merged)]
+    if first == last:
+        return lines
+    for rank, identity in zip(ranks, identities, strict=True):
+        own = [f"{name}={value}" for name, value in sorted(identity.items()) if name not in same]
+        lines.append(f"  rank {rank.rank}: {' '.join(own)}")
     return lines
+
+
+def _identity(rank: RankPlacement) -> dict[str, str]:
+    found = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
+    return found | dict.fromkeys(("MASTER_PORT", "MYDIST_JOB_KEY_FD", rank_ends.VARIABLE), AT_START)
 
 
 def variable_lines(spec: JobSpec, env: Mapping[str, str]) -> dict[str, str]:

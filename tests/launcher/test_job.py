@@ -327,6 +327,19 @@ def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
     assert "hidden" not in text
 
 
+def test_dry_run_says_once_what_ranks_of_a_host_share(mydistrun: Mydistrun) -> None:
+    code, out, err = mydistrun.run("--dry-run", "-np", "3", "--log-level", "info", "echo")
+    assert (code, err) == (0, "")
+    lines = out.decode().splitlines()
+    assert lines[:2] == ["host localhost: directly", "  ranks 0 to 2: echo"]
+    assert len(set(lines)) == len(lines)
+    assert "    MYDIST_LOG_LEVEL=info" in lines and "    WORLD_SIZE=3" in lines
+    assert lines[-3:] == [
+        f"  rank {r}: LOCAL_RANK={r} MYDIST_LOCAL_RANK={r} MYDIST_RANK={r} RANK={r}"
+        for r in range(3)
+    ]
+
+
 def test_module_and_executable_script(mydistrun: Mydistrun) -> None:
     mydistrun.script("import sys; print('module', *sys.argv[1:])", "mod.py")
     assert mydistrun.run("-np", "1", "-m", "mod", "-x")[1] == b"[0]<stdout>:module -x\n"
