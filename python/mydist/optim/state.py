@@ -104,7 +104,7 @@ def broadcast_optimizer_state(
 ) -> None:
     """Makes state and hyperparameters of `optimizer` equal to those of rank `root_rank`. Blocking.
 
-    Structure, numbers and other small values travel pickled (see `mydist.objects`), tensors as
+    Structure, numbers and other small values travel pickled as in `broadcast_object`, tensors as
     they are. No step is taken: parameters do not change, and a state that does not exist yet on a
     rank is created there. Tensors that fit are overwritten in place, so schedulers and fused
     kernels that hold on to them keep working.
