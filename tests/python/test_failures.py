@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -54,6 +55,58 @@ def test_mydistrun_understands_what_a_rank_tells(
         FailureRecord("PeerLostError", "PEER_LOST", (lost,), "allreduce", "x", os.getpid(), 7),
         FailureRecord("KeyError", pid=os.getpid()),
     ]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Installs the hook; the exceptions that come to the hook which was there before."""
+    found: list[BaseException] = []
+
+    def before(kind: object, error: BaseException, traceback: object) -> None:
+        found.append(error)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "excepthook", before)
+    monkeypatch.setattr(failure_report, "_process", 0)
+    monkeypatch.setenv("MYDIST_FAILURE_TAG", "tag")
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    failure_report.install()
+    assert sys.excepthook is not before
+    return found
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, OSError, ValueError])
+def test_what_happens_while_a_failure_is_told_does_not_hide_it(
+    problem: type[BaseException], shown: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(record: dict[str, object]) -> None:
+        raise problem
+
+    monkeypatch.setattr(failure_report, "_write", interrupted)
+    error = ValueError("bad data")
+    sys.excepthook(ValueError, error, None)
+    assert shown == [error]
+
+
+def test_a_second_interrupt_while_the_first_is_shown_is_no_error_of_the_hook(
+    shown: list[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = KeyboardInterrupt()
+    sys.excepthook(KeyboardInterrupt, first, None)
+    assert shown == [first]
+    assert '"type": "KeyboardInterrupt"' in capfd.readouterr().err
+
+
+def test_a_failure_with_a_closed_error_stream_is_not_told(shown: list[BaseException]) -> None:
+    error, saved = ValueError("bad data"), os.dup(2)
+    os.close(2)
+    try:
+        sys.excepthook(ValueError, error, None)
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+    assert shown == [error]
 
 
 def test_an_exception_raised_from_a_loss_is_told_as_the_loss() -> None:

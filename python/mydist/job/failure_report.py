@@ -44,8 +44,11 @@ def install() -> None:
     def hook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        _tell(_behind(error))
-        previous(kind, error, traceback)
+        # A second Ctrl-C, as mydistrun sends it after the terminal, is no error of this hook.
+        with contextlib.suppress(Exception, KeyboardInterrupt):
+            _tell(_behind(error))
+        with contextlib.suppress(KeyboardInterrupt):
+            previous(kind, error, traceback)
 
     sys.excepthook = hook
     if "OMPI_COMM_WORLD_RANK" in os.environ:
