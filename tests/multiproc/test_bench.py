@@ -57,6 +57,7 @@ def test_allreduce_next_to_its_peers(tmp_path: Path) -> None:
     outcome.expect_success()
     rows = json.loads(path.read_text())
     # What cannot run here is named with the reason, and is not in the table.
+    assert "compiling openmpi and gloo, some seconds for each" in outcome.output
     named = [peer for peer in BACKENDS if f"without {peer}: " in outcome.output]
     assert named == [peer for peer in BACKENDS if BACKENDS[peer] in missing_backends()]
     there = ["mydist-gloo", "torch-gloo", *(peer for peer in BACKENDS if peer not in named)]

@@ -199,6 +199,21 @@ def test_rows_are_of_medians_and_come_back_from_json(tmp_path: Path) -> None:
     ]
 
 
+def test_a_table_of_steps_has_their_exposed_communication_and_no_bandwidth() -> None:
+    rows = [
+        make_row(Subject("step-gpt", impl, "float32", 2, 8), Measured([time_us]), bound_us=500.0)
+        for impl, time_us in (("compute", 500.0), ("mydist-local", 612.5))
+    ]
+    heading, *lines = (line.split() for line in format_table(rows).replace(" us", "").splitlines())
+    column = heading.index("exposed")
+    assert [line[column] for line in lines] == ["0.00", "112.50"]
+    assert not {"busbw", "algbw"} & set(heading)
+    collective = make_row(Subject("allreduce", "x", "float32", 2, 8), Measured([1.0]), 0.5)
+    assert collective.exposed_us is None
+    heading = format_table([collective]).split()
+    assert "exposed" not in heading and "busbw" in heading
+
+
 def test_peers_that_cannot_run_here_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import mydist as md
 from mydist.bench.contest import measure, pin_to_core, pretend_hosts
 from mydist.bench.implementations import Implementation, Mydist, TorchGloo, close_torch_gloo
 from mydist.bench.models import MODELS
-from mydist.bench.peers import REMOVED_PEERS, SeparatePeer, make_peers
+from mydist.bench.peers import COMPILED_PEERS, REMOVED_PEERS, SeparatePeer, make_peers
 from mydist.bench.problem import COLLECTIVES, Plan
 from mydist.bench.results import Row, format_table, parse_size, write_json
 from mydist.bench.step import StepPlan, measure_step
@@ -92,6 +92,9 @@ def _collective(options: argparse.Namespace) -> list[Row]:
     outside: list[SeparatePeer] = []
     if md.rank() == 0:
         tell = partial(print, file=sys.stderr, flush=True)
+        compiled = [name for name in options.peers if one_host and name in COMPILED_PEERS]
+        if compiled:
+            tell(f"compiling {' and '.join(compiled)}, some seconds for each")
         outside = make_peers(options.peers, plan, md.size(), one_host, tell)
     pin_to_core(one_host)
     return measure(plan, inside, outside)

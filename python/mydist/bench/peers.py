@@ -177,6 +177,7 @@ class Core(SeparatePeer):
 _SEPARATE: dict[str, type[Gloo | OpenMpi | Horovod]] = {
     peer.name: peer for peer in (Gloo, OpenMpi, Horovod)
 }
+COMPILED_PEERS = (Gloo.name, OpenMpi.name)
 
 
 def require_horovod() -> None:

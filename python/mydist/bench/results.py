@@ -42,6 +42,12 @@ class Row(Subject):
     context_switches: float | None = None
     cpu_seconds_per_gb: float | None = None
 
+    @property
+    def exposed_us(self) -> float | None:
+        """Of a training step: what its communication adds to the computing, which is the bound."""
+        is_step = self.op.startswith("step-")
+        return self.p50_us - self.bound_us if is_step and self.bound_us is not None else None
+
 
 @dataclass
 class Measured:
@@ -117,6 +123,7 @@ _COLUMNS = (
     ("min us", 10, 2, "min_us"),
     ("p50 us", 10, 2, "p50_us"),
     ("p99 us", 10, 2, "p99_us"),
+    ("exposed us", 10, 2, "exposed_us"),
     ("algbw GB/s", 10, 3, "algbw_gbs"),
     ("busbw GB/s", 10, 3, "busbw_gbs"),
     ("bound us", 10, 2, "bound_us"),
@@ -127,9 +134,12 @@ _COLUMNS = (
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """The rows as text, one line each under a heading."""
+    """The rows as text, one line each under a heading, with the columns that have a figure."""
+    columns = [
+        column for column in _COLUMNS if any(getattr(row, column[3]) is not None for row in rows)
+    ]
     heading = f"{'op':<13} {'size':>8} {'impl':<14} {'ranks':>5} {'iters':>6}"
-    lines = [heading + "".join(f" {name:>{width}}" for name, width, _, _ in _COLUMNS)]
+    lines = [heading + "".join(f" {name:>{width}}" for name, width, _, _ in columns)]
     previous = None
     for row in rows:
         if previous not in (None, row.size_bytes):
@@ -137,7 +147,7 @@ def format_table(rows: Sequence[Row]) -> str:
         previous = row.size_bytes
         size = format_size(row.size_bytes) if row.size_bytes else "-"
         line = f"{row.op:<13} {size:>8} {row.impl:<14} {row.ranks:>5} {row.iterations:>6}"
-        for _, width, digits, name in _COLUMNS:
+        for _, width, digits, name in columns:
             value = getattr(row, name)
             line += " " + ("-" if value is None else f"{value:.{digits}f}").rjust(width)
         lines.append(line)
