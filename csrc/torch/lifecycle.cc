@@ -232,8 +232,16 @@ void BindLifecycle(py::module_& module) {
       "foresee_shared",
       [](int64_t bytes) { ValueOrThrow(process::CurrentJob())->engine().ForeseeShared(bytes); },
       py::arg("bytes"));
-  module.def("check_consistency_steps",
-             [] { return ValueOrThrow(Config::FromEnv()).check_consistency_steps; });
+  module.def(
+      "check_consistency_steps",
+      [](const std::string& text) {
+        const auto only_this = [&text](const std::string& name) -> std::optional<std::string> {
+          if (name == "MYDIST_CHECK_CONSISTENCY") return text;
+          return std::nullopt;
+        };
+        return ValueOrThrow(Config::From(only_this)).check_consistency_steps;
+      },
+      py::arg("text"));
   module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);

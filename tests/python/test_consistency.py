@@ -63,6 +63,7 @@ def test_one_rank_is_consistent_with_itself() -> None:
 @pytest.mark.parametrize(("text", "value"), [("", 0), ("0", 0), ("7", 7), ("-1", -1)])
 def test_interval(monkeypatch: pytest.MonkeyPatch, text: str, value: int) -> None:
     monkeypatch.setenv("MYDIST_CHECK_CONSISTENCY", text)
+    monkeypatch.setenv("MYDIST_CACHE_CAPACITY", "of no concern here")
     assert check_interval() == value
 
 

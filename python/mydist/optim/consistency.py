@@ -10,6 +10,7 @@ running statistics may differ. Hashes are compared, so a difference stays unseen
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,7 @@ class ConsistencyCheck:
 
 def check_interval() -> int:
     """MYDIST_CHECK_CONSISTENCY: 0 by default; see docs/configuration.md. Raises ValueError."""
-    return _C.check_consistency_steps()
+    return _C.check_consistency_steps(os.environ.get("MYDIST_CHECK_CONSISTENCY", ""))
 
 
 @dataclass(frozen=True)
