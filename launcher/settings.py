@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mydist.launcher.bounded_file import read_bounded
-from mydist.launcher.environment import RESERVED_VARIABLES
+from mydist.launcher.environment import BUILD_VARIABLES, RESERVED_VARIABLES
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
 from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
@@ -27,6 +27,7 @@ MAX_CONFIG_BYTES = 1 << 18
 # Aliases in a config file make a value of a few bytes endless when it is written out.
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 1
+_PREFIX = "MYDIST_"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # What the MYDIST_* settings may be: a bad one is one line of mydistrun, not one error per rank.
@@ -45,6 +46,7 @@ _OUR_ROWS: Mapping[str, Convert] = {
     "MYDIST_CONTROLLER": choice(("auto", "local", "mpi", "gloo")),
 }
 SETTINGS = tuple(sorted(_CONVERTERS))
+_NO_SETTINGS = frozenset((*RESERVED_VARIABLES, *BUILD_VARIABLES))
 
 
 def make_job_spec(
@@ -87,10 +89,13 @@ def make_job_spec(
         mpi_args=merged.get("mpi-args", ()),
         verbose=bool(merged.get("verbose")),
         dry_run=bool(merged.get("dry-run")),
-        warnings=tuple(
-            f"--{flag.key} has been removed: {flag.help}"
-            for flag in REMOVED_FLAGS
-            if flag.key in merged
+        warnings=(
+            *(
+                f"--{flag.key} has been removed: {flag.help}"
+                for flag in REMOVED_FLAGS
+                if flag.key in merged
+            ),
+            *_unknown_variables(environment, tunables, exported),
         ),
     )
 
@@ -240,6 +245,31 @@ def _check_settings(
         else:
             text = tunables.get(variable) or environment.get(variable, "")
             check_setting(variable, text, variable, is_extended)
+
+
+def _unknown_variables(
+    environment: Mapping[str, str],
+    tunables: Mapping[str, str],
+    exported: Mapping[str, str | None],
+) -> list[str]:
+    """A warning for each MYDIST_* variable that no rank reads.
+
+    Only the ranks know the settings of an extension. With one, rank 0 warns in place of us.
+    """
+    if any(source.get("MYDIST_PLUGINS") for source in (environment, tunables, exported)):
+        return []
+    removed = {f"{_PREFIX}{flag.key.replace('-', '_').upper()}": flag for flag in REMOVED_FLAGS}
+    warnings = []
+    for name in sorted({*environment, *exported}):
+        if not name.startswith(_PREFIX) or name in (*SETTINGS, *_NO_SETTINGS):
+            continue
+        if name in removed:
+            warnings.append(f"{name} is set but has been removed: {removed[name].help}")
+        else:
+            known = [setting.removeprefix(_PREFIX) for setting in SETTINGS]
+            near = suggest(name.removeprefix(_PREFIX), known).replace("mean ", f"mean {_PREFIX}")
+            warnings.append(f"{name} is set, but mydist has no such setting{near}")
+    return warnings
 
 
 def _check_exported_controller(exported: Mapping[str, str | None], controller: str | None) -> None:

@@ -243,6 +243,24 @@ constexpr std::array<std::string_view, 12> kLauncherVariables = {
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
     "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT", "MYDIST_JOB_ENDS_FD"};
 
+// Read by the build: options of CMake, and variables of setup.py and the scripts. The launcher has
+// the same list, and a test compares both with the files that read them.
+constexpr std::array<std::string_view, 15> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
+                                                              "MYDIST_BUILD_DIR",
+                                                              "MYDIST_BUILD_TESTS",
+                                                              "MYDIST_BUILD_TORCH",
+                                                              "MYDIST_CLANG",
+                                                              "MYDIST_CLANG_FORMAT",
+                                                              "MYDIST_PYTHON",
+                                                              "MYDIST_SANITIZE",
+                                                              "MYDIST_SANITIZE_LOOPS",
+                                                              "MYDIST_THREAD_SAFETY",
+                                                              "MYDIST_TORCH_REQUIREMENT",
+                                                              "MYDIST_UNITY",
+                                                              "MYDIST_WITH_CUDA",
+                                                              "MYDIST_WITH_GLOO",
+                                                              "MYDIST_WITH_MPI"};
+
 // Settings of earlier versions: named in one warning and otherwise ignored, until the next release.
 struct RemovedRow {
   std::string_view variable;
@@ -254,10 +272,12 @@ constexpr std::array kRemoved = {
                "tensors on GPUs are reduced over NCCL or through host memory"},
 };
 
-bool IsOfLauncher(std::string_view variable) {
-  return std::find(kLauncherVariables.begin(), kLauncherVariables.end(), variable) !=
-         kLauncherVariables.end();
+template <typename Names>
+bool IsAmong(const Names& names, std::string_view variable) {
+  return std::find(names.begin(), names.end(), variable) != names.end();
 }
+
+bool IsOfLauncher(std::string_view variable) { return IsAmong(kLauncherVariables, variable); }
 
 // The value as it can be shown in one line: control characters as \xNN, a long one cut.
 std::string Shown(const std::string& value) {
@@ -392,21 +412,31 @@ std::vector<std::string> UnknownVariables(const std::vector<std::string>& names)
   for (const std::string& name : names) {
     const bool is_known = std::any_of(knobs.begin(), knobs.end(),
                                       [&](const Knob& knob) { return name == knob.variable; }) ||
-                          IsOfLauncher(name);
+                          IsOfLauncher(name) || IsAmong(kBuildVariables, name);
     if (!name.starts_with(kPrefix) || is_known) continue;
     const auto removed = std::find_if(kRemoved.begin(), kRemoved.end(),
                                       [&](const RemovedRow& row) { return name == row.variable; });
     if (removed != kRemoved.end()) {
       warnings.push_back(name + " is set but has been removed: " + removed->instead);
-    } else if (const std::string meant = LooksLike(name); !meant.empty()) {
-      warnings.push_back(name + " is set, but mydist has no such setting; did you mean " + meant +
-                         "?");
+      continue;
     }
+    const std::string meant = LooksLike(name);
+    const std::string question = meant.empty() ? "" : "; did you mean " + meant + "?";
+    warnings.push_back(name + " is set, but mydist has no such setting" + question);
   }
   return warnings;
 }
 
 std::vector<std::string> UnknownVariables() {
+  // mydistrun has warned already, unless only the ranks know the settings of an extension.
+  const bool has_launcher = std::getenv("MYDIST_FAILURE_TAG") != nullptr;
+  if (has_launcher && std::getenv("MYDIST_PLUGINS") == nullptr) return {};
+  for (const char* const variable : {"MYDIST_RANK", "OMPI_COMM_WORLD_RANK", "RANK"}) {
+    const char* const rank = std::getenv(variable);
+    if (rank == nullptr) continue;
+    if (rank != std::string_view("0")) return {};  // Once for the job.
+    break;
+  }
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

@@ -117,10 +117,11 @@ struct ExtraKnob {
 // Adds one. kInvalidArgument when the variable is taken or does not begin with MYDIST_.
 MYDIST_EXPORT Status RegisterKnob(ExtraKnob knob);
 
-// One warning for each MYDIST_* variable among `names` that was a knob once, or looks like a
-// misspelt one: it says what happens instead, or names the knob that was probably meant.
+// One warning for each MYDIST_* variable among `names` that is neither a knob nor a variable of the
+// launcher or the build: it says what happens instead of one that was a knob once, or names the
+// knob that was probably meant.
 MYDIST_EXPORT std::vector<std::string> UnknownVariables(const std::vector<std::string>& names);
-// The same for the variables of this process.
+// The same for the variables of this process, on rank 0, where mydistrun has not warned.
 MYDIST_EXPORT std::vector<std::string> UnknownVariables();
 
 }  // namespace mydist

@@ -11,6 +11,7 @@ import pytest
 from mydist.job import rank_record
 from mydist.launcher import rank_ends
 from mydist.launcher.environment import (
+    BUILD_VARIABLES,
     RESERVED_VARIABLES,
     Endpoints,
     identity_environment,
@@ -28,6 +29,8 @@ from mydist.launcher.settings import (
     default_num_proc,
     make_job_spec,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def make(*arguments: str, env: dict[str, str] | None = None) -> JobSpec:
@@ -89,6 +92,59 @@ def test_a_removed_flag_is_one_warning(flag: Flag, tmp_path: Path) -> None:
     assert make("--config-file", str(file)).warnings == spec.warnings
     assert name not in format_help()
     assert make("-np", "1").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MYDIST_WANDB_KEY", "MYDIST_WANDB_KEY is set, but mydist has no such setting"),
+        (
+            "MYDIST_CACHE_CAPACTY",
+            "MYDIST_CACHE_CAPACTY is set, but mydist has no such setting; "
+            "did you mean MYDIST_CACHE_CAPACITY?",
+        ),
+        (
+            "MYDIST_GPU_IPC",
+            "MYDIST_GPU_IPC is set but has been removed: tensors on GPUs are reduced over NCCL or "
+            "through host memory",
+        ),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_one_warning(name: str, text: str) -> None:
+    assert make("-np", "1", env={name: "1"}).warnings == (text,)
+    assert make("-np", "1", "-x", f"{name}=1").warnings == (text,)
+    # What an extension adds is known to the ranks alone.
+    assert make("-np", "1", env={name: "1", "MYDIST_PLUGINS": "mine.so"}).warnings == ()
+    assert make("-np", "1", "--plugins", "mine.so", env={name: "1"}).warnings == ()
+
+
+def test_settings_and_variables_of_launcher_and_build_cause_no_warning() -> None:
+    values = {"MYDIST_SIMD": "avx2", "OTHER": "1"}
+    values |= dict.fromkeys((*RESERVED_VARIABLES, *BUILD_VARIABLES), "1")
+    assert make("-np", "1", env=values).warnings == ()
+
+
+def listed_in_the_core(name: str) -> list[str]:
+    """The variables in an array of csrc/config/config.cc."""
+    text = (ROOT / "csrc" / "config" / "config.cc").read_text(encoding="utf-8")
+    return re.findall(r'"(MYDIST_\w+)"', text.partition(f"{name} = {{")[2].partition("}")[0])
+
+
+def test_the_variables_of_the_build_are_those_that_its_files_read() -> None:
+    cmake = [ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake")]
+    scripts = [ROOT / "setup.py", ROOT / "Makefile"]
+    scripts += [path for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".sh")]
+    options = r"(?:^option\(|^ *set\((?=\S+ .*CACHE ))(MYDIST_\w+)(\$\{_backend\})?"
+    reads = r"\$\{(MYDIST_\w+):?[-?]|environ(?:\.get\(|\[)f?\"(MYDIST_\w+)\""
+    found: set[str] = set()
+    for path in cmake:
+        for name, backend in re.findall(options, path.read_text(), re.MULTILINE):
+            found |= {name + kind for kind in ("MPI", "GLOO", "CUDA")} if backend else {name}
+    for path in scripts:
+        for names in re.findall(reads, path.read_text()):
+            found.update(name for name in names if name)
+    assert {name for name in found if name not in SETTINGS} == set(BUILD_VARIABLES)
+    assert listed_in_the_core("kBuildVariables") == list(BUILD_VARIABLES)
 
 
 def test_help_names_every_flag() -> None:
@@ -158,13 +214,6 @@ def test_the_page_names_the_flags_of_every_setting() -> None:
         assert flag.variable is None or set(flag.names) & named[flag.variable], flag.names
 
 
-def variables_of_the_core() -> set[str]:
-    """What csrc/config/config.cc takes for variables of the launcher."""
-    source = Path(__file__).parents[2] / "csrc" / "config" / "config.cc"
-    text = source.read_text(encoding="utf-8").partition("kLauncherVariables = {")[2]
-    return set(re.findall(r'"(MYDIST_\w+)"', text.partition("}")[0]))
-
-
 def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
     reserved = {name for name in RESERVED_VARIABLES if name.startswith("MYDIST_")}
     rank = place_ranks((Host("a", 1),), 1)[0]
@@ -172,7 +221,7 @@ def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
     given |= {"MYDIST_JOB_KEY_FD", rank_ends.VARIABLE, rank_record._VARIABLE}
     assert reserved == {name for name in given if name.startswith("MYDIST_")}
     # For the core the host is a setting.
-    assert variables_of_the_core() == reserved - {"MYDIST_HOST_ID"}
+    assert set(listed_in_the_core("kLauncherVariables")) == reserved - {"MYDIST_HOST_ID"}
 
 
 def test_what_a_launcher_around_this_one_has_set_reaches_no_rank() -> None:

@@ -284,6 +284,11 @@ TEST(ConfigTest, MisspeltVariablesAreReported) {
                           HasSubstr("did you mean MYDIST_LOG_LEVEL?")));
 }
 
+TEST(ConfigTest, VariablesThatResembleNoSettingAreReported) {
+  EXPECT_THAT(UnknownVariables({"MYDIST_SOMETHING_ELSE_ENTIRELY"}),
+              ElementsAre("MYDIST_SOMETHING_ELSE_ENTIRELY is set, but mydist has no such setting"));
+}
+
 TEST(ConfigTest, RemovedVariablesAreReportedAndIgnored) {
   EXPECT_THAT(UnknownVariables({"MYDIST_GPU_IPC", "MYDIST_CUDA_AWARE_MPI"}),
               ElementsAre("MYDIST_GPU_IPC is set but has been removed: tensors on GPUs are reduced "
@@ -295,10 +300,10 @@ TEST(ConfigTest, RemovedVariablesAreReportedAndIgnored) {
 }
 
 TEST(ConfigTest, KnownAndForeignVariablesAreNotReported) {
-  std::vector<std::string> names = {"PATH", "", "MYDIST_", "OTHER_CACHE_CAPACTIY"};
+  std::vector<std::string> names = {"PATH", "", "OTHER_CACHE_CAPACTIY"};
   std::istringstream of_ours(
       "RANK SIZE JOB_ID LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE JOB_KEY_FD JOB_PARENT "
-      "RENDEZVOUS WITH_MPI SOMETHING_ELSE_ENTIRELY");
+      "RENDEZVOUS WITH_MPI UNITY PYTHON");
   for (std::string name; of_ours >> name;) names.push_back("MYDIST_" + name);
   for (const Knob& knob : Knobs()) names.push_back(knob.variable);
   EXPECT_THAT(UnknownVariables(names), ElementsAre());
@@ -307,7 +312,17 @@ TEST(ConfigTest, KnownAndForeignVariablesAreNotReported) {
 TEST(ConfigTest, MisspeltVariablesOfTheProcessAreFound) {
   ASSERT_EQ(setenv("MYDIST_CONTROLER", "mpi", 1), 0);
   EXPECT_THAT(UnknownVariables(), ElementsAre(HasSubstr("did you mean MYDIST_CONTROLLER?")));
-  ASSERT_EQ(unsetenv("MYDIST_CONTROLER"), 0);
+  ASSERT_EQ(setenv("RANK", "1", 1), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre());
+  ASSERT_EQ(setenv("RANK", "0", 1), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre(HasSubstr("MYDIST_CONTROLER")));
+  ASSERT_EQ(setenv("MYDIST_FAILURE_TAG", "tag", 1), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre());
+  ASSERT_EQ(setenv("MYDIST_PLUGINS", "mine.so", 1), 0);
+  EXPECT_THAT(UnknownVariables(), ElementsAre(HasSubstr("MYDIST_CONTROLER")));
+  for (const char* name : {"MYDIST_CONTROLER", "RANK", "MYDIST_FAILURE_TAG", "MYDIST_PLUGINS"}) {
+    ASSERT_EQ(unsetenv(name), 0);
+  }
   EXPECT_THAT(UnknownVariables(), ElementsAre());
 }
 
