@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from mydist.launcher.limits import start_thread
+
 CHUNK_BYTES = 1 << 16
 
 
@@ -38,7 +40,7 @@ class BoundedWriter:
         self._dead = False
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="mydistrun-writer", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def push(self, data: bytes) -> bool:
         """Queues the bytes; never blocks. False when they were dropped: the queue is full and the

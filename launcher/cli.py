@@ -12,6 +12,7 @@ from mydist.launcher.check_build import check_build, doctor
 from mydist.launcher.errors import LaunchError, UsageError
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job
+from mydist.launcher.limits import is_limit, start_error
 from mydist.launcher.placement import place_ranks
 from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
@@ -31,6 +32,12 @@ def main(
     except LaunchError as error:
         print(f"mydistrun: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if not is_limit(error):
+            raise
+        limit = start_error("the job", error)
+        print(f"mydistrun: {limit}", file=sys.stderr)
+        return limit.exit_code
     except KeyboardInterrupt:  # before the job handles signals
         return 128 + signal.SIGINT
 

@@ -26,6 +26,7 @@ from typing import IO, Protocol
 from mydist.launcher import rank_ends, session
 from mydist.launcher.command import require_interpreter
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
+from mydist.launcher.limits import start_error
 
 STDOUT = 1
 STDERR = 2
@@ -303,14 +304,17 @@ class ProcessGroup:
 
 
 def _start_guard() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", session.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", session.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise start_error("the process that guards the ranks", error) from None
 
 
 def _cgroup_oom_kills() -> int:
@@ -357,9 +361,4 @@ def _start_error(error: OSError, command: RankCommand) -> LaunchError:
         return LaunchError(
             f"command {program!r} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE
         )
-    hint = ""
-    if error.errno == errno.EMFILE:
-        hint = "; each local rank needs 3 descriptors, raise `ulimit -n`"
-    elif error.errno == errno.EAGAIN:
-        hint = "; the limit of processes is reached, raise `ulimit -u` or the pids cgroup"
-    return LaunchError(f"cannot start rank {command.rank}: {error.strerror}{hint}")
+    return start_error(f"rank {command.rank}", error)

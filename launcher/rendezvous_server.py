@@ -18,6 +18,7 @@ from typing import Any
 
 import mydist.job.rendezvous_wire as wire
 from mydist.launcher.errors import LaunchError
+from mydist.launcher.limits import is_limit, start_error, start_thread
 from mydist.launcher.rendezvous_round import MAX_LISTED_RANKS, Round, RoundError, RoundTable
 
 # Beyond this many strangers at a time the oldest is dropped, so that a flood cannot lock out ranks.
@@ -62,20 +63,26 @@ class RendezvousServer:
         except OSError as error:
             for _, listener in bound:
                 listener.close()
+            if is_limit(error):
+                raise start_error("the rendezvous", error) from None
             raise LaunchError(
                 f"cannot listen on {address}: {error.strerror}; choose an interface of this "
                 f"machine with --network-interfaces"
             ) from None
         ports = {address: int(listener.getsockname()[1]) for address, listener in bound}
-        for _, listener in bound:
-            listener.setblocking(False)
-            self._listeners.append(listener)
-            self._loop.call_soon(self._spawn, self._accept(listener))
-        self._thread = threading.Thread(
+        self._listeners += [listener for _, listener in bound]
+        thread = threading.Thread(
             target=self._loop.run_forever, name="mydistrun-rendezvous", daemon=True
         )
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._loop.call_soon_threadsafe(self._listen, listener)
         return ports
+
+    def _listen(self, listener: socket.socket) -> None:
+        self._spawn(self._accept(listener))
 
     def stop(self) -> None:
         """Drops every connection and ends the thread. Idempotent; blocks for milliseconds."""
