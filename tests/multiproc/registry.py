@@ -24,6 +24,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sparse",
         "handles",
         "waiting",
+        "hygiene",
         "mismatch",
         "objects_state",
         "training",

@@ -120,6 +120,15 @@ def test_two_ranks_that_die_at_once_are_both_reported(
     assert int(job.report.split()[1]) in victims, job.report
 
 
+@pytest.mark.parametrize("backend", ["gloo", deep("local")])
+def test_a_death_is_noticed_although_children_live(backend: str, tmp_path: Path) -> None:
+    """Which had the connections of the rank open, and so would keep them open."""
+    job = run_scenario(backend, "kill beside children", tmp_path)
+    assert job.outcome.code == 137, job.outcome.output
+    for rank in range(LAST):
+        job.expect_learned(rank, [LAST], "PeerLostError", "SIGKILL (signal 9)")
+
+
 @pytest.mark.parametrize("backend", ["mpi"])
 @pytest.mark.parametrize("name", [deep("fail"), deep("exit"), "kill"])
 def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ Status GlooContext::Greet(const std::vector<Greeting>& greetings, std::chrono::m
   } catch (const std::exception& error) {
     return wrong(error.what());
   }
+  sockets_.Keep();
   return Status::Ok();
 }
 

@@ -20,6 +20,7 @@
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "transport/control_plane.h"
+#include "transport/gloo/own_sockets.h"
 #include "transport/gloo/peer_states.h"
 #include "transport/mailbox.h"
 
@@ -68,6 +69,7 @@ class GlooContext {
   const int rank_;
   const int size_;
   std::shared_ptr<gloo::transport::Context> context_;
+  OwnSockets sockets_;  // The last: it forgets them before Gloo closes them.
 };
 
 // BatchScheduling: while it lives, threads that the calling one starts do not interrupt others when

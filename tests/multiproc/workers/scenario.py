@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,16 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_beside_children() -> None:
+    """A worker that this process has forked and a program that it has started live on."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(20)
+        os._exit(0)
+    subprocess.Popen(["sleep", "20"], close_fds=False, start_new_session=True)
+    kill()
+
+
 def crash() -> None:
     """As a library does that reads where nothing is."""
     ctypes.string_at(0)
@@ -48,6 +59,7 @@ MISBEHAVIOUR = {
     "fail": fail,
     "exit": exit_with_code,
     "kill": kill,
+    "kill beside children": kill_beside_children,
     "crash": crash,
     "abort": os.abort,
 }
@@ -80,6 +92,8 @@ def main() -> None:
     """As the module says."""
     name, folder, victims = sys.argv[1], Path(sys.argv[2]), [int(v) for v in sys.argv[3].split(",")]
     md.init()
+    # As in a program that is not Python: a broken connection is to be an error, not the end.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # mydistrun ends the others when a rank fails; each is to say first what it has seen.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for step in range(5):
