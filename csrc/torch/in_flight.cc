@@ -20,6 +20,7 @@
 #include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
+#include "torch/gil.h"
 #include "torch/tensor_adapter.h"
 #include "world/late_writes.h"
 
@@ -81,12 +82,12 @@ constexpr std::chrono::milliseconds kSignalCheckInterval{100};
 std::optional<Status> Await(Handle handle) {
   bool is_interrupted = false;
   const auto outcome = process::WaitWhile(handle, kSignalCheckInterval, [&is_interrupted] {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     is_interrupted = PyErr_CheckSignals() != 0;
     return !is_interrupted;
   });
   if (is_interrupted) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     const py::error_already_set error;
     // The other ranks have heard of the call: see names.py.
     py::setattr(error.value(), "_mydist_has_met", py::bool_(true));
@@ -240,7 +241,7 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   CheckMayFollow(handle);
   std::optional<Status> status;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = Await(handle);
   }
   if (!status) throw StatusError(NotOurs(handle));
@@ -279,7 +280,7 @@ std::vector<at::Tensor> InFlight::Fetch(Handle handle) {
 void InFlight::WaitAll(std::span<const Handle> handles, std::vector<Status>& outcomes) {
   for (const Handle handle : handles) CheckMayFollow(handle);
   try {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     for (const Handle handle : handles) {
       std::optional<Status> status = Await(handle);
       outcomes.push_back(status ? std::move(*status) : NotOurs(handle));

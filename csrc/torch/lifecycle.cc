@@ -22,6 +22,7 @@
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
+#include "torch/gil.h"
 #include "torch/gpu_order.h"
 #include "torch/in_flight.h"
 #include "transport/registry.h"
@@ -40,7 +41,7 @@ struct PythonExchange {
   std::exception_ptr error;  // What the callable raised; raised again by init().
 
   Result<std::vector<Bytes>> Call(const Bytes& mine) {
-    py::gil_scoped_acquire gil;
+    const WithGil gil;
     if (!callable) return Status::Internal("the bootstrap exchange was called after init()");
     try {
       const py::bytes blob(reinterpret_cast<const char*>(mine.data()), mine.size());
@@ -62,7 +63,7 @@ class InterruptCheck {
   std::function<bool()> IsWanted() {
     return [this] {
       if (is_interrupted_) return false;  // Python asks for no signals while one has raised.
-      const py::gil_scoped_acquire gil;
+      const WithGil gil;
       is_interrupted_ = PyErr_CheckSignals() != 0;
       return !is_interrupted_;
     };
@@ -93,7 +94,7 @@ void Init(int rank, int size, const std::string& backend, const py::object& exch
   InterruptCheck check;
   Status status;
   {
-    py::gil_scoped_release released;
+    const WithoutGil released;
     status = process::Init(options, check.IsWanted());
   }
   python_exchange->callable = py::object();
@@ -108,7 +109,7 @@ void Shutdown(bool awaits_living) {
   InterruptCheck check;
   Status status;
   {
-    py::gil_scoped_release released;
+    const WithoutGil released;
     status = process::Shutdown(awaits_living, check.IsWanted());
   }
   if (status.code() == StatusCode::kTimeout) {
@@ -123,7 +124,7 @@ void Shutdown(bool awaits_living) {
 py::dict ReportOn(const std::string& name, const std::vector<std::string>& nccl_folders) {
   BackendReport report;
   {
-    py::gil_scoped_release released;
+    const WithoutGil released;
     report = ReportBackend(name, nccl_folders);
   }
   py::dict row;
@@ -136,7 +137,7 @@ py::dict ReportOn(const std::string& name, const std::vector<std::string>& nccl_
 }
 
 int NcclVersion(const std::vector<std::string>& nccl_folders) {
-  py::gil_scoped_release released;
+  const WithoutGil released;
   const Result<int> version = FindNcclVersion(nccl_folders);
   return version.ok() ? *version : 0;
 }
@@ -184,7 +185,7 @@ std::vector<std::pair<std::string, bool>> TransportNames() {
 void SwitchTimeline(const std::function<Status(Engine&)>& change) {
   Status status;
   {
-    py::gil_scoped_release released;
+    const WithoutGil released;
     // Let go of here: the end of the last reference waits for the engine.
     const Result<std::shared_ptr<Job>> job = process::CurrentJob();
     status = job.ok() ? change((*job)->engine()) : job.status();

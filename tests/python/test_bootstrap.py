@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -156,3 +157,18 @@ def test_no_store_names_address_and_port() -> None:
     )
     with pytest.raises(MydistError, match=expected):
         meeting.store_exchange(environment, "1", 1, 2, 0.2)
+
+
+def test_a_port_that_another_program_has_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        began = time.monotonic()
+        with pytest.raises(MydistError, match="address already in use.* that the port is free") as (
+            caught
+        ):
+            meeting.store_exchange(environment, "1", 0, 2, 30.0)
+    assert f"cannot reach the store at MASTER_ADDR=127.0.0.1, MASTER_PORT={port}: " in str(
+        caught.value
+    )
+    assert time.monotonic() - began < 5.0

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,3 +209,77 @@ def test_exit_without_shutdown_keeps_the_exit_code(run_python: RunPython, ending
     expected = {"raise SystemExit(7)": 7, "1 / 0": 1}.get(ending, 0)
     assert (done.returncode, done.stdout) == (expected, "ready\n"), done.stderr
     assert ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
+
+
+# A thread that is in a collective again and again, or in one that no engine ends, at the very end.
+IN_A_COLLECTIVE = """
+import threading, mydist as md, torch
+md.init()
+def work():
+    while True:
+        md.allreduce(torch.ones(1000))
+for _ in range(2):
+    threading.Thread(target=work, daemon=True).start()
+md.allreduce(torch.ones(3))
+print("ready")
+"""
+# What the program itself does at its end comes before or after mydist does.
+AT_EXIT = """
+import atexit, sys, mydist as md, torch
+class Late:
+    def __del__(self):
+        try:
+            md.allreduce(torch.ones(1))
+        except ValueError:
+            print("refused")
+def last():
+    print("last")
+    1 / 0
+atexit.register(last)
+md.init()
+atexit.register(lambda: print(md.allreduce(torch.ones(1)).item()))
+sys.late = Late()
+"""
+
+
+@pytest.mark.parametrize("threads_end", [False, True])
+def test_a_thread_in_a_collective_does_not_keep_the_exit(
+    run_python: RunPython, threads_end: bool
+) -> None:
+    ending = "import sys; sys.exit(5)" if threads_end else ""
+    began = time.monotonic()
+    done = run_python(IN_A_COLLECTIVE + ending)
+    assert (done.returncode, done.stdout) == (5 if threads_end else 0, "ready\n"), done.stderr
+    assert "Fatal Python error" not in done.stderr and "terminate" not in done.stderr
+    assert time.monotonic() - began < 30
+
+
+def test_exceptions_at_exit_end_where_they_are_raised(run_python: RunPython) -> None:
+    done = run_python(AT_EXIT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["1.0", "last"], done
+    assert done.stdout.splitlines()[2:] in (["refused"], []), done
+    assert done.stderr.count("ZeroDivisionError") == 1, done.stderr
+
+
+# What is pending, blocked, ignored and handled, before and after; the last ones are libc's own.
+CHANGES_NO_SIGNAL = """
+import signal, torch
+for number in (signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)
+def signals():
+    rows = [line.split() for line in open("/proc/self/status") if line.startswith("Sig")]
+    return {row[0]: int(row[1], 16) % (1 << 31) for row in rows if row[0] != "SigQ:"}
+before = signals()
+import mydist as md
+md.init()
+md.allreduce(torch.ones(2))
+assert signals() == before, (before, signals())
+md.shutdown()
+assert signals() == before, (before, signals())
+"""
+
+
+def test_the_signals_of_the_program_stay_as_they_are(run_python: RunPython) -> None:
+    done = run_python(CHANGES_NO_SIGNAL)
+    assert done.returncode == 0, done.stderr
