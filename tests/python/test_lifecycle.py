@@ -216,8 +216,9 @@ IN_A_COLLECTIVE = """
 import threading, mydist as md, torch
 md.init()
 def work():
+    data = torch.ones(1000)  # torch's own calls may terminate such a thread.
     while True:
-        md.allreduce(torch.ones(1000))
+        md.allreduce_(data)
 for _ in range(2):
     threading.Thread(target=work, daemon=True).start()
 md.allreduce(torch.ones(3))
