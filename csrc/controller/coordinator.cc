@@ -243,6 +243,12 @@ Status Coordinator::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
   MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));
   return sets_.TakeReport(*lane, report, now);
+  uint32_t& expected = reports_taken_[*lane];
+  if (report.number != expected) {
+    return Status::Internal("got its report number " + std::to_string(report.number) +
+                            ", expected number " + std::to_string(expected));
+  }
+  ++expected;
 }
 
 Status Coordinator::Decide(TimePoint now) {
@@ -279,7 +285,7 @@ Status Coordinator::DecideFreeze(TimePoint now) {
 
 Status Coordinator::ReportUp(TimePoint now) {
   if (!sets_.IsDue(now) && !membership_.HasNews() && !frozen_.HasNews()) return Status::Ok();
-  Report report;
+  Report report{.number = reports_sent_};
   sets_.FillReport(report, now);
   membership_.FillReport(report);
   frozen_.FillReport(report);
@@ -289,6 +295,7 @@ Status Coordinator::ReportUp(TimePoint now) {
   }
   return Status::Ok();
 }
+    ++reports_sent_;
 
 Status Coordinator::SendDown() {
   const StreamSegment segment = std::exchange(down_, {});

@@ -194,6 +194,8 @@ class MYDIST_EXPORT Coordinator {
   Inquirer inquirer_;
   Joining joining_ = Joining::kNo;
   bool is_leaving_ = false;
+  uint32_t reports_sent_ = 0;
+  std::vector<uint32_t> reports_taken_;  // By lane.
 
   StreamSegment down_;                              // For the children, not yet sent.
   std::vector<StreamItem> partial_;                 // Received items behind the last boundary.

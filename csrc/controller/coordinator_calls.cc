@@ -29,7 +29,8 @@ Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBo
       sets_(vertex_, OptionsOf(options_)),
       farewells_(vertex_.parent, options_.size, options_.hosts, options_.pids),
       frozen_(options_, board, &farewells_),
-      inquirer_(options_.rank, options_.size, &port_) {
+      inquirer_(options_.rank, options_.size, &port_),
+      reports_taken_(vertex_.lanes.size()) {
   for (int32_t rank = vertex_.parent; rank >= 0;) {
     ancestors_.push_back(rank);
     rank = MakeVertex(rank, options_.size, options_.radix, options_.hosts).parent;

@@ -293,8 +293,8 @@ void ReadEntry(Reader& reader, Report& report) {
 // Starts a new message whenever the present one has reached the target.
 class ReportMessages {
  public:
-  ReportMessages(uint64_t position, size_t target_bytes)
-      : position_(position), target_bytes_(target_bytes) {
+  ReportMessages(uint32_t number, uint64_t position, size_t target_bytes)
+      : next_number_(number), position_(position), target_bytes_(target_bytes) {
     Begin();
   }
 
@@ -315,10 +315,13 @@ class ReportMessages {
 
  private:
   void Begin() {
-    writers_.emplace_back(MessageKind::kReport).U64(position_);
+    Writer& writer = writers_.emplace_back(MessageKind::kReport);
+    writer.U32(next_number_++);
+    writer.U64(position_);
     entry_count_ = 0;
   }
 
+  uint32_t next_number_;
   uint64_t position_;
   size_t target_bytes_;
   std::vector<Writer> writers_;
@@ -345,7 +348,7 @@ void WriteSet(ReportMessages& messages, ProcessSetId process_set, const SetRepor
 }  // namespace
 
 std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes) {
-  ReportMessages messages(report.stream_position, target_bytes);
+  ReportMessages messages(report.number, report.stream_position, target_bytes);
   // First: what follows may go to a later message than it, never to an earlier one.
   for (const int32_t rank : report.joins) messages.Entry(EntryKind::kJoin).I32(rank);
   for (const ThawNote& thaw : report.thaws) {
@@ -371,6 +374,7 @@ std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes) {
 Result<Report> DecodeReport(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kReport));
   Report report;
+  report.number = reader.U32();
   report.stream_position = reader.U64();
   for (size_t count = 0; reader.ok() && !reader.AtEnd(); ++count) {
     if (count == kMaxEntriesPerMessage) reader.Fail("it has more than the entries allowed");

@@ -55,6 +55,9 @@ struct SetReport {
 };
 
 struct Report {
+  // Counts the messages of this sender, which travel in order: one that comes twice would announce
+  // a tensor twice.
+  uint32_t number = 0;
   uint64_t stream_position = 0;  // Items of the stream the sender has applied.
   std::map<ProcessSetId, SetReport> sets;
   // Ranks that have joined. Handled before the sets, which are reported with them left out.

@@ -79,7 +79,8 @@ inline constexpr size_t kMessageTargetBytes = size_t{16} << 20;
 // Entries a message may have; a decoded entry is larger than its bytes.
 inline constexpr size_t kMaxEntriesPerMessage = size_t{1} << 17;
 
-// At least one message; each is a valid report of the same position.
+// At least one message; each is a valid report of the same position. Their numbers follow each
+// other.
 std::vector<Bytes> EncodeReport(const Report& report, size_t target_bytes = kMessageTargetBytes);
 // At least one message; segments that follow each other.
 std::vector<Bytes> EncodeSegment(const StreamSegment& segment,

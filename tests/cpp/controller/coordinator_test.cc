@@ -100,6 +100,20 @@ TEST(CoordinatorTest, MessagesFromTheWrongPlaceAreRefused) {
   EXPECT_THAT(Handed(1, 0, {kWireVersion, 3}).message(), HasSubstr("only rank 0 accepts"));
 }
 
+// Else the tensor would count as announced for the next time, too.
+TEST(CoordinatorTest, AReportThatComesTwiceIsRefused) {
+  SimulatedJob job({.size = 2});
+  job.AnnounceAll(MakeRequest("x"));
+  job.RunUntilQuiet();
+  job.Announce(1, MakeRequest("x"));
+  ASSERT_TRUE(job.Step(1).ok());
+  ASSERT_TRUE(job.DeliverOne());
+  auto& inbox = job.plane(0).inbox;
+  inbox.push_back(inbox.front());
+  EXPECT_THAT(job.Step(0).ToString(),
+              HasSubstr("rank 1: got its report number 1, expected number 2"));
+}
+
 TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
   const auto text = [](auto fill) {
     Report report;
@@ -107,6 +121,8 @@ TEST(CoordinatorTest, ReportsThatCannotBeTrueAreRefused) {
     return Handed(1, 3, EncodeReport(report)[0]).ToString();
   };
   const auto ready = [](Request request) { return MakeReadiness(request); };
+  EXPECT_THAT(text([](Report& r) { r.number = 1; }),
+              HasSubstr("got its report number 1, expected number 0"));
   EXPECT_THAT(text([](Report& r) { r.stream_position = 4; }), HasSubstr("stream position 4"));
   EXPECT_THAT(text([](Report& r) { r.sets[0].ready_slots = {2}; }), HasSubstr("cache slot 2"));
   EXPECT_THAT(text([](Report& r) { r.sets[0].invalid_slots = {1u << 30}; }),
@@ -173,6 +189,7 @@ TEST(CoordinatorTest, WhoJoinsTooEarlyIsSurvived) {
     report.sets[0].ready_requests = {MakeReadiness(MakeRequest("x", {rank}))};
     job.plane(0).inbox.push_back({rank, EncodeReport(report)[0]});
     Report joined;
+    joined.number = 1;
     joined.joins = {rank};
     job.plane(0).inbox.push_back({rank, EncodeReport(joined)[0]});
   }

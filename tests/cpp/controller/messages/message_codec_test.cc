@@ -33,6 +33,7 @@ Request SomeRequest(const std::string& name) {
 
 Report SomeReport() {
   Report report;
+  report.number = 0xfedcba98;
   report.stream_position = 0x123456789abcdef0;
   report.sets[0].ready_slots = {7, 8, 15, 16, 1000};
   report.sets[0].invalid_slots = {3, 4000};
@@ -95,6 +96,7 @@ TEST(MessageCodecTest, ReportsSurvive) {
   ASSERT_EQ(messages.size(), 1u);
   const auto decoded = DecodeReport(messages[0]);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(decoded->number, report.number);
   EXPECT_EQ(decoded->stream_position, report.stream_position);
   EXPECT_EQ(decoded->sets.at(0).ready_slots, report.sets.at(0).ready_slots);
   EXPECT_EQ(decoded->sets.at(0).invalid_slots, report.sets.at(0).invalid_slots);
@@ -209,9 +211,11 @@ TEST(MessageCodecTest, LongListsAreSpreadOverMessages) {
   const auto reports = EncodeReport(SomeReport(), 1);
   EXPECT_EQ(reports.size(), 16u);
   Report merged;
+  uint32_t next_number = SomeReport().number;
   for (const Bytes& message : reports) {
     const auto report = DecodeReport(message);
     ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->number, next_number++);
     EXPECT_EQ(report->stream_position, SomeReport().stream_position);
     for (const auto& [id, set] : report->sets) {
       auto& requests = merged.sets[id].ready_requests;
