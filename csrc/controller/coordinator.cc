@@ -145,7 +145,10 @@ Status Coordinator::ApplyWholeBatches(TimePoint now) {
 void Coordinator::FinishBatch() {
   std::vector<Response> batch = sets_.TakeResponses();
   for (const Response& response : batch) {
-    if (response.kind == ResponseKind::kDeparted) port_.ExpectLosses();
+    if (response.kind == ResponseKind::kDeparted) {
+      port_.ExpectLosses();
+      has_other_departed_ = has_other_departed_ || response.rank != options_.rank;
+    }
     if (response.kind != ResponseKind::kAllJoined) continue;
     membership_.ResetJoined();
     joining_ = Joining::kNo;

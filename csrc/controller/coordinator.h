@@ -194,6 +194,7 @@ class MYDIST_EXPORT Coordinator {
   Inquirer inquirer_;
   Joining joining_ = Joining::kNo;
   bool is_leaving_ = false;
+  bool has_other_departed_ = false;  // The stream tells of another rank.
   uint32_t reports_sent_ = 0;
   std::vector<uint32_t> reports_taken_;  // By lane.
 

@@ -47,10 +47,12 @@ Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBo
 void Coordinator::Leave(const Status& why) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
-  // A time-out goes to all ranks at once: the root may be the rank that is waited for.
-  const bool is_late = why.code() == StatusCode::kTimeout && !why.failure().ranks.empty();
+  // A time-out of this rank's own goes to all ranks at once, also where it has departed because of
+  // it: the stream may come through the rank that is waited for.
+  const bool is_late = why.code() == StatusCode::kTimeout && !why.is_loss() &&
+                       !why.failure().ranks.empty() && !has_other_departed_;
   const bool is_told =
-      (!why.is_loss() && !is_late) || is_leaving_ || sets_.departed() || farewells_.is_loss_told();
+      !is_late && (!why.is_loss() || is_leaving_ || sets_.departed() || farewells_.is_loss_told());
   const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
   for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
     if (peer != options_.rank) sent.push_back(Send(peer, farewell));

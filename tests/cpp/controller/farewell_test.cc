@@ -83,6 +83,20 @@ TEST(FarewellChain, TheStreamNamesTheFirstAlsoWhenTheRootHearsOfAnotherBefore) {
   EXPECT_TRUE(job.outcome(0).ok()) << job.outcome(0).ToString();
 }
 
+// The stream comes to rank 2 through rank 1, which is stopped and passes nothing on.
+TEST(FarewellChain, ATimeOutReachesRanksThatTheStreamDoesNotReach) {
+  SimulatedJob job({.size = 3, .radix = 1});
+  job.Announce(0, MakeRequest("a"));
+  job.Announce(2, MakeRequest("a"));
+  job.RunUntilQuiet();
+  job.Hold(0, 1);
+  job.Fail(0, Status::Timeout("rank 1 gives no answer").About({.ranks = {1}}));
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.outcome(2).code(), StatusCode::kTimeout) << job.outcome(2).ToString();
+  EXPECT_EQ(job.outcome(2).message(), "rank 1 gives no answer");
+  EXPECT_EQ(job.outcome(2).failure().ranks, std::vector<int>{1});
+}
+
 TEST(Farewells, AreNoneOfWhoLeavesInOrder) {
   SimulatedJob job({.size = 3});
   for (int rank = 0; rank < 3; ++rank) job.Depart(rank, "shutdown");

@@ -126,7 +126,7 @@ bool SimulatedJob::Progress() {
   const bool follows = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& entry) {
     return entry.has_left || entry.has_crashed;
   });
-  if (follows && status.code() == StatusCode::kPeerLost) {
+  if (follows && status.is_loss()) {
     Fail(rank, status);
     return true;
   }
