@@ -222,6 +222,7 @@ Status Coordinator::TakeFarewell(const IncomingMessage& message) {
   MYDIST_ASSIGN_OR_RETURN(const Farewell farewell, DecodeFarewell(message.payload));
   if (frozen_.has_left()) return Status::Ok();
   farewells_.Take(message.source, farewell);
+  MYDIST_RETURN_IF_ERROR(inquirer_.TakeFarewell(message.source));
   if (!farewell.is_told || !vertex_.is_root()) return Status::Ok();
   return membership_.Depart({message.source, farewell.why});
 }
@@ -242,16 +243,16 @@ Status Coordinator::TakeReport(const IncomingMessage& message, TimePoint now) {
   MYDIST_ASSIGN_OR_RETURN(const Report report, DecodeReport(message.payload));
   const auto lane = vertex_.LaneOf(message.source);
   if (!lane) return Status::Internal("got a report from a rank that is not a child of this rank");
-  MYDIST_RETURN_IF_ERROR(CheckSpeaker(report, vertex_.lanes[*lane]));
-  MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
-  MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));
-  return sets_.TakeReport(*lane, report, now);
   uint32_t& expected = reports_taken_[*lane];
   if (report.number != expected) {
     return Status::Internal("got its report number " + std::to_string(report.number) +
                             ", expected number " + std::to_string(expected));
   }
   ++expected;
+  MYDIST_RETURN_IF_ERROR(CheckSpeaker(report, vertex_.lanes[*lane]));
+  MYDIST_RETURN_IF_ERROR(membership_.TakeReport(report));
+  MYDIST_RETURN_IF_ERROR(frozen_.TakeReport(report));
+  return sets_.TakeReport(*lane, report, now);
 }
 
 Status Coordinator::Decide(TimePoint now) {
@@ -294,11 +295,11 @@ Status Coordinator::ReportUp(TimePoint now) {
   frozen_.FillReport(report);
   if (report.empty()) return Status::Ok();
   for (Bytes& message : EncodeReport(report)) {
+    ++reports_sent_;
     MYDIST_RETURN_IF_ERROR(Send(vertex_.parent, std::move(message)));
   }
   return Status::Ok();
 }
-    ++reports_sent_;
 
 Status Coordinator::SendDown() {
   const StreamSegment segment = std::exchange(down_, {});

@@ -29,7 +29,7 @@ Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBo
       sets_(vertex_, OptionsOf(options_)),
       farewells_(vertex_.parent, options_.size, options_.hosts, options_.pids),
       frozen_(options_, board, &farewells_),
-      inquirer_(options_.rank, options_.size, &port_),
+      inquirer_(options_.rank, options_.size, &port_, &farewells_),
       reports_taken_(vertex_.lanes.size()) {
   for (int32_t rank = vertex_.parent; rank >= 0;) {
     ancestors_.push_back(rank);

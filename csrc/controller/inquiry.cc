@@ -48,11 +48,25 @@ Status Inquirer::Begin(ProcessSetId process_set, const std::string& tensor,
   return Ask();
 }
 
+// One that has left gives no answer any more, and is not silent: it has said why.
 Status Inquirer::Ask() {
-  for (const int32_t rank : inquiry_.TakeToAsk()) {
-    MYDIST_RETURN_IF_ERROR(port_->SendIfThere(rank, EncodeQuestion(question_)));
+  for (std::vector<int32_t> ranks = inquiry_.TakeToAsk(); !ranks.empty();
+       ranks = inquiry_.TakeToAsk()) {
+    for (const int32_t rank : ranks) {
+      if (farewells_->HasLeft(rank)) {
+        inquiry_.TakeAnswer(rank, farewells_->LossOf(rank).failure().ranks);
+      } else {
+        MYDIST_RETURN_IF_ERROR(port_->SendIfThere(rank, EncodeQuestion(question_)));
+      }
+    }
   }
   return Status::Ok();
+}
+
+Status Inquirer::TakeFarewell(int32_t rank) {
+  if (!inquiry_.is_open()) return Status::Ok();
+  inquiry_.TakeAnswer(rank, farewells_->LossOf(rank).failure().ranks);
+  return Ask();
 }
 
 // A rank that also asks answers with what its own inquiry has found.

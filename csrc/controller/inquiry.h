@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "controller/control_port.h"
+#include "controller/membership.h"
 #include "controller/messages/wire.h"
 #include "world/process_set.h"
 
@@ -56,8 +57,9 @@ class Inquirer {
   // The ranks that this rank waits for with a tensor. Empty: others may wait for this rank.
   using Awaited = std::function<std::vector<int32_t>(const Question& about)>;
 
-  // `port` outlives this object.
-  Inquirer(int32_t rank, int32_t size, ControlPort* port) : rank_(rank), size_(size), port_(port) {}
+  // Both pointers outlive this object.
+  Inquirer(int32_t rank, int32_t size, ControlPort* port, const Farewells* farewells)
+      : rank_(rank), size_(size), port_(port), farewells_(farewells) {}
 
   // Begins to ask; `awaited`: whom this rank waits for.
   Status Begin(ProcessSetId process_set, const std::string& tensor,
@@ -72,6 +74,8 @@ class Inquirer {
   // A question of another rank, or an answer to ours. kInternal when it is malformed.
   Status TakeQuestion(const IncomingMessage& message, const Awaited& awaited);
   Status TakeAnswer(const IncomingMessage& message);
+  // A rank has left: its farewell is its answer.
+  Status TakeFarewell(int32_t rank);
 
  private:
   Status Ask();
@@ -79,6 +83,7 @@ class Inquirer {
   const int32_t rank_;
   const int32_t size_;
   ControlPort* const port_;
+  const Farewells* const farewells_;
   Inquiry inquiry_;
   Question question_;  // The number says which inquiry an answer belongs to.
   std::map<int32_t, Progress> progress_;

@@ -97,6 +97,24 @@ TEST(FarewellChain, ATimeOutReachesRanksThatTheStreamDoesNotReach) {
   EXPECT_EQ(job.outcome(2).failure().ranks, std::vector<int>{1});
 }
 
+// Rank 2 has the stream through rank 1, which knows nothing yet: it waits, and asks.
+TEST(FarewellChain, WhoHasLeftIsNotSilent) {
+  for (const bool asks_before : {false, true}) {
+    SimulatedJob job({.size = 3, .radix = 1});
+    job.Announce(2, MakeRequest("a"));
+    job.RunUntilQuiet();
+    Coordinator& asker = job.coordinator(2);
+    job.Hold(0, 1);
+    if (asks_before) ASSERT_TRUE(asker.Inquire(kGlobalProcessSet, "a").ok());
+    job.Fail(0, Status::Internal("a disk"));
+    job.RunUntilQuiet();
+    if (!asks_before) ASSERT_TRUE(asker.Inquire(kGlobalProcessSet, "a").ok());
+    job.RunUntilQuiet();
+    EXPECT_THAT(asker.inquiry().Silent(), ::testing::IsEmpty());
+    EXPECT_THAT(asker.inquiry().Idle(), Contains(0));
+  }
+}
+
 TEST(Farewells, AreNoneOfWhoLeavesInOrder) {
   SimulatedJob job({.size = 3});
   for (int rank = 0; rank < 3; ++rank) job.Depart(rank, "shutdown");
