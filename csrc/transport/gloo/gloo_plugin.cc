@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,39 +19,15 @@
 #include "gloo/transport/tcp/device.h"
 #include "transport/factory.h"
 #include "transport/gloo/gloo_transport.h"
+#include "transport/gloo/introduction.h"
 #include "world/interface_choice.h"
 
 namespace mydist {
 namespace {
 
-// The data that ranks exchange before they connect.
-struct Place {
-  std::string host_id;
-  std::string pid;
-  GlooContext::Greeting greeting{};
-};
-
 // Strangers may connect while the ranks do: then all of them try again, with other ports.
 constexpr int kConnectAttempts = 3;
 constexpr std::chrono::seconds kGreetingLimit{5};
-
-Bytes Encode(const Place& place) {
-  const std::string text = place.pid + ":" + place.host_id;
-  Bytes bytes(place.greeting.begin(), place.greeting.end());
-  bytes.insert(bytes.end(), text.begin(), text.end());
-  return bytes;
-}
-
-Place Decode(const Bytes& bytes) {
-  Place place;
-  const size_t greeting_bytes = std::min(bytes.size(), place.greeting.size());
-  std::copy_n(bytes.begin(), greeting_bytes, place.greeting.begin());
-  const std::string text(bytes.begin() + static_cast<std::ptrdiff_t>(greeting_bytes), bytes.end());
-  const size_t colon = text.find(':');
-  place.host_id = colon == std::string::npos ? text : text.substr(colon + 1);
-  place.pid = colon == std::string::npos ? "?" : text.substr(0, colon);
-  return place;
-}
 
 Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
   Place mine{options.config->HostId(), std::to_string(getpid()), {}};
@@ -59,9 +36,9 @@ Result<std::vector<Place>> GatherPlaces(const BackendOptions& options) {
     return Status::Internal("cannot get random bytes from the kernel (getrandom)");
   }
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
-                          BootstrapRound(options.exchange, options.size, Encode(mine)));
+                          BootstrapRound(options.exchange, options.size, EncodePlace(mine)));
   std::vector<Place> places;
-  for (const Bytes& each : all) places.push_back(Decode(each));
+  for (const Bytes& each : all) places.push_back(DecodePlace(each));
   return places;
 }
 
@@ -98,38 +75,28 @@ Result<std::unique_ptr<GlooContext>> ConnectOnce(const BackendOptions& options,
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
                           BootstrapRound(options.exchange, options.size, context->Addresses()));
   *outcome = context->Connect(addresses);
-  std::vector<GlooContext::Greeting> greetings;
+  std::vector<Greeting> greetings;
   for (const Place& place : places) greetings.push_back(place.greeting);
   if (outcome->ok()) *outcome = context->Greet(greetings, kGreetingLimit);
   return context;
 }
 
-struct Outcome {
-  Status status;           // Of the first rank where it is not OK.
-  bool may_repeat = true;  // On all ranks.
-};
-
 // The outcome of all ranks together; every rank returns the same.
 Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& mine) {
-  Bytes said{static_cast<uint8_t>(mine.status.code()), static_cast<uint8_t>(mine.may_repeat)};
-  const std::string text = mine.status.ok() ? "" : mine.status.message();
-  said.insert(said.end(), text.begin(), text.end());
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
-                          BootstrapRound(options.exchange, options.size, said));
+                          BootstrapRound(options.exchange, options.size, EncodeOutcome(mine)));
   Outcome agreed;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const Bytes& each = all[rank];
-    if (each.size() < 2 || each[0] > static_cast<uint8_t>(StatusCode::kInternal)) {
+    const std::optional<Outcome> outcome = DecodeOutcome(all[rank]);
+    if (!outcome) {
       return Status::VersionMismatch(
           "rank " + std::to_string(rank) +
           " did not report the outcome of its connections. Install the same "
           "version of mydist on all hosts.");
     }
-    agreed.may_repeat = agreed.may_repeat && each[1] != 0;
-    if (each[0] == 0 || !agreed.status.ok()) continue;
-    agreed.status =
-        Status(static_cast<StatusCode>(each[0]), "on rank " + std::to_string(rank) + ": " +
-                                                     std::string(each.begin() + 2, each.end()));
+    agreed.may_repeat = agreed.may_repeat && outcome->may_repeat;
+    if (!agreed.status.ok()) continue;
+    agreed.status = outcome->status.WithContext("on rank " + std::to_string(rank));
   }
   return agreed;
 }
