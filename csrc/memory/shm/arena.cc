@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "memory/shm/file_offer.h"
 #include "memory/shm/peer_memory.h"
 #include "memory/shm/waiter.h"
 #include "world/departure.h"
@@ -51,33 +52,6 @@ int64_t RingBytes(const ArenaOptions& options) {
   if (options.ring_bytes > 0) return options.ring_bytes;
   return std::clamp(kPerRank / static_cast<int64_t>(options.ranks.size()), kSmallest, kLargest);
 }
-
-// What the maker offers, as lines: where the file is (empty: nowhere yet), its name when it has
-// one, and its cookie.
-struct FileOffer {
-  std::string address;
-  std::string name;
-  Nonce cookie{};
-
-  std::string Encode() const {
-    return address + '\n' + name + '\n' + std::string(cookie.begin(), cookie.end());
-  }
-  // A peer sent it. Nothing unless it has these parts.
-  static std::optional<FileOffer> Decode(const std::string& text) {
-    FileOffer offer;
-    const size_t address_end = text.find('\n');
-    if (address_end == std::string::npos) return std::nullopt;
-    const size_t name_end = text.find('\n', address_end + 1);
-    if (name_end == std::string::npos) return std::nullopt;
-    if (text.size() - name_end - 1 != offer.cookie.size()) return std::nullopt;
-    offer.address = text.substr(0, address_end);
-    offer.name = text.substr(address_end + 1, name_end - address_end - 1);
-    if (!ArenaFile::IsName(offer.name)) return std::nullopt;
-    std::copy(text.begin() + static_cast<std::ptrdiff_t>(name_end) + 1, text.end(),
-              offer.cookie.begin());
-    return offer;
-  }
-};
 
 const Nonce& ThisProcess() {
   static const Nonce kNonce = RandomNonce();
