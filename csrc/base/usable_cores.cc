@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <map>
@@ -111,7 +112,11 @@ std::string UsableCores::ToText() const {
     if (last > i) text << "-" << cores[last];
     i = last + 1;
   }
-  for (const CpuQuota& quota : quotas) text << " " << quota.cores << " of " << quota.group;
+  for (const CpuQuota& quota : quotas) {
+    std::array<char, 32> digits{};  // As many as it takes to read the same number.
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), quota.cores).ptr;
+    text << " " << std::string_view(digits.data(), end) << " of " << quota.group;
+  }
   return text.str();
 }
 

@@ -83,10 +83,12 @@ TEST(UsableCores, SurviveAsText) {
                      On({0}),
                      On({0, 1, 2, 5, 7, 8}),
                      Under(1.5, "27:4031"),
-                     {{0, 1}, {CpuQuota{1, "27:4031"}, CpuQuota{2.5, "27:1"}}}};
+                     {{0, 1}, {CpuQuota{1, "27:4031"}, CpuQuota{2.5, "27:1"}}},
+                     {{0}, {CpuQuota{1.2345678, "27:1"}}}};
   EXPECT_EQ(all[2].ToText(), "0-2,5,7-8");
   EXPECT_EQ(all[3].ToText(), "0-3 1.5 of 27:4031");
   EXPECT_EQ(all[4].ToText(), "0-1 1 of 27:4031 2.5 of 27:1");
+  EXPECT_EQ(all[5].ToText(), "0 1.2345678 of 27:1");
   for (const UsableCores& cores : all) EXPECT_EQ(UsableCores::FromText(cores.ToText()), cores);
 }
 
