@@ -63,6 +63,12 @@ Status Negotiator::ApplyReady(const std::shared_ptr<const Agreement>& agreement)
     return Status::Internal("the root announced tensor '" + agreement->request.name +
                             "' as ready, which this rank has not submitted");
   }
+  // A vertex above others has told of it when all of these had.
+  if (own && !vertex_.is_root() && vertex_.has_children() &&
+      pending_.IsReady(agreement->request.name, 0)) {
+    return Status::Internal("the root announced tensor '" + agreement->request.name +
+                            "' as ready, which ranks below this one have not submitted");
+  }
   // Memory is read and written as the agreement says.
   if (own && !MatchesAgreement(*own, *agreement, own_index_)) {
     return Status::Internal("the root announced tensor '" + agreement->request.name +

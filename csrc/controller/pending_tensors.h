@@ -176,6 +176,9 @@ class PendingTensors {
   // A child says that part of its subtree waits. Replaces its earlier note on the tensor.
   void AddNote(size_t lane, StallNote note, TimePoint now);
 
+  // Whether the lane is ready for a tensor that waits for others.
+  bool IsReady(const std::string& name, size_t lane) const;
+
   // To be called before the cache frees or reassigns the slot.
   void DropSlot(uint32_t slot);
   void Drop(const StreamItem& error);
@@ -193,7 +196,6 @@ class PendingTensors {
   std::vector<StallNote> TakeNotes(TimePoint now);
 
  private:
-  bool IsReady(const std::string& name, size_t lane) const;
   std::optional<Request> RequestOf(const std::string& name) const;
   uint64_t WaitOf(const std::string& name) const;
   void Progress(const std::string& name, size_t lane);

@@ -248,13 +248,13 @@ TEST(CoordinatorTest, SegmentsThatCannotBeTrueAreRefused) {
 TEST(CoordinatorTest, AnAgreementMustBeWhatThisRankSubmitted) {
   const auto outcome = [](const Request& agreed) {
     SimulatedJob job({.size = 5, .radix = 2});
-    job.Announce(1, MakeRequest("x", {4}));
+    job.Announce(3, MakeRequest("x", {4}));
     StreamItem item;
     item.kind = StreamKind::kReadyAgreement;
     item.agreement = std::make_shared<const Agreement>(Agreement{agreed, {}});
     const StreamSegment segment{0, {item, StreamItem()}};
-    job.plane(1).inbox.push_back({0, EncodeSegment(segment)[0]});
-    return job.Step(1).ToString();
+    job.plane(3).inbox.push_back({1, EncodeSegment(segment)[0]});
+    return job.Step(3).ToString();
   };
   EXPECT_EQ(outcome(MakeRequest("x", {4})), "OK");
   EXPECT_THAT(outcome(MakeRequest("x", {5})), HasSubstr("not as this rank has submitted it"));
@@ -264,6 +264,18 @@ TEST(CoordinatorTest, AnAgreementMustBeWhatThisRankSubmitted) {
   Request elsewhere = MakeRequest("x", {4});
   elsewhere.process_set = 7;
   EXPECT_THAT(outcome(elsewhere), HasSubstr("for another process set than the item says"));
+}
+
+// Ranks 3 and 4 are below rank 1, which would take their reports for those of the next call.
+TEST(CoordinatorTest, NothingIsReadyThatRanksBelowHaveNotSubmitted) {
+  SimulatedJob job({.size = 5, .radix = 2});
+  job.Announce(1, MakeRequest("x"));
+  StreamItem item;
+  item.kind = StreamKind::kReadyAgreement;
+  item.agreement = std::make_shared<const Agreement>(Agreement{MakeRequest("x"), {}});
+  job.plane(1).inbox.push_back({0, EncodeSegment({0, {item, StreamItem()}})[0]});
+  EXPECT_THAT(job.Step(1).ToString(),
+              HasSubstr("'x' as ready, which ranks below this one have not submitted"));
 }
 
 TEST(CoordinatorTest, ALossDuringADepartureThatDoesNotEndIsOneAfterAWhile) {
