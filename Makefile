@@ -1,7 +1,7 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench figures faults tsan \
-        asan asan-binding thread-safety model gpu-check ci clean
+.PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench figures faults fuzz \
+        tsan asan asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
 .NOTPARALLEL:
@@ -28,7 +28,7 @@ test: build-tests ## C++ tests, then Python tests on one to four ranks (TEST_ARG
 	@scripts/test.sh $${TEST_ARGS:-}
 
 deep: build-tests setup-check ## everything that is too slow for every change (PARTS="tests model …")
-	@scripts/setup.sh check ci model
+	@scripts/setup.sh check ci model fuzz
 	@scripts/deep.sh $${PARTS:-}
 
 docs: setup-check ## the documentation site in build/site; a broken link fails
@@ -57,6 +57,10 @@ figures: build ## measure and draw the pictures of docs/images (10 minutes; keep
 faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARGS="--only sigkill --repeats 5")
 	@PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  scripts/in_environment.sh python -m faults $${FAULTS_ARGS:-}
+
+fuzz: setup-check ## any bytes to each parser, 60 s each (FUZZ_SECONDS=, ONLY="report trace"; 30 targets)
+	@scripts/setup.sh fuzz
+	@scripts/fuzz.sh
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread

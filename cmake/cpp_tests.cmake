@@ -163,6 +163,13 @@ mydist_sources(_files "*_test.cc" tests/cpp/gpu tests/cpp/fakes)
 mydist_test(test_gpu_on_fakes ${_files})
 target_link_libraries(test_gpu_on_fakes PRIVATE mydist_fakes)
 list(APPEND MYDIST_TEST_NAMES gpu_on_fakes)
+# What peers, users and files may send; the program that looks for more is in cmake/fuzz.cmake.
+mydist_test(test_fuzz ${MYDIST_FUZZ_SOURCES} "${PROJECT_SOURCE_DIR}/tests/fuzz/cpp/corpus_test.cc"
+  LABELS bytes)
+target_include_directories(test_fuzz PRIVATE "${PROJECT_SOURCE_DIR}/tests/fuzz/cpp")
+list(APPEND MYDIST_TEST_NAMES fuzz)
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/fuzz/cpp/corpus_test.cc"
+  PROPERTIES COMPILE_DEFINITIONS "MYDIST_FUZZ_CORPUS=\"${PROJECT_SOURCE_DIR}/tests/fuzz/corpus\"")
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/config/documentation_test.cc"
   PROPERTIES COMPILE_DEFINITIONS "MYDIST_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
 # The torch binding, with an interpreter of the tests' own and GPUs that torch takes for CUDA's.

@@ -28,11 +28,12 @@ option(MYDIST_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
 option(MYDIST_UNITY "Compile six files of a target at a time: less for a first build, more for one change" ON)
 option(MYDIST_THREAD_SAFETY "Check lock annotations at compile time (clang only)" OFF)
 option(MYDIST_SANITIZE_LOOPS "Compile the loops over elements with the sanitizer, too: a minute of a core" ON)
-set(MYDIST_SANITIZE "" CACHE STRING "Sanitizer: empty, thread, or address (with undefined)")
-set_property(CACHE MYDIST_SANITIZE PROPERTY STRINGS "" thread address)
-if(NOT MYDIST_SANITIZE MATCHES "^(|thread|address)$")
-  message(FATAL_ERROR "MYDIST_SANITIZE is '${MYDIST_SANITIZE}', expected 'thread', 'address' or "
-                      "nothing. Pass e.g. -DMYDIST_SANITIZE=thread.")
+set(MYDIST_SANITIZE "" CACHE STRING
+    "Sanitizer: empty, thread, address (with undefined), or fuzz (with these and libFuzzer)")
+set_property(CACHE MYDIST_SANITIZE PROPERTY STRINGS "" thread address fuzz)
+if(NOT MYDIST_SANITIZE MATCHES "^(|thread|address|fuzz)$")
+  message(FATAL_ERROR "MYDIST_SANITIZE is '${MYDIST_SANITIZE}', expected 'thread', 'address', "
+                      "'fuzz' or nothing. Pass e.g. -DMYDIST_SANITIZE=thread.")
 endif()
 
 get_property(_multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)

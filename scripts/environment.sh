@@ -9,6 +9,7 @@ DEV_TREE="$ROOT/build/dev"
 JOBS="${MAX_JOBS:-$(getconf _NPROCESSORS_ONLN)}"
 TORCH_REQUIREMENT="${MYDIST_TORCH_REQUIREMENT:-torch==2.13.0}"
 NCCL_REQUIREMENT="nvidia-nccl-cu13==2.32.3"
+FUZZ_PYTHON="$ROOT/build/fuzz_python" # An environment with atheris; scripts/setup.sh makes it.
 NCCL_HEADER="$ROOT/build/nccl_header/nccl.h" # cmake/cuda.cmake looks there.
 
 die() {

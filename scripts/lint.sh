@@ -10,7 +10,7 @@ PYTHON_FOLDERS=(setup.py cmake scripts)
 for folder in python launcher tests examples benchmarks; do
   [[ -d "$folder" ]] && PYTHON_FOLDERS+=("$folder")
 done
-mapfile -t CPP_FILES < <(find csrc python/mydist/bench tests/cpp tests/gpu benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null | sort)
+mapfile -t CPP_FILES < <(find csrc python/mydist/bench tests/cpp tests/fuzz tests/gpu benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null | sort)
 CLANG_FORMAT="${MYDIST_CLANG_FORMAT:-clang-format-14}"
 
 if [[ "${1:-}" == --fix ]]; then

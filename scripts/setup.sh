@@ -111,6 +111,22 @@ install_python_packages() {
   set_stamp "$step" "$stamp"
 }
 
+# Apart from the other packages; see the requirements. Without them the parsers in C++ are still
+# fuzzed, so a Python that is too new for atheris is no error.
+install_fuzzer() {
+  local stamp
+  stamp="$( (cat scripts/requirements-fuzz.txt && "$PYTHON" -VV) | stamp_of fuzz)"
+  [[ ! -e "$stamp" ]] || return 0
+  rm -rf "$FUZZ_PYTHON"
+  "$PYTHON" -m venv "$FUZZ_PYTHON"
+  if "$FUZZ_PYTHON/bin/python" -m pip install -q --only-binary=:all: -r scripts/requirements-fuzz.txt; then
+    set_stamp fuzz "$stamp"
+  else
+    rm -rf "$FUZZ_PYTHON"
+    echo "No atheris for $("$PYTHON" --version): make fuzz leaves the parsers in Python out."
+  fi
+}
+
 for part in "${PARTS[@]}"; do
   case "$part" in
     packages) install_debian_packages ;;
@@ -119,4 +135,5 @@ for part in "${PARTS[@]}"; do
   esac
 done
 [[ " ${GROUPS_WANTED[*]} " != *" ci "* ]] || fetch_nccl_header
+[[ " ${GROUPS_WANTED[*]} " != *" fuzz "* ]] || install_fuzzer
 [[ "${1:-}" == --demo ]] || echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"

@@ -34,7 +34,7 @@ python_tests() {
   [[ -n "${TEST_DEEP:-}" ]] || turn=(--turn "$(git rev-list --count HEAD 2>/dev/null || echo 0)")
   "$PYTHON" -m pytest -q --numprocesses "$((JOBS + 1))" --no-loadscope-reorder \
     tests/multiproc/test_{checks,starts,paths,examples,kills}.py tests/launcher tests/multiproc \
-    tests/multihost tests/python tests/scripts tests/gpu \
+    tests/multihost tests/python tests/scripts tests/fuzz tests/gpu \
     --report "$REPORTS/python.jsonl" "${turn[@]}" "$@"
 }
 

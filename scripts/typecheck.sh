@@ -14,4 +14,4 @@ done
 ln -s "$ROOT/benchmarks" "$ROOT/scripts" build/typecheck/
 cd build/typecheck
 "$(find_python)" -m mypy --config-file "$ROOT/pyproject.toml" --cache-dir "$ROOT/.mypy_cache" \
-  --package mydist --package benchmarks --module scripts.gpu_check --module scripts.docs_site
+  --package mydist --package benchmarks --module scripts.gpu_check --module scripts.docs_site --module scripts.fuzz

@@ -1,0 +1,11 @@
+"""All targets in Python, by name."""
+
+from __future__ import annotations
+
+from fuzz.python import rendezvous_targets, settings_targets, stream_targets
+
+TARGETS = {
+    target.name: target
+    for module in (settings_targets, stream_targets, rendezvous_targets)
+    for target in module.TARGETS
+}
