@@ -1,7 +1,7 @@
 # One entry for everything. Second runs skip what is done; see scripts/ for the steps.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-check build build-tests demo test deep docs lint format tidy bench figures faults fuzz \
-        tsan asan asan-binding thread-safety model gpu-check ci clean
+        soak tsan asan asan-binding thread-safety model gpu-check ci clean
 
 # Targets run one after the other; each step is parallel inside.
 .NOTPARALLEL:
@@ -61,6 +61,9 @@ faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARG
 fuzz: setup-check ## any bytes to each parser, 60 s each (FUZZ_SECONDS=, ONLY="report trace"; 30 targets)
 	@scripts/setup.sh fuzz
 	@scripts/fuzz.sh
+
+soak: build ## random operations on 2 and 4 ranks and on two hosts (SOAK_MINUTES=30, SOAK_SEED=, ONLY=)
+	@scripts/soak.sh
 
 tsan: setup-check ## C++ tests under ThreadSanitizer
 	@scripts/sanitize.sh thread

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$ROOT" || exit 1
 
-PARTS=(tests thread address locks binding model fuzz)
+PARTS=(tests thread address locks binding model fuzz soak)
 
 run_part() {
   case "$1" in
@@ -17,6 +17,7 @@ run_part() {
     binding) scripts/sanitize_binding.sh ;;
     model) scripts/model.sh ;;
     fuzz) FUZZ_EXECUTIONS=100000000 scripts/fuzz.sh ;;
+    soak) SOAK_MINUTES="${SOAK_MINUTES:-10}" scripts/soak.sh ;;
     tests) scripts/test.sh --deep ;; # Every case, number of ranks, backend and layout.
     *) die "got '$1', expected one of: ${PARTS[*]}" ;;
   esac

@@ -1,14 +1,16 @@
-"""10,000 training steps: no growth in memory, descriptors or shared memory."""
+"""10,000 training steps, and random operations: no growth, and no wrong result."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 import pytest
 from deep import deep
 
 from multiproc.job import WORKERS, launcher_command, run
+from multiproc.soak import LAYOUTS, Layout, not_flat, outcome_in
 
 SOAK = str(WORKERS / "soak.py")
 
@@ -58,3 +60,24 @@ def test_nothing_grows(np: int, backend: str, env: dict[str, str], options: tupl
 def test_sixteen_bytes_a_step_would_be_noticed() -> None:
     for rank in growth(launcher_command(2, "local", SOAK, "--leak", "16"), {}):
         assert rank["malloc_bytes"] > 2 * BOUNDS["malloc_bytes"], rank
+
+
+# Each way the ranks may lie in one run or another; `make soak` goes on for as long as asked.
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("layout", [pytest.param(each, id=each.name) for each in LAYOUTS])
+def test_random_operations_are_right(layout: Layout, request: pytest.FixtureRequest) -> None:
+    seed = 1 + (request.config.getoption("--turn") or 0)  # Another program with each commit.
+    command = layout.command(seed, "--steps", "400")
+    outcome = outcome_in(run(command, timeout=300, env=layout.env).expect_success().output)
+    assert outcome["steps"] >= 400
+    # Of what is rare, too.
+    assert outcome["counts"].keys() >= {"join", "sets", "mismatch", "pair", "grouped_allreduce"}
+    assert not_flat(outcome) == [{}] * layout.np
+
+
+def test_a_wrong_result_ends_the_soak_with_its_seed() -> None:
+    command = LAYOUTS[0].command(7, "--steps", "50", "--wrong", "20")
+    outcome = run(command, timeout=120)
+    assert outcome.code != 0
+    (step,) = set(re.findall(r"soak: failed with seed 7 in step (\d+)", outcome.output))
+    assert 20 <= int(step) < 50
