@@ -171,6 +171,12 @@ FLAGS: tuple[Flag, ...] = (
         seconds(0, 1e6),
         variable="MYDIST_STALL_SHUTDOWN_SECONDS",
     ),
+    _tunable("--stall-stack", "a rank that others wait for prints its Python stacks"),
+    _tunable(
+        "--flight-recorder-dir DIR",
+        "write the last operations of each rank here when the job fails or stalls",
+        path,
+    ),
     _tunable(
         "--heartbeat-timeout-seconds S",
         "a rank that gives no sign of life for S is lost; 0 = no heartbeats [10]",

@@ -45,6 +45,8 @@ _OUR_ROWS: Mapping[str, Convert] = {
     "MYDIST_ALGORITHM": choice(("auto", "shared_memory", "hierarchical", "flat")),
     "MYDIST_CONTROLLER": choice(("auto", "local", "mpi", "gloo")),
 }
+# Relative to the folder of mydistrun, wherever a rank runs.
+_PATHS = ("timeline-filename", "flight-recorder-dir")
 SETTINGS = tuple(sorted(_CONVERTERS))
 _NO_SETTINGS = frozenset((*RESERVED_VARIABLES, *BUILD_VARIABLES))
 
@@ -211,7 +213,7 @@ def _tunables(
         if flag.key in given:
             result[flag.variable] = _variable_text(flag, given[flag.key])
         elif inherited:
-            if flag.key == "timeline-filename":
+            if flag.key in _PATHS:
                 result[flag.variable] = os.path.abspath(inherited)
         elif flag.key in from_file:
             result[flag.variable] = _variable_text(flag, from_file[flag.key])
@@ -290,7 +292,7 @@ def _variable_text(flag: Flag, value: object) -> str:
         return ",".join(value)
     if isinstance(value, float):
         return f"{value:.15g}"
-    return os.path.abspath(str(value)) if flag.key == "timeline-filename" else str(value)
+    return os.path.abspath(str(value)) if flag.key in _PATHS else str(value)
 
 
 def _network_interfaces(

@@ -198,6 +198,8 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_TIMEOUT_SECONDS", "30", &C::connect_timeout, Seconds(0.1)),
       MakeRow("MYDIST_TIMELINE", "", &C::timeline_path, Text("a path", 4095)),
       MakeRow("MYDIST_TIMELINE_MARK_CYCLES", "0", &C::timeline_mark_cycles, Switch()),
+      MakeRow("MYDIST_FLIGHT_RECORDER_DIR", "", &C::flight_recorder_folder, Text("a path", 4095)),
+      MakeRow("MYDIST_STALL_STACK", "0", &C::stall_stack, Switch()),
       MakeRow("MYDIST_CONTROLLER", "auto", &C::controller,
               RowName("auto, local, mpi, gloo or the name of an extension's transport")),
       MakeRow("MYDIST_ALGORITHM", "auto", &C::algorithm,

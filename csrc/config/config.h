@@ -41,6 +41,11 @@ struct MYDIST_EXPORT Config {
   std::string timeline_path;
   // MYDIST_TIMELINE_MARK_CYCLES: also record every engine cycle.
   bool timeline_mark_cycles = false;
+  // MYDIST_FLIGHT_RECORDER_DIR: folder for the last operations of each rank when something goes
+  // wrong; empty = none.
+  std::string flight_recorder_folder;
+  // MYDIST_STALL_STACK: a rank that others wait for prints its stacks. Python acts on it.
+  bool stall_stack = false;
   // MYDIST_CONTROLLER: auto or the name of a transport; see transport/registry.h.
   std::string controller = "auto";
   // MYDIST_ALGORITHM: auto or the name of an algorithm, which is tried first; see

@@ -140,6 +140,9 @@ class MYDIST_EXPORT Coordinator {
   // On rank 0: the blocks that arrived since the last call, in order per rank. Else empty.
   std::vector<IncomingMessage> TakeTimeline() { return std::exchange(timeline_, {}); }
 
+  // Told when another rank asks whom this rank waits for, and it waits for none.
+  void SetOnAwaited(std::function<void()> on_awaited) { on_awaited_ = std::move(on_awaited); }
+
   const CoordinatorStats& stats();
   // Of them, at the price of reading it.
   int64_t messages_received() const { return port_.stats().control_messages_received; }
@@ -184,6 +187,7 @@ class MYDIST_EXPORT Coordinator {
   Status SendDown();
 
   const CoordinatorOptions options_;
+  std::function<void()> on_awaited_;
   const Vertex vertex_;
   std::vector<int32_t> ancestors_;  // The parent first, the root last.
   ControlPort port_;

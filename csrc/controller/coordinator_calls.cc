@@ -150,7 +150,12 @@ Status Coordinator::BlameFor(std::span<const int> awaited) const {
 
 Status Coordinator::TakeQuestion(const IncomingMessage& message) {
   return inquirer_.TakeQuestion(message, [this](const Question& about) {
-    return AwaitedWith(about.process_set, about.tensor);
+    std::vector<int32_t> awaited = AwaitedWith(about.process_set, about.tensor);
+    const bool is_about_tensor = about.process_set != kLeaving && about.process_set != kJoining;
+    const bool waits = std::any_of(awaited.begin(), awaited.end(),
+                                   [this](int32_t rank) { return rank != options_.rank; });
+    if (is_about_tensor && !waits && on_awaited_) on_awaited_();
+    return awaited;
   });
 }
 

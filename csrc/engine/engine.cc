@@ -1,4 +1,5 @@
-// The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc.
+// The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc,
+// what is recorded in engine_recording.cc.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -68,6 +69,8 @@ Engine::Engine(EngineOptions options)
       shm_(std::move(options.shm)),
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
+      recorder_(std::move(options.recorder)),
+      dumper_(std::move(options.dumper)),
       process_sets_(topology_),
       votes_(ChooseVoteBoard(config_, topology_,
                              {.shm = shm_.get(),
@@ -95,6 +98,8 @@ Engine::Engine(EngineOptions options)
       relay_(&topology_, &timeline_, &coordinator_),
       policy_(options.wait_policy),
       seat_(&coordinator_, policy_.linger) {
+  guard_.SetOnWarning([this](const std::string& text) { Dump(FlightOccasion::kStall, text); });
+  if (config_.stall_stack) coordinator_.SetOnAwaited([this] { PrintStacks(); });
   if (shm_ != nullptr) shm_->SetWatchdog(&guard_);
   if (connection_.transport != nullptr) connection_.transport->SetWatchdog(&guard_);
   if (!options.wants_timeline) return;
@@ -163,6 +168,7 @@ void Engine::Obey(Depart command, TimePoint now) {
   relay_.Stop();
   relay_.Finish();
   const char* const why = command.awaits_living ? "shutdown" : "an exception ended its program";
+  if (!command.awaits_living) Dump(FlightOccasion::kFailure, why);
   if (Status status = coordinator_.Depart(why); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
@@ -249,6 +255,13 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
   guard_.SetCollective(&group.front()->request, group.size());
+  for (const AgreedTensor& tensor : tensors) {
+    const Request& request = tensor.agreement->request;
+    const bool is_of_all = request.op != OpKind::kSendReceive;
+    recorder_->Begun(tensor.pending->submission.record,
+                     is_of_all ? recorder_->NextRun(request.process_set) : 0,
+                     guard_.collective_begin());
+  }
   struct End {
     StallGuard& guard;
     ~End() { guard.SetCollective(nullptr, 0); }
@@ -269,7 +282,7 @@ Status Engine::Execute(const Group& group) {
   PublishStats();  // Before a caller learns that it is complete.
   const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {
-    CompleteTensor(KeyOf(*agreement), named(located, agreement->request));
+    CompleteTensor(KeyOf(*agreement), named(located, agreement->request), guard_.collective_end());
   }
   return named(status, group.front()->request);
 }
@@ -286,8 +299,7 @@ void Engine::HandleNotice(const Response& response) {
     case ResponseKind::kError:
       return CompleteTensor({response.process_set, response.name}, guard_.Refine(response.status));
     case ResponseKind::kStall:
-      MYDIST_LOG(kWarning) << guard_.Refine(response.status).message();
-      return;
+      return NoteStall(guard_.Refine(response.status).message());
     case ResponseKind::kDeparted:
       return HandleDeparture(response);
     case ResponseKind::kFinished:
@@ -305,6 +317,11 @@ void Engine::HandleNotice(const Response& response) {
   }
 }
 
+void Engine::NoteStall(const std::string& warning) {
+  MYDIST_LOG(kWarning) << warning;
+  Dump(FlightOccasion::kStall, warning);
+}
+
 void Engine::HandleDeparture(const Response& response) {
   const Status left = guard_.Locate(response.status);
   const StatusCode code = left.code();
@@ -312,6 +329,7 @@ void Engine::HandleDeparture(const Response& response) {
   const size_t end = left.message().find_last_not_of('.') + 1;
   const std::string who = left.message().substr(0, end);
   const Failure& known = left.failure();
+  if (HasInFlight() && !guard_.is_leaving()) Dump(FlightOccasion::kFailure, left.message());
   for (const TensorKey& key : pending_.Keys()) {
     const PendingTensor* const pending = pending_.Find(key);
     const Request& request = pending->submission.request;
@@ -331,6 +349,7 @@ void Engine::HandleAllJoined(const Response& response) {
   if (!join_) return;  // A departure has ended it.
   const JoinCommand join = *std::exchange(join_, std::nullopt);
   if (join.on_numbers) join.on_numbers({response.rank});
+  recorder_->Ended(join.record, StatusCode::kOk, Now());
   handles_->Complete(join.handle, JoinCommand::key(), Status::Ok());
 }
 
@@ -341,6 +360,7 @@ void Engine::ChangeProcessSets(const Response& response) {
   if (request.op == OpKind::kAddProcessSet) {
     ProcessSet set{response.added_set, {request.ranks.begin(), request.ranks.end()}};
     executor_.AddProcessSet(set);
+    recorder_->NoteProcessSet(set);
     process_sets_.Add(std::move(set));
     if (pending != nullptr && pending->submission.on_numbers) {
       pending->submission.on_numbers({response.added_set});
@@ -360,13 +380,16 @@ PendingTensor* Engine::Contribution(const Agreement& agreement) {
   MYDIST_CHECK(join_.has_value());
   const Result<ProcessSet> set = process_sets_.Find(key.first);
   MYDIST_CHECK(set.ok());
-  pending_.Add({NeutralSubmission(agreement, *set), 0, kNever});
+  Submission neutral = NeutralSubmission(agreement, *set);
+  neutral.record = recorder_->Submitted(agreement.request, Now());
+  pending_.Add({std::move(neutral), 0, kNever});
   return pending_.Find(key);
 }
 
-void Engine::CompleteTensor(TensorKeyView key, const Status& status) {
+void Engine::CompleteTensor(TensorKeyView key, const Status& status, TimePoint now) {
   // The tensor's memory is let go before its owner learns that it may.
-  const Handle handle = pending_.Remove(key);
+  const auto [handle, record] = pending_.Remove(key);
+  recorder_->Ended(record, status.code(), now);
   if (timeline_.enabled()) {
     timeline_.Record(EventPhase::kInstant, key.second, event_name::kComplete,
                      status.ok() ? "" : status.message());
@@ -374,36 +397,12 @@ void Engine::CompleteTensor(TensorKeyView key, const Status& status) {
   handles_->Complete(handle, key, status);
 }
 
-ActivitySink Engine::ActivitiesOf(const Group& group, std::string* open) {
-  if (!timeline_.enabled()) return nullptr;
-  return [this, &group, open](const char* activity) {
-    if (!open->empty()) RecordForGroup(group, EventPhase::kEnd, *open);
-    *open = activity;
-    RecordForGroup(group, EventPhase::kBegin, activity);
-  };
-}
-
-void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_view name) {
-  if (!timeline_.enabled()) return;
-  for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
-}
-
-void Engine::CollectTimeline() {
-  const TimePoint deadline = Now() + kTimelineGrace;
-  while (!relay_.AllFinished() && Now() < deadline) {
-    if (const TimePoint due = std::min(deadline, coordinator_.NextDeadline()); due > Now()) {
-      coordinator_.Await(due);
-    }
-    if (!coordinator_.Exchange(Now()).ok() || !coordinator_.Negotiate(Now()).ok()) break;
-    relay_.Flush(Now());
-  }
-}
-
 void Engine::LogFailure(const Status& status) const {
   if (guard_.is_leaving() && status.is_loss()) {
     MYDIST_LOG(kInfo) << "shutdown: a peer had already disconnected: " << status.message();
   } else {
     MYDIST_LOG(kError) << "the engine has stopped: " << status.ToString();
+    Dump(FlightOccasion::kFailure, status.message());
   }
 }
 

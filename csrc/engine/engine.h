@@ -24,6 +24,8 @@
 #include "config/config.h"
 #include "controller/coordinator.h"
 #include "engine/executor.h"
+#include "engine/flight_dumper.h"
+#include "engine/flight_recorder.h"
 #include "engine/handle_table.h"
 #include "engine/stall_guard.h"
 #include "engine/submission.h"
@@ -54,7 +56,9 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
-  RankEnds rank_ends{};         // What mydistrun tells of the ranks.
+  RankEnds rank_ends{};  // What mydistrun tells of the ranks.
+  std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();
+  std::shared_ptr<FlightDumper> dumper{};  // Null: nothing is dumped.
   bool measures_costs = false;  // Start then waits for all ranks; see planner/collectives_choice.h.
 };
 
@@ -133,6 +137,7 @@ class MYDIST_EXPORT Engine {
   // What this engine does as it does, and why, for mydist.explain().
   std::vector<Fact> Explain() const;
   EngineStats stats() const;
+  const FlightRecorder& recorder() const { return *recorder_; }
 
  private:
   struct Depart {
@@ -141,6 +146,7 @@ class MYDIST_EXPORT Engine {
   struct JoinCommand {
     Handle handle = 0;
     NumbersCallback on_numbers;
+    int64_t record = FlightRecorder::kNoRecord;
 
     // Stands for it where tensors have their keys: one join at a time.
     static TensorKey key() { return {-1, "join"}; }
@@ -230,12 +236,17 @@ class MYDIST_EXPORT Engine {
   Status SwitchTimeline(TimelineSwitch command);
   void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);
+  void NoteStall(const std::string& warning);
   void HandleDeparture(const Response& response);
   void HandleAllJoined(const Response& response);
   void ChangeProcessSets(const Response& response);
   // What this rank has in flight for the agreement; neutral elements when it has joined.
   PendingTensor* Contribution(const Agreement& agreement);
-  void CompleteTensor(TensorKeyView key, const Status& status);
+  void CompleteTensor(TensorKeyView key, const Status& status, TimePoint now = Now());
+  // Writes the last operations to a file, where the user wants that.
+  void Dump(FlightOccasion occasion, const std::string& message) const;
+  // Other ranks wait for this one, and ask.
+  void PrintStacks();
   // Records the phases of a batch; `open` is the one that has not ended.
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
@@ -258,6 +269,8 @@ class MYDIST_EXPORT Engine {
   const std::shared_ptr<shm::ShmPort> shm_;
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const std::shared_ptr<FlightDumper> dumper_;
   TensorQueue<Mail> queue_;
   std::atomic<int64_t> unhurried_bytes_{0};  // In the queue, and the engine has not been woken.
   Timeline timeline_;
@@ -293,6 +306,7 @@ class MYDIST_EXPORT Engine {
   bool is_series_ MYDIST_GUARDED_BY(role_) = false;  // This drive, by when it took the seat.
   // After a drive news does not yet wake the engine's thread: the next drive is expected.
   bool lingers_ MYDIST_GUARDED_BY(role_) = false;
+  TimePoint printed_stacks_at_ = kPast;
   int64_t drained_count_ = 0;
   int64_t negotiated_count_ = 0;
   std::atomic<int> waiting_callers_{0};

@@ -77,7 +77,9 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
       handles_->Open(keys, tensors.empty() ? "" : OpKindName(tensors.front().request.op)));
   if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;
-  for (const Submission& tensor : tensors) {
+  const TimePoint now = Now();
+  for (Submission& tensor : tensors) {
+    tensor.record = recorder_->Submitted(tensor.request, now);
     // An empty tensor counts as well, or the engine would not notice it. A tensor whose caller
     // waits for it need not wake the engine, however large it is.
     if (pace != Pace::kNow) ++unhurried_bytes;
@@ -121,7 +123,7 @@ Result<Handle> Engine::Join(NumbersCallback on_numbers) {
         "join() is already in progress on this rank; wait for it to return");
   }
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
-  PostCommand(JoinCommand{handle, std::move(on_numbers)});
+  PostCommand(JoinCommand{handle, std::move(on_numbers), recorder_->Joined(Now())});
   return handle;
 }
 
@@ -332,6 +334,7 @@ void Engine::FailPending(const Status& reason) {
 
 void Engine::FailJoin(const Status& why) {
   if (!join_) return;
+  recorder_->Ended(join_->record, why.code(), Now());
   handles_->Complete(std::exchange(join_, std::nullopt)->handle, JoinCommand::key(),
                      why.About({.operation = "join", .phase = "negotiate"}));
 }

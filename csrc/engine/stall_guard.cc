@@ -140,7 +140,7 @@ Status StallGuard::Look(TimePoint begin, std::span<const int> peers) {
   coordinator_->EndInquiry();
   if (step == Step::kEnd) return blame;  // The engine adds the collective.
   const std::string what = first_ == nullptr ? about.name : WhatOf(about, count_);
-  MYDIST_LOG(kWarning) << what << ": " << blame.message();
+  Warn(what + ": " + blame.message());
   return Status::Ok();
 }
 
@@ -171,7 +171,7 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
   coordinator_->EndInquiry();
   const Status named = blame.WithContext(CallText(about));
   if (step == Step::kEnd) return is_its_own ? named : Status::Ok();
-  if (is_known) MYDIST_LOG(kWarning) << named.message();
+  if (is_known) Warn(named.message());
   return Status::Ok();
 }
 
@@ -300,7 +300,7 @@ Status StallGuard::FollowCall(TimePoint now, std::string_view call, TimePoint si
     return Status::Timeout(text).About(failure);
   }
   if (silence >= wait.next_warning) {
-    MYDIST_LOG(kWarning) << text;
+    Warn(text);
     wait.next_warning = Doubled(wait.next_warning);
   }
   const Duration due = std::min(wait.next_warning, shutdown_);
@@ -346,6 +346,11 @@ Status StallGuard::Blame(const Request& about, const std::string& what,
                                   "only some ranks take, or for a rank with more work."
                                 : "Resume the silent rank, or end it and look at its host.";
   return Status::Timeout(what + ". " + Text(silent, idle)).About(failure);
+}
+
+void StallGuard::Warn(const std::string& text) const {
+  MYDIST_LOG(kWarning) << text;
+  if (on_warning_) on_warning_(text);
 }
 
 Failure StallGuard::FailureOf(const std::vector<int>& ranks) const {

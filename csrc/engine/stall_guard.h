@@ -44,8 +44,13 @@ class StallGuard final : public Watchdog {
   // cycle.
   Status TakeFindings();
 
+  // Told of each warning, after the log.
+  void SetOnWarning(std::function<void(const std::string& text)> on_warning) {
+    on_warning_ = std::move(on_warning);
+  }
   // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
   void SetCollective(const Request* first, size_t count);
+  TimePoint collective_begin() const { return collective_begin_; }
   TimePoint collective_end() const { return collective_end_; }
   // In it. kTimeout names the ranks to blame; also the errors of Coordinator::AttendWait.
   Status Look(TimePoint begin, std::span<const int> peers) override;
@@ -126,6 +131,7 @@ class StallGuard final : public Watchdog {
   Status LossBy(const PeerFinding& finding) const;
   void TellOfLeave(TimePoint now, const std::vector<int>& silent, const std::vector<int>& idle);
   Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
+  void Warn(const std::string& text) const;
   // Whom it is blamed on, as data.
   Failure FailureOf(const std::vector<int>& ranks) const;
   std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
@@ -142,6 +148,7 @@ class StallGuard final : public Watchdog {
   Coordinator* const coordinator_;
   RankEnds ends_;
   PeerFindings findings_;
+  std::function<void(const std::string& text)> on_warning_;
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
   OpKind last_op_ = OpKind::kAllreduce;  // Of the last collective, as the next two.

@@ -76,6 +76,7 @@ struct Submission {
   // something may still come to write there: after an error (world/late_writes.h), on a stream that
   // goes on, and in an engine that Shutdown left behind, whose handles fail while it is stuck.
   std::shared_ptr<void> keep_alive;
+  int64_t record = -1;  // Of the FlightRecorder, by the engine.
 };
 
 // How the engine reduces the numbers of a request: an average of integers as a plain sum, without

@@ -93,14 +93,14 @@ class PendingTable {
     return it == tensors_.end() ? nullptr : &it->second;
   }
 
-  // Removes a tensor that is there and releases its memory. `key` must not view the tensor's own
-  // name.
-  Handle Remove(TensorKeyView key) {
+  // Removes a tensor that is there and releases its memory; gives its handle and its record in the
+  // FlightRecorder. `key` must not view the tensor's own name.
+  std::pair<Handle, int64_t> Remove(TensorKeyView key) {
     const auto it = tensors_.find(key);
     MYDIST_CHECK(it != tensors_.end());
-    const Handle handle = it->second.handle;
+    const std::pair<Handle, int64_t> removed{it->second.handle, it->second.submission.record};
     tensors_.erase(it);
-    return handle;
+    return removed;
   }
 
   std::vector<TensorKey> Keys() const {

@@ -1,6 +1,7 @@
 #include "job/job.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "job/extension.h"
 #include "job/job_start.h"
 #include "kernels/simd/simd_path.h"
+#include "mydist/build_config.h"
 #include "world/process_set.h"
 
 namespace mydist {
@@ -24,6 +26,18 @@ const Failure kStart = {.phase = "start"};
 Status CheckAlgorithm(const Config& config) {
   if (config.algorithm == "auto") return Status::Ok();
   return FindAlgorithm(config.algorithm).status().About(kStart);
+}
+
+FlightDumperOptions DumperOptionsOf(const Topology& topology, const Config& config) {
+  return {.folder = config.flight_recorder_folder,
+          .header = {.rank = topology.rank,
+                     .size = topology.size,
+                     .host = topology.hosts[static_cast<size_t>(topology.rank)],
+                     .pid = getpid(),
+                     .version = build_config::kVersion,
+                     .reason = "",
+                     .message = ""},
+          .tells_user = topology.local_rank == 0};
 }
 
 }  // namespace
@@ -44,6 +58,8 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();
   job->backend_ = std::move(started.backend);
   job->backend_reason_ = std::move(started.backend_reason);
+  auto recorder = std::make_shared<FlightRecorder>();
+  auto dumper = FlightDumper::Start(recorder, DumperOptionsOf(started.topology, config));
   // With the size of buckets chosen by hand the answer would go unused.
   const bool measures_costs = started.topology.size > 1 && !config.bucket_size_bytes;
   auto engine = Engine::Start({.config = std::move(config),
@@ -57,6 +73,8 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
                                .nccl_folders = options.nccl_folders,
                                .wait_policy = WaitPolicy::For(started.is_crowded),
                                .rank_ends = RankEnds(options.rank_ends, options.members),
+                               .recorder = std::move(recorder),
+                               .dumper = std::move(dumper),
                                .measures_costs = measures_costs});
   if (!engine.ok()) return engine.status().About(kStart);
   job->engine_ = std::move(engine).value();

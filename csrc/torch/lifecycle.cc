@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "engine/flight_dumper.h"
 #include "job/build_report.h"
 #include "job/extension.h"
 #include "job/job.h"
@@ -243,6 +244,8 @@ void BindLifecycle(py::module_& module) {
         return ValueOrThrow(Config::From(only_this)).check_consistency_steps;
       },
       py::arg("text"));
+  module.def("install_quit_handler", &InstallQuitHandler);
+  module.def("note_quit_handler_on_top", &NoteQuitHandlerOnTop);
   module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);

@@ -158,6 +158,7 @@ def test_only_given_tunables_are_set() -> None:
     spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--no-shared-memory",
                 "--bucket-size-mb", "0.5", "--timeline_filename",
                 "t.json", "--stall-check-warning-time-seconds", "2.5", "--timeline-mark-cycles",
+                "--flight-recorder-dir", "recorder", "--stall-stack",
                 "--network-interfaces", "eth0,eth1")  # fmt: skip
     assert spec.tunables == {
         "MYDIST_FUSION_THRESHOLD_MB": "8",
@@ -166,6 +167,8 @@ def test_only_given_tunables_are_set() -> None:
         "MYDIST_SHARED_MEMORY": "0",
         "MYDIST_TIMELINE": os.path.abspath("t.json"),
         "MYDIST_TIMELINE_MARK_CYCLES": "1",
+        "MYDIST_FLIGHT_RECORDER_DIR": os.path.abspath("recorder"),
+        "MYDIST_STALL_STACK": "1",
         "MYDIST_STALL_WARNING_SECONDS": "2.5",
         "MYDIST_NETWORK_INTERFACES": "eth0,eth1",
     }
@@ -186,9 +189,10 @@ def test_precedence(tmp_path: Path) -> None:
     assert make("--config-file", str(file), env={"MYDIST_CONTROLLER": "auto"}).controller is None
 
 
-def test_environment_timeline_becomes_absolute() -> None:
-    spec = make(env={"MYDIST_TIMELINE": "x/t.json"})
-    assert spec.tunables["MYDIST_TIMELINE"] == os.path.abspath("x/t.json")
+@pytest.mark.parametrize("variable", ["MYDIST_TIMELINE", "MYDIST_FLIGHT_RECORDER_DIR"])
+def test_a_path_of_the_environment_becomes_absolute(variable: str) -> None:
+    spec = make(env={variable: "x/t.json"})
+    assert spec.tunables[variable] == os.path.abspath("x/t.json")
 
 
 def documented_settings() -> dict[str, str]:

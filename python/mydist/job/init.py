@@ -13,7 +13,7 @@ from typing import Any
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
-from . import failure_report, topology
+from . import failure_report, quit_signal, topology
 from .bootstrap import LaunchContext, detect, launched_as, timeout_seconds
 from .build_report import backend_report, transport_names
 from .error_text import check_whole, wrong_type
@@ -100,6 +100,7 @@ def _connect(comm: Any) -> None:
         )
     finally:
         context.close()
+    quit_signal.install()
     if launched is None:
         _check_covers_all(comm)
     topology.begin_job()

@@ -112,6 +112,20 @@ TEST_P(SharedMemory, CollectivesAllocateNothing) {
       GetParam());
 }
 
+TEST(FlightRecorder, AllocatesNothing) {
+  FlightRecorder recorder;
+  Request request;
+  request.name = "module.transformer.h.11.mlp.c_proj.weight";
+  request.shape = Shape({16, 3, 7});
+  const int64_t allocations = AllocationsOf(3000, [&] {
+    const int64_t record = recorder.Submitted(request, Now());
+    recorder.Begun(record, recorder.NextRun(request.process_set), Now());
+    recorder.Ended(record, StatusCode::kOk, Now());
+  });
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(recorder.dropped_count(), 0);
+}
+
 // 16, here and today. Who waits drives, so all is seen.
 TEST(EngineAllocations, OfACallAreFew) {
   constexpr int kCalls = 1000;

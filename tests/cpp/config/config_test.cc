@@ -42,6 +42,8 @@ std::vector<std::string> Fields(const Config& config) {
       std::to_string(config.connect_timeout.count()),
       config.timeline_path,
       std::to_string(config.timeline_mark_cycles),
+      config.flight_recorder_folder,
+      std::to_string(config.stall_stack),
       config.controller,
       config.algorithm,
       config.hierarchical_allreduce ? std::to_string(*config.hierarchical_allreduce) : "unset",
@@ -82,6 +84,8 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_TIMEOUT_SECONDS", "14"},
       {"MYDIST_TIMELINE", "/tmp/a b.json"},
       {"MYDIST_TIMELINE_MARK_CYCLES", "1"},
+      {"MYDIST_FLIGHT_RECORDER_DIR", "/tmp/r d"},
+      {"MYDIST_STALL_STACK", "1"},
       {"MYDIST_CONTROLLER", "gloo"},
       {"MYDIST_ALGORITHM", "flat"},
       {"MYDIST_PLUGINS", "/a/x.so:y.so"},
@@ -97,10 +101,11 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
-  EXPECT_THAT(Fields(ConfigOf(variables).value()),
-              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
-                          "/tmp/a b.json", "1", "gloo", "flat", "0", "avx2", "4194304", "100",
-                          "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
+  EXPECT_THAT(
+      Fields(ConfigOf(variables).value()),
+      ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
+                  "/tmp/a b.json", "1", "/tmp/r d", "1", "gloo", "flat", "0", "avx2", "4194304",
+                  "100", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -190,6 +195,8 @@ TEST(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_TIMEOUT_SECONDS", {"0.09"}},
       {"MYDIST_TIMELINE", {std::string(4096, 'p')}},
       {"MYDIST_TIMELINE_MARK_CYCLES", {"yes", "2", "True"}},
+      {"MYDIST_FLIGHT_RECORDER_DIR", {std::string(4096, 'p')}},
+      {"MYDIST_STALL_STACK", {"python"}},
       {"MYDIST_CONTROLLER", {"MPI", "mpi,gloo"}},
       {"MYDIST_NETWORK_INTERFACES",
        {",", "eth0,", "eth0,,eth1", "../etc", "sixteen-letters-", "eth\x1b[0m"}},
@@ -238,6 +245,7 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
   for (const auto& [name, value] : Variables{{"MYDIST_LOG_LEVEL", "trace"},
                                              {"MYDIST_HOST_ID", "b"},
                                              {"MYDIST_TIMELINE", "/t"},
+                                             {"MYDIST_FLIGHT_RECORDER_DIR", "/t"},
                                              {"MYDIST_NETWORK_INTERFACES", "eth1"},
                                              {"MYDIST_STALL_WARNING_SECONDS", "1"}}) {
     EXPECT_EQ(With(name, value).Digest(), Config{}.Digest()) << name;

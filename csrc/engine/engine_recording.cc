@@ -1,0 +1,51 @@
+// What the Engine records of itself: events of the timeline, and dumps of the flight recorder.
+
+#include <algorithm>
+#include <string>
+
+#include "base/log.h"
+#include "engine/engine.h"
+
+namespace mydist {
+
+ActivitySink Engine::ActivitiesOf(const Group& group, std::string* open) {
+  if (!timeline_.enabled()) return nullptr;
+  return [this, &group, open](const char* activity) {
+    if (!open->empty()) RecordForGroup(group, EventPhase::kEnd, *open);
+    *open = activity;
+    RecordForGroup(group, EventPhase::kBegin, activity);
+  };
+}
+
+void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_view name) {
+  if (!timeline_.enabled()) return;
+  for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
+}
+
+void Engine::Dump(FlightOccasion occasion, const std::string& message) const {
+  if (dumper_ != nullptr) dumper_->Request(occasion, message);
+}
+
+void Engine::PrintStacks() {
+  // The ranks that wait ask at about the same time.
+  const TimePoint now = Now();
+  if (now < printed_stacks_at_ + Duration(config_.stall_warning) / 2) return;
+  printed_stacks_at_ = now;
+  const char* const what = SendQuitToSelf() ? "its stacks follow"
+                                            : "it prints no stacks, because SIGQUIT is not handled "
+                                              "by mydist in this program";
+  MYDIST_LOG(kWarning) << "other ranks wait for this rank; " << what;
+}
+
+void Engine::CollectTimeline() {
+  const TimePoint deadline = Now() + kTimelineGrace;
+  while (!relay_.AllFinished() && Now() < deadline) {
+    if (const TimePoint due = std::min(deadline, coordinator_.NextDeadline()); due > Now()) {
+      coordinator_.Await(due);
+    }
+    if (!coordinator_.Exchange(Now()).ok() || !coordinator_.Negotiate(Now()).ok()) break;
+    relay_.Flush(Now());
+  }
+}
+
+}  // namespace mydist

@@ -1,0 +1,268 @@
+#include "engine/flight_dumper.h"
+
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+
+namespace mydist {
+namespace {
+
+constexpr const char* kDefaultFolder = "mydist_flight_recorder";
+// How long the end of a job may wait for the disk.
+constexpr std::chrono::seconds kDiskGrace{5};
+
+// One for each FlightDumper. Never freed: a signal handler may still have it in hand.
+struct Doorbell {
+  std::atomic<bool> is_taken{false};
+  std::atomic<bool> by_signal{false};
+  sem_t rings;
+};
+constexpr size_t kDoorbellCount = 64;
+
+std::array<Doorbell, kDoorbellCount>& Doorbells() {
+  static auto* const kDoorbells = [] {
+    auto* const bells = new std::array<Doorbell, kDoorbellCount>;
+    for (Doorbell& bell : *bells) sem_init(&bell.rings, 0, 0);
+    return bells;
+  }();
+  return *kDoorbells;
+}
+
+// What the handler reads: set before it is installed.
+std::atomic<std::array<Doorbell, kDoorbellCount>*> g_doorbells{nullptr};
+std::atomic<pid_t> g_owner{0};
+
+using Handler = void (*)(int);
+// What the disposition has to be for the signal to be ours: the handler below, or what lies on top.
+std::atomic<Handler> g_expected{nullptr};
+std::atomic<bool> g_is_by_self{false};
+
+void OnQuit(int) {
+  const int saved_errno = errno;
+  auto* const bells = g_doorbells.load();
+  const bool is_for_us = getpid() == g_owner.load() && !g_is_by_self.exchange(false);
+  if (bells != nullptr && is_for_us) {
+    for (Doorbell& bell : *bells) {
+      if (!bell.is_taken.load()) continue;
+      bell.by_signal.store(true);
+      sem_post(&bell.rings);
+    }
+  }
+  errno = saved_errno;
+}
+
+// sa_handler and sa_sigaction lie in one place.
+Handler CurrentHandler() {
+  struct sigaction current {};
+  return sigaction(SIGQUIT, nullptr, &current) == 0 ? current.sa_handler : SIG_DFL;
+}
+
+Doorbell* TakeDoorbell() {
+  for (Doorbell& bell : Doorbells()) {
+    if (!bell.is_taken.exchange(true)) return &bell;
+  }
+  return nullptr;
+}
+
+int64_t WallNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+const char* OccasionText(FlightOccasion occasion) {
+  switch (occasion) {
+    case FlightOccasion::kFailure:
+      return "failure";
+    case FlightOccasion::kStall:
+      return "stall";
+    case FlightOccasion::kSignal:
+      return "signal";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+bool InstallQuitHandler() {
+  if (CurrentHandler() != SIG_DFL) return false;
+  g_doorbells.store(&Doorbells());
+  g_owner.store(getpid());
+  struct sigaction action {};
+  action.sa_handler = &OnQuit;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  if (sigaction(SIGQUIT, &action, nullptr) != 0) return false;
+  g_expected.store(&OnQuit);
+  return true;
+}
+
+void NoteQuitHandlerOnTop() { g_expected.store(CurrentHandler()); }
+
+bool SendQuitToSelf() {
+  const Handler expected = g_expected.load();
+  if (expected == nullptr || getpid() != g_owner.load() || CurrentHandler() != expected) {
+    return false;
+  }
+  g_is_by_self.store(true);
+  return kill(getpid(), SIGQUIT) == 0;
+}
+
+// Shared with the thread, which may be left behind with a disk that hangs.
+struct FlightDumper::Shared {
+  std::shared_ptr<const FlightRecorder> recorder;
+  FlightDumperOptions options;
+  std::string signal_folder;  // Where a signal makes it write.
+  Doorbell* bell = nullptr;
+
+  Mutex mutex;
+  CondVar ended;
+  bool is_ending MYDIST_GUARDED_BY(mutex) = false;
+  bool has_ended MYDIST_GUARDED_BY(mutex) = false;
+  std::optional<FlightOccasion> occasion MYDIST_GUARDED_BY(mutex);
+  bool has_failed MYDIST_GUARDED_BY(mutex) = false;
+  std::string message MYDIST_GUARDED_BY(mutex);
+  bool has_hinted MYDIST_GUARDED_BY(mutex) = false;
+
+  std::thread thread;
+  bool has_warned = false;  // Of the thread.
+  bool has_told = false;
+
+  void Run();
+  // Nothing: it is time to end.
+  std::optional<FlightOccasion> NextOccasion();
+  void Write(FlightOccasion occasion);
+  void Hint();
+};
+
+std::shared_ptr<FlightDumper> FlightDumper::Start(std::shared_ptr<const FlightRecorder> recorder,
+                                                  FlightDumperOptions options) {
+  Doorbell* const bell = TakeDoorbell();
+  if (bell == nullptr) {
+    MYDIST_LOG(kWarning) << "this process has too many jobs at once; the flight recorder of this "
+                            "one writes no dumps";
+    return nullptr;
+  }
+  bell->by_signal.store(false);
+  auto shared = std::make_shared<Shared>();
+  shared->recorder = std::move(recorder);
+  shared->options = std::move(options);
+  shared->bell = bell;
+  shared->options.header.started_wall_ns = WallNanoseconds();
+  std::error_code error;
+  const std::string& folder = shared->options.folder;
+  const auto absolute = std::filesystem::absolute(folder.empty() ? kDefaultFolder : folder, error);
+  shared->signal_folder = error ? folder : absolute.string();
+  if (!folder.empty()) shared->options.folder = shared->signal_folder;
+  auto thread = StartThread("mydist-recorder", "for the flight recorder", [shared] {
+    shared->Run();
+    shared->bell->is_taken.store(false);
+    MutexLock lock(shared->mutex);
+    shared->has_ended = true;
+    shared->ended.NotifyAll();
+  });
+  if (!thread.ok()) {
+    bell->is_taken.store(false);
+    MYDIST_LOG(kWarning) << thread.status().message() << " The flight recorder writes no dumps.";
+    return nullptr;
+  }
+  shared->thread = std::move(thread).value();
+  return std::shared_ptr<FlightDumper>(new FlightDumper(std::move(shared)));
+}
+
+FlightDumper::~FlightDumper() {
+  const TimePoint deadline = Now() + kDiskGrace;
+  bool has_ended = false;
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->is_ending = true;
+    sem_post(&shared_->bell->rings);
+    while (!shared_->has_ended && shared_->ended.WaitUntil(shared_->mutex, deadline)) {
+    }
+    has_ended = shared_->has_ended;
+  }
+  if (has_ended) {
+    shared_->thread.join();
+  } else {
+    MYDIST_LOG(kWarning) << "shutdown() ends before the flight recorder is written; its disk is "
+                            "slow";
+    shared_->thread.detach();
+  }
+}
+
+void FlightDumper::Request(FlightOccasion occasion, const std::string& message) {
+  Shared& shared = *shared_;
+  MutexLock lock(shared.mutex);
+  const bool is_failure = occasion == FlightOccasion::kFailure;
+  if (is_failure ? !std::exchange(shared.has_failed, true) : !shared.has_failed) {
+    shared.message = message;
+  }
+  if (shared.options.folder.empty()) {
+    if (!is_failure && !std::exchange(shared.has_hinted, true)) shared.Hint();
+    return;
+  }
+  if (!shared.occasion || is_failure) shared.occasion = occasion;
+  sem_post(&shared.bell->rings);
+}
+
+void FlightDumper::Shared::Hint() {
+  if (!options.tells_user || g_expected.load() == nullptr) return;
+  MYDIST_LOG(kWarning) << "SIGQUIT (Ctrl-\\ at mydistrun) makes each rank write its last "
+                          "operations to "
+                       << signal_folder << "; `python -m mydist.debug` with this folder compares "
+                       << "the ranks";
+}
+
+void FlightDumper::Shared::Run() {
+  while (const std::optional<FlightOccasion> next = NextOccasion()) Write(*next);
+}
+
+std::optional<FlightOccasion> FlightDumper::Shared::NextOccasion() {
+  for (;;) {
+    {
+      MutexLock lock(mutex);
+      const bool by_signal = bell->by_signal.exchange(false);
+      const auto next = std::exchange(occasion, std::nullopt);
+      if (next) return next;
+      if (by_signal) return FlightOccasion::kSignal;
+      if (is_ending) return std::nullopt;
+    }
+    while (sem_wait(&bell->rings) != 0 && errno == EINTR) {
+    }
+  }
+}
+
+void FlightDumper::Shared::Write(FlightOccasion occasion_now) {
+  FlightDumpHeader header = options.header;
+  header.reason = OccasionText(occasion_now);
+  {
+    MutexLock lock(mutex);
+    header.message = message;
+  }
+  header.wall_ns = WallNanoseconds();
+  header.monotonic_ns = ToNanoseconds(Now());
+  const Status written = WriteFlightDump(signal_folder, FlightDumpName(header.rank),
+                                         FlightDumpText(header, *recorder));
+  if (!written.ok()) {
+    if (!std::exchange(has_warned, true)) MYDIST_LOG(kWarning) << written.message();
+    return;
+  }
+  if (!options.tells_user || std::exchange(has_told, true)) return;
+  MYDIST_LOG(kWarning) << "the last operations of each rank are in " << signal_folder
+                       << "; `python -m mydist.debug " << signal_folder << "` compares the ranks";
+}
+
+}  // namespace mydist
