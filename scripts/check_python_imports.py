@@ -32,11 +32,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("optim",),
     ("training",),
     (NAMES,),
-    ("bench", "launcher"),
+    ("bench", "debug", "launcher"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # What the launcher loads, on hosts without torch.
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
+# What reads the dumps of a job, perhaps elsewhere.
+WITHOUT_TORCH |= {"mydist.debug", "mydist.debug.dumps", "mydist.debug.verdict"}
 
 
 @dataclass(frozen=True)

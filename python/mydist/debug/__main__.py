@@ -1,0 +1,32 @@
+"""The command: python -m mydist.debug DIR, the folder with the dumps of all ranks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mydist.debug.dumps import DumpError, read_folder
+from mydist.debug.verdict import verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the verdict; returns 0, or 2 after one line about a folder without dumps."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mydist.debug",
+        description="Compares the flight recorders of all ranks and says what the job waits for.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="with flight_recorder_rankN.json")
+    folder = parser.parse_args(arguments).folder
+    try:
+        dumps, problems = read_folder(folder)
+    except DumpError as error:
+        print(f"mydist.debug: {error}", file=sys.stderr)
+        return 2
+    print(verdict(dumps, problems))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

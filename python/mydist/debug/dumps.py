@@ -1,0 +1,216 @@
+"""The dumps of flight recorders, as csrc/engine/flight_dump.cc writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MAX_BYTES = 1 << 24  # Forty times what a full ring takes.
+_FILE = re.compile(r"flight_recorder_rank(\d+)\.json\Z")
+# The ranks may give different numbers of rows to these.
+_FREE_ROWS = {"allgather", "alltoall", "gather", "scatter"}
+# Errors of one operation on all ranks, after which the job goes on.
+_OWN_ERRORS = {"MISMATCH", "INVALID_ARGUMENT", "TYPE_ERROR"}
+
+
+class DumpError(Exception):
+    """The folder has no dump that can be read; the text is one line."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One record. Times are nanoseconds of the host's monotonic clock; 0: not yet."""
+
+    number: int
+    process_set: int
+    run: int
+    op: str
+    name: str
+    state: str
+    code: str
+    dtype: str
+    shape: tuple[int, ...]
+    dims: int
+    reduce: str
+    root: int | None
+    ranks: tuple[int, ...]
+    device: str
+    submitted_ns: int
+    begun_ns: int
+    ended_ns: int
+
+    @property
+    def label(self) -> str:
+        """As mydist's errors name it: "allreduce 'x'"."""
+        return "join" if self.op == "join" else f"{self.op} '{self.name}'"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for other ranks, or did when the job failed."""
+        if self.state == "failed":
+            return self.code not in _OWN_ERRORS
+        return self.state != "done"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the ranks disagreed on it."""
+        return self.state == "failed" and not self.is_open
+
+    def properties(self) -> dict[str, str]:
+        """What all ranks have to agree on."""
+        dims = [str(dim) for dim in self.shape]
+        if self.op in _FREE_ROWS and dims:
+            dims[0] = "*"
+        if self.dims > len(dims):
+            dims.append("…")
+        found = {"operation": self.op, "dtype": self.dtype, "shape": f"[{', '.join(dims)}]"}
+        found |= {"reduction": self.reduce, "device": self.device}
+        found["root"] = "" if self.root is None else str(self.root)
+        if not self.dtype:
+            found["shape"] = ""
+        return found
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What one rank has written."""
+
+    rank: int
+    size: int
+    host: str
+    pid: int
+    version: str
+    reason: str
+    message: str
+    wall_ns: int
+    monotonic_ns: int
+    started_wall_ns: int
+    submitted: int
+    dropped: int
+    process_sets: Mapping[int, tuple[int, ...]]
+    operations: tuple[Operation, ...]
+
+    def seconds_ago(self, monotonic_ns: int) -> float:
+        """How long before the dump that was."""
+        return max(0.0, (self.monotonic_ns - monotonic_ns) / 1e9)
+
+    def wall(self, monotonic_ns: int) -> int:
+        """The moment on the wall clock of the host, in nanoseconds."""
+        return self.wall_ns - self.monotonic_ns + monotonic_ns
+
+
+def read_folder(folder: Path) -> tuple[list[Dump], list[str]]:
+    """The dumps by rank, and a sentence for each thing that is wrong with one.
+
+    Raises DumpError when the folder is none, or has no dump that can be read.
+    """
+    if not folder.is_dir():
+        raise DumpError(f"{str(folder)!r} is no folder; expected the one with the dumps")
+    try:
+        numbers = {int(m[1]): path for path in folder.iterdir() if (m := _FILE.match(path.name))}
+    except OSError as error:
+        raise DumpError(f"cannot read {str(folder)!r}: {error.strerror}") from None
+    if not numbers:
+        raise DumpError(f"{str(folder)!r} has no flight_recorder_rankN.json")
+    dumps: list[Dump] = []
+    problems: list[str] = []
+    for rank, path in sorted(numbers.items()):
+        try:
+            dump, problem = read_dump(path)
+        except DumpError as error:
+            problems.append(f"The dump of rank {rank} is ignored: {error}.")
+            continue
+        dumps.append(dump)
+        if problem:
+            problems.append(f"The dump of rank {rank} {problem}.")
+    if not dumps:
+        raise DumpError(f"{str(folder)!r}: {problems[0]}")
+    return dumps, problems
+
+
+def read_dump(path: Path) -> tuple[Dump, str]:
+    """The dump in a file, and what is wrong with it; empty: nothing. Raises DumpError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DumpError(f"it cannot be read ({error.strerror})") from None
+    if len(data) > MAX_BYTES:
+        raise DumpError(f"it has more than {MAX_BYTES} bytes")
+    lines = data.decode(errors="replace").splitlines()
+    head = _object(lines[0]) if lines else None
+    if head is None or "mydist_flight_recorder" not in head:
+        raise DumpError("it is no flight recorder of mydist")
+    if head["mydist_flight_recorder"] != FORMAT:
+        raise DumpError(
+            f"its format is {head['mydist_flight_recorder']!r}, and mydist {head.get('version')} "
+            f"wrote it; this program reads format {FORMAT}"
+        )
+    rows = [_object(line) for line in lines[1:]]
+    is_whole = bool(rows) and rows[-1] == {"end": len(rows) - 1}
+    try:
+        operations = tuple(_operations(rows[:-1] if is_whole else rows))
+        return _dump(
+            head, operations
+        ), "" if is_whole else f"is cut after {len(operations)} records"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DumpError(f"a field is missing or wrong ({error})") from None
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _operations(rows: Iterable[dict[str, Any] | None]) -> Iterable[Operation]:
+    """Up to the first line that is none: there the file was cut."""
+    for row in rows:
+        if row is None or "n" not in row:
+            return
+        yield Operation(
+            number=int(row["n"]),
+            process_set=int(row["set"]),
+            run=int(row["run"]),
+            op=str(row["op"]),
+            name=str(row["name"]),
+            state=str(row["state"]),
+            code=str(row.get("code", "")),
+            dtype=str(row.get("dtype", "")),
+            shape=tuple(int(dim) for dim in row.get("shape", ())),
+            dims=int(row.get("dims", 0)),
+            reduce=str(row.get("reduce", "")),
+            root=int(row["root"]) if "root" in row else None,
+            ranks=tuple(int(rank) for rank in row.get("ranks", ())),
+            device=str(row.get("device", "")),
+            submitted_ns=int(row["submitted_ns"]),
+            begun_ns=int(row["begun_ns"]),
+            ended_ns=int(row["ended_ns"]),
+        )
+
+
+def _dump(head: Mapping[str, Any], operations: tuple[Operation, ...]) -> Dump:
+    sets = {int(k): tuple(int(rank) for rank in v) for k, v in head["process_sets"].items()}
+    return Dump(
+        rank=int(head["rank"]),
+        size=int(head["size"]),
+        host=str(head["host"]),
+        pid=int(head["pid"]),
+        version=str(head["version"]),
+        reason=str(head["reason"]),
+        message=str(head["message"]),
+        wall_ns=int(head["wall_ns"]),
+        monotonic_ns=int(head["monotonic_ns"]),
+        started_wall_ns=int(head["started_wall_ns"]),
+        submitted=int(head["submitted"]),
+        dropped=int(head["dropped"]),
+        process_sets=sets,
+        operations=operations,
+    )

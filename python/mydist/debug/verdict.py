@@ -1,0 +1,386 @@
+"""What the dumps of the ranks say together: who is behind, at what, and who disagrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby
+
+from mydist.debug.dumps import Dump, Operation
+
+MOST_FINDINGS = 8
+MOST_RANKS_IN_TABLE = 64
+ALIKE = 0.6
+# Dumps that were written further apart may show different moments of the job.
+APART_SECONDS = 5.0
+START_APART_SECONDS = 300.0
+
+
+def verdict(dumps: Sequence[Dump], problems: Sequence[str] = ()) -> str:
+    """A few lines of plain English: the verdict, the other findings, and how far each rank is."""
+    job = Job(dumps)
+    findings = [*job.disagreements(), *job.waits()] or [job.nothing_found()]
+    lines = [f"Verdict: {findings[0]}", ""]
+    lines += [line for finding in findings[1:MOST_FINDINGS] for line in (f"Also: {finding}", "")]
+    if len(findings) > MOST_FINDINGS:
+        lines += [f"And {len(findings) - MOST_FINDINGS} more of this kind.", ""]
+    if told := job.told():
+        lines += [*told, ""]
+    lines += job.table()
+    if notes := [*problems, *job.notes()]:
+        lines += ["", *(f"Note: {note}" for note in notes)]
+    return "\n".join(lines)
+
+
+def rank_text(ranks: Iterable[int]) -> str:
+    """As the core names ranks: "rank 3", "ranks 0-2, 5"."""
+    listed = sorted(ranks)
+    runs = []
+    for _, group in groupby(enumerate(listed), lambda item: item[1] - item[0]):
+        run = [rank for _, rank in group]
+        if len(run) > 2:
+            runs.append(f"{run[0]}-{run[-1]}")
+        else:
+            runs += [str(rank) for rank in run]
+    return f"rank{'s' if len(listed) != 1 else ''} {', '.join(runs)}"
+
+
+def _have(ranks: Sequence[int], text: str) -> str:
+    return f"{'has' if len(ranks) == 1 else 'have'} {text}"
+
+
+def _it_has(ranks: Sequence[int]) -> str:
+    return "it has" if len(ranks) == 1 else "they have"
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An operation that some ranks have submitted and that has not ended there."""
+
+    process_set: int
+    name: str
+    by_rank: dict[int, Operation]
+    missing: list[int]  # Have a dump, and have not submitted it.
+    unknown: list[int]  # Have no dump.
+    since_ns: int  # On the wall clock: the first submission.
+    seconds: float  # The longest wait, at its rank's dump.
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that wait."""
+        return sorted(self.by_rank)
+
+    @property
+    def any(self) -> Operation:
+        """One of them."""
+        return self.by_rank[self.ranks[0]]
+
+
+class Job:
+    """The dumps of one job."""
+
+    def __init__(self, dumps: Sequence[Dump]) -> None:
+        self._dumps = {dump.rank: dump for dump in dumps}
+        self._size = max(dump.size for dump in dumps)
+        self._without = [rank for rank in range(self._size) if rank not in self._dumps]
+        self._sets: dict[int, tuple[int, ...]] = {}
+        for dump in dumps:
+            self._sets.update(dump.process_sets)
+        self._sets[0] = tuple(range(self._size))
+        self._waits = sorted(self._find_waits(), key=lambda wait: wait.since_ns)
+
+    # Who waits
+
+    def _open(self, rank: int) -> list[Operation]:
+        dump = self._dumps.get(rank)
+        return [operation for operation in dump.operations if operation.is_open] if dump else []
+
+    def _find_waits(self) -> Iterable[Wait]:
+        found: dict[tuple[int, str], dict[int, Operation]] = {}
+        for rank in self._dumps:
+            for operation in self._open(rank):
+                if operation.op != "join":
+                    key = (operation.process_set, operation.name)
+                    found.setdefault(key, {})[rank] = operation
+        for (process_set, name), by_rank in found.items():
+            members = next(iter(by_rank.values())).ranks or self._members(process_set, by_rank)
+            others = [rank for rank in members if rank not in by_rank]
+            yield Wait(
+                process_set,
+                name,
+                by_rank,
+                missing=[r for r in others if r in self._dumps and self._misses(r, by_rank)],
+                unknown=[rank for rank in others if rank not in self._dumps],
+                since_ns=min(self._dumps[r].wall(o.submitted_ns) for r, o in by_rank.items()),
+                seconds=max(self._waited(r, o) for r, o in by_rank.items()),
+            )
+
+    def _members(self, process_set: int, by_rank: Iterable[int]) -> Iterable[int]:
+        return self._sets.get(process_set, tuple(sorted(by_rank)))
+
+    def _waited(self, rank: int, operation: Operation) -> float:
+        """Until it failed, or until the dump."""
+        end = operation.ended_ns or self._dumps[rank].monotonic_ns
+        return max(0.0, (end - operation.submitted_ns) / 1e9)
+
+    def _misses(self, rank: int, by_rank: dict[int, Operation]) -> bool:
+        """Whether it has neither ended the operation, nor joined."""
+        if any(operation.op == "join" for operation in self._open(rank)):
+            return False
+        other, waiting = next(iter(by_rank.items()))
+        last = self.last_run(other, waiting.process_set)
+        submitted = self._dumps[other].wall(waiting.submitted_ns)
+        dump = self._dumps[rank]
+
+        def is_the_same(operation: Operation) -> bool:
+            if (operation.process_set, operation.name) != (waiting.process_set, waiting.name):
+                return False
+            if operation.state != "done":
+                return False
+            # All ranks execute in one order, so it comes after all that the other has executed.
+            return (
+                operation.run > last
+                if operation.run
+                else dump.wall(operation.ended_ns) >= submitted
+            )
+
+        return not any(map(is_the_same, dump.operations))
+
+    def last_run(self, rank: int, process_set: int) -> int:
+        """The last number in the set's order that the rank has ended; 0: none is recorded."""
+        return max(
+            (
+                operation.run
+                for operation in self._dumps[rank].operations
+                if operation.process_set == process_set and operation.state == "done"
+            ),
+            default=0,
+        )
+
+    def waits(self) -> Iterable[str]:
+        """One finding for each operation that waits, the oldest first; pairs are one finding."""
+        told: set[tuple[int, str]] = set()
+        for wait in self._waits:
+            if (wait.process_set, wait.name) in told:
+                continue
+            told.add((wait.process_set, wait.name))
+            partner = self._partner(wait)
+            if partner is not None and (partner.process_set, partner.name) not in told:
+                told.add((partner.process_set, partner.name))
+                yield self._crossed(wait, partner)
+            else:
+                yield self._one(wait)
+
+    def _one(self, wait: Wait) -> str:
+        what = f"{wait.any.label}{self._of_set(wait.process_set)}"
+        waiting = f"{rank_text(wait.ranks)} {_have(wait.ranks, 'submitted')}"
+        if wait.missing:
+            who = rank_text(wait.missing)
+            return (
+                f"{who} {_are(wait.missing)} behind: {_it_has(wait.missing)} not submitted "
+                f"{what}, for which {rank_text(wait.ranks)} {_have(wait.ranks, 'waited')} "
+                f"{wait.seconds:.1f} s.{self._last_texts(wait.missing)}"
+                f"{self._unknown_text(wait.unknown)}"
+            )
+        if wait.unknown:
+            return (
+                f"{rank_text(wait.unknown)} {_have(wait.unknown, 'left no dump')}, and "
+                f"{_are(wait.unknown)} probably dead or stopped. {waiting.capitalize()} {what} "
+                f"{wait.seconds:.1f} s before."
+            )
+        if wait.any.state == "running" or wait.any.begun_ns:
+            return (
+                f"{rank_text(wait.ranks)} {_are(wait.ranks)} inside {what} for "
+                f"{wait.seconds:.1f} s: all ranks have submitted it, and it has begun."
+            )
+        return f"all ranks have submitted {what}, and it has not begun for {wait.seconds:.1f} s."
+
+    def _unknown_text(self, unknown: list[int]) -> str:
+        return f" {rank_text(unknown).capitalize()} left no dump." if unknown else ""
+
+    def _last_texts(self, ranks: Sequence[int]) -> str:
+        return "".join(f" Rank {rank}: {self.doing(rank)}." for rank in ranks[:3])
+
+    def _of_set(self, process_set: int) -> str:
+        return f" of process set {process_set}" if process_set else ""
+
+    def _partner(self, wait: Wait) -> Wait | None:
+        """What the ranks that miss it wait for instead: the name most like it comes first."""
+        others = [
+            other
+            for other in self._waits
+            if other is not wait
+            and other.process_set == wait.process_set
+            and set(other.ranks) & set(wait.missing)
+            and set(wait.ranks) & set(other.missing)
+        ]
+        return max(others, key=lambda other: likeness(wait.any, other.any), default=None)
+
+    def _crossed(self, wait: Wait, partner: Wait) -> str:
+        width = max(len(rank_text(wait.ranks)), len(rank_text(partner.ranks)))
+        sides = "".join(
+            f"\n    {rank_text(side.ranks):<{width}}  {side.any.label}  {_shape_text(side.any)}"
+            for side in (wait, partner)
+        )
+        of_set = self._of_set(wait.process_set)
+        if likeness(wait.any, partner.any) >= ALIKE:
+            reason = "The names are nearly the same, so they are probably meant to be one"
+            if "noname" in wait.name:
+                reason = (
+                    "A call without a name is numbered, so one side has made more calls than the "
+                    "other"
+                )
+            return f"the ranks wait at different names{of_set}, side by side:{sides}\n  {reason}."
+        return (
+            f"the ranks wait for each other{of_set}: each has not submitted what the other waits "
+            f"for, so they call in different orders or take different branches:{sides}"
+        )
+
+    # Who disagrees
+
+    def disagreements(self) -> Iterable[str]:
+        """One finding for each name, or number, under which the ranks do different things."""
+        by_name: dict[tuple[int, str], dict[int, Operation]] = {}
+        by_run: dict[tuple[int, int], dict[int, Operation]] = {}
+        for rank, dump in self._dumps.items():
+            for operation in dump.operations:
+                if operation.is_refused or operation.is_open and operation.op != "join":
+                    by_name.setdefault((operation.process_set, operation.name), {})[rank] = (
+                        operation
+                    )
+                elif operation.run:
+                    by_run.setdefault((operation.process_set, operation.run), {})[rank] = operation
+        found: dict[str, None] = {}
+        for (process_set, _), operations in by_name.items():
+            found |= dict.fromkeys(self._difference(process_set, operations, ""))
+        for (process_set, run), operations in by_run.items():
+            number = f" at operation {run}"
+            found |= dict.fromkeys(self._difference(process_set, operations, number))
+        return found
+
+    def _difference(
+        self, process_set: int, operations: dict[int, Operation], number: str
+    ) -> Iterable[str]:
+        names = {operation.name for operation in operations.values()}
+        rows = {rank: operation.properties() for rank, operation in operations.items()}
+        if len(names) > 1:
+            rows = {rank: {"name": operations[rank].name, **row} for rank, row in rows.items()}
+        keys = next(iter(rows.values()))
+        differing = [key for key in keys if len({row[key] for row in rows.values()}) > 1]
+        if not differing:
+            return
+        what = "" if len(names) > 1 else f" on {next(iter(operations.values())).name!r}"
+        lines: dict[str, list[int]] = {}
+        for rank, row in sorted(rows.items()):
+            text = ", ".join(f"{key} {row[key] or '–'}" for key in differing)
+            lines.setdefault(text, []).append(rank)
+        width = max(len(rank_text(ranks)) for ranks in lines.values())
+        table = "".join(f"\n    {rank_text(r):<{width}}  {text}" for text, r in lines.items())
+        yield f"the ranks disagree{what}{number}{self._of_set(process_set)}:{table}"
+
+    # How far each rank is
+
+    def doing(self, rank: int) -> str:
+        """What it waits for, or did last, at its dump."""
+        dump = self._dumps.get(rank)
+        if dump is None:
+            return "no dump"
+        waiting = self._open(rank)
+        if waiting:
+            oldest = min(waiting, key=lambda operation: operation.submitted_ns)
+            more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            verb = "is in" if oldest.state == "running" else "waits at"
+            if oldest.state == "failed":
+                verb = "failed at"
+            waited = self._waited(rank, oldest)
+            return f"{verb} {oldest.label}{more}, {waited:.1f} s after it submitted that"
+        ended = [operation for operation in dump.operations if operation.ended_ns]
+        if not ended:
+            return "has submitted nothing"
+        last = max(ended, key=lambda operation: operation.ended_ns)
+        seconds = dump.seconds_ago(last.ended_ns)
+        return f"waits for no rank; its last operation was {last.label}, {seconds:.1f} s before"
+
+    def table(self) -> list[str]:
+        """One line for each rank: how many operations of the job it has executed, and where it is.
+
+        Of a large job only the ranks that are behind, and some others.
+        """
+        last = {rank: self.last_run(rank, 0) for rank in self._dumps}
+        ranks = sorted(range(self._size), key=lambda rank: (last.get(rank, -1), rank))
+        shown = sorted(ranks[:MOST_RANKS_IN_TABLE])
+        rows = [("rank", "host", "executed", "submitted", "at its dump")]
+        for rank in shown:
+            dump = self._dumps.get(rank)
+            host = f"{dump.host} (pid {dump.pid})" if dump else "–"
+            counts = (str(last[rank]), str(dump.submitted)) if dump else ("–", "–")
+            rows.append((str(rank), host, *counts, self.doing(rank)))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join([*(row[column].ljust(widths[column]) for column in range(4)), row[4]])
+            for row in rows
+        ]
+        if len(ranks) > len(shown):
+            lines.append(f"… and {len(ranks) - len(shown)} ranks that are not further behind")
+        return lines
+
+    def nothing_found(self) -> str:
+        """Where no rank waits and the ranks agree."""
+        last = {rank: self.last_run(rank, 0) for rank in self._dumps}
+        behind = [rank for rank in last if last[rank] < max(last.values())]
+        without = f" {rank_text(self._without).capitalize()} left no dump." if self._without else ""
+        if not behind:
+            return f"no rank waits for another, and all have executed the same operations.{without}"
+        return (
+            f"no rank waits for another, but {rank_text(behind)} {_have(behind, 'executed fewer')} "
+            f"operations ({min(last.values())} of {max(last.values())}).{without}"
+        )
+
+    def told(self) -> list[str]:
+        """What the ranks themselves have said of a failure or a stall: each text once."""
+        said: dict[str, list[int]] = {}
+        for rank, dump in sorted(self._dumps.items()):
+            if dump.message:
+                said.setdefault(dump.message, []).append(rank)
+        lines = [f"{rank_text(ranks).capitalize()} said: {text}" for text, ranks in said.items()]
+        return lines[:MOST_FINDINGS]
+
+    def notes(self) -> Iterable[str]:
+        """What makes the verdict less sure."""
+        dumps = list(self._dumps.values())
+        if len({dump.size for dump in dumps}) > 1:
+            yield "The dumps are of jobs of different sizes; use a new folder for each job."
+        first, last = (f(dump.started_wall_ns for dump in dumps) for f in (min, max))
+        if (last - first) / 1e9 > START_APART_SECONDS:
+            yield "The ranks did not start at the same time, so the dumps may be of several jobs."
+        newest = max(dump.wall_ns for dump in dumps)
+        for dump in dumps:
+            if (newest - dump.wall_ns) / 1e9 > APART_SECONDS:
+                seconds = (newest - dump.wall_ns) / 1e9
+                yield f"The dump of rank {dump.rank} is {seconds:.1f} s older than the newest one."
+        for dump in dumps:
+            if dump.dropped:
+                yield f"Rank {dump.rank} has dropped {dump.dropped} events of its recorder."
+        versions = {dump.version for dump in dumps}
+        if len(versions) > 1:
+            yield f"The ranks run different versions of mydist: {', '.join(sorted(versions))}."
+        if self._without:
+            yield (
+                f"{rank_text(self._without).capitalize()} left no dump: a rank that was killed "
+                "cannot, and one that ended in order does not."
+            )
+
+
+def likeness(one: Operation, other: Operation) -> float:
+    """Of two names, from 0 to 1."""
+    return SequenceMatcher(None, one.name, other.name, autojunk=False).ratio()
+
+
+def _shape_text(operation: Operation) -> str:
+    row = operation.properties()
+    return f"({row['dtype']} {row['shape']})" if row["dtype"] else ""

@@ -1,0 +1,229 @@
+"""python -m mydist.debug: the verdict on dumps made here, and on files that are no good."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mydist.debug.__main__ import main
+from mydist.debug.dumps import read_folder
+from mydist.debug.verdict import rank_text, verdict
+
+SECOND = 1_000_000_000
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    """A record as the core writes it; done, unless told otherwise."""
+    row = {"n": 1, "set": 0, "run": 0, "op": "allreduce", "dtype": "float32", "shape": [4]}
+    row |= {"dims": 1, "elements": 4, "device": "CPU", "reduce": "Sum", "name": name}
+    row |= {"state": "done", "submitted_ns": SECOND, "begun_ns": SECOND, "ended_ns": SECOND + 1}
+    return {**row, **fields}
+
+
+def waiting(name: str, **fields: Any) -> dict[str, Any]:
+    times = {"submitted_ns": 2 * SECOND, "begun_ns": 0, "ended_ns": 0}
+    return record(name, **{"state": "waiting", **times, **fields})
+
+
+def steps(count: int) -> list[dict[str, Any]]:
+    return [record(f"grad.{run % 3}", run=run) for run in range(1, count + 1)]
+
+
+def dump(
+    folder: Path, rank: int, records: Sequence[dict[str, Any]], size: int = 3, **head: Any
+) -> Path:
+    first = {"mydist_flight_recorder": 1, "version": "1.0", "rank": rank, "size": size}
+    first |= {"host": f"host-{rank}", "pid": 70 + rank, "reason": "stall", "message": ""}
+    first |= {"wall_ns": 100 * SECOND, "monotonic_ns": 12 * SECOND, "started_wall_ns": SECOND}
+    first |= {"submitted": len(records), "dropped": 0, "process_sets": {}, **head}
+    rows = [{**row, "n": number} for number, row in enumerate(records, 1)]
+    lines = [json.dumps(row) for row in (first, *rows, {"end": len(rows)})]
+    path = folder / f"flight_recorder_rank{rank}.json"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def text_of(folder: Path) -> str:
+    return verdict(*read_folder(folder))
+
+
+def test_a_rank_that_has_not_submitted_is_behind(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        dump(tmp_path, rank, [*steps(5), waiting("loss")])
+    dump(tmp_path, 2, steps(5))
+    lines = text_of(tmp_path).splitlines()
+    assert lines[0] == (
+        "Verdict: rank 2 is behind: it has not submitted allreduce 'loss', for which ranks 0, 1 "
+        "have waited 10.0 s. Rank 2: waits for no rank; its last operation was allreduce 'grad.1', "
+        "11.0 s before."
+    )
+    assert lines[2].split() == ["rank", "host", "executed", "submitted", "at", "its", "dump"]
+    assert lines[3].startswith("0     host-0 (pid 70)  5         6          waits at allreduce")
+    assert len(lines) == 6
+
+
+def test_a_name_of_an_earlier_step_does_not_count_as_submitted(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [*steps(3), waiting("grad.1")], size=2)
+    dump(tmp_path, 1, steps(3), size=2)
+    assert "rank 1 is behind: it has not submitted allreduce 'grad.1'" in text_of(tmp_path)
+
+
+def test_a_rank_that_has_executed_it_meanwhile_is_not_behind(tmp_path: Path) -> None:
+    running = {"state": "running", "begun_ns": 3 * SECOND, "run": 4}
+    dump(tmp_path, 0, [*steps(3), waiting("grad.1", **running)], size=2)
+    dump(tmp_path, 1, steps(4), size=2)
+    assert "Verdict: rank 0 is inside allreduce 'grad.1' for 10.0 s" in text_of(tmp_path)
+
+
+def test_names_that_are_nearly_the_same_stand_side_by_side(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [waiting("encoder.layer.0.weight")])
+    dump(tmp_path, 1, [waiting("encoder.layer.0.weight")])
+    dump(tmp_path, 2, [waiting("encoder.layers.0.weight")])
+    text = text_of(tmp_path)
+    assert "Verdict: the ranks wait at different names, side by side:" in text
+    assert "    ranks 0, 1  allreduce 'encoder.layer.0.weight'  (float32 [4])\n" in text
+    assert "    rank 2      allreduce 'encoder.layers.0.weight'  (float32 [4])\n" in text
+    assert "Also:" not in text
+
+
+def test_calls_without_a_name_that_differ_in_number(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [waiting("allreduce.noname.7")], size=2)
+    dump(tmp_path, 1, [waiting("allreduce.noname.8")], size=2)
+    assert "one side has made more calls than the other" in text_of(tmp_path)
+
+
+def test_different_orders_are_told(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [waiting("alpha")], size=2)
+    dump(tmp_path, 1, [waiting("zulu")], size=2)
+    text = text_of(tmp_path)
+    assert "Verdict: the ranks wait for each other: each has not submitted" in text
+    assert "    rank 0  allreduce 'alpha'" in text and "    rank 1  allreduce 'zulu'" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ({"shape": [5]}, "shape [5]"),
+        ({"dtype": "float64"}, "dtype float64"),
+        ({"op": "broadcast", "reduce": "", "root": 1}, "operation broadcast, reduction –, root 1"),
+        ({"reduce": "Max"}, "reduction Max"),
+        ({"device": "GPU"}, "device GPU"),
+    ],
+)
+def test_what_the_ranks_disagree_on(tmp_path: Path, fields: dict[str, Any], row: str) -> None:
+    refused = {"state": "failed", "code": "MISMATCH", "begun_ns": 0}
+    dump(tmp_path, 0, [record("x", **refused)])
+    dump(tmp_path, 1, [record("x", **refused)])
+    dump(tmp_path, 2, [record("x", **{**refused, **fields})])
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: the ranks disagree on 'x':\n    ranks 0, 1  ")
+    assert f"\n    rank 2      {row}\n" in text
+
+
+def test_rows_of_a_gather_may_differ(tmp_path: Path) -> None:
+    for rank in range(3):
+        dump(tmp_path, rank, [record("g", op="allgather", reduce="", shape=[rank, 2], run=1)])
+    assert "Verdict: no rank waits for another, and all have executed" in text_of(tmp_path)
+
+
+def test_other_names_at_one_number_are_a_disagreement(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [record("a", run=9)], size=2)
+    dump(tmp_path, 1, [record("b", run=9)], size=2)
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: the ranks disagree at operation 9:\n    rank 0  name a\n")
+
+
+def test_a_rank_without_a_dump(tmp_path: Path) -> None:
+    lost = {"state": "failed", "code": "PEER_LOST", "ended_ns": 4 * SECOND}
+    for rank in (0, 1):
+        message = {"reason": "failure", "message": "rank 2 was killed"}
+        dump(tmp_path, rank, [*steps(2), waiting("grad.0", **lost)], **message)
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: rank 2 has left no dump, and is probably dead or stopped. ")
+    assert "Ranks 0, 1 have submitted allreduce 'grad.0' 2.0 s before." in text
+    assert "Ranks 0, 1 said: rank 2 was killed" in text
+    assert "Note: Rank 2 left no dump" in text
+
+
+def test_sets_have_their_own_members_and_joined_ranks_are_not_behind(tmp_path: Path) -> None:
+    sets = {"process_sets": {"4": [0, 2]}}
+    dump(tmp_path, 0, [waiting("a", set=4), waiting("b")], **sets)
+    dump(tmp_path, 1, [waiting("join", op="join")], **sets)
+    dump(tmp_path, 2, [waiting("b")], **sets)
+    text = text_of(tmp_path)
+    assert "rank 2 is behind: it has not submitted allreduce 'a' of process set 4" in text
+    assert "all ranks have submitted allreduce 'b', and it has not begun" in text
+    assert "rank 1 is behind" not in text
+
+
+def test_a_transfer_concerns_two_ranks(tmp_path: Path) -> None:
+    transfer = {"op": "send/recv", "reduce": "", "ranks": [2, 0]}
+    dump(tmp_path, 0, [waiting("t", **transfer)])
+    dump(tmp_path, 1, [])
+    dump(tmp_path, 2, [record("t", **transfer)])
+    assert "rank 2 is behind: it has not submitted send/recv 't', for which rank 0 has" in text_of(
+        tmp_path
+    )
+
+
+def test_a_cut_file_another_format_and_no_dump_are_told(tmp_path: Path) -> None:
+    for rank in range(2):
+        dump(tmp_path, rank, steps(4))
+    cut = tmp_path / "flight_recorder_rank1.json"
+    cut.write_bytes(cut.read_bytes()[:-60])
+    other = dump(tmp_path, 2, [])
+    other.write_text(other.read_text().replace('recorder": 1', 'recorder": 2'))
+    (tmp_path / "flight_recorder_rank9.json").write_bytes(b"\xff\x00 no JSON")
+    text = text_of(tmp_path)
+    assert "Note: The dump of rank 1 is cut after 3 records." in text
+    assert "Note: The dump of rank 2 is ignored: its format is 2, and mydist 1.0 wrote it" in text
+    assert "Note: The dump of rank 9 is ignored: it is no flight recorder of mydist." in text
+
+
+def test_dumps_of_several_jobs_or_moments_are_told(tmp_path: Path) -> None:
+    dump(tmp_path, 0, steps(1), size=2)
+    dump(tmp_path, 1, steps(1), size=3, wall_ns=90 * SECOND, started_wall_ns=900 * SECOND)
+    text = text_of(tmp_path)
+    assert "Note: The dumps are of jobs of different sizes" in text
+    assert "Note: The ranks did not start at the same time" in text
+    assert "Note: The dump of rank 1 is 10.0 s older than the newest one." in text
+
+
+@pytest.mark.parametrize("made", ["nothing", "a file", "an empty folder", "a broken dump"])
+def test_a_wrong_folder_is_one_line_and_exit_code_2(
+    tmp_path: Path, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "dumps"
+    if made == "a file":
+        folder.write_text("")
+    elif made != "nothing":
+        folder.mkdir()
+    if made == "a broken dump":
+        (folder / "flight_recorder_rank0.json").write_text("{}\n")
+    assert main([str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mydist.debug: ") and error.count("\n") == 1
+
+
+def test_the_command_needs_no_torch(tmp_path: Path) -> None:
+    dump(tmp_path, 0, steps(1), size=1)
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = [sys.argv[1]];"
+        "runpy.run_module('mydist.debug', run_name='__main__')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Verdict: no rank waits for another")
+
+
+def test_ranks_are_named_in_short() -> None:
+    assert rank_text([3]) == "rank 3"
+    assert rank_text([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7, 8"
