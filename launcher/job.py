@@ -181,6 +181,7 @@ class Job:
         """Handles these signals, unless the caller's parent had them ignored."""
         handlers = dict.fromkeys(_EXIT_SIGNALS, self._on_signal)
         handlers |= dict.fromkeys(_PASSED_ON, self._pass_on)
+        handlers[signal.SIGQUIT] = self._on_quit
         if os.getpid() == 1:  # It cannot stop, as in a container, so nothing would continue it.
             del handlers[signal.SIGTSTP]
         installed = []
@@ -200,6 +201,14 @@ class Job:
         self._platform.send_signal(signum)
         if signum == signal.SIGTSTP:  # as the user expects of Ctrl-Z; SIGCONT goes on from here
             os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _on_quit(self, signum: signal.Signals) -> None:
+        """Ctrl-\\: the ranks tell what they do, and the job goes on."""
+        if self._connecting:
+            self._on_signal(signum)
+            return
+        self._output.note("mydistrun: got SIGQUIT; the ranks print their stacks and go on")
+        self._platform.send_signal(signum)
 
     def _on_signal(self, signum: signal.Signals) -> None:
         again = self._signal is not None

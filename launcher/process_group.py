@@ -162,12 +162,15 @@ class ProcessGroup:
         """Sends the signal to the process group of each living rank; SIGKILL to its session.
 
         A rank that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group of
-        a session's leader.
+        a session's leader. SIGQUIT goes to handlers alone: it is a question, and ends no rank.
         """
         self._stops |= signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         living = {r.popen.pid for r in self._ranks.values() if r.status is None}
         if signum == signal.SIGKILL:
             session.kill_sessions(living | self._sessions)
+            return
+        if signum == signal.SIGQUIT:
+            session.ask_to_tell(living)
             return
         for pid in living:
             stops = signum == signal.SIGTSTP and not session.handles(pid, signum)

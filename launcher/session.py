@@ -58,6 +58,16 @@ def handles(pid: int, signum: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
 
 
+def ask_to_tell(session_ids: set[int]) -> None:
+    """Sends SIGQUIT to the leader of each session or, if it has no handler, to those that have."""
+    for leader in session_ids:
+        asked = [leader] if handles(leader, signal.SIGQUIT) else session_pids({leader})
+        for pid in asked:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if handles(pid, signal.SIGQUIT):
+                    os.kill(pid, signal.SIGQUIT)
+
+
 def kill_sessions(session_ids: set[int], timeout: float = 2.0) -> bool:
     """SIGKILLs every process of the sessions until none is left or `timeout` seconds passed.
 
@@ -103,6 +113,6 @@ def guard(pipe: BinaryIO) -> None:
 
 if __name__ == "__main__":
     # A scheduler may send them to every process of a job.
-    for ignored in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+    for ignored in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"):
         signal.signal(signal.Signals[ignored], signal.SIG_IGN)
     guard(sys.stdin.buffer)
