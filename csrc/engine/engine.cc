@@ -168,7 +168,9 @@ void Engine::Obey(Depart command, TimePoint now) {
   relay_.Stop();
   relay_.Finish();
   const char* const why = command.awaits_living ? "shutdown" : "an exception ended its program";
-  if (!command.awaits_living) Dump(FlightOccasion::kFailure, why);
+  if (!command.awaits_living) {
+    Dump(FlightOccasion::kFailure, left_text_.empty() ? why : why + (", after " + left_text_));
+  }
   if (Status status = coordinator_.Depart(why); !status.ok()) {
     MYDIST_LOG(kWarning) << status.message();
   }
@@ -329,7 +331,8 @@ void Engine::HandleDeparture(const Response& response) {
   const size_t end = left.message().find_last_not_of('.') + 1;
   const std::string who = left.message().substr(0, end);
   const Failure& known = left.failure();
-  if (HasInFlight() && !guard_.is_leaving()) Dump(FlightOccasion::kFailure, left.message());
+  left_text_ = left.message();
+  if (HasInFlight() && !guard_.is_leaving()) Dump(FlightOccasion::kFailure, left_text_);
   for (const TensorKey& key : pending_.Keys()) {
     const PendingTensor* const pending = pending_.Find(key);
     const Request& request = pending->submission.request;

@@ -286,6 +286,7 @@ class MYDIST_EXPORT Engine {
   TimelineRelay relay_;
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
+  std::string left_text_;                  // Of the rank that has left last.
   std::optional<JoinCommand> join_;        // Until all ranks have joined.
   const char* switch_name_ = "";           // The last call that switches the timeline.
   TimePoint called_at_;                    // The last of both.

@@ -72,14 +72,17 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
   if (on_gpu != nullptr) MYDIST_RETURN_IF_ERROR(process_sets_.Bind(*on_gpu));
-  MYDIST_ASSIGN_OR_RETURN(
-      const Handle handle,
-      handles_->Open(keys, tensors.empty() ? "" : OpKindName(tensors.front().request.op)));
-  if (tensors.empty()) return handle;
-  int64_t unhurried_bytes = 0;
+  const Result<Handle> opened =
+      handles_->Open(keys, tensors.empty() ? "" : OpKindName(tensors.front().request.op));
   const TimePoint now = Now();
   for (Submission& tensor : tensors) {
     tensor.record = recorder_->Submitted(tensor.request, now);
+    if (!opened.ok()) recorder_->Ended(tensor.record, opened.status().code(), now);
+  }
+  MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
+  if (tensors.empty()) return handle;
+  int64_t unhurried_bytes = 0;
+  for (const Submission& tensor : tensors) {
     // An empty tensor counts as well, or the engine would not notice it. A tensor whose caller
     // waits for it need not wake the engine, however large it is.
     if (pace != Pace::kNow) ++unhurried_bytes;

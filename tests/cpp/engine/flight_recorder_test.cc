@@ -310,6 +310,9 @@ TEST(EngineRecords, AnErrorOfOneTensorAndWhatJoinedRanksExecute) {
     data.resize(4);
     if (rank.rank() == 0) ExpectOk(rank.Run(Allreduce("alone", &data)));
     ExpectOk(rank.Wait(rank.engine->Join(nullptr)));
+    std::vector<Submission> twice;
+    for (int i = 0; i < 2; ++i) twice.push_back(Allreduce("twice", &data));
+    EXPECT_EQ(rank.engine->Submit(std::move(twice)).status().code(), StatusCode::kInvalidArgument);
     std::vector<std::string> texts;
     for (const FlightRecord& record : rank.engine->recorder().Read()) {
       texts.push_back(record.NameText() + " " + std::to_string(record.run) + " " +
@@ -317,7 +320,8 @@ TEST(EngineRecords, AnErrorOfOneTensorAndWhatJoinedRanksExecute) {
     }
     const std::string failed =
         "uneven 0 " + std::to_string(static_cast<int>(StatusCode::kMismatch));
-    EXPECT_THAT(texts, ::testing::UnorderedElementsAre(failed, "alone 1 0", "join 0 0"));
+    EXPECT_THAT(texts, ::testing::UnorderedElementsAre(failed, "alone 1 0", "join 0 0", "twice 0 1",
+                                                       "twice 0 1"));
   });
 }
 
