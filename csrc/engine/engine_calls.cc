@@ -197,6 +197,7 @@ bool Engine::Shutdown(bool awaits_living, const std::function<bool()>& is_wanted
     return true;
   }
   if (!has_exited) {
+    Dump(FlightOccasion::kFailure, "mydist was shut down while a collective was stuck");
     // It may be stuck in a call of the driver, behind work that waits for a peer.
     executor_.AbortDevices(Status::Aborted("mydist was shut down while a collective was stuck"));
     has_exited = AwaitExit(Now() + kExitGrace);
