@@ -5,7 +5,6 @@ mydist_sources(_files "*_targets.cc" tests/fuzz/cpp)
 list(APPEND MYDIST_FUZZ_SOURCES ${_files}
   "${PROJECT_SOURCE_DIR}/tests/cpp/timeline/json_value.cc"
   # Of the plugin what needs no Gloo.
-  "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/interface_choice.cc"
   "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/introduction.cc")
 if(MYDIST_SANITIZE STREQUAL "fuzz" AND MYDIST_CORE_BUILT)
   add_executable(fuzz ${MYDIST_FUZZ_SOURCES} "${PROJECT_SOURCE_DIR}/tests/fuzz/cpp/fuzz_main.cc")

@@ -5,8 +5,8 @@
 
 #include "target.h"
 #include "transport/gloo/frame.h"
-#include "transport/gloo/interface_choice.h"
 #include "transport/gloo/introduction.h"
+#include "world/interface_choice.h"
 
 namespace mydist::fuzz {
 namespace {
