@@ -204,7 +204,8 @@ Status StallGuard::Locate(const Status& status) {
   if (status.ok()) return status;
   const Status located = status.About(FailureOf(status.failure().ranks));
   Failure known = located.failure();
-  if (!located.is_loss() || known.signal != 0) return located;
+  const bool is_silent = known.finding == kSilentFinding;  // It has not ended.
+  if (!located.is_loss() || known.signal != 0 || is_silent) return located;
   // A rank that has told why it leaves may still run. One that others tell of is the first.
   const bool has_told = located.is_consequence() && known.ranks.size() == 1;
   const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);

@@ -1,7 +1,8 @@
-// What ranks tell each other first: the hello.
+// What ranks tell each other first: the hello, and where they take heartbeats.
 #include <string>
 
-#include "job/job_start.h"
+#include "job/heartbeat.h"
+#include "job/hello.h"
 #include "target.h"
 #include "world/topology.h"
 
@@ -36,6 +37,19 @@ void Hellos(std::span<const uint8_t> bytes) {
   FUZZ_EXPECT(topology->cross_rank < topology->cross_size);
 }
 
+void PulseAddresses(std::span<const uint8_t> bytes) {
+  const Result<PulseAddress> address = DecodePulseAddress({bytes.begin(), bytes.end()});
+  if (!address.ok()) return;
+  const Result<PulseAddress> again = DecodePulseAddress(EncodePulseAddress(*address));
+  FUZZ_EXPECT(again.ok());
+  FUZZ_EXPECT(*again == *address);
+}
+
+std::vector<Bytes> PulseAddressesSeeds() {
+  return {EncodePulseAddress({"10.0.0.7", {1, 2, 3}, {{0, 4711}, {9, 65535}}}),
+          EncodePulseAddress({"fd00::7", {}, {}})};
+}
+
 std::vector<Bytes> HellosSeeds() {
   const auto block = [](const Hello& hello) {
     Bytes bytes = EncodeHello(hello);
@@ -55,6 +69,9 @@ std::vector<Bytes> HellosSeeds() {
 
 }  // namespace
 
-std::vector<Target> JobTargets() { return {{"hellos", Hellos, HellosSeeds}}; }
+std::vector<Target> JobTargets() {
+  return {{"hellos", Hellos, HellosSeeds},
+          {"pulse_addresses", PulseAddresses, PulseAddressesSeeds}};
+}
 
 }  // namespace mydist::fuzz
