@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, backend_environment, launch, launcher_command
 from multiproc.watched_job import watched_job
@@ -34,13 +35,14 @@ def await_verdict(folder: Path, reason: str, begin: str) -> str:
         time.sleep(0.02)
 
 
-def test_a_stall_and_a_question_while_a_rank_holds_the_gil(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["local", deep("gloo"), deep("mpi")])
+def test_a_stall_and_a_question_while_a_rank_holds_the_gil(backend: str, tmp_path: Path) -> None:
     dumps = tmp_path / "dumps"
     flags = ["--flight-recorder-dir", str(dumps), "--stall-stack"]
     flags += ["--stall-check-warning-time-seconds", str(WARNING_S)]
     worker = (str(WORKER), "late", str(tmp_path), str(VICTIM))
-    command = launcher_command(NP, "local", *worker, flags=flags)
-    with watched_job(command, backend_environment("local"), tmp_path) as job:
+    command = launcher_command(NP, backend, *worker, flags=flags)
+    with watched_job(command, backend_environment(backend), tmp_path) as job:
         for rank in range(NP):
             job.row(f"ready{rank}")
         text = await_verdict(dumps, "stall", f"Verdict: {BEHIND}")
@@ -50,7 +52,7 @@ def test_a_stall_and_a_question_while_a_rank_holds_the_gil(tmp_path: Path) -> No
         assert f"`python -m mydist.debug {dumps}` compares the ranks" in output
         assert "other ranks wait for this rank; its stacks follow" in output
         assert "in hold_the_gil" in output
-        waits = re.compile(rf'\[0\]<stderr>:  File ".*recorded.py", line {LINE_OF_LOSS} in main')
+        waits = re.compile(rf'0\]<stderr>:  File ".*recorded.py", line {LINE_OF_LOSS} in main')
         assert not waits.search(output), "a rank that waits is not waited for"
         job.process.send_signal(signal.SIGQUIT)
         await_verdict(dumps, "signal", f"Verdict: {BEHIND}")

@@ -282,6 +282,22 @@ TEST(QuitSignal, MakesAProcessDumpAndGoOn) {
   std::filesystem::remove_all(folder);
 }
 
+[[noreturn]] void StallWithoutFolder() {
+  static_cast<void>(InstallQuitHandler());
+  FlightDumperOptions options = OptionsFor("");
+  options.tells_user = true;
+  const auto dumper = FlightDumper::Start(std::make_shared<FlightRecorder>(), options);
+  for (int i = 0; i < 2; ++i) dumper->Request(FlightOccasion::kStall, "a stall");
+  _exit(0);
+}
+
+TEST(QuitSignal, IsToldOnceAtAStallWithoutAFolder) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(StallWithoutFolder(), ::testing::ExitedWithCode(0),
+              "^[^\n]*SIGQUIT [^\n]* makes each rank write its last operations to "
+              "[^\n]*/mydist_flight_recorder; [^\n]*\n$");
+}
+
 TEST(EngineRecords, SameRunsOnEveryRankAlsoWhenFrozen) {
   constexpr int kSteps = 60;
   EngineJob job(2, {.shares_memory = true});
