@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,24 @@ def test_workers_of_forkserver_have_the_present_numbers(tmp_path: Path, first: i
     answers = done.stdout.splitlines()
     without = "mydist has not been initialized; call mydist.init() first"
     assert answers == [without, "1 of 2", "0 of 3", without][first:]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[" * 100_000,
+        "[]",
+        "{}",
+        json.dumps({"pid": 1, "numbers": {}, "launch": {}}),
+        json.dumps({"pid": "1", "numbers": asdict(NUMBERS), "launch": {}}),
+        json.dumps({"pid": 1, "numbers": {**asdict(NUMBERS), "rank": {}}, "launch": {}}),
+        json.dumps({"pid": 1, "numbers": asdict(NUMBERS), "launch": 1}),
+        json.dumps({"pid": 1, "numbers": asdict(NUMBERS), "launch": {"RANK": 0}}),
+    ],
+)
+def test_what_is_no_record_is_none(text: str) -> None:
+    assert parents_record({"MYDIST_JOB_PARENT": text}, {}) is None
+    whole = {"pid": 1, "numbers": asdict(NUMBERS), "launch": {}}
+    assert parents_record({"MYDIST_JOB_PARENT": json.dumps(whole)}, {}) is not None

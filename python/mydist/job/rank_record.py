@@ -201,7 +201,13 @@ def _read(place: Mapping[str, Any]) -> RankRecord | None:
 
 @functools.lru_cache(maxsize=4)  # A worker may ask for its rank at every sample.
 def _parse(text: str) -> RankRecord | None:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         known = json.loads(text)
-        return RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
+        record = RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
+        numbers = (record.pid, *asdict(record.numbers).values())
+        is_whole = isinstance(record.launch, dict) and all(
+            isinstance(value, str) for value in record.launch.values()
+        )
+        if is_whole and all(isinstance(number, int) for number in numbers):
+            return record
     return None
