@@ -13,7 +13,7 @@ Status UnknownHandle(Handle handle) {
 Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors,
                                  std::string_view operation) {
   MutexLock lock(mutex_);
-  if (!failure_.ok()) return failure_;
+  if (!failure_.ok()) return FailureOf(tensors, operation);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (in_flight_.emplace(tensors[i], next_).second) continue;
     for (size_t j = 0; j < i; ++j) in_flight_.erase(tensors[j]);
@@ -25,6 +25,17 @@ Result<Handle> HandleTable::Open(const std::vector<TensorKey>& tensors,
   const Handle handle = next_++;
   entries_.emplace(handle, Entry{static_cast<int64_t>(tensors.size()), Status::Ok(), operation});
   return handle;
+}
+
+Status HandleTable::FailureOf(const std::vector<TensorKey>& tensors,
+                              std::string_view operation) const {
+  // An error that was found in a collective names that one.
+  if (!failure_.failure().operation.empty() || operation.empty() || tensors.empty()) {
+    return failure_;
+  }
+  const std::string& tensor = tensors.front().second;
+  const Failure known{.operation = std::string(operation), .tensor = tensor};
+  return failure_.WithContext(known.operation + " '" + tensor + "'").About(known);
 }
 
 void HandleTable::Complete(Handle handle, TensorKeyView tensor, const Status& status) {
@@ -47,7 +58,8 @@ void HandleTable::Fail(EngineTerm term, const Status& status) {
   {
     MutexLock lock(mutex_);
     if (term != term_) return;
-    failure_ = status;
+    // Of ranks that leave one after the other, the first is the cause.
+    if (failure_.ok()) failure_ = status;
     in_flight_.clear();
     for (auto& [handle, entry] : entries_) {
       if (entry.remaining_count <= 0) continue;

@@ -53,7 +53,8 @@ class MYDIST_EXPORT HandleTable {
   void Complete(Handle handle, TensorKeyView tensor, const Status& status) MYDIST_EXCLUDES(mutex_);
 
   // The engine of `term` is gone: every incomplete handle completes with `status`, no name is in
-  // flight and every later Open gives `status`, until Reset. Nothing happens when another engine
+  // flight and every later Open gives the first such `status`, with its own operation and tensor
+  // where that has none, until Reset. Nothing happens when another engine
   // has taken over: one that was left behind must not end its successor's collectives.
   void Fail(EngineTerm term, const Status& status) MYDIST_EXCLUDES(mutex_);
   // A new engine takes over; its term.
@@ -81,6 +82,10 @@ class MYDIST_EXPORT HandleTable {
     Status status;
     std::string_view operation;
   };
+
+  // Why nothing is opened any more.
+  Status FailureOf(const std::vector<TensorKey>& tensors, std::string_view operation) const
+      MYDIST_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar completed_;

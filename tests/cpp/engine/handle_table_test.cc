@@ -83,6 +83,28 @@ TEST(HandleTable, FailEndsEverythingUntilReset) {
   EXPECT_TRUE(table.Open({kX}).ok());
 }
 
+TEST(HandleTable, ALaterCallFailsWithItsOwnNameAndTheFirstCause) {
+  HandleTable table;
+  const EngineTerm term = table.Reset();
+  table.Fail(term, Status::Aborted("rank 1 has left the job"));
+  table.Fail(term, Status::Aborted("rank 2, which lost rank 1, has left the job"));
+  const Status later = table.Open({kX, kY}, "allreduce").status();
+  EXPECT_EQ(later.message(), "allreduce 'x': rank 1 has left the job");
+  EXPECT_EQ(later.failure().operation, "allreduce");
+  EXPECT_EQ(later.failure().tensor, "x");
+  EXPECT_EQ(table.Open({kX}).status().message(), "rank 1 has left the job");
+}
+
+TEST(HandleTable, ALaterCallFailsAsTheCollectiveInWhichARankWasLost) {
+  HandleTable table;
+  const Failure known{.operation = "allreduce", .tensor = "first"};
+  const Status lost = Status::PeerLost("allreduce 'first': rank 1 has died").About(known);
+  table.Fail(table.Reset(), lost);
+  const Status later = table.Open({kX}, "broadcast").status();
+  EXPECT_EQ(later.message(), lost.message());
+  EXPECT_EQ(later.failure(), lost.failure());
+}
+
 TEST(HandleTable, AnEngineLeftBehindCannotTouchItsSuccessorsCollectives) {
   HandleTable table;
   const EngineTerm old_term = table.Reset();
