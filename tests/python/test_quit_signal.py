@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import plain_environment
 
 # Each part says what has been written when it is through.
 PROGRAM = """
@@ -59,7 +59,7 @@ def test_who_handles_it(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
-        env=plain_environment(),
+        env=dict(os.environ),
         capture_output=True,
         text=True,
         timeout=120,
