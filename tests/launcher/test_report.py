@@ -65,8 +65,8 @@ def test_a_silent_rank_is_the_cause_although_it_said_nothing() -> None:
         "mydistrun: rank 1 on host h1 (pid 101) gave no sign of life; other ranks lost it in "
         "allreduce 'x'\n"
         "  it printed nothing to its error output\n"
-        "  then rank 0 on host h1 (pid 100) exited with code 1\n"
-        "  then rank 2 on host h1 (pid 102) exited with code 1"
+        "  then rank 0 on host h1 (pid 100) exited with code 1: PeerLostError in allreduce 'x'\n"
+        "  then rank 2 on host h1 (pid 102) exited with code 1: PeerLostError in allreduce 'x'"
     )
 
 

@@ -59,7 +59,7 @@ def test_verdicts_of_times_ratios_speeds_shares_and_figures() -> None:
     assert found["4MB arena, of the widest a[i] *= c pass", "%"] == ("met", 94.0)
     assert found["4MB arena against Gloo", "×"] == ("not measured", None)
     assert found["control messages per step", ""] == ("met", 0.0)
-    assert found["idle wake-ups per second", ""] == ("missed", 1.0)
+    assert found["idle wake-ups of the engine per second", ""] == ("missed", 1.0)
     text = format_table(verdicts)
     assert "not measured: without gloo: it is not installed" in text
     assert text.endswith(f"3 met, 2 missed, {len(TARGETS) - 5} not measured")
@@ -103,7 +103,7 @@ def test_what_there_is_no_time_for_is_named_and_the_file_becomes_a_table(
     reason = "the 0 minutes were over, see --minutes"
     assert capsys.readouterr().out.splitlines()[-1] == (
         f"NOT MEASURED, 2 of 2: A9 control messages per step ({reason}); "
-        f"A9 idle wake-ups per second ({reason})"
+        f"A9 idle wake-ups of the engine per second ({reason})"
     )
     given: list[float] = []
 
@@ -120,7 +120,7 @@ def test_what_there_is_no_time_for_is_named_and_the_file_becomes_a_table(
     assert main(["--markdown", "--json", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("mydist at commit abc.")
-    assert "| A9  | idle wake-ups per second  | = 0    | 3        | missed  |" in lines
+    assert "| A9  | idle wake-ups of the engine per second | = 0    | 3        | missed  |" in lines
 
 
 @pytest.mark.parametrize(
