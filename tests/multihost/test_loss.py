@@ -112,6 +112,27 @@ def test_the_network_falls_silent(gloo: None, cluster: Cluster) -> None:
         signal_process(server, signal.SIGKILL)
 
 
+def test_ranks_on_both_sides_of_a_cut_end_by_their_heartbeats(gloo: None, cluster: Cluster) -> None:
+    flags = ["--host-timeout", "60", "--heartbeat-timeout-seconds", "2", "-H", "hosta:1,hostb:1"]
+    job = cluster.start("hosta", *flags, sys.executable, TRAIN, "forever")
+    pids = ready_pids(job, 2)
+    hosta, hostb = cluster.hosts["hosta"], cluster.hosts["hostb"]
+    time.sleep(0.5)  # They know each other's heartbeats.
+    hostb.ip("link", "set", "data0", "down")
+    cut_at = time.monotonic()
+    who = f"rank 1 (host hostb, pid {pids[1]})"
+    (line,) = job.wait_for(">:mydist.PeerLostError: ", 1)
+    assert 1 < time.monotonic() - cut_at < 4
+    assert line.startswith("[0]<stderr>:mydist.PeerLostError: allreduce 'step': " + who), line
+    assert "has given no sign of life for 2.0 s" in line, line
+    # What the other one says is lost; that it ends is seen.
+    wait_gone([pids[1]], 10 - (time.monotonic() - cut_at))
+    job.kill()
+    hosta.wait_empty(STOP_SECONDS)
+    for server in hostb.pids_running("sshd: ") + hostb.pids_running("mydist"):
+        signal_process(server, signal.SIGKILL)
+
+
 def test_mydistrun_itself_is_killed(cluster: Cluster) -> None:
     job = cluster.start("hosta", "-H", "hosta:1,hostb:1,hostc:1", *WAIT)
     ready_pids(job, 3)
