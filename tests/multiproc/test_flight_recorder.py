@@ -74,7 +74,7 @@ def test_a_failure_leaves_the_dumps_of_those_that_can(how: str, tmp_path: Path) 
     )
     text = verdict(found)
     if how == "killed":
-        assert text.startswith("Verdict: rank 1 has left no dump, and is probably dead"), text
+        assert text.startswith("Verdict: rank 1 has left no dump, and is probably dead, "), text
     else:
         assert text.startswith(f"Verdict: {BEHIND}"), text
         assert "Rank 1 said: an exception ended its program" in text

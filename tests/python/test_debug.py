@@ -126,6 +126,26 @@ def test_what_the_ranks_disagree_on(tmp_path: Path, fields: dict[str, Any], row:
     assert f"\n    rank 2      {row}\n" in text
 
 
+def test_what_the_job_has_got_over_comes_last(tmp_path: Path) -> None:
+    refused = {"state": "failed", "code": "MISMATCH", "begun_ns": 0}
+    for rank in range(2):
+        records = [record("x", **refused, shape=[rank + 1]), *steps(3)]
+        dump(tmp_path, rank, [*records, *([] if rank else [waiting("loss")])], size=2)
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: rank 1 is behind: it has not submitted allreduce 'loss'")
+    assert "\nAlso: the ranks disagree on 'x':\n" in text
+
+
+def test_what_waits_for_the_same_rank_is_one_finding(tmp_path: Path) -> None:
+    gradients = [waiting(f"grad.{number}") for number in range(200)]
+    dump(tmp_path, 0, gradients, size=2)
+    dump(tmp_path, 1, [record("x", state="failed", code="TYPE_ERROR")], size=2)
+    text = text_of(tmp_path)
+    assert "it has not submitted allreduce 'grad.0' and 199 more, for which rank 0" in text
+    assert "its last operation was allreduce 'x' (TYPE_ERROR), " in text
+    assert "Also:" not in text
+
+
 def test_rows_of_a_gather_may_differ(tmp_path: Path) -> None:
     for rank in range(3):
         dump(tmp_path, rank, [record("g", op="allgather", reduce="", shape=[rank, 2], run=1)])
@@ -145,7 +165,7 @@ def test_a_rank_without_a_dump(tmp_path: Path) -> None:
         message = {"reason": "failure", "message": "rank 2 was killed"}
         dump(tmp_path, rank, [*steps(2), waiting("grad.0", **lost)], **message)
     text = text_of(tmp_path)
-    assert text.startswith("Verdict: rank 2 has left no dump, and is probably dead or stopped. ")
+    assert text.startswith("Verdict: rank 2 has left no dump, and is probably dead, stopped or ")
     assert "Ranks 0, 1 have submitted allreduce 'grad.0' 2.0 s before." in text
     assert "Ranks 0, 1 said: rank 2 was killed" in text
     assert "Note: Rank 2 left no dump" in text

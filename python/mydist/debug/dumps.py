@@ -61,6 +61,12 @@ class Operation:
         """Whether the ranks disagreed on it."""
         return self.state == "failed" and not self.is_open
 
+    @property
+    def agreement(self) -> tuple[object, ...]:
+        """Where it is equal, so are the properties()."""
+        own = (self.name, self.op, self.dtype, self.shape, self.dims)
+        return (*own, self.reduce, self.root, self.device)
+
     def properties(self) -> dict[str, str]:
         """What all ranks have to agree on."""
         dims = [str(dim) for dim in self.shape]

@@ -11,6 +11,8 @@ from mydist.debug.dumps import Dump, Operation
 
 MOST_FINDINGS = 8
 MOST_RANKS_IN_TABLE = 64
+MOST_PAIRS = 4  # Names side by side.
+MOST_COMPARED = 100  # Of the names that wait, the oldest.
 ALIKE = 0.6
 # Dumps that were written further apart may show different moments of the job.
 APART_SECONDS = 5.0
@@ -20,7 +22,8 @@ START_APART_SECONDS = 300.0
 def verdict(dumps: Sequence[Dump], problems: Sequence[str] = ()) -> str:
     """A few lines of plain English: the verdict, the other findings, and how far each rank is."""
     job = Job(dumps)
-    findings = [*job.disagreements(), *job.waits()] or [job.nothing_found()]
+    now, before = job.disagreements()
+    findings = [*now, *job.waits(), *before] or [job.nothing_found()]
     lines = [f"Verdict: {findings[0]}", ""]
     lines += [line for finding in findings[1:MOST_FINDINGS] for line in (f"Also: {finding}", "")]
     if len(findings) > MOST_FINDINGS:
@@ -76,6 +79,12 @@ class Wait:
         return sorted(self.by_rank)
 
     @property
+    def ranks_and_state(self) -> tuple[object, ...]:
+        """Equal for what waits for the same reason."""
+        ranks = (tuple(self.ranks), tuple(self.missing), tuple(self.unknown))
+        return (self.process_set, *ranks, self.any.begun_ns > 0)
+
+    @property
     def any(self) -> Operation:
         """One of them."""
         return self.by_rank[self.ranks[0]]
@@ -92,18 +101,31 @@ class Job:
         for dump in dumps:
             self._sets.update(dump.process_sets)
         self._sets[0] = tuple(range(self._size))
+        self._open = {
+            dump.rank: [operation for operation in dump.operations if operation.is_open]
+            for dump in dumps
+        }
+        # By rank: what has ended well last under each name.
+        self._done: dict[int, dict[tuple[int, str], Operation]] = {}
+        self._last_run: dict[tuple[int, int], int] = {}
+        for dump in dumps:
+            done = self._done.setdefault(dump.rank, {})
+            for operation in dump.operations:
+                if operation.state == "done":
+                    done[operation.process_set, operation.name] = operation
+                    key = (dump.rank, operation.process_set)
+                    self._last_run[key] = max(self._last_run.get(key, 0), operation.run)
         self._waits = sorted(self._find_waits(), key=lambda wait: wait.since_ns)
 
     # Who waits
 
-    def _open(self, rank: int) -> list[Operation]:
-        dump = self._dumps.get(rank)
-        return [operation for operation in dump.operations if operation.is_open] if dump else []
+    def _has_joined(self, rank: int) -> bool:
+        return any(operation.op == "join" for operation in self._open[rank])
 
     def _find_waits(self) -> Iterable[Wait]:
         found: dict[tuple[int, str], dict[int, Operation]] = {}
         for rank in self._dumps:
-            for operation in self._open(rank):
+            for operation in self._open[rank]:
                 if operation.op != "join":
                     key = (operation.process_set, operation.name)
                     found.setdefault(key, {})[rank] = operation
@@ -130,54 +152,50 @@ class Job:
 
     def _misses(self, rank: int, by_rank: dict[int, Operation]) -> bool:
         """Whether it has neither ended the operation, nor joined."""
-        if any(operation.op == "join" for operation in self._open(rank)):
+        if self._has_joined(rank):
             return False
         other, waiting = next(iter(by_rank.items()))
-        last = self.last_run(other, waiting.process_set)
+        done = self._done[rank].get((waiting.process_set, waiting.name))
+        if done is None:
+            return True
+        # All ranks execute in one order, so it comes after all that the other has executed.
+        if done.run:
+            return done.run <= self.last_run(other, waiting.process_set)
         submitted = self._dumps[other].wall(waiting.submitted_ns)
-        dump = self._dumps[rank]
-
-        def is_the_same(operation: Operation) -> bool:
-            if (operation.process_set, operation.name) != (waiting.process_set, waiting.name):
-                return False
-            if operation.state != "done":
-                return False
-            # All ranks execute in one order, so it comes after all that the other has executed.
-            return (
-                operation.run > last
-                if operation.run
-                else dump.wall(operation.ended_ns) >= submitted
-            )
-
-        return not any(map(is_the_same, dump.operations))
+        return self._dumps[rank].wall(done.ended_ns) < submitted
 
     def last_run(self, rank: int, process_set: int) -> int:
         """The last number in the set's order that the rank has ended; 0: none is recorded."""
-        return max(
-            (
-                operation.run
-                for operation in self._dumps[rank].operations
-                if operation.process_set == process_set and operation.state == "done"
-            ),
-            default=0,
-        )
+        return self._last_run.get((rank, process_set), 0)
 
     def waits(self) -> Iterable[str]:
-        """One finding for each operation that waits, the oldest first; pairs are one finding."""
+        """What waits, the oldest first; what waits for the same ranks is one finding."""
         told: set[tuple[int, str]] = set()
+        alone: dict[tuple[object, ...], list[Wait]] = {}
+        found: list[tuple[Wait, Wait | None]] = []
         for wait in self._waits:
             if (wait.process_set, wait.name) in told:
                 continue
             told.add((wait.process_set, wait.name))
-            partner = self._partner(wait)
-            if partner is not None and (partner.process_set, partner.name) not in told:
+            pair_count = len(found) - len(alone)
+            partner = self._partner(wait, told) if pair_count < MOST_PAIRS else None
+            if partner is None:
+                group = alone.setdefault(wait.ranks_and_state, [])
+                group.append(wait)
+                if len(group) > 1:
+                    continue
+            else:
                 told.add((partner.process_set, partner.name))
+            found.append((wait, partner))
+        for wait, partner in found:
+            if partner is not None:
                 yield self._crossed(wait, partner)
             else:
-                yield self._one(wait)
+                yield self._one(wait, len(alone[wait.ranks_and_state]) - 1)
 
-    def _one(self, wait: Wait) -> str:
-        what = f"{wait.any.label}{self._of_set(wait.process_set)}"
+    def _one(self, wait: Wait, more_count: int) -> str:
+        more = f" and {more_count} more" if more_count else ""
+        what = f"{wait.any.label}{more}{self._of_set(wait.process_set)}"
         waiting = f"{rank_text(wait.ranks)} {_have(wait.ranks, 'submitted')}"
         if wait.missing:
             who = rank_text(wait.missing)
@@ -190,8 +208,8 @@ class Job:
         if wait.unknown:
             return (
                 f"{rank_text(wait.unknown)} {_have(wait.unknown, 'left no dump')}, and "
-                f"{_are(wait.unknown)} probably dead or stopped. {waiting.capitalize()} {what} "
-                f"{wait.seconds:.1f} s before."
+                f"{_are(wait.unknown)} probably dead, stopped or through with the program. "
+                f"{waiting.capitalize()} {what} {wait.seconds:.1f} s before."
             )
         if wait.any.state == "running" or wait.any.begun_ns:
             return (
@@ -209,16 +227,17 @@ class Job:
     def _of_set(self, process_set: int) -> str:
         return f" of process set {process_set}" if process_set else ""
 
-    def _partner(self, wait: Wait) -> Wait | None:
+    def _partner(self, wait: Wait, told: set[tuple[int, str]]) -> Wait | None:
         """What the ranks that miss it wait for instead: the name most like it comes first."""
+        missing = set(wait.missing)
         others = [
             other
             for other in self._waits
-            if other is not wait
+            if (other.process_set, other.name) not in told
             and other.process_set == wait.process_set
-            and set(other.ranks) & set(wait.missing)
-            and set(wait.ranks) & set(other.missing)
-        ]
+            and not missing.isdisjoint(other.by_rank)
+            and not wait.by_rank.keys().isdisjoint(other.missing)
+        ][:MOST_COMPARED]
         return max(others, key=lambda other: likeness(wait.any, other.any), default=None)
 
     def _crossed(self, wait: Wait, partner: Wait) -> str:
@@ -243,8 +262,11 @@ class Job:
 
     # Who disagrees
 
-    def disagreements(self) -> Iterable[str]:
-        """One finding for each name, or number, under which the ranks do different things."""
+    def disagreements(self) -> tuple[list[str], list[str]]:
+        """One finding for each name, or number, under which the ranks do different things.
+
+        Those at which the job is, and those after which it has gone on.
+        """
         by_name: dict[tuple[int, str], dict[int, Operation]] = {}
         by_run: dict[tuple[int, int], dict[int, Operation]] = {}
         for rank, dump in self._dumps.items():
@@ -255,17 +277,23 @@ class Job:
                     )
                 elif operation.run:
                     by_run.setdefault((operation.process_set, operation.run), {})[rank] = operation
-        found: dict[str, None] = {}
+        now: list[str] = []
+        before: list[str] = []
         for (process_set, _), operations in by_name.items():
-            found |= dict.fromkeys(self._difference(process_set, operations, ""))
+            is_over = all(
+                any(o.state == "done" and o.number > mine.number for o in self._done[r].values())
+                for r, mine in operations.items()
+            )
+            (before if is_over else now).extend(self._difference(process_set, operations, ""))
         for (process_set, run), operations in by_run.items():
-            number = f" at operation {run}"
-            found |= dict.fromkeys(self._difference(process_set, operations, number))
-        return found
+            now += self._difference(process_set, operations, f" at operation {run}")
+        return now, before
 
     def _difference(
         self, process_set: int, operations: dict[int, Operation], number: str
     ) -> Iterable[str]:
+        if len({operation.agreement for operation in operations.values()}) == 1:
+            return
         names = {operation.name for operation in operations.values()}
         rows = {rank: operation.properties() for rank, operation in operations.items()}
         if len(names) > 1:
@@ -290,7 +318,7 @@ class Job:
         dump = self._dumps.get(rank)
         if dump is None:
             return "no dump"
-        waiting = self._open(rank)
+        waiting = self._open[rank]
         if waiting:
             oldest = min(waiting, key=lambda operation: operation.submitted_ns)
             more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
@@ -304,7 +332,10 @@ class Job:
             return "has submitted nothing"
         last = max(ended, key=lambda operation: operation.ended_ns)
         seconds = dump.seconds_ago(last.ended_ns)
-        return f"waits for no rank; its last operation was {last.label}, {seconds:.1f} s before"
+        how = f" ({last.code})" if last.code else ""
+        return (
+            f"waits for no rank; its last operation was {last.label}{how}, {seconds:.1f} s before"
+        )
 
     def table(self) -> list[str]:
         """One line for each rank: how many operations of the job it has executed, and where it is.
