@@ -244,6 +244,13 @@ def test_the_command_needs_no_torch(tmp_path: Path) -> None:
     assert ran.stdout.startswith("Verdict: no rank waits for another")
 
 
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    dump(tmp_path, 0, steps(1), size=1)
+    command = f"'{sys.executable}' -m mydist.debug '{tmp_path}' | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_ranks_are_named_in_short() -> None:
     assert rank_text([3]) == "rank 3"
     assert rank_text([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7, 8"

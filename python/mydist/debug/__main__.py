@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DumpError as error:
         print(f"mydist.debug: {error}", file=sys.stderr)
         return 2
-    print(verdict(dumps, problems))
+    try:
+        print(verdict(dumps, problems), flush=True)
+    except BrokenPipeError:  # As of `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
