@@ -60,7 +60,7 @@ def test_a_reset_connection_is_not_called_a_crash(gloo: None, cluster: Cluster) 
         pytest.skip("this kernel resets no connections (ss -K)")
     ended = job.finish()
     assert ended.code == 1, ended.output
-    times = re.findall(r"mydist ERROR ([0-9:.]+) \[rank \d/2\]", ended.output)
+    times = re.findall(r"^\[\d\]<stderr>:mydist ERROR (\S+) ", ended.output, re.MULTILINE)
     assert len(times) == 2, ended.output
     for text in times:
         told_at = datetime.datetime.combine(reset_at, datetime.time.fromisoformat(text))

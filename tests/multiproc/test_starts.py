@@ -178,10 +178,10 @@ def expect_sets(output: str, wanted: list[object]) -> None:
     assert [json.loads(line) for line in lines] == [wanted] * 2, output
 
 
-@pytest.mark.parametrize("cycles", [40, deep(200)])
+@pytest.mark.parametrize("cycles", [40, deep(1000)])
 @pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
 def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
-    outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=120)
+    outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=240)
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
 
 

@@ -36,10 +36,14 @@ def a_name_in_flight_is_refused() -> None:
         md.allreduce(torch.ones(2), name=name, op=md.Sum)
     else:
         handle = md.allreduce_async(torch.ones(2), name=name, op=md.Sum)
+        began = time.monotonic()
         try:
             md.allreduce_async(torch.ones(2), name=name, op=md.Sum)
         except ValueError as error:
-            assert name in str(error), str(error)
+            # Rank 0 has not come yet, so this was without it.
+            assert time.monotonic() - began < 0.5
+            words = f"tensor '{name}' is already in flight", "give every tensor its own name"
+            assert all(word in str(error) for word in words), str(error)
         else:
             raise AssertionError("the second use of a name in flight was accepted")
         finally:

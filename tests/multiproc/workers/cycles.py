@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import torch
 
 import mydist as md
 
+# Of resident memory, which grows by pages; 1,000 cycles may leave this much (R15).
+SLACK_KIB = 512
 
-def open_resources() -> tuple[int, int]:
-    """Open descriptors and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+def holdings() -> dict[str, int]:
+    """Descriptors, threads, segments of shared memory and private memory of this process."""
+    mapped = Path("/proc/self/maps").read_text()
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    kib = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "segments": mapped.count("/dev/shm/"),
+        "KiB": kib,
+    }
 
 
 def main() -> None:
     count = int(sys.argv[1])
-    settled = (0, 0)
+    settled: dict[str, int] = {}
     for cycle in range(count):
         md.init()
         result = md.allreduce(torch.tensor([float(md.rank() + cycle)]), name="cycle", op=md.Sum)
@@ -26,9 +38,12 @@ def main() -> None:
         md.shutdown()
         assert not md.is_initialized()
         if cycle == count // 4:
-            settled = open_resources()
-    left = open_resources()
-    assert left[0] <= settled[0] and left[1] <= settled[1], f"grew from {settled} to {left}"
+            settled = holdings()
+    left = holdings()
+    slack = {"KiB": SLACK_KIB}
+    grown = {name for name in left if left[name] > settled[name] + slack.get(name, 0)}
+    assert not grown, f"grew from {settled} to {left}"
+    print("GREW", left["KiB"] - settled["KiB"], "KiB", flush=True)
     print(f"CYCLES {count}", flush=True)
 
 
