@@ -18,7 +18,7 @@ from mydist.debug.verdict import verdict
 NP = 3
 VICTIM = 1
 WARNING_S = 1.0
-WORKER = WORKERS / "recorded.py"
+WORKER = WORKERS / "flight_recorded.py"
 LINE_OF_LOSS = 1 + WORKER.read_text().partition('name="loss"')[0].count("\n")
 BEHIND = "rank 1 is behind: it has not submitted allreduce 'loss', for which ranks 0, 2 have waited"
 
@@ -52,7 +52,7 @@ def test_a_stall_and_a_question_while_a_rank_holds_the_gil(backend: str, tmp_pat
         assert f"`python -m mydist.debug {dumps}` compares the ranks" in output
         assert "other ranks wait for this rank; its stacks follow" in output
         assert "in hold_the_gil" in output
-        waits = re.compile(rf'0\]<stderr>:  File ".*recorded.py", line {LINE_OF_LOSS} in main')
+        waits = re.compile(rf'0\]<stderr>:  File ".*flight_recorded.py", line {LINE_OF_LOSS} in main')
         assert not waits.search(output), "a rank that waits is not waited for"
         job.process.send_signal(signal.SIGQUIT)
         await_verdict(dumps, "signal", f"Verdict: {BEHIND}")

@@ -1,48 +1,44 @@
-"""Ranks that leave flight recorders: one rank is late to a collective, or fails.
+"""Work for a timeline: recorded.py MODE, where MODE is
 
-Usage: recorded.py late|fails|killed FOLDER VICTIM
-late: the victim holds the GIL in a long call of C until there is a mark "enough".
-fails: the victim raises; killed: it is killed. The others wait for it meanwhile.
+short: some collectives, then a regular end.
+kill: the last rank kills itself after a second of collectives.
+forever: prints "READY pid" after a second of collectives and goes on until killed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
+import time
 
 import torch
-from multiproc.watched_job import write_row
 
 import mydist as md
 
-STEPS_BEFORE = 30  # The schedule is frozen after ten.
 
-
-def hold_the_gil(folder: Path) -> None:
-    """Other threads of Python do not run meanwhile, nor do handlers of the module signal."""
-    libc = ctypes.PyDLL(None)
-    while not (folder / "enough").exists():
-        libc.usleep(200_000)
+def work() -> None:
+    handles = [md.allreduce_async(torch.ones(100), name=f"grad.{i}") for i in range(5)]
+    for handle in handles:
+        md.synchronize(handle)
+    md.allgather(torch.ones(2), name="gathered")
 
 
 def main() -> None:
-    """Rank by rank."""
-    how, folder, victim = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    mode = sys.argv[1]
     md.init()
-    for _ in range(STEPS_BEFORE):
-        md.allreduce(torch.ones(10), name="small")
-    write_row(folder, f"ready{md.rank()}", {"pid": os.getpid()})
-    if md.rank() == victim:
-        if how == "late":
-            hold_the_gil(folder)
-        elif how == "fails":
-            raise RuntimeError("the victim fails")
-        else:
+    started, announced = time.monotonic(), False
+    work()
+    while mode != "short":
+        work()
+        if time.monotonic() - started < 1.0 or announced:
+            continue
+        announced = True
+        if mode == "kill" and md.rank() == md.size() - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-    md.allreduce(torch.ones(4), name="loss")
+        print(f"READY {os.getpid()}", flush=True)
+    md.shutdown()
 
 
-main()
+if __name__ == "__main__":
+    main()
