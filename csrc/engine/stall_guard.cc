@@ -207,7 +207,8 @@ Status StallGuard::Locate(const Status& status) {
   const bool is_silent = known.finding == kSilentFinding;  // It has not ended.
   if (!located.is_loss() || known.signal != 0 || is_silent) return located;
   // A rank that has told why it leaves may still run. One that others tell of is the first.
-  const bool has_told = located.is_consequence() && known.ranks.size() == 1;
+  const bool has_told =
+      located.is_consequence() && known.ranks.size() == 1 && known.finding != kDeadFinding;
   const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
   const std::optional<RankEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
   if (!end || !end->by_signal) return located;
