@@ -78,6 +78,7 @@ Status Status::About(const Failure& known) const {
   fill(failure.pid, known.pid);
   fill(failure.signal, known.signal);
   fill(failure.finding, known.finding);
+  fill(failure.progress, known.progress);
   fill(failure.elapsed, known.elapsed);
   fill(failure.cause, known.cause);
   fill(failure.hint, known.hint);

@@ -25,9 +25,10 @@ struct Failure {
   std::vector<int> ranks;  // Whom it is blamed on.
   std::string host;        // Theirs, where it is one.
   int64_t pid = 0;
-  int signal = 0;       // That ended the rank.
-  std::string finding;  // About these ranks: "dead", "silent" (they give no sign of life), "late".
-  double elapsed = 0;   // Seconds that the tensor had been in flight, or the rank silent.
+  int signal = 0;        // That ended the rank.
+  std::string finding;   // About these ranks: "dead", "silent" (they give no sign of life), "late".
+  std::string progress;  // What these ranks have done last, as far as they have told.
+  double elapsed = 0;    // Seconds that the tensor had been in flight, or the rank silent.
   std::string cause;  // What went wrong first, and on which rank, where this is only a consequence.
   std::string hint;   // What to do.
 

@@ -42,6 +42,9 @@ char StateOfProcess(int64_t pid) {
   return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : '?';
 }
 
+// Behind another one.
+std::string Sentence(const std::string& text) { return text.empty() ? "" : " " + text; }
+
 std::string WithMore(size_t count) {
   return count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
 }
@@ -343,6 +346,7 @@ Status StallGuard::Blame(const Request& about, const std::string& what,
   failure.operation = OpKindName(about.op);
   failure.tensor = about.name;
   failure.phase = phase;
+  failure.progress = ProgressText(failure.ranks);
   if (!failure.ranks.empty()) failure.finding = silent.empty() ? kLateFinding : kSilentFinding;
   failure.hint = silent.empty() ? "Call the same collectives on every rank. Look for a branch that "
                                   "only some ranks take, or for a rank with more work."
@@ -373,10 +377,11 @@ Status StallGuard::Refine(const Status& status) const {
     return std::find(missing.begin(), missing.end(), rank) == missing.end();
   });
   if (silent.empty()) {
-    return Status::Timeout(status.message() + ProgressText(missing))
+    const std::string progress = ProgressText(missing);
+    return Status::Timeout(status.message() + Sentence(progress))
         .About(FailureOf(missing))
         .About(status.failure())
-        .About({.finding = missing.empty() ? "" : kLateFinding});
+        .About({.finding = missing.empty() ? "" : kLateFinding, .progress = progress});
   }
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
@@ -392,7 +397,7 @@ std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<i
   }
   if (idle.empty()) return "All ranks that it waits for answer; they wait for each other.";
   return Names(idle) + (idle.size() == 1 ? " answers, but has" : " answer, but have") +
-         " not reached this point." + ProgressText(idle);
+         " not reached this point." + Sentence(ProgressText(idle));
 }
 
 Progress StallGuard::OwnProgress() const {
@@ -410,8 +415,9 @@ std::string StallGuard::ProgressText(const std::vector<int>& ranks) const {
     if (found == coordinator_->progress().end() || ++told > kMostProgress) continue;
     const auto& [last, ago] = found->second;
     const std::string who = "rank " + std::to_string(rank);
-    text += last.empty() ? " So far " + who + " has completed no collective."
-                         : " The last collective of " + who + " was " + last + ", " +
+    text += text.empty() ? "" : " ";
+    text += last.empty() ? "So far " + who + " has completed no collective."
+                         : "The last collective of " + who + " was " + last + ", " +
                                SecondsText(ago) + " ago.";
   }
   return text;

@@ -137,7 +137,7 @@ class StallGuard final : public Watchdog {
   std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
   std::string StateOf(int rank) const;
   Progress OwnProgress() const;
-  // What these have done last, as far as they have told: sentences with a blank before each.
+  // What these have done last, as far as they have told.
   std::string ProgressText(const std::vector<int>& ranks) const;
   std::string Names(const std::vector<int>& ranks) const;
 

@@ -69,6 +69,7 @@ py::dict RecordOf(const Status& status) {
   record["pid"] = failure.pid;
   record["signal"] = failure.signal;
   record["finding"] = failure.finding;
+  record["progress"] = Utf8(failure.progress);
   record["elapsed"] = failure.elapsed;
   record["cause"] = Utf8(failure.cause);
   record["hint"] = failure.hint;

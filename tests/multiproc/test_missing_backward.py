@@ -24,6 +24,10 @@ try:
     (y.sum() * own).backward()
 except md.CollectiveTimeoutError as error:
     text = str(error)
+    assert error.failure["finding"] == "late", error.failure
+    assert error.failure["elapsed"] > 1, error.failure
+    last = "The last collective of rank 1 was allreduce 'activation', "
+    assert error.failure["progress"].startswith(last), error.failure
 (folder / f"rank{md.rank()}.txt").write_text(text)
 if md.rank() == 0:
     (folder / "done").write_bytes(b"")

@@ -30,7 +30,7 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
     assert failure["ranks"] == []
     assert set(failure) == {
         *("code", "operation", "tensor", "phase", "ranks"),
-        *("host", "pid", "signal", "finding", "elapsed", "cause", "hint"),
+        *("host", "pid", "signal", "finding", "progress", "elapsed", "cause", "hint"),
     }
 
 
