@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/log.h"
 #include "controller/messages/report.h"
@@ -227,11 +228,16 @@ Status Coordinator::TakeFarewell(const IncomingMessage& message) {
   return membership_.Depart({message.source, farewell.why});
 }
 
-// One at a time: what cannot be announced any more fails alone.
+// One at a time: what cannot be announced any more fails alone. But members of a group miss a turn
+// together, as their ranks have given it up once.
 void Coordinator::AnnounceThawed(const std::vector<Request>& requests, TimePoint now) {
+  std::map<std::pair<ProcessSetId, std::string>, Status> missed;  // By group.
   for (const Request& request : requests) {
-    Status status = sets_.Submit({request}, now);
+    const std::pair group(request.process_set, request.group);
+    const auto known = request.group.empty() ? missed.end() : missed.find(group);
+    Status status = known == missed.end() ? sets_.Submit({request}, now) : known->second;
     if (status.ok()) continue;
+    if (status.code() == StatusCode::kTimeout) missed.emplace(group, status);
     batches_.push_back({{.kind = ResponseKind::kError,
                          .name = request.name,
                          .process_set = request.process_set,

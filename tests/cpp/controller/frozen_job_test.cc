@@ -55,6 +55,39 @@ TEST(InterruptedJob, FreezesWhereThatPays) {
   EXPECT_GE(Interrupted(400, Otherwise::kLess).first, 0.9);
 }
 
+// Rank 1 hears late of a freeze, of its end and of two turns that rank 0 has given up. It has
+// submitted one of them: it missed that one, and the next when it comes to it.
+TEST(InterruptedJob, AGroupThatHasMissedATurnMissesNoOther) {
+  SimulatedJob job({.size = 2, .freeze_after = 2, .stall_shutdown = std::chrono::seconds(30)});
+  std::vector<Request> group = {MakeRequest("a"), MakeRequest("b")};
+  for (Request& request : group) request.group = "g";
+  for (Request& request : group) request.group_size = 2;
+  job.AnnounceAll(MakeRequest("y"));
+  job.RunUntilQuiet();
+  job.Hold(0, 1);
+  job.AnnounceAll(MakeRequest("y"));
+  job.RunUntilQuiet();
+  for (int turn = 0; turn < 2; ++turn) {
+    job.Announce(0, group);
+    job.RunUntilQuiet();
+    job.now += std::chrono::seconds(30);
+    job.RunUntilQuiet();
+  }
+  ASSERT_EQ(job.Errors(0).size(), 4u);
+  ASSERT_EQ(job.coordinator(0).stats().thaws, 1u);
+  job.Announce(1, group);
+  job.Release();
+  while (job.DeliverOne()) {
+  }
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Errors(1).size(), 2u);
+  EXPECT_EQ(job.coordinator(1).Announce(group, job.now).code(), StatusCode::kTimeout);
+  job.Announce(1, group);
+  job.Announce(0, group);
+  job.RunUntilQuiet();
+  EXPECT_THAT(job.Log(1), ::testing::Contains("ready b [4]"));
+}
+
 // 2^24 freezes and 2^39 buckets take years; these limits are in their place.
 TEST(FrozenLimits, BeyondWhatAVoteCanCountItNegotiates) {
   SimulatedJob job({.size = 3, .freeze_after = 3, .vote_limits = {.freezes = 2, .buckets = 7}});
