@@ -299,7 +299,7 @@ void Engine::HandleNotice(const Response& response) {
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
     case ResponseKind::kError:
-      return CompleteTensor({response.process_set, response.name}, guard_.Refine(response.status));
+      return FailTensor({response.process_set, response.name}, guard_.Refine(response.status));
     case ResponseKind::kStall:
       return NoteStall(guard_.Refine(response.status).message());
     case ResponseKind::kDeparted:
@@ -317,6 +317,14 @@ void Engine::HandleNotice(const Response& response) {
       relay_.AwaitFile();
       return CompleteTimelineSwitches(Status::Ok());
   }
+}
+
+void Engine::FailTensor(TensorKeyView key, const Status& why) {
+  if (const PendingTensor* const pending = pending_.Find(key); pending != nullptr) {
+    const Failure known = FailureOf(pending->submission.request, "negotiate", pending);
+    return CompleteTensor(key, why.About(known));
+  }
+  CompleteTensor(key, why);
 }
 
 void Engine::NoteStall(const std::string& warning) {

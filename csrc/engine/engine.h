@@ -236,6 +236,7 @@ class MYDIST_EXPORT Engine {
   Status SwitchTimeline(TimelineSwitch command);
   void CompleteTimelineSwitches(const Status& status);
   void HandleNotice(const Response& response);
+  void FailTensor(TensorKeyView key, const Status& why);
   void NoteStall(const std::string& warning);
   void HandleDeparture(const Response& response);
   void HandleAllJoined(const Response& response);

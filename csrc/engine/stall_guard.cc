@@ -252,7 +252,9 @@ Status StallGuard::FollowLeave(TimePoint now) {
   if (goes_on) leave.answered = now;
   if (now - leave.answered >= leave.patience) {
     leave.next = kNever;
-    return Status::Timeout(late + " " + Text(silent, {}));
+    return Status::Timeout(late + " " + Text(silent, {}))
+        .About({.finding = kSilentFinding})
+        .About(FailureOf(silent));
   }
   TellOfLeave(now, silent, idle);
   leave.next = goes_on ? std::min(now + leave.patience / 2, leave.next_line) : now;
