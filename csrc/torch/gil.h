@@ -16,18 +16,10 @@ namespace mydist {
   while (true) pause();
 }
 
-inline void SleepIfPythonEnds() {
-#if PY_VERSION_HEX >= 0x030D0000
-  if (Py_IsFinalizing() != 0) SleepForEver();
-#else
-  if (_Py_IsFinalizing() != 0) SleepForEver();
-#endif
-}
-
-// Calls `take`, which waits for the GIL. Python may end meanwhile.
+// Calls `take`, which waits for the GIL. It returns to the thread that ends Python, and to no other
+// one from then on.
 template <typename Take>
 void TakeGil(Take take) {
-  SleepIfPythonEnds();
   try {
     take();
   } catch (const abi::__forced_unwind&) {

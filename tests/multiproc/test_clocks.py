@@ -13,6 +13,9 @@ from deep import deep
 
 from multiproc.job import launcher_command, run
 
+# Slow: a run of the whole suite has half of these, the next one the other half.
+pytestmark = pytest.mark.turns(2)
+
 DAYS_S = 40 * 86_400
 # Each rank is on a host of its own, and the one of rank 1 has run for longer.
 IN_ITS_TIME = (

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from multiproc.job import launcher_command
 from multiproc.processes import descendants
 from multiproc.watched_job import watched_job
@@ -32,6 +34,7 @@ write_row(folder, f"done{md.rank()}", {"steps": steps})
 """
 
 
+@pytest.mark.turns(2)
 def test_a_machine_that_pauses_loses_no_rank(tmp_path: Path) -> None:
     """More ranks than cores, and then all of them stopped at once, with their launcher."""
     script = tmp_path / "reduces.py"

@@ -233,13 +233,15 @@ class Late:
             md.allreduce(torch.ones(1))
         except ValueError:
             print("refused")
+        md.shutdown()
+        print("left")
 def last():
     print("last")
     1 / 0
 atexit.register(last)
 md.init()
 atexit.register(lambda: print(md.allreduce(torch.ones(1)).item()))
-sys.late = Late()
+sys.late = Late()  # Goes when Python has ended the threads.
 """
 
 
@@ -259,7 +261,8 @@ def test_exceptions_at_exit_end_where_they_are_raised(run_python: RunPython) -> 
     done = run_python(AT_EXIT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["1.0", "last"], done
-    assert done.stdout.splitlines()[2:] in (["refused"], []), done
+    # Python may have forgotten the modules by then.
+    assert done.stdout.splitlines()[2:] in (["refused", "left"], []), done
     assert done.stderr.count("ZeroDivisionError") == 1, done.stderr
 
 
