@@ -22,6 +22,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """What the ranks got, by case."""
     folder = tmp_path_factory.mktemp("agreement")
     command = (str(WORKERS / "agreement.py"), str(folder))
+    # Threads of the ranks are in a collective when these end, and must not change their exit code.
     launch(NP, "local", *command, timeout=90).expect_success()
     found: Rows = {}
     for path in sorted(folder.iterdir()):

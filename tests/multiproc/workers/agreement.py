@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -116,6 +117,21 @@ def _within(context: object) -> None:
         start()
 
 
+def end_while_a_thread_waits() -> None:
+    """Its collective fails at the end, and then it wants the GIL, which it cannot have any more."""
+    md.init()
+    data = torch.ones(3)
+
+    def wait() -> None:
+        with suppress(md.MydistError):
+            md.allreduce_(data, name=f"only on rank {RANK}, {threading.get_ident()}")
+
+    for _ in range(3):
+        threading.Thread(target=wait, daemon=True).start()
+    md.barrier()
+    sys.exit(0)
+
+
 def main() -> None:
     """As the module says."""
     folder = Path(sys.argv[1])
@@ -128,6 +144,7 @@ def main() -> None:
         except md.MydistError as error:
             row |= {"error": type(error).__name__, "text": str(error), "failure": error.failure}
         write_row(folder, f"{name}.{RANK}", row | {"seconds": time.monotonic() - began})
+    end_while_a_thread_waits()
 
 
 if __name__ == "__main__":
