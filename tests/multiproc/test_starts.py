@@ -181,7 +181,7 @@ def expect_sets(output: str, wanted: list[object]) -> None:
 @pytest.mark.parametrize("cycles", [40, deep(1000)])
 @pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
 def test_many_cycles_in_one_process(backend: str, cycles: int) -> None:
-    outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=240)
+    outcome = launch(2, backend, str(WORKERS / "cycles.py"), str(cycles), timeout=400)
     assert outcome.expect_success().output.count(f"CYCLES {cycles}") == 2
 
 
