@@ -20,6 +20,8 @@ from multiproc.leftovers import unowned_arenas
 _PROGRAM = str(WORKERS / "random_soak.py")
 # What must be as it was. Memory is told, not judged: it grows by pieces that malloc keeps.
 FLAT = ("descriptors", "threads", "shared_mappings")
+# Else malloc keeps more free memory with each large block that it has seen, in each thread's part.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ def outcome_in(output: str) -> dict[str, Any]:
 
 
 def not_flat(outcome: Mapping[str, Any]) -> list[dict[str, int]]:
-    """By rank: of what must not grow, what has grown."""
+    """By rank: of what must not grow, what has grown in the last third."""
     return [
-        {name: growth[name] for name in FLAT if growth[name] > 0} for growth in outcome["growth"]
+        {name: thirds[-1][name] for name in FLAT if thirds[-1][name] > 0}
+        for thirds in outcome["growth"]
     ]
 
 
@@ -62,7 +65,7 @@ def soak(layout: Layout, seed: int, seconds: float) -> dict[str, Any] | None:
     print(f"=== {layout.name}: seed {seed}, {seconds:.0f} s", flush=True)
     job = subprocess.Popen(
         layout.command(seed, "--seconds", str(seconds)),
-        env=job_environment(layout.env),
+        env=job_environment(_MALLOC | dict(layout.env)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -78,16 +81,16 @@ def soak(layout: Layout, seed: int, seconds: float) -> dict[str, Any] | None:
 
 
 def print_outcome(layout: Layout, outcome: Mapping[str, Any]) -> None:
-    """A row for each rank."""
-    steps = max(outcome["counted_steps"], 1)
+    """Two rows for each rank."""
     done = sum(outcome["counts"].values())
     print(f"\n{layout.name}: {outcome['steps']} steps, {done} operations in {outcome['seconds']} s")
     print("  " + ", ".join(f"{count} {name}" for name, count in outcome["counts"].items()))
-    print(f"  more at the end, after {steps} steps:")
-    for rank, growth in enumerate(outcome["growth"]):
-        per = growth["private_bytes"] / 1024 * 10_000 / steps
-        row = ", ".join(f"{name} {amount}" for name, amount in growth.items())
-        print(f"    rank {rank}: {per:.0f} KiB of RSS in 10,000 steps ({row})")
+    for rank, thirds in enumerate(outcome["growth"]):
+        for which, growth in zip(("second", "last"), thirds, strict=True):
+            in_10k = growth["private_bytes"] / 1024 * 10_000 / growth["steps"]
+            row = ", ".join(f"{name} {more:+}" for name, more in growth.items() if name != "steps")
+            print(f"  rank {rank}, {which} third, {growth['steps']} steps: {row}")
+            print(f"    RSS {in_10k:+.0f} KiB in 10,000 steps")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

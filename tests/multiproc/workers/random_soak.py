@@ -2,13 +2,15 @@
 
 A step is one to six operations that are in flight together, or joining, or a change of the process
 sets, or the end of the job and a new one. Some steps come again and again, so that the schedule
-freezes. Rank 0 prints one line, `SOAK {…}`: what was done, and what each rank held at the end less
-what it held after the first `--warm` of it. A wrong result ends the job, with seed and step.
+freezes. Rank 0 prints one line, `SOAK {…}`: what was done, and what each rank held more after the
+second third than after the first, and after the last. A wrong result ends the job, with seed and
+step.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import sys
@@ -26,6 +28,7 @@ import mydist as md
 # Steps between two questions whether the time is up.
 LOOK_EVERY = 50
 REPORT_SECONDS = 60.0
+THIRDS = 3
 
 
 class Soak:
@@ -122,10 +125,10 @@ class Soak:
         assert md.allgather_object(last) == [last] * md.size()
         self.counts["join"] += 1
 
-    def agrees_to_end(self, is_over: bool) -> bool:
+    def agrees(self, is_time: bool) -> bool:
         """What rank 0 thinks."""
-        word = torch.tensor([int(is_over)])
-        return bool(md.broadcast_(word, 0, name="soak.over").item())
+        word = torch.tensor([int(is_time)])
+        return bool(md.broadcast_(word, 0, name="soak.time").item())
 
 
 def say(text: str) -> None:
@@ -137,29 +140,27 @@ def say(text: str) -> None:
 def run(soak: Soak, options: argparse.Namespace) -> dict[str, object]:
     """Until it is over; gives what was done."""
     began = reported = time.monotonic()
-    before: dict[str, int] = {}
-    warm_step = 0
+    marks: list[tuple[int, dict[str, int]]] = []
 
     def progress() -> float:
         passed = (time.monotonic() - began) / options.seconds if options.seconds else 0.0
         return max(passed, soak.step / options.steps if options.steps else 0.0)
 
-    while True:
+    while len(marks) < THIRDS:
         for _ in range(LOOK_EVERY):
             soak.run_step()
-        if not before and soak.agrees_to_end(progress() >= options.warm):
-            before, warm_step = soak.held_anew(), soak.step
-        if soak.agrees_to_end(progress() >= 1.0):
-            break
+        if soak.agrees(progress() >= (len(marks) + 1) / THIRDS):
+            marks.append((soak.step, soak.held_anew()))
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
             operations, rss = sum(soak.counts.values()), held()["private_bytes"]
             say(f"soak: step {soak.step}, {operations} operations, RSS {rss >> 10} KiB")
-    after = soak.held_anew()
-    growth = {name: after[name] - before.get(name, 0) for name in after}
+    growth = [
+        {"steps": step - earlier, **{name: after[name] - before[name] for name in after}}
+        for (earlier, before), (step, after) in itertools.pairwise(marks)
+    ]
     return {
         "steps": soak.step,
-        "counted_steps": soak.step - warm_step,
         "seconds": round(time.monotonic() - began, 1),
         "counts": dict(sorted(soak.counts.items())),
         "growth": md.allgather_object(growth),
@@ -172,7 +173,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--warm", type=float, default=0.3)
     parser.add_argument("--wrong", type=int, help="from this step on, rank 0 has other inputs")
     options = parser.parse_args()
     pretend_hosts()
