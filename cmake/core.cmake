@@ -31,6 +31,10 @@ set_property(SOURCE "${_kernels}/simd/kernels_avx2.cc"
 set_property(SOURCE "${_kernels}/simd/kernels_avx512.cc"
   APPEND PROPERTY COMPILE_OPTIONS ${_exact} ${_avx512})
 
+set(MYDIST_ACCEPTS_FAILPOINTS OFF)
+if(MYDIST_FAILPOINTS)
+  set(MYDIST_ACCEPTS_FAILPOINTS ON)
+endif()
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/mydist/build_config.h" @ONLY)
 
 set(MYDIST_CORE_BUILT OFF)

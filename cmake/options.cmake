@@ -26,6 +26,7 @@ option(MYDIST_BUILD_TORCH "Build the torch binding (_C)" ON)
 option(MYDIST_BUILD_TESTS "Build the C++ tests" ON)
 option(MYDIST_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
 option(MYDIST_UNITY "Compile six files of a target at a time: less for a first build, more for one change" ON)
+option(MYDIST_FAILPOINTS "Let MYDIST_FAILPOINT make a rank fail, for tests (docs/decisions/0024-failpoints.md)" OFF)
 option(MYDIST_THREAD_SAFETY "Check lock annotations at compile time (clang only)" OFF)
 option(MYDIST_SANITIZE_LOOPS "Compile the loops over elements with the sanitizer, too: a minute of a core" ON)
 set(MYDIST_SANITIZE "" CACHE STRING

@@ -13,7 +13,8 @@ has_module "$PYTHON" torch || die "$PYTHON has no torch. Run: make setup"
 
 STEP=package
 TARGET="${1:-mydist_package}"
-TREE_OPTIONS="-DMYDIST_BUILD_TESTS=ON -DMYDIST_BUILD_BENCHMARKS=ON"
+# make test and make faults let ranks fail at failpoints; an ordinary build refuses that.
+TREE_OPTIONS="-DMYDIST_BUILD_TESTS=ON -DMYDIST_BUILD_BENCHMARKS=ON -DMYDIST_FAILPOINTS=ON"
 if [[ "${1:-}" == --demo ]]; then
   STEP=demo
   TARGET=mydist_package

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/failpoint.h"
 #include "kernels/element.h"
 
 namespace mydist {
@@ -250,6 +251,17 @@ Status TakeAnnounced(const char* who, int peer, int64_t rows, int64_t row_bytes,
 }
 
 }  // namespace
+
+void BatchContext::Begin(const char* name) const {
+  if (activity) activity(name);
+  if (name == kPackActivity || name == kCopyActivity) {
+    PassFailpoint(FailPlace::kCopyIn);
+  } else if (name == kUnpackActivity) {
+    PassFailpoint(FailPlace::kCopyOut);
+  } else if (name != kSplitsActivity) {
+    PassFailpoint(FailPlace::kReduce);
+  }
+}
 
 Status ExecuteAllreduce(std::span<const BatchTensor> tensors, const Reduction& reduction,
                         const BatchContext& context) {

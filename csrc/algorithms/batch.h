@@ -44,9 +44,7 @@ struct BatchContext {
   // Counts what allreduces copy into the fusion buffer; may be null.
   int64_t* pack_bytes = nullptr;
 
-  void Begin(const char* name) const {
-    if (activity) activity(name);
-  }
+  void Begin(const char* name) const;
   Status Copy(const ConvertSegments& segments) const { return Cast(segments, kCopyOfBytes); }
   Status Cast(const ConvertSegments& segments, const Conversion& conversion) const {
     return segments.empty() ? Status::Ok() : memory->Convert(segments, conversion);

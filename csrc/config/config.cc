@@ -14,6 +14,7 @@
 
 #include "base/call_name.h"
 #include "base/registry.h"
+#include "mydist/build_config.h"
 
 namespace mydist {
 namespace {
@@ -245,14 +246,18 @@ constexpr std::array<std::string_view, 12> kLauncherVariables = {
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
     "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT", "MYDIST_JOB_ENDS_FD"};
 
+// Set by a test in one rank; read here alone.
+constexpr const char* kFailpointVariable = "MYDIST_FAILPOINT";
+
 // Read by the build: options of CMake, and variables of setup.py and the scripts. The launcher has
 // the same list, and a test compares both with the files that read them.
-constexpr std::array<std::string_view, 15> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
+constexpr std::array<std::string_view, 16> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
                                                               "MYDIST_BUILD_DIR",
                                                               "MYDIST_BUILD_TESTS",
                                                               "MYDIST_BUILD_TORCH",
                                                               "MYDIST_CLANG",
                                                               "MYDIST_CLANG_FORMAT",
+                                                              "MYDIST_FAILPOINTS",
                                                               "MYDIST_PYTHON",
                                                               "MYDIST_SANITIZE",
                                                               "MYDIST_SANITIZE_LOOPS",
@@ -297,6 +302,19 @@ std::string Shown(const std::string& value) {
 Status NotValid(const Knob& knob, const std::string& text) {
   return Status::InvalidArgument(knob.variable + "=" + Shown(text) + " is not valid: expected " +
                                  knob.allowed);
+}
+
+// An ordinary build refuses it: a variable that was left over must not kill a rank.
+Result<std::optional<Failpoint>> FailpointOf(const std::optional<std::string>& text) {
+  if (!text || text->empty()) return std::optional<Failpoint>();
+  if (!build_config::kAcceptsFailpoints) {
+    return Status::InvalidArgument(std::string(kFailpointVariable) +
+                                   " is set, but this build accepts no failpoints. Unset it, or "
+                                   "build with the CMake option MYDIST_FAILPOINTS=ON.");
+  }
+  const std::optional<Failpoint> failpoint = Failpoint::Parse(*text);
+  if (failpoint) return failpoint;
+  return NotValid({kFailpointVariable, Failpoint::AllowedText(), ""}, *text);
 }
 
 // The knob that `name` is probably meant to be: differing in at most a quarter of what follows the
@@ -345,6 +363,7 @@ Result<Config> Config::From(const Lookup& lookup) {
       lookup("NCCL_MULTI_RANK_GPU_ENABLE") == "1" && lookup("NCCL_NVLS_ENABLE") == "0";
   config.nccl_blocks = lookup("NCCL_COMM_BLOCKING") == "1";
   config.nccl_host_id = lookup("NCCL_HOSTID").value_or(std::string());
+  MYDIST_ASSIGN_OR_RETURN(config.failpoint, FailpointOf(lookup(kFailpointVariable)));
   return config;
 }
 
@@ -414,7 +433,8 @@ std::vector<std::string> UnknownVariables(const std::vector<std::string>& names)
   for (const std::string& name : names) {
     const bool is_known = std::any_of(knobs.begin(), knobs.end(),
                                       [&](const Knob& knob) { return name == knob.variable; }) ||
-                          IsOfLauncher(name) || IsAmong(kBuildVariables, name);
+                          IsOfLauncher(name) || IsAmong(kBuildVariables, name) ||
+                          name == kFailpointVariable;
     if (!name.starts_with(kPrefix) || is_known) continue;
     const auto removed = std::find_if(kRemoved.begin(), kRemoved.end(),
                                       [&](const RemovedRow& row) { return name == row.variable; });

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -88,6 +89,10 @@ struct MYDIST_EXPORT Config {
   bool nccl_shares_gpus = false;
   bool nccl_blocks = false;
   std::string nccl_host_id;
+
+  // MYDIST_FAILPOINT, no knob: what a test lets happen to this rank. Only builds with the CMake
+  // option MYDIST_FAILPOINTS accept it.
+  std::optional<Failpoint> failpoint;
 
   // Settings that extensions have added: variable → value, of those that are set.
   std::map<std::string, std::string> extra;

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "controller/fusion_planner.h"
@@ -154,6 +155,7 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
     pending_.Add({std::move(submission), tensors.handle, now});
   }
   guard_.Expect(now);
+  PassFailpoint(FailPlace::kNegotiate);
   const Status announced = coordinator_.Announce(std::move(requests), now);
   if (announced.ok()) return;
   for (const TensorKey& key : pending_.KeysOf(tensors.handle)) CompleteTensor(key, announced);
@@ -161,6 +163,7 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
 
 void Engine::Obey(Depart command, TimePoint now) {
   const bool hurries = guard_.is_leaving();
+  if (!hurries) PassFailpoint(FailPlace::kShutdown);
   guard_.BeginLeave(now, hurries ? Duration::zero() : Duration(config_.shutdown_drain),
                     command.awaits_living && !hurries);
   if (hurries) return;
@@ -243,6 +246,7 @@ std::vector<Engine::Group> Engine::Plan(const std::vector<Response>& responses) 
 }
 
 Status Engine::Execute(const Group& group) {
+  PassFailpoint(FailPlace::kFuse);
   std::vector<AgreedTensor> tensors;
   tensors.reserve(group.size());
   for (const auto& agreement : group) {
@@ -282,6 +286,7 @@ Status Engine::Execute(const Group& group) {
     return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce", pending));
   };
   PublishStats();  // Before a caller learns that it is complete.
+  if (status.ok()) PassFailpoint(FailPlace::kCallback);
   const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {
     CompleteTensor(KeyOf(*agreement), named(located, agreement->request), guard_.collective_end());

@@ -9,6 +9,7 @@
 
 #include "algorithms/registry.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "job/extension.h"
@@ -55,6 +56,7 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   MYDIST_RETURN_IF_ERROR(CheckAlgorithm(config));
   std::shared_ptr<Job> job(new Job);
   job->handles_ = std::move(handles);
+  ArmFailpoint(config.failpoint);  // Before there is a thread that could pass one.
   job->devices_ = options.devices != nullptr ? options.devices : DevicesOnDemand();
   job->backend_ = std::move(started.backend);
   job->backend_reason_ = std::move(started.backend_reason);

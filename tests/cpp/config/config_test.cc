@@ -8,6 +8,8 @@
 #include <map>
 #include <sstream>
 
+#include "mydist/build_config.h"
+
 namespace mydist {
 namespace {
 
@@ -278,6 +280,22 @@ TEST(ConfigTest, SomeOfNcclsOwnVariablesAreRead) {
   EXPECT_FALSE(With("NCCL_COMM_BLOCKING", "0").nccl_blocks);
   EXPECT_EQ(ConfigOf({})->nccl_host_id, "");
   EXPECT_EQ(With("NCCL_HOSTID", "rank3").nccl_host_id, "rank3");
+}
+
+TEST(ConfigTest, AFailpointIsForBuildsThatAcceptOne) {
+  EXPECT_FALSE(ConfigOf({})->failpoint.has_value());
+  EXPECT_FALSE(With("MYDIST_FAILPOINT", "").failpoint.has_value());
+  EXPECT_THAT(UnknownVariables({"MYDIST_FAILPOINT"}), ElementsAre());
+  const Result<Config> armed = ConfigOf({{"MYDIST_FAILPOINT", "reduce:5:kill"}});
+  if (!build_config::kAcceptsFailpoints) {
+    EXPECT_THAT(armed.status().message(), HasSubstr("this build accepts no failpoints"));
+    return;
+  }
+  ASSERT_TRUE(armed.ok()) << armed.status().ToString();
+  EXPECT_EQ(armed->failpoint->pass, 5);
+  const Result<Config> wrong = ConfigOf({{"MYDIST_FAILPOINT", "reduce:5:die"}});
+  EXPECT_THAT(wrong.status().message(),
+              HasSubstr("MYDIST_FAILPOINT='reduce:5:die' is not valid: expected PLACE:PASS:ACT"));
 }
 
 TEST(ConfigTest, MisspeltVariablesAreReported) {
