@@ -20,6 +20,7 @@ class Phase(Enum):
 
     BETWEEN = "between"  # The others wait in a collective that the victim has not begun.
     INSIDE = "inside"  # All ranks reduce a large tensor again and again.
+    AT_POINT = "at"  # At a failpoint of the victim, which counts how often it comes there.
 
 
 class Act(Enum):
@@ -32,11 +33,53 @@ class Act(Enum):
     LEAVE = "leave"
     WITHHOLD = "withhold"  # The victim submits nothing for a while.
     KILL_LAUNCHER = "kill mydistrun"
+    DELAY = "delay"  # The victim is late for a while, which is no fault at all.
 
     @property
     def is_signal(self) -> bool:
         """Whether the measuring process sends the victim a signal of that name."""
         return self in (Act.KILL, Act.SEGV, Act.STOP)
+
+
+class Point(Enum):
+    """The failpoints; csrc/base/failpoint.h says where they are."""
+
+    NEGOTIATE = "negotiate"
+    FUSE = "fuse"
+    COPY_IN = "copy_in"
+    REDUCE = "reduce"
+    COPY_OUT = "copy_out"
+    CALLBACK = "callback"
+    SHUTDOWN = "shutdown"
+
+
+class Collective(Enum):
+    """What the ranks call, all with the same tensors; worker.py has the calls."""
+
+    ALLREDUCE = "allreduce"
+    GROUPED = "grouped_allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    ALLTOALL = "alltoall"
+    REDUCESCATTER = "reducescatter"
+    BARRIER = "barrier"
+    JOIN = "join"
+
+    @property
+    def operation(self) -> str:
+        """As errors name it."""
+        return "allreduce" if self is Collective.GROUPED else self.value
+
+    @property
+    def quoted_tensor(self) -> str:
+        """How the name of its tensor begins in quotes; with the last quote where it is known."""
+        begins = {Collective.BARRIER: "'barrier.", Collective.GROUPED: f"'{TENSOR}."}
+        return "" if self is Collective.JOIN else begins.get(self, f"'{TENSOR}'")
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the schedule freezes when it is called again and again."""
+        return self not in (Collective.BARRIER, Collective.JOIN)
 
 
 @dataclass(frozen=True)
@@ -58,6 +101,17 @@ class Fault:
     code: int | None = None
     goal_s: float = 1.0
     env: Mapping[str, str] = field(default_factory=dict)
+    collective: Collective = Collective.ALLREDUCE
+    point: Point | None = None
+    at_pass: int = 1
+
+    @property
+    def failpoint(self) -> str:
+        """The value of MYDIST_FAILPOINT for the victim; empty: none."""
+        if self.point is None:
+            return ""
+        act = _POINT_ACTS[self.act]
+        return f"{self.point.value}:{self.at_pass}:{act}"
 
     @property
     def after_s(self) -> float:
@@ -67,9 +121,30 @@ class Fault:
     @property
     def survivors(self) -> tuple[int, ...]:
         """The ranks that are to report."""
-        if self.act is Act.KILL_LAUNCHER:
+        if self.act in (Act.KILL_LAUNCHER, Act.DELAY):
             return ()
         return tuple(rank for rank in range(NP) if rank != self.victim)
+
+    @property
+    def report_count(self) -> int:
+        """How many reports there should be; the end of all processes counts as one."""
+        return 1 if self.act is Act.KILL_LAUNCHER else len(self.survivors)
+
+    @property
+    def may_stay_silent(self) -> bool:
+        """Whether survivors are on their way out, and need not report anything."""
+        return self.point is Point.SHUTDOWN
+
+
+DELAY_MS = 300
+_POINT_ACTS = {
+    Act.KILL: "kill",
+    Act.SEGV: "segv",
+    Act.STOP: "stop",
+    Act.RAISE: "raise",
+    Act.LEAVE: "exit",
+    Act.DELAY: f"delay_{DELAY_MS}",
+}
 
 
 @dataclass(frozen=True)
@@ -89,27 +164,27 @@ class Plane:
         return "localhost" if self.per_host == NP else f"host{rank // self.per_host}"
 
 
-_SHUTDOWN = {"MYDIST_STALL_SHUTDOWN_SECONDS": str(WAIT_S)}
+SHUTDOWN = {"MYDIST_STALL_SHUTDOWN_SECONDS": str(WAIT_S)}
 _WARNING = {"MYDIST_STALL_WARNING_SECONDS": str(WAIT_S)}
 _HOSTS = {"TEST_RANKS_PER_HOST": str(NP // 2)}
 
-_KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by "
-_LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
-_EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
+KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by "
+LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
+EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
 
 
 def _killed(key: str, title: str, phase: Phase, victim: int, act: Act = Act.KILL) -> Fault:
     name, code = ("SIGSEGV", 139) if act is Act.SEGV else ("SIGKILL", 137)
-    return Fault(key, title, phase, act, victim, says=_KILLED + name, code=code)
+    return Fault(key, title, phase, act, victim, says=KILLED + name, code=code)
 
 
 def _stopped(key: str, title: str, phase: Phase, victim: int) -> Fault:
     # mpirun lets it go on before it ends it; then it raises as well.
     errors, says = (
         ("CollectiveTimeoutError",),
-        rf"timed out waiting for rank {{victim}}$|{_EXITED} 1",
+        rf"timed out waiting for rank {{victim}}$|{EXITED} 1",
     )
-    return Fault(key, title, phase, Act.STOP, victim, errors, says, 1, 0.3, _SHUTDOWN)
+    return Fault(key, title, phase, Act.STOP, victim, errors, says, 1, 0.3, SHUTDOWN)
 
 
 FAULTS = (
@@ -124,7 +199,7 @@ FAULTS = (
         Phase.BETWEEN,
         Act.RAISE,
         errors=("AbortedError",),
-        says=_EXITED + r" 1(.*\n)*?.*broken on purpose",
+        says=EXITED + r" 1(.*\n)*?.*broken on purpose",
         code=1,
     ),
     Fault(
@@ -134,7 +209,7 @@ FAULTS = (
         Act.LEAVE,
         errors=("AbortedError",),
         # mpirun tells no exit code of a rank that ends with 0.
-        says=rf"({_EXITED} 0|{_LEFT}).*, while other ranks still needed it",
+        says=rf"({EXITED} 0|{LEFT}).*, while other ranks still needed it",
     ),
     _stopped("sigstop-inside", "SIGSTOP in a collective", Phase.INSIDE, LAST),
     _stopped("sigstop-between", "SIGSTOP between collectives", Phase.BETWEEN, LAST),
@@ -171,4 +246,11 @@ PLANES = (
     ),
     Plane("gloo", "Gloo, two hosts", "gloo", _HOSTS, NP // 2),
     Plane("mpi", "MPI, two hosts", "mpi", _HOSTS | OVER_TCP, NP // 2, ends_survivors=True),
+    Plane(
+        "flat",
+        "MPI, no shared memory",
+        "mpi",
+        backend_environment("mpi") | OVER_TCP,
+        ends_survivors=True,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,15 +26,32 @@ class Cell:
         """Whether a report came later than it should."""
         return max(self.reports_s, default=0.0) > self.goal_s
 
+    @property
+    def missing(self) -> str:
+        """How many reports did not come; empty: all of them did."""
+        count = self.expected - len(self.reports_s)
+        return f", {count} of {self.expected} missing" if count else ""
+
+
+def percentile(seconds: Sequence[float], share: float) -> float:
+    """The least value that is not below `share` of all: one of them, even of a few."""
+    ordered = sorted(seconds)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
 
 def format_times(seconds: Sequence[float]) -> str:
-    """Median and maximum, both in the unit of the maximum."""
+    """Median, 99th percentile and maximum, all in the unit of the maximum."""
     if not seconds:
         return "-"
-    both = (statistics.median(seconds), max(seconds))
-    if both[1] >= 1:
-        return " / ".join(f"{value:.2f}" for value in both) + " s"
-    return " / ".join(_milliseconds(value * 1000) for value in both) + " ms"
+    figures = (statistics.median(seconds), percentile(seconds, 0.99), max(seconds))
+    if figures[-1] >= 1:
+        return " / ".join(f"{value:.2f}" for value in figures) + " s"
+    return " / ".join(_milliseconds(value * 1000) for value in figures) + " ms"
+
+
+def format_bound(seconds: float) -> str:
+    """A goal, in a unit that needs no zeros."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
 def _milliseconds(value: float) -> str:
@@ -43,10 +61,7 @@ def _milliseconds(value: float) -> str:
 def format_reports(cell: Cell) -> str:
     """What the table says of the reports: a goal that is missed and reports that are missing."""
     text = format_times(cell.reports_s)
-    if cell.is_late:
-        text = f"**{text}**"
-    missing = cell.expected - len(cell.reports_s)
-    return f"{text}, {missing} of {cell.expected} missing" if missing else text
+    return (f"**{text}**" if cell.is_late else text) + cell.missing
 
 
 def format_ends(cell: Cell) -> str:

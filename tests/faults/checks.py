@@ -7,10 +7,8 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from faults.catalogue import TENSOR, Act, Fault, Phase, Plane
+from faults.catalogue import Act, Fault, Phase, Plane
 from faults.run import Run
-
-OPERATION = "allreduce"
 
 
 def times_to_report(fault: Fault, run: Run) -> list[float]:
@@ -26,8 +24,8 @@ def times_to_report(fault: Fault, run: Run) -> list[float]:
         report = run.reports[rank]
         begun = run.struck_at
         if fault.after_s > 0:
-            is_inside = fault.phase is Phase.INSIDE
-            begun = max(begun, report["since"]) if is_inside else report["since"]
+            is_between = fault.phase is Phase.BETWEEN
+            begun = report["since"] if is_between else max(begun, report["since"])
         times.append(report["at"] - begun - fault.after_s)
     return times
 
@@ -41,11 +39,13 @@ def problems_of(fault: Fault, plane: Plane, run: Run) -> list[str]:
     """One text for each thing that is not as it should be."""
     pid = run.ready[fault.victim]["pid"]
     found = [f"left behind: {thing}" for thing in run.left]
-    if any(row["frozen"] != plane.freezes for row in run.ready.values()):
-        found.append(f"the schedule was{' not' if plane.freezes else ''} frozen")
+    freezes = plane.freezes and fault.collective.freezes
+    if any(row["frozen"] != freezes for row in run.ready.values()):
+        found.append(f"the schedule was{' not' if freezes else ''} frozen")
     for rank in fault.survivors:
         if rank not in run.reports:
-            if not (plane.ends_survivors and fault.act in (Act.KILL, Act.SEGV)):
+            is_ended = plane.ends_survivors and fault.act in (Act.KILL, Act.SEGV)
+            if not (is_ended or fault.may_stay_silent):
                 found.append(f"rank {rank} reported nothing")
             continue
         problems = _problems_of_report(fault, plane, pid, run.reports[rank])
@@ -57,18 +57,26 @@ def _problems_of_report(
     fault: Fault, plane: Plane, pid: int, report: Mapping[str, Any]
 ) -> Iterator[str]:
     host = plane.host_of(fault.victim)
-    for text in (f"rank {fault.victim} (host {host}, pid {pid})", f"{OPERATION} '{TENSOR}'"):
+    quoted = fault.collective.quoted_tensor
+    call = f"{fault.collective.operation} {quoted}".rstrip()
+    for text in (f"rank {fault.victim} (host {host}, pid {pid})", call):
         if text not in report["text"]:
             yield f"does not name {text}"
     if not fault.errors:
         return
     if report["error"] not in fault.errors:
         yield f"{report['error']}, expected {' or '.join(fault.errors)}"
+    if fault.point is not None and fault.act is Act.RAISE:
+        cause = f"failpoint {fault.point.value}"
+        if cause not in report["text"]:
+            yield f"does not name the cause, {cause}"
     known = report["failure"]
     # The data may name the rank that tells of the victim as well, and have no one process then.
     if fault.victim not in known["ranks"]:
         yield f"failure['ranks'] is {known['ranks']}, without {fault.victim}"
-    true = {"host": host, "pid": pid, "operation": OPERATION, "tensor": TENSOR}
+    true = {"host": host, "pid": pid, "operation": fault.collective.operation}
+    if not f"'{known['tensor']}'".startswith(quoted):
+        yield f"failure['tensor'] is {known['tensor']!r}"
     if fault.act in (Act.KILL, Act.SEGV) and not plane.ends_survivors:
         number = signal.Signals[fault.act.value]
         true["signal"] = int(number)

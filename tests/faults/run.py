@@ -20,12 +20,12 @@ from multiproc.leftovers import held_arenas, processes_with, temporary_files, un
 from multiproc.processes import descendants, is_running
 from multiproc.watched_job import WatchedJob, watched_job
 
-from faults.catalogue import NP, TENSOR, Act, Fault, Plane
+from faults.catalogue import NP, TENSOR, Act, Fault, Plane, Point
 
 WORKER = Path(__file__).parent / "worker.py"
 QUICK_TORCH = TESTS / "quick_torch"
 # Of a report that does not come, beyond what the settings allow; and of a job that does not end.
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 POLL_S = 0.002
 _MAPPED_FOLDER = re.compile(r"/dev/shm/mydistrun-\w+")
 
@@ -47,7 +47,8 @@ def run_once(fault: Fault, plane: Plane, folder: Path) -> Run:
     """Starts a job in an empty folder and lets the fault happen."""
     (folder / "tmp").mkdir()
     before = unowned_arenas()
-    worker = (str(WORKER), fault.phase.value, fault.act.value, str(fault.victim), str(folder))
+    what = (fault.phase.value, fault.act.value, fault.collective.value, fault.failpoint)
+    worker = (str(WORKER), *what, str(fault.victim), str(folder))
     with watched_job(
         launcher_command(NP, plane.backend, *worker), _environment(fault, plane, folder), folder
     ) as job:
@@ -55,7 +56,6 @@ def run_once(fault: Fault, plane: Plane, folder: Path) -> Run:
         run = Run({rank: job.row(f"ready{rank}") for rank in range(NP)})
         family = descendants(job.process.pid)
         shared = _shared_folders(folder)
-        time.sleep(random.uniform(0.05, 0.2))  # A moment that no rank knows.
         run.struck_at = _strike(fault, job, run)
         if fault.act is Act.WITHHOLD:
             run.reports = _warnings(fault, job, run)
@@ -85,6 +85,9 @@ def _environment(fault: Fault, plane: Plane, folder: Path) -> dict[str, str]:
 
 def _strike(fault: Fault, job: WatchedJob, run: Run) -> float:
     """Lets the fault happen; gives the moment."""
+    if fault.point is not None:
+        return _await_failpoint(fault.point, job)
+    time.sleep(random.uniform(0.05, 0.2))  # A moment that no rank knows.
     if fault.act is Act.WITHHOLD:
         return max(run.ready[rank]["at"] for rank in fault.survivors)
     if fault.act is Act.KILL_LAUNCHER:
@@ -93,6 +96,15 @@ def _strike(fault: Fault, job: WatchedJob, run: Run) -> float:
         return _send(run.ready[fault.victim]["pid"], signal.Signals[fault.act.value])
     job.tell("go")
     return float(job.row("struck")["at"])
+
+
+def _await_failpoint(point: Point, job: WatchedJob) -> float:
+    """The moment that the victim itself has written down."""
+    pattern = rf"failpoint {point.value} strikes at ([0-9.]+) s"
+    _poll(lambda: re.search(pattern, job.output()) is not None, PATIENCE_S, POLL_S * 5)
+    found = re.search(pattern, job.output())
+    assert found, f"the rank did not come to its failpoint {point.value}:\n{job.output()}"
+    return float(found[1])
 
 
 def _send(pid: int, number: signal.Signals) -> float:

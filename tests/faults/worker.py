@@ -1,4 +1,4 @@
-"""A rank of a job that suffers a fault: worker.py PHASE ACT VICTIM FOLDER
+"""A rank of a job that suffers a fault: worker.py PHASE ACT COLLECTIVE FAILPOINT VICTIM FOLDER
 
 Every rank leaves the row ready<rank> in FOLDER. A survivor that gets an error leaves the row
 learned<rank>, with the moment at which it was raised, and ends with that error. A victim that does
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,10 +21,12 @@ from multiproc.pretended_hosts import pretend_hosts
 from multiproc.watched_job import write_row
 
 import mydist as md
-from faults.catalogue import TENSOR, Act, Phase
+from faults.catalogue import NP, TENSOR, Act, Collective, Phase
 
 STEPS_BEFORE = 15  # The schedule is frozen after ten.
-SMALL, LARGE = 10, 1 << 22
+STEPS_IN_ALL = 45  # Of a job that is to end by itself.
+# A group is packed and unpacked; a tensor of MEDIUM needs several steps of the arena.
+SMALL, MEDIUM, LARGE = 12, 1 << 16, 1 << 22
 
 
 def tell_ready(folder: Path) -> None:
@@ -47,37 +50,72 @@ def suffer(act: Act, folder: Path) -> None:
         sys.exit(0)
 
 
-def work(phase: Phase, act: Act, victim: int, folder: Path) -> None:
-    """Reduces until the fault ends it, or until the victim submits its tensor after all."""
-    data = torch.ones(LARGE if phase is Phase.INSIDE else SMALL)
-    for _ in range(STEPS_BEFORE):
-        md.allreduce(data, name=TENSOR)
+def call_of(collective: Collective, size: int) -> Callable[[], object]:
+    """The call, which checks its result."""
+    data = torch.ones(size)
+    parts = [torch.ones(SMALL) for _ in range(3)]
+
+    def grouped() -> None:
+        md.grouped_allreduce_(parts, name=TENSOR)
+        assert all(bool((part == 1).all()) for part in parts)
+
+    def checked(result: torch.Tensor) -> None:
+        assert bool((result == 1).all())
+
+    calls: dict[Collective, Callable[[], object]] = {
+        Collective.ALLREDUCE: lambda: checked(md.allreduce(data, name=TENSOR)),
+        Collective.GROUPED: grouped,
+        Collective.ALLGATHER: lambda: checked(md.allgather(data, name=TENSOR)),
+        Collective.BROADCAST: lambda: checked(md.broadcast(data, 0, name=TENSOR)),
+        Collective.ALLTOALL: lambda: checked(md.alltoall(data, name=TENSOR)),
+        Collective.REDUCESCATTER: lambda: checked(md.reducescatter(data, name=TENSOR)),
+        Collective.BARRIER: md.barrier,
+        Collective.JOIN: md.join,
+    }
+    return calls[collective]
+
+
+def work(phase: Phase, act: Act, collective: Collective, victim: int, folder: Path) -> None:
+    """Calls until the fault ends it, or until the victim submits its tensor after all."""
+    size = {Phase.BETWEEN: SMALL, Phase.INSIDE: LARGE, Phase.AT_POINT: MEDIUM}[phase]
+    call = call_of(collective, size)
+    if collective is not Collective.JOIN:
+        for _ in range(STEPS_BEFORE):
+            call()
     tell_ready(folder)
     if phase is Phase.BETWEEN and md.rank() == victim:
         suffer(act, folder)
+    steps = {Phase.BETWEEN: 1, Phase.INSIDE: sys.maxsize, Phase.AT_POINT: STEPS_IN_ALL}[phase]
     since = time.monotonic()
     try:
-        md.allreduce(data, name=TENSOR)
-        while phase is Phase.INSIDE:
+        for _ in range(steps):
             since = time.monotonic()
-            md.allreduce(data, name=TENSOR)
+            call()
+        since = time.monotonic()
+        if phase is Phase.AT_POINT:
+            md.shutdown()
     except md.MydistError as error:
         row = {"at": time.monotonic(), "since": since, "error": type(error).__name__}
         row |= {"text": str(error), "failure": error.failure}
-        write_row(folder, f"learned{md.rank()}", row)
+        write_row(folder, f"learned{os.environ['TEST_RANK']}", row)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise
 
 
 def main() -> None:
     """As the module says."""
-    phase, act, victim, folder = sys.argv[1:]
+    phase, act, collective, failpoint, victim, folder = sys.argv[1:]
     pretend_hosts()
+    rank = os.environ.get("MYDIST_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", ""))
+    if failpoint and rank == victim:
+        os.environ["MYDIST_FAILPOINT"] = failpoint
     md.init()
+    os.environ["TEST_RANK"] = str(md.rank())  # After a failed shutdown it is not known any more.
+    assert md.size() == NP
     if Act(act) is not Act.KILL_LAUNCHER:
         # mpirun ends the others when a rank dies; each is to say first what it has seen.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    work(Phase(phase), Act(act), int(victim), Path(folder))
+    work(Phase(phase), Act(act), Collective(collective), int(victim), Path(folder))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from faults.catalogue import FAULTS, PLANES, Fault, Plane
 from faults.checks import problems_of, time_to_end, times_to_report
 from faults.run import Run
-from faults.table import cells_of
+from faults.table import Findings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VICTIM = 3
@@ -115,11 +115,20 @@ def test_one_fault_is_measured(
     from faults.__main__ import main
 
     path = tmp_path / "faults.json"
-    chosen = ["--only", "sigkill-between-rank0", "--planes", "frozen", "--repeats", "1"]
+    chosen = [
+        "--parts",
+        "table",
+        "--only",
+        "sigkill-between-rank0",
+        "--planes",
+        "frozen",
+        "--repeats",
+        "1",
+    ]
     code = main([*chosen, "--json", str(path)])
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    (cell,) = cells_of(json.loads(path.read_text()))
+    (cell,) = Findings.from_document(json.loads(path.read_text())).cells
     assert cell.expected == len(cell.reports_s) == 3 and cell.runs == len(cell.ends_s) == 1
     assert 0 < min(cell.reports_s) <= max(cell.reports_s) < cell.ends_s[0]
     assert main(["--markdown", "--json", str(path)]) == 0
