@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,7 +80,7 @@ class Collective(Enum):
     @property
     def freezes(self) -> bool:
         """Whether the schedule freezes when it is called again and again."""
-        return self not in (Collective.BARRIER, Collective.JOIN)
+        return self is not Collective.JOIN
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,9 @@ class Plane:
 
     def host_of(self, rank: int) -> str:
         """The name that messages have for the host of a rank."""
-        return "localhost" if self.per_host == NP else f"host{rank // self.per_host}"
+        if self.per_host < NP:
+            return f"host{rank // self.per_host}"
+        return socket.gethostname() if self.backend == "mpi" else "localhost"
 
 
 SHUTDOWN = {"MYDIST_STALL_SHUTDOWN_SECONDS": str(WAIT_S)}
@@ -251,6 +254,7 @@ PLANES = (
         "MPI, no shared memory",
         "mpi",
         backend_environment("mpi") | OVER_TCP,
+        freezes=False,
         ends_survivors=True,
     ),
 )

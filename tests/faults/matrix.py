@@ -66,6 +66,8 @@ class Place:
             return False  # A rank that is late between collectives is a row of the table.
         if self.where is Phase.INSIDE and not self.act.is_signal:
             return False
+        if self.act is Act.STOP and self.where is Point.SHUTDOWN:
+            return False  # The others leave, and mydistrun waits for the rank to go on.
         if self.collective is Collective.JOIN:
             return self.where is Phase.BETWEEN
         if self.where is Point.COPY_OUT:
@@ -86,8 +88,14 @@ class Place:
         if at_point and self.act in (Act.LEAVE, Act.RAISE):
             # A rank that a collective waits for is lost; one that the others agree with has left.
             errors = ("PeerLostError", "AbortedError")
+        if at_point and self.act is Act.LEAVE:
+            says = (
+                rf"({EXITED} 0|{LEFT}|rank {{victim}} on host \S+ .*ended without finalizing MPI)"
+            )
         if at_point and self.act is Act.RAISE:
             says = EXITED + rf" 1(.*\n)*?.*failpoint {self.where.value}"
+        if self.where is Point.SHUTDOWN and self.act in (Act.LEAVE, Act.RAISE):
+            says, code = "", 0  # All work is done, and the rank ends with 0.
         return Fault(
             key=self.name,
             title=self.name,

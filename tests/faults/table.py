@@ -134,7 +134,7 @@ def _peers(cells: Sequence[PeerCell]) -> list[str]:
     libraries = list(dict.fromkeys(cell.library for cell in cells))
     lines = [
         "The same faults of rank 3 of 4 in other libraries, on the same machine. Time until a "
-        "survivor learns, median / maximum; and whether its error names rank 3:",
+        f"survivor learns, {NAMES}; and whether its error names rank 3:",
         "",
         *_head(("fault", *libraries)),
     ]

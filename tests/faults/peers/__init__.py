@@ -24,6 +24,7 @@ from multiproc.processes import descendants, is_running
 from multiproc.watched_job import WatchedJob, watched_job
 
 from faults.catalogue import LAST, NP, Act, Phase
+from faults.cells import format_times
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 10
@@ -72,10 +73,11 @@ def format_peer(cell: PeerCell) -> str:
         if not cell.ended_s:
             return f"not within {PATIENCE_S:g} s"
         return f"no error; the launcher ends them after {statistics.median(cell.ended_s):.1f} s"
-    times = f"{statistics.median(cell.learned_s):.2f} / {max(cell.learned_s):.2f} s"
     names = {0: "no", count: "yes"}.get(cell.naming, f"{cell.naming} of {count}")
     missing = cell.expected - count
-    return f"{times}; {names}" + (f"; {missing} of {cell.expected} have no error" * bool(missing))
+    return f"{format_times(cell.learned_s)}; {names}" + (
+        f"; {missing} of {cell.expected} have no error" * bool(missing)
+    )
 
 
 def peers_at_hand(horovod_python: str | None) -> list[Peer]:
