@@ -42,16 +42,12 @@ void Receiver::Run() {
     while (TakeFrame()) {
     }
   } catch (const std::exception& error) {
-    // The kernel of a dead process closes its connections. Others reset them, and so does a kernel
-    // where the process had not read all.
-    const std::string why = error.what();
-    const bool is_closed = why.find("closed by peer") != std::string::npos;
-    const std::string cause = is_closed ? "That process has probably died"
-                                        : "Either the network has cut it, or that process has died";
-    mesh_->ReportLoss(
-        peer_, Status::PeerLost("lost the connection to " + mesh_->Name(peer_) + ": " + why + ". " +
-                                cause + "; see its output and exit code.")
-                   .About({.ranks = {peer_}}));
+    // Which of the two is not known here: a middlebox may reset a connection of living processes.
+    mesh_->ReportLoss(peer_, Status::PeerLost("lost the connection to " + mesh_->Name(peer_) +
+                                              ": " + error.what() +
+                                              ". Either that process has died, or the network has "
+                                              "cut the connection; see its output and exit code.")
+                                 .About({.ranks = {peer_}}));
   }
 }
 
