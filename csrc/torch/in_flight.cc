@@ -106,6 +106,38 @@ bool AnyFailed(const std::vector<Status>& outcomes) {
                      [](const Status& outcome) { return !outcome.ok(); });
 }
 
+// Storages that torch may not resize for as long as this lives.
+class PinnedStorages {
+ public:
+  PinnedStorages() = default;
+  ~PinnedStorages() {
+    for (const c10::Storage& storage : storages_) {
+      storage.unsafeGetStorageImpl()->set_resizable(true);
+    }
+  }
+  PinnedStorages(const PinnedStorages&) = delete;
+  PinnedStorages& operator=(const PinnedStorages&) = delete;
+
+  void Add(const c10::Storage& storage) {
+    storages_.push_back(storage);
+    storage.unsafeGetStorageImpl()->set_resizable(false);
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;  // All of them could be resized.
+};
+
+// Null where none can be resized: it is pinned by another call, or the memory is not torch's own.
+std::shared_ptr<void> Pinned(const std::vector<c10::Storage>& storages) {
+  std::shared_ptr<PinnedStorages> pinned;
+  for (const c10::Storage& storage : storages) {
+    if (!storage || !storage.resizable()) continue;
+    if (pinned == nullptr) pinned = std::make_shared<PinnedStorages>();
+    pinned->Add(storage);
+  }
+  return pinned;
+}
+
 // The streams of a complete call follow the work that the engine did for it.
 Status Follow(const InFlightCall& call) {
   if (call.orders.empty()) return Status::Ok();
@@ -197,6 +229,7 @@ InFlight& InFlight::Instance() {
 Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call, Pace pace) {
   ForgetAbandoned();
   for (const at::Tensor& tensor : call.memory) call.storages.push_back(tensor.storage());
+  call.pinned = Pinned(call.storages);
   ThrowIfError(MarkReady(submissions));
   for (const Submission& submission : submissions) {
     if (submission.order != nullptr) call.orders.push_back(submission.order);

@@ -89,6 +89,9 @@ struct InFlightCall {
   std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
   // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
   std::vector<c10::Storage> storages;
+  // While it lives, torch refuses to resize them: that would free memory that the engine uses. Of
+  // calls that share a storage, the end of the first lets go of it. Null: nothing can be resized.
+  std::shared_ptr<void> pinned;
   std::vector<OrderPointer> orders;  // Of the submissions on GPUs.
   std::vector<at::Tensor> outputs;
   std::vector<WriteBack> write_backs;

@@ -52,6 +52,34 @@ def a_name_in_flight_is_refused() -> None:
 
 
 @check(min_size=2)
+def a_tensor_in_flight_cannot_be_resized() -> None:
+    # Rank 0 comes last, so the tensor is in flight on all others.
+    data = torch.ones(1000)
+    if md.rank() == 0:
+        md.broadcast(torch.zeros(1), 1, name="resize gate")
+        md.allreduce_(data, name="of one size", op=md.Sum)
+    else:
+        handle = md.allreduce_async_(data, name="of one size", op=md.Sum)
+        resizes: list[Callable[[], object]] = [
+            # Of another tensor with its memory: torch changes the shape before it refuses.
+            lambda: data.detach().resize_(100_000),
+            lambda: data.untyped_storage().resize_(0),
+        ]
+        for resize in resizes:
+            try:
+                resize()
+            except RuntimeError as error:
+                assert "resize storage that is not resizable" in str(error), error
+            else:
+                raise AssertionError("torch has freed memory that is in use")
+        md.broadcast(torch.zeros(1), 1, name="resize gate")
+        assert md.synchronize(handle) is data
+    expect_equal(data, torch.full((1000,), float(md.size())))
+    data.resize_(100_000)
+    assert data.shape == (100_000,)
+
+
+@check(min_size=2)
 def a_group_with_a_name_in_flight_enqueues_nothing() -> None:
     if md.rank() == 0:
         md.broadcast(torch.zeros(1), 1, name="gate")
