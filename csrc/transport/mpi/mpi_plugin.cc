@@ -453,6 +453,7 @@ class MpiPlugin final : public BackendPlugin {
     }
     MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<MpiWorld> world,
                             MpiWorld::Connect(session, options.members, deadline));
+    MYDIST_RETURN_IF_ERROR(world->LearnNames(options.config->HostId(), deadline));
     MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
                       << Identity(connection.rank, connection.size);
     connection.control = std::make_unique<MpiControlPlane>(world);

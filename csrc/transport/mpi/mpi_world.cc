@@ -433,8 +433,18 @@ Status MpiWorld::HasLeft(int peer) {
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Improbe(peer, kGoodbyeTag, control_, &found, &matched, &envelope));
   if (found != 0) MYDIST_RETURN_IF_ERROR(TakeGoodbye(matched, envelope));
   MutexLock lock(mutex_);
-  return PeerHasLeft(peer, "rank " + std::to_string(peer),
-                     farewells_[static_cast<size_t>(peer)].value_or(""));
+  const auto index = static_cast<size_t>(peer);
+  return PeerHasLeft(peer, names_.empty() ? "rank " + std::to_string(peer) : names_[index],
+                     farewells_[index].value_or(""));
+}
+
+Status MpiWorld::LearnNames(const std::string& host, TimePoint deadline) {
+  const std::string text = "rank " + std::to_string(rank()) + " (host " + host + ", pid " +
+                           std::to_string(getpid()) + ")";
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> texts,
+                          Gather(Bytes(text.begin(), text.end()), deadline));
+  for (const Bytes& theirs : texts) names_.emplace_back(theirs.begin(), theirs.end());
+  return Status::Ok();
 }
 
 Result<std::vector<Bytes>> MpiWorld::Gather(const Bytes& mine, TimePoint deadline) {

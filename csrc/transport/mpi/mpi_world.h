@@ -71,6 +71,9 @@ class MpiWorld {
   // kTimeout when not all of them have called it by `deadline`.
   Result<std::vector<Bytes>> Gather(const Bytes& mine, TimePoint deadline);
 
+  // From now on errors name each rank with its host and process. Collective, as Gather.
+  Status LearnNames(const std::string& host, TimePoint deadline);
+
   // Goodbyes are the control plane's last messages: the reason as text, empty at the job's end.
   // Both planes look for them, each on its thread: a transfer with a rank that has left never ends.
   static constexpr int kGoodbyeTag = 2;
@@ -95,6 +98,7 @@ class MpiWorld {
   MpiSession* const session_;
   int rank_ = 0;
   int size_ = 1;
+  std::vector<std::string> names_;  // By rank: "rank 3 (host a, pid 71)"; empty: not known.
   MPI_Comm base_ = MPI_COMM_WORLD;
   MPI_Comm control_ = MPI_COMM_NULL;
   MPI_Comm tensors_ = MPI_COMM_NULL;

@@ -167,7 +167,8 @@ TEST(MpiConformance, ATransferWithARankThatHasClosedIsALoss) {
     uint8_t byte = 0;
     const ReceiveTransfer receive{1, &byte, 1};
     const Status status = me.transport().Exchange({}, {&receive, 1});
-    ExpectError(status, StatusCode::kPeerLost, {"rank 1 has left the job: the disk is full!"});
+    ExpectError(status, StatusCode::kPeerLost,
+                {"rank 1 (host ", ") has left the job: the disk is full!"});
     EXPECT_EQ(status.cause(), status.message());
   }
   EXPECT_TRUE(me.plane().Close(conformance::Soon()).ok());
