@@ -256,6 +256,7 @@ class MYDIST_EXPORT Engine {
   void FailJoin(const Status& why);
   // `pending`: what this rank has in flight for it, or null.
   static Failure FailureOf(const Request& request, const char* phase, const PendingTensor* pending);
+  static Status Refused(const Status& why, const Request& request);
   void LogFailure(const Status& status) const;
   void Stop(const Status& status);
   void PublishStats();

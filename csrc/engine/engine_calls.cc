@@ -58,6 +58,12 @@ Status Engine::CheckUnused(ProcessSetId set) {
                                  "' is in flight. Call synchronize() for it first.");
 }
 
+// A rank that was in no call when another one failed learns of it by its next call.
+Status Engine::Refused(const Status& why, const Request& request) {
+  if (why.failure().ranks.empty() || !why.failure().tensor.empty()) return why;
+  return why.WithContext(CallText(request)).About(FailureOf(request, "negotiate", nullptr));
+}
+
 Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
   std::vector<TensorKey> keys;
   keys.reserve(tensors.size());
@@ -79,6 +85,7 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
     tensor.record = recorder_->Submitted(tensor.request, now);
     if (!opened.ok()) recorder_->Ended(tensor.record, opened.status().code(), now);
   }
+  if (!opened.ok() && !tensors.empty()) return Refused(opened.status(), tensors.front().request);
   MYDIST_ASSIGN_OR_RETURN(const Handle handle, opened);
   if (tensors.empty()) return handle;
   int64_t unhurried_bytes = 0;

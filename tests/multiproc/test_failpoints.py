@@ -23,6 +23,8 @@ LATE_S = 10.0  # The goals are in docs/reliability.md; this machine may be busy.
         deep("stop/negotiate/alltoall/mpi"),
         deep("leave/fuse/reducescatter/flat"),
         deep("segv/shutdown/broadcast/gloo"),
+        deep("raise/negotiate/allreduce/negotiated"),
+        deep("raise/copy_in/broadcast/flat"),
     ],
 )
 def test_the_others_say_what_is_true_and_in_time(name: str, tmp_path: Path) -> None:
