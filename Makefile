@@ -54,7 +54,7 @@ bench: build ## measure every target: target, measured, verdict (4 to 20 minutes
 figures: build ## measure and draw the pictures of docs/images (10 minutes; keep the machine idle)
 	@scripts/in_environment.sh python -m benchmarks.figures
 
-faults: build ## measure how soon each fault is reported (10 minutes; FAULTS_ARGS="--only sigkill --repeats 5")
+faults: build ## measure how soon each fault is reported (20 minutes; FAULTS_ARGS="--seed 7 --parts matrix")
 	@PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  scripts/in_environment.sh python -m faults $${FAULTS_ARGS:-}
 

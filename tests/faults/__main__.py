@@ -33,14 +33,20 @@ from faults.table import Findings, format_markdown
 JSON = TESTS.parent / "build/faults/faults.json"
 # All faults on all planes take about 12 minutes then on two idle cores: a job, about five seconds.
 REPEATS = 2
+PAGE, HEADING = TESTS.parent / "docs/reliability.md", "\n## Figures\n\n"
 PARTS = ("table", "matrix", "peers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     options = _parser().parse_args(arguments)
-    if options.markdown:
-        print(format_markdown(json.loads(options.json.read_text(encoding="utf-8"))))
+    if options.markdown or options.docs:
+        text = format_markdown(json.loads(options.json.read_text(encoding="utf-8")))
+        if options.docs:
+            page, heading, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
+            PAGE.write_text(f"{page}{heading}{text}\n", encoding="utf-8")
+        else:
+            print(text)
         return 0
     print(f"seed {options.seed}", file=sys.stderr)
     found = Findings(seed=options.seed)
@@ -184,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--horovod", metavar="PYTHON", help="the Python that has Horovod [this one, if it has]")
     add("--json", type=Path, default=JSON, help="[build/faults/faults.json]")
     add("--markdown", action="store_true", help="measure nothing, print the JSON file as tables")
+    add("--docs", action="store_true", help="the same into docs/reliability.md, below its heading")
     return parser
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from faults.catalogue import FAULTS, PLANES, Fault, Plane
+from faults.cells import Cell
 from faults.checks import problems_of, time_to_end, times_to_report
+from faults.peers import PeerCell
 from faults.run import Run
-from faults.table import Findings
+from faults.table import Findings, format_markdown
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VICTIM = 3
@@ -106,6 +108,32 @@ def test_times_count_from_the_fault_and_without_the_wait_of_the_settings() -> No
     assert times_to_report(fault("sigstop-between"), run) == [1.5, 0.25]
     assert times_to_report(fault("sigstop-inside"), run) == [0.5, 0.25]
     assert times_to_report(fault("launcher"), run) == [4.0]
+
+
+def test_the_tables_have_the_bound_three_figures_and_what_did_not_hold() -> None:
+    times = [0.1, 0.3, 0.2]
+    found = Findings(
+        [Cell("sigkill-between", "gloo", 1.0, expected=3, runs=1, reports_s=times)],
+        [
+            Cell("kill/reduce/allreduce/gloo", "gloo", 1.0, 3, 1, times),
+            Cell("kill/inside/barrier/gloo", "gloo", 1.0, 3, 1, [1.5], problems=["rank 1"]),
+        ],
+        seed=7,
+        peers=[
+            PeerCell("A", "exception", expected=3, learned_s=[0.25], naming=1),
+            PeerCell("B", "exception", expected=3, ended_s=[2.0]),
+            PeerCell("B", "sigstop-inside", expected=3),
+        ],
+    )
+    document = json.loads(json.dumps(found.to_document("a machine", "abc")))
+    assert Findings.from_document(document) == found
+    text = format_markdown(document)
+    assert "| SIGKILL between collectives | 1 s | 200 / 300 / 300 ms |" in text
+    assert "seed 7: 2 cells run, 1 held" in text
+    assert "| SIGKILL | 1 s | 1 of 2; **0.25 / 1.50 / 1.50 s** |" in text
+    late = "250 / 250 / 250 ms; yes; 2 of 3 have no error"
+    assert f"| Python exception | {late} | no error; the launcher ends them after 2.0 s |" in text
+    assert "| SIGSTOP in a collective | - | not within 60 s |" in text
 
 
 def test_one_fault_is_measured(
