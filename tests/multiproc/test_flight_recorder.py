@@ -52,7 +52,9 @@ def test_a_stall_and_a_question_while_a_rank_holds_the_gil(backend: str, tmp_pat
         assert f"`python -m mydist.debug {dumps}` compares the ranks" in output
         assert "other ranks wait for this rank; its stacks follow" in output
         assert "in hold_the_gil" in output
-        waits = re.compile(rf'0\]<stderr>:  File ".*flight_recorded.py", line {LINE_OF_LOSS} in main')
+        waits = re.compile(
+            rf'0\]<stderr>:  File ".*flight_recorded.py", line {LINE_OF_LOSS} in main'
+        )
         assert not waits.search(output), "a rank that waits is not waited for"
         job.process.send_signal(signal.SIGQUIT)
         await_verdict(dumps, "signal", f"Verdict: {BEHIND}")
