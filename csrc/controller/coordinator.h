@@ -87,8 +87,9 @@ class MYDIST_EXPORT Coordinator {
   // stays away for 5 s.
   Status Exchange(TimePoint now) { return port_.Exchange(now); }
 
-  // The same of a loss that is known by other means.
-  Status JudgeLoss(Status loss) { return port_.Judge(std::move(loss)); }
+  // The same of the loss of a rank that is known by other means. What that rank has said itself
+  // counts more.
+  Status JudgeLoss(int rank, Status loss);
 
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.
@@ -148,6 +149,8 @@ class MYDIST_EXPORT Coordinator {
   int64_t messages_received() const { return port_.stats().control_messages_received; }
 
  private:
+  // What a farewell in the inbox says; OK: it is none.
+  Status LossToldBy(const IncomingMessage& message) const;
   // The error by which a rank has left because of one of these; OK: there is none.
   Status BlameFor(std::span<const int> awaited) const;
   std::vector<int32_t> AwaitedWith(ProcessSetId process_set, const std::string& tensor) const;

@@ -134,18 +134,32 @@ Status Coordinator::AttendWait(TimePoint now, std::span<const int> awaited) {
 // rank, for which this one waits as well, counts at once.
 Status Coordinator::BlameFor(std::span<const int> awaited) const {
   for (const IncomingMessage& message : port_.messages()) {
-    const Result<MessageKind> kind = PeekKind(message.payload);
-    if (!kind.ok() || *kind != MessageKind::kFarewell) continue;
-    const Result<Farewell> farewell = DecodeFarewell(message.payload);
-    if (!farewell.ok()) continue;
-    Status loss = PeerHasLeft(
-        message.source, RankText(message.source, options_.hosts, options_.pids), farewell->why);
+    const Status loss = LossToldBy(message);
     for (const int rank : loss.failure().ranks) {
       const bool is_awaited = std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
       if (rank != message.source && is_awaited) return loss;
     }
   }
   return Status::Ok();
+}
+
+Status Coordinator::LossToldBy(const IncomingMessage& message) const {
+  const Result<MessageKind> kind = PeekKind(message.payload);
+  if (!kind.ok() || *kind != MessageKind::kFarewell) return Status::Ok();
+  const Result<Farewell> farewell = DecodeFarewell(message.payload);
+  if (!farewell.ok()) return Status::Ok();
+  return PeerHasLeft(message.source, RankText(message.source, options_.hosts, options_.pids),
+                     farewell->why, options_.size);
+}
+
+// It may have said why it leaves, and nobody has taken that in yet.
+Status Coordinator::JudgeLoss(int rank, Status loss) {
+  if (farewells_.HasLeft(rank)) return port_.Judge(farewells_.LossOf(rank));
+  for (const IncomingMessage& message : port_.messages()) {
+    if (message.source != rank) continue;
+    if (Status told = LossToldBy(message); !told.ok()) return port_.Judge(std::move(told));
+  }
+  return port_.Judge(std::move(loss));
 }
 
 Status Coordinator::TakeQuestion(const IncomingMessage& message) {

@@ -83,7 +83,8 @@ Farewells::Farewells(int32_t parent, int32_t size, std::vector<std::string> host
 void Farewells::Take(int32_t source, const Farewell& farewell) {
   if (HasLeft(source)) return;
   Status& loss = losses_[static_cast<size_t>(source)];
-  loss = PeerHasLeft(source, RankText(source, hosts_, pids_), farewell.why);
+  loss = PeerHasLeft(source, RankText(source, hosts_, pids_), farewell.why,
+                     static_cast<int>(losses_.size()));
   if (!loss_.ok() || (source != parent_ && farewell.is_told)) return;
   loss_ = loss;
   is_loss_told_ = farewell.is_told;

@@ -180,10 +180,16 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
 
 Status StallGuard::TakeFindings() {
   if (!findings_.any()) return Status::Ok();
+  Status first;
   for (const PeerFinding& finding : findings_.Take()) {
-    MYDIST_RETURN_IF_ERROR(coordinator_->JudgeLoss(LossBy(finding)));
+    const Status loss = coordinator_->JudgeLoss(finding.rank, LossBy(finding));
+    if (first.ok()) {
+      first = loss;
+    } else if (!loss.ok()) {
+      MYDIST_LOG(kError) << loss.message();  // The error is about one; none goes untold.
+    }
   }
-  return Status::Ok();
+  return first;
 }
 
 Status StallGuard::LossBy(const PeerFinding& finding) const {
@@ -196,8 +202,8 @@ Status StallGuard::LossBy(const PeerFinding& finding) const {
   failure.finding = kSilentFinding;
   failure.elapsed = ToSeconds(finding.silence);
   failure.hint =
-      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS sets how long a rank may give no sign of life. Set it to 0 "
-      "to stop a rank with a debugger.";
+      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS sets how long a rank may give no sign of life. Before you "
+      "stop a rank with a debugger, set it to 0.";
   return Status::PeerLost(who + " has given no sign of life for " + SecondsText(finding.silence) +
                           ": " + StateOf(finding.rank))
       .About(failure);

@@ -91,7 +91,14 @@ Result<PulseAddress> DecodePulseAddress(const std::vector<uint8_t>& bytes) {
   return address;
 }
 
-Result<std::unique_ptr<Heartbeat>> Heartbeat::Open(int rank, const std::vector<int>& peers,
+void WarnOfNoHeartbeat(const Status& why) {
+  MYDIST_LOG(kWarning)
+      << "this rank takes and sends no heartbeats, so the others cannot tell when it "
+         "falls silent: "
+      << why.message();
+}
+
+Result<std::unique_ptr<Heartbeat>> Heartbeat::Open(int rank, const std::vector<PulsePeer>& peers,
                                                    const std::string& address, Duration limit) {
   std::unique_ptr<Heartbeat> heartbeat(new Heartbeat(rank, limit));
   heartbeat->own_.address = address;
@@ -101,16 +108,21 @@ Result<std::unique_ptr<Heartbeat>> Heartbeat::Open(int rank, const std::vector<i
   }
   const std::optional<SocketAddress> own = Resolve(address, 0);
   if (!own) return Status::Internal("'" + address + "' is no numeric address");
-  for (const int peer : peers) {
+  for (const PulsePeer& peer : peers) {
     MYDIST_RETURN_IF_ERROR(heartbeat->OpenSocket(peer, own->get(), own->bytes));
   }
+  std::vector<int> descriptors;
+  for (const Peer& peer : heartbeat->peers_) descriptors.push_back(peer.socket);
+  heartbeat->own_sockets_ = std::make_unique<OwnSockets>(descriptors);
+  heartbeat->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (heartbeat->wake_ < 0) return SystemError("cannot open an eventfd for heartbeats");
   return heartbeat;
 }
 
-Status Heartbeat::OpenSocket(int peer, const sockaddr* address, socklen_t bytes) {
+Status Heartbeat::OpenSocket(const PulsePeer& peer, const sockaddr* address, socklen_t bytes) {
   const int fd = socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return SystemError("cannot open a UDP socket");
-  peers_.push_back({.rank = peer, .socket = fd});
+  peers_.push_back({{peer}, fd});
   SocketAddress bound{.bytes = sizeof(sockaddr_storage)};
   if (bind(fd, address, bytes) != 0 || getsockname(fd, bound.get(), &bound.bytes) != 0) {
     return SystemError("cannot bind a UDP socket to " + own_.address);
@@ -118,7 +130,7 @@ Status Heartbeat::OpenSocket(int peer, const sockaddr* address, socklen_t bytes)
   const uint16_t port = address->sa_family == AF_INET6
                             ? reinterpret_cast<const sockaddr_in6*>(bound.get())->sin6_port
                             : reinterpret_cast<const sockaddr_in*>(bound.get())->sin_port;
-  own_.ports.push_back({peer, ntohs(port)});
+  own_.ports.push_back({peer.rank, ntohs(port)});
   return Status::Ok();
 }
 
@@ -131,38 +143,45 @@ void Heartbeat::Stop() {
 
 Heartbeat::~Heartbeat() {
   Stop();
+  own_sockets_.reset();
   if (wake_ >= 0) close(wake_);
   for (const Peer& peer : peers_) close(peer.socket);
 }
 
-bool Heartbeat::ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes) {
-  const Result<PulseAddress> theirs = DecodePulseAddress(bytes);
-  if (!theirs.ok()) return false;
+Status Heartbeat::ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes) {
+  if (bytes.empty()) return Status::Internal("it takes none");
+  MYDIST_ASSIGN_OR_RETURN(const PulseAddress theirs, DecodePulseAddress(bytes));
   const auto is_ours = [&](const PulseAddress::Port& port) { return port.rank == rank_; };
-  const auto port = std::find_if(theirs->ports.begin(), theirs->ports.end(), is_ours);
-  if (port == theirs->ports.end()) return false;
-  const std::optional<SocketAddress> address = Resolve(theirs->address, port->port);
-  peer.secret = theirs->secret;
-  return address && connect(peer.socket, address->get(), address->bytes) == 0;
+  const auto port = std::find_if(theirs.ports.begin(), theirs.ports.end(), is_ours);
+  if (port == theirs.ports.end()) return Status::Internal("it has no port for this rank");
+  const std::optional<SocketAddress> address = Resolve(theirs.address, port->port);
+  peer.secret = theirs.secret;
+  if (address && connect(peer.socket, address->get(), address->bytes) == 0) return Status::Ok();
+  return SystemError("no way leads from " + own_.address + " to " + theirs.address);
 }
 
 void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
-  std::erase_if(peers_, [&](Peer& peer) {
-    if (ConnectTo(peer, addresses[static_cast<size_t>(peer.rank)])) return false;
-    MYDIST_LOG(kInfo) << "no heartbeats go to rank " << peer.rank << ", which takes none";
-    close(peer.socket);
-    return true;
-  });
+  for (Peer& peer : peers_) {
+    const std::vector<uint8_t>& address = addresses[static_cast<size_t>(peer.rank)];
+    const Status connected = ConnectTo(peer, address);
+    if (connected.ok()) continue;
+    const std::string text = "rank " + std::to_string(peer.rank) +
+                             " gets no heartbeats of this rank: " + connected.message();
+    if (address.empty()) {
+      MYDIST_LOG(kInfo) << text;  // That rank warns of it itself.
+    } else {
+      MYDIST_LOG(kWarning) << text;
+    }
+    close(std::exchange(peer.socket, -1));
+  }
+  std::erase_if(peers_, [](const Peer& peer) { return peer.socket < 0; });
 }
 
 Status Heartbeat::Start(const std::vector<std::string>& names, OnFinding on_finding) {
   if (peers_.empty()) return Status::Ok();
-  std::vector<int> ranks;
-  for (const Peer& peer : peers_) ranks.push_back(peer.rank);
-  watch_ = std::make_unique<PulseWatch>(ranks, limit_);
+  watch_ =
+      std::make_unique<PulseWatch>(std::vector<PulsePeer>(peers_.begin(), peers_.end()), limit_);
   on_finding_ = std::move(on_finding);
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_ < 0) return SystemError("cannot start heartbeats: eventfd");
   polled_.assign(peers_.size() + 1, {-1, 0, 0});
   polled_.front() = {wake_, POLLIN, 0};
   MYDIST_ASSIGN_OR_RETURN(
@@ -191,7 +210,8 @@ void Heartbeat::Run(const std::vector<std::string>& names) {
 bool Heartbeat::Sleep() {
   // Without events a descriptor still polls for an error: a refusal, but no heartbeat, ends it.
   for (size_t index = 0; index < peers_.size(); ++index) {
-    polled_[index + 1].fd = watch_->AwaitsRefusal(index) ? peers_[index].socket : -1;
+    const bool is_news = watch_->AwaitsRefusal(index) && !peers_[index].has_failed;
+    polled_[index + 1].fd = is_news ? peers_[index].socket : -1;
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(watch_->NextLook() - Now());
   poll(polled_.data(), polled_.size(), static_cast<int>(std::max<int64_t>(left.count(), 0)));
@@ -207,17 +227,19 @@ void Heartbeat::TellUnheard(const std::vector<std::string>& names) {
       unheard.size() > 1 ? " and of " + std::to_string(unheard.size() - 1) + " more" : "";
   MYDIST_LOG(kWarning) << "no heartbeat of " << names[static_cast<size_t>(unheard.front())] << more
                        << " has come, so this rank cannot tell when it falls silent. Let UDP pass "
-                          "between the hosts, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
+                          "between these ranks, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
 }
 
 void Heartbeat::Listen(size_t index) {
   std::array<uint8_t, kPulseBytes> bytes;
+  peers_[index].has_failed = false;
   for (int i = 0; i < kMostPulses; ++i) {
     // With MSG_TRUNC the length is the sender's, however short the buffer.
     const ssize_t length = recv(peers_[index].socket, bytes.data(), bytes.size(), MSG_TRUNC);
     if (length < 0 && errno == ECONNREFUSED) {
       watch_->Refuse(index);
     } else if (length < 0) {
+      peers_[index].has_failed = errno != EAGAIN && errno != EWOULDBLOCK;
       return;
     }
     if (length != static_cast<ssize_t>(bytes.size())) continue;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/own_sockets.h"
 #include "base/status.h"
 #include "job/pulse_watch.h"
 #include "world/peer_findings.h"
@@ -44,13 +45,15 @@ std::vector<uint8_t> EncodePulseAddress(const PulseAddress& address);
 // kInternal when it is malformed.
 Result<PulseAddress> DecodePulseAddress(const std::vector<uint8_t>& bytes);
 
+void WarnOfNoHeartbeat(const Status& why);
+
 class Heartbeat {
  public:
   // On the heartbeat's thread, once for each peer.
   using OnFinding = std::function<void(const PeerFinding& finding)>;
 
   // Opens a socket for each peer at a numeric address of this host. kInternal.
-  static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<int>& peers,
+  static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<PulsePeer>& peers,
                                                  const std::string& address, Duration limit);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
@@ -70,15 +73,15 @@ class Heartbeat {
   void Hurry();
 
  private:
-  struct Peer {
-    int rank = 0;
+  struct Peer : PulsePeer {
     int socket = -1;
+    bool has_failed = false;        // To send or receive, since the last look.
     PulseAddress::Secret secret{};  // Theirs.
   };
 
   Heartbeat(int rank, Duration limit) : rank_(rank), limit_(limit) {}
-  Status OpenSocket(int peer, const sockaddr* address, socklen_t bytes);
-  bool ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes);
+  Status OpenSocket(const PulsePeer& peer, const sockaddr* address, socklen_t bytes);
+  Status ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes);
   void Run(const std::vector<std::string>& names);
   // Until the next look, a refusal that is news, or Hurry. False: the end.
   bool Sleep();
@@ -90,12 +93,13 @@ class Heartbeat {
   const Duration limit_;
   PulseAddress own_;
   std::vector<Peer> peers_;
+  std::unique_ptr<OwnSockets> own_sockets_;
   uint64_t number_ = 0;  // Of the last heartbeat.
   std::unique_ptr<PulseWatch> watch_;
   OnFinding on_finding_;
 
   std::atomic<bool> stopped_{false};
-  int wake_ = -1;  // An eventfd: written to by Hurry and the destructor.
+  int wake_ = -1;  // An eventfd: written to by Hurry and Stop.
   std::vector<pollfd> polled_;
   std::thread thread_;
 };

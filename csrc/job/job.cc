@@ -82,19 +82,21 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   job->engine_ = std::move(engine).value();
   if (started.heartbeat != nullptr) {
     job->heartbeat_ = std::move(started.heartbeat);
-    MYDIST_RETURN_IF_ERROR(job->StartHeartbeat().About(kStart));
+    job->StartHeartbeat();
   }
   return job;
 }
 
-Status Job::StartHeartbeat() {
+// The other ranks have started, and do without if need be.
+void Job::StartHeartbeat() {
   const Topology& topology = engine_->topology();
   std::vector<std::string> names;
   for (int rank = 0; rank < topology.size; ++rank) {
     names.push_back(RankText(rank, topology.hosts, topology.pids));
   }
-  return heartbeat_->Start(
+  const Status started = heartbeat_->Start(
       names, [engine = engine_.get()](const PeerFinding& finding) { engine->Report(finding); });
+  if (!started.ok()) WarnOfNoHeartbeat(started);
 }
 
 Job::~Job() { static_cast<void>(Shutdown().ok()); }

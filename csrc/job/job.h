@@ -74,7 +74,7 @@ class MYDIST_EXPORT Job {
 
  private:
   Job() = default;
-  Status StartHeartbeat();
+  void StartHeartbeat();
 
   std::string backend_;
   std::string backend_reason_;

@@ -112,12 +112,16 @@ Result<std::string> ShareMemory(const Seat& seat, const Config& config, StartedJ
 }
 
 // The ranks next to this one in the tree of coordinators, so that each watches few.
-std::vector<int> Neighbours(const Topology& topology, int radix) {
+std::vector<PulsePeer> Neighbours(const Topology& topology, int radix) {
   const Vertex vertex = MakeVertex(topology.rank, topology.size, radix, topology.hosts);
-  std::vector<int> neighbours;
-  if (!vertex.is_root()) neighbours.push_back(vertex.parent);
+  std::vector<PulsePeer> neighbours;
+  const auto add = [&](int rank) {
+    const auto host_of = [&](int one) { return topology.hosts[static_cast<size_t>(one)]; };
+    neighbours.push_back({rank, host_of(rank) == host_of(topology.rank)});
+  };
+  if (!vertex.is_root()) add(vertex.parent);
   for (const Lane& lane : vertex.lanes) {
-    if (lane.peer != topology.rank) neighbours.push_back(lane.peer);
+    if (lane.peer != topology.rank) add(lane.peer);
   }
   return neighbours;
 }
@@ -137,7 +141,7 @@ Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const
 Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) {
   if (config.heartbeat_timeout == Duration::zero() || job.topology.size == 1) return Status::Ok();
   Result<std::unique_ptr<Heartbeat>> opened = OpenHeartbeat(job.topology, config);
-  if (!opened.ok()) job.no_heartbeat_reason = opened.status().message();
+  job.no_heartbeat = opened.status();
   MYDIST_ASSIGN_OR_RETURN(
       const std::vector<Bytes> addresses,
       BootstrapRound(seat.exchange, seat.size, opened.ok() ? (*opened)->Address() : Bytes()));
@@ -149,11 +153,7 @@ Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) 
 
 void LogStart(const StartedJob& job) {
   const Topology& topology = job.topology;
-  if (!job.no_heartbeat_reason.empty()) {
-    MYDIST_LOG(kWarning) << "this rank takes and sends no heartbeats, so the others cannot tell "
-                            "when it falls silent: "
-                         << job.no_heartbeat_reason;
-  }
+  if (!job.no_heartbeat.ok()) WarnOfNoHeartbeat(job.no_heartbeat);
   if (topology.local_rank != 0) return;
   MYDIST_LOG(kInfo)
       << "the job of " << topology.size << " ranks uses the " << job.backend

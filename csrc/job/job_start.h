@@ -26,7 +26,7 @@ struct StartedJob {
   bool is_crowded = false;                 // There is no core for each rank of this host.
   std::string backend_reason{};            // Why this backend.
   std::unique_ptr<Heartbeat> heartbeat{};  // Connected, not started; null: none.
-  std::string no_heartbeat_reason{};       // Empty: none are wanted, or there are some.
+  Status no_heartbeat{};                   // Why there is none where some are wanted.
 };
 
 // As process::Init.

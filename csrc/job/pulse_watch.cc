@@ -16,9 +16,9 @@ constexpr int kHurriedLooks = 4;
 
 }  // namespace
 
-PulseWatch::PulseWatch(const std::vector<int>& peers, Duration limit)
+PulseWatch::PulseWatch(const std::vector<PulsePeer>& peers, Duration limit)
     : limit_(limit), interval_(std::min(kLongestInterval, limit / kLooksInLimit)) {
-  for (const int rank : peers) peers_.push_back({.rank = rank});
+  for (const PulsePeer& peer : peers) peers_.push_back({peer});
 }
 
 void PulseWatch::Hear(size_t index, uint64_t number) {
@@ -42,7 +42,9 @@ std::vector<PeerFinding> PulseWatch::Look(TimePoint now) {
   for (Peer& peer : peers_) {
     if (peer.is_found || !peer.is_heard) continue;
     peer.silence += counted;  // What this look has heard may be as old as the look before.
-    const bool is_dead = peer.is_refused && peer.is_refused_now;
+    // A firewall between hosts may refuse heartbeats of a peer that lives; then its own still come.
+    const bool is_quiet = peer.is_here || hurried_looks_ > 0 || peer.silence > 2 * interval_;
+    const bool is_dead = peer.is_refused && peer.is_refused_now && is_quiet;
     peer.is_refused = peer.is_refused || peer.is_refused_now;
     peer.is_refused_now = false;
     if (!is_dead && peer.silence < limit_) continue;

@@ -14,10 +14,15 @@
 
 namespace mydist {
 
+struct PulsePeer {
+  int rank = 0;
+  bool is_here = false;  // On this host, so that no network is between.
+};
+
 class PulseWatch {
  public:
-  // `peers`: ranks. `limit`, above zero: the longest silence of a rank that lives.
-  PulseWatch(const std::vector<int>& peers, Duration limit);
+  // `limit`, above zero: the longest silence of a rank that lives.
+  PulseWatch(const std::vector<PulsePeer>& peers, Duration limit);
 
   // A heartbeat of peers[index]; its number is above that of those before, else it is a copy.
   void Hear(size_t index, uint64_t number);
@@ -37,8 +42,7 @@ class PulseWatch {
   std::vector<int> TakeUnheard();
 
  private:
-  struct Peer {
-    int rank = 0;
+  struct Peer : PulsePeer {
     uint64_t last_number = 0;
     bool is_heard = false;  // Ever. A network may let no heartbeat through.
     bool is_found = false;

@@ -10,9 +10,10 @@
 namespace mydist {
 namespace {
 
-// Words are marks when the rank had waited too long and when it knows that the ranks to blame are
-// silent or dead, those ranks, the separator, and the text. In the list an empty entry is the rank
-// whose words these are: the text does not name it, and is said to come from it.
+// Words are marks, the ranks to blame, the separator, and the text. A mark says that the speaker
+// had waited too long, or what it knows of these ranks: that they are silent, or dead. In the list
+// an empty entry is the rank whose words these are: the text does not name it, and is said to come
+// from it.
 constexpr char kTimeoutMark = '!';
 constexpr char kSilentMark = '~';
 constexpr char kDeadMark = '#';
@@ -36,7 +37,7 @@ bool TakeMark(std::string_view& words, char mark) {
   return has_mark;
 }
 
-Words Parse(int speaker, const std::string& words) {
+Words Parse(int speaker, const std::string& words, int size) {
   const size_t end = words.find(kSeparator);
   if (end == std::string::npos) return {{speaker}, true, words};
   Words parsed{{}, false, words.substr(end + 1)};
@@ -48,7 +49,8 @@ Words Parse(int speaker, const std::string& words) {
     const size_t next = std::min(list.find(kComma, begin), list.size());
     const char* const stop = list.data() + next;
     int rank = -1;
-    const bool is_rank = std::from_chars(list.data() + begin, stop, rank).ptr == stop && rank >= 0;
+    const bool is_rank =
+        std::from_chars(list.data() + begin, stop, rank).ptr == stop && rank >= 0 && rank < size;
     if (!is_rank) {  // Empty, or no list of ours.
       rank = speaker;
       parsed.is_own = true;
@@ -77,14 +79,14 @@ std::string FarewellWords(const Status& error) {
   const bool is_death = error.failure().finding == kDeadFinding;
   const bool is_sure = is_timeout || is_silence || is_death || error.is_consequence();
   if (!words.empty() && !is_sure) words += kComma;
-  if (is_silence) words.insert(0, 1, kSilentMark);
+  if (is_silence && !words.empty()) words.insert(0, 1, kSilentMark);
   if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
   return words + kSeparator + error.cause();
 }
 
-Status PeerHasLeft(int rank, const std::string& who, const std::string& words) {
-  Words parsed = Parse(rank, words);
+Status PeerHasLeft(int rank, const std::string& who, const std::string& words, int size) {
+  Words parsed = Parse(rank, words, size);
   std::string text = std::move(parsed.text);
   if (text.empty()) {
     text = who + " has left the job while other ranks still need it; see its output";

@@ -121,7 +121,9 @@ std::string StallText(const WaitingTensor& tensor, Duration waited, const StallC
 }
 
 void StallWarnings::Add(WaitingTensor tensor, Duration waited) {
-  const bool has_near_miss = FindNearMiss(tensor, *context_->others) != nullptr;
+  // Looking for one costs time, and what is not told needs none.
+  const bool has_near_miss =
+      waits_.size() < kMost && FindNearMiss(tensor, *context_->others) != nullptr;
   const auto is_like = [&](const Wait& wait) {
     return !has_near_miss && !wait.has_near_miss && wait.first.missing == tensor.missing &&
            wait.first.ready == tensor.ready;

@@ -15,13 +15,13 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/own_sockets.h"
 #include "base/status.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "transport/control_plane.h"
 #include "transport/gloo/frame.h"
 #include "transport/gloo/introduction.h"
-#include "transport/gloo/own_sockets.h"
 #include "transport/gloo/peer_states.h"
 #include "transport/mailbox.h"
 

@@ -24,7 +24,7 @@ constexpr Duration kLimit = seconds(1);
 const std::vector<std::string> kNames = {"rank 0", "rank 1"};
 
 std::unique_ptr<Heartbeat> Opened(int rank, int peer, const std::string& address = "127.0.0.1") {
-  auto heartbeat = Heartbeat::Open(rank, {peer}, address, kLimit);
+  auto heartbeat = Heartbeat::Open(rank, {{peer, true}}, address, kLimit);
   EXPECT_TRUE(heartbeat.ok()) << heartbeat.status().ToString();
   return std::move(heartbeat).value();
 }
@@ -65,7 +65,7 @@ struct Pair {
 
 TEST(HeartbeatTest, OneThatEndsIsFoundDeadByTheOther) {
   for (const char* address : {"127.0.0.1", "::1"}) {
-    if (!Heartbeat::Open(0, {1}, address, kLimit).ok()) continue;  // A host without IPv6.
+    if (!Heartbeat::Open(0, {{1, true}}, address, kLimit).ok()) continue;  // A host without IPv6.
     Findings of_first, of_second;
     Pair pair(address);
     ASSERT_TRUE(pair.first->Start(kNames, of_first.Sink()).ok());
@@ -174,8 +174,8 @@ TEST(HeartbeatTest, AnAddressTravelsWholeAndBrokenOnesAreRefused) {
 }
 
 TEST(HeartbeatTest, AnAddressThatIsNotOfThisHostIsAnError) {
-  EXPECT_FALSE(Heartbeat::Open(0, {1}, "192.0.2.1", kLimit).ok());
-  EXPECT_FALSE(Heartbeat::Open(0, {1}, "localhost", kLimit).ok());
+  EXPECT_FALSE(Heartbeat::Open(0, {{1, true}}, "198.51.100.1", kLimit).ok());
+  EXPECT_FALSE(Heartbeat::Open(0, {{1, true}}, "localhost", kLimit).ok());
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ constexpr Duration kLimit = seconds(10);
 // One watch whose peers send when it looks, unless they have stopped.
 class Watch {
  public:
-  explicit Watch(const std::vector<int>& peers, Duration limit = kLimit)
-      : peers_(peers), watch_(peers, limit), sends_(peers.size(), true) {}
+  explicit Watch(const std::vector<int>& peers, Duration limit = kLimit, bool are_here = true)
+      : peers_(peers), watch_(Peers(peers, are_here), limit), sends_(peers.size(), true) {}
 
   void Stop(size_t index) { sends_[index] = false; }
   void GoOn(size_t index) { sends_[index] = true; }
@@ -44,6 +44,12 @@ class Watch {
   int looks() const { return looks_; }
 
  private:
+  static std::vector<PulsePeer> Peers(const std::vector<int>& ranks, bool are_here) {
+    std::vector<PulsePeer> peers;
+    for (const int rank : ranks) peers.push_back({rank, are_here});
+    return peers;
+  }
+
   const std::vector<int> peers_;
   PulseWatch watch_;
   std::vector<bool> sends_;
@@ -123,8 +129,22 @@ TEST(PulseWatchTest, TwoRefusalsAreADeathAndOneIsNone) {
   EXPECT_LE(watch.now() - begin, milliseconds(1100));
 }
 
+// Between hosts a firewall may refuse heartbeats of this rank while the peer's still come.
+TEST(PulseWatchTest, OfAnotherHostOnlyARefusedPeerThatIsQuietIsDead) {
+  Watch watch({5}, kLimit, false);
+  EXPECT_TRUE(watch.RunFor(seconds(5)).empty());
+  const auto refuse = [&] { watch.watch().Refuse(0); };
+  EXPECT_TRUE(watch.RunFor(seconds(30), {}, refuse).empty());
+  watch.Stop(0);
+  const TimePoint begin = watch.now();
+  const auto found = watch.RunFor(seconds(60), {}, refuse);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, PeerFinding::Kind::kDead);
+  EXPECT_LE(watch.now() - begin, seconds(4));
+}
+
 TEST(PulseWatchTest, InAHurryARefusalIsFoundAtOnce) {
-  Watch watch({5});
+  Watch watch({5}, kLimit, false);
   EXPECT_TRUE(watch.RunFor(seconds(5)).empty());
   watch.Stop(0);
   EXPECT_TRUE(watch.watch().AwaitsRefusal(0));

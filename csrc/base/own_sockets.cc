@@ -1,4 +1,4 @@
-#include "transport/gloo/own_sockets.h"
+#include "base/own_sockets.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,25 +15,25 @@
 namespace mydist {
 namespace {
 
-// All meshes of this process.
-struct Meshes {
+// All sets of this process.
+struct Sets {
   Mutex mutex;  // Held while a fork is on.
   std::vector<const std::vector<OwnSockets::Socket>*> list MYDIST_GUARDED_BY(mutex);
 };
 
 // Never destroyed: a program may fork while it exits.
-Meshes& TheMeshes() {
-  static Meshes* const kMeshes = new Meshes;
-  return *kMeshes;
+Sets& TheSets() {
+  static Sets* const kSets = new Sets;
+  return *kSets;
 }
 
 // The analysis follows no lock from one function to the next.
-void BeforeFork() MYDIST_NO_THREAD_SAFETY_ANALYSIS { TheMeshes().mutex.Lock(); }
+void BeforeFork() MYDIST_NO_THREAD_SAFETY_ANALYSIS { TheSets().mutex.Lock(); }
 
-void AfterForkInParent() MYDIST_NO_THREAD_SAFETY_ANALYSIS { TheMeshes().mutex.Unlock(); }
+void AfterForkInParent() MYDIST_NO_THREAD_SAFETY_ANALYSIS { TheSets().mutex.Unlock(); }
 
 void AfterForkInChild() MYDIST_NO_THREAD_SAFETY_ANALYSIS {
-  for (const auto* sockets : TheMeshes().list) {
+  for (const auto* sockets : TheSets().list) {
     for (const OwnSockets::Socket& socket : *sockets) {
       struct stat info {};
       const bool is_same = fstat(socket.descriptor, &info) == 0 && S_ISSOCK(info.st_mode) &&
@@ -41,8 +41,8 @@ void AfterForkInChild() MYDIST_NO_THREAD_SAFETY_ANALYSIS {
       if (is_same) close(socket.descriptor);
     }
   }
-  TheMeshes().list.clear();
-  TheMeshes().mutex.Unlock();
+  TheSets().list.clear();
+  TheSets().mutex.Unlock();
 }
 
 std::set<int> OpenDescriptors() {
@@ -63,20 +63,34 @@ std::set<int> OpenDescriptors() {
 
 }  // namespace
 
-OwnSockets::OwnSockets() : before_(OpenDescriptors()) {
+OwnSockets::OwnSockets() : before_(OpenDescriptors()) { Register(); }
+
+OwnSockets::OwnSockets(std::span<const int> descriptors) {
+  for (const int descriptor : descriptors) Add(descriptor, sockets_);
+  Register();
+}
+
+void OwnSockets::Register() {
   static const bool kRegistered =
       pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
   if (!kRegistered) {
     MYDIST_LOG(kWarning) << "pthread_atfork failed: other ranks may notice the death of this one "
                             "only when its forked children have ended";
   }
-  MutexLock lock(TheMeshes().mutex);
-  TheMeshes().list.push_back(&sockets_);
+  MutexLock lock(TheSets().mutex);
+  TheSets().list.push_back(&sockets_);
+}
+
+void OwnSockets::Add(int descriptor, std::vector<Socket>& sockets) {
+  struct stat info {};
+  if (fstat(descriptor, &info) == 0 && S_ISSOCK(info.st_mode)) {
+    sockets.push_back({descriptor, info.st_ino});
+  }
 }
 
 OwnSockets::~OwnSockets() {
-  MutexLock lock(TheMeshes().mutex);
-  std::erase(TheMeshes().list, &sockets_);
+  MutexLock lock(TheSets().mutex);
+  std::erase(TheSets().list, &sockets_);
 }
 
 void OwnSockets::Keep() {
@@ -85,12 +99,9 @@ void OwnSockets::Keep() {
     const int flags = fcntl(descriptor, F_GETFD);
     if (before_.contains(descriptor) || flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
     fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC);
-    struct stat info {};
-    if (fstat(descriptor, &info) == 0 && S_ISSOCK(info.st_mode)) {
-      sockets.push_back({descriptor, info.st_ino});
-    }
+    Add(descriptor, sockets);
   }
-  MutexLock lock(TheMeshes().mutex);
+  MutexLock lock(TheSets().mutex);
   sockets_ = std::move(sockets);
 }
 
