@@ -17,8 +17,8 @@ LATE_S = 10.0  # The goals are in docs/reliability.md; this machine may be busy.
 @pytest.mark.parametrize(
     "name",
     [
-        "kill/copy_in/allreduce/gloo",
-        "raise/copy_out/grouped_allreduce/frozen",
+        "kill/copy_in/allreduce/frozen",
+        "raise/copy_out/grouped_allreduce/gloo",
         "delay/callback/allgather/negotiated",
         deep("stop/negotiate/alltoall/mpi"),
         deep("leave/fuse/reducescatter/flat"),
