@@ -127,7 +127,9 @@ def _class_text(cells: Iterable[Cell], plane: str) -> str:
     is_late = any(cell.is_late for cell in here)
     text = format_times(times)
     figures = "" if not times else f"; **{text}**" if is_late else f"; {text}"
-    return f"{held} of {len(here)}{figures}"
+    expected = sum(cell.expected for cell in here)
+    missing = f"; {expected - len(times)} of {expected} missing" if expected > len(times) else ""
+    return f"{held} of {len(here)}{figures}{missing}"
 
 
 def _peers(cells: Sequence[PeerCell]) -> list[str]:

@@ -130,7 +130,7 @@ def test_the_tables_have_the_bound_three_figures_and_what_did_not_hold() -> None
     text = format_markdown(document)
     assert "| SIGKILL between collectives | 1 s | 200 / 300 / 300 ms |" in text
     assert "seed 7: 2 cells run, 1 held" in text
-    assert "| SIGKILL | 1 s | 1 of 2; **0.25 / 1.50 / 1.50 s** |" in text
+    assert "| SIGKILL | 1 s | 1 of 2; **0.25 / 1.50 / 1.50 s**; 2 of 6 missing |" in text
     late = "250 / 250 / 250 ms; yes; 2 of 3 have no error"
     assert f"| Python exception | {late} | no error; the launcher ends them after 2.0 s |" in text
     assert "| SIGSTOP in a collective | - | not within 60 s |" in text
