@@ -207,7 +207,9 @@ class Job:
         if self._connecting:
             self._on_signal(signum)
             return
-        self._output.note("mydistrun: got SIGQUIT; the ranks print their stacks and go on")
+        self._output.note(
+            "mydistrun: got SIGQUIT; the ranks that handle it print their stacks and go on"
+        )
         self._platform.send_signal(signum)
 
     def _on_signal(self, signum: signal.Signals) -> None:

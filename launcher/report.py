@@ -130,9 +130,11 @@ def _lost_by_others(failures: Mapping[int, FailureRecord]) -> set[int]:
 
 
 def _silent(failures: Mapping[int, FailureRecord]) -> set[int]:
-    """The ranks that give no sign of life, as others say, and that have told of no failure."""
+    """The ranks that give no sign of life, as others say, and that have told of no failure of
+    their own: mpirun lets a stopped rank go on, which then raises as the others do."""
     tellers = [record for record in failures.values() if record.says_others_are_silent]
-    return {rank for record in tellers for rank in record.ranks} - failures.keys()
+    failed = {rank for rank, record in failures.items() if raised_itself(record)}
+    return {rank for record in tellers for rank in record.ranks} - failed
 
 
 def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:

@@ -48,7 +48,7 @@ _OUR_ROWS: Mapping[str, Convert] = {
 # Relative to the folder of mydistrun, wherever a rank runs.
 _PATHS = ("timeline-filename", "flight-recorder-dir")
 SETTINGS = tuple(sorted(_CONVERTERS))
-_NO_SETTINGS = frozenset((*RESERVED_VARIABLES, *BUILD_VARIABLES))
+_NO_SETTINGS = frozenset((*RESERVED_VARIABLES, *BUILD_VARIABLES, "MYDIST_FAILPOINT"))
 
 
 def make_job_spec(

@@ -432,6 +432,7 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Depart(FarewellWords(status)).ok() &&
                                        coordinator_.Negotiate(Now()).ok();
   }
+  if (!overdue_.ok()) MYDIST_LOG(kWarning) << "shutdown: " << overdue_.message();
   // Peers in a collective that this rank will not come to need not wait for a time-out.
   const Status& why = status.ok() ? overdue_ : status;
   coordinator_.Leave(why);

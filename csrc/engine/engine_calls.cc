@@ -331,16 +331,22 @@ Failure Engine::FailureOf(const Request& request, const char* phase, const Pendi
           .elapsed = is_in_flight ? ToSeconds(Now() - pending->since) : 0};
 }
 
-// Each error says what it is about.
+// Each error says what it is about, and not also which collective failed first.
 void Engine::FailPending(const Status& reason) {
+  const Failure& failure = reason.failure();
+  const std::string first = failure.operation + " '" + failure.tensor + "': ";
+  const bool has_first = reason.message().starts_with(first);
+  const Status bare =
+      has_first ? Status(reason.code(), reason.message().substr(first.size())).About(failure)
+                : reason;
   for (const TensorKey& key : pending_.Keys()) {
     const PendingTensor* const pending = pending_.Find(key);
     const Request& request = pending->submission.request;
-    const bool is_named = reason.failure().tensor == request.name;
-    const Status named = is_named ? reason : reason.WithContext(CallText(request));
+    const bool is_named = failure.tensor == request.name;
+    const Status named = is_named ? reason : bare.WithContext(CallText(request));
     CompleteTensor(key, named.About(FailureOf(request, "negotiate", pending)));
   }
-  FailJoin(reason.failure().operation == "join" ? reason : reason.WithContext("join"));
+  FailJoin(failure.operation == "join" ? reason : bare.WithContext("join"));
 }
 
 void Engine::FailJoin(const Status& why) {

@@ -31,7 +31,7 @@ from faults.run import run_once
 from faults.table import Findings, format_markdown
 
 JSON = TESTS.parent / "build/faults/faults.json"
-# All faults on all planes take about 12 minutes then on two idle cores: a job, about five seconds.
+# All faults on all planes take about 20 minutes then on two idle cores: a job, about five seconds.
 REPEATS = 2
 PAGE, HEADING = TESTS.parent / "docs/reliability.md", "\n## Figures\n\n"
 PARTS = ("table", "matrix", "peers")

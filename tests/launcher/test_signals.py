@@ -27,7 +27,7 @@ print(f"rank {rank} pid", os.getpid())
 while True:
     signal.pause()
 """
-QUIT_LINE = "mydistrun: got SIGQUIT; the ranks print their stacks and go on"
+QUIT_LINE = "mydistrun: got SIGQUIT; the ranks that handle it print their stacks and go on"
 WAYS = {
     "local": ["-np", "2"],
     "ssh": ["--ssh-local", "-np", "2", "-H", "127.0.0.2:2"],

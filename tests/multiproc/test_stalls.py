@@ -169,6 +169,30 @@ def test_heartbeats_find_it_without_a_limit(
         end(job)
 
 
+@pytest.mark.parametrize(
+    ("plane", "phase"),
+    [("shared memory", "inside"), deep("gloo", "between"), deep("hosts", "inside")],
+)
+def test_survivors_that_end_at_once_name_the_silent_rank(
+    plane: str, phase: str, tmp_path: Path
+) -> None:
+    env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "2"}
+    with stalled_job(plane, phase, 1, env | {"STALLED_EXITS": "1"}, tmp_path) as job:
+        pids = [job.row(f"ready{rank}")["pid"] for rank in range(NP)]
+        if phase == "inside":
+            time.sleep(1.3)
+            os.kill(pids[1], signal.SIGSTOP)
+        for rank in (0, 2):
+            learned = job.row(f"learned{rank}", timeout=20)
+            assert learned["error"] == "PeerLostError", learned
+            assert learned["failure"]["ranks"] == [1], learned
+            assert learned["failure"]["finding"] == "silent", learned
+        assert job.process.wait(30) == 1
+        report = job.output().partition("mydistrun: ")[2]
+        who = rf"rank 1 on host \S+ \(pid {pids[1]}\) gave no sign of life; other ranks lost it in "
+        assert re.match(who + "allreduce 'x'", report), job.output()
+
+
 def test_a_rank_that_holds_the_gil_gives_signs_of_life(tmp_path: Path) -> None:
     env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "1"}
     with stalled_job("shared memory", "busy", 1, env, tmp_path) as job:

@@ -138,7 +138,9 @@ Status SlotSteps::AwaitPosts(std::span<const int> peers) {
 }
 
 void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps, const Status& error) {
-  const bool is_late = error.code() == StatusCode::kTimeout;
+  // One that is silent will not come in two seconds either, and the others are to hear of it.
+  const bool is_late =
+      error.code() == StatusCode::kTimeout || error.failure().finding == kSilentFinding;
   const TimePoint deadline = Now() + (is_late ? Duration(kShortQuietLimit) : Duration(kQuietLimit));
   for (const int peer : peers) {
     const uint64_t step = posted_[static_cast<size_t>(peer)] + more_steps;
@@ -150,8 +152,8 @@ void SlotSteps::AwaitQuiet(std::span<const int> peers, uint64_t more_steps, cons
     if (!waited.ok() || is_quiet()) continue;
     ExpectLateWrites();
     MYDIST_LOG(kWarning) << "a collective failed while " << arena_->Name(peer)
-                         << " does not respond. That rank may still write to the tensors, so their "
-                            "memory is not reused before this process exits";
+                         << " had not finished it. That rank may still write to the tensors, so "
+                            "their memory is not reused before this process exits";
   }
 }
 

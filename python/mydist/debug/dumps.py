@@ -11,6 +11,7 @@ from typing import Any
 
 FORMAT = 1
 MAX_BYTES = 1 << 24  # Forty times what a full ring takes.
+MAX_SIZE = 1 << 20  # Ranks of a job.
 _FILE = re.compile(r"flight_recorder_rank(\d+)\.json\Z")
 # The ranks may give different numbers of rows to these.
 _FREE_ROWS = {"allgather", "alltoall", "gather", "scatter"}
@@ -118,7 +119,8 @@ def read_folder(folder: Path) -> tuple[list[Dump], list[str]]:
     if not folder.is_dir():
         raise DumpError(f"{str(folder)!r} is no folder; expected the one with the dumps")
     try:
-        numbers = {int(m[1]): path for path in folder.iterdir() if (m := _FILE.match(path.name))}
+        found = {int(m[1]): path for path in folder.iterdir() if (m := _FILE.match(path.name))}
+        numbers = {rank: path for rank, path in found.items() if path.is_file()}
     except OSError as error:
         raise DumpError(f"cannot read {str(folder)!r}: {error.strerror}") from None
     if not numbers:
@@ -128,6 +130,8 @@ def read_folder(folder: Path) -> tuple[list[Dump], list[str]]:
     for rank, path in sorted(numbers.items()):
         try:
             dump, problem = read_dump(path)
+            if dump.rank != rank:
+                raise DumpError(f"it says that it is of rank {dump.rank}")
         except DumpError as error:
             problems.append(f"The dump of rank {rank} is ignored: {error}.")
             continue
@@ -164,14 +168,14 @@ def read_dump(path: Path) -> tuple[Dump, str]:
         return _dump(
             head, operations
         ), "" if is_whole else f"is cut after {len(operations)} records"
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DumpError(f"a field is missing or wrong ({error})") from None
 
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -186,7 +190,7 @@ def _operations(rows: Iterable[dict[str, Any] | None]) -> Iterable[Operation]:
             process_set=int(row["set"]),
             run=int(row["run"]),
             op=str(row["op"]),
-            name=str(row["name"]),
+            name=_shown(row["name"]),
             state=str(row["state"]),
             code=str(row.get("code", "")),
             dtype=str(row.get("dtype", "")),
@@ -202,16 +206,23 @@ def _operations(rows: Iterable[dict[str, Any] | None]) -> Iterable[Operation]:
         )
 
 
+def _shown(text: object) -> str:
+    """A text that any terminal shows."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 def _dump(head: Mapping[str, Any], operations: tuple[Operation, ...]) -> Dump:
+    if not 0 <= int(head["rank"]) < int(head["size"]) <= MAX_SIZE:
+        raise ValueError(f"rank {head['rank']!r} of {head['size']!r}")
     sets = {int(k): tuple(int(rank) for rank in v) for k, v in head["process_sets"].items()}
     return Dump(
         rank=int(head["rank"]),
         size=int(head["size"]),
-        host=str(head["host"]),
+        host=_shown(head["host"]),
         pid=int(head["pid"]),
-        version=str(head["version"]),
-        reason=str(head["reason"]),
-        message=str(head["message"]),
+        version=_shown(head["version"]),
+        reason=_shown(head["reason"]),
+        message="\n".join(map(_shown, str(head["message"]).split("\n"))),
         wall_ns=int(head["wall_ns"]),
         monotonic_ns=int(head["monotonic_ns"]),
         started_wall_ns=int(head["started_wall_ns"]),
