@@ -173,7 +173,8 @@ def format_failure(
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
-    if cause.rank in failures and _is_victim(cause, failures):
+    is_victim = cause.rank in failures and _is_victim(cause, failures)
+    if is_victim and cause.rank not in _silent(failures):
         lines += _describe_consequence(cause, exits, failures)
     others = [end for end in exits if end.rank != cause.rank]
     lines += _describe_others(others, failures)
@@ -185,9 +186,6 @@ def _headline(
 ) -> str:
     """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known."""
     text = f"{_name(cause, failures)} {cause.describe()} after {cause.at:.1f} s"
-    own = failures.get(cause.rank)
-    if own is not None:
-        return f"{text}, in {own.place}" if own.place else text
     tellers = [record for record in failures.values() if cause.rank in record.ranks]
     place = next((record.place for record in tellers if record.place), "")
     if cause.rank in _silent(failures):
@@ -195,6 +193,9 @@ def _headline(
         text = f"{_name(cause, failures)} gave no sign of life"
         ended = f" and {cause.describe()}{since}" if cause.failed else ""
         return f"{text}{ended}{f'; other ranks lost it in {place}' if place else ''}"
+    own = failures.get(cause.rank)
+    if own is not None:
+        return f"{text}, in {own.place}" if own.place else text
     if not cause.failed:
         return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
     if place:

@@ -70,6 +70,18 @@ def test_a_silent_rank_is_the_cause_although_it_said_nothing() -> None:
     )
 
 
+def test_a_silent_rank_that_mpirun_has_let_go_on_is_the_cause_all_the_same() -> None:
+    told = FailureRecord("PeerLostError", "PEER_LOST", (1,), "allreduce", "x", finding="silent")
+    ends = [end(0, 1), end(1, 0, unknown=True)]
+    cause = find_cause(ends, {0: told, 1: told})
+    assert cause == ends[1]
+    assert format_failure(cause, ends, {}, {0: told, 1: told}).splitlines()[:2] == [
+        "mydistrun: rank 1 on host h1 (pid 101) gave no sign of life; other ranks lost it in "
+        "allreduce 'x'",
+        "  it printed nothing to its error output",
+    ]
+
+
 def test_a_rank_that_left_early_is_blamed_by_name() -> None:
     told = FailureRecord("AbortedError", "ABORTED", (1,), "allreduce", "two")
     ends = [end(2, 0), end(0, 1), end(1, 0)]
