@@ -62,6 +62,14 @@ Words Parse(int speaker, const std::string& words, int size) {
   return parsed;
 }
 
+// Those who hear of it say themselves in which call.
+std::string WithoutCall(const Status& error) {
+  const Failure& failure = error.failure();
+  const std::string call = failure.operation + " '" + failure.tensor + "': ";
+  const std::string& text = error.cause();
+  return text.starts_with(call) ? text.substr(call.size()) : text;
+}
+
 }  // namespace
 
 std::string FarewellWords(const Status& error) {
@@ -82,7 +90,7 @@ std::string FarewellWords(const Status& error) {
   if (is_silence && !words.empty()) words.insert(0, 1, kSilentMark);
   if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
-  return words + kSeparator + error.cause();
+  return words + kSeparator + (is_silence || is_death ? WithoutCall(error) : error.cause());
 }
 
 Status PeerHasLeft(int rank, const std::string& who, const std::string& words, int size) {

@@ -53,6 +53,9 @@ TEST(DepartureTest, ASilentRankAloneIsBlamedByThoseWhoFollow) {
   EXPECT_EQ(loss.message(), silent.message());
   EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
   EXPECT_EQ(loss.failure().finding, kSilentFinding);
+  const Status in_call =
+      silent.WithContext("allreduce 'x'").About({.operation = "allreduce", .tensor = "x"});
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(in_call)).message(), silent.message());
   const Status dead = Status::PeerLost("dead").About({.ranks = {3}, .finding = kDeadFinding});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().ranks, std::vector<int>{3});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().finding, kDeadFinding);
