@@ -190,11 +190,20 @@ def _stopped(key: str, title: str, phase: Phase, victim: int) -> Fault:
     return Fault(key, title, phase, Act.STOP, victim, errors, says, 1, 0.3, SHUTDOWN)
 
 
+def _silent(key: str, title: str, phase: Phase, victim: int) -> Fault:
+    # Heartbeats find it; no stall setting ends the job.
+    says = r"rank {victim} on host \S+ (\(pid {pid}\) )?gave no sign of life"
+    env = {"MYDIST_HEARTBEAT_TIMEOUT_SECONDS": str(WAIT_S)}
+    return Fault(key, title, phase, Act.STOP, victim, says=says, code=1, goal_s=0.3, env=env)
+
+
 FAULTS = (
     _killed("sigkill-inside", "SIGKILL in a collective", Phase.INSIDE, LAST),
     _killed("sigkill-between", "SIGKILL between collectives", Phase.BETWEEN, LAST),
     _killed("sigkill-inside-rank0", "SIGKILL of rank 0 in a collective", Phase.INSIDE, 0),
     _killed("sigkill-between-rank0", "SIGKILL of rank 0 between collectives", Phase.BETWEEN, 0),
+    _silent("silent-inside", "SIGSTOP in a collective, heartbeats", Phase.INSIDE, 1),
+    _silent("silent-between", "SIGSTOP between collectives, heartbeats", Phase.BETWEEN, 1),
     _killed("sigsegv-inside", "SIGSEGV in a collective", Phase.INSIDE, LAST, Act.SEGV),
     Fault(
         "exception",
