@@ -11,7 +11,7 @@ from typing import Any
 
 FORMAT = 1
 MAX_BYTES = 1 << 24  # Forty times what a full ring takes.
-MAX_SIZE = 1 << 20  # Ranks of a job.
+MAX_SIZE = 1 << 16  # Ranks of a job.
 _FILE = re.compile(r"flight_recorder_rank(\d+)\.json\Z")
 # The ranks may give different numbers of rows to these.
 _FREE_ROWS = {"allgather", "alltoall", "gather", "scatter"}
@@ -152,6 +152,11 @@ def read_dump(path: Path) -> tuple[Dump, str]:
         raise DumpError(f"it cannot be read ({error.strerror})") from None
     if len(data) > MAX_BYTES:
         raise DumpError(f"it has more than {MAX_BYTES} bytes")
+    return parse_dump(data)
+
+
+def parse_dump(data: bytes) -> tuple[Dump, str]:
+    """As read_dump, of the bytes of a file."""
     lines = data.decode(errors="replace").splitlines()
     head = _object(lines[0]) if lines else None
     if head is None or "mydist_flight_recorder" not in head:
@@ -189,17 +194,17 @@ def _operations(rows: Iterable[dict[str, Any] | None]) -> Iterable[Operation]:
             number=int(row["n"]),
             process_set=int(row["set"]),
             run=int(row["run"]),
-            op=str(row["op"]),
+            op=_shown(row["op"]),
             name=_shown(row["name"]),
-            state=str(row["state"]),
-            code=str(row.get("code", "")),
-            dtype=str(row.get("dtype", "")),
+            state=_shown(row["state"]),
+            code=_shown(row.get("code", "")),
+            dtype=_shown(row.get("dtype", "")),
             shape=tuple(int(dim) for dim in row.get("shape", ())),
             dims=int(row.get("dims", 0)),
-            reduce=str(row.get("reduce", "")),
+            reduce=_shown(row.get("reduce", "")),
             root=int(row["root"]) if "root" in row else None,
             ranks=tuple(int(rank) for rank in row.get("ranks", ())),
-            device=str(row.get("device", "")),
+            device=_shown(row.get("device", "")),
             submitted_ns=int(row["submitted_ns"]),
             begun_ns=int(row["begun_ns"]),
             ended_ns=int(row["ended_ns"]),
