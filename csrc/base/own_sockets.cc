@@ -45,10 +45,12 @@ void AfterForkInChild() MYDIST_NO_THREAD_SAFETY_ANALYSIS {
   TheSets().mutex.Unlock();
 }
 
-std::set<int> OpenDescriptors() {
-  std::set<int> found;
+}  // namespace
+
+std::optional<std::set<int>> OpenDescriptors() {
   DIR* const directory = opendir("/proc/self/fd");
-  if (directory == nullptr) return found;
+  if (directory == nullptr) return std::nullopt;
+  std::set<int> found;
   while (const dirent* entry = readdir(directory)) {
     int descriptor = -1;
     const char* const end = entry->d_name + std::strlen(entry->d_name);
@@ -61,9 +63,7 @@ std::set<int> OpenDescriptors() {
   return found;
 }
 
-}  // namespace
-
-OwnSockets::OwnSockets() : before_(OpenDescriptors()) { Register(); }
+OwnSockets::OwnSockets() : before_(OpenDescriptors().value_or(std::set<int>())) { Register(); }
 
 OwnSockets::OwnSockets(std::span<const int> descriptors) {
   for (const int descriptor : descriptors) Add(descriptor, sockets_);
@@ -95,7 +95,7 @@ OwnSockets::~OwnSockets() {
 
 void OwnSockets::Keep() {
   std::vector<Socket> sockets;
-  for (const int descriptor : OpenDescriptors()) {
+  for (const int descriptor : OpenDescriptors().value_or(std::set<int>())) {
     const int flags = fcntl(descriptor, F_GETFD);
     if (before_.contains(descriptor) || flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
     fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC);

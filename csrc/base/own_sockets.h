@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "base/export.h"
 
 namespace mydist {
+
+// The descriptors that this process has open; nothing, with errno, when the system does not tell.
+MYDIST_EXPORT std::optional<std::set<int>> OpenDescriptors();
 
 class MYDIST_EXPORT OwnSockets {
  public:

@@ -1,6 +1,5 @@
 #include "job/hello.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/own_sockets.h"
 #include "mydist/build_config.h"
 #include "world/process_set.h"
 
@@ -199,20 +199,14 @@ OpenFiles OpenFiles::OfThisProcess() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
   OpenFiles files{.free_count = -1, .limit = static_cast<int64_t>(limit.rlim_cur)};
-  DIR* const directory = opendir("/proc/self/fd");
-  if (directory == nullptr) {
+  const std::optional<std::set<int>> open = OpenDescriptors();
+  if (!open) {
     if (errno == EMFILE) files.free_count = 0;
     return files;
   }
-  int64_t used_count = 0;
-  while (const dirent* entry = readdir(directory)) {
-    int64_t descriptor = 0;
-    const bool is_one = Parse(std::string_view(entry->d_name), &descriptor);
-    // Without that of the directory itself. Descriptors from before a limit was lowered may be
-    // above it.
-    if (is_one && descriptor < files.limit && descriptor != dirfd(directory)) ++used_count;
-  }
-  closedir(directory);
+  // Descriptors from before a limit was lowered may be above it.
+  const auto counts = [&](int descriptor) { return descriptor < files.limit; };
+  const int64_t used_count = std::count_if(open->begin(), open->end(), counts);
   files.free_count = files.limit - used_count;
   return files;
 }
