@@ -334,11 +334,7 @@ Failure Engine::FailureOf(const Request& request, const char* phase, const Pendi
 // Each error says what it is about, and not also which collective failed first.
 void Engine::FailPending(const Status& reason) {
   const Failure& failure = reason.failure();
-  const std::string first = failure.operation + " '" + failure.tensor + "': ";
-  const bool has_first = reason.message().starts_with(first);
-  const Status bare =
-      has_first ? Status(reason.code(), reason.message().substr(first.size())).About(failure)
-                : reason;
+  const Status bare = Status(reason.code(), WithoutCall(failure, reason.message())).About(failure);
   for (const TensorKey& key : pending_.Keys()) {
     const PendingTensor* const pending = pending_.Find(key);
     const Request& request = pending->submission.request;

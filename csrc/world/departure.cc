@@ -62,15 +62,12 @@ Words Parse(int speaker, const std::string& words, int size) {
   return parsed;
 }
 
-// Those who hear of it say themselves in which call.
-std::string WithoutCall(const Status& error) {
-  const Failure& failure = error.failure();
+}  // namespace
+
+std::string WithoutCall(const Failure& failure, const std::string& text) {
   const std::string call = failure.operation + " '" + failure.tensor + "': ";
-  const std::string& text = error.cause();
   return text.starts_with(call) ? text.substr(call.size()) : text;
 }
-
-}  // namespace
 
 std::string FarewellWords(const Status& error) {
   if (error.ok()) return "";
@@ -90,7 +87,10 @@ std::string FarewellWords(const Status& error) {
   if (is_silence && !words.empty()) words.insert(0, 1, kSilentMark);
   if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
-  return words + kSeparator + (is_silence || is_death ? WithoutCall(error) : error.cause());
+  // Those who hear of it say themselves in which call.
+  const bool leaves_call_out = is_silence || is_death;
+  const std::string& cause = error.cause();
+  return words + kSeparator + (leaves_call_out ? WithoutCall(error.failure(), cause) : cause);
 }
 
 Status PeerHasLeft(int rank, const std::string& who, const std::string& words, int size) {

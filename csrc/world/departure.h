@@ -10,6 +10,9 @@
 
 namespace mydist {
 
+// `text` without the call that failed first, where it begins with it: "allreduce 'x': ".
+MYDIST_EXPORT std::string WithoutCall(const Failure& failure, const std::string& text);
+
 // The words of a rank that stops with `error`: the first failure and, where another rank caused it,
 // that rank. A carrier may cut the end off. Empty when OK.
 MYDIST_EXPORT std::string FarewellWords(const Status& error);
