@@ -38,21 +38,20 @@ const char* StateText(FlightState state) {
   return "unknown";
 }
 
-// An object of one line.
-class JsonLine {
+class JsonObject {
  public:
-  explicit JsonLine(std::string& out) : out_(out) { out_ += '{'; }
+  explicit JsonObject(std::string& out) : out_(out) { out_ += '{'; }
 
-  JsonLine& Number(std::string_view key, int64_t value) {
+  JsonObject& Number(std::string_view key, int64_t value) {
     Key(key) += std::to_string(value);
     return *this;
   }
-  JsonLine& Text(std::string_view key, std::string_view value) {
+  JsonObject& Text(std::string_view key, std::string_view value) {
     AppendJsonText(value, kMaxTextBytes, Key(key));
     return *this;
   }
   template <typename Numbers>
-  JsonLine& List(std::string_view key, const Numbers& numbers) {
+  JsonObject& List(std::string_view key, const Numbers& numbers) {
     std::string& out = Key(key) += '[';
     bool is_first = true;
     for (const auto number : numbers) {
@@ -70,6 +69,8 @@ class JsonLine {
     out_ += "\":";
     return out_;
   }
+  void Close() { out_ += '}'; }
+  // Closes it and the line that it stands in.
   void End() { out_ += "}\n"; }
 
  private:
@@ -78,22 +79,13 @@ class JsonLine {
 };
 
 void AppendSets(const FlightRecorder& recorder, std::string& out) {
-  out += '{';
-  bool is_first = true;
-  for (const auto& [id, ranks] : recorder.ProcessSets()) {
-    if (!std::exchange(is_first, false)) out += ',';
-    out += '"' + std::to_string(id) + "\":[";
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      if (i > 0) out += ',';
-      out += std::to_string(ranks[i]);
-    }
-    out += ']';
-  }
-  out += '}';
+  JsonObject sets(out);
+  for (const auto& [id, ranks] : recorder.ProcessSets()) sets.List(std::to_string(id), ranks);
+  sets.Close();
 }
 
 void AppendRecord(const FlightRecord& record, std::string& out) {
-  JsonLine line(out);
+  JsonObject line(out);
   line.Number("n", record.number).Number("set", record.process_set).Number("run", record.run);
   const std::optional<OpKind> op = OpKindFromWire(record.op);
   line.Text("op", op ? OpKindName(*op) : "join");
@@ -152,7 +144,7 @@ std::string FlightDumpName(int rank) {
 std::string FlightDumpText(const FlightDumpHeader& header, const FlightRecorder& recorder) {
   const std::vector<FlightRecord> records = recorder.Read();
   std::string text;
-  JsonLine head(text);
+  JsonObject head(text);
   head.Number("mydist_flight_recorder", kFlightDumpFormat)
       .Text("version", header.version)
       .Number("rank", header.rank)
@@ -169,7 +161,7 @@ std::string FlightDumpText(const FlightDumpHeader& header, const FlightRecorder&
   AppendSets(recorder, head.Key("process_sets"));
   head.End();
   for (const FlightRecord& record : records) AppendRecord(record, text);
-  JsonLine(text).Number("end", static_cast<int64_t>(records.size())).End();
+  JsonObject(text).Number("end", static_cast<int64_t>(records.size())).End();
   return text;
 }
 
