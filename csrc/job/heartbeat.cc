@@ -177,15 +177,16 @@ void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
   std::erase_if(peers_, [](const Peer& peer) { return peer.socket < 0; });
 }
 
-Status Heartbeat::Start(const std::vector<std::string>& names, OnFinding on_finding) {
+Status Heartbeat::Start(NameOf name_of, OnFinding on_finding) {
   if (peers_.empty()) return Status::Ok();
   watch_ =
       std::make_unique<PulseWatch>(std::vector<PulsePeer>(peers_.begin(), peers_.end()), limit_);
+  name_of_ = std::move(name_of);
   on_finding_ = std::move(on_finding);
   polled_.assign(peers_.size() + 1, {-1, 0, 0});
   polled_.front() = {wake_, POLLIN, 0};
-  MYDIST_ASSIGN_OR_RETURN(
-      thread_, StartThread("mydist-pulse", "for heartbeats", [this, names] { Run(names); }));
+  MYDIST_ASSIGN_OR_RETURN(thread_,
+                          StartThread("mydist-pulse", "for heartbeats", [this] { Run(); }));
   return Status::Ok();
 }
 
@@ -195,11 +196,11 @@ void Heartbeat::Hurry() {
     const ssize_t written = write(wake_, &one, sizeof one);
 }
 
-void Heartbeat::Run(const std::vector<std::string>& names) {
+void Heartbeat::Run() {
   do {
     for (size_t index = 0; index < peers_.size(); ++index) Listen(index);
     for (const PeerFinding& finding : watch_->Look(Now())) on_finding_(finding);
-    TellUnheard(names);
+    TellUnheard();
     ++number_;
     for (size_t index = 0; index < peers_.size(); ++index) {
       if (!watch_->IsFound(index)) Send(index);
@@ -220,12 +221,12 @@ bool Heartbeat::Sleep() {
   return !stopped_.load();
 }
 
-void Heartbeat::TellUnheard(const std::vector<std::string>& names) {
+void Heartbeat::TellUnheard() {
   const std::vector<int> unheard = watch_->TakeUnheard();
   if (unheard.empty()) return;
   const std::string more =
       unheard.size() > 1 ? " and of " + std::to_string(unheard.size() - 1) + " more" : "";
-  MYDIST_LOG(kWarning) << "no heartbeat of " << names[static_cast<size_t>(unheard.front())] << more
+  MYDIST_LOG(kWarning) << "no heartbeat of " << name_of_(unheard.front()) << more
                        << " has come, so this rank cannot tell when it falls silent. Let UDP pass "
                           "between these ranks, or set MYDIST_HEARTBEAT_TIMEOUT_SECONDS=0.";
 }

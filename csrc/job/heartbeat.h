@@ -51,6 +51,7 @@ class Heartbeat {
  public:
   // On the heartbeat's thread, once for each peer.
   using OnFinding = std::function<void(const PeerFinding& finding)>;
+  using NameOf = std::function<std::string(int rank)>;
 
   // Opens a socket for each peer at a numeric address of this host. kInternal.
   static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<PulsePeer>& peers,
@@ -64,9 +65,9 @@ class Heartbeat {
   // `addresses`: of each rank of the job. A peer without one, or that cannot be reached, is not
   // watched.
   void Connect(const std::vector<std::vector<uint8_t>>& addresses);
-  // `names`: of each rank, for the log. Nothing happens where no peer is watched. kInternal when
-  // there is no thread to be had.
-  Status Start(const std::vector<std::string>& names, OnFinding on_finding);
+  // `name_of`: a rank, for the log. Nothing happens where no peer is watched. kInternal when
+  // the system has no thread left.
+  Status Start(NameOf name_of, OnFinding on_finding);
   // Ends the thread. By one thread; further calls do nothing.
   void Stop();
   // There is reason to fear that a rank has died: looks at once. Any thread; never blocks.
@@ -82,10 +83,10 @@ class Heartbeat {
   Heartbeat(int rank, Duration limit) : rank_(rank), limit_(limit) {}
   Status OpenSocket(const PulsePeer& peer, const sockaddr* address, socklen_t bytes);
   Status ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes);
-  void Run(const std::vector<std::string>& names);
+  void Run();
   // Until the next look, a refusal that is news, or Hurry. False: the end.
   bool Sleep();
-  void TellUnheard(const std::vector<std::string>& names);
+  void TellUnheard();
   void Listen(size_t index);
   void Send(size_t index);
 
@@ -96,6 +97,7 @@ class Heartbeat {
   std::unique_ptr<OwnSockets> own_sockets_;
   uint64_t number_ = 0;  // Of the last heartbeat.
   std::unique_ptr<PulseWatch> watch_;
+  NameOf name_of_;
   OnFinding on_finding_;
 
   std::atomic<bool> stopped_{false};

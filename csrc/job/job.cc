@@ -89,13 +89,12 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
 
 // The other ranks have started, and do without if need be.
 void Job::StartHeartbeat() {
-  const Topology& topology = engine_->topology();
-  std::vector<std::string> names;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    names.push_back(RankText(rank, topology.hosts, topology.pids));
-  }
+  Engine* const engine = engine_.get();
   const Status started = heartbeat_->Start(
-      names, [engine = engine_.get()](const PeerFinding& finding) { engine->Report(finding); });
+      [engine](int rank) {
+        return RankText(rank, engine->topology().hosts, engine->topology().pids);
+      },
+      [engine](const PeerFinding& finding) { engine->Report(finding); });
   if (!started.ok()) WarnOfNoHeartbeat(started);
 }
 

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kLimit = seconds(1);
-const std::vector<std::string> kNames = {"rank 0", "rank 1"};
+std::string NameOf(int rank) { return "rank " + std::to_string(rank); }
 
 std::unique_ptr<Heartbeat> Opened(int rank, int peer, const std::string& address = "127.0.0.1") {
   auto heartbeat = Heartbeat::Open(rank, {{peer, true}}, address, kLimit);
@@ -68,8 +68,8 @@ TEST(HeartbeatTest, OneThatEndsIsFoundDeadByTheOther) {
     if (!Heartbeat::Open(0, {{1, true}}, address, kLimit).ok()) continue;  // A host without IPv6.
     Findings of_first, of_second;
     Pair pair(address);
-    ASSERT_TRUE(pair.first->Start(kNames, of_first.Sink()).ok());
-    ASSERT_TRUE(pair.second->Start(kNames, of_second.Sink()).ok());
+    ASSERT_TRUE(pair.first->Start(NameOf, of_first.Sink()).ok());
+    ASSERT_TRUE(pair.second->Start(NameOf, of_second.Sink()).ok());
     EXPECT_TRUE(of_first.Await(milliseconds(1500)).empty()) << "both live";
     pair.second.reset();
     const auto found = of_first.Await(seconds(20));
@@ -128,7 +128,7 @@ TEST(HeartbeatTest, OneThatFallsSilentIsFoundWhateverStrangersSend) {
   auto heartbeat = Opened(0, 1);
   const PulseAddress to = *DecodePulseAddress(heartbeat->Address());
   heartbeat->Connect({heartbeat->Address(), talker.Address()});
-  ASSERT_TRUE(heartbeat->Start(kNames, findings.Sink()).ok());
+  ASSERT_TRUE(heartbeat->Start(NameOf, findings.Sink()).ok());
   for (uint8_t number = 1; number < 15; ++number) {
     talker.Send(to, to.secret, number);
     EXPECT_TRUE(findings.Await(milliseconds(100)).empty());
@@ -151,7 +151,7 @@ TEST(HeartbeatTest, APeerWithoutAnAddressIsNotWatched) {
   Findings findings;
   auto heartbeat = Opened(0, 1);
   heartbeat->Connect({heartbeat->Address(), {}});
-  ASSERT_TRUE(heartbeat->Start(kNames, findings.Sink()).ok());
+  ASSERT_TRUE(heartbeat->Start(NameOf, findings.Sink()).ok());
   EXPECT_TRUE(findings.Await(milliseconds(100)).empty());
 }
 
