@@ -56,6 +56,17 @@ def await_stop(pid: int) -> None:
         time.sleep(0.005)
 
 
+def stop_victim(job: WatchedJob, phase: str, victim: int, at_work_s: float) -> int:
+    """Its process, which is stopped when this returns; all ranks are ready before."""
+    pids = [job.row(f"ready{rank}")["pid"] for rank in range(NP)]
+    pid: int = pids[victim]
+    if phase == "inside":
+        time.sleep(at_work_s)  # They are at work, and know each other's heartbeats after a second.
+        os.kill(pid, signal.SIGSTOP)
+    await_stop(pid)
+    return pid
+
+
 @pytest.mark.parametrize("victim", [0, deep(1)])
 @pytest.mark.parametrize(
     ("plane", "phase", "env"),
@@ -76,13 +87,7 @@ def test_the_others_name_it_and_end_in_time(
 ) -> None:
     others = [rank for rank in range(NP) if rank != victim]
     with stalled_job(plane, phase, victim, env, tmp_path) as job:
-        pid = job.row(f"ready{victim}")["pid"]
-        for rank in others:
-            job.row(f"ready{rank}")
-        if phase == "inside":
-            time.sleep(0.3)  # They are at work.
-            os.kill(pid, signal.SIGSTOP)
-        await_stop(pid)
+        pid = stop_victim(job, phase, victim, at_work_s=0.3)
         stopped = time.monotonic()
         for rank in others:
             learned = job.row(f"learned{rank}", timeout=20)
@@ -111,13 +116,7 @@ def test_one_that_goes_on_before_the_end_does_no_harm(
 ) -> None:
     env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "20"}
     with stalled_job(plane, phase, 1, env, tmp_path) as job:
-        pid = job.row("ready1")["pid"]
-        for rank in (0, 2):
-            job.row(f"ready{rank}")
-        if phase == "inside":
-            time.sleep(0.3)
-            os.kill(pid, signal.SIGSTOP)
-        await_stop(pid)
+        pid = stop_victim(job, phase, 1, at_work_s=0.3)
         stopped = time.monotonic()
         while "rank 1 (host" not in job.output() and time.monotonic() < stopped + 10:
             time.sleep(0.05)
@@ -146,14 +145,8 @@ def test_heartbeats_find_it_without_a_limit(
     limit = 2.0
     env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": str(limit)}
     with stalled_job(plane, phase, victim, env, tmp_path) as job:
-        pid = job.row(f"ready{victim}")["pid"]
         others = [rank for rank in range(NP) if rank != victim]
-        for rank in others:
-            job.row(f"ready{rank}")
-        if phase == "inside":
-            time.sleep(1.3)  # They are at work, and know each other's heartbeats.
-            os.kill(pid, signal.SIGSTOP)
-        await_stop(pid)
+        pid = stop_victim(job, phase, victim, at_work_s=1.3)
         stopped = time.monotonic()
         for rank in others:
             learned = job.row(f"learned{rank}", timeout=20)
@@ -178,10 +171,7 @@ def test_survivors_that_end_at_once_name_the_silent_rank(
 ) -> None:
     env = {"MYDIST_STALL_SHUTDOWN_SECONDS": "0", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "2"}
     with stalled_job(plane, phase, 1, env | {"STALLED_EXITS": "1"}, tmp_path) as job:
-        pids = [job.row(f"ready{rank}")["pid"] for rank in range(NP)]
-        if phase == "inside":
-            time.sleep(1.3)
-            os.kill(pids[1], signal.SIGSTOP)
+        pid = stop_victim(job, phase, 1, at_work_s=1.3)
         for rank in (0, 2):
             learned = job.row(f"learned{rank}", timeout=20)
             assert learned["error"] == "PeerLostError", learned
@@ -189,7 +179,7 @@ def test_survivors_that_end_at_once_name_the_silent_rank(
             assert learned["failure"]["finding"] == "silent", learned
         assert job.process.wait(30) == 1
         report = job.output().partition("mydistrun: ")[2]
-        who = rf"rank 1 on host \S+ \(pid {pids[1]}\) gave no sign of life; other ranks lost it in "
+        who = rf"rank 1 on host \S+ \(pid {pid}\) gave no sign of life; other ranks lost it in "
         assert re.match(who + "allreduce 'x'", report), job.output()
 
 
