@@ -41,8 +41,8 @@ std::optional<int64_t> ParseCount(std::string_view text, int64_t most) {
 Failpoint armed;
 std::atomic<int64_t> passes{0};
 
-// The moment, on the clock that all processes of a host share, for whoever measures how soon other
-// ranks learn of it.
+// Writes the moment, on the clock that all processes of a host share. A test measures from it how
+// soon other ranks learn of the fault.
 void Tell(const Failpoint& failpoint) {
   const double seconds = std::chrono::duration<double>(Now().time_since_epoch()).count();
   std::array<char, 96> line{};
@@ -59,7 +59,7 @@ void Strike(const Failpoint& failpoint) {
       kill(getpid(), SIGKILL);
       return;
     case FailAct::kSegv:
-      // The default action ends the process, as a real fault would where nobody handles it.
+      // The default action ends the process, as a real fault without a handler does.
       signal(SIGSEGV, SIG_DFL);
       raise(SIGSEGV);
       return;

@@ -152,7 +152,7 @@ Status Coordinator::LossToldBy(const IncomingMessage& message) const {
                      farewell->why, options_.size);
 }
 
-// It may have said why it leaves, and nobody has taken that in yet.
+// The farewell of the lost rank may wait in the inbox: it says why the rank has left.
 Status Coordinator::JudgeLoss(int rank, Status loss) {
   if (farewells_.HasLeft(rank)) return port_.Judge(farewells_.LossOf(rank));
   for (const IncomingMessage& message : port_.messages()) {

@@ -1,4 +1,4 @@
-"""What the dumps of the ranks say together: who is behind, at what, and who disagrees."""
+"""The verdict over all dumps: which ranks are behind, at which operation, and which disagree."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Job:
                     self._last_run[key] = max(self._last_run.get(key, 0), operation.run)
         self._waits = sorted(self._find_waits(), key=lambda wait: wait.since_ns)
 
-    # Who waits
+    # Ranks that wait
 
     def _has_joined(self, rank: int) -> bool:
         return any(operation.op == "join" for operation in self._open[rank])

@@ -26,8 +26,8 @@ namespace mydist {
 // What a test breaks to see that the invariants notice it.
 enum class Sabotage {
   kNone,
-  kLoseFarewells,   // Nobody hears why a rank stopped.
-  kHideLosses,      // Nobody hears that a connection broke.
+  kLoseFarewells,   // No farewell of a rank arrives.
+  kHideLosses,      // No broken connection is reported.
   kBlameMessenger,  // Farewells name no other rank.
   kLoseAnswers,     // Ranks that are asked seem to be silent.
   kForgeVotes,      // A rank reads READY where another has not voted.
