@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from multiproc.backends import missing_backends
 from multiproc.job import TESTS
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = format_markdown(json.loads(options.json.read_text(encoding="utf-8")))
         if options.docs:
             page, heading, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
-            PAGE.write_text(f"{page}{heading}{text}\n", encoding="utf-8")
+            lines = [line if line[:1] == "|" else fill(line, 100) for line in text.split("\n")]
+            PAGE.write_text(f"{page}{heading}" + "\n".join(lines) + "\n", encoding="utf-8")
         else:
             print(text)
         return 0
