@@ -76,6 +76,7 @@ struct EngineStats : CoordinatorStats {
   // Chunks of a tensor on a GPU whose copies to the host had been ordered before the first of them
   // was exchanged, at most.
   int64_t most_staged_chunks = 0;
+  int64_t strategy_rounds = 0;  // Means over ranks that strategies have ended.
 };
 
 class MYDIST_EXPORT Engine {
@@ -106,6 +107,10 @@ class MYDIST_EXPORT Engine {
   // timeline per job, decided by rank 0.
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
+  // A strategy of an optimizer begins to average over the ranks, or has the mean. The timeline
+  // shows `text` between both on `lane`; one round at a time on a lane.
+  void BeginRound(std::string_view lane, std::string_view text);
+  void EndRound(std::string_view lane);
   // This rank is out of data: until every rank has joined it takes part in whatever the others
   // submit with elements that change nothing, and must submit nothing itself. The handle completes
   // when all have; `on_numbers` is told the rank that joined last. kInvalidArgument for a second
@@ -315,6 +320,7 @@ class MYDIST_EXPORT Engine {
   std::atomic<int> waiting_callers_{0};
   const std::shared_ptr<std::atomic<int>> patient_callers_ = std::make_shared<std::atomic<int>>(0);
   std::atomic<int64_t> hand_overs_{0};
+  std::atomic<int64_t> strategy_rounds_{0};
 
   EngineStats counted_;  // The role holder's own; published after each cycle.
   mutable Mutex stats_mutex_;

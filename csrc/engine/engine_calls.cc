@@ -227,6 +227,7 @@ EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.wakeups = seat_.wakeups();
   stats.hand_overs = hand_overs_.load();
+  stats.strategy_rounds = strategy_rounds_.load();
   return stats;
 }
 

@@ -22,6 +22,15 @@ void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_vi
   for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
 }
 
+void Engine::BeginRound(std::string_view lane, std::string_view text) {
+  timeline_.Record(EventPhase::kBegin, lane, event_name::kRound, text);
+}
+
+void Engine::EndRound(std::string_view lane) {
+  strategy_rounds_.fetch_add(1);
+  timeline_.Record(EventPhase::kEnd, lane, event_name::kRound);
+}
+
 void Engine::Dump(FlightOccasion occasion, const std::string& message) const {
   if (dumper_ != nullptr) dumper_->Request(occasion, message);
 }

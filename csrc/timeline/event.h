@@ -33,6 +33,7 @@ inline constexpr std::string_view kNegotiate = "NEGOTIATE";
 inline constexpr std::string_view kFuse = "FUSE";
 inline constexpr std::string_view kComplete = "COMPLETE";
 inline constexpr std::string_view kCycle = "CYCLE";
+inline constexpr std::string_view kRound = "ROUND";  // Of a strategy.
 }  // namespace event_name
 
 // The lane of what belongs to no tensor.

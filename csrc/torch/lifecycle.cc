@@ -164,7 +164,16 @@ py::dict Stats() {
   row["inter_host_bytes_sent"] = stats.inter_host_bytes_sent;
   row["pack_bytes"] = stats.pack_bytes;
   row["most_staged_chunks"] = stats.most_staged_chunks;
+  row["strategy_rounds"] = stats.strategy_rounds;
   return row;
+}
+
+void BeginRound(const std::string& lane, const std::string& text) {
+  ValueOrThrow(process::CurrentJob())->engine().BeginRound(lane, text);
+}
+
+void EndRound(const std::string& lane) {
+  ValueOrThrow(process::CurrentJob())->engine().EndRound(lane);
 }
 
 std::vector<std::tuple<std::string, std::string, std::string>> Explain() {
@@ -249,6 +258,8 @@ void BindLifecycle(py::module_& module) {
   module.def("oldest_in_flight", &process::OldestInFlight);
   module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);
+  module.def("begin_round", &BeginRound);
+  module.def("end_round", &EndRound);
   module.def("explain", &Explain);
 }
 

@@ -40,6 +40,14 @@ if TYPE_CHECKING:
     from .optim.learning_rate import *
     from .optim.optimizer import *
     from .optim.state import *
+    from .optim.strategies.admm import *
+    from .optim.strategies.block_momentum import *
+    from .optim.strategies.diloco import *
+    from .optim.strategies.elastic_averaging import *
+    from .optim.strategies.local_sgd import *
+    from .optim.strategies.slow_mo import *
+    from .optim.strategies.strategy import *
+    from .optim.strategies.synchronous import *
     from .reduce_op import *
     from .training.checkpoint import *
     from .training.loader import *
@@ -84,6 +92,14 @@ _NAMES = {
     "optim.learning_rate": "WarmupLR scale_lr",
     "optim.optimizer": "DistributedOptimizer",
     "optim.state": "broadcast_optimizer_state broadcast_parameters",
+    "optim.strategies.admm": "admm",
+    "optim.strategies.block_momentum": "BlockMomentum",
+    "optim.strategies.diloco": "DiLoCo",
+    "optim.strategies.elastic_averaging": "ElasticAveraging",
+    "optim.strategies.local_sgd": "LocalSGD PostLocalSGD",
+    "optim.strategies.slow_mo": "SlowMo",
+    "optim.strategies.strategy": "Strategy",
+    "optim.strategies.synchronous": "SynchronousGradients",
     "training.checkpoint": "Checkpoint",
     "training.loader": "prepare_loader",
     "training.main_rank": "main_rank_first",

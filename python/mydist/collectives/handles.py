@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -66,6 +66,23 @@ def synchronize(handle: int) -> Any:
         raise
     finish = _finishers.pop(handle, None)
     return outputs if finish is None else finish(outputs)
+
+
+def synchronize_all(handles: Iterable[int]) -> list[Any]:
+    """What synchronize() returns for each handle. Consumes all of them before it raises an error.
+
+    Raises: as synchronize, the first error.
+    """
+    results = []
+    first_error: Exception | None = None
+    for handle in handles:
+        try:
+            results.append(synchronize(handle))
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return results
 
 
 def first(outputs: list[torch.Tensor]) -> torch.Tensor:

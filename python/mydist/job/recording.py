@@ -54,7 +54,8 @@ def stats() -> dict[str, int]:
     tensor_bytes; inter_host_messages_sent and inter_host_bytes_sent: what collectives made
     this rank send to ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that
     do not lie one after the other, or to cast them; most_staged_chunks: how many chunks of a tensor
-    on a GPU were on their way to the host at once, before they were exchanged, at most.
+    on a GPU were on their way to the host at once, before they were exchanged, at most;
+    strategy_rounds: means over ranks that strategies of optimizers have ended.
     ValueError before init().
     """
     return _C.stats()

@@ -13,7 +13,8 @@ from typing import Any, NoReturn, cast
 
 import torch
 
-from ..collectives import allreduce_, grouped_allreduce_async_, synchronize
+from ..collectives import allreduce_, grouped_allreduce_async_
+from ..collectives.handles import synchronize_all
 from ..reduce_op import Max
 from .distributed_steps import DistributedSteps
 from .gradient_path import ReductionOptions, SoloPath
@@ -106,16 +107,12 @@ class AdasumPath(SoloPath):
                 compression=self._options.compression,
             )
             flights.append((handle, moving))
-        reduced: dict[torch.Tensor, torch.Tensor] = {}
-        first_error: Exception | None = None
-        for handle, moving in flights:
-            try:
-                reduced.update(zip(moving, synchronize(handle), strict=True))
-            except Exception as error:  # every handle has to be consumed before one is raised
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
-        return reduced
+        changes = synchronize_all([handle for handle, _ in flights])
+        return {
+            parameter: change
+            for (_, moving), of_group in zip(flights, changes, strict=True)
+            for parameter, change in zip(moving, of_group, strict=True)
+        }
 
 
 class AdasumSteps(DistributedSteps):

@@ -32,6 +32,9 @@ from .value_hash import value_hash
 __all__ = ["ConsistencyCheck", "check_consistency", "check_interval"]
 
 _SAME_MODEL = "Build the same model on every rank."
+_SAME_STRATEGY = (
+    "Pass the same strategy with the same settings to DistributedOptimizer on every rank."
+)
 _BROADCAST = (
     "Make them equal with mydist.broadcast_parameters(model.state_dict(), root_rank=0) before the "
     "first step."
@@ -74,9 +77,15 @@ class ConsistencyCheck:
     Owned by the optimizer. All calls come from the thread that trains and are collective.
     """
 
-    def __init__(self, every: int, process_set: ProcessSet = global_process_set) -> None:
-        """every: 0 checks at the first step only, N > 0 also after each N steps, -1 never."""
+    def __init__(
+        self, every: int, process_set: ProcessSet = global_process_set, communication: str = ""
+    ) -> None:
+        """every: 0 checks at the first step only, N > 0 also after each N steps, -1 never.
+
+        communication: the optimizer's strategy with its settings, which is compared, too.
+        """
         self._every = every
+        self._communication = communication
         self._process_set = process_set
         self._step_count = 0
         self._since = 0  # Steps since ranks were last known to count alike.
@@ -98,7 +107,7 @@ class ConsistencyCheck:
         call = f"check before step {self._step_count + 1} of the optimizer"
         named = [(name, tensor) for tensor, name in parameters]
         hint = _BROADCAST if is_first else _DIVERGED
-        _compare(_Comparison(call, named, self._process_set, hint))
+        _compare(_Comparison(call, named, self._process_set, hint, self._communication))
         self._checked_at = self._step_count  # Not before: a step that is tried again is checked.
 
     def step_done(self) -> None:
@@ -129,6 +138,7 @@ class _Comparison:
     named: Sequence[tuple[str, torch.Tensor]]
     process_set: ProcessSet
     hint: str
+    communication: str = ""
 
 
 def _compare(comparison: _Comparison) -> None:
@@ -138,7 +148,8 @@ def _compare(comparison: _Comparison) -> None:
     named = sorted(comparison.named, key=lambda entry: entry[0])
     layout = {name: _describe(tensor) for name, tensor in named}
     hashes = _hashes([tensor for _, tensor in named])
-    row = [topology.rank(), _text_hash(repr(layout)), int(value_hash(hashes))]
+    kind = _text_hash(comparison.communication + repr(layout))
+    row = [topology.rank(), kind, int(value_hash(hashes))]
     # Ranks send their numbers: those that have joined are not in the table.
     rows = _gather(torch.tensor([row], dtype=torch.int64, device="cpu"), "digest", comparison)
     ranks = [int(rank) for rank in rows[:, 0]]
@@ -171,11 +182,16 @@ def _text_hash(text: str) -> int:
 
 def _layout_message(layout: dict[str, tuple[str, str, str]], comparison: _Comparison) -> str:
     """Names the first parameter that is missing, or of another kind, somewhere."""
-    entries = allgather_object(
-        (topology.rank(), layout),
+    gathered = allgather_object(
+        (topology.rank(), comparison.communication, layout),
         name="check_consistency.layout",
         process_set=comparison.process_set,
     )
+    strategies = {rank: communication for rank, communication, _ in gathered}
+    if len(set(strategies.values())) > 1:
+        what = f"{comparison.call}: communication differs between ranks"
+        return difference_text(what, strategies, [], _SAME_STRATEGY)
+    entries = [(rank, of_rank) for rank, _, of_rank in gathered]
     names = sorted({name for _, of_rank in entries for name in of_rank})
     differing = [name for name in names if len({of_rank.get(name) for _, of_rank in entries}) > 1]
     first = differing[0]

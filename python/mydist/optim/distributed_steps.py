@@ -14,7 +14,8 @@ import torch
 from .consistency import ConsistencyCheck
 from .gradient_names import GradientNames
 from .gradient_path import GradientPath, SoloPath
-from .optimizer_arguments import check_backward_passes, check_closure
+from .optimizer_arguments import check_backward_passes, check_closure, check_samples
+from .strategies.run import StrategyRun
 
 
 @dataclass
@@ -24,6 +25,8 @@ class Distribution:
     path: GradientPath
     names: GradientNames
     consistency: ConsistencyCheck
+    run: StrategyRun
+    densifies: bool = False  # Sparse gradients become dense.
     synchronized: bool = False  # The gradients are reduced and step() has not followed yet.
     explicit: bool = False  # … by a call of synchronize(), so step() wants skip_synchronize().
     unscaled: bool = False  # A GradScaler has written into the reduced gradients since.
@@ -44,6 +47,27 @@ class Distribution:
             group, size = group_of.get(id(parameter), ("", 1))
             self.path.add_parameter(parameter, name, group, size)
             self.registered.add(id(parameter))
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Compares the ranks if that is due: parameters, or anchors once steps are local."""
+        named = self.names.of(optimizer)
+        if self.run.has_begun:
+            names = (name for _, name in named)
+            named = zip(self.run.anchors(), names, strict=True)
+        self.consistency.at_step(named)
+
+    def end_step(self) -> None:
+        """Called when a step is over."""
+        self.synchronized = self.unscaled = False
+        self.consistency.step_done()
+        was_local = self.run.is_local
+        self.run.after_step()
+        if self.run.is_local != was_local:
+            self.follow()
+
+    def follow(self) -> None:
+        """Reduces gradients from now on or leaves them alone, as the strategy says."""
+        self.path.set_enabled(not self.run.is_local and not self.accumulating)
 
     def _group_names(
         self,
@@ -95,8 +119,7 @@ class DistributedSteps(torch.optim.Optimizer):
                 self._warn_once()
         arguments = () if closure is None else (synchronized_closure,)
         result = super().step(*arguments, **kwargs)
-        distribution.synchronized = distribution.unscaled = False
-        distribution.consistency.step_done()
+        distribution.end_step()
         return result
 
     # The base class would otherwise wrap this step a second time and run step hooks twice.
@@ -208,6 +231,38 @@ class DistributedSteps(torch.optim.Optimizer):
             parameters, max_norm, norm_type, error_if_nonfinite, foreach
         )
 
+    def finish(self) -> None:
+        """Gives every rank the model to evaluate, the same on all ranks. Collective; blocks.
+
+        Call it before evaluation, at the end, and after `join()`. A strategy averages what the
+        ranks have done since the last round; training may go on from there. Ranks that made fewer
+        steps because they joined get the parameters, and with SynchronousGradients the state of the
+        optimizer, of a rank that made all of them.
+
+        Raises:
+            ValueError: gradients are being reduced, that is between backward and step().
+            MydistError: the job failed; the parameters are those of the last round.
+        """
+        pending = self._distribution.path.pending()
+        if pending:
+            raise ValueError(
+                f"finish() was called after backward() and before step(), while the gradient of "
+                f"'{pending[0]}' is being reduced; call it after step()"
+            )
+        self._distribution.run.finish()
+        self._distribution.follow()
+
+    def count_samples(self, count: int) -> None:
+        """Says how many samples the gradients of the next step come from.
+
+        Strategies with `weighted=True` weigh ranks by their samples; for others it has no effect.
+
+        Raises:
+            ValueError: `count` is no int of at least 0.
+        """
+        check_samples(count)
+        self._distribution.run.count_samples(count)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, which are then reduced as well; call it alike on every rank."""
         super().add_param_group(param_group)
@@ -251,7 +306,7 @@ class DistributedSteps(torch.optim.Optimizer):
     def _synchronize(self) -> None:
         distribution = self._distribution
         distribution.synchronized = distribution.unscaled = False
-        distribution.consistency.at_step(distribution.names.of(self))
+        distribution.check(self)
         distribution.path.synchronize()
         distribution.synchronized = True
         distribution.explicit = False

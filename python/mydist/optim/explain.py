@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .. import _C
 from .gradient_path import live_reducers
+from .strategies.run import live_runs
 
 __all__ = ["explain"]
 
@@ -36,8 +37,8 @@ def explain() -> Explanation:
     """What mydist chose for this job on this rank, and why: `print(mydist.explain())`.
 
     Tells the backend, the data path, what was measured at the start, and for every
-    DistributedOptimizer that has taken a step its buckets. Topics and texts may change between
-    versions.
+    DistributedOptimizer that has taken a step its buckets, or its strategy. Topics and texts may
+    change between versions.
 
     Raises:
         ValueError: before init().
@@ -48,6 +49,10 @@ def explain() -> Explanation:
     for number, reducer in enumerate(laid_out):
         topic = "buckets" if number == 0 else f"buckets {number + 1}"
         facts[topic] = _buckets(reducer)
+    strategies = sorted((run.choice(), run.reason()) for run in live_runs)
+    for number, (choice, reason) in enumerate(strategies):
+        topic = "communication" if number == 0 else f"communication {number + 1}"
+        facts[topic] = Fact(choice, reason)
     return Explanation(facts)
 
 

@@ -24,7 +24,7 @@ from ..reduce_op import ReduceOp
 live_reducers: weakref.WeakSet[_C.GradientReducer] = weakref.WeakSet()
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReductionOptions:
     """How gradients are reduced; the same for all of an optimizer."""
 
@@ -33,9 +33,9 @@ class ReductionOptions:
     postscale_factor: float
     compression: type[Compressor] | Compressor
     backward_passes_per_step: int
-    sparse_as_dense: bool
     process_set: ProcessSet
-    gradient_as_buffer_view: bool
+    sparse_as_dense: bool = False
+    gradient_as_buffer_view: bool = True
 
 
 class SoloPath:
@@ -52,7 +52,7 @@ class SoloPath:
 
     def synchronize(self) -> None:
         for parameter in self._densified or ():
-            _densify(parameter)
+            densify(parameter)
 
     def pending(self) -> list[str]:
         """Nothing is ever pending."""
@@ -71,7 +71,8 @@ class SoloPath:
     def remove(self) -> None: ...
 
 
-def _densify(parameter: torch.Tensor) -> None:
+def densify(parameter: torch.Tensor) -> None:
+    """Replaces a sparse gradient by its dense form."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         parameter.grad = parameter.grad.to_dense()
 
@@ -205,7 +206,7 @@ class CompressorPath:
                 "longer used, or wrap one optimizer with all parameter groups."
             )
         if self._options.sparse_as_dense:
-            _densify(parameter)
+            densify(parameter)
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.is_sparse:

@@ -7,9 +7,8 @@ horovod.torch. docs/optimizer.md says what becomes of sparse gradients, and what
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -21,16 +20,24 @@ from .adasum_steps import AdasumPath, AdasumSteps
 from .consistency import ConsistencyCheck, check_interval
 from .distributed_steps import DistributedSteps, Distribution
 from .gradient_names import GradientNames, parameter_groups
-from .gradient_path import ReductionOptions, make_gradient_path
-from .learning_rate import pass_on_warmup
+from .gradient_path import GradientPath, ReductionOptions, SoloPath, make_gradient_path
 from .optimizer_arguments import (
     check_backward_passes,
     check_compression,
     check_optimizer,
+    checked_buffers,
     checked_op,
     checked_predivide,
+    checked_strategy,
     chosen_groups,
+    refuse_for_strategy,
 )
+from .strategies.network_job import NetworkJob
+from .strategies.run import StrategyRun
+from .strategies.steps import StrategySteps
+from .strategies.strategy import Strategy
+from .strategies.synchronous import SynchronousGradients
+from .wrapping import wrap
 
 __all__ = ["DistributedOptimizer"]
 
@@ -47,6 +54,9 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     process_set: ProcessSet = global_process_set,
     gradient_as_buffer_view: bool = True,
     num_groups: int | None = None,
+    *,
+    communication: Strategy | None = None,
+    named_buffers: Iterable[tuple[str, torch.Tensor]] = (),
 ) -> Any:
     """Wraps `optimizer` so that its gradients are reduced over all ranks before each step.
 
@@ -72,86 +82,71 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         gradient_as_buffer_view: `.grad` is a view of memory in which gradients lie side by side and
             are reduced without a copy; see docs/optimizer.md. False: the same bits, copied.
         num_groups: older name of `groups`, deprecated.
+        communication: when the ranks communicate and what they average, see docs/strategies.md.
+            Default: SynchronousGradients(). Other strategies need op=Average, and take neither
+            groups nor gradient_predivide_factor.
+        named_buffers: `model.named_buffers()`, such as running statistics of BatchNorm, for
+            strategies to average. SynchronousGradients averages them in `finish()` only.
 
     Returns:
-        An optimizer with the further methods `synchronize`, `skip_synchronize`, `no_sync`,
-        `set_backward_passes_per_step` and `clip_grad_norm_`.
+        An optimizer with the further methods `finish`, `synchronize`, `skip_synchronize`,
+        `no_sync`, `set_backward_passes_per_step`, `clip_grad_norm_` and `count_samples`.
 
     Raises:
         ValueError: an argument is wrong, this rank is not in `process_set`, or mydist has not been
             initialized.
-        TypeError: `process_set` is no ProcessSet.
+        TypeError: `process_set` is no ProcessSet, or `communication` no strategy.
     """
+    strategy = checked_strategy(communication)
     check_optimizer(optimizer)
-    check_backward_passes(backward_passes_per_step)
-    check_compression(compression)
-    reduce_op = checked_op(op)
-    options = ReductionOptions(
-        op=reduce_op,
-        prescale_factor=1.0 / checked_predivide(gradient_predivide_factor, reduce_op),
-        postscale_factor=gradient_predivide_factor,
-        compression=compression,
-        backward_passes_per_step=backward_passes_per_step,
-        sparse_as_dense=bool(sparse_as_dense),
-        process_set=process_set,
-        gradient_as_buffer_view=bool(gradient_as_buffer_view),
+    options = _checked_options(
+        op, gradient_predivide_factor, compression, backward_passes_per_step, process_set
     )
+    options.sparse_as_dense = bool(sparse_as_dense)
+    options.gradient_as_buffer_view = bool(gradient_as_buffer_view)
     check_process_set("DistributedOptimizer", process_set)
     names = GradientNames(optimizer, named_parameters)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
-    adasum = reduce_op == ReduceOp.ADASUM
-    path = AdasumPath(options) if adasum else make_gradient_path(options, optimizer)
-    steps = AdasumSteps if adasum else DistributedSteps
-    consistency = ConsistencyCheck(check_interval(), options.process_set)
-    return _wrap(optimizer, steps, Distribution(path, names, consistency), members)
+    refuse_for_strategy(strategy, options.op, members, gradient_predivide_factor)
+    first = next((name for _, name in names.of(optimizer)), "")
+    job = NetworkJob(checked_buffers(named_buffers), process_set, compression, first)
+    return _wrap(optimizer, options, names, StrategyRun(strategy, job), members)
+
+
+def _checked_options(
+    op: ReduceOp, predivide: float, compression: Any, passes: int, process_set: ProcessSet
+) -> ReductionOptions:
+    check_backward_passes(passes)
+    check_compression(compression)
+    reduce_op = checked_op(op)
+    return ReductionOptions(
+        op=reduce_op,
+        prescale_factor=1.0 / checked_predivide(predivide, reduce_op),
+        postscale_factor=predivide,
+        compression=compression,
+        backward_passes_per_step=passes,
+        process_set=process_set,
+    )
 
 
 def _wrap(
     optimizer: torch.optim.Optimizer,
-    steps: type[DistributedSteps],
-    distribution: Distribution,
-    groups: Sequence[Sequence[torch.Tensor]],
+    options: ReductionOptions,
+    names: GradientNames,
+    run: StrategyRun,
+    members: Sequence[Sequence[torch.Tensor]],
 ) -> torch.optim.Optimizer:
-    """The new object: same state, a class that puts `steps` in front."""
-    base = next(c for c in type(optimizer).__mro__ if not issubclass(c, DistributedSteps))
-    earlier = optimizer.__dict__.get("_distribution")
-    if earlier is not None:
-        earlier.path.remove()
-    wrapper_class = type(f"Distributed{base.__name__}", (steps, base), {"__doc__": base.__doc__})
-    wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
-    wrapped.__dict__ = optimizer.__dict__
-    wrapped._distribution = distribution  # type: ignore[attr-defined]
-    _redirect_step(wrapped)
-    pass_on_warmup(wrapped)
-    # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
-    weakref.finalize(wrapped, distribution.path.remove).atexit = False
-    distribution.register(wrapped, groups)
-    return wrapped
-
-
-def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
-    """Replaces the `step` that a scheduler put on the original object by the distributed one."""
-    patched = wrapped.__dict__.get("step")
-    if patched is None:
-        return
-    if not hasattr(patched, "_wrapped_by_lr_sched"):
-        raise ValueError(
-            "optimizer.step has been replaced on this object; wrap the optimizer with "
-            "DistributedOptimizer first and replace its step afterwards"
-        )
-
-    # Weakly: the optimizer owns this function, and must end with its last user.
-    reference = weakref.ref(wrapped)
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        optimizer = reference()
-        if optimizer is None:
-            raise ValueError(
-                "step() was called on an optimizer whose DistributedOptimizer no longer exists; "
-                "keep what DistributedOptimizer() returns, and call its step()"
-            )
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
-        return type(optimizer).step(optimizer, *args, **kwargs)
-
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    wrapped.__dict__["step"] = step
+    """Chooses the path of the gradients, and the methods that go with it."""
+    steps: type[DistributedSteps] = StrategySteps
+    path: GradientPath = SoloPath(options)
+    if options.op == ReduceOp.ADASUM:
+        steps, path = AdasumSteps, AdasumPath(options)
+    elif not run.is_local:
+        path = make_gradient_path(options, optimizer)
+        if isinstance(run.strategy, SynchronousGradients):
+            steps = DistributedSteps
+    communication = run.strategy.describe()
+    consistency = ConsistencyCheck(check_interval(), options.process_set, communication)
+    distribution = Distribution(path, names, consistency, run)
+    distribution.densifies = options.sparse_as_dense
+    return wrap(optimizer, steps, distribution, members)

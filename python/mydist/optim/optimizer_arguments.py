@@ -9,6 +9,9 @@ import torch
 
 from ..job.error_text import wrong_type
 from ..reduce_op import Average, ReduceOp
+from .gradient_names import is_named
+from .strategies.strategy import Strategy
+from .strategies.synchronous import SynchronousGradients
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -30,6 +33,12 @@ def check_backward_passes(passes: Any) -> None:
         raise ValueError(
             f"backward_passes_per_step is {passes!r}, expected an integer of at least 1"
         )
+
+
+def check_samples(count: Any) -> None:
+    """Raises ValueError for what is no number of samples."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ValueError(f"count_samples: count is {count!r}, expected an int of at least 0")
 
 
 def check_closure(closure: Any) -> None:
@@ -70,6 +79,48 @@ def checked_predivide(factor: Any, op: ReduceOp) -> float:
             "Scale the loss instead"
         )
     return float(factor)
+
+
+def checked_strategy(communication: Any) -> Strategy:
+    """The strategy; SynchronousGradients for None. Raises TypeError for anything else."""
+    if communication is None:
+        return SynchronousGradients()
+    if not isinstance(communication, Strategy):
+        is_class = isinstance(communication, type) and issubclass(communication, Strategy)
+        hint = f"; write {communication.__name__}(…)" if is_class else ""
+        expected = f"a strategy such as mydist.LocalSGD(every=8), or None{hint}"
+        raise wrong_type("DistributedOptimizer: communication", communication, expected)
+    return communication
+
+
+def checked_buffers(named_buffers: Any) -> list[torch.Tensor]:
+    """The tensors of the pairs. Raises ValueError for what is no `model.named_buffers()`."""
+    buffers = []
+    for entry in named_buffers:
+        if not is_named(entry) or not isinstance(entry[1], torch.Tensor):
+            raise ValueError(
+                f"named_buffers contains {type(entry).__name__}, expected pairs (name, buffer); "
+                "pass model.named_buffers()"
+            )
+        buffers.append(entry[1])
+    return buffers
+
+
+def refuse_for_strategy(strategy: Strategy, op: ReduceOp, groups: Any, predivide: float) -> None:
+    """Raises ValueError for what only has a meaning where every step reduces gradients."""
+    if isinstance(strategy, SynchronousGradients):
+        return
+    for name, value, is_default in (
+        ("op", op, op == Average),
+        ("groups", "given", not groups),
+        ("gradient_predivide_factor", predivide, predivide == 1.0),
+    ):
+        if not is_default:
+            raise ValueError(
+                f"DistributedOptimizer: {name} is {value} with communication="
+                f"{type(strategy).__name__}, which averages parameters instead of gradients; leave "
+                f"{name} out, or use SynchronousGradients()"
+            )
 
 
 def chosen_groups(groups: Any, num_groups: Any) -> Any:

@@ -40,8 +40,10 @@ from .checkpoint_file import (
     find_checkpoint,
     load_checkpoint,
     remove_old_checkpoints,
+    shared_bytes,
     write_checkpoint,
 )
+from .rank_states import RankStates
 from .stop_signal import StopSignal
 
 __all__ = ["Checkpoint"]
@@ -51,7 +53,8 @@ class Checkpoint:
     """Training state in a folder: saved atomically, restored on every rank.
 
     A checkpoint holds the `state_dict()` of each object given, as rank 0 has it, the random
-    generators of every rank, the step, and extras. Rank 0 (of the process set) alone reads and
+    generators of every rank, the step, and extras. Of an optimizer whose steps stay local it holds
+    the state of every rank, see docs/strategies.md. Rank 0 (of the process set) alone reads and
     writes the folder and sends what it read to the others, so no shared disk is needed. Every
     method that says so is collective: all ranks call it at the same point. All calls come from
     the thread that trains.
@@ -95,6 +98,7 @@ class Checkpoint:
             _checked_path("resume", resume)
         self._objects = _checked_objects(objects)
         self._process_set = process_set
+        self._rank_states = RankStates(self._objects, process_set)
         self._root_rank = process_set.ranks[0]
         self._stop_requested = False
         self._saved_step: int | None = None
@@ -130,11 +134,15 @@ class Checkpoint:
         if extras is not None and not isinstance(extras, Mapping):
             raise TypeError(f"Checkpoint.save: extras is {type(extras).__name__}, expected a dict")
         random_states = self._gather_random_states(step)
+        rank_states = self._rank_states.gather()
         path = checkpoint_path(self._folder, step)
         failure: Exception | None = None
         if self._is_root():
             try:
-                write_checkpoint(path, self._content(step, extras or {}, random_states))
+                content = self._content(step, extras or {}, random_states)
+                if rank_states:
+                    content["rank_states"] = rank_states
+                write_checkpoint(path, content)
                 if self._keep is not None:
                     remove_old_checkpoints(self._folder, step, self._keep)
             except Exception as error:  # state_dict() is the user's code
@@ -153,7 +161,8 @@ class Checkpoint:
 
         Returns:
             The step at which it was saved; 0 when there is none. Ranks that the saving job did
-            not have keep their random generators as they are.
+            not have keep their random generators as they are. In a job of another size, an
+            optimizer whose steps stay local starts from its last round, with a warning.
 
         Raises:
             FileNotFoundError, ValueError: the file or folder named is not there, damaged, no
@@ -173,7 +182,7 @@ class Checkpoint:
         self._agree(failure, "restoring")
         content = self._share(found)
         if content is not None:
-            self._install(content)
+            self._install(content, found)
         return self.step
 
     def should_stop(self, step: int | None = None) -> bool:
@@ -260,16 +269,16 @@ class Checkpoint:
     def _share(self, found: FoundCheckpoint | None) -> dict[str, Any] | None:
         """What rank 0 found, on every rank."""
         sent = broadcast_object(
-            found and (str(found.path), found.data),
+            found and (str(found.path), shared_bytes(found)),
             self._root_rank,
             name="checkpoint.bytes",
             process_set=self._process_set,
         )
         if sent is None:
             return None
-        content = found.content if found is not None else load_checkpoint(sent[1])
+        content = load_checkpoint(sent[1])
         self._expect_objects(sent[0], content)
-        return content
+        return {**content, "path": sent[0]}
 
     def _expect_objects(self, path: str, content: Mapping[str, Any]) -> None:
         saved, given = set(content["objects"]), set(self._objects)
@@ -286,9 +295,11 @@ class Checkpoint:
                 stacklevel=4,
             )
 
-    def _install(self, content: Mapping[str, Any]) -> None:
+    def _install(self, content: Mapping[str, Any], found: FoundCheckpoint | None) -> None:
         for name, value in self._objects.items():
             value.load_state_dict(content["objects"][name])
+        if self._rank_states:
+            self._install_rank_states(content, found)
         self.step = self._saved_step = content["step"]
         self.extras = content["extras"]
         # Last: what ran before may have drawn numbers.
@@ -296,6 +307,22 @@ class Checkpoint:
         index = self._process_set.rank()
         if index < len(states):
             _restore_random_state(states[index])
+
+    def _install_rank_states(
+        self, content: Mapping[str, Any], found: FoundCheckpoint | None
+    ) -> None:
+        saved, size = content.get("rank_state_count", 0), self._process_set.size()
+        if saved == size:
+            self._rank_states.scatter([] if found is None else found.content["rank_states"])
+        elif saved:
+            self._rank_states.drop()
+            if self._is_root():
+                warnings.warn(
+                    f"checkpoint '{content['path']}' was saved by {saved} ranks and is restored by "
+                    f"{size}. Parameters are those of the last round, and the optimizer's state is "
+                    "that of rank 0; the steps of each rank since that round are lost",
+                    stacklevel=4,
+                )
 
 
 def _portable(failure: Exception | None, doing: str) -> Exception | None:

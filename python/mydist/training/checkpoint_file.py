@@ -124,6 +124,17 @@ class FoundCheckpoint:
     content: dict[str, Any]
 
 
+def shared_bytes(found: FoundCheckpoint) -> bytes:
+    """What all ranks need of it: without the states of each rank, but with their number."""
+    shared = {key: value for key, value in found.content.items() if key != "rank_states"}
+    shared["rank_state_count"] = len(found.content.get("rank_states", []))
+    if not shared["rank_state_count"]:
+        return found.data
+    stream = io.BytesIO()
+    torch.save(shared, stream)
+    return stream.getvalue()
+
+
 def find_checkpoint(folder: Path, resume: str | os.PathLike[str]) -> FoundCheckpoint | None:
     """The checkpoint to load; None when there is none. `resume` is as for Checkpoint.restore.
 

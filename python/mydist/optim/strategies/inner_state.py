@@ -1,0 +1,59 @@
+"""InnerState: the momenta that the wrapped optimizer keeps for its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+
+class InnerState:
+    """The floating-point tensors of an optimizer's state that have the shape of their parameter."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._state = optimizer.state
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def reset(self) -> None:
+        """Makes all of them zero."""
+        for _, tensor in self._entries():
+            if tensor is not None:
+                tensor.zero_()
+
+    def read(self) -> list[torch.Tensor]:
+        """Copies of them; zeros where a parameter has had no gradient on this rank."""
+        return [
+            torch.zeros_like(parameter) if tensor is None else tensor.detach().clone()
+            for parameter, tensor in self._entries()
+        ]
+
+    def write(self, values: Sequence[torch.Tensor]) -> None:
+        """Overwrites those that exist with what became of the tensors that `read` gave."""
+        with torch.no_grad():
+            for (_, tensor), value in zip(self._entries(), values, strict=True):
+                if tensor is not None:
+                    tensor.copy_(value)
+
+    def _entries(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Each parameter with each of its tensors, in the same order on all ranks."""
+        keys = sorted(
+            {
+                key
+                for parameter in self._parameters
+                for key, value in self._state.get(parameter, {}).items()
+                if _is_momentum(key, value, parameter)
+            }
+        )
+        for parameter in self._parameters:
+            for key in keys:
+                value = self._state.get(parameter, {}).get(key)
+                yield parameter, value if _is_momentum(key, value, parameter) else None
+
+
+def _is_momentum(key: str, value: object, parameter: torch.Tensor) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.shape == parameter.shape
+        and key != "step"  # The count of steps has the shape of a scalar parameter.
+    )

@@ -1,0 +1,198 @@
+"""StrategyJob: the job as a strategy sees it: parameters, anchors and means over ranks."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .buffers import Buffers
+from .inner_state import InnerState
+from .part import Part, Tensors, split
+
+Await = Callable[[], None]
+
+
+class Average:
+    """A mean over ranks that is under way; `wait()` gives the tensors, and raises its error."""
+
+    def __init__(
+        self, tensors: Tensors, arrive: Callable[[], None], apply: Callable[[], None]
+    ) -> None:
+        """The functions wait for the mean, and then write what belongs to the job."""
+        self._tensors = tensors
+        self._steps = [arrive, apply]
+
+    def arrived(self) -> Tensors:
+        """Waits for the mean and changes nothing else. The tensors, now the mean."""
+        if len(self._steps) == 2:
+            self._steps.pop(0)()
+        return self._tensors
+
+    def wait(self) -> Tensors:
+        """Waits, writes the buffers, and gives the tensors. A second call only gives them."""
+        self.arrived()
+        if self._steps:
+            self._steps.pop()()
+        return self._tensors
+
+
+class StrategyJob(ABC):
+    """The ranks that train together, seen from one of them; owned by one optimizer.
+
+    All methods are called from the thread that trains. Those that say so are collective: every rank
+    calls them in the same order. Subclasses add up over real or simulated ranks.
+
+    Attributes:
+        rank: this rank's index among them, from 0.
+        size: how many they are.
+        rounds: means over ranks that this rank has taken part in.
+        samples: seen since the last round, as `count_samples()` tells.
+        is_behind: whether this rank lacks rounds of the others; its weight is 0 then.
+    """
+
+    rank: int
+    size: int
+
+    def __init__(self, buffers: Sequence[torch.Tensor]) -> None:
+        self.buffers = Buffers(buffers)
+        self.parts: list[Part] = []
+        self.rounds = 0
+        self.samples = 0
+        self.is_behind = False
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Says whose parameters the ranks train. Called once, before anything else."""
+        # Weakly: the optimizer owns this job, and must end with its last user.
+        self._optimizer = weakref.ref(optimizer)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The wrapped optimizer."""
+        optimizer = self._optimizer()
+        assert optimizer is not None  # All calls come from it.
+        return optimizer
+
+    def inner_state(self) -> InnerState:
+        """The momenta of the wrapped optimizer."""
+        return InnerState(self.optimizer)
+
+    def learning_rates(self, part: Part) -> list[float]:
+        """The present one of each flat tensor. Raises ValueError if a parameter group has none."""
+        groups = [self.optimizer.param_groups[index] for index in part.groups]
+        if any("lr" not in group for group in groups):
+            raise ValueError(
+                "a parameter group of the optimizer has no 'lr', which this strategy divides by; "
+                "use an optimizer with a learning rate, or LocalSGD"
+            )
+        return [float(group["lr"]) for group in groups]
+
+    def split(self, count: int) -> list[Part]:
+        """The parameters as `count` runs of neighbours of about equal size, with their anchors."""
+        self.parts = split(self.optimizer.param_groups, count)
+        return self.parts
+
+    def average(
+        self,
+        tensors: Sequence[torch.Tensor],
+        label: str,
+        by_samples: bool = False,
+        buffers: bool = True,
+    ) -> Tensors:
+        """The tensors become their mean over the ranks, in place. Collective; blocks.
+
+        Args:
+            tensors: of the same shapes and dtypes on every rank. Ranks in join() do not count.
+            label: names what is averaged; the same on every rank for the same shapes.
+            by_samples: weighs each rank by the samples that it has seen since the last round.
+            buffers: also averages the buffers; integer ones are taken from rank 0.
+        """
+        return self.start_average(tensors, label, by_samples, buffers).wait()
+
+    def start_average(
+        self,
+        tensors: Sequence[torch.Tensor],
+        label: str,
+        by_samples: bool = False,
+        buffers: bool = True,
+    ) -> Average:
+        """As `average`, without waiting for the result. The tensors belong to it until then."""
+        weight = 0.0 if self.is_behind else 1.0
+        if by_samples:
+            # In front of the rest: a change times thousands of samples may not fit its dtype.
+            weight *= self.samples
+            total = self._total(weight, f"{label}.samples")
+            weight = weight / total if total else 0.0
+        gives_counters = self.rank == 0 and not self.is_behind
+        counts = torch.tensor([weight, float(gives_counters)], dtype=torch.float64, device="cpu")
+        shared = self.buffers.read(gives_counters) if buffers else []
+        moving = list(tensors)
+        fractions = [tensor for tensor in [*moving, *shared] if tensor.is_floating_point()]
+        if weight != 1.0:
+            for tensor in fractions:
+                tensor.mul_(weight)
+        finish = self._start_sum(moving, [*shared, counts], label)
+
+        def arrive() -> None:
+            finish()
+            if not by_samples:
+                for tensor in fractions:
+                    tensor.div_(float(counts[0]))
+
+        def apply() -> None:
+            self.buffers.write(shared, with_counters=bool(counts[1] > 0))
+            self._end_round()
+
+        return Average(moving, arrive, apply)
+
+    def arrived_average(self, tensors: Tensors) -> Average:
+        """One that was waited for when it was saved; see `Average.arrived`."""
+        return Average(tensors, lambda: None, self._end_round)
+
+    def _end_round(self) -> None:
+        self.rounds += 1
+        self.samples = 0
+
+    @abstractmethod
+    def _total(self, number: float, label: str) -> float:
+        """The sum of the ranks' numbers. Collective; blocks."""
+
+    @abstractmethod
+    def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
+        """Starts to add up over the ranks, in place; `exact` ones are never compressed."""
+
+    @abstractmethod
+    def gather(self, row: Sequence[int]) -> list[list[int]]:
+        """The rows of all ranks, by index. Collective; blocks."""
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        """Overwrites the tensors with those of the rank of that index. Collective; blocks."""
+
+    @abstractmethod
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        """The value of the rank of that index, on all ranks. Collective; blocks."""
+
+    @abstractmethod
+    def copy_training(self, root: int) -> None:
+        """Parameters and the optimizer's state become those of that rank. Collective; blocks."""
+
+    @abstractmethod
+    def step_taken(self) -> None:
+        """Called when the optimizer has taken a step, before a round that follows it."""
+
+    def restore(self) -> None:
+        """Puts all parameters back to their anchors."""
+        for part in self.parts:
+            part.reset()
+
+    def shared(self) -> Tensors:
+        """The anchors and momenta of all parts."""
+        return [flat for part in self.parts for flat in part.shared()]
+
+    def bytes(self) -> int:
+        """What anchors and momenta take, in bytes."""
+        return sum(flat.nbytes for flat in self.shared())

@@ -1,0 +1,103 @@
+"""NetworkJob: a strategy's job on real ranks; it averages with mydist's collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ... import _C
+from ...collectives import allgather, allreduce, broadcast_async_, grouped_allreduce_async_
+from ...collectives.compression import CompressorLike
+from ...collectives.handles import synchronize_all
+from ...collectives.objects import broadcast_object
+from ...job.process_set import ProcessSet
+from ...reduce_op import Sum
+from ..state import broadcast_optimizer_state
+from .job import Await, StrategyJob
+from .part import Tensors
+
+
+class NetworkJob(StrategyJob):
+    """The ranks of a process set. Names of collectives begin with the name of the first parameter,
+    so that several optimizers do not meet."""
+
+    def __init__(
+        self,
+        buffers: Sequence[torch.Tensor],
+        process_set: ProcessSet,
+        compression: CompressorLike,
+        name: str,
+    ) -> None:
+        super().__init__(buffers)
+        self.rank, self.size = process_set.rank(), process_set.size()
+        self._process_set = process_set
+        self._compression = compression
+        self._name = f"strategy.{name}"
+
+    def step_taken(self) -> None:
+        """See StrategyJob; time passes by itself."""
+
+    def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
+        _C.begin_round(self._name, f"round {self.rounds + 1}: {label}")
+        handles = []
+        if tensors:
+            handles.append(
+                grouped_allreduce_async_(
+                    tensors,
+                    name=f"{self._name}.{label}",
+                    op=Sum,
+                    process_set=self._process_set,
+                    compression=self._compression,
+                )
+            )
+        name = f"{self._name}.{label}.weights"
+        handles.append(
+            grouped_allreduce_async_(exact, name=name, op=Sum, process_set=self._process_set)
+        )
+
+        def wait() -> None:
+            synchronize_all(handles)
+            _C.end_round(self._name)
+
+        return wait
+
+    def _total(self, number: float, label: str) -> float:
+        own = torch.tensor([number], dtype=torch.float64, device="cpu")
+        name = f"{self._name}.{label}"
+        return float(allreduce(own, op=Sum, name=name, process_set=self._process_set))
+
+    def gather(self, row: Sequence[int]) -> list[list[int]]:
+        """See StrategyJob."""
+        own = torch.tensor([list(row)], dtype=torch.int64, device="cpu")
+        rows = allgather(own, name=f"{self._name}.progress", process_set=self._process_set)
+        return [[int(value) for value in of_rank] for of_rank in rows]
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        """See StrategyJob."""
+        sender = self._process_set.ranks[root]
+        synchronize_all(
+            [
+                broadcast_async_(
+                    tensor.detach(),
+                    sender,
+                    name=f"{self._name}.catch_up.{index}",
+                    process_set=self._process_set,
+                )
+                for index, tensor in enumerate(tensors)
+            ]
+        )
+
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        """See StrategyJob."""
+        sender = self._process_set.ranks[root]
+        return broadcast_object(value, sender, f"{self._name}.own", self._process_set)
+
+    def copy_training(self, root: int) -> None:
+        """See StrategyJob."""
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        self.broadcast([*parameters, *self.buffers.tensors], root)
+        sender = self._process_set.ranks[root]
+        broadcast_optimizer_state(self.optimizer, sender, process_set=self._process_set)

@@ -1,0 +1,222 @@
+"""StrategyRun: an optimizer's strategy at work: it counts steps, begins, finishes, and is saved."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import torch
+
+from ...collectives.waits import join_count
+from ...job.error_text import check_state
+from .job import StrategyJob
+from .strategy import Strategy
+from .synchronous import SynchronousGradients
+
+# Those that mydist.explain() tells about.
+live_runs: weakref.WeakSet[StrategyRun] = weakref.WeakSet()
+
+
+class StrategyRun:
+    """One strategy on one job. All calls come from the thread that trains.
+
+    Attributes:
+        strategy: a copy of the one given.
+        is_local: whether the next step stays local.
+        steps: taken by the optimizer on this rank; equal on all ranks after `finish`.
+        has_begun: whether anchors exist, that is after the first local step.
+    """
+
+    def __init__(self, strategy: Strategy, job: StrategyJob) -> None:
+        self.strategy = copy(strategy)
+        self.job = job
+        self.steps = 0
+        self.has_begun = False
+        self.is_local = strategy.before_step(0)
+        self._local_steps = 0  # Since the strategy began or finished.
+        self._reduced_steps = 0  # Those whose gradients were reduced.
+        self._rounds_before = 0  # The last finish.
+        self._has_samples = False  # For the next step.
+        self._joins = join_count()
+        if not isinstance(strategy, SynchronousGradients):
+            live_runs.add(self)
+
+    def before_local_step(self) -> None:
+        """Takes the anchors before the first one.
+
+        Raises:
+            ValueError: join() has ended and finish() was not called, or samples were not counted.
+        """
+        if not self.has_begun:
+            self._begin()
+        if self._joins != join_count():
+            raise ValueError(
+                f"step() follows join(): the ranks have made different numbers of steps and "
+                f"{self._name} cannot tell which model counts. Call optimizer.finish() after join()"
+            )
+        if getattr(self.strategy, "weighted", False) and not self._has_samples:
+            raise ValueError(
+                f"{self._name}(weighted=True): step() was called without count_samples(); call "
+                "optimizer.count_samples(n) with the number of samples of this step before it"
+            )
+
+    def count_samples(self, count: int) -> None:
+        """This rank has seen so many more samples."""
+        self.job.samples += count
+        self._has_samples = True
+
+    def after_step(self) -> None:
+        """Called when a step has changed the parameters; a round happens here.
+
+        Raises:
+            MydistError: the round failed; the parameters are those of the anchors.
+        """
+        self.job.step_taken()
+        self.steps += 1
+        self._has_samples = False
+        if self.is_local:
+            self._local_steps += 1
+            self._guarded(lambda: self.strategy.after_step(self._local_steps))
+        else:
+            self._reduced_steps += 1
+        self.is_local = self.strategy.before_step(self.steps)
+
+    def finish(self) -> None:
+        """Gives every rank the model to evaluate. Collective; see DistributedOptimizer.finish."""
+        if self.has_begun:
+            self._guarded(self.strategy.settle)
+        # How often this rank has met the others since the last finish.
+        met = self._reduced_steps + self.job.rounds - self._rounds_before
+        rows = self.job.gather([met, self._local_steps, self.steps, int(self.has_begun)])
+        newest = max(row[0] for row in rows)
+        if any(row[3] for row in rows) and not self.has_begun:
+            self._begin()
+        self.job.is_behind = met < newest
+        if any(row[0] < newest for row in rows):
+            self._catch_up([row[0] for row in rows].index(newest))
+        if self.has_begun:
+            if any(row[1] for row in rows if row[0] == newest):
+                self._guarded(self.strategy.finish)
+            self.job.restore()
+            self.strategy.finished()
+        elif self.job.buffers.tensors:
+            self.job.average([], "finish")
+        self.job.is_behind = False
+        self.steps = max(row[2] for row in rows)
+        self._local_steps = self._reduced_steps = 0
+        self._rounds_before = self.job.rounds
+        self._joins = join_count()
+        self.is_local = self.strategy.before_step(self.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, anchors and momenta; all but the counts are equal on all ranks."""
+        return {
+            "strategy": self.strategy.describe(),
+            **self.counts(),
+            "parts": [part.state_dict() for part in self.job.parts] if self.has_begun else None,
+            "own": self.strategy.state_dict() if self.has_begun else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave. Parameters stay as they are.
+
+        Warns and takes the counts only if another strategy has saved the state. Raises ValueError
+        if the parameters have other shapes.
+        """
+        check_state(self._name, state, ["strategy", "parts", "own"])
+        self.load_counts(state)
+        if state["parts"] is None:
+            return
+        if state["strategy"].partition("(")[0] != self._name:
+            warnings.warn(
+                f"the optimizer's state was saved by {state['strategy']} and is loaded into "
+                f"{self.strategy.describe()}, which keeps neither anchors nor momenta of it; it "
+                "starts from the present parameters",
+                stacklevel=3,
+            )
+            return
+        if not self.has_begun:
+            self._begin()
+        if len(state["parts"]) != len(self.job.parts):
+            raise ValueError(
+                f"load_state_dict: the state was saved by {state['strategy']}, in "
+                f"{len(state['parts'])} fragments, but {self.strategy.describe()} has "
+                f"{len(self.job.parts)}; use the same number of fragments"
+            )
+        for part, saved in zip(self.job.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+        self.strategy.load_state_dict(state["own"])
+
+    def counts(self) -> dict[str, int]:
+        """What this rank has counted."""
+        return {
+            "steps": self.steps,
+            "local_steps": self._local_steps,
+            "rounds": self.job.rounds,
+            "samples": self.job.samples,
+        }
+
+    def load_counts(self, counts: Mapping[str, Any]) -> None:
+        """Takes what `counts` gave."""
+        check_state(self._name, counts, self.counts())
+        self.steps, self._local_steps = counts["steps"], counts["local_steps"]
+        self.job.rounds = self._rounds_before = counts["rounds"]
+        self.job.samples = counts["samples"]
+        self._reduced_steps = 0
+        self.is_local = self.strategy.before_step(self.steps)
+
+    def drop_local_steps(self) -> None:
+        """Forgets the steps since the last round: parameters become the anchors."""
+        if self.has_begun:
+            self.job.restore()
+            self.strategy.finished()
+        self._local_steps = self.job.samples = 0
+
+    def anchors(self) -> Iterator[torch.Tensor]:
+        """In the shapes and the order of the optimizer's parameters."""
+        for part in self.job.parts:
+            yield from part.pieces(part.anchor)
+
+    def choice(self) -> str:
+        """The strategy, for mydist.explain()."""
+        return self.strategy.describe()
+
+    def reason(self) -> str:
+        """How far it is, for mydist.explain()."""
+        if not self.has_begun:
+            return f"gradients are reduced; {self.steps} steps so far"
+        return (
+            f"so far {self.steps} steps, rounds: {self.job.rounds}; anchors and momenta take "
+            f"{self.strategy.bytes()} bytes"
+        )
+
+    @property
+    def _name(self) -> str:
+        return type(self.strategy).__name__
+
+    def _begin(self) -> None:
+        self.strategy.begin(self.job)
+        self.has_begun = True
+        self._joins = join_count()
+
+    def _catch_up(self, root: int) -> None:
+        """Ranks that lack rounds or steps get what the rank `root` has."""
+        if not self.has_begun:
+            self.job.copy_training(root)
+            return
+        self.job.broadcast([*self.job.shared(), *self.job.buffers.tensors], root)
+        own = self.job.broadcast_object(self.strategy.state_dict(), root)
+        if self.job.is_behind:
+            self.strategy.load_state_dict(own)
+            self.job.restore()
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """Puts the parameters back to the anchors when the call fails."""
+        try:
+            call()
+        except BaseException:
+            self.job.restore()
+            raise

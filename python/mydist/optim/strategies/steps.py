@@ -1,0 +1,174 @@
+"""The methods of a wrapped optimizer whose steps may stay local."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..distributed_steps import DistributedSteps
+from ..gradient_path import densify
+from ..optimizer_arguments import check_closure
+
+
+class StrategySteps(DistributedSteps):
+    """What differs when a strategy decides whether a step reduces gradients or stays local."""
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Updates the parameters, on this rank alone if the step is local, and ends a round if due.
+
+        Args:
+            closure: recomputes the loss, as torch optimizers take it; every rank must pass one.
+
+        Raises:
+            TypeError: `closure` is neither callable nor None.
+            ValueError: `finish()` was not called after `join()`, or samples were not counted.
+            MismatchError: parameters, strategy or settings are not the same on all ranks.
+            MydistError: a round failed; the parameters are those of the last round.
+        """
+        run = self._distribution.run
+        if not run.is_local:
+            return super().step(closure, **kwargs)
+        check_closure(closure)
+        self._distribution.check(self)
+        run.before_local_step()
+        if self._distribution.densifies:
+            for parameter in self._parameters():
+                densify(parameter)
+        if self._has_overflow():
+            self._distribution.end_step()
+            return None
+        with self._local():
+            return super().step(closure, **kwargs)
+
+    step.hooked = True  # type: ignore[attr-defined]  # as in DistributedSteps
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of every torch optimizer, with the state of the strategy under "communication".
+
+        Anchors and momenta of the strategy are equal on all ranks; the rest is this rank's.
+        """
+        state = super().state_dict()
+        return {**state, "communication": self._distribution.run.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave; parameters are not in it and stay as they are.
+
+        A state without "communication" makes the strategy begin with the next step.
+
+        Raises:
+            ValueError: the state belongs to other parameters.
+        """
+        super().load_state_dict(dict(state_dict))
+        if "communication" in state_dict:
+            self._distribution.run.load_state_dict(state_dict["communication"])
+            self._distribution.follow()
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        """What differs between ranks: parameters, buffers, state of the optimizer, counts.
+
+        `Checkpoint` saves it for every rank.
+        """
+        run = self._distribution.run
+        return {
+            "parameters": [parameter.detach().clone() for parameter in self._parameters()],
+            "buffers": [buffer.detach().clone() for buffer in run.job.buffers.tensors],
+            "optimizer": super().state_dict(),
+            "counts": run.counts(),
+        }
+
+    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Takes what `rank_state_dict` gave on this rank.
+
+        None drops what differs between ranks: parameters become those of the last round.
+        """
+        run = self._distribution.run
+        if state is None:
+            run.drop_local_steps()
+            return
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters(), state["parameters"], strict=True):
+                parameter.copy_(value)
+        run.job.buffers.write(state["buffers"])
+        super().load_state_dict(state["optimizer"])
+        run.load_counts(state["counts"])
+        self._distribution.follow()
+
+    def synchronize(self) -> None:
+        """Reduces the gradients, if the next step is not local; otherwise does nothing."""
+        if not self._distribution.run.is_local:
+            super().synchronize()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """As of DistributedOptimizer; gradients of local steps stay on this rank anyway."""
+        if self._distribution.run.is_local:
+            yield
+        else:
+            with super().no_sync():
+                yield
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters. Raises ValueError once the first local step has made anchors."""
+        if self._distribution.run.has_begun:
+            raise ValueError(
+                "add_param_group: the strategy has anchors for the present parameters; call "
+                "finish(), add the parameters to the optimizer, and wrap it again"
+            )
+        super().add_param_group(param_group)
+
+    def _before_unscaling(self) -> None:
+        if not self._distribution.run.is_local:
+            super()._before_unscaling()
+
+    def _synchronize_if_needed(self) -> None:
+        if not self._distribution.run.is_local:
+            super()._synchronize_if_needed()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # True makes GradScaler call step() after an overflow, too, so that the step counts.
+        return self._distribution.run.is_local or super()._step_supports_amp_scaling
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _has_overflow(self) -> bool:
+        """Unscales gradients as GradScaler would. Whether it has found one that is not finite."""
+        if "found_inf" not in self.__dict__ or self._unscales_itself():
+            return False  # No scaler calls, or the wrapped optimizer does both itself.
+        if float(self.__dict__["found_inf"]) > 0:
+            return True
+        if (scale := self.__dict__.get("grad_scale")) is not None:
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(float(scale))
+        return False
+
+    @contextmanager
+    def _local(self) -> Iterator[None]:
+        """Within this context DistributedSteps.step() is the step of the wrapped optimizer."""
+        distribution = self._distribution
+        previous, distribution.skip = distribution.skip, True
+        # torch's optimizers refuse what only their fused forms can use.
+        scaling = {} if self._unscales_itself() else self._take_scaling()
+        try:
+            yield
+        finally:
+            distribution.skip = previous
+            self.__dict__.update(scaling)
+
+    def _take_scaling(self) -> dict[str, Any]:
+        """Removes what GradScaler has put on the optimizer, and returns it."""
+        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
+        return {name: self.__dict__.pop(name) for name in names}
+
+    def _unscales_itself(self) -> bool:
+        return bool(self.__dict__.get("_step_supports_amp_scaling"))
+
+    def _parameters(self) -> list[torch.Tensor]:
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return [parameter for group in groups for parameter in group["params"]]

@@ -1,0 +1,108 @@
+"""Strategy: when ranks communicate while they train, and what they make of it. No network here.
+
+A strategy is the rule of one algorithm. It sees a StrategyJob, which stands for real ranks or for
+simulated ones. docs/extending.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .job import StrategyJob
+from .part import Part
+
+__all__ = ["Strategy"]
+
+
+class Strategy:
+    """The base of all strategies. Pass one to `DistributedOptimizer(communication=…)`.
+
+    Settings are the fields of a dataclass; they must be equal on all ranks. An optimizer works on
+    a copy, so one strategy object may serve several optimizers. All calls come from the thread that
+    trains, at the same points on all ranks.
+
+    Attributes:
+        job: the job, from `begin` on.
+        parts: of the parameters, from `begin` on.
+    """
+
+    job: StrategyJob
+    parts: list[Part]
+
+    def begin(self, job: StrategyJob) -> None:
+        """Called once, before the first local step. Parameters are equal on all ranks then."""
+        self.job = job
+        self.parts = job.split(1)
+
+    def before_step(self, step: int) -> bool:
+        """Whether the next step stays local; False reduces its gradients as usual.
+
+        Once it is True, it stays True for all later steps.
+
+        Args:
+            step: how many steps the optimizer has taken.
+        """
+        return True
+
+    def after_step(self, step: int) -> None:
+        """Called after every local step; a round happens here.
+
+        Args:
+            step: how many local steps there were since `begin` or the last `finish`; at least 1.
+        """
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Ends what is under way. Called by `finish()`, before ranks compare their progress."""
+
+    def finish(self) -> None:
+        """Moves the anchors to the model to evaluate.
+
+        Called when some rank has taken a step since the last round. All parameters become the
+        anchors afterwards. By default the anchors become the mean of the ranks' parameters.
+        """
+        changes = [part.change() for part in self.parts]
+        self.job.average([flat for flats in changes for flat in flats], "finish")
+        for part, change in zip(self.parts, changes, strict=True):
+            add(part.anchor, change)
+
+    def finished(self) -> None:
+        """Called when `finish()` has made all parameters equal to the anchors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be saved beyond anchors, momenta and counts of steps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what `state_dict` of the same strategy gave."""
+
+    def bytes(self) -> int:
+        """What anchors and momenta take on this rank, in bytes."""
+        return self.job.bytes()
+
+    def describe(self) -> str:
+        """The strategy with its settings; equal on all ranks."""
+        return repr(self)
+
+
+def add(flats: list[Any], changes: list[Any], alpha: float = 1.0) -> None:
+    """flats += alpha · changes, in place."""
+    for flat, change in zip(flats, changes, strict=True):
+        flat.add_(change, alpha=alpha)
+
+
+def check_period(owner: str, name: str, value: Any, least: int = 1) -> int:
+    """The setting, which must be an int of at least `least`. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{owner}: {name} is {value!r}, expected an int of at least {least}")
+    return value
+
+
+def check_number(
+    owner: str, name: str, value: Any, accepts: Callable[[float], bool], expected: str
+) -> None:
+    """Raises ValueError unless the setting is a number that `accepts` takes."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not accepts(value):
+        raise ValueError(f"{owner}: {name} is {value!r}, expected a number {expected}")

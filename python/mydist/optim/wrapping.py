@@ -1,0 +1,64 @@
+"""Wrapping: makes a distributed optimizer of an optimizer, around the same state."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from .distributed_steps import DistributedSteps, Distribution
+from .learning_rate import pass_on_warmup
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer,
+    steps: type[DistributedSteps],
+    distribution: Distribution,
+    groups: Sequence[Sequence[torch.Tensor]],
+) -> torch.optim.Optimizer:
+    """The new object: the state of `optimizer`, and a class that puts `steps` in front."""
+    base = next(c for c in type(optimizer).__mro__ if not issubclass(c, DistributedSteps))
+    earlier = optimizer.__dict__.get("_distribution")
+    if earlier is not None:
+        earlier.path.remove()
+    wrapper_class = type(f"Distributed{base.__name__}", (steps, base), {"__doc__": base.__doc__})
+    wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
+    wrapped.__dict__ = optimizer.__dict__
+    distribution.run.job.attach(wrapped)
+    wrapped._distribution = distribution  # type: ignore[attr-defined]
+    _redirect_step(wrapped)
+    pass_on_warmup(wrapped)
+    # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
+    weakref.finalize(wrapped, distribution.path.remove).atexit = False
+    distribution.register(wrapped, groups)
+    return wrapped
+
+
+def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
+    """Replaces the `step` that a scheduler put on the original object by the distributed one."""
+    patched = wrapped.__dict__.get("step")
+    if patched is None:
+        return
+    if not hasattr(patched, "_wrapped_by_lr_sched"):
+        raise ValueError(
+            "optimizer.step has been replaced on this object; wrap the optimizer with "
+            "DistributedOptimizer first and replace its step afterwards"
+        )
+
+    # Weakly: the optimizer owns this function, and must end with its last user.
+    reference = weakref.ref(wrapped)
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer = reference()
+        if optimizer is None:
+            raise ValueError(
+                "step() was called on an optimizer whose DistributedOptimizer no longer exists; "
+                "keep what DistributedOptimizer() returns, and call its step()"
+            )
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    wrapped.__dict__["step"] = step
