@@ -126,6 +126,36 @@ def test_two_ranks_train_as_one_with_all_data(
         assert torch.equal(one, other)
 
 
+def train_with_a_strategy(device: str) -> tuple[list[float], list[torch.Tensor], list[float]]:
+    """A round after each step; losses, parameters, and buffers on the GPU at the end."""
+    md.init()
+    model = make_model(torch.device(device))
+    mean = torch.tensor([1.0 + md.rank()], device=device)
+    count = torch.tensor([5 + md.rank()], device=device)
+    optimizer = md.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=model.named_parameters(),
+        named_buffers=[("mean", mean), ("count", count)],
+        communication=md.BlockMomentum(every=1, momentum=0.0),
+    )
+    losses = losses_of(optimizer, model, slice(8 * md.rank(), 8 * md.rank() + 8))
+    optimizer.finish()
+    parameters = [parameter.detach().cpu() for parameter in model.parameters()]
+    md.shutdown()
+    return losses, parameters, [float(mean), float(count)]
+
+
+def test_two_ranks_that_average_parameters_train_as_one_with_all_data(
+    gpu: torch.device, tests_on_path: None
+) -> None:
+    results = md.run(train_with_a_strategy, [str(gpu)], num_proc=2)
+    means = [sum(pair) / 2 for pair in zip(*(losses for losses, _, _ in results), strict=True)]
+    assert means == pytest.approx(plain_losses(gpu), rel=1e-5)
+    for one, other in zip(*(parameters for _, parameters, _ in results), strict=True):
+        assert torch.equal(one, other)
+    assert [buffers for _, _, buffers in results] == [[1.5, 5.0]] * 2
+
+
 def state_after_resuming(device: str) -> list[tuple[str, torch.Tensor]]:
     """Only rank 0 has trained before; the devices and values of every rank's state."""
     md.init()

@@ -52,10 +52,12 @@ class NetworkJob(StrategyJob):
                     compression=self._compression,
                 )
             )
-        name = f"{self._name}.{label}.weights"
-        handles.append(
-            grouped_allreduce_async_(exact, name=name, op=Sum, process_set=self._process_set)
-        )
+        for device in sorted({str(tensor.device) for tensor in exact}):
+            members = [tensor for tensor in exact if str(tensor.device) == device]
+            name = f"{self._name}.{label}.{device.partition(':')[0]}"
+            handles.append(
+                grouped_allreduce_async_(members, name=name, op=Sum, process_set=self._process_set)
+            )
 
         def wait() -> None:
             synchronize_all(handles)
