@@ -1,11 +1,9 @@
 #include "torch/tensor_adapter.h"
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/Layout.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -15,12 +13,6 @@
 
 namespace mydist {
 namespace {
-
-// Indexed by DataType.
-constexpr std::array<at::ScalarType, kDataTypeCount> kScalarTypes = {
-    at::kByte,         at::kChar,          at::kShort,         at::kInt,        at::kLong,
-    at::kHalf,         at::kBFloat16,      at::kFloat,         at::kDouble,     at::kBool,
-    at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2};
 
 Status WrongDtype(at::ScalarType dtype, const std::string& what) {
   return Status::TypeError(
@@ -80,16 +72,6 @@ bool MayOverlapItself(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::optional<DataType> ToDataType(at::ScalarType dtype) {
-  const auto found = std::find(kScalarTypes.begin(), kScalarTypes.end(), dtype);
-  if (found == kScalarTypes.end()) return std::nullopt;
-  return static_cast<DataType>(found - kScalarTypes.begin());
-}
-
-at::ScalarType ToScalarType(DataType dtype) { return kScalarTypes[static_cast<size_t>(dtype)]; }
-
-std::string DtypeName(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
-
 Shape ShapeOf(const at::Tensor& tensor) { return Shape(tensor.sizes().vec()); }
 
 Status CheckName(const std::string& name, const std::string& call) {
@@ -141,12 +123,6 @@ Status CheckWritable(const at::Tensor& tensor, const std::string& what) {
       ": several of its elements share memory (as after expand()), "
       "so it cannot be written in place. Pass tensor.clone(), or use the "
       "form that returns a new tensor.");
-}
-
-at::Tensor Dense(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  if (tensor._is_zerotensor()) return tensor.new_zeros(tensor.sizes());
-  return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 }  // namespace mydist

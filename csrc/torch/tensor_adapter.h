@@ -5,19 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "torch/tensor_memory.h"
 
 namespace mydist {
-
-// The same element type on both sides; nothing for what does not travel (uint16, …).
-std::optional<DataType> ToDataType(at::ScalarType dtype);
-at::ScalarType ToScalarType(DataType dtype);
-// As users write it, e.g. "float8_e4m3fn".
-std::string DtypeName(at::ScalarType dtype);
 
 Shape ShapeOf(const at::Tensor& tensor);
 
@@ -33,9 +27,5 @@ Result<DataType> CheckReadable(const at::Tensor& tensor, const std::string& what
 // kInvalidArgument when two elements of the tensor may share memory: nothing sensible can be
 // written to it.
 Status CheckWritable(const at::Tensor& tensor, const std::string& what);
-
-// The tensor itself if its elements lie row-major and without a pending conjugation or negation,
-// else a copy that does. Detached from autograd either way.
-at::Tensor Dense(const at::Tensor& tensor);
 
 }  // namespace mydist
