@@ -3,7 +3,7 @@ set(MYDIST_CORE_FOLDERS
     csrc/base csrc/config csrc/world csrc/timeline csrc/kernels csrc/kernels/simd csrc/memory
     csrc/memory/shm csrc/memory/device csrc/transport csrc/transport/local csrc/transport/loopback
     csrc/controller csrc/controller/messages csrc/controller/frozen csrc/algorithms
-    csrc/algorithms/shm csrc/algorithms/device csrc/planner csrc/engine csrc/job)
+    csrc/algorithms/shm csrc/algorithms/device csrc/planner csrc/engine csrc/job csrc/lanes)
 mydist_sources(MYDIST_CORE_SOURCES "*.cc" ${MYDIST_CORE_FOLDERS})
 
 # One source, compiled for more than one kind of CPU; which is used is decided at run time. A fused

@@ -110,7 +110,7 @@ endfunction()
 
 set(MYDIST_TEST_NAMES "")
 set(_test_folders base config world timeline kernels memory transport controller algorithms planner
-    engine job)
+    engine job lanes)
 # Devices and NCCL of the tests' own, with what of the NCCL plugin needs no CUDA.
 mydist_sources(_files "*.cc" tests/cpp/fakes)
 list(FILTER _files EXCLUDE REGEX "_test\\.cc$")
@@ -126,6 +126,7 @@ set(_base LABELS threads)
 set(_controller HEAVY SHARDS 3 LABELS bytes)
 set(_engine SHARDS 2 LABELS threads ALONE EngineNcclLoss.* EngineOnGpuMistake.*)
 set(_job LABELS threads)
+set(_lanes LABELS threads)
 set(_memory LABELS threads bytes)
 set(_timeline LABELS threads bytes)
 set(_transport SHARDS 2 LABELS threads bytes)

@@ -36,7 +36,8 @@ ROOMS: dict[str, set[str]] = {
     "planner": {"algorithms"},
     "engine": {"planner", "controller", "timeline"},
     "job": {"engine"},
-    "torch": {"job"},
+    "lanes": {"job"},
+    "torch": {"lanes"},
 }
 # Headers that a room may include besides, by room.
 EXTRA: dict[str, set[str]] = {

@@ -1,0 +1,136 @@
+// GroupLane: a group of ranks that execute operations in the order in which each of them submits
+// them. Nothing is negotiated and nothing is fused: all members submit the same operations in one
+// order, as torch.distributed asks of a process group. Groups are independent of each other and of
+// the engine: a lane has connections and shared memory of its own, so lanes may be used from
+// several threads in crossed order. Before data is touched, the members compare what they are about
+// to do.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "algorithms/collectives.h"
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "config/config.h"
+#include "lanes/lane_call.h"
+#include "lanes/lane_start.h"
+#include "world/watchdog.h"
+
+namespace mydist {
+
+// What an operation works with. Ranks, roots and peers are indices in the group.
+class MYDIST_EXPORT LaneSite {
+ public:
+  explicit LaneSite(const LaneGround* ground) : ground_(*ground) {}
+
+  int rank() const { return ground_.topology.rank; }
+  int size() const { return ground_.topology.size; }
+  // kInternal when no algorithm supports it.
+  Result<Collectives*> For(const BatchTraits& traits) const;
+  // For what only moves bytes on the host.
+  Result<Collectives*> ForBytes(OpKind op) const {
+    return For({op, DataType::kUint8, ReduceOp::kSum, kHostMemory, 0});
+  }
+
+ private:
+  static constexpr int32_t kHostMemory = -1;
+
+  const LaneGround& ground_;
+};
+
+// LaneWork: one operation of a lane. Shared by the lane and the caller; any thread may ask.
+class MYDIST_EXPORT LaneWork {
+ public:
+  using Run = std::function<Status(const LaneSite&)>;
+  using Done = std::function<void(const Status&)>;
+
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  // Of the operation, once it is done.
+  const Status& status() const { return status_; }
+  uint64_t sequence() const { return sequence_; }
+
+ private:
+  friend class GroupLane;
+
+  LaneCall call_;
+  Duration limit_{};
+  Run run_;
+  Done done_;
+  uint64_t sequence_ = 0;
+  Status status_;
+  std::atomic<bool> is_done_{false};
+};
+
+class MYDIST_EXPORT GroupLane final : public Watchdog {
+ public:
+  // Connects the members. Blocking; collective over them. The errors are those of process::Init.
+  static Result<std::shared_ptr<GroupLane>> Open(const LaneOptions& options, const Config& config);
+  // Waits for the operation under way; those behind it end with kAborted.
+  ~GroupLane() override;
+  GroupLane(const GroupLane&) = delete;
+  GroupLane& operator=(const GroupLane&) = delete;
+
+  int rank() const { return ground_->topology.rank; }
+  int size() const { return ground_->topology.size; }
+
+  // Enqueues an operation. `run` executes it, on whichever thread drives the lane; memory stays
+  // valid until `done` is called, on the same thread, without any lock, right before the work is
+  // done. Meanwhile another thread may execute what follows, so `done` may wait for that. `limit`:
+  // how long the operation may wait for other members once it has begun. `is_attended`: the caller
+  // waits for it at once, so no thread needs to be woken.
+  std::shared_ptr<LaneWork> Submit(const LaneCall& call, Duration limit, LaneWork::Run run,
+                                   LaneWork::Done done, bool is_attended);
+  // Returns when the work is done, or `deadline` has passed: false. Drives the lane meanwhile,
+  // unless another thread does.
+  bool Wait(const LaneWork& work, TimePoint deadline);
+  // All that is pending or comes later ends with this error. The first call counts.
+  void Abort(const Status& why);
+  // Numbers of operations: how many have been submitted.
+  uint64_t sequence();
+
+  // See Watchdog; of the operation under way.
+  Status Look(TimePoint begin, std::span<const int> peers) override;
+
+ private:
+  GroupLane(std::string name, std::unique_ptr<LaneGround> ground)
+      : name_(std::move(name)), ground_(std::move(ground)) {}
+
+  // Executes what is in the queue until `work` is done; null: until the queue is empty.
+  void DriveFor(const LaneWork* work) MYDIST_REQUIRES(mutex_);
+  Status Execute(LaneWork& work) MYDIST_EXCLUDES(mutex_);
+  Status Agree(const LaneWork& work);
+  Result<std::string> DifferenceText(const LaneWork& work);
+  void StartThread() MYDIST_REQUIRES(mutex_);
+  void ThreadLoop() MYDIST_EXCLUDES(mutex_);
+  Status Stopped() MYDIST_EXCLUDES(mutex_);
+
+  const std::string name_;
+  const std::unique_ptr<LaneGround> ground_;
+  std::vector<uint8_t> calls_;  // Of all members, for Agree; kept for its memory.
+  // Of the operation under way; used by the thread that drives.
+  TimePoint deadline_ = kNever;
+  const LaneWork* current_ = nullptr;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<LaneWork>> queue_ MYDIST_GUARDED_BY(mutex_);
+  uint64_t submitted_count_ MYDIST_GUARDED_BY(mutex_) = 0;
+  bool is_driven_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
+  Status error_ MYDIST_GUARDED_BY(mutex_);  // The first one: the members are out of step then.
+  std::atomic<bool> is_aborted_{false};
+  // From the first unattended operation on; more when callbacks keep the others.
+  std::vector<std::thread> threads_ MYDIST_GUARDED_BY(mutex_);
+  int idle_threads_ MYDIST_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace mydist

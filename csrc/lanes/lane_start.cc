@@ -1,0 +1,108 @@
+#include "lanes/lane_start.h"
+
+#include <set>
+#include <utility>
+
+#include "base/usable_cores.h"
+#include "job/hello.h"
+#include "memory/shm/arena.h"
+#include "planner/collectives_choice.h"
+#include "transport/registry.h"
+
+namespace mydist {
+namespace {
+
+// Of each half of a member's slot, and of each ring: there may be many groups.
+constexpr int64_t kSlotBytes = int64_t{32} << 10;
+constexpr int64_t kRingBytes = int64_t{8} << 10;
+
+Result<std::vector<Hello>> Meet(const LaneOptions& options, const Config& config) {
+  Hello mine = MakeHello(config.HostId(), config.Digest());
+  mine.cores = UsableCores::OfThisThread();
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> blobs,
+                          BootstrapRound(options.exchange, options.size, EncodeHello(mine)));
+  MYDIST_ASSIGN_OR_RETURN(std::vector<Hello> hellos, DecodeHellos(blobs));
+  MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
+  return hellos;
+}
+
+shm::ArenaOptions ArenaOptionsOf(const LaneGround& ground, const std::vector<Hello>& hellos) {
+  const Topology& topology = ground.topology;
+  shm::ArenaOptions options;
+  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
+  std::vector<UsableCores> here;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.hosts[static_cast<size_t>(rank)] != options.host) continue;
+    options.ranks.push_back(rank);
+    here.push_back(hellos[static_cast<size_t>(rank)].cores);
+  }
+  options.index = topology.local_rank;
+  options.is_crowded = !HaveACoreEach(here);
+  options.slot_bytes = kSlotBytes;
+  options.ring_bytes = kRingBytes;
+  options.zone_bytes = 0;
+  options.cross_memory_attach = ground.config.cross_memory_attach;
+  return options;
+}
+
+bool IsOneHost(const Topology& topology) {
+  return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size() == 1;
+}
+
+// The transport between members that share no memory.
+Result<Connection> ConnectNetwork(const LaneOptions& options, const Config& config) {
+  for (const TransportRow& row : Transports()) {
+    if (!row.is_automatic || row.is_local() || !row.not_built.empty()) continue;
+    MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(row.name));
+    return plugin->Connect({options.rank, options.size, &config, options.exchange, {}});
+  }
+  return Status::Internal("group '" + options.name +
+                          "': its ranks share no memory, and this build has no Gloo to connect "
+                          "them; see mydistrun --check-build");
+}
+
+Status Connect(const LaneOptions& options, LaneGround& ground) {
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Hello> hellos, Meet(options, ground.config));
+  std::vector<std::string> hosts;
+  for (const Hello& hello : hellos) hosts.push_back(hello.host);
+  MYDIST_ASSIGN_OR_RETURN(ground.topology, MakeTopology(options.rank, std::move(hosts)));
+  for (const Hello& hello : hellos) ground.topology.pids.push_back(hello.pid);
+  const bool is_one_host = IsOneHost(ground.topology);
+  std::string reason = "MYDIST_SHARED_MEMORY is 0";
+  if (ground.config.shared_memory) {
+    MYDIST_ASSIGN_OR_RETURN(
+        shm::Arena::Establishment established,
+        shm::Arena::Establish(ArenaOptionsOf(ground, hellos), options.exchange));
+    reason = established.reason;
+    if (established.arena != nullptr) {
+      ground.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
+    }
+  }
+  if (is_one_host && ground.shm != nullptr) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(ground.connection, ConnectNetwork(options, ground.config));
+  return Status::Ok();
+}
+
+}  // namespace
+
+void LaneGround::SetWatchdog(Watchdog* watchdog) {
+  if (connection.transport != nullptr) connection.transport->SetWatchdog(watchdog);
+  if (shm != nullptr) shm->SetWatchdog(watchdog);
+}
+
+Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config) {
+  auto ground = std::make_unique<LaneGround>();
+  ground->config = config;
+  if (options.size > 1) {
+    MYDIST_RETURN_IF_ERROR(Connect(options, *ground));
+  } else {
+    MYDIST_ASSIGN_OR_RETURN(ground->topology, MakeTopology(0, {config.HostId()}));
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < options.size; ++rank) ranks.push_back(rank);
+  ground->choices = CollectivesChoice(&ground->config, &ground->topology, ground->shm.get())
+                        .Make(ground->transport(), ranks);
+  return ground;
+}
+
+}  // namespace mydist

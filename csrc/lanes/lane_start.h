@@ -1,0 +1,45 @@
+// How the members of a lane meet, share memory and connect. Blocking and collective over them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/collectives.h"
+#include "base/status.h"
+#include "config/config.h"
+#include "transport/factory.h"
+#include "transport/shm_transport.h"
+#include "world/topology.h"
+#include "world/watchdog.h"
+
+namespace mydist {
+
+struct LaneOptions {
+  int rank = 0;  // In the group.
+  int size = 1;
+  std::string name;            // Of the group, for messages.
+  BootstrapExchange exchange;  // Over the members; needed unless size is 1.
+};
+
+// What a lane stands on. The order of the fields is that of construction: later ones use earlier.
+struct LaneGround {
+  Config config;
+  Topology topology;
+  std::shared_ptr<shm::ShmPort> shm;  // Null: the members of this host share no memory.
+  Connection connection;              // Empty when shared memory connects all of them.
+  std::vector<std::unique_ptr<Collectives>> choices;
+
+  Transport* transport() {
+    return connection.transport != nullptr ? connection.transport.get()
+           : shm != nullptr                ? &shm->transport()
+                                           : nullptr;
+  }
+  void SetWatchdog(Watchdog* watchdog);
+};
+
+// kMismatch and kVersionMismatch when the members are different builds or settings; kInternal when
+// they cannot connect.
+Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config);
+
+}  // namespace mydist

@@ -1,0 +1,162 @@
+// Lanes of one host: one process per rank.
+#include "lanes/group_lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "conformance/status_checks.h"
+#include "memory/shm/forked_ranks.h"
+
+namespace mydist {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr int kSize = 3;
+
+std::shared_ptr<GroupLane> OpenLane(const shm::ForkedRanks::Seat& seat) {
+  const LaneOptions options{seat.rank, kSize, "test", seat.exchange};
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, Config());
+  EXPECT_TRUE(lane.ok()) << lane.status().ToString();
+  return *lane;
+}
+
+LaneCall SumOf(int64_t count) {
+  return {OpKind::kAllreduce, DataType::kInt64, count, ReduceOp::kSum};
+}
+
+LaneWork::Run Sum(std::vector<int64_t>* data) {
+  return [data](const LaneSite& site) -> Status {
+    const Reduction reduction{DataType::kInt64, ReduceOp::kSum};
+    const auto bytes = static_cast<int64_t>(data->size() * sizeof(int64_t));
+    MYDIST_ASSIGN_OR_RETURN(Collectives * algorithm, site.For({OpKind::kAllreduce, DataType::kInt64,
+                                                               ReduceOp::kSum, -1, bytes}));
+    return algorithm->Allreduce(data->data(), static_cast<int64_t>(data->size()), reduction);
+  };
+}
+
+Status SumAndWait(GroupLane& lane, std::vector<int64_t>* data, Duration limit = seconds(30)) {
+  const auto work = lane.Submit(SumOf(static_cast<int64_t>(data->size())), limit, Sum(data),
+                                nullptr, /*is_attended=*/true);
+  EXPECT_TRUE(lane.Wait(*work, kNever));
+  return work->status();
+}
+
+void RunOnAllRanks(const std::function<void(const shm::ForkedRanks::Seat&, GroupLane&)>& body) {
+  shm::ForkedRanks ranks(kSize, [&](const shm::ForkedRanks::Seat& seat) {
+    const std::shared_ptr<GroupLane> lane = OpenLane(seat);
+    body(seat, *lane);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
+}
+
+TEST(GroupLane, AWaitingCallerExecutesWithoutAThread) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    for (int64_t turn = 0; turn < 100; ++turn) {
+      std::vector<int64_t> data(10, seat.rank + turn);
+      ExpectOk(SumAndWait(lane, &data));
+      EXPECT_EQ(data, std::vector<int64_t>(10, 3 + 3 * turn));
+    }
+    EXPECT_EQ(lane.sequence(), 100u);
+  });
+}
+
+TEST(GroupLane, UnattendedOperationsEndInTheirOrder) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    std::vector<std::vector<int64_t>> data(50, std::vector<int64_t>(5, seat.rank));
+    std::vector<std::shared_ptr<LaneWork>> works;
+    std::atomic<int> done_count{0};
+    for (std::vector<int64_t>& tensor : data) {
+      works.push_back(lane.Submit(
+          SumOf(5), seconds(30), Sum(&tensor), [&](const Status&) { ++done_count; },
+          /*is_attended=*/false));
+    }
+    EXPECT_TRUE(lane.Wait(*works.back(), kNever));
+    for (const auto& work : works) EXPECT_TRUE(lane.Wait(*work, kNever));
+    EXPECT_EQ(done_count.load(), 50);
+    for (const auto& tensor : data) EXPECT_EQ(tensor, std::vector<int64_t>(5, 3));
+  });
+}
+
+TEST(GroupLane, WhatFollowsAnOperationMayWaitForALaterOne) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& /*seat*/, GroupLane& lane) {
+    std::vector<int64_t> first{1};
+    std::vector<int64_t> second{1};
+    std::atomic<bool> second_is_done{false};
+    const auto follow = [&](const Status& status) {
+      ExpectOk(status);
+      const auto work = lane.Submit(SumOf(1), seconds(30), Sum(&second), nullptr, false);
+      while (!work->is_done()) std::this_thread::yield();  // As Future::wait(): it drives nothing.
+      second_is_done = true;
+    };
+    const auto work = lane.Submit(SumOf(1), seconds(30), Sum(&first), follow, false);
+    EXPECT_TRUE(lane.Wait(*work, kNever));
+    EXPECT_TRUE(second_is_done.load());
+    EXPECT_EQ(second[0], kSize);
+  });
+}
+
+TEST(GroupLane, DifferentCallsAreAMismatchOnAllRanksAndTouchNoData) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    std::vector<int64_t> data(seat.rank == 1 ? 2 : 1, 7);
+    const Status status = SumAndWait(lane, &data);
+    ExpectError(status, StatusCode::kMismatch,
+                {"group 'test': its ranks call different operations",
+                 "rank 0: operation 1, allreduce of 1 int64, Sum",
+                 "rank 1: operation 1, allreduce of 2 int64, Sum"});
+    EXPECT_EQ(data.front(), 7);
+    std::vector<int64_t> next{1};
+    ExpectOk(SumAndWait(lane, &next));
+    EXPECT_EQ(next[0], kSize);
+  });
+}
+
+TEST(GroupLane, ARankThatDoesNotComeIsNamedAndEndsTheLane) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    std::vector<int64_t> data{1};
+    if (seat.rank == 2) {
+      std::this_thread::sleep_for(seconds(2));
+      return;
+    }
+    const TimePoint begin = Now();
+    const Status status = SumAndWait(lane, &data, milliseconds(300));
+    EXPECT_EQ(status.code(), StatusCode::kTimeout);
+    EXPECT_THAT(status.message(), HasSubstr("operation 1, allreduce of 1 int64, Sum"));
+    EXPECT_THAT(status.message(), HasSubstr("did not take part within 300 ms"));
+    EXPECT_LT(Now() - begin, seconds(2));
+    EXPECT_EQ(SumAndWait(lane, &data).message(), status.message());
+  });
+}
+
+TEST(GroupLane, AbortEndsWhatWaits) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    std::vector<int64_t> data{1};
+    if (seat.rank == 2) {
+      std::this_thread::sleep_for(milliseconds(500));
+      return;
+    }
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      lane.Abort(Status::Aborted("asked for"));
+    });
+    ExpectError(SumAndWait(lane, &data), StatusCode::kAborted, {"asked for"});
+    other.join();
+  });
+}
+
+TEST(GroupLane, ALaneOfOneRankNeedsNoOtherRank) {
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open({0, 1, "alone", {}}, Config());
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  std::vector<int64_t> data{5};
+  ExpectOk(SumAndWait(**lane, &data));
+  EXPECT_EQ(data[0], 5);
+}
+
+}  // namespace
+}  // namespace mydist
