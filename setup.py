@@ -67,7 +67,7 @@ class CMakeBuild(build_ext):
         package = self.package_root()
         # What an earlier build with other options left behind must not stay importable.
         shutil.rmtree(package / "lib", ignore_errors=True)
-        for stale in package.glob("_C.*.so"):
+        for stale in [*package.glob("_C.*.so"), *package.glob("_c10d.*.so")]:
             stale.unlink()
         self.call(cmake, "--install", str(tree), "--prefix", str(package))
 

@@ -63,6 +63,22 @@ set_target_properties(mydist_torch PROPERTIES
   # `import torch` has loaded torch's libraries before; the second entry serves tools like ldd.
   INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../torch/lib")
 install(TARGETS mydist_torch LIBRARY DESTINATION .)
+
+# mydist/_c10d: the backend of torch.distributed, which includes still more of torch.
+mydist_sources(_group_sources "*.cc" csrc/torch/process_group)
+python_add_library(mydist_c10d MODULE WITH_SOABI ${_group_sources}
+                   "${PROJECT_SOURCE_DIR}/csrc/torch/tensor_memory.cc")
+mydist_compile_options(mydist_c10d)
+mydist_use_torch(mydist_c10d)
+target_precompile_headers(mydist_c10d PRIVATE
+  <ATen/ATen.h> <torch/csrc/distributed/c10d/Backend.hpp> <torch/csrc/utils/pybind.h>)
+target_link_libraries(mydist_c10d PRIVATE mydist)
+set_target_properties(mydist_c10d PROPERTIES
+  OUTPUT_NAME _c10d
+  LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}"
+  BUILD_WITH_INSTALL_RPATH ON
+  INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../torch/lib")
+install(TARGETS mydist_c10d LIBRARY DESTINATION .)
 # Python compares it before it loads the binding: see python/mydist/_torch_version.py.
 file(CONFIGURE OUTPUT "${MYDIST_PACKAGE_DIR}/torch_version.txt" CONTENT "${MYDIST_TORCH_VERSION}\n")
 install(FILES "${MYDIST_PACKAGE_DIR}/torch_version.txt" DESTINATION .)

@@ -25,16 +25,17 @@ from violations import report, tree
 # from the floors below its own. NAMES is mydist/__init__ itself.
 NAMES = ""
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_C", "_moved_modules", "_torch_version"),
+    ("_C", "_c10d", "_moved_modules", "_torch_version"),
     ("errors", "reduce_op"),
     ("job",),
     ("collectives",),
     ("optim",),
     ("training",),
     (NAMES,),
-    ("bench", "debug", "launcher"),
+    ("bench", "c10d", "debug", "launcher"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+COMPILED = {"mydist._C", "mydist._c10d"}
 # What the launcher loads, on hosts without torch.
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
 # What reads the dumps of a job, perhaps elsewhere.
@@ -80,7 +81,7 @@ def named_by(node: ast.Import | ast.ImportFrom, package: str, modules: set[str])
     base = ".".join([*above, *([node.module] if node.module else [])])
     for alias in node.names:
         module = f"{base}.{alias.name}"
-        yield module if module in modules or module == "mydist._C" else base
+        yield module if module in modules or module in COMPILED else base
 
 
 def read_imports(python: Path) -> tuple[set[str], list[Import]]:

@@ -114,7 +114,10 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 
 __all__ = sorted(["__version__", *_MODULE_OF])
 
-sys.meta_path[:0] = [MovedModules(MOVED), CheckedBinding(f"{__name__}._C")]
+sys.meta_path[:0] = [
+    MovedModules(MOVED),
+    *(CheckedBinding(f"{__name__}.{module}") for module in ("_C", "_c10d")),
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,352 @@
+#include "torch/process_group/lane_backend.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "job/extension.h"
+#include "torch/process_group/dense_tensors.h"
+#include "torch/process_group/group_reduction.h"
+#include "torch/process_group/store_exchange.h"
+#include "torch/tensor_memory.h"
+
+namespace mydist {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+[[noreturn]] void Throw(const Status& status) { std::rethrow_exception(ToDistError(status)); }
+
+std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                    int size, const std::string& name) {
+  Result<Config> config = ConfigWithExtensions();
+  if (!config.ok()) Throw(config.status());
+  LaneOptions options{rank, size, name, {}};
+  if (size > 1) options.exchange = StoreExchange(store, rank, size);
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
+  if (!lane.ok()) Throw(lane.status());
+  return std::move(lane).value();
+}
+
+// One tensor, as most calls have it.
+const at::Tensor& Only(const Tensors& tensors, const char* call) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "mydist: ", call, " got ", tensors.size(),
+                    " tensors, expected one");
+  return tensors.front();
+}
+
+const Tensors& Only(const std::vector<Tensors>& lists, const char* call) {
+  TORCH_CHECK_VALUE(lists.size() == 1, "mydist: ", call, " got ", lists.size(),
+                    " lists of tensors, expected one");
+  return lists.front();
+}
+
+int64_t BytesOf(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
+std::vector<int64_t> BytesOf(const Tensors& tensors) {
+  std::vector<int64_t> bytes;
+  for (const at::Tensor& tensor : tensors) bytes.push_back(BytesOf(tensor));
+  return bytes;
+}
+
+}  // namespace
+
+LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                         std::chrono::milliseconds timeout, const std::string& name)
+    : Backend(rank, size),
+      options_(c10::make_intrusive<Options>("mydist", timeout)),
+      lane_(OpenLane(store, rank, size, name)) {}
+
+LaneBackend::~LaneBackend() = default;
+
+c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const std::vector<int>& ranks,
+                                                     const c10::intrusive_ptr<Options>& opts) {
+  const auto place = std::find(ranks.begin(), ranks.end(), getRank());
+  if (place == ranks.end()) return nullptr;
+  return c10::make_intrusive<LaneBackend>(store, static_cast<int>(place - ranks.begin()),
+                                          static_cast<int>(ranks.size()), opts->timeout,
+                                          opts->group_name);
+}
+
+LaneBackend::WorkPtr LaneBackend::endCoalescing() {
+  if (last_ != nullptr) return std::exchange(last_, nullptr);
+  auto nothing =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  nothing->markCompleted(c10::IValue(Tensors()));
+  return c10d::Work::create_from_future(nothing);
+}
+
+void LaneBackend::abort() { lane_->Abort(Status::Aborted("the group was destroyed")); }
+
+LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
+  if (plan.timeout == c10d::kUnsetTimeout) plan.timeout = options_->timeout;
+  auto operation =
+      c10::make_intrusive<LaneOperation>(lane_, plan.type, plan.title, plan.inputs, plan.outputs);
+  auto guarded = [run = std::move(run), inputs = std::move(plan.inputs)](const LaneSite& site) {
+    const c10::InferenceMode no_graph(false);
+    const at::NoGradGuard no_grad;
+    return run(site);
+  };
+  operation->SetWork(lane_->Submit(
+      plan.call, plan.timeout, std::move(guarded),
+      [operation](const Status& status) { operation->Complete(status); }, !plan.is_async));
+  last_ = operation;
+  return operation;
+}
+
+LaneBackend::WorkPtr LaneBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const at::Tensor& tensor = Only(tensors, "broadcast");
+  CheckMoved(tensor, "broadcast");
+  const int root = static_cast<int>(opts.rootRank);
+  const LaneCall call{OpKind::kBroadcast, DataType::kUint8, BytesOf(tensor), ReduceOp::kSum, root};
+  return Submit({c10d::OpType::BROADCAST, "mydist:broadcast", call, opts.timeout, opts.asyncOp,
+                 tensors, tensors},
+                [tensor, root](const LaneSite& site) -> Status {
+                  const InAndOut memory(tensor);
+                  MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kBroadcast));
+                  MYDIST_RETURN_IF_ERROR(bytes->Broadcast(memory.data(), memory.bytes(), root));
+                  return memory.CopyBack();
+                });
+}
+
+LaneBackend::WorkPtr LaneBackend::ReduceAll(Tensors& tensors, const c10d::AllreduceOptions& opts,
+                                            c10d::OpType type) {
+  constexpr const char* kTitle = "mydist:all_reduce";
+  if (tensors.empty()) {
+    return Submit({type, kTitle, {}, opts.timeout, opts.asyncOp, {}, {}}, Nothing);
+  }
+  std::vector<GroupReduction> reductions;
+  int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) {
+    reductions.emplace_back(opts.reduceOp, tensor, "all_reduce");
+    count += tensor.numel();
+  }
+  LaneCall call = reductions.front().Call(OpKind::kAllreduce, count);
+  call.pieces = static_cast<int64_t>(tensors.size());
+  return Submit({type, kTitle, call, opts.timeout, opts.asyncOp, tensors, tensors},
+                [tensors, reductions](const LaneSite& site) -> Status {
+                  for (size_t i = 0; i < tensors.size(); ++i) {
+                    MYDIST_RETURN_IF_ERROR(reductions[i].Allreduce(site, InAndOut(tensors[i])));
+                  }
+                  return Status::Ok();
+                });
+}
+
+LaneBackend::WorkPtr LaneBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  Only(tensors, "all_reduce");
+  return ReduceAll(tensors, opts, c10d::OpType::ALLREDUCE);
+}
+
+LaneBackend::WorkPtr LaneBackend::allreduce_coalesced(Tensors& tensors,
+                                                      const c10d::AllreduceCoalescedOptions& opts) {
+  return ReduceAll(tensors, opts, c10d::OpType::ALLREDUCE_COALESCED);
+}
+
+LaneBackend::WorkPtr LaneBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = Only(tensors, "reduce");
+  const GroupReduction reduction(opts.reduceOp, tensor, "reduce");
+  const int root = static_cast<int>(opts.rootRank);
+  return Submit(
+      {c10d::OpType::REDUCE, "mydist:reduce", reduction.Call(OpKind::kReduce, tensor.numel(), root),
+       opts.timeout, opts.asyncOp, tensors, tensors},
+      [tensor, reduction, root](const LaneSite& site) -> Status {
+        return reduction.Reduce(site, InAndOut(tensor), root);
+      });
+}
+
+LaneBackend::WorkPtr LaneBackend::GatherAll(Tensors outputs, const at::Tensor& input,
+                                            const c10d::AllgatherOptions& opts, c10d::OpType type) {
+  CheckMoved(input, "all_gather");
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "mydist: all_gather got ",
+                    outputs.size(), " outputs, expected one for each of ", getSize(), " ranks");
+  TORCH_CHECK_VALUE(BytesOf(outputs[static_cast<size_t>(getRank())]) == BytesOf(input),
+                    "mydist: all_gather: the output for this rank has another size than its input");
+  const std::vector<int64_t> counts = BytesOf(outputs);
+  const LaneCall call{OpKind::kAllgather, DataType::kUint8,
+                      std::accumulate(counts.begin(), counts.end(), int64_t{0})};
+  return Submit(
+      {type, "mydist:all_gather", call, opts.timeout, opts.asyncOp, {input}, outputs},
+      [outputs, input, counts](const LaneSite& site) -> Status {
+        const InOrder memory(outputs);
+        const at::Tensor own = Dense(input);
+        MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kAllgather));
+        MYDIST_RETURN_IF_ERROR(bytes->Allgather(own.const_data_ptr(), memory.data(), counts));
+        return memory.CopyBack();
+      });
+}
+
+LaneBackend::WorkPtr LaneBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& opts) {
+  return GatherAll(Only(outputs, "all_gather"), Only(inputs, "all_gather"), opts,
+                   c10d::OpType::ALLGATHER);
+}
+
+LaneBackend::WorkPtr LaneBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::AllgatherOptions& opts) {
+  return GatherAll(EqualPieces(output, getSize(), "all_gather"), input, opts,
+                   c10d::OpType::_ALLGATHER_BASE);
+}
+
+LaneBackend::WorkPtr LaneBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(), "mydist: all_gather got ",
+                    outputs.size(), " outputs for ", inputs.size(), " inputs");
+  WorkPtr last;
+  for (size_t i = 0; i < inputs.size(); ++i) last = _allgather_base(outputs[i], inputs[i], opts);
+  return last;  // Operations of a lane end in their order.
+}
+
+LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::GatherOptions& opts) {
+  const at::Tensor input = Only(inputs, "gather");
+  CheckMoved(input, "gather");
+  const int root = static_cast<int>(opts.rootRank);
+  const bool is_root = getRank() == root;
+  const Tensors targets = is_root ? Only(outputs, "gather") : Tensors();
+  TORCH_CHECK_VALUE(!is_root || targets.size() == static_cast<size_t>(getSize()),
+                    "mydist: gather got ", targets.size(), " outputs, expected one for each of ",
+                    getSize(), " ranks");
+  // The others do not know the sizes of the root's outputs.
+  const std::vector<int64_t> counts =
+      is_root ? BytesOf(targets)
+              : std::vector<int64_t>(static_cast<size_t>(getSize()), BytesOf(input));
+  const LaneCall call{OpKind::kGather, DataType::kUint8, -1, ReduceOp::kSum, root};
+  return Submit(
+      {c10d::OpType::GATHER, "mydist:gather", call, opts.timeout, opts.asyncOp, {input}, targets},
+      [targets, input, counts, root](const LaneSite& site) -> Status {
+        const InOrder memory(targets);
+        const at::Tensor own = Dense(input);
+        MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kGather));
+        MYDIST_RETURN_IF_ERROR(bytes->Gather(own.const_data_ptr(), memory.data(), counts, root));
+        return memory.CopyBack();
+      });
+}
+
+LaneBackend::WorkPtr LaneBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const c10d::ScatterOptions& opts) {
+  const at::Tensor output = Only(outputs, "scatter");
+  CheckMoved(output, "scatter");
+  const int root = static_cast<int>(opts.rootRank);
+  const bool is_root = getRank() == root;
+  const Tensors sources = is_root ? Only(inputs, "scatter") : Tensors();
+  TORCH_CHECK_VALUE(!is_root || sources.size() == static_cast<size_t>(getSize()),
+                    "mydist: scatter got ", sources.size(), " inputs, expected one for each of ",
+                    getSize(), " ranks");
+  const std::vector<int64_t> counts =
+      is_root ? BytesOf(sources)
+              : std::vector<int64_t>(static_cast<size_t>(getSize()), BytesOf(output));
+  const LaneCall call{OpKind::kScatter, DataType::kUint8, -1, ReduceOp::kSum, root};
+  return Submit(
+      {c10d::OpType::SCATTER, "mydist:scatter", call, opts.timeout, opts.asyncOp, sources, outputs},
+      [output, sources, counts, root](const LaneSite& site) -> Status {
+        const at::Tensor joined = Joined(sources);
+        const InAndOut memory(output);
+        MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kScatter));
+        const void* const from = joined.defined() ? joined.const_data_ptr() : nullptr;
+        MYDIST_RETURN_IF_ERROR(bytes->Scatter(from, counts, memory.data(), root));
+        return memory.CopyBack();
+      });
+}
+
+LaneBackend::WorkPtr LaneBackend::ReduceAndScatter(const at::Tensor& output, Tensors inputs,
+                                                   const c10d::ReduceScatterOptions& opts,
+                                                   c10d::OpType type) {
+  TORCH_CHECK_VALUE(inputs.size() == static_cast<size_t>(getSize()), "mydist: reduce_scatter got ",
+                    inputs.size(), " inputs, expected one for each of ", getSize(), " ranks");
+  const GroupReduction reduction(opts.reduceOp, output, "reduce_scatter");
+  std::vector<int64_t> counts;
+  for (const at::Tensor& input : inputs) {
+    CheckMoved(input, "reduce_scatter");
+    TORCH_CHECK_VALUE(input.scalar_type() == output.scalar_type(),
+                      "mydist: reduce_scatter: inputs and output have different dtypes");
+    counts.push_back(input.numel());
+  }
+  TORCH_CHECK_VALUE(counts[static_cast<size_t>(getRank())] == output.numel(),
+                    "mydist: reduce_scatter: the output has another size than this rank's input");
+  const int64_t count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  return Submit({type,
+                 "mydist:reduce_scatter",
+                 reduction.Call(OpKind::kReducescatter, count),
+                 opts.timeout,
+                 opts.asyncOp,
+                 inputs,
+                 {output}},
+                [output, inputs, counts, reduction](const LaneSite& site) -> Status {
+                  return reduction.Reducescatter(site, Joined(inputs), counts, InAndOut(output));
+                });
+}
+
+LaneBackend::WorkPtr LaneBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                 const c10d::ReduceScatterOptions& opts) {
+  return ReduceAndScatter(Only(outputs, "reduce_scatter"), Only(inputs, "reduce_scatter"), opts,
+                          c10d::OpType::REDUCE_SCATTER);
+}
+
+LaneBackend::WorkPtr LaneBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& opts) {
+  return ReduceAndScatter(output, EqualPieces(input, getSize(), "reduce_scatter"), opts,
+                          c10d::OpType::_REDUCE_SCATTER_BASE);
+}
+
+LaneBackend::WorkPtr LaneBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+                    "mydist: reduce_scatter got ", outputs.size(), " outputs for ", inputs.size(),
+                    " inputs");
+  WorkPtr last;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    last = _reduce_scatter_base(outputs[i], inputs[i], opts);
+  }
+  return last;
+}
+
+LaneBackend::WorkPtr LaneBackend::ExchangeAll(Tensors outputs, Tensors inputs,
+                                              const c10d::AllToAllOptions& opts,
+                                              c10d::OpType type) {
+  const auto size = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "mydist: all_to_all got ",
+                    inputs.size(), " inputs and ", outputs.size(), " outputs, expected one for ",
+                    "each of ", getSize(), " ranks");
+  for (const at::Tensor& tensor : inputs) CheckMoved(tensor, "all_to_all");
+  for (const at::Tensor& tensor : outputs) CheckMoved(tensor, "all_to_all");
+  const LaneCall call{OpKind::kAlltoall, DataType::kUint8, -1};
+  return Submit({type, "mydist:all_to_all", call, opts.timeout, opts.asyncOp, inputs, outputs},
+                [outputs, inputs](const LaneSite& site) -> Status {
+                  const InOrder memory(outputs);
+                  const at::Tensor joined = Joined(inputs);
+                  MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kAlltoall));
+                  MYDIST_RETURN_IF_ERROR(bytes->Alltoall(joined.const_data_ptr(), BytesOf(inputs),
+                                                         memory.data(), BytesOf(outputs)));
+                  return memory.CopyBack();
+                });
+}
+
+LaneBackend::WorkPtr LaneBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                std::vector<int64_t>& output_splits,
+                                                std::vector<int64_t>& input_splits,
+                                                const c10d::AllToAllOptions& opts) {
+  const auto pieces = [this](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
+    return splits.empty() ? EqualPieces(tensor, getSize(), "all_to_all")
+                          : tensor.split_with_sizes(splits);
+  };
+  return ExchangeAll(pieces(output, output_splits), pieces(input, input_splits), opts,
+                     c10d::OpType::ALLTOALL_BASE);
+}
+
+LaneBackend::WorkPtr LaneBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                           const c10d::AllToAllOptions& opts) {
+  return ExchangeAll(outputs, inputs, opts, c10d::OpType::ALLTOALL);
+}
+
+LaneBackend::WorkPtr LaneBackend::barrier(const c10d::BarrierOptions& opts) {
+  // Members have met when they have compared their calls.
+  return Submit({c10d::OpType::BARRIER, "mydist:barrier", {}, opts.timeout, opts.asyncOp, {}, {}},
+                Nothing);
+}
+
+}  // namespace mydist

@@ -1,0 +1,98 @@
+// LaneBackend: the backend "mydist" of torch.distributed, one for each process group. Every call
+// becomes an operation of the group's lane. Tensors may have any layout; roots and peers are ranks
+// of the group.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "lanes/group_lane.h"
+#include "torch/process_group/lane_work.h"
+
+namespace mydist {
+
+class LaneBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  // Connects the members. Throws DistBackendError.
+  LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+              std::chrono::milliseconds timeout, const std::string& name);
+  ~LaneBackend() override;
+
+  const std::string getBackendName() const override { return "mydist"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  // Null for a rank that is not among `ranks`. Collective over those that are.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& opts) override;
+  // Operations of a lane end in their order, so the last one stands for all of them.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { last_ = nullptr; }
+  WorkPtr endCoalescing() override;
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return lane_->sequence(); }
+  void abort() override;
+  void shutdown() override { abort(); }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+ private:
+  // What differs between calls, for Submit.
+  struct Plan {
+    c10d::OpType type;
+    const char* title;
+    LaneCall call;
+    std::chrono::milliseconds timeout;
+    bool is_async;
+    Tensors inputs;   // Kept until the operation is done, as the outputs are.
+    Tensors outputs;  // What the future holds.
+  };
+
+  WorkPtr Submit(Plan plan, LaneWork::Run run);
+  WorkPtr ReduceAll(Tensors& tensors, const c10d::AllreduceOptions& opts, c10d::OpType type);
+  WorkPtr GatherAll(Tensors outputs, const at::Tensor& input, const c10d::AllgatherOptions& opts,
+                    c10d::OpType type);
+  WorkPtr ReduceAndScatter(const at::Tensor& output, Tensors inputs,
+                           const c10d::ReduceScatterOptions& opts, c10d::OpType type);
+  WorkPtr ExchangeAll(Tensors outputs, Tensors inputs, const c10d::AllToAllOptions& opts,
+                      c10d::OpType type);
+
+  const c10::intrusive_ptr<Options> options_;
+  std::shared_ptr<GroupLane> lane_;
+  WorkPtr last_;  // Of the operations since startCoalescing.
+};
+
+}  // namespace mydist

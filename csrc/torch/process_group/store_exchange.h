@@ -1,0 +1,36 @@
+// StoreExchange: the rounds of a start over torch's store, in which each member puts its bytes
+// under a key of its own and reads those of the others.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "transport/factory.h"
+
+namespace mydist {
+
+// `store` has a prefix of the group's own. A group that was destroyed may come again under the same
+// prefix, where its keys still are. So the members count how often they have met there. The errors
+// of the store become kInternal.
+inline BootstrapExchange StoreExchange(c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
+  auto meeting = std::make_shared<std::string>();
+  auto round = std::make_shared<int>(0);
+  return [=](const Bytes& mine) -> Result<std::vector<Bytes>> {
+    std::vector<Bytes> all;
+    try {
+      if (meeting->empty()) *meeting = std::to_string((store->add("mydist/members", 1) - 1) / size);
+      const std::string prefix = "mydist/" + *meeting + "/" + std::to_string((*round)++) + "/";
+      store->set(prefix + std::to_string(rank), mine);
+      for (int other = 0; other < size; ++other) {
+        all.push_back(other == rank ? mine : store->get(prefix + std::to_string(other)));
+      }
+    } catch (const std::exception& error) {
+      return Status::Internal("the group's store gives no answer: " + std::string(error.what()));
+    }
+    return all;
+  };
+}
+
+}  // namespace mydist
