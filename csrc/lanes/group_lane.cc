@@ -58,9 +58,13 @@ GroupLane::~GroupLane() {
     changed_.NotifyAll();
   }
   for (std::thread& thread : threads) thread.join();
-  MutexLock lock(mutex_);
-  DriveFor(nullptr);  // Ends what is left in the queue.
-  if (ground_->shm != nullptr) ground_->shm->Leave("");
+  {
+    MutexLock lock(mutex_);
+    DriveFor(nullptr);  // Ends what is left in the queue.
+  }
+  posts_.Abort(Status::Aborted("group '" + name_ + "' was destroyed"));
+  posts_.Stop();
+  ground_->Close();
 }
 
 std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit, LaneWork::Run run,

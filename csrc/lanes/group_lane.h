@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "config/config.h"
 #include "lanes/lane_call.h"
+#include "lanes/lane_posts.h"
 #include "lanes/lane_start.h"
 #include "world/watchdog.h"
 
@@ -97,12 +98,17 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Numbers of operations: how many have been submitted.
   uint64_t sequence();
 
+  // Messages between two members, beside the queue.
+  LanePosts& posts() { return posts_; }
+
   // See Watchdog; of the operation under way.
   Status Look(TimePoint begin, std::span<const int> peers) override;
 
  private:
   GroupLane(std::string name, std::unique_ptr<LaneGround> ground)
-      : name_(std::move(name)), ground_(std::move(ground)) {}
+      : name_(std::move(name)),
+        ground_(std::move(ground)),
+        posts_([this] { return ground_->OpenPlane(); }) {}
 
   // Executes what is in the queue until `work` is done; null: until the queue is empty.
   void DriveFor(const LaneWork* work) MYDIST_REQUIRES(mutex_);
@@ -115,6 +121,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
 
   const std::string name_;
   const std::unique_ptr<LaneGround> ground_;
+  LanePosts posts_;
   std::vector<uint8_t> calls_;  // Of all members, for Agree; kept for its memory.
   // Of the operation under way; used by the thread that drives.
   TimePoint deadline_ = kNever;

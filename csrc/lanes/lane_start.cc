@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "base/usable_cores.h"
 #include "job/hello.h"
 #include "memory/shm/arena.h"
@@ -15,6 +16,8 @@ namespace {
 // Of each half of a member's slot, and of each ring: there may be many groups.
 constexpr int64_t kSlotBytes = int64_t{32} << 10;
 constexpr int64_t kRingBytes = int64_t{8} << 10;
+// For messages that were sent and are still on their way.
+constexpr std::chrono::seconds kCloseGrace{5};
 
 Result<std::vector<Hello>> Meet(const LaneOptions& options, const Config& config) {
   Hello mine = MakeHello(config.HostId(), config.Digest());
@@ -38,6 +41,7 @@ shm::ArenaOptions ArenaOptionsOf(const LaneGround& ground, const std::vector<Hel
   }
   options.index = topology.local_rank;
   options.is_crowded = !HaveACoreEach(here);
+  options.control_bytes = LocalControlBytes(topology.local_size);
   options.slot_bytes = kSlotBytes;
   options.ring_bytes = kRingBytes;
   options.zone_bytes = 0;
@@ -88,6 +92,26 @@ Status Connect(const LaneOptions& options, LaneGround& ground) {
 void LaneGround::SetWatchdog(Watchdog* watchdog) {
   if (connection.transport != nullptr) connection.transport->SetWatchdog(watchdog);
   if (shm != nullptr) shm->SetWatchdog(watchdog);
+}
+
+Result<ControlPlane*> LaneGround::OpenPlane() {
+  if (connection.control == nullptr) {
+    if (shm == nullptr) {
+      return Status::InvalidArgument("a group of one rank has no other rank to send to");
+    }
+    MYDIST_ASSIGN_OR_RETURN(Connection local, ConnectLocal(shm, nullptr));
+    connection.control = std::move(local.control);
+  }
+  return connection.control.get();
+}
+
+void LaneGround::Close() {
+  if (connection.control != nullptr) {
+    if (Status closed = connection.control->Close(Now() + kCloseGrace); !closed.ok()) {
+      MYDIST_LOG(kDebug) << "closing a group: " << closed.message();
+    }
+  }
+  if (shm != nullptr) shm->Leave("");
 }
 
 Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config) {

@@ -36,6 +36,10 @@ struct LaneGround {
                                            : nullptr;
   }
   void SetWatchdog(Watchdog* watchdog);
+  // What carries messages between two members.
+  Result<ControlPlane*> OpenPlane();
+  // Hands over what has been sent, and says goodbye.
+  void Close();
 };
 
 // kMismatch and kVersionMismatch when the members are different builds or settings; kInternal when

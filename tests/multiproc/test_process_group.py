@@ -14,7 +14,11 @@ from deep import deep
 from multiproc.job import WORKERS, Outcome, launcher_command, run
 
 WORKER = WORKERS / "process_group.py"
-CHECKS = re.findall(r"^@check\ndef (\w+)", WORKER.read_text(encoding="utf-8"), re.MULTILINE)
+CHECKS = [
+    name
+    for path in (WORKER, WORKER.parent.parent / "torch_programs.py")
+    for name in re.findall(r"^@check\ndef (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 JOBS = {
     "2 ranks": (2, {}),

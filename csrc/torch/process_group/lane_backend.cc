@@ -11,6 +11,7 @@
 #include "job/extension.h"
 #include "torch/process_group/dense_tensors.h"
 #include "torch/process_group/group_reduction.h"
+#include "torch/process_group/post_operation.h"
 #include "torch/process_group/store_exchange.h"
 #include "torch/tensor_memory.h"
 
@@ -73,8 +74,15 @@ c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c1
                                           opts->group_name);
 }
 
+LaneBackend::WorkPtr LaneBackend::Note(WorkPtr work) {
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
 LaneBackend::WorkPtr LaneBackend::endCoalescing() {
-  if (last_ != nullptr) return std::exchange(last_, nullptr);
+  std::vector<WorkPtr> works =
+      std::exchange(coalesced_, std::nullopt).value_or(std::vector<WorkPtr>());
+  if (!works.empty()) return c10::make_intrusive<SeveralWorks>(std::move(works));
   auto nothing =
       c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   nothing->markCompleted(c10::IValue(Tensors()));
@@ -95,8 +103,7 @@ LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   operation->SetWork(lane_->Submit(
       plan.call, plan.timeout, std::move(guarded),
       [operation](const Status& status) { operation->Complete(status); }, !plan.is_async));
-  last_ = operation;
-  return operation;
+  return Note(operation);
 }
 
 LaneBackend::WorkPtr LaneBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -347,6 +354,33 @@ LaneBackend::WorkPtr LaneBackend::barrier(const c10d::BarrierOptions& opts) {
   // Members have met when they have compared their calls.
   return Submit({c10d::OpType::BARRIER, "mydist:barrier", {}, opts.timeout, opts.asyncOp, {}, {}},
                 Nothing);
+}
+
+LaneBackend::WorkPtr LaneBackend::send(Tensors& tensors, int peer, int tag) {
+  const at::Tensor& tensor = Only(tensors, "send");
+  CheckMoved(tensor, "send");
+  CheckPeer("send", peer);
+  return Note(PostOperation::Send(lane_, tensor, peer, tag));
+}
+
+LaneBackend::WorkPtr LaneBackend::ReceiveFrom(const Tensors& tensors, int source, int tag) {
+  const at::Tensor& tensor = Only(tensors, "recv");
+  CheckMoved(tensor, "recv");
+  return Note(PostOperation::Receive(lane_, tensor, source, tag, options_->timeout));
+}
+
+LaneBackend::WorkPtr LaneBackend::recv(Tensors& tensors, int source, int tag) {
+  CheckPeer("recv", source);
+  return ReceiveFrom(tensors, source, tag);
+}
+
+LaneBackend::WorkPtr LaneBackend::recvAnysource(Tensors& tensors, int tag) {
+  return ReceiveFrom(tensors, LanePosts::kAnySource, tag);
+}
+
+void LaneBackend::CheckPeer(const char* call, int peer) const {
+  TORCH_CHECK_VALUE(0 <= peer && peer < getSize() && peer != getRank(), "mydist: ", call,
+                    " got rank ", peer, " of the group, expected another rank below ", getSize());
 }
 
 }  // namespace mydist

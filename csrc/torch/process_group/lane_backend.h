@@ -32,9 +32,8 @@ class LaneBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& opts) override;
-  // Operations of a lane end in their order, so the last one stands for all of them.
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override { last_ = nullptr; }
+  void startCoalescing() override { coalesced_.emplace(); }
   WorkPtr endCoalescing() override;
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
@@ -68,6 +67,9 @@ class LaneBackend final : public c10d::Backend {
                         const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
   // What differs between calls, for Submit.
@@ -82,6 +84,11 @@ class LaneBackend final : public c10d::Backend {
   };
 
   WorkPtr Submit(Plan plan, LaneWork::Run run);
+  // Remembers it while operations are coalesced.
+  WorkPtr Note(WorkPtr work);
+  WorkPtr ReceiveFrom(const Tensors& tensors, int source, int tag);
+  // Throws ValueError unless it is another member.
+  void CheckPeer(const char* call, int peer) const;
   WorkPtr ReduceAll(Tensors& tensors, const c10d::AllreduceOptions& opts, c10d::OpType type);
   WorkPtr GatherAll(Tensors outputs, const at::Tensor& input, const c10d::AllgatherOptions& opts,
                     c10d::OpType type);
@@ -92,7 +99,7 @@ class LaneBackend final : public c10d::Backend {
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<GroupLane> lane_;
-  WorkPtr last_;  // Of the operations since startCoalescing.
+  std::optional<std::vector<WorkPtr>> coalesced_;  // Since startCoalescing.
 };
 
 }  // namespace mydist

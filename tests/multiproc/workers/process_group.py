@@ -6,7 +6,6 @@ Prints "PASSED name" or "FAILED name: error" on every rank; the checks go on aft
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from multiproc.pretended_hosts import pretend_hosts
-from torch import nn
+from multiproc.torch_programs import PROGRAMS
 
 import mydist.c10d  # noqa: F401  (registers the backend)
 
@@ -244,6 +243,73 @@ def coalesced() -> None:
 
 
 @check
+def send_and_recv_by_tags() -> None:
+    following, previous = (rank() + 1) % size(), (rank() - 1) % size()
+    if size() == 1:
+        return
+    for tag in range(3):
+        dist.send(inputs_of(rank()) + tag, following, tag=tag)
+    for tag in (2, 0, 1):
+        tensor = torch.empty(7)
+        dist.recv(tensor, previous, tag=tag)
+        assert torch.equal(tensor, inputs_of(previous) + tag)
+    large = torch.full((3, 1_500_000), float(rank()))
+    works = [dist.isend(large.t(), following), dist.irecv(large_one := torch.empty(1_500_000, 3))]
+    works[0].wait()
+    assert works[1].wait() is not False
+    assert bool((large_one == previous).all())
+
+
+@check
+def recv_from_any_rank() -> None:
+    if rank() > 0:
+        dist.send(torch.tensor([float(rank())]), 0)
+    else:
+        seen = []
+        for _ in range(size() - 1):
+            tensor = torch.empty(1)
+            source = dist.recv(tensor)
+            assert tensor.item() == source
+            seen.append(source)
+        assert sorted(seen) == list(range(1, size()))
+
+
+@check
+def batched_transfers_in_both_directions() -> None:
+    if size() == 1:
+        return
+    peers = [other for other in range(size()) if other != rank()]
+    got = {other: torch.empty(7) for other in peers}
+    transfers = [dist.P2POp(dist.irecv, got[other], other) for other in peers]
+    transfers += [dist.P2POp(dist.isend, inputs_of(rank()), other) for other in peers]
+    for work in dist.batch_isend_irecv(transfers):
+        work.wait()
+    assert all(torch.equal(got[other], inputs_of(other)) for other in peers)
+
+
+@check
+def wrong_transfers() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if size() == 1 or rank() > 1:
+        return
+    other = 1 - rank()
+    tensor = torch.empty(2)
+    try:
+        dist.recv(tensor, other, group=group)
+    except dist.DistBackendError as error:
+        assert "no message came within 300 ms" in str(error), error
+    else:
+        raise AssertionError("no error")
+    dist.send(torch.ones(3), other, group=group)
+    try:
+        dist.recv(tensor, other, group=group)
+    except dist.DistBackendError as error:
+        assert "sent 12 bytes, but the tensor to receive has 8" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+@check
 def groups_of_some_ranks() -> None:
     members = sorted({0, size() - 1})
     group = dist.new_group(members)
@@ -338,110 +404,11 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
     dist.barrier()
 
 
-def model(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 4))
-
-
-def batch_of(rank: int) -> torch.Tensor:
-    return torch.randn(6, 8, generator=torch.Generator().manual_seed(rank))
-
-
-def gradients_of_all() -> list[torch.Tensor]:
-    """Of one process with the batches of all ranks."""
-    whole = model()
-    loss = sum(whole(batch_of(rank)).square().mean() for rank in range(size())) / size()
-    loss.backward()  # type: ignore[union-attr]
-    return [parameter.grad for parameter in whole.parameters() if parameter.grad is not None]
-
-
-@check
-def distributed_data_parallel() -> None:
-    parallel = nn.parallel.DistributedDataParallel(model(seed=rank()))
-    parallel.load_state_dict({f"module.{k}": v for k, v in model().state_dict().items()})
-    parallel(batch_of(rank())).square().mean().backward()
-    for parameter, expected in zip(parallel.parameters(), gradients_of_all(), strict=True):
-        torch.testing.assert_close(parameter.grad, expected)
-
-
-@check
-def data_parallel_with_a_communication_hook() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    parallel = nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=1)
-    state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
-    parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    for _ in range(4):
-        parallel(batch_of(rank())).square().mean().backward()
-    gradients = [p.grad.clone() for p in parallel.parameters() if p.grad is not None]
-    for gradient in gradients:
-        same = gradient.clone()
-        dist.broadcast(same, 0)
-        assert torch.equal(gradient, same)
-
-
-@check
-def fully_sharded() -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    sharded = model()
-    for layer in (sharded[0], sharded[2], sharded):
-        fully_shard(layer, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
-    sharded(batch_of(rank())).square().mean().backward()
-    for parameter, expected in zip(sharded.parameters(), gradients_of_all(), strict=True):
-        torch.testing.assert_close(parameter.grad.full_tensor(), expected)  # type: ignore[union-attr]
-    torch.nn.utils.clip_grad_norm_(sharded.parameters(), 1.0)
-
-
-@check
-def distributed_tensors() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    mesh = init_device_mesh("cpu", (size(),))
-    full = torch.arange(48.0).view(12, 4)
-    shards = distribute_tensor(full, mesh, [Shard(0)])
-    assert torch.equal(shards.redistribute(mesh, [Shard(1)]).full_tensor(), full)
-    assert torch.equal(shards.redistribute(mesh, [Replicate()]).to_local(), full)
-    whole, parts = model(), model()
-    parallelize_module(parts, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    torch.testing.assert_close(parts(batch_of(0)), whole(batch_of(0)))
-
-
-@check
-def checkpoints() -> None:
-    import torch.distributed.checkpoint as dcp
-
-    folder = [tempfile.mkdtemp() if rank() == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    state = {"same": torch.ones(4), f"own {rank()}": torch.full((3,), float(rank()))}
-    dcp.save(state, checkpoint_id=folder[0])
-    loaded = {name: torch.zeros_like(value) for name, value in state.items()}
-    dcp.load(loaded, checkpoint_id=folder[0])
-    assert all(torch.equal(loaded[name], state[name]) for name in state)
-
-
-@check
-def compiled_collectives() -> None:
-    from torch.distributed import _functional_collectives as functional
-
-    def double_and_add(tensor: torch.Tensor) -> torch.Tensor:
-        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
-
-    compiled = torch.compile(double_and_add, backend="aot_eager", fullgraph=True)
-    assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 2.0 * size() + 1))
-
-
 def main() -> None:
     torch.set_num_threads(1)
     pretend_hosts()
     dist.init_process_group("mydist", timeout=timedelta(seconds=60))
-    for function in CHECKS:
+    for function in [*CHECKS, *PROGRAMS]:
         try:
             function()
             dist.barrier()

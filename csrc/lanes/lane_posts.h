@@ -1,0 +1,95 @@
+// LanePosts: messages from one member of a lane to another, beside the lane's queue. A send never
+// waits for its receiver. A receive takes the oldest message of its sender with its tag, so tags
+// may be received in another order than they were sent in. Any thread. A thread of its own
+// receives; it starts with the first call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/control_plane.h"
+
+namespace mydist {
+
+class MYDIST_EXPORT LanePosts {
+ public:
+  static constexpr int kAnySource = -1;
+
+  // Called without a lock when a message has come, or will not come any more. The payload is empty
+  // then, and the source is that of the message, else the one asked for.
+  using Take = std::function<void(const Status& status, int source, const Bytes& payload)>;
+  // Of a receive, for Cancel.
+  using Ticket = uint64_t;
+
+  // Called when the plane is needed first. It outlives this object.
+  using OpenPlane = std::function<Result<ControlPlane*>()>;
+  explicit LanePosts(OpenPlane open_plane) : open_plane_(std::move(open_plane)) {}
+  ~LanePosts() { Stop(); }
+  LanePosts(const LanePosts&) = delete;
+  LanePosts& operator=(const LanePosts&) = delete;
+
+  // kPeerLost when the peer is known to have left.
+  Status Send(int peer, int32_t tag, std::span<const uint8_t> payload) MYDIST_EXCLUDES(mutex_);
+  // `source`: a member, or kAnySource.
+  Ticket Receive(int source, int32_t tag, Take take) MYDIST_EXCLUDES(mutex_);
+  // Ends a receive that is still open with this error. False when it has ended before.
+  bool Cancel(Ticket ticket, const Status& why) MYDIST_EXCLUDES(mutex_);
+  // Ends all that is open or comes later with this error. The first call counts.
+  void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
+  // Waits for the thread; the plane is not used from then on.
+  void Stop() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  struct Message {
+    int source;
+    int32_t tag;
+    Bytes payload;
+  };
+  struct Open {
+    Ticket ticket;
+    int source;
+    int32_t tag;
+    Take take;
+  };
+
+  static bool Fits(const Open& open, const Message& message) {
+    return (open.source == kAnySource || open.source == message.source) && open.tag == message.tag;
+  }
+
+  Status Start() MYDIST_REQUIRES(mutex_);
+  void Run() MYDIST_EXCLUDES(mutex_);
+  // Takes in what has arrived. False when nothing more can.
+  bool TakeIn() MYDIST_EXCLUDES(mutex_);
+  // One piece of a message; the message once it is complete.
+  Result<std::optional<Message>> Join(const IncomingMessage& piece) MYDIST_REQUIRES(mutex_);
+  void Deliver(Message message) MYDIST_EXCLUDES(mutex_);
+
+  const OpenPlane open_plane_;
+  std::atomic<bool> is_closing_{false};
+
+  Mutex mutex_;
+  ControlPlane* plane_ MYDIST_GUARDED_BY(mutex_) = nullptr;  // Await needs no lock.
+  Status error_ MYDIST_GUARDED_BY(mutex_);
+  Ticket last_ticket_ MYDIST_GUARDED_BY(mutex_) = 0;
+  std::map<int, Message> parts_
+      MYDIST_GUARDED_BY(mutex_);  // By source: a message that is incomplete.
+  std::list<Message> waiting_ MYDIST_GUARDED_BY(mutex_);  // That no receive has asked for.
+  std::list<Open> open_ MYDIST_GUARDED_BY(mutex_);
+  std::thread thread_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist

@@ -1,0 +1,91 @@
+#include "torch/process_group/post_operation.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <utility>
+
+#include "torch/process_group/dense_tensors.h"
+#include "torch/process_group/lane_work.h"
+
+namespace mydist {
+
+PostOperation::PostOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type, const char* title,
+                             const at::Tensor& tensor, std::chrono::milliseconds limit)
+    : Work(lane->rank(), type, title, std::vector<at::Tensor>{tensor}),
+      lane_(std::move(lane)),
+      tensor_(tensor),
+      deadline_(Now() + limit),
+      limit_(limit),
+      future_(
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
+}
+
+c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<GroupLane>& lane,
+                                                      const at::Tensor& tensor, int peer, int tag) {
+  const at::Tensor dense = Dense(tensor);
+  const auto* const begin = static_cast<const uint8_t*>(dense.const_data_ptr());
+  const Status sent = lane->posts().Send(peer, tag, {begin, dense.nbytes()});
+  if (!sent.ok()) std::rethrow_exception(ToDistError(sent));
+  auto operation = c10::make_intrusive<PostOperation>(lane, c10d::OpType::SEND, "mydist:send",
+                                                      tensor, std::chrono::milliseconds(0));
+  operation->Complete(Status::Ok());
+  return operation;
+}
+
+c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<GroupLane>& lane,
+                                                         const at::Tensor& tensor, int source,
+                                                         int tag, std::chrono::milliseconds limit) {
+  const bool is_any = source == LanePosts::kAnySource;
+  auto operation = c10::make_intrusive<PostOperation>(
+      lane, is_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
+      is_any ? "mydist:recvAnySource" : "mydist:recv", tensor, limit);
+  operation->ticket_ = lane->posts().Receive(
+      source, tag, [operation](const Status& status, int from, const Bytes& payload) {
+        operation->Take(status, from, payload);
+      });
+  return operation;
+}
+
+void PostOperation::Take(const Status& status, int source, const Bytes& payload) {
+  if (!status.ok()) return Complete(status);
+  source_ = source;
+  if (payload.size() != tensor_.nbytes()) {
+    return Complete(Status::Mismatch(
+        "rank " + std::to_string(source) + " of the group sent " + std::to_string(payload.size()) +
+        " bytes, but the tensor to receive has " + std::to_string(tensor_.nbytes()) +
+        "; send and receive the same shape and dtype"));
+  }
+  const c10::InferenceMode no_graph(false);
+  const at::NoGradGuard no_grad;
+  const InOrder memory({tensor_});
+  if (!payload.empty()) std::memcpy(memory.data(), payload.data(), payload.size());
+  Complete(memory.CopyBack());
+}
+
+void PostOperation::Complete(const Status& status) {
+  const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
+  finish(error);
+  if (error != nullptr) {
+    future_->setError(error);
+  } else {
+    future_->markCompleted(c10::IValue(std::vector<at::Tensor>{tensor_}));
+  }
+}
+
+bool PostOperation::wait(std::chrono::milliseconds timeout) {
+  const TimePoint end = timeout == kNoTimeout ? deadline_ : std::min(deadline_, Now() + timeout);
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool in_time = cv_.wait_until(lock, end, [this] { return completed_; });
+  if (!in_time) {
+    lock.unlock();
+    lane_->posts().Cancel(ticket_, Status::Timeout("recv: no message came within " +
+                                                   std::to_string(limit_.count()) + " ms"));
+    lock.lock();
+    cv_.wait(lock, [this] { return completed_; });
+  }
+  if (exception_ != nullptr) std::rethrow_exception(exception_);
+  return true;
+}
+
+}  // namespace mydist
