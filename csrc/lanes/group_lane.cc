@@ -48,11 +48,13 @@ Result<std::shared_ptr<GroupLane>> GroupLane::Open(const LaneOptions& options,
   return lane;
 }
 
-GroupLane::~GroupLane() {
-  Abort(Status::Aborted("group '" + name_ + "' was destroyed"));
+void GroupLane::Shutdown() {
+  const Status destroyed = Status::Aborted("group '" + name_ + "' was destroyed");
+  Abort(destroyed);
   std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
+    if (is_closing_) return;
     is_closing_ = true;
     threads.swap(threads_);
     changed_.NotifyAll();
@@ -62,7 +64,7 @@ GroupLane::~GroupLane() {
     MutexLock lock(mutex_);
     DriveFor(nullptr);  // Ends what is left in the queue.
   }
-  posts_.Abort(Status::Aborted("group '" + name_ + "' was destroyed"));
+  posts_.Abort(destroyed);
   posts_.Stop();
   ground_->Close();
 }
@@ -101,6 +103,14 @@ void GroupLane::Abort(const Status& why) {
   if (error_.ok()) error_ = why;
   is_aborted_.store(true);
   changed_.NotifyAll();
+}
+
+Status GroupLane::CheckProcess() const {
+  if (getpid() == pid_) return Status::Ok();
+  return Status::InvalidArgument(
+      "group '" + name_ + "' belongs to process " + std::to_string(pid_) +
+      ", and this is a forked child of it. Make process groups in the child, or start it with "
+      "multiprocessing's \"spawn\"");
 }
 
 uint64_t GroupLane::sequence() {

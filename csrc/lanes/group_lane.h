@@ -6,6 +6,9 @@
 // to do.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -75,8 +78,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
  public:
   // Connects the members. Blocking; collective over them. The errors are those of process::Init.
   static Result<std::shared_ptr<GroupLane>> Open(const LaneOptions& options, const Config& config);
-  // Waits for the operation under way; those behind it end with kAborted.
-  ~GroupLane() override;
+  ~GroupLane() override { Shutdown(); }
   GroupLane(const GroupLane&) = delete;
   GroupLane& operator=(const GroupLane&) = delete;
 
@@ -95,6 +97,11 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   bool Wait(const LaneWork& work, TimePoint deadline);
   // All that is pending or comes later ends with this error. The first call counts.
   void Abort(const Status& why);
+  // Waits for the operation under way; those behind it end with kAborted, as all later ones do. A
+  // second call does nothing. Not from a callback of an operation.
+  void Shutdown();
+  // kInvalidArgument in a forked child, which may not use the memory and threads of its parent.
+  Status CheckProcess() const;
   // Numbers of operations: how many have been submitted.
   uint64_t sequence();
 
@@ -120,6 +127,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status Stopped() MYDIST_EXCLUDES(mutex_);
 
   const std::string name_;
+  const pid_t pid_ = getpid();
   const std::unique_ptr<LaneGround> ground_;
   LanePosts posts_;
   std::vector<uint8_t> calls_;  // Of all members, for Agree; kept for its memory.

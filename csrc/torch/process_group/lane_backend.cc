@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "job/extension.h"
+#include "torch/gil.h"
 #include "torch/process_group/dense_tensors.h"
 #include "torch/process_group/group_reduction.h"
 #include "torch/process_group/post_operation.h"
@@ -62,7 +64,15 @@ LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       options_(c10::make_intrusive<Options>("mydist", timeout)),
       lane_(OpenLane(store, rank, size, name)) {}
 
-LaneBackend::~LaneBackend() = default;
+LaneBackend::~LaneBackend() { shutdown(); }
+
+void LaneBackend::shutdown() {
+  // Threads of the lane may be in callbacks that need the GIL.
+  std::optional<WithoutGil> released;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
+  // A forked child has neither the threads nor a right to the memory.
+  if (lane_->CheckProcess().ok()) lane_->Shutdown();
+}
 
 c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::vector<int>& ranks,
@@ -91,7 +101,12 @@ LaneBackend::WorkPtr LaneBackend::endCoalescing() {
 
 void LaneBackend::abort() { lane_->Abort(Status::Aborted("the group was destroyed")); }
 
+void LaneBackend::CheckProcess() const {
+  if (Status status = lane_->CheckProcess(); !status.ok()) Throw(status);
+}
+
 LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
+  CheckProcess();
   if (plan.timeout == c10d::kUnsetTimeout) plan.timeout = options_->timeout;
   auto operation =
       c10::make_intrusive<LaneOperation>(lane_, plan.type, plan.title, plan.inputs, plan.outputs);
@@ -360,12 +375,14 @@ LaneBackend::WorkPtr LaneBackend::send(Tensors& tensors, int peer, int tag) {
   const at::Tensor& tensor = Only(tensors, "send");
   CheckMoved(tensor, "send");
   CheckPeer("send", peer);
+  CheckProcess();
   return Note(PostOperation::Send(lane_, tensor, peer, tag));
 }
 
 LaneBackend::WorkPtr LaneBackend::ReceiveFrom(const Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = Only(tensors, "recv");
   CheckMoved(tensor, "recv");
+  CheckProcess();
   return Note(PostOperation::Receive(lane_, tensor, source, tag, options_->timeout));
 }
 

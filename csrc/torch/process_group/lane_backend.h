@@ -39,7 +39,7 @@ class LaneBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return lane_->sequence(); }
   void abort() override;
-  void shutdown() override { abort(); }
+  void shutdown() override;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
@@ -87,6 +87,8 @@ class LaneBackend final : public c10d::Backend {
   // Remembers it while operations are coalesced.
   WorkPtr Note(WorkPtr work);
   WorkPtr ReceiveFrom(const Tensors& tensors, int source, int tag);
+  // Throws DistBackendError in a forked child.
+  void CheckProcess() const;
   // Throws ValueError unless it is another member.
   void CheckPeer(const char* call, int peer) const;
   WorkPtr ReduceAll(Tensors& tensors, const c10d::AllreduceOptions& opts, c10d::OpType type);

@@ -27,7 +27,9 @@ inline BootstrapExchange StoreExchange(c10::intrusive_ptr<c10d::Store> store, in
         all.push_back(other == rank ? mine : store->get(prefix + std::to_string(other)));
       }
     } catch (const std::exception& error) {
-      return Status::Internal("the group's store gives no answer: " + std::string(error.what()));
+      const std::string text = error.what();  // Behind the first line is where torch raised it.
+      return Status::Internal("the group's store gives no answer: " +
+                              text.substr(0, text.find('\n')));
     }
     return all;
   };
