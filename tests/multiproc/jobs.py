@@ -47,13 +47,14 @@ ORDINARY = (
     Job(2, "mpi", "late_lone"),
 )
 
+_SOME = ("optimizer", "sets", "state", "strategies")
 _DEEP = (
     *[(np, "local", "main") for np in (1, 2, 3, 4)],
     *[(np, "gloo", "main") for np in (2, 4)],
     *[(np, "mpi", "main") for np in (1, 2, 3)],
-    *[(np, "local", suite) for suite in ("optimizer", "sets", "state") for np in (1, 2, 3, 4)],
-    *[(3, "gloo", suite) for suite in ("optimizer", "sets", "state")],
-    *[(4, "mpi", suite) for suite in ("optimizer", "sets", "state")],
+    *[(np, "local", suite) for suite in _SOME for np in (1, 2, 3, 4)],
+    *[(3, "gloo", suite) for suite in _SOME],
+    *[(4, "mpi", suite) for suite in _SOME],
     (3, "local", "unfused"),
     (3, "mpi", "unfused"),
     (3, "mpi", "shared"),

@@ -46,6 +46,13 @@ SUITES: dict[str, tuple[str, ...]] = {
         "forking",
     ),
     "state": ("consistency", "checkpoints", "defaults"),
+    "strategies": (
+        "strategies",
+        "strategy_modes",
+        "strategy_scaling",
+        "strategy_state",
+        "strategy_figures",
+    ),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What moves data, and no more.
     "collectives": (
@@ -87,6 +94,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "rooted",
         "point_to_point",
         "joining",
+        "strategies",
     ),
     # Several buckets, whatever is measured.
     "bucketed": ("optimizer_views",),
@@ -94,6 +102,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "frozen": (
         "freezing",
         "deviating",
+        "strategy_freezing",
         "allreduce",
         "integer_averages",
         "gathering",
@@ -132,6 +141,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "frozen_hosts": (
         "freezing",
         "deviating",
+        "strategy_freezing",
         "allreduce",
         "integer_averages",
         "gathering",
@@ -156,7 +166,8 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 
 # All that a job with the settings as they come can run, after one start.
-SUITES["whole"] = (*SUITES["main"], *SUITES["optimizer"], *SUITES["sets"], *SUITES["state"])
+_PARTS = ("main", "optimizer", "sets", "state", "strategies")
+SUITES["whole"] = tuple(module for part in _PARTS for module in SUITES[part])
 
 # How many cases of a check a job runs that does not run all of them.
 FEW = 8
