@@ -100,6 +100,6 @@ class NetworkJob(StrategyJob):
         """See StrategyJob."""
         groups = self.optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
-        self.broadcast([*parameters, *self.buffers.tensors], root)
+        self.broadcast(parameters, root)
         sender = self._process_set.ranks[root]
         broadcast_optimizer_state(self.optimizer, sender, process_set=self._process_set)

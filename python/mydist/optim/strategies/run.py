@@ -207,11 +207,13 @@ class StrategyRun:
         if not self.has_begun:
             self.job.copy_training(root)
             return
-        self.job.broadcast([*self.job.shared(), *self.job.buffers.tensors], root)
         own = self.job.broadcast_object(self.strategy.state_dict(), root)
         if self.job.is_behind:
             self.strategy.load_state_dict(own)
             self.job.restore()
+        # Averages of the others count in the mean; counters are those of one rank anyway.
+        averages = [b if self.job.is_behind else b.clone() for b in self.job.buffers.averages]
+        self.job.broadcast([*self.job.shared(), *averages, *self.job.buffers.counters], root)
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Puts the parameters back to the anchors when the call fails."""
