@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ class StrategyRun:
         self.steps = 0
         self.has_begun = False
         self.is_local = strategy.before_step(0)
+        self._becomes_local = strategy.before_step(sys.maxsize)
         self._local_steps = 0  # Since the strategy began or finished.
         self._reduced_steps = 0  # Those whose gradients were reduced.
         self._rounds_before = 0  # The last finish.
@@ -44,19 +46,23 @@ class StrategyRun:
         if not isinstance(strategy, SynchronousGradients):
             live_runs.add(self)
 
-    def before_local_step(self) -> None:
-        """Takes the anchors before the first one.
+    def before_step(self) -> None:
+        """Takes the anchors before the first local step.
 
         Raises:
             ValueError: join() has ended and finish() was not called, or samples were not counted.
         """
-        if not self.has_begun:
-            self._begin()
-        if self._joins != join_count():
+        if self.steps == 0:
+            self._joins = join_count()  # Of earlier training.
+        if self._joins != join_count() and self._becomes_local:
             raise ValueError(
                 f"step() follows join(): the ranks have made different numbers of steps and "
                 f"{self._name} cannot tell which model counts. Call optimizer.finish() after join()"
             )
+        if not self.is_local:
+            return
+        if not self.has_begun:
+            self._begin()
         if getattr(self.strategy, "weighted", False) and not self._has_samples:
             raise ValueError(
                 f"{self._name}(weighted=True): step() was called without count_samples(); call "

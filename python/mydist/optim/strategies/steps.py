@@ -28,12 +28,13 @@ class StrategySteps(DistributedSteps):
             MismatchError: parameters, strategy or settings are not the same on all ranks.
             MydistError: a round failed; the parameters are those of the last round.
         """
+        check_closure(closure)
         run = self._distribution.run
+        if run.is_local:
+            self._distribution.check(self)
+        run.before_step()
         if not run.is_local:
             return super().step(closure, **kwargs)
-        check_closure(closure)
-        self._distribution.check(self)
-        run.before_local_step()
         if self._distribution.densifies:
             for parameter in self._parameters():
                 densify(parameter)
