@@ -92,30 +92,7 @@ class StrategyRun:
 
     def finish(self) -> None:
         """Gives every rank the model to evaluate. Collective; see DistributedOptimizer.finish."""
-        if self.has_begun:
-            self._guarded(self.strategy.settle)
-        # How often this rank has met the others since the last finish.
-        met = self._reduced_steps + self.job.rounds - self._rounds_before
-        rows = self.job.gather([met, self._local_steps, self.steps, int(self.has_begun)])
-        newest = max(row[0] for row in rows)
-        if any(row[3] for row in rows) and not self.has_begun:
-            self._begin()
-        self.job.is_behind = met < newest
-        if any(row[0] < newest for row in rows):
-            self._catch_up([row[0] for row in rows].index(newest))
-        if self.has_begun:
-            if any(row[1] for row in rows if row[0] == newest):
-                self._guarded(self.strategy.finish)
-            self.job.restore()
-            self.strategy.finished()
-        elif self.job.buffers.tensors:
-            self.job.average([], "finish")
-        self.job.is_behind = False
-        self.steps = max(row[2] for row in rows)
-        self._local_steps = self._reduced_steps = 0
-        self._rounds_before = self.job.rounds
-        self._joins = join_count()
-        self.is_local = self.strategy.before_step(self.steps)
+        self._guarded(self._finish)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, anchors and momenta; all but the counts are equal on all ranks."""
@@ -206,10 +183,38 @@ class StrategyRun:
     def _begin(self) -> None:
         self.strategy.begin(self.job)
         self.has_begun = True
+
+    def _finish(self) -> None:
+        if self.has_begun:
+            self.strategy.settle()
+        # How often this rank has met the others since the last finish.
+        met = self._reduced_steps + self.job.rounds - self._rounds_before
+        rows = self.job.gather([met, self._local_steps, self.steps, int(self.has_begun)])
+        newest = max(row[0] for row in rows)
+        if any(row[3] for row in rows) and not self.has_begun:
+            self._begin()
+        self.job.is_behind = met < newest
+        if any(row[0] < newest for row in rows):
+            self._catch_up([row[0] for row in rows].index(newest))
+        if self.has_begun:
+            if any(row[1] for row in rows if row[0] == newest):
+                self.strategy.finish()
+            self.job.restore()
+            self.strategy.finished()
+        elif self.job.buffers.tensors:
+            self.job.average([], "finish")
+        self.job.is_behind = False
+        self.steps = max(row[2] for row in rows)
+        self._local_steps = self._reduced_steps = 0
+        self._rounds_before = self.job.rounds
         self._joins = join_count()
+        self.is_local = self.strategy.before_step(self.steps)
 
     def _catch_up(self, root: int) -> None:
         """Ranks that lack rounds or steps get what the rank `root` has."""
+        # Averages of the others count in the mean; counters are those of one rank anyway.
+        averages = [b if self.job.is_behind else b.clone() for b in self.job.buffers.averages]
+        self.job.broadcast([*self.job.shared(), *averages, *self.job.buffers.counters], root)
         if not self.has_begun:
             self.job.copy_training(root)
             return
@@ -217,9 +222,6 @@ class StrategyRun:
         if self.job.is_behind:
             self.strategy.load_state_dict(own)
             self.job.restore()
-        # Averages of the others count in the mean; counters are those of one rank anyway.
-        averages = [b if self.job.is_behind else b.clone() for b in self.job.buffers.averages]
-        self.job.broadcast([*self.job.shared(), *averages, *self.job.buffers.counters], root)
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Puts the parameters back to the anchors when the call fails."""
