@@ -172,12 +172,12 @@ class DistributedSteps(torch.optim.Optimizer):
         distribution = self._distribution
         previous = distribution.accumulating
         distribution.accumulating = True
-        distribution.path.set_enabled(False)
+        distribution.follow()
         try:
             yield
         finally:
             distribution.accumulating = previous
-            distribution.path.set_enabled(not previous)
+            distribution.follow()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Resets the gradients.

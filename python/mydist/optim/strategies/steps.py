@@ -102,15 +102,6 @@ class StrategySteps(DistributedSteps):
         if not self._distribution.run.is_local:
             super().synchronize()
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """As of DistributedOptimizer; gradients of local steps stay on this rank anyway."""
-        if self._distribution.run.is_local:
-            yield
-        else:
-            with super().no_sync():
-                yield
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters. Raises ValueError once the first local step has made anchors."""
         if self._distribution.run.has_begun:
