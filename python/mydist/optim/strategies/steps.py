@@ -35,14 +35,12 @@ class StrategySteps(DistributedSteps):
         run.before_step()
         if not run.is_local:
             return super().step(closure, **kwargs)
-        if self._distribution.densifies:
-            for parameter in self._parameters():
-                densify(parameter)
+        self._densify_if_asked()
         if self._has_overflow():
             self._distribution.end_step()
             return None
         with self._local():
-            return super().step(closure, **kwargs)
+            return super().step(self._densifying(closure), **kwargs)
 
     step.hooked = True  # type: ignore[attr-defined]  # as in DistributedSteps
 
@@ -98,8 +96,10 @@ class StrategySteps(DistributedSteps):
         self._distribution.follow()
 
     def synchronize(self) -> None:
-        """Reduces the gradients, if the next step is not local; otherwise does nothing."""
-        if not self._distribution.run.is_local:
+        """Reduces the gradients; those of a local step stay as they are, or become dense."""
+        if self._distribution.run.is_local:
+            self._densify_if_asked()
+        else:
             super().synchronize()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -111,12 +111,10 @@ class StrategySteps(DistributedSteps):
             )
         super().add_param_group(param_group)
 
-    def _before_unscaling(self) -> None:
-        if not self._distribution.run.is_local:
-            super()._before_unscaling()
-
     def _synchronize_if_needed(self) -> None:
-        if not self._distribution.run.is_local:
+        if self._distribution.run.is_local:
+            self._densify_if_asked()
+        else:
             super()._synchronize_if_needed()
 
     @property
@@ -127,6 +125,22 @@ class StrategySteps(DistributedSteps):
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _densify_if_asked(self) -> None:
+        if self._distribution.densifies:
+            for parameter in self._parameters():
+                densify(parameter)
+
+    def _densifying(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        if closure is None or not self._distribution.densifies:
+            return closure
+
+        def densified_closure() -> Any:
+            loss = closure()
+            self._densify_if_asked()
+            return loss
+
+        return densified_closure
 
     def _has_overflow(self) -> bool:
         """Unscales gradients as GradScaler would. Whether it has found one that is not finite."""
