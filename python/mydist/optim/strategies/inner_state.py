@@ -8,7 +8,7 @@ import torch
 
 
 class InnerState:
-    """The floating-point tensors of an optimizer's state that have the shape of their parameter."""
+    """Tensors of an optimizer's state that have the shape of their parameter; no integers."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._state = optimizer.state
@@ -53,7 +53,7 @@ class InnerState:
 def _is_momentum(key: str, value: object, parameter: torch.Tensor) -> bool:
     return (
         isinstance(value, torch.Tensor)
-        and value.is_floating_point()
+        and (value.is_floating_point() or value.is_complex())
         and value.shape == parameter.shape
         and key != "step"  # The count of steps has the shape of a scalar parameter.
     )

@@ -130,7 +130,7 @@ class StrategyJob(ABC):
         counts = torch.tensor([weight, float(gives_counters)], dtype=torch.float64, device="cpu")
         shared = self.buffers.read(gives_counters) if buffers else []
         moving = list(tensors)
-        fractions = [tensor for tensor in [*moving, *shared] if tensor.is_floating_point()]
+        fractions = [t for t in [*moving, *shared] if t.is_floating_point() or t.is_complex()]
         if weight != 1.0:
             for tensor in fractions:
                 tensor.mul_(weight)
