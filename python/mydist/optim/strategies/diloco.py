@@ -57,6 +57,7 @@ class DiLoCo(Strategy):
         if rest or self.delay >= self._span:
             expected = "expected fragments to divide every, and delay below every / fragments"
             raise ValueError(f"{self.describe()}: {expected}")
+        self._outer: list[torch.optim.Optimizer] = []
         self._flight: tuple[int, Average] | None = None  # Of the fragment of this index.
 
     def begin(self, job: Any) -> None:
@@ -103,10 +104,8 @@ class DiLoCo(Strategy):
         """Takes what `state_dict` gave."""
         for outer, saved in zip(self._outer, state["outer"], strict=True):
             outer.load_state_dict(saved)
-        self._flight = None
-        if "flight" in state:
-            index, tensors = state["flight"]
-            self._flight = index, self.job.arrived_average(tensors)
+        index, tensors = state.get("flight", (0, None))
+        self._flight = None if tensors is None else (index, self.job.arrived_average(tensors))
 
     def bytes(self) -> int:
         """The anchors and the state of the outer optimizers."""

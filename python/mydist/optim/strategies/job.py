@@ -192,7 +192,3 @@ class StrategyJob(ABC):
     def shared(self) -> Tensors:
         """The anchors and momenta of all parts."""
         return [flat for part in self.parts for flat in part.shared()]
-
-    def bytes(self) -> int:
-        """What anchors and momenta take, in bytes."""
-        return sum(flat.nbytes for flat in self.shared())

@@ -6,7 +6,7 @@ simulated ones. docs/extending.md shows how to write one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .job import StrategyJob
@@ -24,11 +24,11 @@ class Strategy:
 
     Attributes:
         job: the job, from `begin` on.
-        parts: of the parameters, from `begin` on.
+        parts: of the parameters; none before `begin`.
     """
 
     job: StrategyJob
-    parts: list[Part]
+    parts: Sequence[Part] = ()
 
     def begin(self, job: StrategyJob) -> None:
         """Called once, before the first local step. Parameters are equal on all ranks then."""
@@ -79,7 +79,7 @@ class Strategy:
 
     def bytes(self) -> int:
         """What anchors and momenta take on this rank, in bytes."""
-        return self.job.bytes()
+        return sum(flat.nbytes for part in self.parts for flat in part.shared())
 
     def describe(self) -> str:
         """The strategy with its settings; equal on all ranks."""
