@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from multiproc.job import WORKERS, launch
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
 
+COST = str(WORKERS / "strategy_cost.py")
 FAULTS = str(WORKERS / "strategy_faults.py")
 # A mean that was under way when the rank went is used: it had arrived.
 ARRIVED = {"streaming"}
@@ -114,3 +116,13 @@ def test_rounds_are_in_the_timeline(tmp_path: Path) -> None:
         texts = [str(event["args"]) for event in rounds]
         for text, label in zip(texts, ("1: round", "2: round", "3: finish"), strict=True):
             assert f"round {label}" in text, texts
+
+
+@pytest.mark.deep
+def test_a_local_step_costs_little_more_than_a_plain_one() -> None:
+    """At most 2 % of a step of 5 ms or more."""
+    outcome = launch(1, "local", COST, timeout=120).expect_success()
+    (found,) = re.findall(r"COST (\S+) (\S+)", outcome.output)
+    milliseconds, percent = map(float, found)
+    assert milliseconds >= 5, outcome.output
+    assert percent <= 2, outcome.output
