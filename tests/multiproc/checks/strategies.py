@@ -285,9 +285,9 @@ def a_rank_outside_of_the_set_is_refused() -> None:
 
 @check(min_size=2)
 def several_optimizers_have_rounds_of_their_own() -> None:
-    """As of a GAN; with means of both under way at once."""
+    """As of a GAN, whose parameters have the same names; with means under way at once."""
     names = ("keep", "streaming", "streaming")
-    several = [real(STRATEGIES[name](), prefix=f"{i}.") for i, name in enumerate(names)]
+    several = [real(STRATEGIES[name]()) for name in names]
     for _ in range(8):
         for trained in several:
             trained.step()

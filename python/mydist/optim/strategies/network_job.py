@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,7 +23,9 @@ from .part import Tensors
 
 class NetworkJob(StrategyJob):
     """The ranks of a process set. Names of collectives begin with the name of the first parameter,
-    so that several optimizers do not meet."""
+    and a number from the second job of that name on, so that several optimizers do not meet."""
+
+    _jobs: ClassVar[Counter[tuple[str, int]]] = Counter()  # By that name and the set.
 
     def __init__(
         self,
@@ -34,7 +38,15 @@ class NetworkJob(StrategyJob):
         self.rank, self.size = process_set.rank(), process_set.size()
         self._process_set = process_set
         self._compression = compression
-        self._name = f"strategy.{name}"
+        self._first = name
+
+    @cached_property
+    def _name(self) -> str:
+        # Numbered at the first collective: all ranks come to those in the same order.
+        key = self._first, self._process_set.process_set_id
+        self._jobs[key] += 1
+        number = self._jobs[key]
+        return f"strategy.{self._first}" + (f".{number}" if number > 1 else "")
 
     def step_taken(self) -> None:
         """See StrategyJob; time passes by itself."""
