@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,43 @@ def test_gan_finds_the_clusters() -> None:
     # Points around the origin, where the generator starts, are near none.
     assert float(found[1]) > 10 and int(found[2]) >= 4
     assert "all ranks have the same parameters" in output
+
+
+@pytest.mark.parametrize(
+    ("script", "saved", "worst"),
+    [
+        pytest.param("train_local_sgd.py", 80, 0.5, marks=needs_fashion_mnist),
+        ("train_diloco.py", 85, -4.0),  # ln 128 = 4.85 is what knowing nothing costs.
+        pytest.param("federated.py", 75, 0.15, marks=needs_fashion_mnist),
+    ],
+)
+def test_a_strategy_saves_bytes_and_still_learns(
+    script: str, saved: float, worst: float, tmp_path: Path
+) -> None:
+    draws = find_spec("matplotlib") is not None
+    plot = ["--plot", str(tmp_path / "plot.png")] if draws else []
+    outcome = launch(2, "gloo", str(EXAMPLES / script), "--quick", *plot, timeout=120)
+    said = "\n".join(lines_of(outcome.expect_success().output))
+    traffic = re.search(r"sends (\S+) MB per rank instead of (\S+) MB: (\S+)% saved", said)
+    score = re.search(r"(accuracy|loss) (\S+) instead of (\S+): ([+-]\S+)", said)
+    assert traffic and score, said
+    sent, usual, percent = map(float, traffic.groups())
+    assert saved < percent < 100 and abs(percent - 100 * (1 - sent / usual)) < 1
+    ours, theirs, difference = map(float, score.groups()[1:])
+    assert abs(ours - theirs - difference) < 2e-4
+    sign = 1 if score[1] == "accuracy" else -1
+    assert sign * ours > worst and sign * theirs > worst
+    if draws:
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    comparison = importlib.import_module("comparison")
+    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(comparison.md, "rank", lambda: 0)
+    comparison.check_plot(None)
+    with pytest.raises(SystemExit, match="--plot needs Matplotlib: pip install matplotlib"):
+        comparison.check_plot(Path("plot.png"))
