@@ -29,13 +29,15 @@ class StrategyRun:
         is_local: whether the next step stays local.
         steps: taken by the optimizer on this rank; equal on all ranks after `finish`.
         has_begun: whether anchors exist, that is after the first local step.
+        is_foreign: whether another strategy has saved the state that was loaded last.
     """
 
     def __init__(self, strategy: Strategy, job: StrategyJob) -> None:
+        self._given = strategy
         self.strategy = copy(strategy)
         self.job = job
         self.steps = 0
-        self.has_begun = False
+        self.has_begun = self.is_foreign = False
         self.is_local = strategy.before_step(0)
         self._becomes_local = strategy.before_step(sys.maxsize)
         self._local_steps = 0  # Since the strategy began or finished.
@@ -106,14 +108,18 @@ class StrategyRun:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave. Parameters stay as they are.
 
-        Warns and takes the counts only if another strategy has saved the state. Raises ValueError
-        if the parameters have other shapes.
+        Warns and begins anew if another strategy has saved the state. Raises ValueError if the
+        parameters have other shapes.
         """
         check_state(self._name, state, ["strategy", "parts", "own"])
         self.load_counts(state)
+        self.is_foreign = False
         if state["parts"] is None:
+            self.begin_anew()
             return
         if state["strategy"].partition("(")[0] != self._name:
+            self.is_foreign = True
+            self.begin_anew()
             warnings.warn(
                 f"the optimizer's state was saved by {state['strategy']} and is loaded into "
                 f"{self.strategy.describe()}, which keeps neither anchors nor momenta of it; it "
@@ -150,6 +156,13 @@ class StrategyRun:
         self.job.samples = counts["samples"]
         self._reduced_steps = 0
         self.is_local = self.strategy.before_step(self.steps)
+
+    def begin_anew(self) -> None:
+        """Forgets anchors and momenta; the next local step takes new anchors."""
+        self.strategy = copy(self._given)
+        self.job.parts = []
+        self.has_begun = False
+        self._local_steps = self.job.samples = 0
 
     def drop_local_steps(self) -> None:
         """Forgets the steps since the last round: parameters become the anchors."""

@@ -64,6 +64,8 @@ class StrategySteps(DistributedSteps):
         if "communication" in state_dict:
             self._distribution.run.load_state_dict(state_dict["communication"])
             self._distribution.follow()
+        else:
+            self._distribution.run.begin_anew()
 
     def rank_state_dict(self) -> dict[str, Any]:
         """What differs between ranks: parameters, buffers, state of the optimizer, counts.
@@ -81,10 +83,11 @@ class StrategySteps(DistributedSteps):
     def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Takes what `rank_state_dict` gave on this rank.
 
-        None drops what differs between ranks: parameters become those of the last round.
+        None drops what differs between ranks: parameters become those of the last round. So does a
+        state of another strategy, which has no anchors for the steps of each rank.
         """
         run = self._distribution.run
-        if state is None:
+        if state is None or run.is_foreign:
             run.drop_local_steps()
             return
         with torch.no_grad():
