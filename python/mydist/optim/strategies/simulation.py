@@ -18,7 +18,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, TypeVar
+from math import inf
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -31,14 +32,27 @@ from .job import Await, StrategyJob
 from .part import Tensors
 from .run import StrategyRun
 from .steps import StrategySteps
-from .strategy import Strategy
+from .strategy import Strategy, check_number, check_period
 
 _Result = TypeVar("_Result")
 _Fold = Callable[[list[Any]], Any]
 
 
+class _Meeting(NamedTuple):
+    """What a worker waits for."""
+
+    call: str
+    value: Any
+    fold: _Fold
+    since: float  # When the worker gave the value.
+
+
 class Simulation:
-    """A job of `size` workers. One of them runs at a time: the one whose clock is behind the most.
+    """A job of `size` workers, each in a thread. One of them runs at a time.
+
+    A worker keeps its turn until it waits for others. Then the one goes on whose clock is behind
+    the most. So what workers exchange does not depend on the machine; the order in which programs
+    do other things, print for example, is not that of the virtual time.
 
     Attributes:
         seconds: virtual time at which the last worker ended.
@@ -52,15 +66,22 @@ class Simulation:
     ) -> None:
         """step_seconds: of a worker's step, by rank and number of the step, from 0.
 
-        round_seconds: from the arrival of the last worker at a meeting until its end.
+        round_seconds: from the arrival of the last worker at a meeting until its end. A worker that
+            has work left until it needs the result does not wait for it.
+
+        Raises ValueError for a wrong size or time.
         """
+        check_period("Simulation", "size", size)
+        check_number(
+            "Simulation", "round_seconds", round_seconds, lambda s: 0 <= s < inf, "of at least 0"
+        )
         self.size = size
         self.seconds = 0.0
         self.step_seconds = step_seconds
         self._round_seconds = round_seconds
         self._workers: list[SimulatedWorker] = []
-        self._turn_over = threading.Semaphore(0)
         self._error: BaseException | None = None
+        self._all_done = threading.Event()
 
     def run(self, program: Callable[[SimulatedWorker], _Result]) -> list[_Result]:
         """Runs the program on every worker and returns what it returns, by rank.
@@ -70,6 +91,8 @@ class Simulation:
         Raises: the first exception of a worker; RuntimeError if workers wait in different calls.
         """
         self._workers = [SimulatedWorker(self, rank) for rank in range(self.size)]
+        self._error = None
+        self._all_done.clear()
         results: dict[int, _Result] = {}
 
         def body(worker: SimulatedWorker) -> None:
@@ -80,22 +103,18 @@ class Simulation:
             except BaseException as error:  # of the user's program
                 self._error = self._error or error
             worker.is_done = True
-            self._turn_over.release()
+            self.pass_turn()
 
-        self._error = None
         threads = [threading.Thread(target=body, args=[worker]) for worker in self._workers]
         for thread in threads:
             thread.start()
-        while any(not worker.is_done for worker in self._workers):
-            ready = [
-                w for w in self._workers if not w.is_done and (w.meeting is None or self._error)
-            ]
-            if not ready:
-                self._meet([w for w in self._workers if not w.is_done])
-                continue
-            worker = min(ready, key=lambda w: (w.seconds, w.rank))
-            worker.turn.release()
-            self._turn_over.acquire()
+        self.pass_turn()
+        # Ctrl-C in Thread.join() would make Python take the thread for ended.
+        while not self._all_done.is_set():
+            try:
+                self._all_done.wait()
+            except KeyboardInterrupt as error:
+                self._error = self._error or error
         for thread in threads:
             thread.join()
         if self._error is not None:
@@ -108,22 +127,32 @@ class Simulation:
         """Whether a worker has raised an exception."""
         return self._error is not None
 
-    def end_turn(self) -> None:
-        """Lets another worker run."""
-        self._turn_over.release()
+    def pass_turn(self) -> None:
+        """Lets the worker run that is behind the most, after a meeting if all wait for one."""
+        while left := [worker for worker in self._workers if not worker.is_done]:
+            # After an error all of them are to end.
+            if ready := [w for w in left if w.meeting is None or self._error is not None]:
+                min(ready, key=lambda w: (w.seconds, w.rank)).turn.release()
+                return
+            self._meet(left)
+        self._all_done.set()
 
     def _meet(self, waiting: list[SimulatedWorker]) -> None:
         """Ends the call in which all workers wait."""
-        calls = sorted({worker.meeting[0] for worker in waiting if worker.meeting is not None})
+        meetings = [worker.meeting for worker in waiting if worker.meeting is not None]
+        calls = sorted({meeting.call for meeting in meetings})
         if len(calls) > 1:
             self._error = RuntimeError(f"simulated workers wait in different calls: {calls}")
             return
-        values = [worker.meeting[1] for worker in waiting if worker.meeting is not None]
-        folds = [worker.meeting[2] for worker in waiting if worker.meeting is not None]
-        result = folds[0](values)
-        end = max(worker.seconds for worker in waiting) + self._round_seconds
+        try:
+            result = meetings[0].fold([meeting.value for meeting in meetings])
+        except Exception as error:  # The values do not fit each other.
+            self._error = error
+            return
+        end = max(meeting.since for meeting in meetings) + self._round_seconds
         for worker in waiting:
-            worker.meeting, worker.outcome, worker.seconds = None, result, end
+            worker.meeting, worker.outcome = None, result
+            worker.seconds = max(worker.seconds, end)
 
 
 class SimulatedWorker:
@@ -137,8 +166,9 @@ class SimulatedWorker:
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.rank, self.size = rank, simulation.size
         self.seconds = 0.0
-        self.turn = threading.Semaphore(0)
-        self.meeting: tuple[str, Any, _Fold] | None = None
+        self.turn = threading.Lock()
+        self.turn.acquire()  # A release gives the turn.
+        self.meeting: _Meeting | None = None
         self.outcome: Any = None
         self.is_done = False
         self._simulation = simulation
@@ -158,28 +188,31 @@ class SimulatedWorker:
         distribution = Distribution(path, GradientNames(optimizer, None), never, run)
         return wrap(optimizer, StrategySteps, distribution, [])
 
-    def meet(self, call: str, value: Any, fold: _Fold) -> Any:
-        """Waits until all workers are in this call, and returns `fold` of their values by rank."""
-        self.meeting = call, value, fold
-        self.await_others()
+    def meet(self, call: str, value: Any, fold: _Fold, since: float | None = None) -> Any:
+        """Waits until all workers are in this call, and returns `fold` of their values by rank.
+
+        since: the time at which this worker gave its value; None is now.
+        """
+        since = self.seconds if since is None else since
+        self.meeting = _Meeting(call, value, fold, since)
+        self._simulation.pass_turn()
+        self.await_turn()
+        self._check()
         return self.outcome
 
     def step_done(self) -> None:
         """The clock goes on by one step."""
         self.seconds += self._simulation.step_seconds(self.rank, self._steps)
         self._steps += 1
-        self.await_others()
-
-    def await_others(self) -> None:
-        """Lets the workers run that are behind, or for which this one waits."""
-        self._simulation.end_turn()
-        self.await_turn()
-        if self._simulation.has_failed:
-            raise SystemExit  # Another worker's exception is raised.
+        self._check()
 
     def await_turn(self) -> None:
         """Waits until the simulation lets this worker run."""
         self.turn.acquire()
+
+    def _check(self) -> None:
+        if self._simulation.has_failed:
+            raise SystemExit  # Another worker's exception is raised.
 
 
 class SimulatedPath(SoloPath):
@@ -222,9 +255,11 @@ class SimulatedJob(StrategyJob):
     def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
         own = [*tensors, *exact]
         moving = [tensor.clone() for tensor in own]
+        since = self._worker.seconds
 
         def wait() -> None:
-            for tensor, total in zip(own, self._worker.meet(label, moving, _sums), strict=True):
+            totals = self._worker.meet(label, moving, _sums, since)
+            for tensor, total in zip(own, totals, strict=True):
                 tensor.copy_(total)
 
         return wait
