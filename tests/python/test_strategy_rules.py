@@ -221,6 +221,13 @@ def test_slow_momentum_is_block_momentum_while_the_rate_is_constant(
     np.testing.assert_allclose(slow, block, rtol=0, atol=1e-12)
 
 
+def test_slow_momentum_at_a_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "rates", lambda step: [0.1, 0.04] if step != 5 else [0.1, 0.0])
+    # The round follows this step; what the steps before it have moved is not lost.
+    path = path_of(md.SlowMo(3, alpha=0.5, beta=0.4), 3, ())
+    np.testing.assert_allclose(path, expected("slow half", 3, ()), rtol=0, atol=1e-12)
+
+
 # When it averages buffers in rounds: the mean after a round of two steps, and after finish().
 BUFFERS = {
     "local": (md.LocalSGD(2), 4.0, 6.0),

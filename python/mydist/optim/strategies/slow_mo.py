@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from .strategy import Strategy, add, check_number, check_period
+from .strategy import Strategy, check_number, check_period
 
 __all__ = ["SlowMo"]
 
@@ -52,10 +52,13 @@ class SlowMo(Strategy):
             return
         change = self.job.average(self._part.change(), "round")
         rates = self.job.learning_rates(self._part)
-        for slow, moved, rate in zip(self._slow, change, rates, strict=True):
+        for anchor, slow, moved, rate in zip(
+            self._part.anchor, self._slow, change, rates, strict=True
+        ):
             slow.mul_(self.beta)
-            if rate:  # At 0 the ranks have not moved.
+            if rate:
                 slow.sub_(moved, alpha=1 / rate)
-        for anchor, slow, rate in zip(self._part.anchor, self._slow, rates, strict=True):
-            add([anchor], [slow], -self.alpha * rate)
+                anchor.sub_(slow, alpha=self.alpha * rate)
+            else:  # What the rule tends to: steps of this round may have had other rates.
+                anchor.add_(moved, alpha=self.alpha)
         self._part.reset()
