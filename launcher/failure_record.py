@@ -62,6 +62,11 @@ class FailureRecord:
         return self.is_consequence and not self.is_timeout
 
     @property
+    def says_others_departed(self) -> bool:
+        """Whether `ranks` have said themselves that they leave the job."""
+        return self.code == "ABORTED"
+
+    @property
     def says_others_are_silent(self) -> bool:
         """Whether `ranks` are in the job and give no sign of life."""
         return self.code == "PEER_LOST" and self.finding == "silent"

@@ -138,17 +138,29 @@ def _silent(failures: Mapping[int, FailureRecord]) -> set[int]:
 
 
 def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
-    """Of those the ranks that ended as if all were well. One that was stopped may be a victim.
+    """Of those the ranks that ended as if all were well. One that was stopped may be a victim,
+    unless it had said itself that it leaves: then it was only slow to end.
 
     Also a rank that had ended when others waited for it in vain, as one that never called init().
     """
+    tellers = [record for record in failures.values() if record.says_others_departed]
+    departed = {rank for record in tellers for rank in record.ranks} - failures.keys()
     lost = [end for end in exits if end.rank in _lost_by_others(failures) and end.status == 0]
     missed = {rank for told in failures.values() if told.is_timeout for rank in told.ranks}
-    return [end for end in lost if end.unknown or not end.stopped] + [
-        end
-        for end in exits
-        if end.rank in missed - failures.keys() and _ended_well(end) and end not in lost
+    return [
+        *(_unless_stopped(end) for end in exits if end.rank in departed),
+        *(end for end in lost if end.unknown or not end.stopped),
+        *(
+            end
+            for end in exits
+            if end.rank in missed - failures.keys() and _ended_well(end) and end not in lost
+        ),
     ]
+
+
+def _unless_stopped(end: RankExit) -> RankExit:
+    """The end. How one that was stopped would have ended is not known."""
+    return replace(end, status=0, unknown=True) if end.stopped else end
 
 
 def _ended_well(end: RankExit) -> bool:

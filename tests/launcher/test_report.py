@@ -113,10 +113,26 @@ def test_a_victim_alone_is_called_one_and_early_ends_are_listed() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", ["PEER_LOST", "ABORTED"])
-def test_who_is_said_to_have_left_is_listed(code: str) -> None:
+@pytest.mark.parametrize("status", [-15, 0, 143])
+def test_a_rank_that_has_said_that_it_leaves_is_blamed_although_it_was_stopped(status: int) -> None:
+    """It waits for the others to leave, and needs a moment to end: mydistrun may be sooner."""
+    told = FailureRecord("AbortedError", "ABORTED", (1,), "allreduce", "two")
+    ends = [end(2, 1), end(0, 1), end(1, status, stopped=True)]
+    failures = {0: told, 2: told}
+    cause = find_cause(ends, failures)
+    assert cause is not None and exit_code(cause, ends) == 1
+    assert format_failure(cause, ends, {}, failures).splitlines() == [
+        "mydistrun: rank 1 on host h1 (pid 101) left the job (its exit code is unknown) after "
+        "1.2 s, while other ranks still needed it for allreduce 'two'",
+        "  it printed nothing to its error output",
+        "  then rank 0 on host h1 (pid 100) exited with code 1: AbortedError in allreduce 'two'",
+        "  then rank 2 on host h1 (pid 102) exited with code 1: AbortedError in allreduce 'two'",
+    ]
+
+
+def test_who_is_said_to_be_lost_is_listed() -> None:
     ends = [end(0, 1), end(1, -15, stopped=True)]
-    failures = {0: FailureRecord("Error", code, (1,))}
+    failures = {0: LOST}
     cause = find_cause(ends, failures)
     assert cause == ends[0]
     assert format_failure(cause, ends, {0: ["words"]}, failures).splitlines()[3:] == [
