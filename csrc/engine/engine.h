@@ -56,7 +56,7 @@ struct EngineOptions {
   DevicePlugin* devices = nullptr;          // Null: no tensors on GPUs.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
   WaitPolicy wait_policy{};
-  RankEnds rank_ends{};  // What mydistrun tells of the ranks.
+  RankEnds rank_ends{};  // How the processes of ranks have ended.
   std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();
   std::shared_ptr<FlightDumper> dumper{};  // Null: nothing is dumped.
   bool measures_costs = false;  // Start then waits for all ranks; see planner/collectives_choice.h.

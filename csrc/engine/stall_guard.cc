@@ -219,13 +219,16 @@ Status StallGuard::Locate(const Status& status) {
   const bool has_told =
       located.is_consequence() && known.ranks.size() == 1 && known.finding != kDeadFinding;
   const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
-  const std::optional<RankEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
-  if (!end || !end->by_signal) return located;
-  known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
-  known.signal = end->number;
-  known.finding = kDeadFinding;
+  const std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
+  if (!end) return located;
+  if (!ends_.IsCause(*end) && (has_told || known.ranks.size() > 1)) return located;
+  if (end->by_signal) {
+    known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
+    known.signal = end->number;
+    known.finding = kDeadFinding;
+  }
   const std::string& text = located.message();
-  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + end->Text(*rank))
+  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
       .About(known)
       .About(FailureOf(known.ranks));
 }
@@ -432,12 +435,9 @@ std::string StallGuard::ProgressText(const std::vector<int>& ranks) const {
 }
 
 std::string StallGuard::StateOf(int rank) const {
-  const auto index = static_cast<size_t>(rank);
-  const bool is_here =
-      index < topology_->pids.size() &&
-      topology_->hosts[index] == topology_->hosts[static_cast<size_t>(topology_->rank)];
-  const char state = is_here ? StateOfProcess(topology_->pids[index]) : '?';
-  const std::string pid = is_here ? std::to_string(topology_->pids[index]) : "";
+  const int64_t number = topology_->SeenPid(rank);
+  const char state = number != 0 ? StateOfProcess(number) : '?';
+  const std::string pid = std::to_string(number);
   if (state == 'T' || state == 't') {
     return "a signal or a debugger has stopped it. Resume it (kill -CONT " + pid +
            ") or end it (kill -KILL " + pid + ").";

@@ -68,7 +68,7 @@ class StallGuard final : public Watchdog {
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
   // The status with host, process and end of the rank that it names, where that is one. May wait a
-  // moment for mydistrun to tell of the end.
+  // moment until the end is told.
   Status Locate(const Status& status);
 
   // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that

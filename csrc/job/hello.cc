@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/own_sockets.h"
+#include "base/process.h"
 #include "mydist/build_config.h"
 #include "world/process_set.h"
 
@@ -218,6 +219,7 @@ Hello MakeHello(std::string host, std::string config_digest) {
                    "-endian " + std::to_string(8 * sizeof(void*)) + "-bit";
   hello.host = std::move(host);
   hello.pid = getpid();
+  hello.pid_namespace = PidNamespace();
   hello.config_digest = std::move(config_digest);
   return hello;
 }
@@ -230,6 +232,7 @@ std::vector<uint8_t> EncodeHello(const Hello& hello) {
        << hello.host << "\n"
        << hello.pid << "\n"
        << (hello.wants_timeline ? "timeline" : "-") << "\n"
+       << hello.pid_namespace << "\n"
        << hello.cores.ToText() << "\n"
        << hello.files.free_count << "\n"
        << hello.files.limit << "\n"
@@ -257,6 +260,7 @@ Result<Hello> DecodeHello(const std::vector<uint8_t>& bytes) {
   }
   if (hello.protocol != kProtocol) return hello;
   hello.wants_timeline = line() == "timeline";
+  hello.pid_namespace = line();
   std::optional<UsableCores> cores = UsableCores::FromText(line());
   const std::string free_count = line();
   const std::string limit = line();

@@ -14,7 +14,7 @@ namespace mydist {
 // Of all that ranks of a job send each other: raise it with every change of a message, of the
 // memory that they share or of the rounds of the start. The version alone does not tell two builds
 // of one release apart.
-inline constexpr int kProtocol = 3;
+inline constexpr int kProtocol = 4;
 
 // How many descriptors a process may still open.
 struct OpenFiles {
@@ -36,11 +36,19 @@ struct Hello {
   int64_t pid = 0;
   // Only of ranks with the protocol of this one.
   bool wants_timeline = false;  // Rank 0's decides for the job.
+  std::string pid_namespace;    // In which `pid` is its number; empty: not known.
   UsableCores cores;
   OpenFiles files;
   std::string config_digest;  // Config::Digest: "name=value" lines.
 
   bool operator==(const Hello&) const = default;
+
+  // Whether this process sees the other one under its pid: both are on one host, and not in
+  // containers that number their processes each for itself.
+  bool Sees(const Hello& other) const {
+    const bool is_known = !pid_namespace.empty() && pid_namespace == other.pid_namespace;
+    return is_known && host == other.host;
+  }
 };
 
 // This process's version and platform filled in.

@@ -64,6 +64,8 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   auto dumper = FlightDumper::Start(recorder, DumperOptionsOf(started.topology, config));
   // With the size of buckets chosen by hand the answer would go unused.
   const bool measures_costs = started.topology.size > 1 && !config.bucket_size_bytes;
+  RankEnds rank_ends = options.rank_ends >= 0 ? RankEnds(options.rank_ends, options.members)
+                                              : RankEnds(started.topology.seen_pids);
   auto engine = Engine::Start({.config = std::move(config),
                                .topology = std::move(started.topology),
                                .connection = std::move(started.connection),
@@ -74,7 +76,7 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
                                .devices = job->devices_,
                                .nccl_folders = options.nccl_folders,
                                .wait_policy = WaitPolicy::For(started.is_crowded),
-                               .rank_ends = RankEnds(options.rank_ends, options.members),
+                               .rank_ends = std::move(rank_ends),
                                .recorder = std::move(recorder),
                                .dumper = std::move(dumper),
                                .measures_costs = measures_costs});

@@ -34,7 +34,7 @@ struct MYDIST_EXPORT InitOptions {
   BootstrapExchange exchange;  // See transport/factory.h; needed unless by mpi, or size is 1.
   std::vector<int> members{};  // Of a job of some of the started ranks; see transport/factory.h.
   std::vector<std::string> nccl_folders{};  // See NcclPlaces.
-  int rank_ends = -1;  // A descriptor; see world/rank_ends.h. Open as long as the job.
+  int rank_ends = -1;  // mydistrun's descriptor; see world/rank_ends.h. Open as long as the job.
   // Where GPUs come from; null: libmydist_nccl.so, loaded when a tensor on one comes.
   DevicePlugin* devices = nullptr;
 };

@@ -61,7 +61,10 @@ Status Meet(const Seat& seat, const Config& config, StartedJob& job) {
   std::vector<std::string> hosts;
   for (const Hello& hello : hellos) hosts.push_back(hello.host);
   MYDIST_ASSIGN_OR_RETURN(job.topology, MakeTopology(seat.rank, std::move(hosts)));
-  for (const Hello& hello : hellos) job.topology.pids.push_back(hello.pid);
+  for (const Hello& hello : hellos) {
+    job.topology.pids.push_back(hello.pid);
+    job.topology.seen_pids.push_back(mine.Sees(hello) ? hello.pid : 0);
+  }
   job.wants_timeline = hellos.front().wants_timeline;
   job.is_crowded = IsCrowded(hellos, mine.host);
   SetLogRank(job.topology.rank, job.topology.size);

@@ -1,12 +1,10 @@
 #include "world/rank_ends.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdint>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -20,29 +18,34 @@ constexpr std::chrono::milliseconds kLookInterval{1};
 
 }  // namespace
 
-std::string RankEnd::Text(int rank) const {
-  const char* const name = sigabbrev_np(number);
-  const std::string shown = std::to_string(number);
-  return (name == nullptr ? "Signal " + shown
-                          : "SIG" + std::string(name) + " (signal " + shown + ")") +
-         " ended rank " + std::to_string(rank) + ".";
+std::string EndText(const ProcessEnd& end, int rank) {
+  const std::string number = std::to_string(end.number);
+  const std::string who = "ank " + std::to_string(rank);
+  if (!end.by_signal) return "R" + who + " exited with code " + number + ".";
+  const char* const name = sigabbrev_np(end.number);
+  return (name == nullptr ? "Signal " + number
+                          : "SIG" + std::string(name) + " (signal " + number + ")") +
+         " ended r" + who + ".";
 }
 
 RankEnds::RankEnds(int descriptor, std::vector<int> started)
-    : descriptor_(descriptor), started_(std::move(started)) {
-  struct stat file {};
-  if (descriptor_ < 0 || fstat(descriptor_, &file) != 0) return;
-  device_ = file.st_dev;
-  inode_ = file.st_ino;
+    : descriptor_(descriptor), file_(FileIdentity::Of(descriptor)), started_(std::move(started)) {}
+
+RankEnds::RankEnds(std::span<const int64_t> pids) {
+  for (size_t rank = 0; rank < pids.size(); ++rank) {
+    if (pids[rank] > 0 && pids[rank] != getpid()) {
+      processes_.try_emplace(static_cast<int>(rank), static_cast<pid_t>(pids[rank]));
+    }
+  }
 }
 
-bool RankEnds::IsSameFile() const {
-  struct stat file {};
-  return fstat(descriptor_, &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;
+std::optional<ProcessEnd> RankEnds::Find(int rank) const {
+  const auto process = processes_.find(rank);
+  return process == processes_.end() ? Read(rank) : process->second.End();
 }
 
-std::optional<RankEnd> RankEnds::Find(int rank) const {
-  if (descriptor_ < 0 || rank < 0 || !IsSameFile()) return std::nullopt;
+std::optional<ProcessEnd> RankEnds::Read(int rank) const {
+  if (!file_ || rank < 0 || FileIdentity::Of(descriptor_) != file_) return std::nullopt;
   const auto index = static_cast<size_t>(rank);
   if (!started_.empty() && index >= started_.size()) return std::nullopt;
   std::array<uint8_t, 2> entry{};
@@ -51,19 +54,35 @@ std::optional<RankEnd> RankEnds::Find(int rank) const {
     return std::nullopt;
   }
   if (entry[0] != kExited && entry[0] != kSignalled) return std::nullopt;
-  return RankEnd{.by_signal = entry[0] == kSignalled, .number = entry[1]};
+  return ProcessEnd{.by_signal = entry[0] == kSignalled, .number = entry[1]};
+}
+
+bool RankEnds::MayTell(std::span<const int> ranks) const {
+  return file_ || std::any_of(ranks.begin(), ranks.end(), [this](int rank) {
+           const auto process = processes_.find(rank);
+           return process != processes_.end() && process->second.is_open();
+         });
 }
 
 std::optional<int> RankEnds::AwaitOne(std::span<const int> ranks) {
-  if (descriptor_ < 0 || ranks.empty()) return std::nullopt;
+  if (ranks.empty() || !MayTell(ranks)) return std::nullopt;
   if (!deadline_) deadline_ = Now() + kGrace;
   for (;;) {
+    std::optional<int> first;
     for (const int rank : ranks) {
-      if (Find(rank)) return rank;
+      const std::optional<ProcessEnd> end = Find(rank);
+      if (end && IsCause(*end)) return rank;
+      if (end && !first) first = rank;
     }
-    if (Now() >= *deadline_) return std::nullopt;
+    if (first || Now() >= *deadline_) return first;
     std::this_thread::sleep_for(kLookInterval);
   }
+}
+
+bool RankEnds::IsCause(const ProcessEnd& end) const {
+  const bool may_be_launcher =
+      end.number == SIGTERM || end.number == SIGINT || end.number == SIGHUP;
+  return end.by_signal && (file_ || !may_be_launcher);
 }
 
 }  // namespace mydist

@@ -20,6 +20,14 @@ struct MYDIST_EXPORT Topology {
   bool is_homogeneous = true;      // Every host has the same number of ranks.
   std::vector<std::string> hosts;  // Host of each rank, indexed by rank.
   std::vector<int64_t> pids;       // Process of each rank, on its host; empty: not known.
+  // The same of the ranks whose processes this one sees under that number, 0 for the others; empty:
+  // not known. Ranks of a host may be in containers that number their processes alike.
+  std::vector<int64_t> seen_pids{};
+
+  int64_t SeenPid(int of_rank) const {
+    const auto index = static_cast<size_t>(of_rank);
+    return index < seen_pids.size() ? seen_pids[index] : 0;
+  }
 };
 
 // `hosts[r]` is the host of rank r. Ranks of one host need not be contiguous; hosts are numbered

@@ -166,6 +166,11 @@ class Plane:
             return f"host{rank // self.per_host}"
         return socket.gethostname() if self.backend == "mpi" else "localhost"
 
+    def knows_end(self, rank: int, victim: int) -> bool:
+        """Whether the rank learns how the victim has ended: mydistrun tells all ranks that it has
+        started itself, and the kernel those of one host."""
+        return self.backend != "mpi" or self.host_of(rank) == self.host_of(victim)
+
 
 SHUTDOWN = {"MYDIST_STALL_SHUTDOWN_SECONDS": str(WAIT_S)}
 _WARNING = {"MYDIST_STALL_WARNING_SECONDS": str(WAIT_S)}

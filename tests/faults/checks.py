@@ -49,7 +49,7 @@ def problems_of(fault: Fault, plane: Plane, run: Run) -> list[str]:
             if not (is_ended or fault.may_stay_silent):
                 found.append(f"rank {rank} reported nothing")
             continue
-        problems = _problems_of_report(fault, plane, pid, run.reports[rank])
+        problems = _problems_of_report(fault, plane, pid, rank, run.reports[rank])
         found += [f"rank {rank}: {problem}: {run.reports[rank]['text']}" for problem in problems]
     # Where mpirun has ended all survivors before they knew, no process tells the pid.
     knows_pid = run.reports or not plane.ends_survivors
@@ -57,7 +57,7 @@ def problems_of(fault: Fault, plane: Plane, run: Run) -> list[str]:
 
 
 def _problems_of_report(
-    fault: Fault, plane: Plane, pid: int, report: Mapping[str, Any]
+    fault: Fault, plane: Plane, pid: int, rank: int, report: Mapping[str, Any]
 ) -> Iterator[str]:
     host = plane.host_of(fault.victim)
     quoted = fault.collective.quoted_tensor
@@ -80,7 +80,7 @@ def _problems_of_report(
     true = {"host": host, "pid": pid, "operation": fault.collective.operation}
     if not f"'{known['tensor']}'".startswith(quoted):
         yield f"failure['tensor'] is {known['tensor']!r}"
-    if fault.act in (Act.KILL, Act.SEGV) and not plane.ends_survivors:
+    if fault.act in (Act.KILL, Act.SEGV) and plane.knows_end(rank, fault.victim):
         number = signal.Signals[fault.act.value]
         true["signal"] = int(number)
         if f"{number.name} (signal {number})" not in report["text"]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from deep import deep
 
-from multiproc.job import WORKERS, Outcome, launch
+from multiproc.job import WORKERS, Outcome, launch, run
 
 NP = 3
 LAST = NP - 1
@@ -54,16 +56,21 @@ class Scenario:
             assert word in row["text"], row
 
 
-def run_scenario(
-    backend: str, name: str, folder: Path, victims: Sequence[int] = (LAST,), np: int = NP
-) -> Scenario:
+def scenario_command(
+    name: str, folder: Path, victims: Sequence[int] = (LAST,), np: int = NP
+) -> tuple[str, ...]:
+    """What each rank runs; the pipes are in the folder."""
     for victim in victims:
         for rank in set(range(np)) - set(victims):
             os.mkfifo(folder / f"enqueued{rank}.{victim}")
-    arguments = (name, str(folder), ",".join(map(str, victims)))
-    return Scenario(
-        launch(np, backend, str(WORKERS / "scenario.py"), *arguments, timeout=60), folder
-    )
+    return str(WORKERS / "scenario.py"), name, str(folder), ",".join(map(str, victims))
+
+
+def run_scenario(
+    backend: str, name: str, folder: Path, victims: Sequence[int] = (LAST,), np: int = NP
+) -> Scenario:
+    command = scenario_command(name, folder, victims, np)
+    return Scenario(launch(np, backend, *command, timeout=60), folder)
 
 
 @pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])
@@ -144,9 +151,44 @@ def test_failures_end_an_mpi_job(backend: str, name: str, tmp_path: Path) -> Non
                 assert job.row(f"learned{rank}")["error"] != "", job.outcome.output
             continue
         # They share no memory with it: their heartbeats tell them.
-        text = job.row(f"learned{rank}")["text"]
-        assert f"allreduce 'waits for all': rank {LAST} (host " in text, text
-        assert "has died; see its output" in text, text
+        ended = f"has died; see its output. SIGKILL (signal 9) ended rank {LAST}."
+        job.expect_learned(rank, [LAST], "PeerLostError", ended)
+        assert job.row(f"learned{rank}")["failure"]["signal"] == 9
+
+
+# They tell the ranks nothing of each other. So the ranks of a host ask the kernel.
+OTHER_LAUNCHERS = {
+    "torchrun": (
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(NP)),
+    ),
+    "mpirun": ("mpirun", "-np", str(NP), "--oversubscribe", sys.executable),
+}
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", deep("mpirun")])
+@pytest.mark.parametrize("shares_memory", [deep(False), True])
+@pytest.mark.parametrize(
+    ("name", "number", "told"),
+    [
+        ("kill", 9, f"SIGKILL (signal 9) ended rank {LAST}."),
+        deep("crash", 11, f"SIGSEGV (signal 11) ended rank {LAST}."),
+        deep("vanish", 0, f"Rank {LAST} exited with code 23."),
+    ],
+)
+def test_the_end_of_a_rank_is_told_under_any_launcher(
+    launcher: str, shares_memory: bool, name: str, number: int, told: str, tmp_path: Path
+) -> None:
+    command = OTHER_LAUNCHERS[launcher]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not on PATH")
+    env = {"MYDIST_SHARED_MEMORY": str(int(shares_memory))}
+    outcome = run([*command, *scenario_command(name, tmp_path)], timeout=60, env=env)
+    job = Scenario(outcome, tmp_path)
+    assert outcome.code != 0, outcome.output
+    for rank in range(LAST):
+        job.expect_learned(rank, [LAST], "PeerLostError", told)
+        assert job.row(f"learned{rank}")["failure"]["signal"] == number
 
 
 def test_a_stopped_rank_keeps_nobody_from_its_error(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 #include "transport/local/peer_watcher.h"
 
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,11 +10,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/thread.h"
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 namespace mydist::local {
 namespace {
@@ -69,7 +65,7 @@ void PeerWatcher::Watch(int peer) {
 int PeerWatcher::OpenProcess(int peer) const {
   const std::optional<pid_t> holder = arena_->LockHolder(peer);
   if (!holder || *holder <= 0) return -1;
-  const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, *holder, 0));
+  const int descriptor = OpenPidfd(*holder);
   if (descriptor < 0) return -1;
   if (arena_->LockHolder(peer) == holder) return descriptor;
   close(descriptor);

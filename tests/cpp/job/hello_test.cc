@@ -25,6 +25,7 @@ using ::testing::StartsWith;
 TEST(Hello, SurvivesTheWire) {
   Hello hello = MakeHello("host-a", "MYDIST_X=1\nMYDIST_Y=2\n");
   hello.wants_timeline = true;
+  EXPECT_FALSE(hello.pid_namespace.empty());
   hello.cores = {{0, 1, 4}, {{1.5, "27:4031"}, {6.0, "27:2"}}};
   hello.files = {990, 1024};
   const Result<Hello> decoded = DecodeHello(EncodeHello(hello));
@@ -58,6 +59,19 @@ TEST(Hello, OfAnotherProtocolIsStillUnderstoodAsOne) {
   EXPECT_EQ(decoded->version, "2.0.0");
   EXPECT_EQ(decoded->host, "host-b");
   EXPECT_EQ(decoded->pid, 71);
+}
+
+TEST(Hello, AProcessIsSeenInTheSameNamespaceOfTheSameHostOnly) {
+  const Hello mine = MakeHello("host-a", "");
+  Hello other = mine;
+  other.pid = 71;
+  EXPECT_TRUE(mine.Sees(other));
+  other.pid_namespace = "another container";
+  EXPECT_FALSE(mine.Sees(other));
+  EXPECT_FALSE(mine.Sees(MakeHello("host-b", "")));
+  Hello unknown = mine;
+  unknown.pid_namespace = "";
+  EXPECT_FALSE(unknown.Sees(unknown));
 }
 
 TEST(Hello, WhoSendsNoneIsNamed) {
@@ -112,8 +126,8 @@ INSTANTIATE_TEST_SUITE_P(
         OtherBuild{"platform", [](Hello& hello) { hello.platform = "big-endian 64-bit"; },
                    ", big-endian 64-bit"},
         OtherBuild{"version and protocol",
-                   [](Hello& hello) { hello.version = "1", hello.protocol = 4; },
-                   "mydist 1, protocol 4, "}),
+                   [](Hello& hello) { hello.version = "1", hello.protocol = 99; },
+                   "mydist 1, protocol 99, "}),
     [](const auto& instance) { return "Number" + std::to_string(instance.index); });
 
 // Another version may have other settings, which are not to blame.

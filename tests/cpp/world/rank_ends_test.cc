@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <thread>
 
 namespace mydist {
@@ -30,12 +32,12 @@ TEST(RankEnds, AreFoundByTheNumberInThisJob) {
   file.Tell(4, 2, 9);
   file.Tell(7, 1, 3);
   const RankEnds all(file.descriptor(), {});
-  EXPECT_EQ(all.Find(4), (RankEnd{.by_signal = true, .number = 9}));
-  EXPECT_EQ(all.Find(7), (RankEnd{.by_signal = false, .number = 3}));
+  EXPECT_EQ(all.Find(4), (ProcessEnd{.by_signal = true, .number = 9}));
+  EXPECT_EQ(all.Find(7), (ProcessEnd{.by_signal = false, .number = 3}));
   const RankEnds some(file.descriptor(), {1, 4, 7});
   EXPECT_EQ(some.Find(0), std::nullopt);
-  EXPECT_EQ(some.Find(1), (RankEnd{.by_signal = true, .number = 9}));
-  EXPECT_EQ(some.Find(2), (RankEnd{.by_signal = false, .number = 3}));
+  EXPECT_EQ(some.Find(1), (ProcessEnd{.by_signal = true, .number = 9}));
+  EXPECT_EQ(some.Find(2), (ProcessEnd{.by_signal = false, .number = 3}));
 }
 
 TEST(RankEnds, NothingIsKnownOfOthers) {
@@ -79,9 +81,50 @@ TEST(RankEnds, AllWaitsTogetherAreBounded) {
   EXPECT_LT(Now() - begin, 50 * RankEnds::kGrace);
 }
 
+// A launcher sends it to the others when one rank has failed. mydistrun does not tell of that.
+TEST(RankEnds, TheSignalOfALauncherIsNoCauseUnlessMydistrunTellsOfIt) {
+  const File file;
+  const RankEnds told(file.descriptor(), {});
+  const RankEnds others(std::array<int64_t, 1>{0});
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    EXPECT_TRUE(told.IsCause({.by_signal = true, .number = number})) << number;
+    EXPECT_FALSE(others.IsCause({.by_signal = true, .number = number})) << number;
+  }
+  for (const RankEnds* const ends : {&told, &others}) {
+    EXPECT_TRUE(ends->IsCause({.by_signal = true, .number = SIGKILL}));
+    EXPECT_FALSE(ends->IsCause({.by_signal = false, .number = 1}));
+  }
+}
+
+// Rank 1 exits because of the end of rank 2, and rank 0 is this process.
+TEST(RankEnds, OfTheProcessesOfAHostAreAskedOfTheKernel) {
+  const pid_t failed = fork();
+  if (failed == 0) _exit(1);
+  const pid_t killed = fork();
+  if (killed == 0) {
+    pause();
+    _exit(0);
+  }
+  RankEnds ends(std::array<int64_t, 4>{getpid(), failed, killed, 0});
+  EXPECT_EQ(ends.Find(0), std::nullopt);
+  EXPECT_EQ(ends.AwaitOne(std::array{3}), std::nullopt);
+  EXPECT_EQ(ends.AwaitOne(std::array{1, 2}), 1);
+  EXPECT_EQ(ends.Find(1), (ProcessEnd{.by_signal = false, .number = 1}));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    kill(killed, SIGKILL);
+  });
+  EXPECT_EQ(ends.AwaitOne(std::array{2}), 2);
+  EXPECT_EQ(ends.Find(2), (ProcessEnd{.by_signal = true, .number = SIGKILL}));
+  EXPECT_EQ(ends.AwaitOne(std::array{1, 2}), 2);
+  later.join();
+  for (const pid_t child : {failed, killed}) EXPECT_EQ(waitpid(child, nullptr, 0), child);
+}
+
 TEST(RankEnds, AreToldInASentence) {
-  EXPECT_EQ((RankEnd{.by_signal = true, .number = 9}.Text(2)), "SIGKILL (signal 9) ended rank 2.");
-  EXPECT_EQ((RankEnd{.by_signal = true, .number = 40}.Text(2)), "Signal 40 ended rank 2.");
+  EXPECT_EQ(EndText({.by_signal = false, .number = 3}, 2), "Rank 2 exited with code 3.");
+  EXPECT_EQ(EndText({.by_signal = true, .number = 9}, 2), "SIGKILL (signal 9) ended rank 2.");
+  EXPECT_EQ(EndText({.by_signal = true, .number = 40}, 2), "Signal 40 ended rank 2.");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void Ends(std::span<const uint8_t> bytes) {
     FUZZ_EXPECT(offset + 1 < content.size());
     FUZZ_EXPECT(content[offset] == (end->by_signal ? 2 : 1));
     FUZZ_EXPECT(content[offset + 1] == end->number);
-    if (end->by_signal) FUZZ_EXPECT(!end->Text(rank).empty());
+    FUZZ_EXPECT(!EndText(*end, rank).empty());
   }
 }
 

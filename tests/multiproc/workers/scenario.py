@@ -49,6 +49,11 @@ def kill_beside_children() -> None:
     kill()
 
 
+def vanish() -> None:
+    """Without a farewell."""
+    os._exit(23)
+
+
 def crash() -> None:
     """As a library does that reads where nothing is."""
     ctypes.string_at(0)
@@ -60,6 +65,7 @@ MISBEHAVIOUR = {
     "exit": exit_with_code,
     "kill": kill,
     "kill beside children": kill_beside_children,
+    "vanish": vanish,
     "crash": crash,
     "abort": os.abort,
 }
