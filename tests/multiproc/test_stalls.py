@@ -155,6 +155,8 @@ def test_heartbeats_find_it_without_a_limit(
             failure, text = learned["failure"], learned["text"]
             assert f"rank {victim} (host " in text and f"pid {pid})" in text, text
             assert "no sign of life" in text and "'x'" in text, text
+            # A rank of another host does not see it.
+            assert plane == "hosts" or f"Resume it (kill -CONT {pid})" in text, text
             assert failure["ranks"] == [victim] and failure["pid"] == pid, failure
             assert failure["finding"] == "silent" and failure["elapsed"] > limit / 2, failure
         os.kill(pid, signal.SIGCONT)
