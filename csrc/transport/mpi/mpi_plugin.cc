@@ -4,8 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
@@ -20,10 +18,10 @@
 #include "base/status.h"
 #include "transport/control_plane.h"
 #include "transport/factory.h"
+#include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/mpi_world.h"
 #include "transport/mpi/poll_backoff.h"
 #include "transport/transport.h"
-#include "world/late_writes.h"
 
 namespace mydist {
 namespace {
@@ -91,7 +89,12 @@ class MpiControlPlane final : public ControlPlane {
     MutexLock lock(mpi_mutex_);
     const Bytes words(farewell_.begin(), farewell_.end());
     for (int peer = 0; peer < world_->size(); ++peer) {
-      if (peer != world_->rank()) MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, words));
+      if (peer == world_->rank()) continue;
+      if (!words.empty()) {
+        MYDIST_RETURN_IF_ERROR(
+            Post(peer, MpiWorld::kCountsTag, world_->counts().ToldTo(peer).Encode()));
+      }
+      MYDIST_RETURN_IF_ERROR(Post(peer, MpiWorld::kGoodbyeTag, words));
     }
     backoff_.Reset(Now());
     while (PresentPeers() > 0 || !outgoing_.empty()) {
@@ -106,7 +109,7 @@ class MpiControlPlane final : public ControlPlane {
       }
       std::this_thread::sleep_until(std::min(deadline, now + backoff_.Next(now)));
     }
-    world_->MarkClosed();
+    world_->MarkClosed(words.empty() && world_->HaveAllLeftInOrder());
     return Status::Ok();
   }
 
@@ -160,8 +163,10 @@ class MpiControlPlane final : public ControlPlane {
     MYDIST_RETURN_IF_MPI_ERROR(
         MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->control(), &found, &matched, &envelope));
     if (found == 0) return Status::Ok();
-    if (envelope.MPI_TAG == MpiWorld::kGoodbyeTag) {
-      MYDIST_RETURN_IF_ERROR(world_->TakeGoodbye(matched, envelope));
+    const bool is_goodbye = envelope.MPI_TAG == MpiWorld::kGoodbyeTag;
+    if (is_goodbye || envelope.MPI_TAG == MpiWorld::kCountsTag) {
+      MYDIST_RETURN_IF_ERROR(is_goodbye ? world_->TakeGoodbye(matched, envelope)
+                                        : world_->TakeCounts(matched, envelope));
       return MatchNext();
     }
     int bytes = 0;
@@ -238,147 +243,6 @@ class MpiControlPlane final : public ControlPlane {
   bool woken_ MYDIST_GUARDED_BY(mutex_) = false;
   bool attended_ MYDIST_GUARDED_BY(mutex_) = false;
 };
-
-// MPI moves data only while somebody calls it, so the pauses begin late: after this long without
-// any piece complete, the peers are busy with something else.
-constexpr Duration kEager = std::chrono::milliseconds(2);
-constexpr Duration kLongestPause = std::chrono::microseconds(500);
-// How long what a rank sent before its goodbye may take to arrive.
-constexpr Duration kGoodbyeGrace = std::chrono::milliseconds(500);
-
-// MpiTransport: Transport over non-blocking MPI messages on a communicator of its own.
-// Long transfers go in pieces of chunk_bytes, since MPI counts are ints, short ones in pieces that
-// MPI sends at once. One tag for all: MPI keeps the order per pair of ranks.
-class MpiTransport final : public Transport {
- public:
-  explicit MpiTransport(std::shared_ptr<MpiWorld> world) : world_(std::move(world)) {}
-
-  int rank() const override { return world_->rank(); }
-  int size() const override { return world_->size(); }
-  void SetWatchdog(Watchdog* watchdog) override { watchdog_ = watchdog; }
-  Status Exchange(std::span<const SendTransfer> sends,
-                  std::span<const ReceiveTransfer> receives) override {
-    Status status = PostAll(sends, receives);
-    if (status.ok()) status = AwaitAll();
-    if (!status.ok()) Abandon();
-    requests_.clear();
-    peers_.clear();
-    return status;
-  }
-
-  // Longest piece a transfer is sent in; must be the same on all ranks. Process-wide, for tests.
-  static std::atomic<int64_t> chunk_bytes;
-
- private:
-  static constexpr int kTensorTag = 1;
-
-  Status PostAll(std::span<const SendTransfer> sends, std::span<const ReceiveTransfer> receives) {
-    const int64_t limit = chunk_bytes.load();
-    receive_count_ = std::numeric_limits<size_t>::max();  // All, until there are sends.
-    int code = MPI_SUCCESS;
-    const auto post = [&](int peer, int64_t bytes, auto start) {
-      ForEachChunk(bytes, PieceBytes(bytes, limit), [&](int64_t offset, int64_t length) {
-        if (code != MPI_SUCCESS) return;
-        requests_.push_back(MPI_REQUEST_NULL);
-        peers_.push_back(peer);
-        code = start(offset, static_cast<int>(length), &requests_.back());
-      });
-      return MpiStatus(code, "starting a transfer with rank " + std::to_string(peer));
-    };
-    for (const ReceiveTransfer& receive : receives) {
-      auto* data = static_cast<uint8_t*>(receive.data);
-      const auto start = [&](int64_t offset, int count, MPI_Request* request) {
-        return MPI_Irecv(data + offset, count, MPI_BYTE, receive.peer, kTensorTag,
-                         world_->tensors(), request);
-      };
-      MYDIST_RETURN_IF_ERROR(post(receive.peer, receive.bytes, start));
-    }
-    receive_count_ = requests_.size();
-    for (const SendTransfer& send : sends) {
-      const auto* data = static_cast<const uint8_t*>(send.data);
-      const auto start = [&](int64_t offset, int count, MPI_Request* request) {
-        return MPI_Isend(data + offset, count, MPI_BYTE, send.peer, kTensorTag, world_->tensors(),
-                         request);
-      };
-      MYDIST_RETURN_IF_ERROR(post(send.peer, send.bytes, start));
-    }
-    return Status::Ok();
-  }
-  Status AwaitAll() {
-    completed_.resize(requests_.size());
-    PollBackoff backoff(kEager, kLongestPause);
-    backoff.Reset(Now());
-    GoodbyeGrace grace(kGoodbyeGrace);
-    WatchedWait wait(watchdog_);
-    for (size_t left = requests_.size(); left > 0;) {
-      int count = 0;
-      const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                                    completed_.data(), MPI_STATUSES_IGNORE);
-      if (code != MPI_SUCCESS) {
-        const int peer = count > 0 ? peers_[static_cast<size_t>(completed_[0])] : -1;
-        return MpiStatus(code, peer < 0
-                                   ? "moving tensors"
-                                   : "moving a tensor to or from rank " + std::to_string(peer));
-      }
-      if (count == MPI_UNDEFINED) break;
-      left -= static_cast<size_t>(count);
-      const TimePoint now = Now();
-      if (count > 0) {
-        backoff.Reset(now);
-        wait.Restart(now);
-      } else if (const Duration pause = backoff.Next(now); pause > Duration::zero()) {
-        MYDIST_ASSIGN_OR_RETURN(const int departed, DepartedPeer());
-        if (grace.IsOver(departed, now)) return world_->HasLeft(departed);
-        if (wait.IsDue(now)) MYDIST_RETURN_IF_ERROR(wait.Look(AwaitedPeers(), now));
-        std::this_thread::sleep_for(pause);
-      } else {
-        sched_yield();
-      }
-    }
-    return Status::Ok();
-  }
-  // A rank of a transfer under way that has said goodbye: it will not do its part. -1: none.
-  Result<int> DepartedPeer() const {
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      MYDIST_ASSIGN_OR_RETURN(const bool departed, world_->HasSaidGoodbye(peers_[i]));
-      if (departed) return peers_[i];
-    }
-    return -1;
-  }
-  // The ranks of transfers under way.
-  std::span<const int> AwaitedPeers() {
-    awaited_.clear();
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] != MPI_REQUEST_NULL) awaited_.push_back(peers_[i]);
-    }
-    return awaited_;
-  }
-  // Gives up on what is still under way after an error.
-  void Abandon() {
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      // Best effort: MPI has no way to take back a message that has begun.
-      (void)MPI_Cancel(&requests_[i]);
-      int is_over = 0;
-      const int tested = MPI_Test(&requests_[i], &is_over, MPI_STATUS_IGNORE);
-      if (tested == MPI_SUCCESS && is_over != 0) continue;
-      if (i < receive_count_) ExpectLateWrites();
-      if (requests_[i] != MPI_REQUEST_NULL) (void)MPI_Request_free(&requests_[i]);
-    }
-  }
-
-  const std::shared_ptr<MpiWorld> world_;
-  Watchdog* watchdog_ = nullptr;
-  // Parallel arrays, empty between calls; kept for their memory.
-  std::vector<MPI_Request> requests_;
-  std::vector<int> peers_;
-  size_t receive_count_ = 0;  // They come first.
-  std::vector<int> completed_;
-  std::vector<int> awaited_;
-};
-
-std::atomic<int64_t> MpiTransport::chunk_bytes{int64_t{1} << 30};
 
 // "Open MPI v4.1.4" out of the library's paragraph about itself.
 std::string LibraryVersion() {
@@ -457,7 +321,7 @@ class MpiPlugin final : public BackendPlugin {
     MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
                       << Identity(connection.rank, connection.size);
     connection.control = std::make_unique<MpiControlPlane>(world);
-    connection.transport = std::make_unique<MpiTransport>(world);
+    connection.transport = MakeMpiTransport(world);
     connection.exchange = [world, patience = options.config->connect_timeout](const Bytes& mine) {
       return world->Gather(mine, Now() + patience);
     };
@@ -480,7 +344,7 @@ MYDIST_EXPORT mydist::BackendPlugin* mydist_backend_plugin_v1() {
 
 // For tests of chunking: the longest piece of a transfer; to be set alike on all ranks.
 MYDIST_EXPORT void mydist_mpi_set_chunk_bytes(int64_t chunk_bytes) {
-  mydist::MpiTransport::chunk_bytes.store(chunk_bytes);
+  mydist::SetMpiChunkBytes(chunk_bytes);
 }
 
 }  // extern "C"

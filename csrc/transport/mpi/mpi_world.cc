@@ -16,7 +16,6 @@
 #include "base/mutex.h"
 #include "base/signal_block.h"
 #include "transport/mpi/poll_backoff.h"
-#include "world/departure.h"
 
 namespace mydist {
 namespace {
@@ -341,7 +340,9 @@ Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
   {
     MutexLock lock(world->mutex_);
     world->farewells_.resize(static_cast<size_t>(world->size_));
+    world->told_.resize(static_cast<size_t>(world->size_));
   }
+  world->counts_.Resize(world->size_);
   if (!members.empty()) {
     MYDIST_ASSIGN_OR_RETURN(const std::optional<MPI_Comm> base, Found(members, deadline));
     if (!base) return world->TooLate();
@@ -385,57 +386,9 @@ MpiWorld::~MpiWorld() {
   // the communicators are left to the process's end, and MPI_Finalize is skipped.
   if (!closed_) return;
   MPI_Comm_free(&control_);
-  MPI_Comm_free(&tensors_);
+  if (is_in_order_) MPI_Comm_free(&tensors_);
   if (base_ != MPI_COMM_WORLD) MPI_Comm_free(&base_);
   session_->NoteClosed();
-}
-
-Status MpiWorld::TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) {
-  int bytes = 0;
-  MYDIST_RETURN_IF_MPI_ERROR(MPI_Get_count(&envelope, MPI_BYTE, &bytes));
-  if (bytes < 0 || static_cast<size_t>(bytes) > kMaxFarewellBytes) {
-    return Status::Internal(
-        "rank " + std::to_string(envelope.MPI_SOURCE) + " sent a goodbye of " +
-        std::to_string(bytes) + " bytes, at most " + std::to_string(kMaxFarewellBytes) +
-        " are allowed. It runs another version of mydist, or its memory is damaged.");
-  }
-  std::string why(static_cast<size_t>(bytes), '\0');
-  // So short that it is there once it has been matched.
-  MYDIST_RETURN_IF_MPI_ERROR(MPI_Mrecv(why.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
-  MutexLock lock(mutex_);
-  farewells_[static_cast<size_t>(envelope.MPI_SOURCE)] = std::move(why);
-  return Status::Ok();
-}
-
-Result<bool> MpiWorld::HasSaidGoodbye(int peer) const {
-  if (HasDeparted(peer)) return true;
-  int found = 0;
-  MYDIST_RETURN_IF_MPI_ERROR(MPI_Iprobe(peer, kGoodbyeTag, control_, &found, MPI_STATUS_IGNORE));
-  return found != 0;
-}
-
-bool MpiWorld::HasDeparted(int peer) const {
-  MutexLock lock(mutex_);
-  return farewells_[static_cast<size_t>(peer)].has_value();
-}
-
-int MpiWorld::departed_count() const {
-  MutexLock lock(mutex_);
-  return static_cast<int>(std::count_if(
-      farewells_.begin(), farewells_.end(),
-      [](const std::optional<std::string>& farewell) { return farewell.has_value(); }));
-}
-
-Status MpiWorld::HasLeft(int peer) {
-  int found = 0;
-  MPI_Message matched = MPI_MESSAGE_NULL;
-  MPI_Status envelope;
-  MYDIST_RETURN_IF_MPI_ERROR(MPI_Improbe(peer, kGoodbyeTag, control_, &found, &matched, &envelope));
-  if (found != 0) MYDIST_RETURN_IF_ERROR(TakeGoodbye(matched, envelope));
-  MutexLock lock(mutex_);
-  const auto index = static_cast<size_t>(peer);
-  return PeerHasLeft(peer, names_.empty() ? "rank " + std::to_string(peer) : names_[index],
-                     farewells_[index].value_or(""));
 }
 
 Status MpiWorld::LearnNames(const std::string& host, TimePoint deadline) {

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "transport/control_plane.h"
+#include "transport/mpi/transfer_counts.h"
 
 namespace mydist {
 
@@ -79,6 +80,13 @@ class MpiWorld {
   static constexpr int kGoodbyeTag = 2;
   // Takes a goodbye that MPI has matched.
   Status TakeGoodbye(MPI_Message matched, const MPI_Status& envelope) MYDIST_EXCLUDES(mutex_);
+  // What a rank that fails tells of its transfers before its goodbye, taken in the same way.
+  static constexpr int kCountsTag = 3;
+  Status TakeCounts(MPI_Message matched, const MPI_Status& envelope) MYDIST_EXCLUDES(mutex_);
+  // Nothing: they are not there, or the peer has told none.
+  Result<std::optional<TransferCounts::Told>> CountsOf(int peer) MYDIST_EXCLUDES(mutex_);
+  // Used by the thread that drives the engine.
+  TransferCounts& counts() { return counts_; }
   bool HasDeparted(int peer) const MYDIST_EXCLUDES(mutex_);
   // Whether its goodbye has been taken, or is there to be taken.
   Result<bool> HasSaidGoodbye(int peer) const MYDIST_EXCLUDES(mutex_);
@@ -87,8 +95,15 @@ class MpiWorld {
   // messages that may be there from it: nothing but the end follows.
   Status HasLeft(int peer) MYDIST_EXCLUDES(mutex_);
 
-  // All ranks have said goodbye, so the communicators may be freed.
-  void MarkClosed() { closed_ = true; }
+  bool HaveAllLeftInOrder() const MYDIST_EXCLUDES(mutex_);
+
+  // All ranks have said goodbye, so the communicators may be freed. Not `in_order`: but for that of
+  // tensors. A piece that no rank takes may be on its way, and another communicator with the number
+  // of this one would take it.
+  void MarkClosed(bool in_order) {
+    closed_ = true;
+    is_in_order_ = in_order;
+  }
 
  private:
   explicit MpiWorld(MpiSession* session) : session_(session) {}
@@ -105,7 +120,10 @@ class MpiWorld {
   mutable Mutex mutex_;
   // By rank; nothing for one that has not departed.
   std::vector<std::optional<std::string>> farewells_ MYDIST_GUARDED_BY(mutex_);
+  std::vector<std::optional<TransferCounts::Told>> told_ MYDIST_GUARDED_BY(mutex_);  // By rank.
+  TransferCounts counts_;
   bool closed_ = false;
+  bool is_in_order_ = false;
 };
 
 }  // namespace mydist

@@ -1,5 +1,5 @@
-// The parts of the MPI plugin that need no MPI: how it polls, how long it waits for what a rank has
-// sent before it left, and how it cuts transfers.
+// The parts of the MPI plugin that need no MPI: how it polls, whether and how long it waits for
+// what a rank has sent before it left, and how it cuts transfers.
 #include "transport/mpi/poll_backoff.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/mpi/transfer_counts.h"
 #include "transport/transport.h"
 
 namespace mydist {
@@ -56,6 +57,35 @@ TEST(GoodbyeGrace, TheTimeOfOneIsNotThatOfAnother) {
   EXPECT_FALSE(grace.IsOver(1, begin + milliseconds(499)));
   EXPECT_FALSE(grace.IsOver(1, begin + milliseconds(998)));
   EXPECT_TRUE(grace.IsOver(1, begin + milliseconds(999)));
+}
+
+// Between a rank and its peer 1, which have moved a piece each way when it leaves.
+TEST(TransferCounts, TellWhichTransfersCanStillComplete) {
+  TransferCounts counts;
+  counts.Resize(3);
+  const TransferCounts::Told told{.sent = 1, .received = 1};
+  EXPECT_TRUE(counts.MayReceive(1, told)) << "the piece is on its way";
+  counts.EndReceive(1);
+  EXPECT_FALSE(counts.MayReceive(1, told));
+  counts.BeginSend(1);
+  EXPECT_TRUE(counts.MaySend(1, told)) << "the peer has taken it, and MPI does not say so yet";
+  counts.EndSend(1);
+  counts.BeginSend(1);
+  EXPECT_FALSE(counts.MaySend(1, told)) << "the peer has not taken the second one";
+  EXPECT_EQ(counts.ToldTo(1).sent, 1U) << "the second one may never arrive";
+  EXPECT_EQ(counts.ToldTo(1).received, 1U);
+  EXPECT_EQ(counts.ToldTo(2).sent + counts.ToldTo(2).received, 0U);
+}
+
+TEST(TransferCounts, SurviveTheWire) {
+  const std::vector<uint8_t> bytes =
+      TransferCounts::Told{.sent = uint64_t{1} << 40, .received = 7}.Encode();
+  const auto told = TransferCounts::Told::Decode(bytes);
+  ASSERT_TRUE(told.ok()) << told.status().ToString();
+  EXPECT_EQ(told->sent, uint64_t{1} << 40);
+  EXPECT_EQ(told->received, 7U);
+  EXPECT_EQ(TransferCounts::Told::Decode({bytes.data(), 15}).status().code(),
+            StatusCode::kInternal);
 }
 
 constexpr int64_t kLimit = int64_t{1} << 30;
