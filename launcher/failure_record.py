@@ -16,10 +16,29 @@ _MAX_LINE_BYTES = 1 << 16
 _MAX_TEXT = 256
 _MAX_RANK = 65535  # as many as mydistrun starts
 _MAX_PID = (1 << 31) - 1
+_MAX_NUMBER = (1 << 63) - 1
 # Of a rank that waits for others: no failure of its own.
 _WAITS = "WAITS"
 # The codes of errors that a rank has because another one failed.
 _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a rank has completed last. Without an `operation` it has completed none.
+
+    `number` counts what the process set has executed, from 1; 0 for a transfer, which has none.
+    """
+
+    operation: str
+    tensor: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """In words, e.g. `allreduce 'x', number 12`."""
+        place = _place(self.operation, self.tensor) or "none"
+        return f"{place}, number {self.number}" if self.number else place
 
 
 @dataclass(frozen=True)
@@ -28,8 +47,9 @@ class FailureRecord:
 
     `type` is the name of its class; `ranks` are those it is blamed on, and `finding` is what has
     been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
-    happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one.
-    What is not known is empty or 0.
+    happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one;
+    `progress` is what the rank itself has completed last.
+    What is not known is empty, 0 or None.
     """
 
     type: str
@@ -40,6 +60,7 @@ class FailureRecord:
     pid: int = 0
     peer_pid: int = 0
     finding: str = ""
+    progress: Progress | None = None
 
     @property
     def is_consequence(self) -> bool:
@@ -74,7 +95,7 @@ class FailureRecord:
     @property
     def place(self) -> str:
         """What it happened in, e.g. `allreduce 'x'`; empty when that is not known."""
-        return f"{self.operation} {self.tensor!r}".strip() if self.tensor else self.operation
+        return _place(self.operation, self.tensor)
 
     @property
     def error(self) -> str:
@@ -95,9 +116,24 @@ def parse_record(line: bytes) -> FailureRecord | None:
             pid=_number(fields.get("pid", 0), _MAX_PID),
             peer_pid=_number(fields.get("peer_pid", 0), _MAX_PID),
             finding=_text(fields.get("finding", "")),
+            progress=_progress(fields.get("last")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _progress(fields: dict[str, object] | None) -> Progress | None:
+    if not fields:
+        return None
+    return Progress(
+        operation=_text(fields.get("operation", "")),
+        tensor=str(fields.get("tensor", ""))[:_MAX_TEXT],
+        number=_number(fields.get("number", 0), _MAX_NUMBER),
+    )
+
+
+def _place(operation: str, tensor: str) -> str:
+    return f"{operation} {tensor!r}".strip() if tensor else operation
 
 
 def _number(value: object, most: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mydist.launcher.errors import EXIT_START
-from mydist.launcher.failure_record import FailureRecord
+from mydist.launcher.failure_record import FailureRecord, Progress
 
 MAX_OTHERS_LISTED = 8
 
@@ -174,7 +174,7 @@ def format_failure(
     failures: Mapping[int, FailureRecord],
     waits: Mapping[int, FailureRecord] | None = None,
 ) -> str:
-    """The report: the cause, its last error lines, and a line about the others.
+    """The report: the cause, its last error lines, and lines about the others.
 
     `waits`: what ranks waited in when mpirun ended the job. They may not know why.
     """
@@ -190,6 +190,7 @@ def format_failure(
         lines += _describe_consequence(cause, exits, failures)
     others = [end for end in exits if end.rank != cause.rank]
     lines += _describe_others(others, failures)
+    lines += _describe_progress(cause, {**(waits or {}), **failures})
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -249,6 +250,27 @@ def _describe_consequence(
         lines.append(
             f"  the other ranks report that rank {rank} left first; check how its program ends"
         )
+    return lines
+
+
+def _describe_progress(cause: RankExit, told: Mapping[int, FailureRecord]) -> list[str]:
+    """What the ranks completed last, those behind first: where they differ, and where nothing else
+    says how far the cause has come."""
+    groups: dict[Progress, list[int]] = {}
+    for rank, record in sorted(told.items()):
+        if record.progress is not None:
+            groups.setdefault(record.progress, []).append(rank)
+    own = told.get(cause.rank)
+    is_all_there_is = own is not None and own.progress is not None and not own.place
+    if len(groups) < 2 and not is_all_there_is:
+        return []
+    rows = sorted(groups.items(), key=lambda row: (row[0].number, row[1]))
+    lines = [
+        f"  last collective of {_listed(ranks)}: {progress.text}"
+        for progress, ranks in rows[:MAX_OTHERS_LISTED]
+    ]
+    if len(rows) > MAX_OTHERS_LISTED:
+        lines.append(f"  … and of more ranks, {len(rows) - MAX_OTHERS_LISTED} others")
     return lines
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <tuple>
 
 namespace mydist {
 namespace {
@@ -160,21 +161,38 @@ bool FlightRecorder::Copy(const Slot& slot, FlightRecord* record) {
   return true;
 }
 
+bool FlightRecorder::CopyAtLast(const Slot& slot, FlightRecord* record) {
+  constexpr int kTries = 10;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    if (Copy(slot, record)) return true;
+  }
+  return false;
+}
+
 std::vector<FlightRecord> FlightRecorder::Read() const {
-  constexpr int kTries = 10;  // Of a record that is being written right now.
   std::vector<FlightRecord> records;
   records.reserve(kCapacity);
   for (size_t i = 0; i < kCapacity; ++i) {
     FlightRecord record;
-    for (int attempt = 0; attempt < kTries; ++attempt) {
-      if (!Copy(slots_[i], &record)) continue;
-      records.push_back(record);
-      break;
-    }
+    if (CopyAtLast(slots_[i], &record)) records.push_back(record);
   }
   std::sort(records.begin(), records.end(),
             [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });
   return records;
+}
+
+std::optional<FlightRecord> FlightRecorder::LastDone() const {
+  // Tensors that were reduced together have ended at the same time.
+  const auto place = [](const FlightRecord& record) {
+    return std::tuple(record.ended_ns, record.run, record.number);
+  };
+  std::optional<FlightRecord> last;
+  for (size_t i = 0; i < kCapacity; ++i) {
+    FlightRecord record;
+    if (!CopyAtLast(slots_[i], &record) || record.state != FlightState::kDone) continue;
+    if (!last || place(record) > place(*last)) last = record;
+  }
+  return last;
 }
 
 void FlightRecorder::NoteProcessSet(const ProcessSet& set) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -76,6 +77,8 @@ class FlightRecorder {
 
   // The whole records of the ring, from old to new.
   std::vector<FlightRecord> Read() const;
+  // What has ended well last, of the records of the ring.
+  std::optional<FlightRecord> LastDone() const;
   int64_t submitted_count() const { return next_.load(std::memory_order_relaxed); }
   // Events that found their record being written.
   int64_t dropped_count() const { return dropped_.load(std::memory_order_relaxed); }
@@ -97,6 +100,8 @@ class FlightRecorder {
   // False: it is not there any more, or is being written.
   bool Claim(int64_t record, uint64_t* version);
   static bool Copy(const Slot& slot, FlightRecord* record);
+  // The same, when another thread may be about to have written it.
+  static bool CopyAtLast(const Slot& slot, FlightRecord* record);
 
   const std::unique_ptr<Slot[]> slots_;
   std::atomic<int64_t> next_{0};

@@ -347,6 +347,19 @@ std::optional<std::pair<std::string, std::string>> OldestInFlight() {
   return TheInstance().handles->OldestInFlight();
 }
 
+std::optional<LastCompleted> FindLastCompleted() {
+  Instance& instance = TheInstance();
+  MutexLock lock(instance.mutex);  // So that this is not the last to let go of the job.
+  if (instance.job == nullptr) return std::nullopt;
+  const std::optional<FlightRecord> last = instance.job->engine().recorder().LastDone();
+  if (!last) return LastCompleted();
+  const std::optional<OpKind> op = OpKindFromWire(last->op);
+  return LastCompleted{.operation = op ? std::string(OpKindName(*op)) : "join",
+                       .tensor = op ? last->NameText() : "",
+                       .number = last->run,
+                       .ago = 1e-9 * static_cast<double>(ToNanoseconds(Now()) - last->ended_ns)};
+}
+
 }  // namespace process
 
 }  // namespace mydist

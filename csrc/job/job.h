@@ -4,6 +4,7 @@
 // only. Handles are numbered by their table. Any thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -127,6 +128,14 @@ MYDIST_EXPORT void Release(Handle handle);
 // What has been in flight for longest: its operation, empty for what is no collective of tensors,
 // and a name. Also outside init … shutdown, on any thread.
 MYDIST_EXPORT std::optional<std::pair<std::string, std::string>> OldestInFlight();
+// What this rank has completed last; nothing outside init … shutdown.
+struct LastCompleted {
+  std::string operation;  // Empty: it has completed none so far.
+  std::string tensor;
+  int64_t number = 0;  // Of what its process set has executed, from 1; 0 for a transfer.
+  double ago = 0;      // In seconds.
+};
+MYDIST_EXPORT std::optional<LastCompleted> FindLastCompleted();
 // What was submitted at another pace than kNow is due now.
 MYDIST_EXPORT void Hurry();
 // There is reason to fear that a rank has died, as when mpirun ends the job: heartbeats find out at

@@ -14,6 +14,9 @@
 
 namespace mydist {
 
+// What this rank has completed last, as Python gets it; empty outside init … shutdown.
+pybind11::dict OwnProgress();
+
 // References to all tensors the engine may read or write; let go of under the GIL.
 std::shared_ptr<void> HoldTensorsInFlight();
 

@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <optional>
 
+#include "job/job.h"
 #include "torch/bindings.h"
 
 namespace mydist {
@@ -57,7 +59,7 @@ py::str Utf8(const std::string& text) {
   return py::reinterpret_steal<py::str>(decoded);
 }
 
-py::dict RecordOf(const Status& status) {
+py::dict RecordOf(const Status& status, const py::dict& own_progress) {
   const Failure& failure = status.failure();
   py::dict record;
   record["code"] = std::string(StatusCodeName(status.code()));
@@ -70,6 +72,7 @@ py::dict RecordOf(const Status& status) {
   record["signal"] = failure.signal;
   record["finding"] = failure.finding;
   record["progress"] = Utf8(failure.progress);
+  record["own_progress"] = own_progress;
   record["elapsed"] = failure.elapsed;
   record["cause"] = Utf8(failure.cause);
   record["hint"] = failure.hint;
@@ -82,7 +85,7 @@ PyObject* MakeClass(py::module_& module, const ErrorClass& error, PyObject* base
   const std::string full_name = std::string("mydist.") + name;
   // The record of an error that Python code raises.
   py::dict members;
-  members["failure"] = RecordOf(Status(error.code, ""));
+  members["failure"] = RecordOf(Status(error.code, ""), py::dict());
   PyObject* made = PyErr_NewExceptionWithDoc(full_name.c_str(), error.doc, base, members.ptr());
   if (made == nullptr) throw py::error_already_set();
   module.add_object(name, py::reinterpret_borrow<py::object>(made));
@@ -96,7 +99,7 @@ void SetError(const Status& status, const py::object& text) {
   if (!error) return;  // Python has raised another.
   if (PyObject_IsSubclass(type, classes[0]) == 1) {
     try {
-      error.attr("failure") = RecordOf(status);
+      error.attr("failure") = RecordOf(status, OwnProgress());
     } catch (py::error_already_set& problem) {  // The error goes its way all the same.
       problem.discard_as_unraisable("setting the attribute `failure` of a mydist error");
     }
@@ -113,6 +116,17 @@ void Translate(std::exception_ptr pointer) {
 }
 
 }  // namespace
+
+py::dict OwnProgress() {
+  py::dict progress;
+  const std::optional<process::LastCompleted> last = process::FindLastCompleted();
+  if (!last) return progress;
+  progress["operation"] = Utf8(last->operation);
+  progress["tensor"] = Utf8(last->tensor);
+  progress["number"] = last->number;
+  progress["ago"] = last->ago;
+  return progress;
+}
 
 void BindErrors(py::module_& module) {
   for (size_t i = 0; i < kErrorClasses.size(); ++i) {

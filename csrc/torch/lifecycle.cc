@@ -256,6 +256,7 @@ void BindLifecycle(py::module_& module) {
   module.def("install_quit_handler", &InstallQuitHandler);
   module.def("note_quit_handler_on_top", &NoteQuitHandlerOnTop);
   module.def("oldest_in_flight", &process::OldestInFlight);
+  module.def("own_progress", &OwnProgress);
   module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);
   module.def("begin_round", &BeginRound);

@@ -52,6 +52,9 @@ def check_consistency_steps(text: str) -> int: ...  # The value of the setting i
 
 # The operation and a name of what has been in flight for longest.
 def oldest_in_flight() -> tuple[str, str] | None: ...
+
+# What this rank has completed last: operation, tensor, number, ago; empty without a job.
+def own_progress() -> dict[str, Any]: ...
 def fear_for_peers() -> None: ...
 
 # Warns if the memory that the ranks of a host share has no room for so many bytes of tensors.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
+from mydist.launcher.failure_record import FailureRecord, Progress, RecordFilter, parse_record
 
 TAG = "0123456789abcdef"
 LINE = b"\x1e" + TAG.encode() + b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [2], '
@@ -49,6 +49,8 @@ def test_output_without_a_record_is_not_held_back() -> None:
     [b"", b"{", b"[]", b"{}", b'{"type": "E", "ranks": 3}', b'{"type": "E", "ranks": ["a"]}']
     + [b'{"type": "E", "%s": %s}' % (name, value) for name in NUMBERS for value in NO_NUMBERS]
     + [b'{"type": "E", "ranks": [%s]}' % value for value in NO_NUMBERS]
+    + [b'{"type": "E", "last": {"number": %s}}' % value for value in NO_NUMBERS]
+    + [b'{"type": "E", "last": [1]}', b'{"type": "E", "last": 3}']
     + [b'{"type": "E", "more": ' + b"[" * 60000 + b"]" * 60000 + b"}"],
 )
 def test_what_is_no_record_is_ignored(line: bytes) -> None:
@@ -62,3 +64,28 @@ def test_a_text_is_one_line_that_can_be_shown(shown: str) -> None:
     record = parse_record(json.dumps(fields).encode())
     assert record == FailureRecord(shown, shown, (), shown, told[:256])
     assert record.place == f"{shown} '{shown}'"
+
+
+@pytest.mark.parametrize(
+    ("told", "progress", "text"),
+    [
+        (b"{}", None, ""),
+        (b'{"operation": "", "tensor": "", "number": 0}', Progress("", "", 0), "none"),
+        (
+            b'{"operation": "allreduce\\n", "tensor": "x\\n", "number": 12, "ago": 0.5}',
+            Progress("allreduce\\n", "x\n", 12),
+            "allreduce\\n 'x\\n', number 12",
+        ),
+        (
+            b'{"operation": "send_receive", "tensor": "y"}',
+            Progress("send_receive", "y", 0),
+            "send_receive 'y'",
+        ),
+    ],
+)
+def test_what_a_rank_completed_last_is_understood(
+    told: bytes, progress: Progress | None, text: str
+) -> None:
+    record = parse_record(b'{"type": "E", "last": %s}' % told)
+    assert record == FailureRecord("E", progress=progress)
+    assert (record.progress.text if record.progress else "") == text

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mydist.launcher.failure_record import FailureRecord
+from mydist.launcher.failure_record import FailureRecord, Progress
 from mydist.launcher.report import RankExit, exit_code, find_cause, format_failure
 
 LOST = FailureRecord("PeerLostError", "PEER_LOST", (1,))
@@ -259,3 +259,54 @@ def test_a_thousand_failures_fit_one_screen() -> None:
     assert len(text.splitlines()) < 45
     assert "… and 491 more ranks failed" in text
     assert "(500 in all)" in text
+
+
+BEHIND = Progress("allreduce", "a", 12)
+AHEAD = Progress("broadcast", "b", 13)
+LAST_LINES = "  last collective of "
+
+
+def progress_lines(
+    cause: RankExit, failures: dict[int, FailureRecord], waits: dict[int, FailureRecord]
+) -> list[str]:
+    ends = [cause] + [end(rank, 1) for rank in failures if rank != cause.rank]
+    lines = format_failure(cause, ends, {}, failures, waits).splitlines()
+    return [line for line in lines if line.startswith((LAST_LINES, "  … and of"))]
+
+
+def test_how_far_the_ranks_have_come_is_told_by_groups_where_it_differs() -> None:
+    lost = replace(LOST, operation="allreduce", tensor="c")
+    failures = {rank: replace(lost, progress=AHEAD) for rank in (0, 2, 3)}
+    failures[4] = replace(lost, progress=BEHIND)
+    failures[5] = replace(lost, progress=Progress("", "", 0))
+    failures[6] = lost  # It was told by no rank.
+    assert progress_lines(end(1, -9), failures, {}) == [
+        f"{LAST_LINES}rank 5: none",
+        f"{LAST_LINES}rank 4: allreduce 'a', number 12",
+        f"{LAST_LINES}ranks 0, 2, 3: broadcast 'b', number 13",
+    ]
+    assert progress_lines(end(1, -9), {0: failures[0], 2: failures[2]}, {}) == []
+    waits = {4: FailureRecord("", "WAITS", progress=BEHIND), 0: FailureRecord("", "WAITS")}
+    assert progress_lines(end(1, -9), {0: failures[0]}, waits) == [
+        f"{LAST_LINES}rank 4: allreduce 'a', number 12",
+        f"{LAST_LINES}rank 0: broadcast 'b', number 13",
+    ]
+
+
+def test_how_far_the_cause_has_come_is_told_where_nothing_else_says_it() -> None:
+    lost = replace(LOST, operation="allreduce", tensor="c", progress=BEHIND)
+    own = FailureRecord("ValueError", progress=BEHIND)
+    assert progress_lines(end(1, 1), {0: lost, 1: own}, {}) == [
+        f"{LAST_LINES}ranks 0, 1: allreduce 'a', number 12"
+    ]
+    in_a_call = FailureRecord("MismatchError", "MISMATCH", (), "allreduce", "c", progress=BEHIND)
+    assert progress_lines(end(1, 1), {0: lost, 1: in_a_call}, {}) == []
+    assert progress_lines(end(1, 1), {0: lost, 1: FailureRecord("ValueError")}, {}) == []
+
+
+def test_ranks_that_differ_all_fill_no_more_than_some_lines() -> None:
+    failures = {rank: replace(LOST, progress=replace(AHEAD, number=rank)) for rank in range(2, 30)}
+    lines = progress_lines(end(1, -9), failures, {})
+    assert len(lines) == 9
+    assert lines[0] == f"{LAST_LINES}rank 2: broadcast 'b', number 2"
+    assert lines[-1] == "  … and of more ranks, 20 others"

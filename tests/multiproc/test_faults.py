@@ -54,6 +54,9 @@ class Scenario:
         assert row["failure"]["pid"] == pid and row["failure"]["tensor"] == "waits for all", row
         for word in (f"rank {blamed} (host ", f", pid {pid})", "'waits for all'", *words):
             assert word in row["text"], row
+        last = row["failure"]["own_progress"]
+        assert 0 <= last.pop("ago") < SOON_S, row
+        assert last == {"operation": "allreduce", "tensor": "warm.0", "number": 5}, row
 
 
 def scenario_command(
@@ -103,6 +106,9 @@ def test_failures_reach_the_others_and_the_exit_code(
     assert job.outcome.code == code, job.outcome.output
     first = job.report.partition("\n  then ")[0]  # Without what is said of other ranks.
     assert first.startswith(f"rank {LAST} ") and cause in first, job.outcome.output
+    if name == "fail":  # Its error says nothing of how far it has come.
+        last = "\n  last collective of ranks 0, 1, 2: allreduce 'warm.0', number 5\n"
+        assert last in job.report, job.outcome.output
     is_signal = error == "PeerLostError"
     for rank in range(LAST):
         job.expect_learned(rank, [LAST], error, *([cause] if is_signal else []))

@@ -10,7 +10,7 @@ import pytest
 
 import mydist as md
 from mydist.job import failure_report
-from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
+from mydist.launcher.failure_record import FailureRecord, Progress, RecordFilter, parse_record
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,10 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
     assert failure["ranks"] == []
     assert set(failure) == {
         *("code", "operation", "tensor", "phase", "ranks"),
-        *("host", "pid", "signal", "finding", "progress", "elapsed", "cause", "hint"),
+        *("host", "pid", "signal", "finding", "progress", "own_progress", "elapsed"),
+        *("cause", "hint"),
     }
+    assert failure["own_progress"] == {}
 
 
 @pytest.mark.parametrize(("members", "lost"), [(None, 1), ((2, 5), 5)])
@@ -46,13 +48,17 @@ def test_mydistrun_understands_what_a_rank_tells(
     monkeypatch.setattr(failure_report, "_process", os.getpid())
     error = md.PeerLostError("rank 1 has died")
     known = {"code": "PEER_LOST", "operation": "allreduce", "tensor": "x", "ranks": [1], "pid": 7}
-    monkeypatch.setattr(error, "failure", known, raising=False)
+    last = {"operation": "broadcast", "tensor": "w", "number": 3, "ago": 0.5}
+    monkeypatch.setattr(error, "failure", {**known, "own_progress": last}, raising=False)
     failure_report._tell(error)
     failure_report._tell(KeyError("x"))
     rest, records = RecordFilter("tag").feed(capfd.readouterr().err.encode())
     assert rest == b""
     assert [parse_record(record) for record in records] == [
-        FailureRecord("PeerLostError", "PEER_LOST", (lost,), "allreduce", "x", os.getpid(), 7),
+        FailureRecord(
+            *("PeerLostError", "PEER_LOST", (lost,), "allreduce", "x", os.getpid(), 7),
+            progress=Progress("broadcast", "w", 3),
+        ),
         FailureRecord("KeyError", pid=os.getpid()),
     ]
 

@@ -93,7 +93,8 @@ def _follow(arrivals: int) -> None:
         if (waits := _C.oldest_in_flight()) is not None:
             operation, name = waits
             place = {"operation": operation, "tensor": name} if operation else {"operation": name}
-            _write({"type": "", "code": "WAITS", "pid": os.getpid(), **place})
+            last = {"last": _C.own_progress()}
+            _write({"type": "", "code": "WAITS", "pid": os.getpid(), **place, **last})
 
 
 def _note_exits() -> None:
@@ -133,8 +134,10 @@ def _tell(error: BaseException) -> None:
     if _process != os.getpid():
         return
     record: dict[str, object] = {"type": type(error).__name__, "pid": os.getpid()}
-    if isinstance(error, MydistError):
-        failure = getattr(error, "failure", {})
+    failure = getattr(error, "failure", {}) if isinstance(error, MydistError) else {}
+    # As it was when mydist raised the error: the program may have shut down since.
+    record["last"] = failure.get("own_progress") or _C.own_progress()
+    if failure:
         record["code"] = failure.get("code", "")
         ranks = list(failure.get("ranks", ()))[:32]
         record["ranks"] = [_members[r] for r in ranks] if _members else ranks

@@ -48,6 +48,27 @@ std::string ContentOf(const std::filesystem::path& path) {
   return text.str();
 }
 
+TEST(FlightRecorder, KnowsWhatHasEndedWellLast) {
+  FlightRecorder recorder;
+  EXPECT_FALSE(recorder.LastDone());
+  const int64_t slow = recorder.Submitted(Named("slow"), At(1));
+  const int64_t fused = recorder.Submitted(Named("fused"), At(2));
+  const int64_t last = recorder.Submitted(Named("last of the fused"), At(3));
+  const int64_t failed = recorder.Submitted(Named("failed"), At(4));
+  EXPECT_FALSE(recorder.LastDone());
+  for (const int64_t record : {slow, last, fused}) {
+    recorder.Begun(record, recorder.NextRun(0), At(5));
+  }
+  recorder.Ended(fused, StatusCode::kOk, At(6));
+  recorder.Ended(last, StatusCode::kOk, At(6));
+  ASSERT_TRUE(recorder.LastDone());
+  EXPECT_EQ(recorder.LastDone()->NameText(), "fused");  // It ran behind the other one.
+  EXPECT_EQ(recorder.LastDone()->run, 3);
+  recorder.Ended(slow, StatusCode::kOk, At(7));
+  recorder.Ended(failed, StatusCode::kPeerLost, At(8));
+  EXPECT_EQ(recorder.LastDone()->NameText(), "slow");
+}
+
 TEST(FlightRecorder, TellsHowFarAnOperationHasCome) {
   FlightRecorder recorder;
   const int64_t waiting = recorder.Submitted(Named("waiting"), At(1));
