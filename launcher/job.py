@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mydist.launcher import report, stop_sequence
+from mydist.launcher import awaited_ranks, report, session, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import OutputFiles, RankOutput
-from mydist.launcher.placement import place_ranks, ranks_by_host
+from mydist.launcher.placement import RankPlacement, place_ranks, ranks_by_host
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.table import platform_for
 
@@ -62,6 +62,7 @@ class Job:
         self._unnamed_failure: tuple[int, str] | None = None
         self._signal: signal.Signals | None = None
         self._resume_planned = False
+        self._next_wait_line: asyncio.TimerHandle | None = None
         self._started_at = time.monotonic()
 
     async def run(self) -> int:
@@ -84,6 +85,7 @@ class Job:
             finally:
                 self._connecting = False
                 self._stop.cancel()
+                self._plan_no_wait_line()
                 await self._platform.close()
         return self._conclude()
 
@@ -157,11 +159,36 @@ class Job:
             **facts,
         )
         self._ends[rank] = end
+        self._plan_no_wait_line()
         if len(self._ends) == self._spec.num_proc:
             self._stop.cancel()
             self._all_ended.set()
         elif end.failed and not self._stop.running:
             self._stop.begin(stop_sequence.AFTER_FAILURE)
+        else:
+            self._plan_wait_line(awaited_ranks.FIRST_LINE_SECONDS, waited=0.0)
+
+    def _plan_wait_line(self, delay: float, waited: float) -> None:
+        waited += delay
+        self._next_wait_line = self._loop.call_later(delay, self._tell_wait, waited)
+
+    def _plan_no_wait_line(self) -> None:
+        if self._next_wait_line is not None:
+            self._next_wait_line.cancel()
+            self._next_wait_line = None
+
+    def _tell_wait(self, waited: float) -> None:
+        """Names the ranks that run on: no time limits how long. One that is stopped never ends."""
+        if not self._stop.running:  # Else they end soon.
+            living = [place for place in self._placements if place.rank not in self._ends]
+            awaited = [self._awaited(place) for place in living]
+            self._output.note(awaited_ranks.wait_line(awaited, len(self._ends), waited))
+        self._plan_wait_line(waited, waited)
+
+    def _awaited(self, place: RankPlacement) -> awaited_ranks.AwaitedRank:
+        pid = self._pids.get(place.rank, 0)
+        stopped = session.stopped_pids(pid) if pid and self._spec.is_local(place.host) else []
+        return awaited_ranks.AwaitedRank(place.rank, place.host.name, pid, tuple(stopped))
 
     def _on_failure_told(self, rank: int) -> None:
         """A rank is about to end. After a time-out the job goes on, so it waits for the others."""

@@ -43,6 +43,16 @@ def session_pids(session_ids: set[int]) -> list[int]:
     ]
 
 
+def stopped_pids(session_id: int) -> list[int]:
+    """The processes of the session that a signal or a debugger has stopped, its leader first."""
+    stopped = [
+        pid
+        for pid, fields in _processes()
+        if int(fields[3]) == session_id and fields[0] in (b"T", b"t")
+    ]
+    return sorted(stopped, key=lambda pid: (pid != session_id, pid))
+
+
 def has_children(pid: int) -> bool:
     """Whether the process has started another one that is still there."""
     return any(int(fields[1]) == pid for _, fields in _processes())
