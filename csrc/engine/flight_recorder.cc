@@ -1,8 +1,11 @@
 #include "engine/flight_recorder.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <tuple>
 
 namespace mydist {
@@ -36,7 +39,21 @@ std::string FlightRecord::NameText() const {
   return std::string(name.data(), kHalfName) + "…" + std::string(&name[kHalfName], kHalfName);
 }
 
-FlightRecorder::FlightRecorder() : slots_(new Slot[kCapacity]) {}
+void FlightRecorder::Unmap::operator()(Slot* slots) const {
+  munmap(slots, kCapacity * sizeof(Slot));
+}
+
+FlightRecorder::Ring FlightRecorder::MapRing() {
+  static_assert(std::is_trivially_destructible_v<Slot>);
+  void* const pages = mmap(nullptr, kCapacity * sizeof(Slot), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  auto* const slots = static_cast<Slot*>(pages);
+  std::uninitialized_default_construct_n(slots, kCapacity);
+  return Ring(slots);
+}
+
+FlightRecorder::FlightRecorder() : slots_(MapRing()) {}
 
 int64_t FlightRecorder::Submitted(const Request& request, TimePoint now) {
   FlightRecord record;

@@ -103,7 +103,15 @@ class FlightRecorder {
   // The same, when another thread may be about to have written it.
   static bool CopyAtLast(const Slot& slot, FlightRecord* record);
 
-  const std::unique_ptr<Slot[]> slots_;
+  struct Unmap {
+    void operator()(Slot* slots) const;
+  };
+  // Pages of their own. Memory of malloc would lie between what outlives the engine, so that a
+  // process with many jobs, one after the other, would grow by some rings.
+  using Ring = std::unique_ptr<Slot[], Unmap>;
+  static Ring MapRing();
+
+  const Ring slots_;
   std::atomic<int64_t> next_{0};
   std::atomic<int64_t> dropped_{0};
   std::map<ProcessSetId, int64_t> runs_;  // Of the thread that drives the engine.
