@@ -33,6 +33,7 @@ _lock = threading.Lock()
 _generations: dict[tuple[int, ...] | None, int] = {}
 # The launched ranks that form the job, when it is not all of them.
 _members: tuple[int, ...] | None = None
+_leaves_at_exit = False
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -72,7 +73,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         except BaseException:
             shutdown()
             raise
-        atexit.unregister(_leave_at_exit)
+        _register_leave()
+
+
+def _register_leave() -> None:
+    """Once: atexit keeps the place of each function that has been unregistered."""
+    global _leaves_at_exit
+    if not _leaves_at_exit:
+        _leaves_at_exit = True
         atexit.register(_leave_at_exit)
 
 
@@ -222,8 +230,9 @@ def _leave_at_exit() -> None:
 
 def _forget_in_child() -> None:
     """A forked child is no rank: the engine and its connections stay the parent's."""
-    global _lock
+    global _lock, _leaves_at_exit
     _lock = threading.Lock()
+    _leaves_at_exit = False
     atexit.unregister(_leave_at_exit)
 
 

@@ -17,7 +17,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 # mydistrun takes what begins with MYDIST_JOB_ out of the environment of its ranks.
@@ -84,6 +84,10 @@ class RankRecord:
         sizes = [self.launch.get(name, "") for name in _SIZES]
         return self.numbers.size > 1 or any(size.isdecimal() and int(size) > 1 for size in sizes)
 
+    def to_json(self) -> str:
+        """As the children read it."""
+        return json.dumps({**vars(self), "numbers": vars(self.numbers)})
+
     def whose_child(self) -> str:
         """Says what this process is, for messages."""
         return (
@@ -99,7 +103,7 @@ def leave_record(
 ) -> RankRecord:
     """Tells the children that this process is going to have that it is this rank."""
     record = RankRecord(os.getpid(), numbers, _launch(environment))
-    environment[_VARIABLE] = json.dumps(asdict(record))
+    environment[_VARIABLE] = record.to_json()
     _or_own(notes)[_VARIABLE] = environment[_VARIABLE]
     return record
 
@@ -204,7 +208,7 @@ def _parse(text: str) -> RankRecord | None:
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         known = json.loads(text)
         record = RankRecord(known["pid"], Numbers(**known["numbers"]), known["launch"])
-        numbers = (record.pid, *asdict(record.numbers).values())
+        numbers = (record.pid, *vars(record.numbers).values())
         is_whole = isinstance(record.launch, dict) and all(
             isinstance(value, str) for value in record.launch.values()
         )

@@ -31,6 +31,9 @@ _own: RankRecord | None = None
 # The record of the rank that this process was forked from. None in ranks.
 _forked_from: RankRecord | None = None
 
+# Once: fields() and asdict() fill Python's lists of free tuples, up to 2,000 of each length.
+_NUMBERS = tuple(field.name for field in fields(Numbers))
+
 _actions: list[Callable[[], None]] = []
 
 _OF_RANK = (
@@ -48,7 +51,7 @@ def begin_job() -> None:
     """Takes down the numbers of this process, for itself and for its children."""
     global _forked_from, _own
     told = _C.topology()
-    numbers = {field.name: getattr(told, field.name) for field in fields(Numbers)}
+    numbers = {name: getattr(told, name) for name in _NUMBERS}
     _own, _forked_from = leave_record(Numbers(**numbers)), None
 
 
