@@ -304,9 +304,10 @@ void Engine::HandleNotice(const Response& response) {
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
     case ResponseKind::kError:
-      return FailTensor({response.process_set, response.name}, guard_.Refine(response.status));
+      return FailTensor({response.process_set, response.name},
+                        guard_.Refine(response.status, Now()));
     case ResponseKind::kStall:
-      return NoteStall(guard_.Refine(response.status).message());
+      return NoteStall(guard_.Refine(response.status, Now()).message());
     case ResponseKind::kDeparted:
       return HandleDeparture(response);
     case ResponseKind::kFinished:

@@ -14,6 +14,8 @@ namespace {
 // of the time.
 constexpr Duration kAnswerTime = std::chrono::milliseconds(400);
 constexpr int kLeastParts = 4;
+// One that has been asked for less than this, or for half of that time, may be about to answer.
+constexpr Duration kLeastAnswerTime = std::chrono::milliseconds(100);
 // How much later than the root, which knows more, a rank looks for itself.
 constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
@@ -90,7 +92,7 @@ void StallGuard::Expect(TimePoint now) {
 
 StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, TimePoint now,
                                      Duration margin, const std::function<Status()>& ask,
-                                     TimePoint* next) const {
+                                     TimePoint* next) {
   if (episode.begin != fresh.begin) {
     if (episode.asks) coordinator_->EndInquiry();
     episode = fresh;
@@ -105,7 +107,7 @@ StallGuard::Step StallGuard::Advance(Episode& episode, const Episode& fresh, Tim
   if (waited < due - lead) return Step::kWaitOn;
   if (!episode.asks) {
     episode.asks = true;
-    episode.asked_at = now;
+    episode.asked_at = asked_at_ = now;
     // One that cannot be asked gives no answer either.
     if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
   }
@@ -272,12 +274,13 @@ Status StallGuard::FollowLeave(TimePoint now) {
 
 std::optional<StallGuard::Answers> StallGuard::Ask(PatientWait& wait, TimePoint now,
                                                    Duration patience,
-                                                   const std::function<Status()>& ask) const {
+                                                   const std::function<Status()>& ask) {
   if (std::exchange(wait.asks, !wait.asks)) {
     Answers answers{coordinator_->inquiry().Silent(), coordinator_->inquiry().Idle()};
     coordinator_->EndInquiry();
     return answers;
   }
+  asked_at_ = now;
   wait.next = now + TimeForAnswers(patience);
   if (const Status asked = ask(); !asked.ok()) MYDIST_LOG(kDebug) << asked.message();
   return std::nullopt;
@@ -379,11 +382,14 @@ Failure StallGuard::FailureOf(const std::vector<int>& ranks) const {
   return failure;
 }
 
-Status StallGuard::Refine(const Status& status) const {
+Status StallGuard::Refine(const Status& status, TimePoint now) const {
   if (status.code() != StatusCode::kTimeout) return status;
   const std::vector<int>& missing = status.failure().ranks;
   const Inquiry& inquiry = coordinator_->inquiry();
-  std::vector<int> silent = inquiry.is_open() ? inquiry.Silent() : silent_before_;
+  const Duration due = std::min(warning_, shutdown_);
+  const Duration least = std::min(kLeastAnswerTime, TimeForAnswers(due) / 2);
+  const bool counts = inquiry.is_open() && now - asked_at_ >= least;
+  std::vector<int> silent = counts ? inquiry.Silent() : silent_before_;
   std::erase_if(silent, [&](int rank) {
     return std::find(missing.begin(), missing.end(), rank) == missing.end();
   });
@@ -396,7 +402,8 @@ Status StallGuard::Refine(const Status& status) const {
   }
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
-      .About(status.failure());
+      .About(status.failure())
+      .About({.finding = kSilentFinding});
 }
 
 std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {

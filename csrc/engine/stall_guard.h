@@ -89,7 +89,7 @@ class StallGuard final : public Watchdog {
   // What the root says of a tensor that has waited too long, with what this rank has found out:
   // which of the ranks to blame give no answer, and what the others have done last. Any other
   // status stays as it is.
-  Status Refine(const Status& status) const;
+  Status Refine(const Status& status, TimePoint now) const;
 
  private:
   // One wait, and what is next for it.
@@ -123,11 +123,11 @@ class StallGuard final : public Watchdog {
   };
   // First asks, by `ask`, then gives the answers; nothing while there is time for them.
   std::optional<Answers> Ask(PatientWait& wait, TimePoint now, Duration patience,
-                             const std::function<Status()>& ask) const;
+                             const std::function<Status()>& ask);
   // What is to be done at `now`. `fresh`: the episode as it begins; `margin`: how much later than
   // by the settings. `next`: when to come again.
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
-               const std::function<Status()>& ask, TimePoint* next) const;
+               const std::function<Status()>& ask, TimePoint* next);
   Status LossBy(const PeerFinding& finding) const;
   void TellOfLeave(TimePoint now, const std::vector<int>& silent, const std::vector<int>& idle);
   Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
@@ -159,6 +159,7 @@ class StallGuard final : public Watchdog {
   TimePoint collective_end_ = kPast;  // Of the last one.
   Episode in_collective_;
   Episode between_;
+  TimePoint asked_at_ = kPast;      // When the last inquiry began.
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
   TimePoint next_follow_ = kNever;
   std::optional<LeaveWait> leave_;

@@ -252,7 +252,7 @@ void FaultRank::TakeOne(const Response& response, std::map<int, int>& places) {
       const int tensor = TensorNamed(response.name);
       since_.erase(tensor);
       if (response.status.code() != StatusCode::kMismatch) {
-        errors_.push_back(guard_.Refine(response.status));
+        errors_.push_back(guard_.Refine(response.status, network_->now()));
       }
       return invariants_->Failed(rank_, tensor, response.status);
     }

@@ -1,0 +1,83 @@
+// What a rank says of others when the root has given up waiting. Jobs of engines are in
+// engine_stall_test.cc.
+#include "engine/stall_guard.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "conformance/status_checks.h"
+
+namespace mydist {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// No rank answers.
+class SilentPlane final : public ControlPlane {
+ public:
+  Status Send(int, Bytes) override { return Status::Ok(); }
+  Result<std::optional<IncomingMessage>> Receive() override {
+    return std::optional<IncomingMessage>();
+  }
+  void Await(TimePoint) override {}
+  void Wake() override {}
+  void Attend(bool) override {}
+  Status Close(TimePoint) override { return Status::Ok(); }
+};
+
+constexpr TimePoint kStart{std::chrono::hours(1)};
+constexpr Duration kLimit = seconds(10);
+
+// Rank 1 of two.
+struct Waiting {
+  Waiting() {
+    topology.rank = topology.local_rank = 1;
+    topology.size = topology.local_size = 2;
+    topology.hosts = {"h", "h"};
+    topology.pids = {getpid(), getpid()};
+    request.name = "x";
+  }
+  void FollowAt(TimePoint now) {
+    ExpectOk(guard.Follow(now, StallGuard::InFlight{&request, kStart}));
+  }
+
+  Topology topology;
+  Request request;
+  SilentPlane plane;
+  Coordinator coordinator{{.rank = 1, .size = 2, .hosts = {"h", "h"}}, &plane};
+  StallGuard guard{{.warning = kLimit}, &topology, &coordinator};
+  const Status verdict = Status::Timeout("rank 0 has not come").About({.ranks = {0}});
+};
+
+TEST(StallGuard, ARankThatGivesNoAnswerIsSilent) {
+  Waiting waiting;
+  const TimePoint asked = kStart + kLimit - milliseconds(300);
+  waiting.FollowAt(asked);
+  const Status refined = waiting.guard.Refine(waiting.verdict, asked + milliseconds(300));
+  EXPECT_THAT(refined.message(), HasSubstr("(host h, pid"));
+  EXPECT_THAT(refined.message(), HasSubstr("gives no answer"));
+  EXPECT_EQ(refined.failure().finding, kSilentFinding);
+  EXPECT_THAT(refined.failure().ranks, ElementsAre(0));
+}
+
+// It has submitted its tensor later than the others, so it asks later, too.
+TEST(StallGuard, ARankThatWasAskedAMomentAgoIsNotSilent) {
+  Waiting waiting;
+  const TimePoint asked = kStart + kLimit - milliseconds(300);
+  waiting.FollowAt(asked);
+  const Status refined = waiting.guard.Refine(waiting.verdict, asked + milliseconds(1));
+  EXPECT_EQ(refined.message(), "rank 0 has not come");
+  EXPECT_EQ(refined.failure().finding, kLateFinding);
+  EXPECT_THAT(refined.failure().ranks, ElementsAre(0));
+}
+
+}  // namespace
+}  // namespace mydist
