@@ -69,11 +69,13 @@ Status ControlPort::Judge(Status status) {
   return Status::Ok();
 }
 
-// What has just come may say that all have left.
 Status ControlPort::CheckGrace(TimePoint now) {
-  if (finished_ || loss_.ok() || HasMessages()) return Status::Ok();
+  if (finished_ || loss_.ok()) return Status::Ok();
   if (!grace_end_) grace_end_ = now + kLossGrace;
-  return now < *grace_end_ ? Status::Ok() : loss_;
+  // What has just come may say that all have left. But a collective that waits for the lost rank
+  // takes no message in.
+  const TimePoint end = HasMessages() ? *grace_end_ + kLossGrace : *grace_end_;
+  return now < end ? Status::Ok() : loss_;
 }
 
 TimePoint ControlPort::NextDeadline() const {
