@@ -1,15 +1,19 @@
 #include "job/heartbeat.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -119,6 +123,64 @@ class Talker {
   const int socket_;
   uint16_t port_ = 0;
 };
+
+// A pipe in place of the error output, full at first.
+class FullErrorOutput {
+ public:
+  FullErrorOutput() : saved_(dup(STDERR_FILENO)) {
+    EXPECT_EQ(pipe2(ends_.data(), O_CLOEXEC | O_NONBLOCK), 0);
+    const std::string block(4096, '.');
+    while (write(ends_[1], block.data(), block.size()) > 0) continue;
+    EXPECT_EQ(fcntl(ends_[1], F_SETFL, O_WRONLY), 0);  // A writer waits.
+    dup2(ends_[1], STDERR_FILENO);
+  }
+  // Reads until this has come; false: it has not within 20 s.
+  bool Await(const std::string& wanted) {
+    const TimePoint deadline = Now() + seconds(20);
+    std::string text;
+    std::array<char, 4096> bytes;
+    while (text.find(wanted) == std::string::npos && Now() < deadline) {
+      pollfd polled{ends_[0], POLLIN, 0};
+      poll(&polled, 1, 100);
+      const ssize_t count = read(ends_[0], bytes.data(), bytes.size());
+      if (count > 0) text.append(bytes.data(), static_cast<size_t>(count));
+    }
+    return text.find(wanted) != std::string::npos;
+  }
+  ~FullErrorOutput() {
+    dup2(saved_, STDERR_FILENO);
+    for (const int descriptor : {saved_, ends_[0], ends_[1]}) close(descriptor);
+  }
+  FullErrorOutput(const FullErrorOutput&) = delete;
+  FullErrorOutput& operator=(const FullErrorOutput&) = delete;
+
+ private:
+  const int saved_;
+  std::array<int, 2> ends_{};
+};
+
+// As when the user has stopped the terminal by Ctrl-S.
+TEST(HeartbeatTest, AWarningThatTheErrorOutputDoesNotTakeStopsNoHeartbeat) {
+  Findings of_first, of_second;
+  const Talker mute;
+  auto opened = Heartbeat::Open(0, {{1, true}, {2, true}}, "127.0.0.1", kLimit);
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  const std::unique_ptr<Heartbeat> first = std::move(opened).value();
+  auto second = Opened(1, 0);
+  const std::vector<std::vector<uint8_t>> addresses = {first->Address(), second->Address(),
+                                                       mute.Address()};
+  first->Connect(addresses);
+  second->Connect(addresses);
+  FullErrorOutput output;
+  ASSERT_TRUE(first->Start(NameOf, of_first.Sink()).ok());
+  ASSERT_TRUE(second->Start(NameOf, of_second.Sink()).ok());
+  const bool goes_on = of_second.Await(milliseconds(2500)).empty();
+  const bool is_told = output.Await("no heartbeat of rank 2 has come");
+  first->Stop();
+  second->Stop();
+  EXPECT_TRUE(goes_on);
+  EXPECT_TRUE(is_told);
+}
 
 // Its socket stays open, as that of a process that is stopped.
 TEST(HeartbeatTest, OneThatFallsSilentIsFoundWhateverStrangersSend) {
