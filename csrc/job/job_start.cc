@@ -40,10 +40,13 @@ int64_t FewestFiles(const Seat& seat, const Config& config, const std::vector<He
   const bool is_one_host = std::all_of(hellos.begin(), hellos.end(), is_here);
   const bool may_be_local = seat.asked == "auto" || seat.asked == "local";
   if (seat.size == 1) return 0;
+  // A socket for a neighbour, and what wakes the thread. They are opened before the connections.
+  const int64_t heartbeats = config.heartbeat_timeout > Duration::zero() ? 2 : 0;
   // The arena, what ends the wait for the death of a peer, and one for each peer.
-  if (may_be_local && is_one_host && config.shared_memory) return seat.size + 1;
+  if (may_be_local && is_one_host && config.shared_memory) return seat.size + 1 + heartbeats;
   // A port and a connection for each peer.
-  return seat.asked == "auto" || seat.asked == "gloo" ? 2 * (seat.size - 1) + 1 : 0;
+  if (seat.asked != "auto" && seat.asked != "gloo") return 0;
+  return 2 * (seat.size - 1) + 1 + heartbeats;
 }
 
 // Fills in what the ranks say of themselves.

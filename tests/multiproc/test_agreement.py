@@ -84,7 +84,7 @@ def test_a_rank_with_too_few_descriptors_is_named(rows: Rows) -> None:
     text = expect_told(rows, "files", "MydistError", "raise it with `ulimit -n` before the start")
     pid = rows["files"][LAST]["pid"]
     assert text.startswith(f"rank {LAST} (host localhost, pid {pid}) can open "), text
-    assert "more files, and a job of 3 ranks needs at least 4 on each. Its limit is " in text
+    assert "more files, and a job of 3 ranks needs at least 6 on each. Its limit is " in text
 
 
 def test_what_is_pending_at_shutdown_is_named(rows: Rows) -> None:

@@ -26,7 +26,7 @@ RANK, SIZE = int(os.environ["MYDIST_RANK"]), int(os.environ["MYDIST_SIZE"])
 DEVIATES = RANK == SIZE - 1
 # Lines of a hello; see csrc/job/hello.cc.
 MAGIC, VERSION, PLATFORM = 0, 1, 2
-SPARE_FILES = 3  # Enough for two ranks, not for three.
+SPARE_FILES = 5  # One too few for three ranks and their heartbeats.
 
 
 @contextmanager
