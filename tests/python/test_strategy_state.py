@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +58,15 @@ def test_a_state_without_anchors_of_this_strategy_makes_it_begin_anew(
     assert anchor(optimizer) is None
     train(weight, optimizer, 1)
     assert anchor(optimizer) == [5.0] * 3, "what the program has loaded into the model"
+
+
+def test_a_synchronous_optimizer_says_that_it_takes_the_parameters_of_rank_0(
+    tmp_path: Path,
+) -> None:
+    weight, optimizer = wrapped(md.LocalSGD(every=8))
+    train(weight, optimizer, 3)
+    with md.Checkpoint(tmp_path, optimizer=optimizer, on_sigterm=False) as checkpoint:
+        checkpoint.save(3)
+    _, synchronous = wrapped(None)
+    with pytest.warns(UserWarning, match="all ranks take those of rank 0"):
+        md.Checkpoint(tmp_path, optimizer=synchronous, on_sigterm=False)

@@ -300,6 +300,13 @@ class Checkpoint:
             value.load_state_dict(content["objects"][name])
         if self._rank_states:
             self._install_rank_states(content, found)
+        elif content.get("rank_state_count") and self._is_root():
+            warnings.warn(
+                f"checkpoint '{content['path']}' was saved between two rounds of a strategy and "
+                "has the parameters of each rank, which this optimizer cannot use; all ranks take "
+                "those of rank 0. Save after optimizer.finish() to change the strategy",
+                stacklevel=4,
+            )
         self.step = self._saved_step = content["step"]
         self.extras = content["extras"]
         # Last: what ran before may have drawn numbers.

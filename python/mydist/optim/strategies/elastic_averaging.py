@@ -14,7 +14,8 @@ class ElasticAveraging(Strategy):
     """Local steps; each round draws ranks and centre towards each other, and neither gives way.
 
     With c the centre, x the parameters of a rank and α = beta / size, all from before the round:
-    x ← x − α (x − c); c ← c + α · sum over ranks of (x − c).
+    x ← x − α (x − c); c ← c + α · sum over ranks of (x − c). While ranks are in join(), the sum is
+    that of the others times size / their number.
 
     Source: Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD",
     arXiv:1412.6651. `finish()` gives the centre, and all ranks continue from it. Buffers stay those

@@ -59,8 +59,9 @@ class Strategy:
     def finish(self) -> None:
         """Moves the anchors to the model to evaluate.
 
-        Called when some rank has taken a step since the last round. All parameters become the
-        anchors afterwards. By default the anchors become the mean of the ranks' parameters.
+        Called when some rank has taken a local step since `begin` or the last `finish`. All
+        parameters become the anchors afterwards. By default the anchors become the mean of the
+        ranks' parameters.
         """
         changes = [part.change() for part in self.parts]
         self.job.average([flat for flats in changes for flat in flats], "finish")
