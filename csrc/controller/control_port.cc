@@ -72,10 +72,14 @@ Status ControlPort::Judge(Status status) {
 Status ControlPort::CheckGrace(TimePoint now) {
   if (finished_ || loss_.ok()) return Status::Ok();
   if (!grace_end_) grace_end_ = now + kLossGrace;
-  // What has just come may say that all have left. But a collective that waits for the lost rank
-  // takes no message in.
-  const TimePoint end = HasMessages() ? *grace_end_ + kLossGrace : *grace_end_;
-  return now < end ? Status::Ok() : loss_;
+  if (!HasMessages()) {
+    unread_end_.reset();
+    return now < *grace_end_ ? Status::Ok() : loss_;
+  }
+  // What has just come may say that all have left, also where this process was paused for long. But
+  // a collective that waits for the lost rank takes no message in.
+  if (!unread_end_) unread_end_ = std::max(now, *grace_end_) + kLossGrace;
+  return now < *unread_end_ ? Status::Ok() : loss_;
 }
 
 TimePoint ControlPort::NextDeadline() const {

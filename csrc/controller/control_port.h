@@ -76,6 +76,8 @@ class ControlPort {
   bool finished_ = false;
   Status loss_;                         // Held back until grace_end_.
   std::optional<TimePoint> grace_end_;  // Set by the first Exchange after the loss.
+  // Of messages in the inbox, from when they were first seen there after the loss.
+  std::optional<TimePoint> unread_end_;
   CoordinatorStats stats_;
 
   Mutex mutex_;

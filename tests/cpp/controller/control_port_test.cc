@@ -63,6 +63,14 @@ TEST(ControlPort, WhatHasJustComeMaySayThatAllHaveLeft) {
   ExpectOk(job.port.Exchange(At(20)));
 }
 
+TEST(ControlPort, WhatComesAfterALongPauseMaySayThatAllHaveLeft) {
+  LeavingJob job;
+  ExpectOk(job.port.Exchange(At(0)));
+  job.plane.messages.push_back({2, {7}});
+  ExpectOk(job.port.Exchange(At(3600)));
+  EXPECT_EQ(job.port.TakeMessages().size(), 1u);
+}
+
 // As in a collective, which waits for the lost rank.
 TEST(ControlPort, AMessageThatIsNotTakenInHoldsALossBackNoLonger) {
   LeavingJob job;
