@@ -228,6 +228,24 @@ def test_slow_momentum_at_a_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(path, expected("slow half", 3, ()), rtol=0, atol=1e-12)
 
 
+def test_slow_momentum_at_a_rate_that_float16_can_hardly_hold() -> None:
+    def train(worker: SimulatedWorker) -> list[float]:
+        weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+        optimizer = worker.optimizer(torch.optim.SGD([weight], lr=1e-7), md.SlowMo(1))
+
+        def closure() -> None:  # A step that SGD would round to nothing.
+            with torch.no_grad():
+                weight.sub_(1e-3 * (worker.rank + 0.5))
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return weight.tolist()
+
+    # The mean change is 1e-3; then 1e-3 more, and 0.7e-3 of momentum.
+    for of_rank in Simulation(2).run(train):
+        assert of_rank == pytest.approx([1 - 2.7e-3] * 2, abs=5e-4)
+
+
 # When it averages buffers in rounds: the mean after a round of two steps, and after finish().
 BUFFERS = {
     "local": (md.LocalSGD(2), 4.0, 6.0),

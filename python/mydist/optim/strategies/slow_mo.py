@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import torch
+
 from .strategy import Strategy, check_number, check_period
 
 __all__ = ["SlowMo"]
@@ -57,8 +59,9 @@ class SlowMo(Strategy):
         ):
             slow.mul_(self.beta)
             if rate:
-                slow.sub_(moved, alpha=1 / rate)
-                anchor.sub_(slow, alpha=self.alpha * rate)
+                # Not by alpha=…, which has the dtype of the tensors: float16 has no 1 / 1e-5.
+                slow.sub_(moved.div_(rate))
+                anchor.sub_(torch.mul(slow, self.alpha * rate, out=moved))
             else:  # What the rule tends to: steps of this round may have had other rates.
                 anchor.add_(moved, alpha=self.alpha)
         self._part.reset()
