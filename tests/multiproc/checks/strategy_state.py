@@ -195,6 +195,24 @@ def state_that_does_not_fit_is_refused() -> None:
     expect_equal_ranks(trained)
 
 
+@check(min_size=2)
+def state_is_refused_while_gradients_are_reduced() -> None:
+    """Or a step after it would be local, with gradients that are under way."""
+    trained = real(STRATEGIES["post"]())
+    trained.step(4)
+    state = deepcopy(trained.optimizer.state_dict())
+    trained = real(STRATEGIES["post"](), prefix="loading.")
+    trained.backward()
+    words = "load_state_dict() was called after backward()", "'loading.", "call it after step()"
+    raises(lambda: trained.optimizer.load_state_dict(state), *words)
+    trained.optimizer.step()
+    trained.optimizer.load_state_dict(state)
+    trained.step(2)
+    trained.optimizer.finish()
+    assert trained.optimizer._distribution.run.steps == 6
+    expect_equal_ranks(trained)
+
+
 @check()
 def parameters_are_added_before_the_first_local_step() -> None:
     more = torch.nn.Parameter(torch.ones(2))

@@ -58,8 +58,14 @@ class StrategySteps(DistributedSteps):
         A state without "communication" makes the strategy begin with the next step.
 
         Raises:
-            ValueError: the state belongs to other parameters.
+            ValueError: the state belongs to other parameters, or gradients are being reduced, that
+                is between backward and step().
         """
+        if pending := self._distribution.path.pending():
+            raise ValueError(
+                f"load_state_dict() was called after backward() and before step(), while the "
+                f"gradient of '{pending[0]}' is being reduced; call it after step()"
+            )
         super().load_state_dict(dict(state_dict))
         if "communication" in state_dict:
             self._distribution.run.load_state_dict(state_dict["communication"])
