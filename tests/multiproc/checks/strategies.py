@@ -118,6 +118,27 @@ def the_first_round_is_the_mean_of_what_each_rank_has_alone(name: str) -> None:
     expect_equal_ranks(trained)
 
 
+@check(min_size=2)
+def momenta_are_averaged_with_a_rank_that_has_none() -> None:
+    trained = real(STRATEGIES["average"]())
+    has_none = md.rank() == md.size() - 1
+    if has_none:
+        for _ in range(FIRST):  # As after overflows.
+            trained.optimizer.step()
+        assert not trained.optimizer.state
+    else:
+        trained.step(FIRST)
+        alone = [plain_steps(rank, FIRST) for rank in everyone()[:-1]]
+        for index, momentum in enumerate(trained.momenta()):
+            of_ranks = [other.momenta()[index] for other in alone]
+            wanted = mean([*of_ranks, torch.zeros_like(momentum)])
+            expect_near(momentum, wanted, 1e-12, f"momentum {index}")
+    trained.step(FIRST)
+    trained.optimizer.finish()
+    expect_equal_ranks(trained)
+    assert len(set(md.allgather_object([raw(m) for m in trained.momenta()][0]))) == 1
+
+
 @check(min_size=2, cases=[("of floats",), ("of counters",)])
 def elastic_ranks_keep_their_buffers_until_they_finish(kind: str) -> None:
     trained = real(STRATEGIES["elastic"]())

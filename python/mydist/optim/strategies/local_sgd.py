@@ -60,7 +60,11 @@ class LocalSGD(Strategy):
     def _round(self, label: str = "round") -> None:
         (part,) = self.parts
         change = part.change()
-        momenta = self.job.inner_state().read() if self.momentum == "average" else []
+        momenta = []
+        if self.momentum == "average":
+            inner = self.job.inner_state()
+            # A rank has none before its first gradient: its steps may have overflowed, say.
+            momenta = inner.read(max(row[0] for row in self.job.gather([inner.kinds()])))
         self.job.average([*change, *momenta], label, by_samples=self.weighted)
         add(part.anchor, change)
         part.reset()
