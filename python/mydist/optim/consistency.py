@@ -115,6 +115,14 @@ class ConsistencyCheck:
         self._step_count += 1
         self._since += 1
 
+    def others_have_checked(self) -> None:
+        """Called by all ranks when some rank has taken its first step, maybe without this one.
+
+        A rank that joined before its own first step would wait for a check that is over.
+        """
+        if self._checked_at < 0 and self._joins != join_count():
+            self._checked_at, self._step_count = 0, 1
+
     def _is_due(self) -> bool:
         if self._joins != join_count():
             # Ranks that joined made fewer steps than the others; from here on all count alike.

@@ -250,6 +250,8 @@ class DistributedSteps(torch.optim.Optimizer):
                 f"'{pending[0]}' is being reduced; call it after step()"
             )
         self._distribution.run.finish()
+        if self._distribution.run.steps > 0:
+            self._distribution.consistency.others_have_checked()
         self._distribution.follow()
 
     def count_samples(self, count: int) -> None:

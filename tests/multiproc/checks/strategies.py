@@ -245,6 +245,23 @@ def ranks_may_make_any_numbers_of_steps(name: str, order: str) -> None:
         assert len(set(md.allgather_object(trained.optimizer._distribution.run.steps))) == 1
 
 
+WITHOUT_A_STEP = ("none", "keep", "average", "weighted", "post", "nesterov", "streaming", "elastic")
+
+
+@check(min_size=2, cases=[(name,) for name in WITHOUT_A_STEP])
+def a_rank_that_joins_before_its_first_step_goes_on_later(name: str) -> None:
+    trained = real(None if name == "none" else STRATEGIES[name]())
+    if md.rank() > 0:
+        trained.step(FIRST + 1)
+    md.join()
+    trained.optimizer.finish()
+    expect_equal_ranks(trained)
+    trained.step(FIRST + 1)
+    trained.optimizer.finish()
+    expect_equal_ranks(trained)
+    assert len(set(md.allgather_object(trained.optimizer._distribution.run.steps))) == 1
+
+
 @check(min_size=2)
 def finish_after_join_helps_synchronous_ranks_as_well() -> None:
     trained = real(None)
