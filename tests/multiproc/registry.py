@@ -52,6 +52,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_scaling",
         "strategy_state",
         "strategy_figures",
+        "strategy_admm",
     ),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What moves data, and no more.

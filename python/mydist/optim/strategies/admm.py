@@ -11,7 +11,10 @@ import torch
 
 from ...collectives import broadcast, grouped_allreduce
 from ...collectives.arguments import check_process_set
-from ...job.error_text import wrong_type
+from ...collectives.objects import allgather_object
+from ...errors import MismatchError
+from ...job import topology
+from ...job.error_text import difference_text, wrong_type
 from ...job.process_set import ProcessSet, global_process_set
 from ...reduce_op import Sum
 from .strategy import check_number, check_period
@@ -77,6 +80,7 @@ def admm(
 
     Raises:
         ValueError, TypeError: an argument is wrong, or local_solver or prox returns another shape.
+        MismatchError: settings are not the same on all ranks.
         MydistError: the job failed; see mydist.errors.
     """
     check_process_set("admm", process_set)
@@ -87,6 +91,12 @@ def admm(
     check_period("admm", "max_rounds", max_rounds)
     if not isinstance(start, torch.Tensor) or not start.is_floating_point():
         raise wrong_type("admm: start", start, "a floating-point tensor")
+    settings = (
+        f"admm(rho={float(rho)}, adaptive={bool(adaptive)}, relaxation={float(relaxation)}, "
+        f"absolute={float(absolute)}, relative={float(relative)}, max_rounds={max_rounds}, "
+        f"prox={'None' if prox is None else 'given'})"
+    )
+    _expect_everywhere(settings, process_set)
     options: dict[str, Any] = {"process_set": process_set}
     first = broadcast(start.detach(), process_set.ranks[0], name="admm.start", **options)
 
@@ -95,6 +105,17 @@ def admm(
 
     consensus = Consensus(local_solver, prox, total, process_set.size(), relaxation)
     return consensus.solve(first, rho, adaptive, (absolute, relative), max_rounds)
+
+
+def _expect_everywhere(settings: str, process_set: ProcessSet) -> None:
+    """Raises MismatchError unless all ranks have them; they would stop after different rounds."""
+    own = topology.rank(), settings
+    table = dict(allgather_object(own, name="admm.settings", process_set=process_set))
+    if len(set(table.values())) > 1:
+        what = "admm: settings differ between ranks"
+        raise MismatchError(
+            difference_text(what, table, [], "Pass the same settings to admm() on every rank.")
+        )
 
 
 class Consensus:
