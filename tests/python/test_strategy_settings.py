@@ -105,6 +105,19 @@ def test_wrong_settings(call: str, error: str) -> None:
     expect_refusal(call, error, globals())
 
 
+def test_what_weighs_nothing_does_not_spoil_the_mean() -> None:
+    def program(worker: SimulatedWorker) -> float:
+        weight = torch.nn.Parameter(torch.zeros(()))
+        strategy = md.LocalSGD(1, weighted=True)
+        optimizer = worker.optimizer(torch.optim.SGD([weight], lr=1.0), strategy)
+        weight.grad = torch.tensor(float("nan") if worker.rank else 2.0)
+        optimizer.count_samples(0 if worker.rank else 5)
+        optimizer.step()
+        return weight.item()
+
+    assert Simulation(2).run(program) == [-2.0, -2.0]
+
+
 @dataclass(eq=False)
 class Shrunk(md.Strategy):
     """Local steps; every `every` of them all ranks go to the mean, shrunk towards the anchor."""

@@ -133,7 +133,8 @@ class StrategyJob(ABC):
         fractions = [t for t in [*moving, *shared] if t.is_floating_point() or t.is_complex()]
         if weight != 1.0:
             for tensor in fractions:
-                tensor.mul_(weight)
+                # 0 times NaN is NaN, and what does not count must not spoil the mean.
+                tensor.mul_(weight) if weight else tensor.zero_()
         finish = self._start_sum(moving, [*shared, counts], label)
 
         def arrive() -> None:
