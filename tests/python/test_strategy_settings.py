@@ -105,6 +105,20 @@ def test_wrong_settings(call: str, error: str) -> None:
     expect_refusal(call, error, globals())
 
 
+def test_an_optimizer_without_parameters() -> None:
+    """As of a script that trains a part of its model which happens to be empty."""
+    for strategy in (md.LocalSGD(2), md.BlockMomentum(2), md.SlowMo(2), md.ElasticAveraging(2)):
+
+        def program(worker: SimulatedWorker, strategy: md.Strategy = strategy) -> int:
+            optimizer = worker.optimizer(torch.optim.SGD([{"params": []}], lr=0.1), strategy)
+            for _ in range(3):
+                optimizer.step()
+            optimizer.finish()
+            return int(optimizer._distribution.run.job.rounds)
+
+        assert Simulation(2).run(program) == [2, 2]
+
+
 def test_what_weighs_nothing_does_not_spoil_the_mean() -> None:
     def program(worker: SimulatedWorker) -> float:
         weight = torch.nn.Parameter(torch.zeros(()))

@@ -108,10 +108,10 @@ class Part:
 def split(groups: Sequence[Mapping[str, Any]], count: int) -> list[Part]:
     """The parameters of the groups in `count` runs of neighbours, each of about as many elements.
 
-    Raises ValueError when there are fewer parameters than parts.
+    Raises ValueError when there are fewer parameters than parts; one part may be empty.
     """
     members = [(index, p) for index, group in enumerate(groups) for p in group["params"]]
-    if len(members) < count:
+    if len(members) < count > 1:
         raise ValueError(
             f"the optimizer has {len(members)} parameters, expected at least {count}, one for each "
             "fragment; use fewer fragments"
