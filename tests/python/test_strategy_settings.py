@@ -132,6 +132,34 @@ def test_what_weighs_nothing_does_not_spoil_the_mean() -> None:
     assert Simulation(2).run(program) == [-2.0, -2.0]
 
 
+def test_a_round_that_failed_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(worker: SimulatedWorker) -> list[float]:
+        weight, path = torch.nn.Parameter(torch.zeros(())), []
+        strategy = md.BlockMomentum(2, momentum=0.5, nesterov=True)
+        optimizer = worker.optimizer(torch.optim.SGD([weight], lr=1.0), strategy)
+
+        def two_steps() -> None:
+            for _ in range(2):
+                weight.grad = torch.ones(())
+                optimizer.step()
+
+        two_steps()
+        path.append(weight.item())
+        with monkeypatch.context() as broken:
+            broken.setattr(optimizer._distribution.run.job, "average", lost)
+            with pytest.raises(md.MydistError):
+                two_steps()
+        path.append(weight.item())
+        two_steps()
+        return [*path, weight.item()]
+
+    def lost(*_: Any) -> None:
+        raise md.MydistError("lost")
+
+    # W is -2, and the round starts at -2 + 0.5 * -2; then it starts at W, and D is 0.5 * -2 - 2.
+    assert Simulation(1).run(program) == [[-3.0, -2.0, -2 - 3 + 0.5 * -3]]
+
+
 @dataclass(eq=False)
 class Shrunk(md.Strategy):
     """Local steps; every `every` of them all ranks go to the mean, shrunk towards the anchor."""

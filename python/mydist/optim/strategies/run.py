@@ -241,5 +241,8 @@ class StrategyRun:
         try:
             call()
         except BaseException:
+            self.job.is_behind = False
             self.job.restore()
+            if self.has_begun:
+                self.strategy.finished()
             raise

@@ -69,7 +69,7 @@ class Strategy:
             add(part.anchor, change)
 
     def finished(self) -> None:
-        """Called when `finish()` has made all parameters equal to the anchors."""
+        """Called when all parameters have become the anchors: by `finish()`, or after an error."""
 
     def state_dict(self) -> dict[str, Any]:
         """What is to be saved beyond anchors, momenta and counts of steps."""
