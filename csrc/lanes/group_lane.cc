@@ -62,7 +62,14 @@ void GroupLane::Shutdown() {
   for (std::thread& thread : threads) thread.join();
   {
     MutexLock lock(mutex_);
-    DriveFor(nullptr);  // Ends what is left in the queue.
+    // A caller that waits may be executing an operation. The rest of the queue ends here.
+    while (is_driven_ || !queue_.empty()) {
+      if (is_driven_) {
+        changed_.Wait(mutex_);
+      } else {
+        DriveFor(nullptr);
+      }
+    }
   }
   posts_.Abort(destroyed);
   posts_.Stop();
@@ -76,13 +83,22 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
   work->limit_ = limit;
   work->run_ = std::move(run);
   work->done_ = std::move(done);
-  MutexLock lock(mutex_);
-  work->sequence_ = ++submitted_count_;
-  queue_.push_back(work);
-  if (!is_attended) {
-    StartThread();
-    changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    work->sequence_ = ++submitted_count_;
+    if (!is_closing_) {
+      queue_.push_back(work);
+      if (!is_attended) {
+        StartThread();
+        changed_.NotifyAll();
+      }
+      return work;
+    }
   }
+  // No thread would come for it.
+  work->status_ = Stopped();
+  if (work->done_) std::exchange(work->done_, nullptr)(work->status_);
+  work->is_done_.store(true, std::memory_order_release);
   return work;
 }
 

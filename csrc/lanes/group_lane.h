@@ -97,8 +97,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   bool Wait(const LaneWork& work, TimePoint deadline);
   // All that is pending or comes later ends with this error. The first call counts.
   void Abort(const Status& why);
-  // Waits for the operation under way; those behind it end with kAborted, as all later ones do. A
-  // second call does nothing. Not from a callback of an operation.
+  // Waits for the operation under way, on whichever thread; those behind it end with kAborted, as
+  // all later ones do. A second call does nothing. Not from a callback of an operation.
   void Shutdown();
   // kInvalidArgument in a forked child, which may not use the memory and threads of its parent.
   Status CheckProcess() const;

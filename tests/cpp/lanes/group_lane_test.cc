@@ -150,6 +150,41 @@ TEST(GroupLane, AbortEndsWhatWaits) {
   });
 }
 
+TEST(GroupLane, WhatComesAfterShutdownEndsAtOnce) {
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open({0, 1, "gone", {}}, Config());
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  (*lane)->Shutdown();
+  std::vector<int64_t> data{5};
+  Status told;
+  const auto work = (*lane)->Submit(
+      SumOf(1), seconds(30), Sum(&data), [&](const Status& status) { told = status; },
+      /*is_attended=*/false);
+  EXPECT_TRUE(work->is_done());
+  ExpectError(work->status(), StatusCode::kAborted, {"group 'gone' was destroyed"});
+  EXPECT_EQ(told.code(), StatusCode::kAborted);
+}
+
+TEST(GroupLane, ShutdownWaitsForTheOperationThatACallerExecutes) {
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open({0, 1, "busy", {}}, Config());
+  ASSERT_TRUE(lane.ok()) << lane.status().ToString();
+  std::atomic<bool> has_begun{false};
+  std::atomic<bool> has_ended{false};
+  const auto work = (*lane)->Submit(
+      SumOf(1), seconds(30),
+      [&](const LaneSite&) {
+        has_begun = true;
+        std::this_thread::sleep_for(milliseconds(100));
+        has_ended = true;
+        return Status::Ok();
+      },
+      nullptr, /*is_attended=*/true);
+  std::thread caller([&] { (*lane)->Wait(*work, kNever); });
+  while (!has_begun) std::this_thread::yield();
+  (*lane)->Shutdown();
+  EXPECT_TRUE(has_ended.load());
+  caller.join();
+}
+
 TEST(GroupLane, ALaneOfOneRankNeedsNoOtherRank) {
   Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open({0, 1, "alone", {}}, Config());
   ASSERT_TRUE(lane.ok()) << lane.status().ToString();
