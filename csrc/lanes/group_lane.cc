@@ -104,8 +104,13 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
 
 bool GroupLane::Wait(const LaneWork& work, TimePoint deadline) {
   MutexLock lock(mutex_);
+  if (deadline != kNever) {  // An operation that this thread executes could outlast it.
+    StartThread();
+    changed_.NotifyAll();
+  }
   while (!work.is_done()) {
-    if (!is_driven_ && !queue_.empty()) {
+    const bool may_drive = deadline == kNever || threads_.empty();
+    if (may_drive && !is_driven_ && !queue_.empty()) {
       DriveFor(&work);
     } else if (!changed_.WaitUntil(mutex_, deadline)) {
       break;

@@ -93,7 +93,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   std::shared_ptr<LaneWork> Submit(const LaneCall& call, Duration limit, LaneWork::Run run,
                                    LaneWork::Done done, bool is_attended);
   // Returns when the work is done, or `deadline` has passed: false. Drives the lane meanwhile,
-  // unless another thread does.
+  // unless another thread does; with a deadline, a thread of the lane does.
   bool Wait(const LaneWork& work, TimePoint deadline);
   // All that is pending or comes later ends with this error. The first call counts.
   void Abort(const Status& why);

@@ -134,6 +134,19 @@ TEST(GroupLane, ARankThatDoesNotComeIsNamedAndEndsTheLane) {
   });
 }
 
+TEST(GroupLane, AWaitWithADeadlineEndsWhileTheOperationGoesOn) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    std::vector<int64_t> data{1};
+    if (seat.rank == 2) std::this_thread::sleep_for(milliseconds(700));
+    const auto work = lane.Submit(SumOf(1), seconds(30), Sum(&data), nullptr,
+                                  /*is_attended=*/true);
+    if (seat.rank != 2) EXPECT_FALSE(lane.Wait(*work, Now() + milliseconds(50)));
+    EXPECT_TRUE(lane.Wait(*work, kNever));
+    ExpectOk(work->status());
+    EXPECT_EQ(data[0], kSize);
+  });
+}
+
 TEST(GroupLane, AbortEndsWhatWaits) {
   RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
     std::vector<int64_t> data{1};
