@@ -71,7 +71,6 @@ void GroupLane::Shutdown() {
       }
     }
   }
-  posts_.Abort(destroyed);
   posts_.Stop();
   ground_->Close();
 }
@@ -120,6 +119,11 @@ bool GroupLane::Wait(const LaneWork& work, TimePoint deadline) {
 }
 
 void GroupLane::Abort(const Status& why) {
+  Poison(why);
+  posts_.Abort(Stopped());
+}
+
+void GroupLane::Poison(const Status& why) {
   MutexLock lock(mutex_);
   if (error_.ok()) error_ = why;
   is_aborted_.store(true);
@@ -166,11 +170,10 @@ void GroupLane::DriveFor(const LaneWork* work) {
     mutex_.Lock();
     is_driven_ = false;
     changed_.NotifyAll();
-    if (done) {
-      mutex_.Unlock();
-      done(next->status_);
-      mutex_.Lock();
-    }
+    mutex_.Unlock();
+    if (is_aborted_.load()) posts_.Abort(Stopped());
+    if (done) done(next->status_);
+    mutex_.Lock();
     next->is_done_.store(true, std::memory_order_release);
     changed_.NotifyAll();
   }
@@ -185,7 +188,7 @@ Status GroupLane::Execute(LaneWork& work) {
   // After a mismatch and after wrong arguments all members are still in step.
   if (!status.ok() && status.code() != StatusCode::kMismatch &&
       status.code() != StatusCode::kInvalidArgument) {
-    Abort(status);
+    Poison(status);  // Receives end later: what follows them may wait for this lane.
   }
   return status;
 }

@@ -95,7 +95,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Returns when the work is done, or `deadline` has passed: false. Drives the lane meanwhile,
   // unless another thread does; with a deadline, a thread of the lane does.
   bool Wait(const LaneWork& work, TimePoint deadline);
-  // All that is pending or comes later ends with this error. The first call counts.
+  // All that is pending or comes later ends with this error, messages too. The first call counts.
   void Abort(const Status& why);
   // Waits for the operation under way, on whichever thread; those behind it end with kAborted, as
   // all later ones do. A second call does nothing. Not from a callback of an operation.
@@ -120,6 +120,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Executes what is in the queue until `work` is done; null: until the queue is empty.
   void DriveFor(const LaneWork* work) MYDIST_REQUIRES(mutex_);
   Status Execute(LaneWork& work) MYDIST_EXCLUDES(mutex_);
+  void Poison(const Status& why) MYDIST_EXCLUDES(mutex_);
   Status Agree(const LaneWork& work);
   Result<std::string> DifferenceText(const LaneWork& work);
   void StartThread() MYDIST_REQUIRES(mutex_);

@@ -163,6 +163,23 @@ TEST(GroupLane, AbortEndsWhatWaits) {
   });
 }
 
+TEST(GroupLane, AReceiveEndsWithTheLane) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
+    if (seat.rank == 2) {
+      std::this_thread::sleep_for(seconds(1));
+      return;
+    }
+    std::atomic<bool> has_ended{false};
+    lane.posts().Receive(2, 0, [&](const Status& status, int, const Bytes&) {
+      ExpectError(status, StatusCode::kTimeout, {"did not take part within 100 ms"});
+      has_ended = true;
+    });
+    std::vector<int64_t> data{1};
+    EXPECT_EQ(SumAndWait(lane, &data, milliseconds(100)).code(), StatusCode::kTimeout);
+    EXPECT_TRUE(has_ended.load());
+  });
+}
+
 TEST(GroupLane, WhatComesAfterShutdownEndsAtOnce) {
   Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open({0, 1, "gone", {}}, Config());
   ASSERT_TRUE(lane.ok()) << lane.status().ToString();
