@@ -16,8 +16,9 @@ struct Announcement {
   uint64_t fingerprint;
 };
 
-// A callback that waits for a later operation keeps one of them.
-constexpr size_t kMostThreads = 16;
+// A callback that waits for a later operation keeps one of them: torch's PowerSGD hook has one for
+// each bucket that is under way.
+constexpr size_t kMostThreads = 512;
 // Of the text of a call, as members send it when they differ.
 constexpr size_t kTextBytes = 256;
 

@@ -231,6 +231,12 @@ def futures_and_what_follows_them() -> None:
     result = dist.all_reduce(tensor, async_op=True).get_future().then(again).wait()
     assert torch.equal(result, torch.full((3,), float(size() ** 2)))
 
+    # Many of them at a time, as DDP's buckets are.
+    futures = [
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(again) for _ in range(40)
+    ]
+    assert all(future.wait().item() == size() ** 2 for future in futures)
+
 
 @check
 def coalesced() -> None:
