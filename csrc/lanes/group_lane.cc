@@ -167,13 +167,14 @@ void GroupLane::DriveFor(const LaneWork* work) {
     mutex_.Unlock();
     next->status_ = Execute(*next);
     next->run_ = nullptr;
-    const LaneWork::Done done = std::move(next->done_);
+    LaneWork::Done done = std::move(next->done_);
     mutex_.Lock();
     is_driven_ = false;
     changed_.NotifyAll();
     mutex_.Unlock();
     if (is_aborted_.load()) posts_.Abort(Stopped());
     if (done) done(next->status_);
+    done = nullptr;  // May hold the last reference to what needs Python's lock to go.
     mutex_.Lock();
     next->is_done_.store(true, std::memory_order_release);
     changed_.NotifyAll();
