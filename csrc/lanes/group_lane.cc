@@ -14,13 +14,14 @@ namespace {
 struct Announcement {
   uint64_t sequence;
   uint64_t fingerprint;
+  uint64_t balance;
 };
 
 // A callback that waits for a later operation keeps one of them: torch's PowerSGD hook has one for
 // each bucket that is under way.
 constexpr size_t kMostThreads = 512;
 // Of the text of a call, as members send it when they differ.
-constexpr size_t kTextBytes = 256;
+constexpr size_t kTextBytes = 512;
 
 std::vector<int64_t> EqualParts(int size, size_t bytes) {
   return std::vector<int64_t>(static_cast<size_t>(size), static_cast<int64_t>(bytes));
@@ -185,7 +186,8 @@ Status GroupLane::Execute(LaneWork& work) {
   MYDIST_RETURN_IF_ERROR(Stopped());
   deadline_ = Now() + work.limit_;
   current_ = &work;
-  Status status = size() > 1 ? Agree(work) : Status::Ok();
+  const bool needs_agreement = size() > 1 || work.call_.Balance(0) != 0;
+  Status status = needs_agreement ? Agree(work) : Status::Ok();
   if (status.ok()) status = work.run_(LaneSite(ground_.get()));
   // After a mismatch and after wrong arguments all members are still in step.
   if (!status.ok() && status.code() != StatusCode::kMismatch &&
@@ -196,21 +198,28 @@ Status GroupLane::Execute(LaneWork& work) {
 }
 
 Status GroupLane::Agree(const LaneWork& work) {
-  const Announcement mine{work.sequence_, work.call_.Fingerprint()};
+  const Announcement mine{work.sequence_, work.call_.Fingerprint(), work.call_.Balance(rank())};
   calls_.resize(sizeof mine * static_cast<size_t>(size()));
   MYDIST_ASSIGN_OR_RETURN(Collectives * bytes,
                           LaneSite(ground_.get()).ForBytes(OpKind::kAllgather));
   MYDIST_RETURN_IF_ERROR(bytes->Allgather(&mine, calls_.data(), EqualParts(size(), sizeof mine)));
+  bool are_alike = true;
+  uint64_t balance = 0;
   for (int rank = 0; rank < size(); ++rank) {
-    if (std::memcmp(calls_.data() + static_cast<size_t>(rank) * sizeof mine, &mine, sizeof mine)) {
-      MYDIST_ASSIGN_OR_RETURN(const std::string text, DifferenceText(work));
-      return Status::Mismatch(text);
-    }
+    Announcement theirs{};
+    std::memcpy(&theirs, calls_.data() + static_cast<size_t>(rank) * sizeof theirs, sizeof theirs);
+    are_alike &= theirs.sequence == mine.sequence && theirs.fingerprint == mine.fingerprint;
+    balance += theirs.balance;
   }
-  return Status::Ok();
+  if (are_alike && balance == 0) return Status::Ok();
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::string text,
+      DifferenceText(work, are_alike ? "one rank sends other sizes than another rank receives"
+                                     : "its ranks call different operations"));
+  return Status::Mismatch(text);
 }
 
-Result<std::string> GroupLane::DifferenceText(const LaneWork& work) {
+Result<std::string> GroupLane::DifferenceText(const LaneWork& work, const char* difference) {
   std::array<char, kTextBytes> mine{};
   const std::string own =
       "operation " + std::to_string(work.sequence_) + ", " + work.call_.ToText();
@@ -219,7 +228,7 @@ Result<std::string> GroupLane::DifferenceText(const LaneWork& work) {
   MYDIST_ASSIGN_OR_RETURN(Collectives * bytes,
                           LaneSite(ground_.get()).ForBytes(OpKind::kAllgather));
   MYDIST_RETURN_IF_ERROR(bytes->Allgather(mine.data(), all.data(), EqualParts(size(), kTextBytes)));
-  std::string text = "group '" + name_ + "': its ranks call different operations:";
+  std::string text = "group '" + name_ + "': " + difference + ":";
   for (int rank = 0; rank < size(); ++rank) {
     const char* const theirs = all.data() + static_cast<size_t>(rank) * kTextBytes;
     text += "\n  rank " + std::to_string(rank) + ": " +

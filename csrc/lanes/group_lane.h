@@ -122,7 +122,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status Execute(LaneWork& work) MYDIST_EXCLUDES(mutex_);
   void Poison(const Status& why) MYDIST_EXCLUDES(mutex_);
   Status Agree(const LaneWork& work);
-  Result<std::string> DifferenceText(const LaneWork& work);
+  Result<std::string> DifferenceText(const LaneWork& work, const char* difference);
   void StartThread() MYDIST_REQUIRES(mutex_);
   void ThreadLoop() MYDIST_EXCLUDES(mutex_);
   Status Stopped() MYDIST_EXCLUDES(mutex_);

@@ -1,6 +1,8 @@
 #include "lanes/lane_call.h"
 
+#include <algorithm>
 #include <bit>
+#include <span>
 
 namespace mydist {
 namespace {
@@ -11,6 +13,23 @@ uint64_t Mixed(uint64_t state, uint64_t value) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
   return bits ^ (bits >> 31);
+}
+
+// For bytes from one member to another.
+uint64_t TransferNumber(size_t from, size_t to, int64_t bytes) {
+  if (bytes == 0) return 0;
+  return Mixed(Mixed(Mixed(0, from), to), static_cast<uint64_t>(bytes));
+}
+
+// "8, 16 bytes": of the first members, as messages have little room.
+std::string BytesText(std::span<const int64_t> bytes) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(bytes.size(), kMost); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(bytes[i]);
+  }
+  return text + (bytes.size() > kMost ? ", ... bytes" : " bytes");
 }
 
 std::string ReductionText(const LaneCall& call) {
@@ -35,7 +54,21 @@ uint64_t LaneCall::Fingerprint() const {
   uint64_t state = Mixed(small, static_cast<uint64_t>(count));
   state = Mixed(state, static_cast<uint64_t>(root));
   state = Mixed(state, std::bit_cast<uint64_t>(factor));
-  return Mixed(state, static_cast<uint64_t>(pieces));
+  state = Mixed(state, static_cast<uint64_t>(pieces));
+  for (const char letter : parts) state = Mixed(state, static_cast<uint64_t>(letter));
+  return state;
+}
+
+uint64_t LaneCall::Balance(int rank) const {
+  const auto own = static_cast<size_t>(rank);
+  uint64_t sum = 0;
+  for (size_t peer = 0; peer < sends.size(); ++peer) {
+    sum += TransferNumber(own, peer, sends[peer]);
+  }
+  for (size_t peer = 0; peer < receives.size(); ++peer) {
+    sum -= TransferNumber(peer, own, receives[peer]);
+  }
+  return sum;
 }
 
 std::string LaneCall::ToText() const {
@@ -45,9 +78,12 @@ std::string LaneCall::ToText() const {
     text += count < 0 ? " of " : " of " + std::to_string(count) + " ";
     text += DataTypeName(dtype);
   }
+  if (!parts.empty()) text += " in parts of " + parts;
   if (Reduces(op)) text += ", " + ReductionText(*this);
   if (factor != 1.0) text += " after multiplying by " + std::to_string(factor);
   if (root >= 0) text += ", root " + std::to_string(root);
+  if (!sends.empty()) text += ", sends " + BytesText(sends);
+  if (!receives.empty()) text += ", receives " + BytesText(receives);
   return text;
 }
 

@@ -1,8 +1,9 @@
-// LaneCall: what all members of a lane must submit alike. Pure data.
+// LaneCall: what the members of a lane must submit alike, or in agreement. Pure data.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/export.h"
@@ -22,11 +23,18 @@ struct MYDIST_EXPORT LaneCall {
   double factor = 1.0;  // Before the reduction.
   int64_t pieces = 1;   // Tensors that are one operation.
   Bitwise bitwise = Bitwise::kNone;
+  std::string parts;  // "3 float32, 4 float64": of the count, where they are unequal.
+  // Bytes for and from each member, which the others do not know; empty: none.
+  std::vector<int64_t> sends;
+  std::vector<int64_t> receives;
 
   bool operator==(const LaneCall&) const = default;
 
   // Equal calls have equal numbers; others have different ones, but for one pair in 2^64.
   uint64_t Fingerprint() const;
+  // The sum over all members is zero when each receives as many bytes as are sent to it; otherwise
+  // it is another, but for one case in 2^64. `rank`: the member's own.
+  uint64_t Balance(int rank) const;
   // "allreduce of 4 float32, Sum".
   std::string ToText() const;
 };

@@ -14,9 +14,10 @@ from deep import deep
 from multiproc.job import WORKERS, Outcome, launcher_command, run
 
 WORKER = WORKERS / "process_group.py"
+MODULES = ("torch_programs.py", "wrong_calls.py")
 CHECKS = [
     name
-    for path in (WORKER, WORKER.parent.parent / "torch_programs.py")
+    for path in (WORKER, *(WORKER.parent.parent / name for name in MODULES))
     for name in re.findall(r"^@check\ndef (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 

@@ -50,6 +50,28 @@ const Tensors& Only(const std::vector<Tensors>& lists, const char* call) {
 
 int64_t BytesOf(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
+// What a call that only moves data says of its tensor: the dtype, or bytes of what has none here.
+LaneCall CallOf(OpKind op, const at::Tensor& tensor, int root = -1) {
+  const std::optional<DataType> dtype = ToDataType(tensor.scalar_type());
+  const int64_t count = dtype ? tensor.numel() : BytesOf(tensor);
+  return {op, dtype.value_or(DataType::kUint8), count, ReduceOp::kSum, root};
+}
+
+// "3 float32, 4 float64"; nothing when all are alike.
+std::string UnequalParts(const Tensors& tensors) {
+  const at::Tensor& first = tensors.front();
+  const bool are_alike = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
+    return each.numel() == first.numel() && each.scalar_type() == first.scalar_type();
+  });
+  if (are_alike) return "";
+  std::string text;
+  for (const at::Tensor& tensor : tensors) {
+    if (!text.empty()) text += ", ";
+    text += std::to_string(tensor.numel()) + " " + DtypeName(tensor.scalar_type());
+  }
+  return text;
+}
+
 std::vector<int64_t> BytesOf(const Tensors& tensors) {
   std::vector<int64_t> bytes;
   for (const at::Tensor& tensor : tensors) bytes.push_back(BytesOf(tensor));
@@ -125,7 +147,8 @@ LaneBackend::WorkPtr LaneBackend::broadcast(Tensors& tensors, const c10d::Broadc
   const at::Tensor& tensor = Only(tensors, "broadcast");
   CheckMoved(tensor, "broadcast");
   const int root = static_cast<int>(opts.rootRank);
-  const LaneCall call{OpKind::kBroadcast, DataType::kUint8, BytesOf(tensor), ReduceOp::kSum, root};
+  CheckRoot("broadcast", root);
+  const LaneCall call = CallOf(OpKind::kBroadcast, tensor, root);
   return Submit({c10d::OpType::BROADCAST, "mydist:broadcast", call, opts.timeout, opts.asyncOp,
                  tensors, tensors},
                 [tensor, root](const LaneSite& site) -> Status {
@@ -150,6 +173,7 @@ LaneBackend::WorkPtr LaneBackend::ReduceAll(Tensors& tensors, const c10d::Allred
   }
   LaneCall call = reductions.front().Call(OpKind::kAllreduce, count);
   call.pieces = static_cast<int64_t>(tensors.size());
+  call.parts = UnequalParts(tensors);
   return Submit({type, kTitle, call, opts.timeout, opts.asyncOp, tensors, tensors},
                 [tensors, reductions](const LaneSite& site) -> Status {
                   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -173,6 +197,7 @@ LaneBackend::WorkPtr LaneBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const at::Tensor& tensor = Only(tensors, "reduce");
   const GroupReduction reduction(opts.reduceOp, tensor, "reduce");
   const int root = static_cast<int>(opts.rootRank);
+  CheckRoot("reduce", root);
   return Submit(
       {c10d::OpType::REDUCE, "mydist:reduce", reduction.Call(OpKind::kReduce, tensor.numel(), root),
        opts.timeout, opts.asyncOp, tensors, tensors},
@@ -188,9 +213,16 @@ LaneBackend::WorkPtr LaneBackend::GatherAll(Tensors outputs, const at::Tensor& i
                     outputs.size(), " outputs, expected one for each of ", getSize(), " ranks");
   TORCH_CHECK_VALUE(BytesOf(outputs[static_cast<size_t>(getRank())]) == BytesOf(input),
                     "mydist: all_gather: the output for this rank has another size than its input");
+  for (const at::Tensor& output : outputs) {
+    CheckMoved(output, "all_gather");
+    TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "mydist: all_gather of ",
+                      DtypeName(input.scalar_type()), " got an output of ",
+                      DtypeName(output.scalar_type()));
+  }
   const std::vector<int64_t> counts = BytesOf(outputs);
-  const LaneCall call{OpKind::kAllgather, DataType::kUint8,
-                      std::accumulate(counts.begin(), counts.end(), int64_t{0})};
+  LaneCall call = CallOf(OpKind::kAllgather, input);
+  call.count = std::accumulate(counts.begin(), counts.end(), int64_t{0}) / SizeOf(call.dtype);
+  call.parts = UnequalParts(outputs);
   return Submit(
       {type, "mydist:all_gather", call, opts.timeout, opts.asyncOp, {input}, outputs},
       [outputs, input, counts](const LaneSite& site) -> Status {
@@ -228,6 +260,7 @@ LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors&
   const at::Tensor input = Only(inputs, "gather");
   CheckMoved(input, "gather");
   const int root = static_cast<int>(opts.rootRank);
+  CheckRoot("gather", root);
   const bool is_root = getRank() == root;
   const Tensors targets = is_root ? Only(outputs, "gather") : Tensors();
   TORCH_CHECK_VALUE(!is_root || targets.size() == static_cast<size_t>(getSize()),
@@ -237,7 +270,12 @@ LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors&
   const std::vector<int64_t> counts =
       is_root ? BytesOf(targets)
               : std::vector<int64_t>(static_cast<size_t>(getSize()), BytesOf(input));
-  const LaneCall call{OpKind::kGather, DataType::kUint8, -1, ReduceOp::kSum, root};
+  for (const at::Tensor& target : targets) CheckMoved(target, "gather");
+  LaneCall call = CallOf(OpKind::kGather, input, root);
+  call.count = -1;
+  call.sends.resize(static_cast<size_t>(getSize()));
+  call.sends[static_cast<size_t>(root)] = BytesOf(input);
+  if (is_root) call.receives = counts;
   return Submit(
       {c10d::OpType::GATHER, "mydist:gather", call, opts.timeout, opts.asyncOp, {input}, targets},
       [targets, input, counts, root](const LaneSite& site) -> Status {
@@ -254,6 +292,7 @@ LaneBackend::WorkPtr LaneBackend::scatter(Tensors& outputs, std::vector<Tensors>
   const at::Tensor output = Only(outputs, "scatter");
   CheckMoved(output, "scatter");
   const int root = static_cast<int>(opts.rootRank);
+  CheckRoot("scatter", root);
   const bool is_root = getRank() == root;
   const Tensors sources = is_root ? Only(inputs, "scatter") : Tensors();
   TORCH_CHECK_VALUE(!is_root || sources.size() == static_cast<size_t>(getSize()),
@@ -262,7 +301,12 @@ LaneBackend::WorkPtr LaneBackend::scatter(Tensors& outputs, std::vector<Tensors>
   const std::vector<int64_t> counts =
       is_root ? BytesOf(sources)
               : std::vector<int64_t>(static_cast<size_t>(getSize()), BytesOf(output));
-  const LaneCall call{OpKind::kScatter, DataType::kUint8, -1, ReduceOp::kSum, root};
+  for (const at::Tensor& source : sources) CheckMoved(source, "scatter");
+  LaneCall call = CallOf(OpKind::kScatter, output, root);
+  call.count = -1;
+  call.receives.resize(static_cast<size_t>(getSize()));
+  call.receives[static_cast<size_t>(root)] = BytesOf(output);
+  if (is_root) call.sends = counts;
   return Submit(
       {c10d::OpType::SCATTER, "mydist:scatter", call, opts.timeout, opts.asyncOp, sources, outputs},
       [output, sources, counts, root](const LaneSite& site) -> Status {
@@ -291,9 +335,11 @@ LaneBackend::WorkPtr LaneBackend::ReduceAndScatter(const at::Tensor& output, Ten
   TORCH_CHECK_VALUE(counts[static_cast<size_t>(getRank())] == output.numel(),
                     "mydist: reduce_scatter: the output has another size than this rank's input");
   const int64_t count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  LaneCall call = reduction.Call(OpKind::kReducescatter, count);
+  call.parts = UnequalParts(inputs);
   return Submit({type,
                  "mydist:reduce_scatter",
-                 reduction.Call(OpKind::kReducescatter, count),
+                 std::move(call),
                  opts.timeout,
                  opts.asyncOp,
                  inputs,
@@ -336,11 +382,17 @@ LaneBackend::WorkPtr LaneBackend::ExchangeAll(Tensors outputs, Tensors inputs,
                     "each of ", getSize(), " ranks");
   for (const at::Tensor& tensor : inputs) CheckMoved(tensor, "all_to_all");
   for (const at::Tensor& tensor : outputs) CheckMoved(tensor, "all_to_all");
-  const LaneCall call{OpKind::kAlltoall, DataType::kUint8, -1};
+  LaneCall call = CallOf(OpKind::kAlltoall, inputs.front());
+  call.count = -1;
+  call.sends = BytesOf(inputs);
+  call.receives = BytesOf(outputs);
   return Submit({type, "mydist:all_to_all", call, opts.timeout, opts.asyncOp, inputs, outputs},
                 [outputs, inputs](const LaneSite& site) -> Status {
                   const InOrder memory(outputs);
-                  const at::Tensor joined = Joined(inputs);
+                  at::Tensor joined = Joined(inputs);
+                  for (const at::Tensor& output : outputs) {
+                    if (joined.is_alias_of(output)) joined = joined.clone();  // Now it is not.
+                  }
                   MYDIST_ASSIGN_OR_RETURN(Collectives * bytes, site.ForBytes(OpKind::kAlltoall));
                   MYDIST_RETURN_IF_ERROR(bytes->Alltoall(joined.const_data_ptr(), BytesOf(inputs),
                                                          memory.data(), BytesOf(outputs)));
@@ -393,6 +445,11 @@ LaneBackend::WorkPtr LaneBackend::recv(Tensors& tensors, int source, int tag) {
 
 LaneBackend::WorkPtr LaneBackend::recvAnysource(Tensors& tensors, int tag) {
   return ReceiveFrom(tensors, LanePosts::kAnySource, tag);
+}
+
+void LaneBackend::CheckRoot(const char* call, int root) const {
+  TORCH_CHECK_VALUE(0 <= root && root < getSize(), "mydist: ", call, " got root ", root,
+                    ", expected a rank of the group, below ", getSize());
 }
 
 void LaneBackend::CheckPeer(const char* call, int peer) const {

@@ -89,6 +89,8 @@ class LaneBackend final : public c10d::Backend {
   WorkPtr ReceiveFrom(const Tensors& tensors, int source, int tag);
   // Throws DistBackendError in a forked child.
   void CheckProcess() const;
+  // Throws ValueError unless it is a member.
+  void CheckRoot(const char* call, int root) const;
   // Throws ValueError unless it is another member.
   void CheckPeer(const char* call, int peer) const;
   WorkPtr ReduceAll(Tensors& tensors, const c10d::AllreduceOptions& opts, c10d::OpType type);

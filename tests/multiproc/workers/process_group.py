@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from multiproc.pretended_hosts import pretend_hosts
 from multiproc.torch_programs import PROGRAMS
+from multiproc.wrong_calls import WRONG_CALLS
 
 import mydist.c10d  # noqa: F401  (registers the backend)
 
@@ -436,7 +437,7 @@ def main() -> None:
     torch.set_num_threads(1)
     pretend_hosts()
     dist.init_process_group("mydist", timeout=timedelta(seconds=60))
-    for function in [*CHECKS, *PROGRAMS]:
+    for function in [*CHECKS, *WRONG_CALLS, *PROGRAMS]:
         try:
             function()
             dist.barrier()
