@@ -109,3 +109,14 @@ def all_to_all_in_place() -> None:
     tensor = torch.arange(float(size())) + 10 * rank()
     dist.all_to_all_single(tensor, tensor)
     assert tensor.tolist() == [10.0 * other + rank() for other in range(size())]
+
+
+@check
+def results_whose_elements_share_memory() -> None:
+    for call in (
+        lambda: dist.all_reduce(torch.ones(1).expand(4)),
+        lambda: dist.broadcast(torch.ones(1).expand(4), 0),
+        lambda: dist.recv(torch.ones(1).expand(4), (rank() + 1) % size()),
+    ):
+        if size() > 1:
+            expect_error(ValueError, "several elements share memory", call)

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #include "base/status.h"
@@ -11,6 +12,18 @@
 #include "torch/tensor_memory.h"
 
 namespace mydist {
+
+// What torch throws becomes kInternal: a lane and its threads know no exceptions.
+template <typename Call>
+Status CaughtFrom(const Call& call) {
+  try {
+    return call();
+  } catch (const c10::Error& error) {
+    return Status::Internal(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Status::Internal(error.what());
+  }
+}
 
 inline Status Nothing(const LaneSite& /*site*/) { return Status::Ok(); }
 

@@ -1,6 +1,7 @@
 #include "torch/process_group/group_reduction.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 #include <numeric>
@@ -15,9 +16,16 @@ void CheckMoved(const at::Tensor& tensor, const char* call) {
                     ", expected a dense one on the CPU");
 }
 
+void CheckWritten(const at::Tensor& tensor, const char* call) {
+  CheckMoved(tensor, call);
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "mydist: ", call,
+                    " got a tensor for its result in which several elements share memory, as "
+                    "expand() makes it; give it a .clone()");
+}
+
 GroupReduction::GroupReduction(const c10d::ReduceOp& op, const at::Tensor& tensor,
                                const char* call) {
-  CheckMoved(tensor, call);
+  CheckWritten(tensor, call);
   const std::optional<DataType> dtype = ToDataType(tensor.scalar_type());
   TORCH_CHECK_VALUE(dtype.has_value(), "mydist: ", call, " cannot reduce ",
                     DtypeName(tensor.scalar_type()));

@@ -16,10 +16,13 @@ namespace mydist {
 
 // Throws ValueError unless the tensor is a dense one on the CPU. Any dtype moves, as bytes.
 void CheckMoved(const at::Tensor& tensor, const char* call);
+// As CheckMoved, and throws when an element of a result could not be written alone.
+void CheckWritten(const at::Tensor& tensor, const char* call);
 
 class GroupReduction {
  public:
-  // Throws ValueError when the operation has no meaning for the tensor's dtype. Sums and products
+  // `tensor` gets the result. Throws ValueError when it cannot be written, or the operation has no
+  // meaning for its dtype. Sums and products
   // of bool are "or" and "and", as torch has them.
   GroupReduction(const c10d::ReduceOp& op, const at::Tensor& tensor, const char* call);
 

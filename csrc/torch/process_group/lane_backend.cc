@@ -135,7 +135,7 @@ LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   auto guarded = [run = std::move(run), inputs = std::move(plan.inputs)](const LaneSite& site) {
     const c10::InferenceMode no_graph(false);
     const at::NoGradGuard no_grad;
-    return run(site);
+    return CaughtFrom([&] { return run(site); });
   };
   operation->SetWork(lane_->Submit(
       plan.call, plan.timeout, std::move(guarded),
@@ -145,7 +145,7 @@ LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
 
 LaneBackend::WorkPtr LaneBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = Only(tensors, "broadcast");
-  CheckMoved(tensor, "broadcast");
+  CheckWritten(tensor, "broadcast");
   const int root = static_cast<int>(opts.rootRank);
   CheckRoot("broadcast", root);
   const LaneCall call = CallOf(OpKind::kBroadcast, tensor, root);
@@ -214,7 +214,7 @@ LaneBackend::WorkPtr LaneBackend::GatherAll(Tensors outputs, const at::Tensor& i
   TORCH_CHECK_VALUE(BytesOf(outputs[static_cast<size_t>(getRank())]) == BytesOf(input),
                     "mydist: all_gather: the output for this rank has another size than its input");
   for (const at::Tensor& output : outputs) {
-    CheckMoved(output, "all_gather");
+    CheckWritten(output, "all_gather");
     TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "mydist: all_gather of ",
                       DtypeName(input.scalar_type()), " got an output of ",
                       DtypeName(output.scalar_type()));
@@ -270,7 +270,7 @@ LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors&
   const std::vector<int64_t> counts =
       is_root ? BytesOf(targets)
               : std::vector<int64_t>(static_cast<size_t>(getSize()), BytesOf(input));
-  for (const at::Tensor& target : targets) CheckMoved(target, "gather");
+  for (const at::Tensor& target : targets) CheckWritten(target, "gather");
   LaneCall call = CallOf(OpKind::kGather, input, root);
   call.count = -1;
   call.sends.resize(static_cast<size_t>(getSize()));
@@ -290,7 +290,7 @@ LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors&
 LaneBackend::WorkPtr LaneBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                           const c10d::ScatterOptions& opts) {
   const at::Tensor output = Only(outputs, "scatter");
-  CheckMoved(output, "scatter");
+  CheckWritten(output, "scatter");
   const int root = static_cast<int>(opts.rootRank);
   CheckRoot("scatter", root);
   const bool is_root = getRank() == root;
@@ -381,7 +381,7 @@ LaneBackend::WorkPtr LaneBackend::ExchangeAll(Tensors outputs, Tensors inputs,
                     inputs.size(), " inputs and ", outputs.size(), " outputs, expected one for ",
                     "each of ", getSize(), " ranks");
   for (const at::Tensor& tensor : inputs) CheckMoved(tensor, "all_to_all");
-  for (const at::Tensor& tensor : outputs) CheckMoved(tensor, "all_to_all");
+  for (const at::Tensor& tensor : outputs) CheckWritten(tensor, "all_to_all");
   LaneCall call = CallOf(OpKind::kAlltoall, inputs.front());
   call.count = -1;
   call.sends = BytesOf(inputs);
@@ -433,7 +433,7 @@ LaneBackend::WorkPtr LaneBackend::send(Tensors& tensors, int peer, int tag) {
 
 LaneBackend::WorkPtr LaneBackend::ReceiveFrom(const Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = Only(tensors, "recv");
-  CheckMoved(tensor, "recv");
+  CheckWritten(tensor, "recv");
   CheckProcess();
   return Note(PostOperation::Receive(lane_, tensor, source, tag, options_->timeout));
 }

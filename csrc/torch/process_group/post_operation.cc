@@ -58,9 +58,11 @@ void PostOperation::Take(const Status& status, int source, const Bytes& payload)
   }
   const c10::InferenceMode no_graph(false);
   const at::NoGradGuard no_grad;
-  const InOrder memory({tensor_});
-  if (!payload.empty()) std::memcpy(memory.data(), payload.data(), payload.size());
-  Complete(memory.CopyBack());
+  Complete(CaughtFrom([&] {
+    const InOrder memory({tensor_});
+    if (!payload.empty()) std::memcpy(memory.data(), payload.data(), payload.size());
+    return memory.CopyBack();
+  }));
 }
 
 void PostOperation::Complete(const Status& status) {
