@@ -86,7 +86,12 @@ LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       options_(c10::make_intrusive<Options>("mydist", timeout)),
       lane_(OpenLane(store, rank, size, name)) {}
 
-LaneBackend::~LaneBackend() { shutdown(); }
+LaneBackend::~LaneBackend() {
+  shutdown();
+  // In a forked child the lane stays: its end would tell the other ranks that this one has left, and
+  // wait for threads that only the parent has.
+  if (!lane_->CheckProcess().ok()) new std::shared_ptr<GroupLane>(lane_);  // NOLINT
+}
 
 void LaneBackend::shutdown() {
   // Threads of the lane may be in callbacks that need the GIL.

@@ -31,6 +31,11 @@ void LaneOperation::Complete(const Status& status) {
 }
 
 bool LaneOperation::wait(std::chrono::milliseconds timeout) {
+  if (!work_->is_done()) {  // Only the process that submitted it may execute it.
+    if (Status status = lane_->CheckProcess(); !status.ok()) {
+      std::rethrow_exception(ToDistError(status));
+    }
+  }
   const TimePoint deadline = timeout == kNoTimeout ? kNever : Now() + timeout;
   if (!lane_->Wait(*work_, deadline)) {
     std::rethrow_exception(

@@ -323,6 +323,7 @@ def a_forked_child_is_refused() -> None:
         try:
             dist.all_reduce(torch.ones(1))
         except dist.DistBackendError as error:
+            dist.destroy_process_group()  # The parent's group lives on.
             os._exit(0 if "this is a forked child" in str(error) else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
