@@ -82,6 +82,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   GroupLane(const GroupLane&) = delete;
   GroupLane& operator=(const GroupLane&) = delete;
 
+  const std::string& name() const { return name_; }
   int rank() const { return ground_->topology.rank; }
   int size() const { return ground_->topology.size; }
 

@@ -40,6 +40,9 @@ c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<G
   auto operation = c10::make_intrusive<PostOperation>(
       lane, is_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
       is_any ? "mydist:recvAnySource" : "mydist:recv", tensor, limit);
+  operation->source_text_ = "group '" + lane->name() + "': no message from " +
+                            (is_any ? "any rank" : "rank " + std::to_string(source)) +
+                            " with tag " + std::to_string(tag);
   operation->ticket_ = lane->posts().Receive(
       source, tag, [operation](const Status& status, int from, const Bytes& payload) {
         operation->Take(status, from, payload);
@@ -76,13 +79,15 @@ void PostOperation::Complete(const Status& status) {
 }
 
 bool PostOperation::wait(std::chrono::milliseconds timeout) {
-  const TimePoint end = timeout == kNoTimeout ? deadline_ : std::min(deadline_, Now() + timeout);
+  const bool is_short = timeout != kNoTimeout && Now() + timeout < deadline_;
+  const TimePoint end = is_short ? Now() + timeout : deadline_;
   std::unique_lock<std::mutex> lock(mutex_);
   const bool in_time = cv_.wait_until(lock, end, [this] { return completed_; });
   if (!in_time) {
     lock.unlock();
-    lane_->posts().Cancel(ticket_, Status::Timeout("recv: no message came within " +
-                                                   std::to_string(limit_.count()) + " ms"));
+    lane_->posts().Cancel(
+        ticket_, Status::Timeout(source_text_ + " came within " +
+                                 std::to_string((is_short ? timeout : limit_).count()) + " ms"));
     lock.lock();
     cv_.wait(lock, [this] { return completed_; });
   }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -43,6 +44,7 @@ class PostOperation final : public c10d::Work {
   const TimePoint deadline_;
   const std::chrono::milliseconds limit_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::string source_text_;  // "group '0': no message from rank 1 with tag 0".
   int source_ = -1;
   LanePosts::Ticket ticket_ = 0;
 };
