@@ -121,8 +121,12 @@ class InOrder {
 inline std::vector<at::Tensor> EqualPieces(const at::Tensor& tensor, int count, const char* call) {
   TORCH_CHECK_VALUE(tensor.numel() % count == 0, "mydist: ", call, " got a tensor of ",
                     tensor.numel(), " elements, which ", count, " ranks cannot divide equally");
+  if (!tensor.is_contiguous() && tensor.size(0) % count == 0) {
+    return tensor.detach().split(tensor.size(0) / count);
+  }
   TORCH_CHECK_VALUE(tensor.is_contiguous(), "mydist: ", call,
-                    " got a tensor that is not contiguous; call .contiguous() on it");
+                    " got a tensor that is not contiguous, and whose first dimension ", count,
+                    " ranks cannot divide equally; call .contiguous() on it");
   const at::Tensor flat = tensor.detach().view({-1});
   if (flat.numel() == 0) return std::vector<at::Tensor>(static_cast<size_t>(count), flat);
   return flat.split(flat.numel() / count);

@@ -88,8 +88,8 @@ LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 
 LaneBackend::~LaneBackend() {
   shutdown();
-  // In a forked child the lane stays: its end would tell the other ranks that this one has left, and
-  // wait for threads that only the parent has.
+  // In a forked child the lane stays: its end would tell the other ranks that this one has left,
+  // and wait for threads that only the parent has.
   if (!lane_->CheckProcess().ok()) new std::shared_ptr<GroupLane>(lane_);  // NOLINT
 }
 

@@ -195,6 +195,12 @@ def any_layout_and_size() -> None:
     turned = torch.ones(3, 5).t()
     dist.all_reduce(turned)
     assert torch.equal(turned, torch.full((5, 3), float(size())))
+    columns = torch.zeros(3, 2 * size()).t()
+    dist.all_gather_single(columns, torch.full((2, 3), float(rank())))
+    assert columns[:, 0].tolist() == [float(row // 2) for row in range(2 * size())]
+    output = torch.zeros(3, 2).t()
+    dist.reduce_scatter_single(output, columns)
+    assert torch.equal(output, torch.full((2, 3), float(rank() * size())))
     dist.all_reduce(torch.empty(0))
     large = torch.ones(300_001)
     dist.all_reduce(large)
