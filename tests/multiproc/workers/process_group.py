@@ -441,6 +441,21 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
     dist.barrier()
 
 
+def made_again_with_fewer_ranks() -> None:
+    """On one store, as an elastic job does."""
+    own, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    store = dist.TCPStore(*address, ranks, own == 0)
+    for count in (ranks, max(ranks - 1, 1), ranks):
+        if own < count:
+            dist.init_process_group("mydist", store=store, rank=own, world_size=count)
+            dist.barrier()
+            dist.destroy_process_group()
+    store.add("left", 1)
+    while own == 0 and store.add("left", 0) < ranks:
+        time.sleep(0.01)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     pretend_hosts()
@@ -459,6 +474,7 @@ def main() -> None:
     dist.init_process_group("mydist")
     dist.barrier()
     dist.destroy_process_group()
+    made_again_with_fewer_ranks()
     print("PASSED destroyed_and_made_again", flush=True)
 
 
