@@ -22,6 +22,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+// A clock of nanoseconds holds no more than 292 years.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
+
 [[noreturn]] void Throw(const Status& status) { std::rethrow_exception(ToDistError(status)); }
 
 std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -135,6 +138,7 @@ void LaneBackend::CheckProcess() const {
 LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   CheckProcess();
   if (plan.timeout == c10d::kUnsetTimeout) plan.timeout = options_->timeout;
+  plan.timeout = std::min(plan.timeout, kLongestTimeout);
   auto operation =
       c10::make_intrusive<LaneOperation>(lane_, plan.type, plan.title, plan.inputs, plan.outputs);
   auto guarded = [run = std::move(run), inputs = std::move(plan.inputs)](const LaneSite& site) {
@@ -440,7 +444,8 @@ LaneBackend::WorkPtr LaneBackend::ReceiveFrom(const Tensors& tensors, int source
   const at::Tensor& tensor = Only(tensors, "recv");
   CheckWritten(tensor, "recv");
   CheckProcess();
-  return Note(PostOperation::Receive(lane_, tensor, source, tag, options_->timeout));
+  const std::chrono::milliseconds limit = std::min(options_->timeout, kLongestTimeout);
+  return Note(PostOperation::Receive(lane_, tensor, source, tag, limit));
 }
 
 LaneBackend::WorkPtr LaneBackend::recv(Tensors& tensors, int source, int tag) {

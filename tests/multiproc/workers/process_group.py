@@ -347,6 +347,15 @@ def a_group_may_go_while_callbacks_run() -> None:
 
 
 @check
+def a_time_out_of_any_length() -> None:
+    group = dist.new_group(timeout=timedelta(days=999_999))
+    for _ in range(2):
+        if rank() == 0:
+            time.sleep(0.1)  # Or no rank looks at the time.
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+@check
 def groups_of_some_ranks() -> None:
     members = sorted({0, size() - 1})
     group = dist.new_group(members)
