@@ -238,10 +238,18 @@ def futures_and_what_follows_them() -> None:
     result = dist.all_reduce(tensor, async_op=True).get_future().then(again).wait()
     assert torch.equal(result, torch.full((3,), float(size() ** 2)))
 
-    # Many of them at a time, as DDP's buckets are.
+    # Many of them at a time, as DDP's buckets are. Ranks come to the second sums in one order only
+    # when all first ones have been submitted.
+    submitted = threading.Event()
+
+    def later(done: Any) -> torch.Tensor:
+        submitted.wait()
+        return again(done)
+
     futures = [
-        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(again) for _ in range(40)
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(later) for _ in range(40)
     ]
+    submitted.set()
     assert all(future.wait().item() == size() ** 2 for future in futures)
 
 
@@ -450,11 +458,18 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
     dist.barrier()
 
 
-def made_again_with_fewer_ranks() -> None:
+def store_of_all() -> dist.Store:
+    """A new one, which rank 0 serves."""
+    port = [0]
+    if rank() == 0:
+        store = dist.TCPStore("127.0.0.1", 0, size(), is_master=True, wait_for_workers=False)
+        port = [store.port]
+    dist.broadcast_object_list(port, src=0)
+    return store if rank() == 0 else dist.TCPStore("127.0.0.1", port[0], size())
+
+
+def made_again_with_fewer_ranks(store: dist.Store, own: int, ranks: int) -> None:
     """On one store, as an elastic job does."""
-    own, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    store = dist.TCPStore(*address, ranks, own == 0)
     for count in (ranks, max(ranks - 1, 1), ranks):
         if own < count:
             dist.init_process_group("mydist", store=store, rank=own, world_size=count)
@@ -481,9 +496,9 @@ def main() -> None:
             print(f"PASSED {function.__name__}", flush=True)
     dist.destroy_process_group()
     dist.init_process_group("mydist")
-    dist.barrier()
+    place = store_of_all(), rank(), size()
     dist.destroy_process_group()
-    made_again_with_fewer_ranks()
+    made_again_with_fewer_ranks(*place)
     print("PASSED destroyed_and_made_again", flush=True)
 
 
