@@ -322,8 +322,8 @@ class Checkpoint:
         if saved == size:
             self._rank_states.scatter([] if found is None else found.content["rank_states"])
         elif saved:
-            self._rank_states.drop()
-            if self._is_root():
+            loses = self._rank_states.drop()
+            if loses and self._is_root():
                 warnings.warn(
                     f"checkpoint '{content['path']}' was saved by {saved} ranks and is restored by "
                     f"{size}. Parameters are those of the last round, and the optimizer's state is "

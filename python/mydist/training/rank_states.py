@@ -59,7 +59,10 @@ class RankStates:
             if name in saved:
                 value.load_rank_state_dict(saved[name])
 
-    def drop(self) -> None:
-        """No rank has a state to load: objects keep what is the same on all ranks."""
-        for value in self._objects.values():
-            value.load_rank_state_dict(None)
+    def drop(self) -> bool:
+        """No rank has a state to load: objects keep what is the same on all ranks.
+
+        Returns whether anything is lost by that; the same on all ranks.
+        """
+        lost = [value.load_rank_state_dict(None) for value in self._objects.values()]
+        return any(lost)

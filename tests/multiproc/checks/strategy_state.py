@@ -113,6 +113,26 @@ def at_another_size_the_anchors_are_kept_and_one_warning_says_what_is_not(name: 
             expect_equal_ranks(restored, f"after {count} more steps")
 
 
+@check(min_size=2, cases=[("every 1",), ("start",)])
+def at_another_size_nothing_is_lost_before_the_first_local_step(kind: str) -> None:
+    size = md.size()
+    strategy = {"every 1": md.LocalSGD(1), "start": md.PostLocalSGD(2, start=9)}[kind]
+    with folder() as path, added(list(range(size - 1))) as (fewer,):
+        if md.rank() < size - 1:
+            saving = real(strategy, process_set=fewer)
+            saving.step(SAVED_AT)
+            with checkpoint(path, saving, process_set=fewer) as saver:
+                saver.save(SAVED_AT)
+        restored = real(strategy)
+        with caught() as texts, checkpoint(path, restored) as loader:
+            assert loader.step == SAVED_AT
+        assert md.allgather_object(texts) == [[]] * size
+        assert restored.optimizer._distribution.run.steps == SAVED_AT
+        restored.step(2)
+        restored.optimizer.finish()
+        expect_equal_ranks(restored)
+
+
 @check(cases=[("block", "keep"), ("keep", "slow"), ("post", "keep"), ("diloco", "elastic")])
 def the_state_of_another_strategy_is_a_warning(saved: str, loaded: str) -> None:
     saving, restored = real(STRATEGIES[saved]()), real(STRATEGIES[loaded](), prefix="other.")

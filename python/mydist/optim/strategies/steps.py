@@ -86,16 +86,18 @@ class StrategySteps(DistributedSteps):
             "counts": run.counts(),
         }
 
-    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> None:
+    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> bool:
         """Takes what `rank_state_dict` gave on this rank.
 
         None drops what differs between ranks: parameters become those of the last round. So does a
         state of another strategy, which has no anchors for the steps of each rank.
+
+        Returns whether steps of the ranks may be lost; none are before the first local step.
         """
         run = self._distribution.run
         if state is None or run.is_foreign:
             run.drop_local_steps()
-            return
+            return run.has_begun or run.is_foreign
         with torch.no_grad():
             for parameter, value in zip(self._parameters(), state["parameters"], strict=True):
                 parameter.copy_(value)
@@ -103,6 +105,7 @@ class StrategySteps(DistributedSteps):
         super().load_state_dict(state["optimizer"])
         run.load_counts(state["counts"])
         self._distribution.follow()
+        return False
 
     def synchronize(self) -> None:
         """Reduces the gradients; those of a local step stay as they are, or become dense."""
