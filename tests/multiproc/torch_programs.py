@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 
 import torch
@@ -122,3 +123,25 @@ def compiled_collectives() -> None:
 
     compiled = torch.compile(double_and_add, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 2.0 * size() + 1))
+
+
+def store_of_all() -> dist.Store:
+    """A new one, which rank 0 serves."""
+    port = [0]
+    if rank() == 0:
+        store = dist.TCPStore("127.0.0.1", 0, size(), is_master=True, wait_for_workers=False)
+        port = [store.port]
+    dist.broadcast_object_list(port, src=0)
+    return store if rank() == 0 else dist.TCPStore("127.0.0.1", port[0], size())
+
+
+def made_again_with_fewer_ranks(store: dist.Store, own: int, ranks: int) -> None:
+    """On one store, as an elastic job does."""
+    for count in (ranks, max(ranks - 1, 1), ranks):
+        if own < count:
+            dist.init_process_group("mydist", store=store, rank=own, world_size=count)
+            dist.barrier()
+            dist.destroy_process_group()
+    store.add("left", 1)
+    while own == 0 and store.add("left", 0) < ranks:
+        time.sleep(0.01)

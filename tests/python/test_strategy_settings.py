@@ -46,6 +46,10 @@ md.LocalSGD(True)
     ValueError: LocalSGD: every is True, expected an int of at least 1
 md.LocalSGD(8, momentum='sum')
     ValueError: LocalSGD: momentum is 'sum', expected one of 'keep', 'reset', 'average'
+md.LocalSGD(8, weighted='no')
+    ValueError: LocalSGD: weighted is 'no', expected True or False
+md.BlockMomentum(8, nesterov=1)
+    ValueError: BlockMomentum: nesterov is 1, expected True or False
 md.PostLocalSGD(0, 5)
     ValueError: PostLocalSGD: every is 0, expected an int of at least 1
 md.PostLocalSGD(None, 5)
@@ -103,6 +107,32 @@ step_with(md.LocalSGD(2, weighted=True))
 @pytest.mark.parametrize(("call", "error"), WRONG)
 def test_wrong_settings(call: str, error: str) -> None:
     expect_refusal(call, error, globals())
+
+
+@pytest.mark.parametrize(
+    ("outer", "shown"),
+    [(lambda tensors: None, "None (NoneType)"), (torch.optim.LBFGS, "(LBFGS)")],
+)
+def test_what_outer_makes_is_checked_at_the_first_step(outer: Any, shown: str) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+
+    def program(worker: SimulatedWorker) -> None:
+        optimizer = worker.optimizer(torch.optim.SGD([weight], 0.1), md.DiLoCo(5, outer=outer))
+        optimizer.step()
+
+    with pytest.raises(TypeError, match="other than LBFGS") as caught:
+        Simulation(1).run(program)
+    assert shown in str(caught.value)
+
+
+def test_a_parameter_of_integers_has_no_mean() -> None:
+    table = torch.nn.Parameter(torch.arange(3), requires_grad=False)
+
+    def program(worker: SimulatedWorker) -> None:
+        worker.optimizer(torch.optim.SGD([table], 0.1), md.LocalSGD(2)).step()
+
+    with pytest.raises(ValueError, match="dtype torch.int64, which has no mean; leave it out"):
+        Simulation(1).run(program)
 
 
 def test_an_optimizer_without_parameters() -> None:

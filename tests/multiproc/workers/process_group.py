@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from multiproc.pretended_hosts import pretend_hosts
-from multiproc.torch_programs import PROGRAMS
+from multiproc.torch_programs import PROGRAMS, made_again_with_fewer_ranks, store_of_all
 from multiproc.wrong_calls import WRONG_CALLS
 
 import mydist.c10d  # noqa: F401  (registers the backend)
@@ -456,28 +456,6 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
         else:
             raise AssertionError("no error")
     dist.barrier()
-
-
-def store_of_all() -> dist.Store:
-    """A new one, which rank 0 serves."""
-    port = [0]
-    if rank() == 0:
-        store = dist.TCPStore("127.0.0.1", 0, size(), is_master=True, wait_for_workers=False)
-        port = [store.port]
-    dist.broadcast_object_list(port, src=0)
-    return store if rank() == 0 else dist.TCPStore("127.0.0.1", port[0], size())
-
-
-def made_again_with_fewer_ranks(store: dist.Store, own: int, ranks: int) -> None:
-    """On one store, as an elastic job does."""
-    for count in (ranks, max(ranks - 1, 1), ranks):
-        if own < count:
-            dist.init_process_group("mydist", store=store, rank=own, world_size=count)
-            dist.barrier()
-            dist.destroy_process_group()
-    store.add("left", 1)
-    while own == 0 and store.add("left", 0) < ranks:
-        time.sleep(0.01)
 
 
 def main() -> None:

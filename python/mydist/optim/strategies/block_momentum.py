@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .strategy import Strategy, add, check_number, check_period
+from .strategy import Strategy, add, check_flag, check_number, check_period
 
 __all__ = ["BlockMomentum"]
 
@@ -44,6 +44,7 @@ class BlockMomentum(Strategy):
                 lambda m: 0 <= m < 1,
                 "from 0 to below 1",
             )
+        check_flag("BlockMomentum", "nesterov", self.nesterov)
         self._is_ahead = False  # Whether this round started ahead of the anchor.
 
     def begin(self, job: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .job import Average
-from .strategy import Strategy, check_number, check_period
+from .strategy import Strategy, check_number, check_period, checked_outer
 
 __all__ = ["DiLoCo"]
 
@@ -66,7 +66,7 @@ class DiLoCo(Strategy):
         self.parts = job.split(self.fragments)
         make = self.outer or partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
         self._anchors = [list(part.pieces(part.anchor)) for part in self.parts]
-        self._outer = [make(anchors) for anchors in self._anchors]
+        self._outer = [checked_outer(make(anchors)) for anchors in self._anchors]
 
     def after_step(self, step: int) -> None:
         """Starts the mean of a fragment, or uses one, when it is time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .strategy import Strategy, add, check_period
+from .strategy import Strategy, add, check_flag, check_period
 
 __all__ = ["LocalSGD", "PostLocalSGD"]
 
@@ -40,6 +40,7 @@ class LocalSGD(Strategy):
         owner = type(self).__name__
         if self.every is not None:
             check_period(owner, "every", self.every)
+        check_flag(owner, "weighted", self.weighted)
         if self.momentum not in _MOMENTA:
             expected = ", ".join(repr(word) for word in _MOMENTA)
             raise ValueError(f"{owner}: momentum is {self.momentum!r}, expected one of {expected}")

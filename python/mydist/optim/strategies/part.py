@@ -108,9 +108,16 @@ class Part:
 def split(groups: Sequence[Mapping[str, Any]], count: int) -> list[Part]:
     """The parameters of the groups in `count` runs of neighbours, each of about as many elements.
 
-    Raises ValueError when there are fewer parameters than parts; one part may be empty.
+    Raises ValueError when there are fewer parameters than parts, or one of them holds integers; one
+    part may be empty.
     """
     members = [(index, p) for index, group in enumerate(groups) for p in group["params"]]
+    for _, parameter in members:
+        if not (parameter.is_floating_point() or parameter.is_complex()):
+            raise ValueError(
+                f"a parameter of the optimizer is of dtype {parameter.dtype}, which has no mean; "
+                "leave it out of the optimizer"
+            )
     if len(members) < count > 1:
         raise ValueError(
             f"the optimizer has {len(members)} parameters, expected at least {count}, one for each "

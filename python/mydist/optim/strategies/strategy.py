@@ -7,8 +7,11 @@ simulated ones. docs/extending.md shows how to write one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
+import torch
+
+from ...job.error_text import wrong_type
 from .job import StrategyJob
 from .part import Part
 
@@ -98,6 +101,21 @@ def check_period(owner: str, name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{owner}: {name} is {value!r}, expected an int of at least {least}")
     return value
+
+
+def check_flag(owner: str, name: str, value: Any) -> None:
+    """Raises ValueError unless the setting is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{owner}: {name} is {value!r}, expected True or False")
+
+
+def checked_outer(optimizer: Any) -> torch.optim.Optimizer:
+    """What a function has made for an outer optimizer. Raises TypeError for what cannot be one."""
+    is_one = isinstance(optimizer, torch.optim.Optimizer)
+    if not is_one or isinstance(optimizer, torch.optim.LBFGS):
+        expected = "a torch optimizer for the tensors that it got, other than LBFGS"
+        raise wrong_type("DiLoCo: what outer returned", optimizer, expected)
+    return cast(torch.optim.Optimizer, optimizer)
 
 
 def check_number(
