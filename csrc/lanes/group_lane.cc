@@ -59,7 +59,7 @@ void GroupLane::Shutdown() {
     if (is_closing_) return;
     is_closing_ = true;
     threads.swap(threads_);
-    changed_.NotifyAll();
+    wanted_.NotifyAll();
   }
   for (std::thread& thread : threads) thread.join();
   {
@@ -89,10 +89,7 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
     work->sequence_ = ++submitted_count_;
     if (!is_closing_) {
       queue_.push_back(work);
-      if (!is_attended) {
-        StartThread();
-        changed_.NotifyAll();
-      }
+      if (!is_attended) CallThread();
       return work;
     }
   }
@@ -106,8 +103,7 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
 bool GroupLane::Wait(const LaneWork& work, TimePoint deadline) {
   MutexLock lock(mutex_);
   if (deadline != kNever) {  // An operation that this thread executes could outlast it.
-    StartThread();
-    changed_.NotifyAll();
+    CallThread();
   }
   while (!work.is_done()) {
     const bool may_drive = deadline == kNever || threads_.empty();
@@ -172,6 +168,8 @@ void GroupLane::DriveFor(const LaneWork* work) {
     mutex_.Lock();
     is_driven_ = false;
     changed_.NotifyAll();
+    // What is done here may wait for what is still in the queue.
+    if (!queue_.empty() && !threads_.empty()) CallThread();
     mutex_.Unlock();
     if (is_aborted_.load()) posts_.Abort(Stopped());
     if (done) done(next->status_);
@@ -237,6 +235,11 @@ Result<std::string> GroupLane::DifferenceText(const LaneWork& work, const char* 
   return text;
 }
 
+void GroupLane::CallThread() {
+  StartThread();
+  wanted_.NotifyOne();
+}
+
 void GroupLane::StartThread() {
   if (idle_threads_ > 0 || threads_.size() >= kMostThreads || is_closing_) return;
   Result<std::thread> started =
@@ -255,7 +258,7 @@ void GroupLane::ThreadLoop() {
       DriveFor(nullptr);
       ++idle_threads_;
     } else {
-      changed_.Wait(mutex_);
+      wanted_.Wait(mutex_);
     }
   }
 }

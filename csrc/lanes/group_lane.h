@@ -124,6 +124,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void Poison(const Status& why) MYDIST_EXCLUDES(mutex_);
   Status Agree(const LaneWork& work);
   Result<std::string> DifferenceText(const LaneWork& work, const char* difference);
+  // Has a thread of the lane look at the queue.
+  void CallThread() MYDIST_REQUIRES(mutex_);
   void StartThread() MYDIST_REQUIRES(mutex_);
   void ThreadLoop() MYDIST_EXCLUDES(mutex_);
   Status Stopped() MYDIST_EXCLUDES(mutex_);
@@ -138,7 +140,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   const LaneWork* current_ = nullptr;
 
   Mutex mutex_;
-  CondVar changed_;
+  CondVar changed_;  // For callers.
+  CondVar wanted_;   // For the lane's threads, which a caller that drives does not wake.
   std::deque<std::shared_ptr<LaneWork>> queue_ MYDIST_GUARDED_BY(mutex_);
   uint64_t submitted_count_ MYDIST_GUARDED_BY(mutex_) = 0;
   bool is_driven_ MYDIST_GUARDED_BY(mutex_) = false;

@@ -102,6 +102,25 @@ TEST(GroupLane, WhatFollowsAnOperationMayWaitForALaterOne) {
   });
 }
 
+TEST(GroupLane, WhatFollowsAnOperationMayWaitForOneThatWasSubmittedBefore) {
+  RunOnAllRanks([](const shm::ForkedRanks::Seat& /*seat*/, GroupLane& lane) {
+    std::vector<int64_t> first{1};
+    std::vector<int64_t> second{1};
+    std::atomic<bool> may_begin{false};
+    std::shared_ptr<LaneWork> later;
+    const auto follow = [&](const Status& status) {
+      ExpectOk(status);
+      while (!may_begin) std::this_thread::yield();
+      while (!later->is_done()) std::this_thread::yield();
+    };
+    const auto work = lane.Submit(SumOf(1), seconds(30), Sum(&first), follow, false);
+    later = lane.Submit(SumOf(1), seconds(30), Sum(&second), nullptr, false);
+    may_begin = true;
+    while (!work->is_done()) std::this_thread::yield();
+    EXPECT_EQ(second[0], kSize);
+  });
+}
+
 TEST(GroupLane, DifferentCallsAreAMismatchOnAllRanksAndTouchNoData) {
   RunOnAllRanks([](const shm::ForkedRanks::Seat& seat, GroupLane& lane) {
     std::vector<int64_t> data(seat.rank == 1 ? 2 : 1, 7);
