@@ -238,18 +238,11 @@ def futures_and_what_follows_them() -> None:
     result = dist.all_reduce(tensor, async_op=True).get_future().then(again).wait()
     assert torch.equal(result, torch.full((3,), float(size() ** 2)))
 
-    # Many of them at a time, as DDP's buckets are. Ranks come to the second sums in one order only
-    # when all first ones have been submitted.
-    submitted = threading.Event()
-
-    def later(done: Any) -> torch.Tensor:
-        submitted.wait()
-        return again(done)
-
-    futures = [
-        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(later) for _ in range(40)
-    ]
-    submitted.set()
+    # Many of them at a time, as DDP's buckets are: they wait behind a long operation. Ranks come to
+    # the second sums in one order only when all first ones have been submitted.
+    dist.all_reduce(torch.ones(20_000_000), async_op=True)
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(40)]
+    futures = [work.get_future().then(again) for work in works]
     assert all(future.wait().item() == size() ** 2 for future in futures)
 
 
