@@ -224,6 +224,26 @@ Hello MakeHello(std::string host, std::string config_digest) {
   return hello;
 }
 
+Result<Topology> TopologyOf(int rank, const std::vector<Hello>& hellos) {
+  std::vector<std::string> hosts;
+  for (const Hello& hello : hellos) hosts.push_back(hello.host);
+  MYDIST_ASSIGN_OR_RETURN(Topology topology, MakeTopology(rank, std::move(hosts)));
+  const Hello& mine = hellos[static_cast<size_t>(rank)];
+  for (const Hello& hello : hellos) {
+    topology.pids.push_back(hello.pid);
+    topology.seen_pids.push_back(mine.Sees(hello) ? hello.pid : 0);
+  }
+  return topology;
+}
+
+bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
+  std::vector<UsableCores> here;
+  for (const Hello& hello : hellos) {
+    if (hello.host == host) here.push_back(hello.cores);
+  }
+  return !HaveACoreEach(here);
+}
+
 std::vector<uint8_t> EncodeHello(const Hello& hello) {
   std::ostringstream text;
   text << kMagic << hello.protocol << "\n"

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "base/usable_cores.h"
+#include "world/topology.h"
 
 namespace mydist {
 
@@ -64,6 +65,12 @@ Result<std::vector<Hello>> DecodeHellos(const std::vector<std::vector<uint8_t>>&
 // has a table for what differs: each value, and the ranks that have it. The ranks that differ from
 // most others are in the failure record.
 Status CompareHellos(const std::vector<Hello>& hellos);
+
+// As rank `rank` knows the job, with the pids.
+Result<Topology> TopologyOf(int rank, const std::vector<Hello>& hellos);
+
+// Whether there is no core for each rank of the host.
+bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host);
 
 // kInternal, naming the first rank that cannot open `needed_count` descriptors.
 Status CheckOpenFiles(const std::vector<Hello>& hellos, int64_t needed_count);

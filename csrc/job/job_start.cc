@@ -1,7 +1,6 @@
 #include "job/job_start.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -24,14 +23,6 @@ struct Seat {
   const std::string& asked;  // The backend: must be the same on all ranks.
   const BootstrapExchange& exchange;
 };
-
-bool IsCrowded(const std::vector<Hello>& hellos, const std::string& host) {
-  std::vector<UsableCores> here;
-  for (const Hello& hello : hellos) {
-    if (hello.host == host) here.push_back(hello.cores);
-  }
-  return !HaveACoreEach(here);
-}
 
 // How many descriptors each rank opens at least: fewer are an error that names the rank, before
 // others wait for its connections. 0 where the backend has connected before, or is not ours.
@@ -61,35 +52,11 @@ Status Meet(const Seat& seat, const Config& config, StartedJob& job) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Hello> hellos, DecodeHellos(blobs));
   MYDIST_RETURN_IF_ERROR(CompareHellos(hellos));
   MYDIST_RETURN_IF_ERROR(CheckOpenFiles(hellos, FewestFiles(seat, config, hellos)));
-  std::vector<std::string> hosts;
-  for (const Hello& hello : hellos) hosts.push_back(hello.host);
-  MYDIST_ASSIGN_OR_RETURN(job.topology, MakeTopology(seat.rank, std::move(hosts)));
-  for (const Hello& hello : hellos) {
-    job.topology.pids.push_back(hello.pid);
-    job.topology.seen_pids.push_back(mine.Sees(hello) ? hello.pid : 0);
-  }
+  MYDIST_ASSIGN_OR_RETURN(job.topology, TopologyOf(seat.rank, hellos));
   job.wants_timeline = hellos.front().wants_timeline;
   job.is_crowded = IsCrowded(hellos, mine.host);
   SetLogRank(job.topology.rank, job.topology.size);
   return Status::Ok();
-}
-
-size_t HostCount(const Topology& topology) {
-  return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size();
-}
-
-shm::ArenaOptions ArenaOptionsOf(const StartedJob& job, const Config& config) {
-  const Topology& topology = job.topology;
-  shm::ArenaOptions options;
-  options.is_crowded = job.is_crowded;
-  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
-  for (int rank = 0; rank < topology.size; ++rank) {
-    if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
-  }
-  options.index = topology.local_rank;
-  options.control_bytes = LocalControlBytes(topology.local_size);
-  options.cross_memory_attach = config.cross_memory_attach;
-  return options;
 }
 
 // Of ranks that have met. Collective over all ranks of the job, not only of the host. Why those of
@@ -97,12 +64,13 @@ shm::ArenaOptions ArenaOptionsOf(const StartedJob& job, const Config& config) {
 Result<std::string> ShareMemory(const Seat& seat, const Config& config, StartedJob& job) {
   const Topology& topology = job.topology;
   if (!config.shared_memory) return std::string("MYDIST_SHARED_MEMORY is 0");
-  if (HostCount(topology) == topology.hosts.size()) {
+  if (topology.host_count() == topology.size) {
     job.shares_everywhere = true;
     return std::string("each host has one rank");
   }
-  MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
-                          shm::Arena::Establish(ArenaOptionsOf(job, config), seat.exchange));
+  MYDIST_ASSIGN_OR_RETURN(
+      shm::Arena::Establishment established,
+      shm::Arena::Establish(ArenaOptionsOf(topology, config, job.is_crowded), seat.exchange));
   if (established.arena != nullptr) {
     job.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
     job.shares_everywhere = established.is_everywhere;
@@ -133,7 +101,7 @@ std::vector<PulsePeer> Neighbours(const Topology& topology, int radix) {
 }
 
 Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const Config& config) {
-  const bool single_host = HostCount(topology) == 1;
+  const bool single_host = topology.host_count() == 1;
   const auto& names = single_host ? std::vector<std::string>() : config.network_interfaces;
   MYDIST_ASSIGN_OR_RETURN(const InterfaceAddress own,
                           OwnAddress(names, single_host, config.meeting_host));
@@ -240,7 +208,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   MYDIST_ASSIGN_OR_RETURN(std::string no_arena_reason, ShareMemory(seat, config, job));
   MYDIST_RETURN_IF_ERROR(ShareHeartbeats(seat, config, job));
   BackendFacts facts{.asked = options.backend,
-                     .is_one_host = HostCount(job.topology) == 1,
+                     .is_one_host = job.topology.host_count() == 1,
                      .no_arena_reason = std::move(no_arena_reason),
                      .network = NetworkFor(options.backend),
                      .no_network_reason = ""};
@@ -262,6 +230,19 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
 }
 
 }  // namespace
+
+shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config, bool is_crowded) {
+  shm::ArenaOptions options;
+  options.is_crowded = is_crowded;
+  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.hosts[static_cast<size_t>(rank)] == options.host) options.ranks.push_back(rank);
+  }
+  options.index = topology.local_rank;
+  options.control_bytes = LocalControlBytes(topology.local_size);
+  options.cross_memory_attach = config.cross_memory_attach;
+  return options;
+}
 
 Result<StartedJob> StartJob(const InitOptions& options, const Config& config) {
   if (options.backend != "auto") {

@@ -29,6 +29,9 @@ struct StartedJob {
   Status no_heartbeat{};                   // Why there is none where some are wanted.
 };
 
+// What the ranks of a host need to share memory; sizes are those of a job.
+shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config, bool is_crowded);
+
 // As process::Init.
 Result<StartedJob> StartJob(const InitOptions& options, const Config& config);
 

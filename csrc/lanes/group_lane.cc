@@ -6,6 +6,7 @@
 
 #include "base/thread.h"
 #include "planner/collectives_choice.h"
+#include "world/process_set.h"
 
 namespace mydist {
 namespace {
@@ -25,15 +26,6 @@ constexpr size_t kTextBytes = 512;
 
 std::vector<int64_t> EqualParts(int size, size_t bytes) {
   return std::vector<int64_t>(static_cast<size_t>(size), static_cast<int64_t>(bytes));
-}
-
-std::string RanksText(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (const int& rank : ranks) {
-    if (&rank != ranks.data()) text += ", ";
-    text += std::to_string(rank);
-  }
-  return text;
 }
 
 }  // namespace
@@ -149,7 +141,7 @@ Status GroupLane::Stopped() {
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
   if (is_aborted_.load()) return Stopped();
   if (Now() < deadline_) return Status::Ok();
-  const std::string whom = peers.empty() ? "other ranks" : RanksText(peers) + " of the group";
+  const std::string whom = peers.empty() ? "other ranks" : RankListText(peers) + " of the group";
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(current_->limit_);
   return Status::Timeout("group '" + name_ + "', operation " + std::to_string(current_->sequence_) +
                          ", " + current_->call_.ToText() + ": " + whom +

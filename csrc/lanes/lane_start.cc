@@ -1,11 +1,10 @@
 #include "lanes/lane_start.h"
 
-#include <set>
 #include <utility>
 
 #include "base/log.h"
-#include "base/usable_cores.h"
 #include "job/hello.h"
+#include "job/job_start.h"
 #include "memory/shm/arena.h"
 #include "planner/collectives_choice.h"
 #include "transport/registry.h"
@@ -29,28 +28,14 @@ Result<std::vector<Hello>> Meet(const LaneOptions& options, const Config& config
   return hellos;
 }
 
-shm::ArenaOptions ArenaOptionsOf(const LaneGround& ground, const std::vector<Hello>& hellos) {
-  const Topology& topology = ground.topology;
-  shm::ArenaOptions options;
-  options.host = topology.hosts[static_cast<size_t>(topology.rank)];
-  std::vector<UsableCores> here;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    if (topology.hosts[static_cast<size_t>(rank)] != options.host) continue;
-    options.ranks.push_back(rank);
-    here.push_back(hellos[static_cast<size_t>(rank)].cores);
-  }
-  options.index = topology.local_rank;
-  options.is_crowded = !HaveACoreEach(here);
-  options.control_bytes = LocalControlBytes(topology.local_size);
+shm::ArenaOptions SmallArena(const LaneGround& ground, const std::vector<Hello>& hellos) {
+  const std::string& host = ground.topology.hosts[static_cast<size_t>(ground.topology.rank)];
+  shm::ArenaOptions options =
+      ArenaOptionsOf(ground.topology, ground.config, IsCrowded(hellos, host));
   options.slot_bytes = kSlotBytes;
   options.ring_bytes = kRingBytes;
   options.zone_bytes = 0;
-  options.cross_memory_attach = ground.config.cross_memory_attach;
   return options;
-}
-
-bool IsOneHost(const Topology& topology) {
-  return std::set<std::string>(topology.hosts.begin(), topology.hosts.end()).size() == 1;
 }
 
 // The transport between members that share no memory.
@@ -67,22 +52,15 @@ Result<Connection> ConnectNetwork(const LaneOptions& options, const Config& conf
 
 Status Connect(const LaneOptions& options, LaneGround& ground) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Hello> hellos, Meet(options, ground.config));
-  std::vector<std::string> hosts;
-  for (const Hello& hello : hellos) hosts.push_back(hello.host);
-  MYDIST_ASSIGN_OR_RETURN(ground.topology, MakeTopology(options.rank, std::move(hosts)));
-  for (const Hello& hello : hellos) ground.topology.pids.push_back(hello.pid);
-  const bool is_one_host = IsOneHost(ground.topology);
-  std::string reason = "MYDIST_SHARED_MEMORY is 0";
+  MYDIST_ASSIGN_OR_RETURN(ground.topology, TopologyOf(options.rank, hellos));
   if (ground.config.shared_memory) {
-    MYDIST_ASSIGN_OR_RETURN(
-        shm::Arena::Establishment established,
-        shm::Arena::Establish(ArenaOptionsOf(ground, hellos), options.exchange));
-    reason = established.reason;
+    MYDIST_ASSIGN_OR_RETURN(shm::Arena::Establishment established,
+                            shm::Arena::Establish(SmallArena(ground, hellos), options.exchange));
     if (established.arena != nullptr) {
       ground.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
     }
   }
-  if (is_one_host && ground.shm != nullptr) return Status::Ok();
+  if (ground.topology.host_count() == 1 && ground.shm != nullptr) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(ground.connection, ConnectNetwork(options, ground.config));
   return Status::Ok();
 }

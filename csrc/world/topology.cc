@@ -18,6 +18,8 @@ std::vector<std::vector<int>> RanksByHost(const std::vector<std::string>& hosts)
   return ranks;
 }
 
+int Topology::host_count() const { return static_cast<int>(RanksByHost(hosts).size()); }
+
 Result<Topology> MakeTopology(int rank, std::vector<std::string> hosts) {
   const int size = static_cast<int>(hosts.size());
   if (rank < 0 || rank >= size) {

@@ -24,6 +24,7 @@ struct MYDIST_EXPORT Topology {
   // not known. Ranks of a host may be in containers that number their processes alike.
   std::vector<int64_t> seen_pids{};
 
+  int host_count() const;
   int64_t SeenPid(int of_rank) const {
     const auto index = static_cast<size_t>(of_rank);
     return index < seen_pids.size() ? seen_pids[index] : 0;
