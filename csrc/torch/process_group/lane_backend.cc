@@ -123,9 +123,8 @@ LaneBackend::WorkPtr LaneBackend::endCoalescing() {
   std::vector<WorkPtr> works =
       std::exchange(coalesced_, std::nullopt).value_or(std::vector<WorkPtr>());
   if (!works.empty()) return c10::make_intrusive<SeveralWorks>(std::move(works));
-  auto nothing =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  nothing->markCompleted(c10::IValue(Tensors()));
+  auto nothing = NewFuture();
+  CompleteFuture(*nothing, {}, nullptr);
   return c10d::Work::create_from_future(nothing);
 }
 

@@ -11,23 +11,30 @@ std::exception_ptr ToDistError(const Status& status) {
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status.ToString()));
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> NewFuture() {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+}
+
+void CompleteFuture(c10::ivalue::Future& future, const std::vector<at::Tensor>& tensors,
+                    const std::exception_ptr& error) {
+  if (error != nullptr) {
+    future.setError(error);
+  } else {
+    future.markCompleted(c10::IValue(tensors));
+  }
+}
+
 LaneOperation::LaneOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type, const char* title,
                              const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs)
     : Work(lane->rank(), type, title, inputs),
       lane_(std::move(lane)),
       outputs_(std::move(outputs)),
-      future_(
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
-}
+      future_(NewFuture()) {}
 
 void LaneOperation::Complete(const Status& status) {
   const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
   finish(error);
-  if (error != nullptr) {
-    future_->setError(error);
-  } else {
-    future_->markCompleted(c10::IValue(outputs_));
-  }
+  CompleteFuture(*future_, outputs_, error);
 }
 
 bool LaneOperation::wait(std::chrono::milliseconds timeout) {

@@ -17,6 +17,12 @@ namespace mydist {
 // DistBackendError with the text of the status.
 std::exception_ptr ToDistError(const Status& status);
 
+// A future of a list of tensors, to be completed.
+c10::intrusive_ptr<c10::ivalue::Future> NewFuture();
+// With the tensors, or with the error if there is one.
+void CompleteFuture(c10::ivalue::Future& future, const std::vector<at::Tensor>& tensors,
+                    const std::exception_ptr& error);
+
 class LaneOperation final : public c10d::Work {
  public:
   // `title`: for the profiler, such as "mydist:all_reduce"; a literal.

@@ -17,9 +17,7 @@ PostOperation::PostOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type,
       tensor_(tensor),
       deadline_(Now() + limit),
       limit_(limit),
-      future_(
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
-}
+      future_(NewFuture()) {}
 
 c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<GroupLane>& lane,
                                                       const at::Tensor& tensor, int peer, int tag) {
@@ -71,11 +69,7 @@ void PostOperation::Take(const Status& status, int source, const Bytes& payload)
 void PostOperation::Complete(const Status& status) {
   const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
   finish(error);
-  if (error != nullptr) {
-    future_->setError(error);
-  } else {
-    future_->markCompleted(c10::IValue(std::vector<at::Tensor>{tensor_}));
-  }
+  CompleteFuture(*future_, {tensor_}, error);
 }
 
 bool PostOperation::wait(std::chrono::milliseconds timeout) {
