@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .consistency import ConsistencyCheck
-from .gradient_names import GradientNames
+from .gradient_names import GradientNames, parameters_of
 from .gradient_path import GradientPath, SoloPath
 from .optimizer_arguments import check_backward_passes, check_closure, check_samples
 from .strategies.run import StrategyRun
@@ -226,9 +226,8 @@ class DistributedSteps(torch.optim.Optimizer):
             Others as `step`.
         """
         self._synchronize_if_needed()
-        parameters = [p for group in self.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(
-            parameters, max_norm, norm_type, error_if_nonfinite, foreach
+            parameters_of(self), max_norm, norm_type, error_if_nonfinite, foreach
         )
 
     def finish(self) -> None:

@@ -18,6 +18,11 @@ def is_named(entry: Any) -> bool:
     return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters in the order of the groups; the same on all ranks."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 class GradientNames:
     """The name of every parameter of an optimizer, checked once when the optimizer is wrapped."""
 

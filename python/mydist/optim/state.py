@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from ..collectives import broadcast_async_, synchronize
+from ..collectives import broadcast_async_
 from ..collectives.arguments import check_int, check_process_set
+from ..collectives.handles import synchronize_all
 from ..collectives.objects import allgather_object, broadcast_object
 from ..errors import MismatchError
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank
-from .gradient_names import is_named
+from .gradient_names import is_named, parameters_of
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -41,19 +42,19 @@ def broadcast_parameters(
     """
     named = {f"broadcast_parameters.{name}": tensor for name, tensor in _named_tensors(params)}
     _check_root("broadcast_parameters", root_rank, process_set)
-    _broadcast_all(named, root_rank, process_set)
+    broadcast_all(named, root_rank, process_set)
 
 
-def _broadcast_all(
+def broadcast_all(
     named: Mapping[str, torch.Tensor], root_rank: int, process_set: ProcessSet
 ) -> None:
-    """In place, all in flight at once."""
-    handles = [
-        broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set)
-        for name, tensor in named.items()
-    ]
-    for handle in handles:
-        synchronize(handle)
+    """In place, all in flight at once; under these names."""
+    synchronize_all(
+        [
+            broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set)
+            for name, tensor in named.items()
+        ]
+    )
 
 
 def _check_root(call: str, root_rank: Any, process_set: ProcessSet) -> None:
@@ -140,7 +141,7 @@ def broadcast_optimizer_state(
     if rank() != root_rank:
         _pair(plan, _snapshot(optimizer), _Targets(tensors, _gpu_of(optimizer)))
     named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
-    _broadcast_all(named, root_rank, process_set)
+    broadcast_all(named, root_rank, process_set)
     if rank() != root_rank:
         left = iter(tensors)
         _install(optimizer, _mapped(plan, _TensorPlace, lambda _: next(left)))
@@ -181,11 +182,6 @@ def _place_of(tensor: torch.Tensor) -> _TensorPlace:
     return _TensorPlace(tuple(tensor.shape), tensor.dtype, stride, tensor.is_cuda)
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All parameters in the order of the groups; the same on all ranks."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
     """Raises on every rank when parameter groups differ anywhere."""
     layout = [[tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups]
@@ -203,7 +199,7 @@ def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> 
 
 def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """State by parameter index, and the groups without their parameters. Nothing is copied."""
-    index_of = {id(p): index for index, p in enumerate(_parameters(optimizer))}
+    index_of = {id(p): index for index, p in enumerate(parameters_of(optimizer))}
     by_index: dict[int, Any] = {}
     other: dict[Any, Any] = {}
     entries: Mapping[Any, Any] = optimizer.state
@@ -243,7 +239,7 @@ def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _gpu_of(optimizer: torch.optim.Optimizer) -> torch.device:
     """Where its first parameter on a GPU is; the CPU when it has none, which is a mismatch."""
-    devices = (p.device for p in _parameters(optimizer) if p.is_cuda)
+    devices = (p.device for p in parameters_of(optimizer) if p.is_cuda)
     return next(devices, torch.device("cpu"))
 
 
@@ -278,7 +274,7 @@ def _pair(plan: Any, current: Any, targets: _Targets) -> None:
 
 def _install(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:
     """Writes a snapshot into the optimizer, without the casts of load_state_dict."""
-    parameters = _parameters(optimizer)
+    parameters = parameters_of(optimizer)
     optimizer.state.clear()
     for index, value in snapshot["state"].items():
         optimizer.state[parameters[index]] = value

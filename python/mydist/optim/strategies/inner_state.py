@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ..gradient_names import parameters_of
+
 
 class InnerState:
     """Tensors of an optimizer's state that have the shape of their parameter; no integers."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._state = optimizer.state
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = parameters_of(optimizer)
 
     def reset(self) -> None:
         """Makes all of them zero."""

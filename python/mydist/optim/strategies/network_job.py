@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import torch
 
 from ... import _C
-from ...collectives import allgather, allreduce, broadcast_async_, grouped_allreduce_async_
+from ...collectives import allgather, allreduce, grouped_allreduce_async_
 from ...collectives.compression import CompressorLike
 from ...collectives.handles import synchronize_all
 from ...collectives.objects import broadcast_object
 from ...job.process_set import ProcessSet
 from ...reduce_op import Sum
-from ..state import broadcast_optimizer_state
+from ..gradient_names import parameters_of
+from ..state import broadcast_all, broadcast_optimizer_state
 from .job import Await, StrategyJob
 from .part import Tensors
 
@@ -91,17 +92,8 @@ class NetworkJob(StrategyJob):
     def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
         """See StrategyJob."""
         sender = self._process_set.ranks[root]
-        synchronize_all(
-            [
-                broadcast_async_(
-                    tensor.detach(),
-                    sender,
-                    name=f"{self._name}.catch_up.{index}",
-                    process_set=self._process_set,
-                )
-                for index, tensor in enumerate(tensors)
-            ]
-        )
+        named = {f"{self._name}.catch_up.{index}": tensor for index, tensor in enumerate(tensors)}
+        broadcast_all(named, sender, self._process_set)
 
     def broadcast_object(self, value: Any, root: int) -> Any:
         """See StrategyJob."""
@@ -110,8 +102,6 @@ class NetworkJob(StrategyJob):
 
     def copy_training(self, root: int) -> None:
         """See StrategyJob."""
-        groups = self.optimizer.param_groups
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        self.broadcast(parameters, root)
+        self.broadcast(parameters_of(self.optimizer), root)
         sender = self._process_set.ranks[root]
         broadcast_optimizer_state(self.optimizer, sender, process_set=self._process_set)

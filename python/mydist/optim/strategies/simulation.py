@@ -25,7 +25,7 @@ import torch
 
 from ..consistency import ConsistencyCheck
 from ..distributed_steps import Distribution
-from ..gradient_names import GradientNames
+from ..gradient_names import GradientNames, parameters_of
 from ..gradient_path import SoloPath
 from ..wrapping import wrap
 from .job import Await, StrategyJob
@@ -283,8 +283,7 @@ class SimulatedJob(StrategyJob):
 
     def copy_training(self, root: int) -> None:
         """See StrategyJob."""
-        groups = self.optimizer.param_groups
-        self.broadcast([p for group in groups for p in group["params"]], root)
+        self.broadcast(parameters_of(self.optimizer), root)
 
 
 def _sums(values: list[Tensors]) -> Tensors:

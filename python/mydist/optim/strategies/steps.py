@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..distributed_steps import DistributedSteps
+from ..gradient_names import parameters_of
 from ..gradient_path import densify
 from ..optimizer_arguments import check_closure
 
@@ -80,7 +81,7 @@ class StrategySteps(DistributedSteps):
         """
         run = self._distribution.run
         return {
-            "parameters": [parameter.detach().clone() for parameter in self._parameters()],
+            "parameters": [parameter.detach().clone() for parameter in parameters_of(self)],
             "buffers": [buffer.detach().clone() for buffer in run.job.buffers.tensors],
             "optimizer": super().state_dict(),
             "counts": run.counts(),
@@ -99,7 +100,7 @@ class StrategySteps(DistributedSteps):
             run.drop_local_steps()
             return run.has_begun or run.is_foreign
         with torch.no_grad():
-            for parameter, value in zip(self._parameters(), state["parameters"], strict=True):
+            for parameter, value in zip(parameters_of(self), state["parameters"], strict=True):
                 parameter.copy_(value)
         run.job.buffers.write(state["buffers"])
         super().load_state_dict(state["optimizer"])
@@ -140,7 +141,7 @@ class StrategySteps(DistributedSteps):
 
     def _densify_if_asked(self) -> None:
         if self._distribution.densifies:
-            for parameter in self._parameters():
+            for parameter in parameters_of(self):
                 densify(parameter)
 
     def _densifying(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
@@ -161,7 +162,7 @@ class StrategySteps(DistributedSteps):
         if float(self.__dict__["found_inf"]) > 0:
             return True
         if (scale := self.__dict__.get("grad_scale")) is not None:
-            for parameter in self._parameters():
+            for parameter in parameters_of(self):
                 if parameter.grad is not None:
                     parameter.grad.div_(float(scale))
         return False
@@ -186,7 +187,3 @@ class StrategySteps(DistributedSteps):
 
     def _unscales_itself(self) -> bool:
         return bool(self.__dict__.get("_step_supports_amp_scaling"))
-
-    def _parameters(self) -> list[torch.Tensor]:
-        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
-        return [parameter for group in groups for parameter in group["params"]]
