@@ -41,6 +41,7 @@ from .checkpoint_file import (
     load_checkpoint,
     remove_old_checkpoints,
     shared_bytes,
+    shared_content,
     write_checkpoint,
 )
 from .rank_states import RankStates
@@ -276,7 +277,7 @@ class Checkpoint:
         )
         if sent is None:
             return None
-        content = load_checkpoint(sent[1])
+        content = load_checkpoint(sent[1]) if found is None else shared_content(found)
         self._expect_objects(sent[0], content)
         return {**content, "path": sent[0]}
 

@@ -124,10 +124,16 @@ class FoundCheckpoint:
     content: dict[str, Any]
 
 
-def shared_bytes(found: FoundCheckpoint) -> bytes:
+def shared_content(found: FoundCheckpoint) -> dict[str, Any]:
     """What all ranks need of it: without the states of each rank, but with their number."""
     shared = {key: value for key, value in found.content.items() if key != "rank_states"}
     shared["rank_state_count"] = len(found.content.get("rank_states", []))
+    return shared
+
+
+def shared_bytes(found: FoundCheckpoint) -> bytes:
+    """The same as a file; the file that was found, where no rank has a state of its own."""
+    shared = shared_content(found)
     if not shared["rank_state_count"]:
         return found.data
     stream = io.BytesIO()
