@@ -40,6 +40,7 @@ class Rule:
     """Local steps of SGD with momentum; rounds and the end are left to the algorithm."""
 
     every = 3
+    start = 0  # The first step that path() takes by step().
 
     def __init__(self, size: int, momentum: float = 0.0) -> None:
         self.size, self.momentum = size, momentum
@@ -75,7 +76,7 @@ class Rule:
     def path(self, finishes: Sequence[int]) -> Iterator[Any]:
         """All ranks' models after each step."""
         count = 0
-        for step in range(STEPS):
+        for step in range(self.start, STEPS):
             self.step(step)
             count += 1
             self.after(count, step)
@@ -154,15 +155,7 @@ class PostLocal(Averaged):
             synchronous.step(step)
             yield synchronous.x.copy()
         self.x, self.v = synchronous.x.copy(), synchronous.v.copy()
-        count = 0
-        for step in range(self.start, STEPS):
-            self.step(step)
-            count += 1
-            self.after(count, step)
-            if step + 1 in finishes:
-                self.finish()
-                count = 0
-            yield self.x.copy()
+        yield from super().path(finishes)
 
 
 class Block(Rule):

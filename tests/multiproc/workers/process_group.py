@@ -15,22 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from multiproc.pretended_hosts import pretend_hosts
+from multiproc.reference import FLOATS, INTEGERS
 from multiproc.torch_programs import PROGRAMS, made_again_with_fewer_ranks, store_of_all
 from multiproc.wrong_calls import WRONG_CALLS
 
 import mydist.c10d  # noqa: F401  (registers the backend)
 
-REDUCED = [
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-]
+REDUCED = (*INTEGERS, *FLOATS)
 CHECKS: list[Callable[[], None]] = []
 
 
