@@ -16,6 +16,7 @@ from fashion_mnist import DATA, load
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
+from train_fashion_mnist import test_accuracy
 
 import mydist as md
 
@@ -51,17 +52,6 @@ def make_model() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * 7 * 7, 10),
     )
-
-
-@torch.no_grad()
-def test_accuracy(model: nn.Module, loader) -> float:
-    """Each rank judges its share of the test images."""
-    model.eval()
-    metrics = md.Metrics()
-    for images, labels in loader:
-        is_right = model(images).argmax(dim=1) == labels
-        metrics.update(accuracy=is_right.float().mean(), weight=len(labels))
-    return metrics.compute()["accuracy"]
 
 
 def train(strategy: md.Strategy, train_data, test_data, arguments: argparse.Namespace) -> Curve:
