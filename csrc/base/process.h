@@ -29,7 +29,7 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-// A new descriptor that polls readable when the process ends; -1: there is none to be had.
+// A new descriptor that polls readable when the process ends; -1 where the kernel gives none.
 MYDIST_EXPORT int OpenPidfd(pid_t pid);
 
 // Processes that are equal in this see each other by the same numbers; empty: not known.

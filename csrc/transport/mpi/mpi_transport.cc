@@ -21,7 +21,7 @@
 namespace mydist {
 namespace {
 
-// MPI moves data only while somebody calls it, so the pauses begin late: after this long without
+// MPI moves data only inside its calls, so the pauses begin late: after this long without
 // any piece complete, the peers are busy with something else.
 constexpr Duration kEager = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::microseconds(500);
