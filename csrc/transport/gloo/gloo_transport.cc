@@ -42,12 +42,7 @@ void Receiver::Run() {
     while (TakeFrame()) {
     }
   } catch (const std::exception& error) {
-    // Which of the two is not known here: a middlebox may reset a connection of living processes.
-    mesh_->ReportLoss(peer_, Status::PeerLost("lost the connection to " + mesh_->Name(peer_) +
-                                              ": " + error.what() +
-                                              ". Either that process has died, or the network has "
-                                              "cut the connection; see its output and exit code.")
-                                 .About({.ranks = {peer_}}));
+    mesh_->ReportLoss(peer_, mesh_->LostConnection(peer_, error.what()));
   }
 }
 
@@ -264,7 +259,12 @@ Status GlooControlPlane::CheckPeer(int peer) {
 Status GlooControlPlane::Send(int peer, Bytes payload) {
   MYDIST_RETURN_IF_ERROR(CheckControlMessage(payload));
   MYDIST_RETURN_IF_ERROR(CheckPeer(peer));
-  return mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
+  const Status sent = mesh_->outbox(peer).Send(FrameKind::kMessage, std::move(payload));
+  if (sent.code() != StatusCode::kPeerLost) return sent;
+  // The connection has just broken. Its receiver thread knows whether a goodbye came before.
+  mesh_->states().AwaitEnded(peer, Now() + kVerdictGrace);
+  MYDIST_RETURN_IF_ERROR(CheckPeer(peer));
+  return mesh_->LostConnection(peer, sent.message());
 }
 
 Result<std::optional<IncomingMessage>> GlooControlPlane::Receive() {

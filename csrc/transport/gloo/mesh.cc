@@ -159,9 +159,7 @@ Status Outbox::SendLocked(FrameKind kind, Bytes payload, int cause_rank) {
                         static_cast<size_t>(total_bytes - eager_bytes));
     }
   } catch (const std::exception& error) {
-    return Status::PeerLost("cannot send to rank " + std::to_string(peer_) +
-                            ": its connection is closed (" + error.what() + ")")
-        .About({.ranks = {peer_}});
+    return Status::PeerLost(error.what());
   }
   unacknowledged_.push_back(std::move(sent));
   unannounced_count_ = 0;
@@ -222,6 +220,14 @@ Mesh::Mesh(std::unique_ptr<GlooContext> context, std::vector<std::string> places
 
 std::string Mesh::Name(int peer) const {
   return "rank " + std::to_string(peer) + " (" + places_[static_cast<size_t>(peer)] + ")";
+}
+
+Status Mesh::LostConnection(int peer, const std::string& what) const {
+  // Which of the two is not known: a middlebox may reset a connection of living processes.
+  return Status::PeerLost("lost the connection to " + Name(peer) + ": " + what +
+                          ". Either that process has died, or the network has cut the connection; "
+                          "see its output and exit code.")
+      .About({.ranks = {peer}});
 }
 
 void Mesh::ReportLoss(int peer, const Status& reason) {

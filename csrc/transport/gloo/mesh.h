@@ -104,8 +104,8 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Hands a frame over without waiting for the receiver. kPeerLost when the connection is closed,
-  // kAborted after a goodbye was sent: no frame may follow it.
+  // Hands a frame over without waiting for the receiver. kPeerLost with Gloo's words when the
+  // connection is closed, kAborted after a goodbye was sent: no frame may follow it.
   Status Send(FrameKind kind, Bytes payload, int cause_rank = -1) MYDIST_EXCLUDES(mutex_);
 
   // The peer has received our first `count` frames.
@@ -155,6 +155,9 @@ class Mesh {
 
   // "rank 3 (host a, pid 17)"
   std::string Name(int peer) const;
+
+  // That the connection to `peer` broke without a goodbye; `what` says how it showed.
+  Status LostConnection(int peer, const std::string& what) const;
 
   // Records a loss, tells the engine (once per peer) and interrupts its transfers.
   void ReportLoss(int peer, const Status& reason);

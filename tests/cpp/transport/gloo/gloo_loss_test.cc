@@ -88,6 +88,23 @@ TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
   });
 }
 
+// The rank that sends may meet the broken connection before the thread that receives has reported
+// it: the words are the same, with the place.
+TEST(GlooLoss, ASendIntoAConnectionThatBreaksNamesThePlace) {
+  for (int job = 0; job < 10; ++job) {
+    RunGlooJob(2, [](Connection& connection) {
+      Correspondent me(connection);
+      me.Synchronize();
+      if (me.rank() == 1) return Vanish(connection);
+      const TimePoint deadline = conformance::Soon();
+      Status sent;
+      while ((sent = me.plane().Send(1, {1})).ok() && Now() < deadline) {
+      }
+      ExpectError(sent, StatusCode::kPeerLost, {"lost the connection to rank 1 (host "});
+    });
+  }
+}
+
 // As who gives up waiting for the others: this cannot end in order, but the goodbye goes out.
 void CloseAlone(Correspondent& me) {
   EXPECT_EQ(me.plane().Close(Now()).code(), StatusCode::kTimeout);
