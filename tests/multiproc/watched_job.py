@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -55,6 +56,13 @@ class WatchedJob:
     def output(self) -> str:
         """What the job has printed so far."""
         return self._log.read_text(errors="replace")
+
+    def await_output(self, pattern: re.Pattern[str], timeout: float = 60) -> None:
+        """Returns when the job has printed it."""
+        end = time.monotonic() + timeout
+        while not pattern.search(self.output()):
+            assert time.monotonic() < end, f"no {pattern.pattern!r} in {timeout} s: {self.output()}"
+            time.sleep(0.02)
 
     def _end(self) -> None:
         """Ends the job, stopped ranks included."""
