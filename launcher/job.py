@@ -59,6 +59,7 @@ class Job:
         self._by_host = ranks_by_host(self._placements)
         self._pids: dict[int, int] = {}
         self._ends: dict[int, report.RankExit] = {}
+        self._departing: set[int] = set()
         self._unnamed_failure: tuple[int, str] | None = None
         self._signal: signal.Signals | None = None
         self._resume_planned = False
@@ -163,10 +164,23 @@ class Job:
         if len(self._ends) == self._spec.num_proc:
             self._stop.cancel()
             self._all_ended.set()
-        elif end.failed and not self._stop.running:
-            self._stop.begin(stop_sequence.AFTER_FAILURE)
+        elif end.failed and (not self._stop.running or self._has_departed(rank)):
+            self._departing = self._departed_by(rank)
+            after = stop_sequence.AFTER_DEPARTURE, stop_sequence.AFTER_FAILURE
+            self._stop.begin(after[0] if self._departing else after[1])
         else:
             self._plan_wait_line(awaited_ranks.FIRST_LINE_SECONDS, waited=0.0)
+
+    def _has_departed(self, rank: int) -> bool:
+        """Whether the others were given time for this rank to end, and have not been stopped."""
+        return rank in self._departing and not self._stop.started
+
+    def _departed_by(self, rank: int) -> set[int]:
+        """The ranks that this one failed of, if they have said that they leave and still run."""
+        failure = self.failure(rank)
+        if failure is None or not failure.says_others_departed:
+            return set()
+        return set(failure.ranks) - self._ends.keys()
 
     def _plan_wait_line(self, delay: float, waited: float) -> None:
         waited += delay

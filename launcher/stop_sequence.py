@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 # (seconds after the step before, signal). After a failure the others may finish printing first.
 AFTER_FAILURE = ((0.8, signal.SIGTERM), (1.5, signal.SIGKILL))
+# The rank that the others fail of says itself that it leaves: its exit code is the job's.
+AFTER_DEPARTURE = ((2.5, signal.SIGTERM), (1.0, signal.SIGKILL))
 AFTER_SIGINT = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (1.5, signal.SIGKILL))
 AT_ONCE = ((0.0, signal.SIGKILL),)
 Steps = Sequence[tuple[float, signal.Signals]]

@@ -370,3 +370,22 @@ def test_mpirun_as_root_asks_for_consent(mydistrun: Mydistrun) -> None:
     code, _, err = mydistrun.run("--mpi", "-np", "2", "true")
     assert code == 1
     assert "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in err
+
+
+# Rank 0 fails at once because rank 1 leaves, whose own end takes longer.
+DEPARTING = """
+import os, sys, time
+tag = os.environ["MYDIST_FAILURE_TAG"]
+if os.environ["MYDIST_RANK"] == "0":
+    record = '{"type": "AbortedError", "code": "ABORTED", "ranks": [1]}'
+    os.write(2, f"\\x1e{tag}{record}\\n".encode())
+    sys.exit(1)
+time.sleep(1.5)
+sys.exit(7)
+"""
+
+
+def test_the_rank_that_the_others_failed_of_has_time_to_end(mydistrun: Mydistrun) -> None:
+    code, _, err = mydistrun.run("-np", "2", mydistrun.script(DEPARTING))
+    assert code == 7, err
+    assert "rank 1 on host localhost" in err and "exited with code 7" in err.splitlines()[0], err
