@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 namespace mydist {
 
@@ -33,5 +35,13 @@ inline Duration Doubled(Duration duration) {
 inline double ToSeconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
+
+// "10.0 s".
+inline std::string SecondsText(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", seconds);
+  return text;
+}
+inline std::string SecondsText(Duration duration) { return SecondsText(ToSeconds(duration)); }
 
 }  // namespace mydist

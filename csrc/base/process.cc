@@ -98,4 +98,24 @@ std::optional<int> Process::StatusOfZombie() const {
   return status;
 }
 
+std::string ProcessStateText(int64_t pid) {
+  // The third field; the second is a name in parentheses that may hold anything.
+  const std::string stat = pid > 0 ? TextOf("/proc/" + std::to_string(pid) + "/stat") : "";
+  const size_t name_end = stat.rfind(')');
+  const bool is_known = name_end != std::string::npos && name_end + 2 < stat.size();
+  switch (is_known ? stat[name_end + 2] : '?') {
+    case 'T':
+    case 't':
+      return "a signal or a debugger has stopped it. Resume it (kill -CONT " + std::to_string(pid) +
+             ") or end it (kill -KILL " + std::to_string(pid) + ").";
+    case 'R':
+    case 'S':
+      return "it runs, but is busy with something else.";
+    case 'D':
+      return "it is stuck in the kernel, perhaps with a disk or a file server.";
+    default:
+      return "it is stopped or cannot be reached.";
+  }
+}
+
 }  // namespace mydist

@@ -35,6 +35,10 @@ MYDIST_EXPORT int OpenPidfd(pid_t pid);
 // Processes that are equal in this see each other by the same numbers; empty: not known.
 MYDIST_EXPORT std::string PidNamespace();
 
+// What the process seems to do, for a user whose ranks wait for it: "it runs, but is busy with
+// something else." 0: it is on another host.
+MYDIST_EXPORT std::string ProcessStateText(int64_t pid);
+
 // A process that is known to run when it is opened. Owns the descriptor, where there is one.
 class MYDIST_EXPORT Process {
  public:

@@ -143,6 +143,8 @@ class MYDIST_EXPORT Engine {
   std::vector<Fact> Explain() const;
   EngineStats stats() const;
   const FlightRecorder& recorder() const { return *recorder_; }
+  // For what the engine does not execute; a track of it should have a name that no tensor has.
+  Timeline& timeline() { return timeline_; }
 
  private:
   struct Depart {

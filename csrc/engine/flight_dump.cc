@@ -84,6 +84,12 @@ void AppendSets(const FlightRecorder& recorder, std::string& out) {
   sets.Close();
 }
 
+void AppendNames(const FlightRecorder& recorder, std::string& out) {
+  JsonObject names(out);
+  for (const auto& [id, name] : recorder.GroupNames()) names.Text(std::to_string(id), name);
+  names.Close();
+}
+
 void AppendRecord(const FlightRecord& record, std::string& out) {
   JsonObject line(out);
   line.Number("n", record.number).Number("set", record.process_set).Number("run", record.run);
@@ -137,8 +143,10 @@ bool WriteAll(int descriptor, const std::string& text) {
 
 }  // namespace
 
-std::string FlightDumpName(int rank) {
-  return "flight_recorder_rank" + std::to_string(rank) + ".json";
+std::string FlightDumpName(FlightDumpKind kind, int rank) {
+  const char* const begin =
+      kind == FlightDumpKind::kJob ? "flight_recorder_rank" : "flight_recorder_groups_rank";
+  return begin + std::to_string(rank) + ".json";
 }
 
 std::string FlightDumpText(const FlightDumpHeader& header, const FlightRecorder& recorder) {
@@ -159,6 +167,7 @@ std::string FlightDumpText(const FlightDumpHeader& header, const FlightRecorder&
       .Number("submitted", recorder.submitted_count())
       .Number("dropped", recorder.dropped_count());
   AppendSets(recorder, head.Key("process_sets"));
+  if (header.kind == FlightDumpKind::kGroups) AppendNames(recorder, head.Key("group_names"));
   head.End();
   for (const FlightRecord& record : records) AppendRecord(record, text);
   JsonObject(text).Number("end", static_cast<int64_t>(records.size())).End();

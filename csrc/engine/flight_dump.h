@@ -10,8 +10,12 @@
 
 namespace mydist {
 
+// Whose operations they are. A rank may have both.
+enum class FlightDumpKind { kJob, kGroups };
+
 // Which rank writes, and why.
 struct FlightDumpHeader {
+  FlightDumpKind kind = FlightDumpKind::kJob;
   int rank = 0;
   int size = 1;
   std::string host;
@@ -29,8 +33,8 @@ inline constexpr int kFlightDumpFormat = 1;
 
 std::string FlightDumpText(const FlightDumpHeader& header, const FlightRecorder& recorder);
 
-// "flight_recorder_rank3.json".
-std::string FlightDumpName(int rank);
+// "flight_recorder_rank3.json", or "flight_recorder_groups_rank3.json".
+std::string FlightDumpName(FlightDumpKind kind, int rank);
 
 // Writes the text to `name` in the folder, which is made if it is missing. Replaces a file, follows
 // no symbolic link, and leaves no half-written file under that name. kInternal names path and

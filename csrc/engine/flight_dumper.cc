@@ -258,7 +258,7 @@ void FlightDumper::Shared::Write(FlightOccasion occasion_now) {
   }
   header.wall_ns = WallNanoseconds();
   header.monotonic_ns = ToNanoseconds(Now());
-  const Status written = WriteFlightDump(signal_folder, FlightDumpName(header.rank),
+  const Status written = WriteFlightDump(signal_folder, FlightDumpName(header.kind, header.rank),
                                          FlightDumpText(header, *recorder));
   if (!written.ok()) {
     if (!std::exchange(has_warned, true)) MYDIST_LOG(kWarning) << written.message();

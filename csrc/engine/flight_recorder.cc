@@ -217,6 +217,18 @@ void FlightRecorder::NoteProcessSet(const ProcessSet& set) {
   sets_[set.id].assign(set.ranks.begin(), set.ranks.end());
 }
 
+void FlightRecorder::NoteGroup(ProcessSetId number, const std::string& name,
+                               const std::vector<int>& ranks) {
+  MutexLock lock(mutex_);
+  sets_[number] = ranks;
+  names_[number] = name;
+}
+
+std::map<ProcessSetId, std::string> FlightRecorder::GroupNames() const {
+  MutexLock lock(mutex_);
+  return names_;
+}
+
 std::map<ProcessSetId, std::vector<int>> FlightRecorder::ProcessSets() const {
   MutexLock lock(mutex_);
   return sets_;

@@ -1,6 +1,7 @@
 // FlightRecorder: the last operations of this rank, for a user who asks why a job hangs or fails.
-// Owned by the engine and shared with the FlightDumper. Submitted: any thread. Begun, Ended and
-// NextRun: the thread that drives the engine. All else: any thread, at any time.
+// Owned by an engine, or by what several lanes share, and by the FlightDumper. NextRun: the thread
+// that drives the engine. Begun and Ended: one thread at a time for each record. All else: any
+// thread, at any time.
 // Nothing here waits, and only the first run of a process set allocates (decision 0021).
 #pragma once
 
@@ -70,6 +71,8 @@ class FlightRecorder {
   // The record of a tensor that has just been submitted.
   int64_t Submitted(const Request& request, TimePoint now);
   int64_t Joined(TimePoint now);
+  // Any record; fills in its number and name.
+  int64_t Add(FlightRecord& record, std::string_view name);
   // The next number in the order in which the set executes.
   int64_t NextRun(ProcessSetId set) { return ++runs_[set]; }
   void Begun(int64_t record, int64_t run, TimePoint now);
@@ -86,6 +89,10 @@ class FlightRecorder {
   // Which ranks are in a set.
   void NoteProcessSet(const ProcessSet& set) MYDIST_EXCLUDES(mutex_);
   std::map<ProcessSetId, std::vector<int>> ProcessSets() const MYDIST_EXCLUDES(mutex_);
+  // The same of a process group of torch.distributed, which has a name.
+  void NoteGroup(ProcessSetId number, const std::string& name, const std::vector<int>& ranks)
+      MYDIST_EXCLUDES(mutex_);
+  std::map<ProcessSetId, std::string> GroupNames() const MYDIST_EXCLUDES(mutex_);
 
  private:
   static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
@@ -96,7 +103,6 @@ class FlightRecorder {
   };
 
   Slot& SlotOf(int64_t record) const { return slots_[static_cast<size_t>(record) % kCapacity]; }
-  int64_t Add(FlightRecord& record, std::string_view name);
   // False: it is not there any more, or is being written.
   bool Claim(int64_t record, uint64_t* version);
   static bool Copy(const Slot& slot, FlightRecord* record);
@@ -117,6 +123,7 @@ class FlightRecorder {
   std::map<ProcessSetId, int64_t> runs_;  // Of the thread that drives the engine.
   mutable Mutex mutex_;
   std::map<ProcessSetId, std::vector<int>> sets_ MYDIST_GUARDED_BY(mutex_);
+  std::map<ProcessSetId, std::string> names_ MYDIST_GUARDED_BY(mutex_);  // Of groups.
 };
 
 }  // namespace mydist

@@ -1,11 +1,10 @@
 #include "engine/stall_guard.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "base/log.h"
+#include "base/process.h"
 
 namespace mydist {
 namespace {
@@ -27,22 +26,6 @@ constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
-
-std::string SecondsText(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f s", seconds);
-  return text;
-}
-std::string SecondsText(Duration duration) { return SecondsText(ToSeconds(duration)); }
-
-// The third field of /proc/<pid>/stat; the second is a name in parentheses that may hold anything.
-char StateOfProcess(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : '?';
-}
 
 // Behind another one.
 std::string Sentence(const std::string& text) { return text.empty() ? "" : " " + text; }
@@ -207,7 +190,7 @@ Status StallGuard::LossBy(const PeerFinding& finding) const {
       "MYDIST_HEARTBEAT_TIMEOUT_SECONDS sets how long a rank may give no sign of life. Before you "
       "stop a rank with a debugger, set it to 0.";
   return Status::PeerLost(who + " has given no sign of life for " + SecondsText(finding.silence) +
-                          ": " + StateOf(finding.rank))
+                          ": " + ProcessStateText(topology_->SeenPid(finding.rank)))
       .About(failure);
 }
 
@@ -409,7 +392,7 @@ Status StallGuard::Refine(const Status& status, TimePoint now) const {
 std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {
   if (silent.size() == 1)
     return RankText(silent[0], topology_->hosts, topology_->pids) +
-           " gives no answer: " + StateOf(silent[0]);
+           " gives no answer: " + ProcessStateText(topology_->SeenPid(silent[0]));
   if (!silent.empty()) {
     return Names(silent) + " give no answer: they are stopped or cannot be reached.";
   }
@@ -439,19 +422,6 @@ std::string StallGuard::ProgressText(const std::vector<int>& ranks) const {
                                SecondsText(ago) + " ago.";
   }
   return text;
-}
-
-std::string StallGuard::StateOf(int rank) const {
-  const int64_t number = topology_->SeenPid(rank);
-  const char state = number != 0 ? StateOfProcess(number) : '?';
-  const std::string pid = std::to_string(number);
-  if (state == 'T' || state == 't') {
-    return "a signal or a debugger has stopped it. Resume it (kill -CONT " + pid +
-           ") or end it (kill -KILL " + pid + ").";
-  }
-  if (state == 'R' || state == 'S') return "it runs, but is busy with something else.";
-  if (state == 'D') return "it is stuck in the kernel, perhaps with a disk or a file server.";
-  return "it is stopped or cannot be reached.";
 }
 
 std::string StallGuard::Names(const std::vector<int>& ranks) const {

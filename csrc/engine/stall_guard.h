@@ -135,7 +135,6 @@ class StallGuard final : public Watchdog {
   // Whom it is blamed on, as data.
   Failure FailureOf(const std::vector<int>& ranks) const;
   std::string Text(const std::vector<int>& silent, const std::vector<int>& idle) const;
-  std::string StateOf(int rank) const;
   Progress OwnProgress() const;
   // What these have done last, as far as they have told.
   std::string ProgressText(const std::vector<int>& ranks) const;

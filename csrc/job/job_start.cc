@@ -110,18 +110,11 @@ Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const
                          own.address, config.heartbeat_timeout);
 }
 
-// Of ranks that have met. Collective over all ranks. A rank that can take no heartbeats is not
-// watched, and takes part in the job all the same.
-Status ShareHeartbeats(const Seat& seat, const Config& config, StartedJob& job) {
-  if (config.heartbeat_timeout == Duration::zero() || job.topology.size == 1) return Status::Ok();
-  Result<std::unique_ptr<Heartbeat>> opened = OpenHeartbeat(job.topology, config);
-  job.no_heartbeat = opened.status();
-  MYDIST_ASSIGN_OR_RETURN(
-      const std::vector<Bytes> addresses,
-      BootstrapRound(seat.exchange, seat.size, opened.ok() ? (*opened)->Address() : Bytes()));
-  if (!opened.ok()) return Status::Ok();
-  (*opened)->Connect(addresses);
-  job.heartbeat = std::move(opened).value();
+Status Watch(const Seat& seat, const Config& config, StartedJob& job) {
+  MYDIST_ASSIGN_OR_RETURN(SharedHeartbeat shared,
+                          ShareHeartbeats(job.topology, config, seat.exchange));
+  job.heartbeat = std::move(shared.heartbeat);
+  job.no_heartbeat = std::move(shared.reason);
   return Status::Ok();
 }
 
@@ -153,7 +146,7 @@ Result<StartedJob> MeetConnected(std::string backend, Connection connection, con
   const Seat seat{connection.rank, connection.size, job.backend, connection.exchange};
   Status met = Meet(seat, config, job);
   if (met.ok()) met = ShareMemory(seat, config, job).status();
-  if (met.ok()) met = ShareHeartbeats(seat, config, job);
+  if (met.ok()) met = Watch(seat, config, job);
   if (!met.ok() && connection.control != nullptr) {
     // All ranks have compared the same hellos, so all come here: an orderly end leaves the backend
     // usable for another attempt (and lets MPI finalize).
@@ -206,7 +199,7 @@ Result<StartedJob> MeetAndConnect(const InitOptions& options, const Config& conf
   StartedJob job;
   MYDIST_RETURN_IF_ERROR(Meet(seat, config, job));
   MYDIST_ASSIGN_OR_RETURN(std::string no_arena_reason, ShareMemory(seat, config, job));
-  MYDIST_RETURN_IF_ERROR(ShareHeartbeats(seat, config, job));
+  MYDIST_RETURN_IF_ERROR(Watch(seat, config, job));
   BackendFacts facts{.asked = options.backend,
                      .is_one_host = job.topology.host_count() == 1,
                      .no_arena_reason = std::move(no_arena_reason),
@@ -242,6 +235,25 @@ shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config,
   options.control_bytes = LocalControlBytes(topology.local_size);
   options.cross_memory_attach = config.cross_memory_attach;
   return options;
+}
+
+Result<SharedHeartbeat> ShareHeartbeats(const Topology& topology, const Config& config,
+                                        const BootstrapExchange& exchange, bool takes_part) {
+  SharedHeartbeat shared;
+  if (config.heartbeat_timeout == Duration::zero() || topology.size == 1) return shared;
+  Bytes address;
+  if (takes_part) {
+    Result<std::unique_ptr<Heartbeat>> opened = OpenHeartbeat(topology, config);
+    shared.reason = opened.status();
+    if (opened.ok()) {
+      shared.heartbeat = std::move(opened).value();
+      address = shared.heartbeat->Address();
+    }
+  }
+  MYDIST_ASSIGN_OR_RETURN(const std::vector<Bytes> addresses,
+                          BootstrapRound(exchange, topology.size, address));
+  if (shared.heartbeat != nullptr) shared.heartbeat->Connect(addresses);
+  return shared;
 }
 
 Result<StartedJob> StartJob(const InitOptions& options, const Config& config) {

@@ -32,6 +32,16 @@ struct StartedJob {
 // What the ranks of a host need to share memory; sizes are those of a job.
 shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config, bool is_crowded);
 
+// How the ranks watch each other.
+struct SharedHeartbeat {
+  std::unique_ptr<Heartbeat> heartbeat;  // Connected, not started; null: none.
+  Status reason;                         // Why there is none where some are wanted.
+};
+// Of ranks that have met. Collective over all of them. A rank that can take no heartbeats, or with
+// `takes_part` false, is not watched.
+Result<SharedHeartbeat> ShareHeartbeats(const Topology& topology, const Config& config,
+                                        const BootstrapExchange& exchange, bool takes_part = true);
+
 // As process::Init.
 Result<StartedJob> StartJob(const InitOptions& options, const Config& config);
 

@@ -72,6 +72,13 @@ void AddMetadata(int rank, int thread, std::string_view what, std::string_view a
   record.Add(",\"name\":\"").Add(what).Add("\",\"args\":{").Add(args).Add("}");
 }
 
+// "rank 3 (host)", or just "rank 3".
+void AddProcess(int rank, const std::string& host, TraceRecords& records) {
+  const std::string name = "rank " + std::to_string(rank) + (host.empty() ? "" : " (" + host + ")");
+  AddMetadata(rank, 0, "process_name", "\"name\":" + JsonText(name, kMaxLaneBytes), records);
+  AddMetadata(rank, 0, "process_sort_index", "\"sort_index\":" + std::to_string(rank), records);
+}
+
 char PhaseLetter(EventPhase phase) {
   constexpr std::array<char, kEventPhaseCount> kLetters = {'B', 'E', 'i', 'X'};
   return kLetters[static_cast<size_t>(phase)];
@@ -91,12 +98,14 @@ TraceFormat::TraceFormat(int size, int64_t start_ns)
 TraceRecords TraceFormat::Header(const std::vector<std::string>& hosts) const {
   TraceRecords records;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    const int rank = static_cast<int>(r);
-    std::string name = "rank " + std::to_string(rank);
-    if (r < hosts.size() && !hosts[r].empty()) name += " (" + hosts[r] + ")";
-    AddMetadata(rank, 0, "process_name", "\"name\":" + JsonText(name, kMaxLaneBytes), records);
-    AddMetadata(rank, 0, "process_sort_index", "\"sort_index\":" + std::to_string(rank), records);
+    AddProcess(static_cast<int>(r), r < hosts.size() ? hosts[r] : "", records);
   }
+  return records;
+}
+
+TraceRecords TraceFormat::HeaderOf(int rank, const std::string& host) {
+  TraceRecords records;
+  AddProcess(rank, host, records);
   return records;
 }
 

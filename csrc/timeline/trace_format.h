@@ -66,6 +66,8 @@ class TraceFormat {
 
   // Names the ranks' processes: "rank 3 (host)"; just "rank 3" where hosts[3] is missing.
   TraceRecords Header(const std::vector<std::string>& hosts) const;
+  // The same of one rank.
+  static TraceRecords HeaderOf(int rank, const std::string& host);
 
   // The records of events of `rank` (in [0, size)); good until the next call.
   struct Formatted {

@@ -238,8 +238,22 @@ Status TraceFile::Failure(const char* action, int error) const {
 Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path, int size,
                                                        const std::vector<std::string>& hosts) {
   MYDIST_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(path));
-  std::unique_ptr<TraceWriter> writer(new TraceWriter(std::move(file), size));
-  MYDIST_RETURN_IF_ERROR(writer->file_.Append(writer->format_.Header(hosts)));
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(std::move(file), size, ToNanoseconds(Now())));
+  const TraceRecords header = writer->format_.Header(hosts);
+  return Start(std::move(writer), header);
+}
+
+Result<std::unique_ptr<TraceWriter>> TraceWriter::OpenOfRank(const std::string& path, int rank,
+                                                             int size, const std::string& host) {
+  MYDIST_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(path));
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(std::move(file), size, /*start_ns=*/0));
+  const TraceRecords header = TraceFormat::HeaderOf(rank, host);
+  return Start(std::move(writer), header);
+}
+
+Result<std::unique_ptr<TraceWriter>> TraceWriter::Start(std::unique_ptr<TraceWriter> writer,
+                                                        const TraceRecords& header) {
+  MYDIST_RETURN_IF_ERROR(writer->file_.Append(header));
   // SIGXFSZ, sent to a thread that exceeds a file size limit, would otherwise end the process.
   MYDIST_ASSIGN_OR_RETURN(writer->thread_,
                           StartThread("mydist-timeline", "that writes the timeline",
@@ -247,10 +261,10 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path, 
   return writer;
 }
 
-TraceWriter::TraceWriter(TraceFile file, int size)
+TraceWriter::TraceWriter(TraceFile file, int size, int64_t start_ns)
     : size_(size),
       file_(std::move(file)),
-      format_(size, ToNanoseconds(Now())),
+      format_(size, start_ns),
       dropped_counts_(static_cast<size_t>(size)) {}
 
 TraceWriter::~TraceWriter() { [[maybe_unused]] const Status status = Close(); }

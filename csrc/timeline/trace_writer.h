@@ -103,6 +103,10 @@ class MYDIST_EXPORT TraceWriter {
   // the path and the cause when it cannot be written: log it once and go on without a timeline.
   static Result<std::unique_ptr<TraceWriter>> Open(const std::string& path, int size,
                                                    const std::vector<std::string>& hosts = {});
+  // The file of one rank of several, on the clock of its host: files of one host can be laid side
+  // by side.
+  static Result<std::unique_ptr<TraceWriter>> OpenOfRank(const std::string& path, int rank,
+                                                         int size, const std::string& host);
   // Closes.
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
@@ -137,7 +141,9 @@ class MYDIST_EXPORT TraceWriter {
     int64_t here = 0;
   };
 
-  TraceWriter(TraceFile file, int size);
+  TraceWriter(TraceFile file, int size, int64_t start_ns);
+  static Result<std::unique_ptr<TraceWriter>> Start(std::unique_ptr<TraceWriter> writer,
+                                                    const TraceRecords& header);
   void Run();
   // Waits for deliveries; none means that the writer is being closed.
   std::vector<Delivery> TakeDeliveries() MYDIST_EXCLUDES(mutex_);

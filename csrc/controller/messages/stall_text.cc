@@ -17,7 +17,7 @@ constexpr size_t kMaxComparedBytes = 256;
 // Of the tensors that wait for the same ranks.
 constexpr size_t kMostNamed = 4;
 
-std::string SecondsText(Duration duration) {
+std::string ShortSecondsText(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.4g s", ToSeconds(duration));
   return text;
@@ -107,9 +107,10 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 }
 
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context) {
-  std::string text =
-      CallText(tensor.request) + MoreText(context.more) + " for " + RankListText(tensor.missing) +
-      HostListText(tensor.missing, *context.hosts, context.pids) + " for " + SecondsText(waited);
+  std::string text = CallText(tensor.request) + MoreText(context.more) + " for " +
+                     RankListText(tensor.missing) +
+                     HostListText(tensor.missing, *context.hosts, context.pids) + " for " +
+                     ShortSecondsText(waited);
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
   if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {
@@ -157,7 +158,7 @@ std::vector<StallWarnings::Warning> StallWarnings::Take() && {
 }
 
 std::string GroupStallText(const Request& member, size_t ready_count, Duration waited) {
-  return "group '" + member.group + "' has waited for " + SecondsText(waited) + ": " +
+  return "group '" + member.group + "' has waited for " + ShortSecondsText(waited) + ": " +
          std::to_string(ready_count) + " of its " + std::to_string(member.group_size) +
          " tensors are ready on all ranks, among them '" + member.name +
          "'. Submit all members of a group together, with the right group size.";

@@ -213,7 +213,7 @@ TEST(FlightDump, HasAHeaderTheRecordsAndAnEnd) {
 
 TEST(FlightDump, ReplacesItsFileAndFollowsNoLink) {
   const auto folder = FreshFolder("dump") / "below";
-  const std::string name = FlightDumpName(3);
+  const std::string name = FlightDumpName(FlightDumpKind::kJob, 3);
   EXPECT_EQ(name, "flight_recorder_rank3.json");
   ExpectOk(WriteFlightDump(folder, name, "first"));
   ExpectOk(WriteFlightDump(folder, name, "second"));
@@ -249,7 +249,7 @@ TEST(FlightDumper, WritesWhatWasRequestedBeforeItEnds) {
     dumper->Request(FlightOccasion::kFailure, "the first failure");
     dumper->Request(FlightOccasion::kFailure, "a consequence");
   }
-  const std::string text = ContentOf(folder / FlightDumpName(0));
+  const std::string text = ContentOf(folder / FlightDumpName(FlightDumpKind::kJob, 0));
   EXPECT_THAT(text, HasSubstr(R"("reason":"failure","message":"the first failure")"));
   EXPECT_THAT(text, HasSubstr(R"("name":"lost")"));
   std::filesystem::remove_all(folder);
@@ -278,8 +278,8 @@ void AwaitFile(const std::filesystem::path& path) {
   if (!InstallQuitHandler() || InstallQuitHandler()) _exit(2);
   const auto dumper = FlightDumper::Start(std::make_shared<FlightRecorder>(), OptionsFor(folder));
   raise(SIGQUIT);
-  AwaitFile(folder / FlightDumpName(0));
-  std::filesystem::remove(folder / FlightDumpName(0));
+  AwaitFile(folder / FlightDumpName(FlightDumpKind::kJob, 0));
+  std::filesystem::remove(folder / FlightDumpName(FlightDumpKind::kJob, 0));
   if (const pid_t child = fork(); child == 0) {
     raise(SIGQUIT);  // It has nothing to dump, and goes on.
     _exit(7);
@@ -292,7 +292,7 @@ void AwaitFile(const std::filesystem::path& path) {
   if (!SendQuitToSelf()) _exit(4);
   std::signal(SIGQUIT, SIG_IGN);
   if (SendQuitToSelf() || InstallQuitHandler()) _exit(5);
-  if (std::filesystem::exists(folder / FlightDumpName(0))) _exit(6);
+  if (std::filesystem::exists(folder / FlightDumpName(FlightDumpKind::kJob, 0))) _exit(6);
   _exit(0);
 }
 
