@@ -1,10 +1,14 @@
 #include "lanes/group_lane.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
+#include "base/process.h"
 #include "base/thread.h"
+#include "lanes/lane_roster.h"
 #include "planner/collectives_choice.h"
 #include "world/process_set.h"
 
@@ -28,6 +32,14 @@ std::vector<int64_t> EqualParts(int size, size_t bytes) {
   return std::vector<int64_t>(static_cast<size_t>(size), static_cast<int64_t>(bytes));
 }
 
+LaneJournal::Site SiteOf(const LaneOptions& options, const Topology& topology) {
+  const auto own = static_cast<size_t>(options.rank);
+  return {.rank = options.WorldRanks()[own],
+          .size = options.ranks.empty() ? options.size : options.world_size,
+          .host = topology.hosts[own],
+          .tells_user = topology.local_rank == 0};
+}
+
 }  // namespace
 
 Result<Collectives*> LaneSite::For(const BatchTraits& traits) const {
@@ -36,10 +48,69 @@ Result<Collectives*> LaneSite::For(const BatchTraits& traits) const {
 
 Result<std::shared_ptr<GroupLane>> GroupLane::Open(const LaneOptions& options,
                                                    const Config& config) {
-  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<LaneGround> ground, StartLane(options, config));
-  std::shared_ptr<GroupLane> lane(new GroupLane(options.name, std::move(ground)));
+  LaneRoster& roster = LaneRoster::OfProcess();
+  const std::vector<int> ranks = options.WorldRanks();
+  const bool is_watched = roster.AreWatched(ranks[static_cast<size_t>(options.rank)], ranks);
+  MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<LaneGround> ground,
+                          StartLane(options, config, is_watched));
+  std::shared_ptr<GroupLane> lane(new GroupLane(options, std::move(ground)));
   lane->ground_->SetWatchdog(lane.get());
+  if (Status started = lane->StartHeartbeat(); !started.ok()) WarnOfNoHeartbeat(started);
+  roster.Add(lane);
   return lane;
+}
+
+GroupLane::GroupLane(const LaneOptions& options, std::unique_ptr<LaneGround> ground)
+    : name_(options.name),
+      ranks_(options.WorldRanks()),
+      ground_(std::move(ground)),
+      journal_(LaneJournal::Of(SiteOf(options, ground_->topology), ground_->config)),
+      page_(journal_->AddGroup(name_, ranks_)),
+      posts_([this] { return ground_->OpenPlane(); }) {}
+
+Status GroupLane::StartHeartbeat() {
+  if (!has_heartbeat()) return Status::Ok();
+  const auto name_of = [this](int rank) {
+    return RankText(rank, ground_->topology.hosts, ground_->topology.pids);
+  };
+  return ground_->heartbeat->Start(name_of, [this](const PeerFinding& finding) {
+    // What the kernel says of a process that has ended reaches those that wait for it anyway, with
+    // the words that it left. One that has destroyed its groups has ended no program.
+    if (finding.kind != PeerFinding::Kind::kSilent) return;
+    const int rank = WorldRank(finding.rank);
+    for (const auto& lane : LaneRoster::OfProcess().LanesWith(world_rank(), rank)) {
+      lane->OnSilence(rank, finding.silence);
+    }
+  });
+}
+
+bool GroupLane::Has(const std::vector<int>& world_ranks) const {
+  return std::all_of(world_ranks.begin(), world_ranks.end(), [this](int rank) {
+    return std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end();
+  });
+}
+
+void GroupLane::OnSilence(int world_rank, Duration silence) {
+  const auto peer =
+      static_cast<int>(std::find(ranks_.begin(), ranks_.end(), world_rank) - ranks_.begin());
+  const Topology& topology = ground_->topology;
+  const Status lost =
+      Status::PeerLost("group '" + name_ + "': " + RankText(peer, topology.hosts, topology.pids) +
+                       " has given no sign of life for " + SecondsText(silence) + ": " +
+                       ProcessStateText(topology.SeenPid(peer)))
+          .About({.ranks = {peer}, .finding = kSilentFinding, .elapsed = ToSeconds(silence)});
+  NoteFailure(lost, "", "");
+  Abort(lost);
+}
+
+void GroupLane::NoteFailure(const Status& status, std::string_view operation,
+                            const std::string& which) {
+  if (status.code() == StatusCode::kAborted) return;  // Its cause has been noted.
+  Failure known = status.failure();
+  for (int& rank : known.ranks) rank = WorldRank(rank);
+  known.operation = operation;
+  known.tensor = "group " + name_ + (which.empty() ? "" : ", " + which);
+  journal_->Failed(Status(status.code(), status.message()).About(known));
 }
 
 void GroupLane::Shutdown() {
@@ -66,6 +137,7 @@ void GroupLane::Shutdown() {
     }
   }
   posts_.Stop();
+  if (has_heartbeat()) ground_->heartbeat->Stop();
   ground_->Close();
 }
 
@@ -79,6 +151,7 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
   {
     MutexLock lock(mutex_);
     work->sequence_ = ++submitted_count_;
+    work->record_ = journal_->Submitted(*page_, call, work->sequence_, Now());
     if (!is_closing_) {
       queue_.push_back(work);
       if (!is_attended) CallThread();
@@ -87,6 +160,7 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
   }
   // No thread would come for it.
   work->status_ = Stopped();
+  journal_->Ended(*page_, work->record_, call, work->status_.code(), Now());
   if (work->done_) std::exchange(work->done_, nullptr)(work->status_);
   work->is_done_.store(true, std::memory_order_release);
   return work;
@@ -138,14 +212,49 @@ Status GroupLane::Stopped() {
   return error_;
 }
 
+std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
+  const Topology& topology = ground_->topology;
+  std::string whom = "other ranks";
+  std::string state;
+  if (!peers.empty()) {
+    whom = RankListText(peers) + HostListText(peers, topology.hosts, topology.pids);
+    if (peers.size() == 1) state = ": " + ProcessStateText(topology.SeenPid(peers[0]));
+  }
+  return "group '" + name_ + "', operation " + std::to_string(current_->sequence_) + ", " +
+         current_->call_.ToText() + ": " + whom + " did not take part within " +
+         SecondsText(waited) + state;
+}
+
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
   if (is_aborted_.load()) return Stopped();
-  if (Now() < deadline_) return Status::Ok();
-  const std::string whom = peers.empty() ? "other ranks" : RankListText(peers) + " of the group";
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(current_->limit_);
-  return Status::Timeout("group '" + name_ + "', operation " + std::to_string(current_->sequence_) +
-                         ", " + current_->call_.ToText() + ": " + whom +
-                         " did not take part within " + std::to_string(limit.count()) + " ms");
+  const Duration limit = std::min(current_->limit_, OrNever(ground_->config.stall_shutdown));
+  const Duration waited = Now() - begin_;
+  if (waited >= limit) {
+    return Status::Timeout(WaitText(peers, limit))
+        .About({.ranks = {peers.begin(), peers.end()}, .elapsed = ToSeconds(waited)});
+  }
+  if (waited >= next_warning_) {
+    while (next_warning_ <= waited) next_warning_ = Doubled(next_warning_);
+    journal_->Stalled(WaitText(peers, waited));
+  }
+  return Status::Ok();
+}
+
+void GroupLane::NoteSent(int peer, int tag, int64_t bytes) {
+  journal_->Sent(*page_, MessageOf(rank(), peer, tag, bytes), Now());
+}
+
+int64_t GroupLane::NoteAwaited(int peer, int tag, int64_t bytes) {
+  return journal_->AwaitsMessage(*page_, MessageOf(peer, rank(), tag, bytes), Now());
+}
+
+void GroupLane::NoteReceived(int64_t record, int peer, int tag, int64_t bytes,
+                             const Status& status) {
+  const LaneJournal::Message message = MessageOf(peer, rank(), tag, bytes);
+  journal_->Received(*page_, record, message, status.code(), Now());
+  if (!status.ok()) {
+    NoteFailure(status, OpKindName(OpKind::kSendReceive), "tag " + std::to_string(tag));
+  }
 }
 
 void GroupLane::DriveFor(const LaneWork* work) {
@@ -154,7 +263,7 @@ void GroupLane::DriveFor(const LaneWork* work) {
     queue_.pop_front();
     is_driven_ = true;
     mutex_.Unlock();
-    next->status_ = Execute(*next);
+    next->status_ = ExecuteRecorded(*next);
     next->run_ = nullptr;
     LaneWork::Done done = std::move(next->done_);
     mutex_.Lock();
@@ -172,10 +281,18 @@ void GroupLane::DriveFor(const LaneWork* work) {
   }
 }
 
+Status GroupLane::ExecuteRecorded(LaneWork& work) {
+  begin_ = Now();
+  next_warning_ = OrNever(ground_->config.stall_warning);
+  current_ = &work;
+  journal_->Begun(*page_, work.record_, work.call_, work.sequence_, begin_);
+  Status status = Execute(work);
+  journal_->Ended(*page_, work.record_, work.call_, status.code(), Now());
+  return status;
+}
+
 Status GroupLane::Execute(LaneWork& work) {
   MYDIST_RETURN_IF_ERROR(Stopped());
-  deadline_ = Now() + work.limit_;
-  current_ = &work;
   const bool needs_agreement = size() > 1 || work.call_.Balance(0) != 0;
   Status status = needs_agreement ? Agree(work) : Status::Ok();
   if (status.ok()) status = work.run_(LaneSite(ground_.get()));
@@ -183,6 +300,7 @@ Status GroupLane::Execute(LaneWork& work) {
   if (!status.ok() && status.code() != StatusCode::kMismatch &&
       status.code() != StatusCode::kInvalidArgument) {
     Poison(status);  // Receives end later: what follows them may wait for this lane.
+    NoteFailure(status, OpKindName(work.call_.op), "operation " + std::to_string(work.sequence_));
   }
   return status;
 }

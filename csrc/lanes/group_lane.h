@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "base/status.h"
 #include "config/config.h"
 #include "lanes/lane_call.h"
+#include "lanes/lane_journal.h"
 #include "lanes/lane_posts.h"
 #include "lanes/lane_start.h"
 #include "world/watchdog.h"
@@ -67,6 +69,7 @@ class MYDIST_EXPORT LaneWork {
 
   LaneCall call_;
   Duration limit_{};
+  int64_t record_ = FlightRecorder::kNoRecord;
   Run run_;
   Done done_;
   uint64_t sequence_ = 0;
@@ -85,6 +88,14 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   const std::string& name() const { return name_; }
   int rank() const { return ground_->topology.rank; }
   int size() const { return ground_->topology.size; }
+
+  // Of the program.
+  int world_rank() const { return WorldRank(rank()); }
+  bool Has(const std::vector<int>& world_ranks) const;
+  // Whether its members watch each other in it.
+  bool has_heartbeat() const { return ground_->heartbeat != nullptr; }
+  // A rank of the program that is a member gives no sign of life: all ends with kPeerLost.
+  void OnSilence(int world_rank, Duration silence);
 
   // Enqueues an operation. `run` executes it, on whichever thread drives the lane; memory stays
   // valid until `done` is called, on the same thread, without any lock, right before the work is
@@ -109,19 +120,34 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Messages between two members, beside the queue.
   LanePosts& posts() { return posts_; }
 
+  // A message between this rank and another one, for what a user can see. `peer`: an index in the
+  // group, or LanePosts::kAnySource.
+  void NoteSent(int peer, int tag, int64_t bytes);
+  int64_t NoteAwaited(int peer, int tag, int64_t bytes);
+  void NoteReceived(int64_t record, int peer, int tag, int64_t bytes, const Status& status);
+
   // See Watchdog; of the operation under way.
   Status Look(TimePoint begin, std::span<const int> peers) override;
 
  private:
-  GroupLane(std::string name, std::unique_ptr<LaneGround> ground)
-      : name_(std::move(name)),
-        ground_(std::move(ground)),
-        posts_([this] { return ground_->OpenPlane(); }) {}
+  GroupLane(const LaneOptions& options, std::unique_ptr<LaneGround> ground);
 
+  // The other members watch this rank from now on, and it watches them.
+  Status StartHeartbeat();
   // Executes what is in the queue until `work` is done; null: until the queue is empty.
   void DriveFor(const LaneWork* work) MYDIST_REQUIRES(mutex_);
   Status Execute(LaneWork& work) MYDIST_EXCLUDES(mutex_);
+  Status ExecuteRecorded(LaneWork& work) MYDIST_EXCLUDES(mutex_);
+  // The operation under way waits for these members: "group '0', operation 17, …: rank 1 (host a,
+  // pid 7) did not take part within 10.0 s".
+  std::string WaitText(std::span<const int> peers, Duration waited) const;
+  int WorldRank(int peer) const { return peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)]; }
+  LaneJournal::Message MessageOf(int sender, int receiver, int tag, int64_t bytes) const {
+    return {WorldRank(sender), WorldRank(receiver), tag, bytes};
+  }
   void Poison(const Status& why) MYDIST_EXCLUDES(mutex_);
+  // For the user. "allreduce", "operation 17".
+  void NoteFailure(const Status& status, std::string_view operation, const std::string& which);
   Status Agree(const LaneWork& work);
   Result<std::string> DifferenceText(const LaneWork& work, const char* difference);
   // Has a thread of the lane look at the queue.
@@ -131,12 +157,16 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status Stopped() MYDIST_EXCLUDES(mutex_);
 
   const std::string name_;
+  const std::vector<int> ranks_;  // Of the program.
   const pid_t pid_ = getpid();
   const std::unique_ptr<LaneGround> ground_;
+  const std::shared_ptr<LaneJournal> journal_;
+  const std::shared_ptr<LaneJournal::Page> page_;
   LanePosts posts_;
   std::vector<uint8_t> calls_;  // Of all members, for Agree; kept for its memory.
   // Of the operation under way; used by the thread that drives.
-  TimePoint deadline_ = kNever;
+  TimePoint begin_ = kPast;
+  Duration next_warning_ = Duration::max();  // After the beginning.
   const LaneWork* current_ = nullptr;
 
   Mutex mutex_;

@@ -1,5 +1,6 @@
 #include "lanes/lane_start.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/log.h"
@@ -50,7 +51,7 @@ Result<Connection> ConnectNetwork(const LaneOptions& options, const Config& conf
                           "them; see mydistrun --check-build");
 }
 
-Status Connect(const LaneOptions& options, LaneGround& ground) {
+Status Connect(const LaneOptions& options, LaneGround& ground, bool is_watched) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Hello> hellos, Meet(options, ground.config));
   MYDIST_ASSIGN_OR_RETURN(ground.topology, TopologyOf(options.rank, hellos));
   if (ground.config.shared_memory) {
@@ -60,12 +61,24 @@ Status Connect(const LaneOptions& options, LaneGround& ground) {
       ground.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
     }
   }
+  MYDIST_ASSIGN_OR_RETURN(SharedHeartbeat shared,
+                          ShareHeartbeats(ground.topology, ground.config, options.exchange,
+                                          /*takes_part=*/!is_watched));
+  ground.heartbeat = std::move(shared.heartbeat);
+  if (!shared.reason.ok()) WarnOfNoHeartbeat(shared.reason);
   if (ground.topology.host_count() == 1 && ground.shm != nullptr) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(ground.connection, ConnectNetwork(options, ground.config));
   return Status::Ok();
 }
 
 }  // namespace
+
+std::vector<int> LaneOptions::WorldRanks() const {
+  if (!ranks.empty()) return ranks;
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 void LaneGround::SetWatchdog(Watchdog* watchdog) {
   if (connection.transport != nullptr) connection.transport->SetWatchdog(watchdog);
@@ -92,16 +105,17 @@ void LaneGround::Close() {
   if (shm != nullptr) shm->Leave("");
 }
 
-Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config) {
+Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config,
+                                              bool is_watched) {
   auto ground = std::make_unique<LaneGround>();
   ground->config = config;
   if (options.size > 1) {
-    MYDIST_RETURN_IF_ERROR(Connect(options, *ground));
+    MYDIST_RETURN_IF_ERROR(Connect(options, *ground, is_watched));
   } else {
     MYDIST_ASSIGN_OR_RETURN(ground->topology, MakeTopology(0, {config.HostId()}));
   }
-  std::vector<int> ranks;
-  for (int rank = 0; rank < options.size; ++rank) ranks.push_back(rank);
+  std::vector<int> ranks(static_cast<size_t>(options.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   ground->choices = CollectivesChoice(&ground->config, &ground->topology, ground->shm.get())
                         .Make(ground->transport(), ranks);
   return ground;

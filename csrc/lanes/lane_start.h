@@ -8,6 +8,7 @@
 #include "algorithms/collectives.h"
 #include "base/status.h"
 #include "config/config.h"
+#include "job/heartbeat.h"
 #include "transport/factory.h"
 #include "transport/shm_transport.h"
 #include "world/topology.h"
@@ -20,6 +21,11 @@ struct LaneOptions {
   int size = 1;
   std::string name;            // Of the group, for messages.
   BootstrapExchange exchange;  // Over the members; needed unless size is 1.
+  // The members as ranks of the program, and how many ranks that has; empty: the group has all.
+  std::vector<int> ranks{};
+  int world_size = 0;
+
+  std::vector<int> WorldRanks() const;
 };
 
 // What a lane stands on. The order of the fields is that of construction: later ones use earlier.
@@ -29,6 +35,7 @@ struct LaneGround {
   std::shared_ptr<shm::ShmPort> shm;  // Null: the members of this host share no memory.
   Connection connection;              // Empty when shared memory connects all of them.
   std::vector<std::unique_ptr<Collectives>> choices;
+  std::unique_ptr<Heartbeat> heartbeat;  // Not started; null: none.
 
   Transport* transport() {
     return connection.transport != nullptr ? connection.transport.get()
@@ -44,6 +51,8 @@ struct LaneGround {
 
 // kMismatch and kVersionMismatch when the members are different builds or settings; kInternal when
 // they cannot connect.
-Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config);
+// With `is_watched` the members watch this rank already, in another group.
+Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config,
+                                              bool is_watched);
 
 }  // namespace mydist

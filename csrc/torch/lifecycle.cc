@@ -19,6 +19,7 @@
 #include "job/build_report.h"
 #include "job/extension.h"
 #include "job/job.h"
+#include "lanes/lane_journal.h"
 #include "mydist/build_config.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
@@ -165,6 +166,12 @@ py::dict Stats() {
   row["pack_bytes"] = stats.pack_bytes;
   row["most_staged_chunks"] = stats.most_staged_chunks;
   row["strategy_rounds"] = stats.strategy_rounds;
+  const LaneCounts groups = LaneJournal::ProcessCounts();
+  row["group_operations"] = groups.operations;
+  row["group_bytes"] = groups.bytes;
+  row["group_messages_sent"] = groups.messages_sent;
+  row["group_messages_received"] = groups.messages_received;
+  row["group_message_bytes"] = groups.message_bytes;
   return row;
 }
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch.distributed as dist
 
 from . import _c10d
+from .job import failure_report, quit_signal
 
-__all__ = ["register"]
+__all__ = ["register", "stats"]
 
 
 def register() -> None:
@@ -24,10 +25,32 @@ def register() -> None:
         dist.Backend.register_backend("mydist", _create, extended_api=True, devices=["cpu"])
 
 
+def stats() -> dict[str, dict[str, int]]:
+    """What this rank has done in each process group that it has now, by the name of the group.
+
+    Keys: operations (collectives that have ended), bytes (of this rank's tensors in them),
+    messages_sent and messages_received (send and recv), message_bytes (of both). The sums over all
+    groups of this process, also destroyed ones, are in mydist.stats().
+    """
+    return _c10d.stats()
+
+
 def _create(options: Any, _: Any) -> Any:
+    # Empty: all ranks of the program.
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    failure_report.install()
+    failure_report.add_source(_failure_of)
+    quit_signal.install()
+    world_size = dist.get_world_size() if dist.is_initialized() else options.group_size
     return _c10d.open_group(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
+        options.store, options.group_rank, ranks, world_size, options.timeout, options.group_id
     )
+
+
+def _failure_of(error: BaseException) -> dict[str, Any]:
+    """What is known of an error that a process group has raised, for mydistrun."""
+    failure = _c10d.last_failure() if isinstance(error, dist.DistBackendError) else {}
+    return failure if failure.get("message", "") in str(error) else {}
 
 
 register()

@@ -27,12 +27,13 @@ constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 36
 
 [[noreturn]] void Throw(const Status& status) { std::rethrow_exception(ToDistError(status)); }
 
-std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                    int size, const std::string& name) {
+std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const LaneBackend::Members& members, const std::string& name) {
   Result<Config> config = ConfigWithExtensions();
   if (!config.ok()) Throw(config.status());
-  LaneOptions options{rank, size, name, {}};
-  if (size > 1) options.exchange = StoreExchange(store, rank, size);
+  const int size = static_cast<int>(members.world_ranks.size());
+  LaneOptions options{members.rank, size, name, {}, members.world_ranks, members.world_size};
+  if (size > 1) options.exchange = StoreExchange(store, members.rank, size);
   Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
   if (!lane.ok()) Throw(lane.status());
   return std::move(lane).value();
@@ -83,11 +84,12 @@ std::vector<int64_t> BytesOf(const Tensors& tensors) {
 
 }  // namespace
 
-LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, const Members& members,
                          std::chrono::milliseconds timeout, const std::string& name)
-    : Backend(rank, size),
+    : Backend(members.rank, static_cast<int>(members.world_ranks.size())),
+      members_(members),
       options_(c10::make_intrusive<Options>("mydist", timeout)),
-      lane_(OpenLane(store, rank, size, name)) {}
+      lane_(OpenLane(store, members, name)) {}
 
 LaneBackend::~LaneBackend() {
   shutdown();
@@ -109,9 +111,11 @@ c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<Options>& opts) {
   const auto place = std::find(ranks.begin(), ranks.end(), getRank());
   if (place == ranks.end()) return nullptr;
-  return c10::make_intrusive<LaneBackend>(store, static_cast<int>(place - ranks.begin()),
-                                          static_cast<int>(ranks.size()), opts->timeout,
-                                          opts->group_name);
+  Members some{static_cast<int>(place - ranks.begin()), {}, members_.world_size};
+  for (const int rank : ranks) {
+    some.world_ranks.push_back(members_.world_ranks[static_cast<size_t>(rank)]);
+  }
+  return c10::make_intrusive<LaneBackend>(store, some, opts->timeout, opts->group_name);
 }
 
 LaneBackend::WorkPtr LaneBackend::Note(WorkPtr work) {

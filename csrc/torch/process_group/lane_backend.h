@@ -20,8 +20,15 @@ class LaneBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+  // Whose group it is: the members as ranks of the program, and how many ranks that has.
+  struct Members {
+    int rank = 0;  // In the group.
+    std::vector<int> world_ranks;
+    int world_size = 1;
+  };
+
   // Connects the members. Throws DistBackendError.
-  LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+  LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, const Members& members,
               std::chrono::milliseconds timeout, const std::string& name);
   ~LaneBackend() override;
 
@@ -101,6 +108,7 @@ class LaneBackend final : public c10d::Backend {
   WorkPtr ExchangeAll(Tensors outputs, Tensors inputs, const c10d::AllToAllOptions& opts,
                       c10d::OpType type);
 
+  const Members members_;
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<GroupLane> lane_;
   std::optional<std::vector<WorkPtr>> coalesced_;  // Since startCoalescing.

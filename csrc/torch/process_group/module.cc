@@ -1,11 +1,14 @@
 // The module mydist._c10d: what mydist.c10d registers with torch.distributed.
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "torch/process_group/lane_backend.h"
 
@@ -13,9 +16,44 @@ namespace mydist {
 namespace {
 
 c10::intrusive_ptr<c10d::Backend> OpenGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                            int size, std::chrono::milliseconds timeout,
+                                            std::vector<int> world_ranks, int world_size,
+                                            std::chrono::milliseconds timeout,
                                             const std::string& name) {
-  return c10::make_intrusive<LaneBackend>(store, rank, size, timeout, name);
+  const LaneBackend::Members members{rank, std::move(world_ranks), world_size};
+  return c10::make_intrusive<LaneBackend>(store, members, timeout, name);
+}
+
+pybind11::dict ToDict(const LaneCounts& counts) {
+  pybind11::dict row;
+  row["operations"] = counts.operations;
+  row["bytes"] = counts.bytes;
+  row["messages_sent"] = counts.messages_sent;
+  row["messages_received"] = counts.messages_received;
+  row["message_bytes"] = counts.message_bytes;
+  return row;
+}
+
+pybind11::dict Stats() {
+  pybind11::dict groups;
+  for (const auto& page : LaneJournal::Pages()) {
+    groups[pybind11::str(page->name)] = ToDict(page->counters.counts());
+  }
+  return groups;
+}
+
+pybind11::dict LastFailure() {
+  pybind11::dict record;
+  const Status status = LaneJournal::LastFailure();
+  if (status.ok()) return record;
+  const Failure& failure = status.failure();
+  record["code"] = std::string(StatusCodeName(status.code()));
+  record["message"] = status.message();
+  record["ranks"] = failure.ranks;
+  record["pid"] = failure.pid;
+  record["finding"] = failure.finding;
+  record["operation"] = failure.operation;
+  record["tensor"] = failure.tensor;
+  return record;
 }
 
 }  // namespace
@@ -24,6 +62,8 @@ c10::intrusive_ptr<c10d::Backend> OpenGroup(const c10::intrusive_ptr<c10d::Store
 PYBIND11_MODULE(_c10d, module) {
   pybind11::module_::import("torch.distributed");  // Knows Backend and Store.
   module.def("open_group", &mydist::OpenGroup, pybind11::arg("store"), pybind11::arg("rank"),
-             pybind11::arg("size"), pybind11::arg("timeout"), pybind11::arg("name"),
-             pybind11::call_guard<pybind11::gil_scoped_release>());
+             pybind11::arg("world_ranks"), pybind11::arg("world_size"), pybind11::arg("timeout"),
+             pybind11::arg("name"), pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("stats", &mydist::Stats);
+  module.def("last_failure", &mydist::LastFailure);
 }

@@ -25,6 +25,7 @@ c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<Grou
   const auto* const begin = static_cast<const uint8_t*>(dense.const_data_ptr());
   const Status sent = lane->posts().Send(peer, tag, {begin, dense.nbytes()});
   if (!sent.ok()) std::rethrow_exception(ToDistError(sent));
+  lane->NoteSent(peer, tag, static_cast<int64_t>(dense.nbytes()));
   auto operation = c10::make_intrusive<PostOperation>(lane, c10d::OpType::SEND, "mydist:send",
                                                       tensor, std::chrono::milliseconds(0));
   operation->Complete(Status::Ok());
@@ -41,8 +42,12 @@ c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<G
   operation->source_text_ = "group '" + lane->name() + "': no message from " +
                             (is_any ? "any rank" : "rank " + std::to_string(source)) +
                             " with tag " + std::to_string(tag);
+  operation->tag_ = tag;
+  operation->record_ = lane->NoteAwaited(source, tag, static_cast<int64_t>(tensor.nbytes()));
   operation->ticket_ = lane->posts().Receive(
       source, tag, [operation](const Status& status, int from, const Bytes& payload) {
+        operation->lane_->NoteReceived(operation->record_, from, operation->tag_,
+                                       static_cast<int64_t>(payload.size()), status);
         operation->Take(status, from, payload);
       });
   return operation;

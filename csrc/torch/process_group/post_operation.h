@@ -44,6 +44,8 @@ class PostOperation final : public c10d::Work {
   const TimePoint deadline_;
   const std::chrono::milliseconds limit_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  int tag_ = 0;
+  int64_t record_ = FlightRecorder::kNoRecord;
   std::string source_text_;  // "group '0': no message from rank 1 with tag 0".
   int source_ = -1;
   LanePosts::Ticket ticket_ = 0;

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mydist.debug.dumps import DumpError, read_folder
+from mydist.debug.dumps import DumpError, kinds_in, read_folder
 from mydist.debug.verdict import verdict
 
 
@@ -21,12 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", metavar="DIR", type=Path, help="with flight_recorder_rankN.json")
     folder = parser.parse_args(arguments).folder
     try:
-        dumps, problems = read_folder(folder)
+        verdicts = {kind: verdict(*read_folder(folder, kind)) for kind in kinds_in(folder)}
     except DumpError as error:
         print(f"mydist.debug: {error}", file=sys.stderr)
         return 2
     try:
-        print(verdict(dumps, problems), flush=True)
+        for kind, text in verdicts.items():
+            if kind == "groups":
+                print("\n" * (len(verdicts) - 1) + "The process groups of torch.distributed:")
+            print(text, flush=True)
     except BrokenPipeError:  # As of `| head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -12,7 +12,9 @@ from typing import Any
 FORMAT = 1
 MAX_BYTES = 1 << 24  # Forty times what a full ring takes.
 MAX_SIZE = 1 << 16  # Ranks of a job.
-_FILE = re.compile(r"flight_recorder_rank(\d+)\.json\Z")
+# What a rank recorded: of its job, or of the process groups of torch.distributed.
+KINDS = {"job": "flight_recorder_rank", "groups": "flight_recorder_groups_rank"}
+_FILE = re.compile(rf"({'|'.join(KINDS.values())})(\d+)\.json\Z")
 # The ranks may give different numbers of rows to these.
 _FREE_ROWS = {"allgather", "alltoall", "gather", "scatter"}
 # Errors of one operation on all ranks, after which the job goes on.
@@ -100,6 +102,7 @@ class Dump:
     submitted: int
     dropped: int
     process_sets: Mapping[int, tuple[int, ...]]
+    group_names: Mapping[int, str]
     operations: tuple[Operation, ...]
 
     def seconds_ago(self, monotonic_ns: int) -> float:
@@ -111,20 +114,34 @@ class Dump:
         return self.wall_ns - self.monotonic_ns + monotonic_ns
 
 
-def read_folder(folder: Path) -> tuple[list[Dump], list[str]]:
-    """The dumps by rank, and a sentence for each thing that is wrong with one.
+def kinds_in(folder: Path) -> list[str]:
+    """Of which KINDS the folder has dumps.
 
-    Raises DumpError when the folder is none, or has no dump that can be read.
+    Raises DumpError when the folder is none, or has none.
     """
     if not folder.is_dir():
         raise DumpError(f"{str(folder)!r} is no folder; expected the one with the dumps")
     try:
-        found = {int(m[1]): path for path in folder.iterdir() if (m := _FILE.match(path.name))}
-        numbers = {rank: path for rank, path in found.items() if path.is_file()}
+        begins = {m[1] for path in folder.iterdir() if (m := _FILE.match(path.name))}
     except OSError as error:
         raise DumpError(f"cannot read {str(folder)!r}: {error.strerror}") from None
-    if not numbers:
+    if not begins:
         raise DumpError(f"{str(folder)!r} has no flight_recorder_rankN.json")
+    return [kind for kind, begin in KINDS.items() if begin in begins]
+
+
+def read_folder(folder: Path, kind: str = "job") -> tuple[list[Dump], list[str]]:
+    """The dumps of a kind by rank, and a sentence for each thing that is wrong with one.
+
+    Raises DumpError when the folder is none, or has no dump that can be read.
+    """
+    if kind not in kinds_in(folder):
+        raise DumpError(f"{str(folder)!r} has no {KINDS[kind]}N.json")
+    try:
+        found = [(m, path) for path in folder.iterdir() if (m := _FILE.match(path.name))]
+        numbers = {int(m[2]): p for m, p in found if m[1] == KINDS[kind] and p.is_file()}
+    except OSError as error:
+        raise DumpError(f"cannot read {str(folder)!r}: {error.strerror}") from None
     dumps: list[Dump] = []
     problems: list[str] = []
     for rank, path in sorted(numbers.items()):
@@ -220,6 +237,7 @@ def _dump(head: Mapping[str, Any], operations: tuple[Operation, ...]) -> Dump:
     if not 0 <= int(head["rank"]) < int(head["size"]) <= MAX_SIZE:
         raise ValueError(f"rank {head['rank']!r} of {head['size']!r}")
     sets = {int(k): tuple(int(rank) for rank in v) for k, v in head["process_sets"].items()}
+    names = {int(k): _shown(v) for k, v in head.get("group_names", {}).items()}
     return Dump(
         rank=int(head["rank"]),
         size=int(head["size"]),
@@ -234,5 +252,6 @@ def _dump(head: Mapping[str, Any], operations: tuple[Operation, ...]) -> Dump:
         submitted=int(head["submitted"]),
         dropped=int(head["dropped"]),
         process_sets=sets,
+        group_names=names,
         operations=operations,
     )

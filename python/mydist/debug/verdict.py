@@ -98,8 +98,10 @@ class Job:
         self._size = max(dump.size for dump in dumps)
         self._without = [rank for rank in range(self._size) if rank not in self._dumps]
         self._sets: dict[int, tuple[int, ...]] = {}
+        self._names: dict[int, str] = {}
         for dump in dumps:
             self._sets.update(dump.process_sets)
+            self._names.update(dump.group_names)
         self._sets[0] = tuple(range(self._size))
         self._open = {
             dump.rank: [operation for operation in dump.operations if operation.is_open]
@@ -225,6 +227,8 @@ class Job:
         return "".join(f" Rank {rank}: {self.doing(rank)}." for rank in ranks[:3])
 
     def _of_set(self, process_set: int) -> str:
+        if process_set in self._names:
+            return f" of group '{self._names[process_set]}'"
         return f" of process set {process_set}" if process_set else ""
 
     def _partner(self, wait: Wait, told: set[tuple[int, str]]) -> Wait | None:
@@ -337,12 +341,18 @@ class Job:
             f"waits for no rank; its last operation was {last.label}{how}, {seconds:.1f} s before"
         )
 
+    def _executed(self, rank: int) -> int:
+        """How many operations of all ranks, of groups in the busiest one."""
+        everybody = self._sets[0]
+        whole = [number for number, ranks in self._sets.items() if ranks == everybody]
+        return max(self.last_run(rank, number) for number in whole)
+
     def table(self) -> list[str]:
-        """One line for each rank: how many operations of the job it has executed, and where it is.
+        """One line for each rank: how many operations of all it has executed, and where it is.
 
         Of a large job only the ranks that are behind, and some others.
         """
-        last = {rank: self.last_run(rank, 0) for rank in self._dumps}
+        last = {rank: self._executed(rank) for rank in self._dumps}
         ranks = sorted(range(self._size), key=lambda rank: (last.get(rank, -1), rank))
         shown = sorted(ranks[:MOST_RANKS_IN_TABLE])
         rows = [("rank", "host", "executed", "submitted", "at its dump")]
@@ -362,7 +372,7 @@ class Job:
 
     def nothing_found(self) -> str:
         """Where no rank waits and the ranks agree."""
-        last = {rank: self.last_run(rank, 0) for rank in self._dumps}
+        last = {rank: self._executed(rank) for rank in self._dumps}
         behind = [rank for rank in last if last[rank] < max(last.values())]
         without = f" {rank_text(self._without).capitalize()} left no dump." if self._without else ""
         if not behind:

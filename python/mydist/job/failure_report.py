@@ -17,8 +17,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
@@ -30,6 +31,8 @@ _process = 0  # The one that reports; a forked child of it does not.
 _is_installed = False
 _members: tuple[int, ...] | None = None  # The launched ranks that form the job; None: all.
 _exits_with_failure = False
+# Of errors that are no MydistError: gives what is known of one, or nothing.
+_sources: list[Callable[[BaseException], dict[str, Any]]] = []
 
 
 def install() -> None:
@@ -53,6 +56,12 @@ def install() -> None:
     sys.excepthook = hook
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         _tell_waits_on_sigcont()
+
+
+def add_source(source: Callable[[BaseException], dict[str, Any]]) -> None:
+    """Errors of another class have a record like MydistError.failure, which `source` gives."""
+    if source not in _sources:
+        _sources.append(source)
 
 
 def set_members(members: tuple[int, ...] | None) -> None:
@@ -123,18 +132,24 @@ def _behind(error: BaseException) -> BaseException:
     seen: set[int] = set()
     behind: BaseException | None = error
     while behind is not None and id(behind) not in seen:
-        if isinstance(behind, MydistError):
+        if _record_of(behind):
             return behind
         seen.add(id(behind))
         behind = behind.__cause__ or behind.__context__
     return error
 
 
+def _record_of(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, MydistError):
+        return error.failure
+    return next(filter(None, (source(error) for source in _sources)), {})
+
+
 def _tell(error: BaseException) -> None:
     if _process != os.getpid():
         return
     record: dict[str, object] = {"type": type(error).__name__, "pid": os.getpid()}
-    failure = getattr(error, "failure", {}) if isinstance(error, MydistError) else {}
+    failure = _record_of(error)
     # As it was when mydist raised the error: the program may have shut down since.
     record["last"] = failure.get("own_progress") or _C.own_progress()
     if failure:

@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 
 constexpr int kSize = 3;
 
-std::shared_ptr<GroupLane> OpenLane(const shm::ForkedRanks::Seat& seat) {
+std::shared_ptr<GroupLane> OpenLane(const shm::ForkedRanks::Seat& seat, const Config& config = {}) {
   const LaneOptions options{seat.rank, kSize, "test", seat.exchange};
-  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, Config());
+  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, config);
   EXPECT_TRUE(lane.ok()) << lane.status().ToString();
   return *lane;
 }
@@ -147,10 +147,31 @@ TEST(GroupLane, ARankThatDoesNotComeIsNamedAndEndsTheLane) {
     const Status status = SumAndWait(lane, &data, milliseconds(300));
     EXPECT_EQ(status.code(), StatusCode::kTimeout);
     EXPECT_THAT(status.message(), HasSubstr("operation 1, allreduce of 1 int64, Sum"));
-    EXPECT_THAT(status.message(), HasSubstr("did not take part within 300 ms"));
+    EXPECT_THAT(status.message(), HasSubstr("did not take part within 0.3 s"));
     EXPECT_LT(Now() - begin, seconds(2));
     EXPECT_EQ(SumAndWait(lane, &data).message(), status.message());
   });
+}
+
+// The setting ends a wait sooner than the operation's own limit.
+TEST(GroupLane, AStallEndsTheWaitAfterTheSettingAndIsNoted) {
+  Config config;
+  config.stall_shutdown = milliseconds(200);
+  shm::ForkedRanks ranks(kSize, [&](const shm::ForkedRanks::Seat& seat) {
+    const std::shared_ptr<GroupLane> lane = OpenLane(seat, config);
+    std::vector<int64_t> data(1);
+    if (seat.rank == 1) return std::this_thread::sleep_for(seconds(1));
+    ExpectError(SumAndWait(*lane, &data), StatusCode::kTimeout,
+                {"rank 1 (host ", "did not take part within 0.2 s"});
+    const Status noted = LaneJournal::LastFailure();
+    EXPECT_EQ(noted.failure().ranks, std::vector<int>{1});
+    EXPECT_EQ(noted.failure().tensor, "group test, operation 1");
+    const std::vector<std::shared_ptr<const LaneJournal::Page>> pages = LaneJournal::Pages();
+    ASSERT_EQ(pages.size(), 1u);
+    EXPECT_EQ(pages[0]->counters.counts().operations, 1);
+    EXPECT_EQ(pages[0]->counters.counts().bytes, 8);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }
 
 TEST(GroupLane, AWaitWithADeadlineEndsWhileTheOperationGoesOn) {
@@ -190,7 +211,7 @@ TEST(GroupLane, AReceiveEndsWithTheLane) {
     }
     std::atomic<bool> has_ended{false};
     lane.posts().Receive(2, 0, [&](const Status& status, int, const Bytes&) {
-      ExpectError(status, StatusCode::kTimeout, {"did not take part within 100 ms"});
+      ExpectError(status, StatusCode::kTimeout, {"did not take part within 0.1 s"});
       has_ended = true;
     });
     std::vector<int64_t> data{1};

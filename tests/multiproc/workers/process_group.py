@@ -430,13 +430,13 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
         try:
             dist.all_reduce(torch.ones(1), group=group)
         except dist.DistBackendError as error:
-            assert "did not take part within 500 ms" in str(error), error
+            assert "did not take part within 0.5 s" in str(error), error
         else:
             raise AssertionError("no error")
         try:
             dist.all_reduce(torch.ones(1), group=group)
         except dist.DistBackendError as error:
-            assert "did not take part within 500 ms" in str(error), error  # The first cause.
+            assert "did not take part within 0.5 s" in str(error), error  # The first cause.
         else:
             raise AssertionError("no error")
     dist.barrier()

@@ -1,0 +1,64 @@
+"""Process groups that are watched: a few operations, and then what the argument says.
+
+"with_init" and "without_init" end in order; "silent": rank 1 stops itself, and the others wait for
+it in a collective and, on the last rank, for a message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import mydist as md
+import mydist.c10d
+
+SUMS = 5
+VICTIM = 1
+
+
+def main() -> None:
+    """Rank by rank."""
+    how = sys.argv[1]
+    if how == "with_init":
+        md.init()
+    dist.init_process_group("mydist", timeout=timedelta(seconds=60))
+    rank = dist.get_rank()
+    tensor = torch.ones(4)
+    for _ in range(SUMS):
+        dist.all_reduce(tensor)
+    pair = dist.new_group([0, VICTIM])
+    if rank == 0:
+        dist.send(torch.ones(3), VICTIM, group=pair, tag=7)
+    if rank == VICTIM:
+        dist.recv(torch.ones(3), 0, group=pair, tag=7)
+    if how == "silent":
+        silent(rank, tensor)
+    groups = mydist.c10d.stats()
+    row = {"groups": groups, "all": md.stats() if md.is_initialized() else {}}
+    print(f"STATS {json.dumps(row)}", flush=True)
+    dist.destroy_process_group()
+
+
+def silent(rank: int, tensor: torch.Tensor) -> None:
+    """Waits for the rank that has stopped itself."""
+    if rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    begin = time.monotonic()
+    try:
+        if rank == dist.get_world_size() - 1:
+            dist.recv(tensor, VICTIM)
+        else:
+            dist.all_reduce(tensor)
+    except dist.DistBackendError as error:
+        print(f"LOST after {time.monotonic() - begin:.2f} s: {error}", flush=True)
+        raise
+
+
+main()
