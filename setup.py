@@ -139,7 +139,8 @@ setup(
     # Here and not in pyproject.toml, where old and new setuptools want different spellings.
     license="Apache-2.0",
     packages=packages(),
-    package_dir={"mydist": "python/mydist", "mydist.launcher": "launcher"},
+    py_modules=["mydist_autoload"],
+    package_dir={"": "python", "mydist": "python/mydist", "mydist.launcher": "launcher"},
     package_data={
         "mydist": ["py.typed", "*.pyi", "bench/*.cc", "bench/*.h"],
         "mydist.launcher": ["py.typed"],

@@ -11,7 +11,7 @@ for entry in python/mydist/*; do
   [[ "$entry" == *.so || "$entry" == */lib || "$entry" == */launcher ]] || ln -s "$ROOT/$entry" "$VIEW/"
 done
 [[ ! -d launcher ]] || ln -s "$ROOT/launcher" "$VIEW/launcher"
-ln -s "$ROOT/benchmarks" "$ROOT/scripts" build/typecheck/
+ln -s "$ROOT/benchmarks" "$ROOT/scripts" "$ROOT/python/mydist_autoload.py" build/typecheck/
 cd build/typecheck
 "$(find_python)" -m mypy --config-file "$ROOT/pyproject.toml" --cache-dir "$ROOT/.mypy_cache" \
-  --package mydist --package benchmarks --module scripts.gpu_check --module scripts.docs_site --module scripts.fuzz
+  --package mydist --package benchmarks --module mydist_autoload --module scripts.gpu_check --module scripts.docs_site --module scripts.fuzz
