@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from mydist._torch_version import built_for, present, refusal
@@ -71,6 +72,18 @@ def format_torch(built: str, found: str) -> str:
     return f"\ntorch:\n  [{'x' if fits else ' '}] {text}"
 
 
+def format_torch_backend(package: Path, built: str, found: str) -> str:
+    """Whether torch.distributed can have the backend "mydist"; it is not loaded for this."""
+    if why := refusal(built, found):
+        return f"  [ ] torch.distributed: {why}"
+    files = [package / f"_c10d{suffix}" for suffix in EXTENSION_SUFFIXES]
+    if not any(file.exists() for file in files):
+        return (
+            "  [ ] torch.distributed: mydist._c10d was not built for this Python (run make build)"
+        )
+    return '  [x] torch.distributed: init_process_group("mydist")'
+
+
 def check_build(write: Callable[[str], object], path: Path | None = None) -> int:
     """Prints the table, or why there is none; returns the exit code."""
     try:
@@ -79,7 +92,9 @@ def check_build(write: Callable[[str], object], path: Path | None = None) -> int
         write(f"mydist core library: not usable: {error}")
         return 1
     write(report)
-    write(format_torch(built_for(), present()))
+    versions = built_for(), present()
+    write(format_torch(*versions))
+    write(format_torch_backend(library_path().parents[1], *versions))
     return 0
 
 

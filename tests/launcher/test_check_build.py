@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mydist.launcher.check_build import (
     check_build,
     format_build_report,
     format_torch,
+    format_torch_backend,
     read_build_report,
 )
 
@@ -52,7 +54,8 @@ def test_table(tmp_path: Path) -> None:
         "  [ ] gloo  libgloo.so.0 is missing\n"
         "  [ ] nccl  not built: no nvcc was found"
     ]
-    assert len(written) == 2 and written[1].startswith("\ntorch:\n  [x] compiled for ")
+    assert len(written) == 3 and written[1].startswith("\ntorch:\n  [x] compiled for ")
+    assert written[2] == '  [x] torch.distributed: init_process_group("mydist")'
 
 
 def test_the_library_is_told_where_packages_have_nccl(
@@ -110,3 +113,28 @@ def test_doctor_imports_neither_torch_nor_core(mydistrun: Mydistrun) -> None:
 )
 def test_the_versions_of_torch_are_shown(built: str, found: str, text: str) -> None:
     assert text in format_torch(built, found)
+
+
+@pytest.mark.parametrize(
+    ("file", "built", "text"),
+    [
+        (
+            f"_c10d{EXTENSION_SUFFIXES[0]}",
+            "2.13.0",
+            '[x] torch.distributed: init_process_group("my',
+        ),
+        (
+            "_c10d.cpython-32-x86_64-linux-gnu.so",
+            "2.13.0",
+            "[ ] torch.distributed: mydist._c10d was",
+        ),
+        (
+            f"_c10d{EXTENSION_SUFFIXES[0]}",
+            "2.12.1",
+            "[ ] torch.distributed: mydist was compiled for",
+        ),
+    ],
+)
+def test_the_backend_of_torch_is_shown(tmp_path: Path, file: str, built: str, text: str) -> None:
+    (tmp_path / file).touch()
+    assert text in format_torch_backend(tmp_path, built, "2.13.0")
