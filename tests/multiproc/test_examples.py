@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from deep import deep
 
-from multiproc.job import launch
+from multiproc.job import launch, launcher_command, run
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
@@ -181,6 +182,65 @@ def test_a_strategy_saves_bytes_and_still_learns(
     assert sign * ours > worst and sign * theirs > worst
     if draws:
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def on_torch_distributed(launcher: str, np: int, script: str, *arguments: str) -> str:
+    """The output of an example of torch.distributed, without the launcher's prefixes."""
+    command = [str(EXAMPLES / script), *arguments]
+    if launcher == "torchrun":
+        module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={np}"]
+        command = [sys.executable, *module, *command]
+    else:
+        command = launcher_command(np, "local", *command)
+    return "\n".join(lines_of(run(command, timeout=180).expect_success().output))
+
+
+LAUNCHERS = pytest.mark.parametrize("launcher", ["mydistrun", deep("torchrun")])
+
+
+@needs_fashion_mnist
+@LAUNCHERS
+@pytest.mark.parametrize("backend", ["mydist", deep("gloo")])
+def test_ddp_learns(launcher: str, backend: str) -> None:
+    arguments = ["--epochs", "1", "--train-images", "6000", "--backend", backend]
+    output = on_torch_distributed(launcher, 2, "train_ddp.py", *arguments)
+    assert f"on 2 ranks over {backend}" in output
+    (loss,) = re.findall(r"epoch 1: mean loss (\d\.\d+)", output)
+    (accuracy,) = re.findall(r"test accuracy (0\.\d+)", output)
+    assert float(loss) < 1.3, "ln 10 = 2.30 is what knowing nothing costs"
+    assert float(accuracy) > 0.7, "a tenth is chance"
+
+
+@LAUNCHERS
+def test_fsdp_learns_and_goes_on_with_another_number_of_ranks(
+    launcher: str, tmp_path: Path
+) -> None:
+    def part(ranks: int, *more: str) -> tuple[list[float], str]:
+        arguments = ["--width", "32", "--layers", "2", "--text-megabytes", "0.2", *more]
+        arguments += ["--checkpoint", str(tmp_path)]
+        output = on_torch_distributed(launcher, ranks, "train_fsdp.py", *arguments)
+        kept = re.findall(rf"rank \d of {ranks} keeps (\d+) of (\d+) parameters", output)
+        assert len(kept) == ranks
+        assert sum(int(here) for here, _ in kept) == int(kept[0][1])
+        return [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d+)", output)], output
+
+    losses, _ = part(2, "--steps", "40")
+    # ln 128 = 4.85 is what knowing nothing costs.
+    assert len(losses) == 2 and losses[1] < losses[0] < 4.85
+    more, output = part(3, "--steps", "20", "--bf16")
+    assert "goes on after step 40" in output and "step 60: loss" in output
+    assert more[0] < losses[1]
+
+
+@LAUNCHERS
+@pytest.mark.parametrize(("ranks", "split", "part"), [(2, 2, "(16, 32)"), deep(4, 2, "(8, 32)")])
+def test_tensor_parallel_learns(launcher: str, ranks: int, split: int, part: str) -> None:
+    arguments = ["--steps", "40", "--width", "32", "--text-megabytes", "0.2", "--lr", "0.003"]
+    arguments += ["--tensor-parallel", str(split)]
+    output = on_torch_distributed(launcher, ranks, "tensor_parallel.py", *arguments)
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d+)", output)]
+    assert len(losses) == 2 and losses[1] < losses[0] < 4.85
+    assert output.count(f"keeps {part} of a weight of (32, 32)") == ranks
 
 
 def test_a_plot_without_matplotlib_is_refused_before_training(
