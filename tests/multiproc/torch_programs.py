@@ -1,8 +1,7 @@
-"""Programs of torch over a backend of torch.distributed, as checks: DDP, FSDP2, DTensor, DCP."""
+"""Programs of torch that replicate a model, over a backend of torch.distributed, as checks: DDP."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -68,61 +67,117 @@ def data_parallel_with_a_communication_hook() -> None:
         assert torch.equal(gradient, same)
 
 
+class WithAnUnusedLayer(nn.Module):
+    """Each call of an odd rank leaves the second layer out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.at_times = model(), nn.Linear(4, 4)
+
+    def forward(self, batch: torch.Tensor, everything: bool) -> torch.Tensor:
+        output = self.always(batch)
+        return self.at_times(output) if everything else output
+
+
 @check
-def fully_sharded() -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    sharded = model()
-    for layer in (sharded[0], sharded[2], sharded):
-        fully_shard(layer, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
-    sharded(batch_of(rank())).square().mean().backward()
-    for parameter, expected in zip(sharded.parameters(), gradients_of_all(), strict=True):
-        torch.testing.assert_close(parameter.grad.full_tensor(), expected)  # type: ignore[union-attr]
-    torch.nn.utils.clip_grad_norm_(sharded.parameters(), 1.0)
+def data_parallel_with_unused_parameters() -> None:
+    torch.manual_seed(0)
+    parallel = nn.parallel.DistributedDataParallel(WithAnUnusedLayer(), find_unused_parameters=True)
+    parallel(batch_of(rank()), everything=rank() % 2 == 0).square().mean().backward()
+    torch.manual_seed(0)
+    whole = WithAnUnusedLayer()
+    for other in range(size()):
+        loss = whole(batch_of(other), everything=other % 2 == 0).square().mean() / size()
+        loss.backward()
+    for own, expected in zip(parallel.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, expected.grad)
 
 
 @check
-def distributed_tensors() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
+def data_parallel_that_accumulates() -> None:
+    parallel = nn.parallel.DistributedDataParallel(model(), gradient_as_bucket_view=True)
+    with parallel.no_sync():
+        (parallel(batch_of(rank())).square().mean() / 2).backward()
+    first = next(parallel.parameters()).grad
+    assert first is not None
+    local = model()
+    (local(batch_of(rank())).square().mean() / 2).backward()
+    torch.testing.assert_close(first, next(local.parameters()).grad)
+    (parallel(batch_of(rank())).square().mean() / 2).backward()
+    for parameter, expected in zip(parallel.parameters(), gradients_of_all(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+@check
+def data_parallel_with_a_static_graph() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed(nn.Sequential):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return checkpoint(super().forward, batch, use_reentrant=True)
+
+    parallel = nn.parallel.DistributedDataParallel(
+        Recomputed(*model().children()), static_graph=True, bucket_cap_mb=1
     )
-
-    mesh = init_device_mesh("cpu", (size(),))
-    full = torch.arange(48.0).view(12, 4)
-    shards = distribute_tensor(full, mesh, [Shard(0)])
-    assert torch.equal(shards.redistribute(mesh, [Shard(1)]).full_tensor(), full)
-    assert torch.equal(shards.redistribute(mesh, [Replicate()]).to_local(), full)
-    whole, parts = model(), model()
-    parallelize_module(parts, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    torch.testing.assert_close(parts(batch_of(0)), whole(batch_of(0)))
+    for _ in range(3):  # From the second one on, DDP knows the order of the gradients.
+        parallel.zero_grad()
+        batch = batch_of(rank()).requires_grad_()
+        parallel(batch).square().mean().backward()
+        for parameter, expected in zip(parallel.parameters(), gradients_of_all(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected)
 
 
 @check
-def checkpoints() -> None:
-    import torch.distributed.checkpoint as dcp
+def data_parallel_with_hooks_that_compress() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    folder = [tempfile.mkdtemp() if rank() == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    state = {"same": torch.ones(4), f"own {rank()}": torch.full((3,), float(rank()))}
-    dcp.save(state, checkpoint_id=folder[0])
-    loaded = {name: torch.zeros_like(value) for name, value in state.items()}
-    dcp.load(loaded, checkpoint_id=folder[0])
-    assert all(torch.equal(loaded[name], state[name]) for name in state)
+    for hook, tolerance in (
+        (default_hooks.allreduce_hook, 1e-6),
+        (default_hooks.fp16_compress_hook, 1e-3),
+        (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), 1e-3),
+    ):
+        parallel = nn.parallel.DistributedDataParallel(model())
+        parallel.register_comm_hook(None, hook)
+        parallel(batch_of(rank())).square().mean().backward()
+        for parameter, expected in zip(parallel.parameters(), gradients_of_all(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected, rtol=tolerance, atol=tolerance)
 
 
 @check
-def compiled_collectives() -> None:
-    from torch.distributed import _functional_collectives as functional
+def data_parallel_with_uneven_inputs() -> None:
+    parallel = nn.parallel.DistributedDataParallel(model())
+    with parallel.join():
+        for _ in range(rank() + 1):
+            parallel.zero_grad()
+            parallel(batch_of(rank())).square().mean().backward()
+    # The last step was of one rank alone: the others joined with zeros.
+    gradients = [parameter.grad for parameter in parallel.parameters()]
+    alone = model()
+    alone(batch_of(size() - 1)).square().mean().backward()
+    if rank() == size() - 1:
+        for own, parameter in zip(gradients, alone.parameters(), strict=True):
+            assert parameter.grad is not None
+            torch.testing.assert_close(own, parameter.grad / size())
 
-    def double_and_add(tensor: torch.Tensor) -> torch.Tensor:
-        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
 
-    compiled = torch.compile(double_and_add, backend="aot_eager", fullgraph=True)
-    assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 2.0 * size() + 1))
+@check
+def an_optimizer_that_is_split() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    parallel = nn.parallel.DistributedDataParallel(model())
+    optimizer = ZeroRedundancyOptimizer(parallel.parameters(), torch.optim.Adam, lr=0.1)
+    whole = model()
+    plain = torch.optim.Adam(whole.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        parallel(batch_of(rank())).square().mean().backward()
+        optimizer.step()
+        plain.zero_grad()
+        loss = sum(whole(batch_of(other)).square().mean() for other in range(size())) / size()
+        loss.backward()  # type: ignore[union-attr]
+        plain.step()
+    for own, expected in zip(parallel.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
 
 
 def store_of_all() -> dist.Store:
