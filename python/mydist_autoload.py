@@ -32,9 +32,23 @@ def _register_when_named(names: Any) -> None:
             names.__new__ = staticmethod(plain)
             if NAME.upper() not in names._plugins:
                 names.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+                _register_rendezvous()
         return plain(cls, name)
 
     names.__new__ = staticmethod(read)
+
+
+def _register_rendezvous() -> None:
+    from torch.distributed.rendezvous import register_rendezvous_handler
+
+    with contextlib.suppress(RuntimeError):  # It is known.
+        register_rendezvous_handler(NAME, _meet)  # type: ignore[no-untyped-call]
+
+
+def _meet(url: str, **arguments: Any) -> Any:
+    from mydist.job.torch_store import meet
+
+    return meet(url, **arguments)
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -1,5 +1,6 @@
 #include "lanes/lane_start.h"
 
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -39,16 +40,51 @@ shm::ArenaOptions SmallArena(const LaneGround& ground, const std::vector<Hello>&
   return options;
 }
 
-// The transport between members that share no memory.
-Result<Connection> ConnectNetwork(const LaneOptions& options, const Config& config) {
+// Why this rank cannot use a transport; empty: it can.
+std::string ReasonAgainst(const std::string& name, const Config& config) {
+  const Result<BackendPlugin*> plugin = LoadPlugin(name);
+  const Status prepared = plugin.ok() ? (*plugin)->Prepare(config) : plugin.status();
+  return prepared.ok() ? "" : prepared.message();
+}
+
+// What connects members that share no memory: the first of these that all of them can use.
+// The members agree, since a rank that lacks one would be waited for.
+Result<std::string> AgreeOnNetwork(const LaneOptions& options, const LaneGround& ground) {
+  std::vector<std::string> names;
   for (const TransportRow& row : Transports()) {
-    if (!row.is_automatic || row.is_local() || !row.not_built.empty()) continue;
-    MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(row.name));
-    return plugin->Connect({options.rank, options.size, &config, options.exchange, {}});
+    if (row.is_local() || !row.not_built.empty()) continue;
+    if (row.is_automatic) names.push_back(row.name);
+    if (row.numbers_ranks && options.prefers_mpi) names.insert(names.begin(), row.name);
   }
-  return Status::Internal("group '" + options.name +
-                          "': its ranks share no memory, and this build has no Gloo to connect "
-                          "them; see mydistrun --check-build");
+  std::string missing = "this build has no Gloo; see mydistrun --check-build";
+  for (const std::string& name : names) {
+    const std::string mine = ReasonAgainst(name, ground.config);
+    MYDIST_ASSIGN_OR_RETURN(
+        const std::vector<Bytes> blobs,
+        BootstrapRound(options.exchange, options.size, Bytes(mine.begin(), mine.end())));
+    std::vector<std::string> reasons;
+    for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
+    const std::string reason = NoNetworkReason(reasons, ground.topology.hosts);
+    if (reason.empty()) return name;
+    static std::atomic_flag has_told;
+    if (options.rank == 0 && name != names.back() && !has_told.test_and_set()) {
+      MYDIST_LOG(kWarning) << "group '" << options.name << "' does not use " << name << ": "
+                           << reason;
+    }
+    missing = reason;
+  }
+  return Status::Internal(
+      "group '" + options.name +
+      "': its ranks share no memory, and nothing else connects them: " + missing);
+}
+
+// Between members that share no memory.
+Result<Connection> ConnectNetwork(const LaneOptions& options, const LaneGround& ground) {
+  MYDIST_ASSIGN_OR_RETURN(const std::string name, AgreeOnNetwork(options, ground));
+  MYDIST_ASSIGN_OR_RETURN(BackendPlugin * plugin, LoadPlugin(name));
+  const auto meeting = static_cast<int>(std::hash<std::string>{}(options.name) & 0x7fff);
+  return plugin->Connect({options.rank, options.size, &ground.config, options.exchange,
+                          options.WorldRanks(), meeting});
 }
 
 Status Connect(const LaneOptions& options, LaneGround& ground, bool is_watched) {
@@ -67,7 +103,7 @@ Status Connect(const LaneOptions& options, LaneGround& ground, bool is_watched) 
   ground.heartbeat = std::move(shared.heartbeat);
   if (!shared.reason.ok()) WarnOfNoHeartbeat(shared.reason);
   if (ground.topology.host_count() == 1 && ground.shm != nullptr) return Status::Ok();
-  MYDIST_ASSIGN_OR_RETURN(ground.connection, ConnectNetwork(options, ground.config));
+  MYDIST_ASSIGN_OR_RETURN(ground.connection, ConnectNetwork(options, ground));
   return Status::Ok();
 }
 

@@ -24,6 +24,8 @@ struct LaneOptions {
   // The members as ranks of the program, and how many ranks that has; empty: the group has all.
   std::vector<int> ranks{};
   int world_size = 0;
+  // The program was started by MPI, which connects ranks that share no memory, if it can.
+  bool prefers_mpi = false;
 
   std::vector<int> WorldRanks() const;
 };

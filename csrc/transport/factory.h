@@ -35,8 +35,11 @@ struct BackendOptions {
   int size = 1;
   const Config* config = nullptr;  // Not null; outlives Connect only.
   BootstrapExchange exchange;      // Empty for MPI, which brings its own.
-  // MPI: those of all started ranks that form the job, ascending; empty: all of them.
+  // MPI: those of all started ranks that are connected, in the order of their ranks here; empty:
+  // all of them.
   std::vector<int> members{};
+  // MPI: tells apart what members may be connecting at the same time; equal on all of them.
+  int meeting = 0;
 };
 
 // A connected backend: everything the engine needs to talk to the peers. The two planes may share a
@@ -55,6 +58,10 @@ class BackendPlugin {
   virtual std::string name() const = 0;  // "mpi", "gloo"
   // Library and version, e.g. "Open MPI 4.1.4", for --check-build and the log.
   virtual std::string Description() const = 0;
+  // Starts what all connections of this process share, so that the ranks can agree on this backend
+  // before they connect. May block until all started ranks have called it, at most until a
+  // time-out.
+  virtual Status Prepare(const Config& /*config*/) { return Status::Ok(); }
   // Blocks until all ranks are connected (at most config->connect_timeout).
   virtual Result<Connection> Connect(const BackendOptions& options) = 0;
 };

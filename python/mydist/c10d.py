@@ -15,6 +15,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
+from .job import torch_store
+
 __all__ = ["create", "register", "stats"]
 
 
@@ -22,6 +24,7 @@ def register() -> None:
     """Makes the backend "mydist" known to torch.distributed. A second call does nothing."""
     if "MYDIST" not in dist.Backend._plugins:
         dist.Backend.register_backend("mydist", create, extended_api=True, devices=["cpu", "cuda"])
+    torch_store.register()
 
 
 def stats() -> dict[str, dict[str, int]]:
@@ -31,7 +34,8 @@ def stats() -> dict[str, dict[str, int]]:
     messages_sent and messages_received (send and recv), message_bytes (of both). The sums over all
     groups of this process, also destroyed ones, are in mydist.stats().
     """
-    return _compiled().stats()
+    groups: dict[str, dict[str, int]] = _compiled().stats()
+    return groups
 
 
 def create(options: Any, _: Any = None) -> Any:
@@ -55,7 +59,13 @@ def create(options: Any, _: Any = None) -> Any:
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     world_size = dist.get_world_size() if dist.is_initialized() else options.group_size
     return compiled.open_group(
-        options.store, options.group_rank, ranks, world_size, options.timeout, options.group_id
+        options.store,
+        options.group_rank,
+        ranks,
+        world_size,
+        torch_store.started_by_mpi(),
+        options.timeout,
+        options.group_id,
     )
 
 

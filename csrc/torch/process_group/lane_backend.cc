@@ -32,7 +32,8 @@ std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store
   Result<Config> config = ConfigWithExtensions();
   if (!config.ok()) Throw(config.status());
   const int size = static_cast<int>(members.world_ranks.size());
-  LaneOptions options{members.rank, size, name, {}, members.world_ranks, members.world_size};
+  LaneOptions options{members.rank,       size, name, {}, members.world_ranks, members.world_size,
+                      members.prefers_mpi};
   if (size > 1) options.exchange = StoreExchange(store, members.rank, size);
   Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
   if (!lane.ok()) Throw(lane.status());
@@ -111,7 +112,8 @@ c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<Options>& opts) {
   const auto place = std::find(ranks.begin(), ranks.end(), getRank());
   if (place == ranks.end()) return nullptr;
-  Members some{static_cast<int>(place - ranks.begin()), {}, members_.world_size};
+  Members some{
+      static_cast<int>(place - ranks.begin()), {}, members_.world_size, members_.prefers_mpi};
   for (const int rank : ranks) {
     some.world_ranks.push_back(members_.world_ranks[static_cast<size_t>(rank)]);
   }

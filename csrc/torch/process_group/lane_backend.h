@@ -25,6 +25,7 @@ class LaneBackend final : public c10d::Backend {
     int rank = 0;  // In the group.
     std::vector<int> world_ranks;
     int world_size = 1;
+    bool prefers_mpi = false;
   };
 
   // Connects the members. Throws DistBackendError.

@@ -11,16 +11,28 @@
 #include <vector>
 
 #include "torch/process_group/lane_backend.h"
+#include "torch/process_group/mpi_meeting.h"
 
 namespace mydist {
 namespace {
 
 c10::intrusive_ptr<c10d::Backend> OpenGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             std::vector<int> world_ranks, int world_size,
-                                            std::chrono::milliseconds timeout,
+                                            bool prefers_mpi, std::chrono::milliseconds timeout,
                                             const std::string& name) {
-  const LaneBackend::Members members{rank, std::move(world_ranks), world_size};
+  const LaneBackend::Members members{rank, std::move(world_ranks), world_size, prefers_mpi};
   return c10::make_intrusive<LaneBackend>(store, members, timeout, name);
+}
+
+std::vector<pybind11::bytes> GatherBytes(MpiMeeting& meeting, const std::string& mine) {
+  std::vector<Bytes> gathered;
+  {
+    const pybind11::gil_scoped_release released;
+    gathered = meeting.Gather(Bytes(mine.begin(), mine.end()));
+  }
+  std::vector<pybind11::bytes> all;
+  for (const Bytes& blob : gathered) all.emplace_back(std::string(blob.begin(), blob.end()));
+  return all;
 }
 
 pybind11::dict ToDict(const LaneCounts& counts) {
@@ -62,8 +74,17 @@ pybind11::dict LastFailure() {
 PYBIND11_MODULE(_c10d, module) {
   pybind11::module_::import("torch.distributed");  // Knows Backend and Store.
   module.def("open_group", &mydist::OpenGroup, pybind11::arg("store"), pybind11::arg("rank"),
-             pybind11::arg("world_ranks"), pybind11::arg("world_size"), pybind11::arg("timeout"),
-             pybind11::arg("name"), pybind11::call_guard<pybind11::gil_scoped_release>());
+             pybind11::arg("world_ranks"), pybind11::arg("world_size"),
+             pybind11::arg("prefers_mpi"), pybind11::arg("timeout"), pybind11::arg("name"),
+             pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("stats", &mydist::Stats);
+  pybind11::class_<mydist::MpiMeeting>(module, "MpiMeeting")
+      .def(pybind11::init<int, int>(), pybind11::arg("rank"), pybind11::arg("size"),
+           pybind11::call_guard<pybind11::gil_scoped_release>())
+      .def("gather", &mydist::GatherBytes)
+      .def("address", &mydist::MpiMeeting::Address)
+      .def("host", &mydist::MpiMeeting::Host)
+      .def("close", &mydist::MpiMeeting::Close,
+           pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("last_failure", &mydist::LastFailure);
 }

@@ -265,7 +265,8 @@ std::string Identity(int rank, int size) {
 // For a job of some of the ranks.
 Status CheckMember(const BackendOptions& options, const MpiSession& session) {
   const auto rank = static_cast<size_t>(options.rank);
-  if (options.members.back() < session.world_size() && rank < options.members.size() &&
+  const int highest = *std::max_element(options.members.begin(), options.members.end());
+  if (highest < session.world_size() && rank < options.members.size() &&
       options.members[rank] == session.world_rank()) {
     return Status::Ok();
   }
@@ -301,6 +302,10 @@ class MpiPlugin final : public BackendPlugin {
   std::string name() const override { return "mpi"; }
   std::string Description() const override { return LibraryVersion(); }
 
+  Status Prepare(const Config& config) override {
+    return MpiSession::Get(Now() + config.connect_timeout).status();
+  }
+
   Result<Connection> Connect(const BackendOptions& options) override {
     const TimePoint deadline = Now() + options.config->connect_timeout;
     MYDIST_ASSIGN_OR_RETURN(MpiSession* const session, MpiSession::Get(deadline));
@@ -316,7 +321,7 @@ class MpiPlugin final : public BackendPlugin {
       return connection;
     }
     MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<MpiWorld> world,
-                            MpiWorld::Connect(session, options.members, deadline));
+                            MpiWorld::Connect(session, options.members, options.meeting, deadline));
     MYDIST_RETURN_IF_ERROR(world->LearnNames(options.config->HostId(), deadline));
     MYDIST_LOG(kInfo) << "connected over " << LibraryVersion() << " as "
                       << Identity(connection.rank, connection.size);

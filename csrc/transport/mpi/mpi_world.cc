@@ -164,15 +164,16 @@ struct Founding {
   MPI_Comm communicator MYDIST_GUARDED_BY(mutex) = MPI_COMM_NULL;
 };
 
-Status CreateFrom(const std::vector<int>& members, MPI_Comm* communicator) {
-  // Told apart from what the program itself may be creating by the tag.
+Status CreateFrom(const std::vector<int>& members, int meeting, MPI_Comm* communicator) {
+  // Told apart from what the program itself may be creating. MPI allows tags up to 32767.
   constexpr int kTag = 0x6d64;
+  const int tag = (kTag + meeting) & 0x7fff;
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group group = MPI_GROUP_NULL;
   MYDIST_RETURN_IF_MPI_ERROR(MPI_Comm_group(MPI_COMM_WORLD, &world));
   MYDIST_RETURN_IF_MPI_ERROR(
       MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group));
-  Status created = MpiStatus(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, communicator),
+  Status created = MpiStatus(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, communicator),
                              "MPI_Comm_create_group");
   MPI_Group_free(&group);
   MPI_Group_free(&world);
@@ -180,12 +181,13 @@ Status CreateFrom(const std::vector<int>& members, MPI_Comm* communicator) {
 }
 
 // Nothing when `deadline` passes first.
-Result<std::optional<MPI_Comm>> Found(const std::vector<int>& members, TimePoint deadline) {
+Result<std::optional<MPI_Comm>> Found(const std::vector<int>& members, int meeting,
+                                      TimePoint deadline) {
   const auto founding = std::make_shared<Founding>();
   const SignalBlock no_signals;
-  std::thread([founding, members] {
+  std::thread([founding, members, meeting] {
     MPI_Comm communicator = MPI_COMM_NULL;
-    Status status = CreateFrom(members, &communicator);
+    Status status = CreateFrom(members, meeting, &communicator);
     MutexLock lock(founding->mutex);
     founding->status = std::move(status);
     founding->communicator = communicator;
@@ -332,7 +334,7 @@ void MpiSession::FinalizeAtExit() {
 }
 
 Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
-                                                    const std::vector<int>& members,
+                                                    const std::vector<int>& members, int meeting,
                                                     TimePoint deadline) {
   std::shared_ptr<MpiWorld> world(new MpiWorld(session));
   session->NoteOpened();
@@ -344,7 +346,7 @@ Result<std::shared_ptr<MpiWorld>> MpiWorld::Connect(MpiSession* session,
   }
   world->counts_.Resize(world->size_);
   if (!members.empty()) {
-    MYDIST_ASSIGN_OR_RETURN(const std::optional<MPI_Comm> base, Found(members, deadline));
+    MYDIST_ASSIGN_OR_RETURN(const std::optional<MPI_Comm> base, Found(members, meeting, deadline));
     if (!base) return world->TooLate();
     world->base_ = *base;
   }

@@ -54,10 +54,10 @@ class MpiSession {
 
 class MpiWorld {
  public:
-  // Collective over `members`, ranks of MPI_COMM_WORLD in ascending order of which this process is
-  // one; empty: over all. kTimeout when not all of them have called it by `deadline`.
+  // Collective over `members`, ranks of MPI_COMM_WORLD of which this process is one; empty: over
+  // all. `meeting`: see BackendOptions. kTimeout when not all of them have called it by `deadline`.
   static Result<std::shared_ptr<MpiWorld>> Connect(MpiSession* session,
-                                                   const std::vector<int>& members,
+                                                   const std::vector<int>& members, int meeting,
                                                    TimePoint deadline);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;

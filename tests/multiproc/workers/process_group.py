@@ -446,7 +446,7 @@ def a_missing_rank_is_named_after_the_timeout() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     pretend_hosts()
-    dist.init_process_group("mydist", timeout=timedelta(seconds=60))
+    dist.init_process_group("mydist", init_method="mydist://", timeout=timedelta(seconds=60))
     for function in [*CHECKS, *WRONG_CALLS, *PROGRAMS, *SHARDED]:
         try:
             function()
@@ -458,7 +458,7 @@ def main() -> None:
         else:
             print(f"PASSED {function.__name__}", flush=True)
     dist.destroy_process_group()
-    dist.init_process_group("mydist")
+    dist.init_process_group("mydist", init_method="mydist://")
     place = store_of_all(), rank(), size()
     dist.destroy_process_group()
     made_again_with_fewer_ranks(*place)

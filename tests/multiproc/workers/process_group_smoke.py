@@ -1,22 +1,47 @@
-"""One sum over the backend "mydist"; with the argument "kill", rank 1 ends before a second one."""
+"""One sum over the backend "mydist"; then what the argument says.
+
+"kill": rank 1 ends before a second sum. "mydist://": the ranks meet so, and tell which transports
+they have loaded. "serialized" and a new file, under mpirun: they tell it as well, with an MPI that
+allows one thread at a time.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 import mydist.c10d  # noqa: F401  (registers the backend)
 
-dist.init_process_group("mydist")
+how = sys.argv[1] if len(sys.argv) > 1 else ""
+if how == "serialized":
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    from mpi4py import MPI  # noqa: F401  (starts MPI)
+
+if how == "serialized":
+    rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+    method = f"file://{sys.argv[2]}"
+    dist.init_process_group("mydist", init_method=method, rank=rank, world_size=size)
+else:
+    dist.init_process_group("mydist", init_method=how if how == "mydist://" else None)
 tensor = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(tensor)
 print(f"SUM {tensor.item()}", flush=True)
-if sys.argv[1:] == ["kill"]:
+if how in ("mydist://", "serialized"):
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    print(
+        "loaded: " + ", ".join(sorted(set(re.findall(r"libmydist_(mpi|gloo)\.so", maps)))),
+        flush=True,
+    )
+if how == "kill":
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
