@@ -4,10 +4,10 @@
 // itself has it from 3.14 on.
 #pragma once
 
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <exception>
 #include <optional>
 
 namespace mydist {
@@ -22,8 +22,10 @@ template <typename Take>
 void TakeGil(Take take) {
   try {
     take();
-  } catch (const abi::__forced_unwind&) {
-    SleepForEver();
+  } catch (...) {
+    // The unwinding that pthread_exit() starts is no exception: there is no object to catch.
+    if (std::current_exception() == nullptr) SleepForEver();
+    throw;
   }
 }
 
