@@ -187,6 +187,7 @@ FLAGS: tuple[Flag, ...] = (
         "compare the ranks' parameters every N steps [0: at the first only, -1: never]",
         integer(-1, 1_000_000_000),
     ),
+    _tunable("--check-finite", "fail a reduction whose input has NaN or infinite values"),
     _tunable("--simd KERNELS", f"instruction set: {', '.join(SIMD_PATHS)}", choice(SIMD_PATHS)),
     _tunable(
         "--log-level LEVEL", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS)

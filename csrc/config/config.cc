@@ -216,6 +216,7 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_BUCKET_SIZE_MB", "", &C::bucket_size_bytes, Megabytes()),
       MakeRow("MYDIST_CHECK_CONSISTENCY", "0", &C::check_consistency_steps,
               Integer(-1, 1'000'000'000)),
+      MakeRow("MYDIST_CHECK_FINITE", "0", &C::check_finite, Switch()),
       MakeRow("MYDIST_NCCL_LIBRARY", "", &C::nccl_library, Text("a path", 4095)),
       MakeRow("MYDIST_LOG_LEVEL", "warning", &C::log_level,
               Choice<LogLevel>({"trace", "debug", "info", "warning", "error", "off"})),
@@ -403,7 +404,8 @@ std::string Config::Digest() const {
          "\nMYDIST_SHARED_MEMORY=" + (shared_memory ? "1" : "0") +
          "\nMYDIST_BUCKET_SIZE_MB=" + bucket + "\nMYDIST_HEARTBEAT_TIMEOUT_SECONDS=" +
          FormatNumber(1e-3 * static_cast<double>(heartbeat_timeout.count())) +
-         "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) + "\n" + extras;
+         "\nMYDIST_CHECK_CONSISTENCY=" + std::to_string(check_consistency_steps) +
+         "\nMYDIST_CHECK_FINITE=" + (check_finite ? "1" : "0") + "\n" + extras;
 }
 
 std::vector<Knob> Knobs() {

@@ -73,6 +73,8 @@ struct MYDIST_EXPORT Config {
   // MYDIST_CHECK_CONSISTENCY: parameters are compared between ranks at the first step and every
   // this many steps after; 0 = at the first step only, -1 = never. Python acts on it.
   int64_t check_consistency_steps = 0;
+  // MYDIST_CHECK_FINITE: a reduction whose input has NaN or infinite values fails on all ranks.
+  bool check_finite = false;
   // MYDIST_NCCL_LIBRARY: the file of the NCCL to use; empty = that of this process, of an installed
   // package or of the system.
   std::string nccl_library;

@@ -147,6 +147,7 @@ class Negotiator {
   Status Emit(StreamItem item, std::vector<StreamItem>& items);
   Status EmitReady(const ReadyTensor& tensor, std::vector<StreamItem>& items);
   Status EmitFailure(const std::vector<ReadyTensor>& members, std::vector<StreamItem>& items);
+  Readiness DisagreementOf(const ReadyTensor& tensor) const;
   Status Release(ReadyTensor tensor, TimePoint now, std::vector<StreamItem>& items);
   std::string JoinConflict(const Request& request) const;
   Status DecideStalls(TimePoint now, std::vector<StreamItem>& items);

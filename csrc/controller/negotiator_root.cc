@@ -71,7 +71,7 @@ Status Negotiator::Release(ReadyTensor tensor, TimePoint now, std::vector<Stream
   }
   group_stalls_.Stop(released.wait);
   for (const ReadyTensor& member : released.members) {
-    if (member.agreement == nullptr) return EmitFailure(released.members, items);
+    if (!DisagreementOf(member).variants.empty()) return EmitFailure(released.members, items);
   }
   for (const ReadyTensor& member : released.members) {
     const Request& request = member.request();
@@ -119,22 +119,36 @@ Status Negotiator::EmitReady(const ReadyTensor& tensor, std::vector<StreamItem>&
   return Emit({.kind = StreamKind::kReadyAgreement, .agreement = tensor.agreement}, items);
 }
 
+// Why a tensor fails: its variants. None: it does not.
+Readiness Negotiator::DisagreementOf(const ReadyTensor& tensor) const {
+  if (tensor.agreement == nullptr) return tensor.disagreement;
+  if (tensor.request().values == InputValues::kAccepted) return {};
+  Variant of_all{tensor.request(), {}};
+  for (const int32_t rank : set_.ranks) {
+    if (!participation_.HasJoined(rank)) of_all.ranks.push_back(rank);
+  }
+  return {.variants = {std::move(of_all)}};
+}
+
 Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,
                                std::vector<StreamItem>& items) {
   std::string cause;
   for (const ReadyTensor& member : members) {
-    if (member.agreement == nullptr && cause.empty()) {
-      cause = MismatchText(member.disagreement, options_.hosts);
+    const Readiness disagreement = DisagreementOf(member);
+    if (!disagreement.variants.empty() && cause.empty()) {
+      cause = MismatchText(disagreement, options_.hosts);
     }
   }
   for (const ReadyTensor& member : members) {
     const Request& request = member.request();
-    const std::string text = member.agreement == nullptr
-                                 ? MismatchText(member.disagreement, options_.hosts)
-                                 : GroupFailureText(request.name, request.group, cause);
+    const Readiness disagreement = DisagreementOf(member);
+    const std::string text = disagreement.variants.empty()
+                                 ? GroupFailureText(request.name, request.group, cause)
+                                 : MismatchText(disagreement, options_.hosts);
     StreamItem item = ErrorItem(StatusCode::kMismatch, request, text);
+    item.missing = RanksNotAccepted(disagreement);
     // Ranks that disagree on the group itself may have members that no other rank will ever submit.
-    for (const Variant& variant : member.disagreement.variants) {
+    for (const Variant& variant : disagreement.variants) {
       const std::string& group = variant.request.group;
       const bool known =
           std::find(item.groups.begin(), item.groups.end(), group) != item.groups.end();

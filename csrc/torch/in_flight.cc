@@ -20,6 +20,7 @@
 #include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
+#include "torch/finite_check.h"
 #include "torch/gil.h"
 #include "torch/tensor_adapter.h"
 #include "world/late_writes.h"
@@ -234,10 +235,9 @@ Handle InFlight::Submit(std::vector<Submission> submissions, InFlightCall call, 
   for (const Submission& submission : submissions) {
     if (submission.order != nullptr) call.orders.push_back(submission.order);
   }
-  return Keep(
-      ValueOrThrow(
-          ValueOrThrow(process::CurrentJob())->engine().Submit(std::move(submissions), pace)),
-      std::move(call));
+  const auto job = ValueOrThrow(process::CurrentJob());
+  if (job->engine().config().check_finite) NoteValues(submissions);
+  return Keep(ValueOrThrow(job->engine().Submit(std::move(submissions), pace)), std::move(call));
 }
 
 Handle InFlight::Keep(Handle handle, InFlightCall call) {

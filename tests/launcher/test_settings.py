@@ -158,7 +158,7 @@ def test_only_given_tunables_are_set() -> None:
     spec = make("--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--no-shared-memory",
                 "--bucket-size-mb", "0.5", "--timeline_filename",
                 "t.json", "--stall-check-warning-time-seconds", "2.5", "--timeline-mark-cycles",
-                "--flight-recorder-dir", "recorder", "--stall-stack",
+                "--flight-recorder-dir", "recorder", "--stall-stack", "--check-finite",
                 "--network-interfaces", "eth0,eth1")  # fmt: skip
     assert spec.tunables == {
         "MYDIST_FUSION_THRESHOLD_MB": "8",
@@ -169,6 +169,7 @@ def test_only_given_tunables_are_set() -> None:
         "MYDIST_TIMELINE_MARK_CYCLES": "1",
         "MYDIST_FLIGHT_RECORDER_DIR": os.path.abspath("recorder"),
         "MYDIST_STALL_STACK": "1",
+        "MYDIST_CHECK_FINITE": "1",
         "MYDIST_STALL_WARNING_SECONDS": "2.5",
         "MYDIST_NETWORK_INTERFACES": "eth0,eth1",
     }

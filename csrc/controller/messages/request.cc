@@ -92,14 +92,16 @@ bool SameProperty(RequestProperty property, const Request& a, const Request& b) 
       return a.group == b.group && a.group_size == b.group_size;
     case RequestProperty::kRanks:
       return a.ranks == b.ranks || a.op != b.op;
+    case RequestProperty::kValues:
+      return a.values == b.values;
   }
   return true;
 }
 
 std::string_view RequestPropertyName(RequestProperty property) {
   constexpr std::array<std::string_view, kRequestPropertyCount> kNames = {
-      "op",        "dtype",       "shape",  "reduce op", "scale factors",
-      "root rank", "process set", "device", "group",     "ranks"};
+      "op",          "dtype",  "shape", "reduce op", "scale factors", "root rank",
+      "process set", "device", "group", "ranks",     "values"};
   return kNames[static_cast<size_t>(property)];
 }
 
@@ -127,6 +129,9 @@ std::string RequestPropertyText(RequestProperty property, const Request& request
       return "group '" + request.group + "' of " + std::to_string(request.group_size);
     case RequestProperty::kRanks:
       return RanksText(request);
+    case RequestProperty::kValues:
+      if (request.values == InputValues::kAccepted) return "finite";
+      return request.values == InputValues::kNan ? "NaN" : "infinite";
   }
   return "?";
 }

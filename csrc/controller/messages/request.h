@@ -16,6 +16,11 @@ namespace mydist {
 
 inline constexpr int32_t kCpuDevice = -1;
 
+// What MYDIST_CHECK_FINITE has found in the input of a rank. All but kAccepted fail the tensor on
+// every rank.
+enum class InputValues : uint8_t { kAccepted, kNan, kInfinite };
+inline constexpr int kInputValuesCount = 3;
+
 struct MYDIST_EXPORT Request {
   std::string name;  // Unique among the tensors in flight of its process set.
   OpKind op = OpKind::kAllreduce;
@@ -33,6 +38,7 @@ struct MYDIST_EXPORT Request {
   // Global ranks. kSendReceive: the sender, then the receiver; nobody else takes part.
   // kAddProcessSet: of the new set, ascending. Else empty.
   std::vector<int32_t> ranks;
+  InputValues values = InputValues::kAccepted;
 
   bool operator==(const Request&) const = default;
 };
@@ -66,8 +72,9 @@ enum class RequestProperty {
   kDevice,
   kGroup,
   kRanks,
+  kValues,
 };
-inline constexpr int kRequestPropertyCount = 10;
+inline constexpr int kRequestPropertyCount = 11;
 
 // Whether the two requests agree on it. A property without a meaning for their op is never
 // different; of the device only CPU or GPU counts; the first dimension where it may differ is

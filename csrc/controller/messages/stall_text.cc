@@ -202,7 +202,34 @@ std::string Row(const Variant& variant, const std::vector<RequestProperty>& diff
 
 }  // namespace
 
+std::vector<int32_t> RanksNotAccepted(const Readiness& readiness) {
+  std::vector<int32_t> ranks;
+  for (const Variant& variant : readiness.variants) {
+    if (variant.request.values == InputValues::kAccepted) continue;
+    ranks.insert(ranks.end(), variant.ranks.begin(), variant.ranks.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+namespace {
+
+// The other ranks, and what else they disagree on, would hide where the number comes from.
+std::string NotFiniteText(const Readiness& readiness, const std::vector<std::string>& hosts) {
+  std::string text = "tensor '" + readiness.name() + "': the input of this " +
+                     std::string(OpKindName(readiness.request().op)) + " is not finite:";
+  for (const Variant& variant : readiness.variants) {
+    if (variant.request.values == InputValues::kAccepted) continue;
+    text += Row(variant, {RequestProperty::kValues}, hosts);
+  }
+  return text +
+         "\nFind out where the number comes from, or set MYDIST_CHECK_FINITE=0 to pass it on.";
+}
+
+}  // namespace
+
 std::string MismatchText(const Readiness& readiness, const std::vector<std::string>& hosts) {
+  if (!RanksNotAccepted(readiness).empty()) return NotFiniteText(readiness, hosts);
   const std::vector<RequestProperty> differing = Differing(readiness);
   const std::string properties = Enumerate(differing);
   const bool same_op = differing.front() != RequestProperty::kOp;

@@ -64,8 +64,11 @@ const WaitingTensor* FindNearMiss(const WaitingTensor& tensor,
 // Mismatch text: tells the user on which properties of a tensor the ranks disagree. Pure.
 
 // A head naming tensor, op and properties, one row per variant, and what to do. `readiness` has
-// several variants; `hosts` (of each rank) may be empty.
+// several variants, or one whose values are not accepted; `hosts` (of each rank) may be empty.
 std::string MismatchText(const Readiness& readiness, const std::vector<std::string>& hosts);
+
+// The ranks whose values are not accepted, ascending.
+std::vector<int32_t> RanksNotAccepted(const Readiness& readiness);
 
 // Why a member of a group fails whose own ranks agree: another member's text.
 std::string GroupFailureText(const std::string& name, const std::string& group,

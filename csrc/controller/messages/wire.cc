@@ -33,6 +33,13 @@ void TakeEnum(Reader& reader, std::optional<T> value, const char* what, T& out) 
   }
 }
 
+InputValues ReadValues(Reader& reader) {
+  const uint8_t number = reader.U8();
+  if (number < kInputValuesCount) return static_cast<InputValues>(number);
+  reader.Fail("unknown input values");
+  return InputValues::kAccepted;
+}
+
 }  // namespace
 
 void WriteRequest(Writer& writer, const Request& request) {
@@ -50,6 +57,7 @@ void WriteRequest(Writer& writer, const Request& request) {
   writer.Count(request.shape.dims().size());
   for (const int64_t dim : request.shape.dims()) writer.I64(dim);
   WriteRanks(writer, request.ranks);
+  writer.U8(static_cast<uint8_t>(request.values));
 }
 
 Request ReadRequest(Reader& reader) {
@@ -69,6 +77,7 @@ Request ReadRequest(Reader& reader) {
   for (int64_t& dim : dims) dim = reader.I64();
   request.shape = Shape(std::move(dims));
   request.ranks = ReadRanks(reader);
+  request.values = ReadValues(reader);
   if (reader.ok()) {
     const Status status = CheckRequest(request);
     if (!status.ok()) reader.Fail(status.message());

@@ -52,6 +52,7 @@ std::vector<std::string> Fields(const Config& config) {
       config.simd,
       config.bucket_size_bytes ? std::to_string(*config.bucket_size_bytes) : "unset",
       std::to_string(config.check_consistency_steps),
+      std::to_string(config.check_finite),
       config.nccl_library,
       std::to_string(static_cast<int>(config.log_level)),
       config.host_id};
@@ -98,6 +99,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_CROSS_MEMORY_ATTACH", "off"},
       {"MYDIST_BUCKET_SIZE_MB", "4"},
       {"MYDIST_CHECK_CONSISTENCY", "100"},
+      {"MYDIST_CHECK_FINITE", "1"},
       {"MYDIST_NCCL_LIBRARY", "/opt/nccl.so"},
       {"MYDIST_LOG_LEVEL", "debug"},
       {"MYDIST_HOST_ID", "host"},
@@ -107,7 +109,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       Fields(ConfigOf(variables).value()),
       ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
                   "/tmp/a b.json", "1", "/tmp/r d", "1", "gloo", "flat", "0", "avx2", "4194304",
-                  "100", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
+                  "100", "1", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -206,6 +208,7 @@ TEST(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_SHARED_MEMORY", {"2"}},
       {"MYDIST_CROSS_MEMORY_ATTACH", {"1"}},
       {"MYDIST_CHECK_CONSISTENCY", {"-2", "1000000001"}},
+      {"MYDIST_CHECK_FINITE", {"on"}},
       {"MYDIST_NCCL_LIBRARY", {std::string(4096, 'p')}},
       {"MYDIST_LOG_LEVEL", {"verbose"}},
       {"MYDIST_ALGORITHM", {"a b"}},
@@ -233,7 +236,8 @@ TEST(ConfigTest, DigestHoldsWhatMustBeEqualOnAllRanks) {
       "MYDIST_ALGORITHM=auto\nMYDIST_FUSION_THRESHOLD_MB=64\nMYDIST_CACHE_CAPACITY=1024\n"
       "MYDIST_COORDINATOR_RADIX=32\nMYDIST_FREEZE_AFTER=10\nMYDIST_HIERARCHICAL_ALLREDUCE=unset\n"
       "MYDIST_SHARED_MEMORY=1\nMYDIST_BUCKET_SIZE_MB=unset\n"
-      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS=10\nMYDIST_CHECK_CONSISTENCY=0\n");
+      "MYDIST_HEARTBEAT_TIMEOUT_SECONDS=10\nMYDIST_CHECK_CONSISTENCY=0\n"
+      "MYDIST_CHECK_FINITE=0\n");
   EXPECT_THAT(With("MYDIST_FUSION_THRESHOLD_MB", "0.5").Digest(), HasSubstr("THRESHOLD_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_BUCKET_SIZE_MB", "0.5").Digest(), HasSubstr("BUCKET_SIZE_MB=0.5\n"));
   EXPECT_THAT(With("MYDIST_CACHE_CAPACITY", "9").Digest(), HasSubstr("CACHE_CAPACITY=9\n"));

@@ -28,6 +28,7 @@ Request SomeRequest(const std::string& name) {
   request.group = "g'\n";
   request.group_size = 9;
   request.ranks = {2, 8};
+  request.values = InputValues::kInfinite;
   return request;
 }
 

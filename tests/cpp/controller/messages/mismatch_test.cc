@@ -123,6 +123,57 @@ TEST(MismatchTest, EveryRankIsToldTheSame) {
   }
 }
 
+// What the first ranks have found in their inputs; all others accept theirs.
+void AnnounceValues(SimulatedJob& job, const std::vector<InputValues>& values) {
+  for (size_t rank = 0; rank < 4; ++rank) {
+    Request request = MakeRequest("x");
+    if (rank < values.size()) request.values = values[rank];
+    job.Announce(static_cast<int>(rank), request);
+  }
+  job.RunUntilQuiet();
+}
+
+TEST(InputValuesTest, WhatARankDoesNotAcceptFailsOnAllAndNothingAfterIt) {
+  constexpr InputValues kNan = InputValues::kNan;
+  constexpr InputValues kInfinite = InputValues::kInfinite;
+  const std::string head = "MISMATCH: tensor 'x': the input of this allreduce is not finite:";
+  const std::string advice =
+      "\nFind out where the number comes from, or set MYDIST_CHECK_FINITE=0 to pass it on.";
+  const std::vector<std::pair<std::vector<InputValues>, std::string>> cases = {
+      {{InputValues::kAccepted, kNan}, "\n  rank 1: NaN"},
+      {{kInfinite, kNan, kNan}, "\n  rank 0: infinite\n  ranks 1, 2: NaN"},
+      {{kNan, kNan, kNan, kNan}, "\n  ranks 0-3: NaN"},
+  };
+  for (const auto& [values, rows] : cases) {
+    for (const int steps : {0, 1, 20}) {  // New, cached and in a frozen schedule.
+      SimulatedJob job({.size = 4, .radix = 2, .freeze_after = 3});
+      for (int step = 0; step < steps; ++step) AnnounceValues(job, {});
+      AnnounceValues(job, values);
+      AnnounceValues(job, {});
+      for (int rank = 0; rank < 4; ++rank) {
+        EXPECT_THAT(job.Errors(rank), ElementsAre(head + rows + advice)) << rank;
+        EXPECT_EQ(job.Log(rank).end()[-2], "ready x [4]") << rank;
+      }
+    }
+  }
+}
+
+TEST(InputValuesTest, AGroupFailsTogether) {
+  SimulatedJob job({.size = 3, .radix = 2});
+  for (int rank = 0; rank < 3; ++rank) {
+    Request a = MakeRequest("a");
+    a.group = "g";
+    a.group_size = 2;
+    Request b = a;
+    b.name = "b";
+    b.values = InputValues::kNan;
+    job.Announce(rank, {a, b});
+  }
+  job.RunUntilQuiet();
+  EXPECT_EQ(job.Errors(1).size(), 2u);
+  EXPECT_THAT(job.Log(1), ::testing::Not(::testing::Contains(::testing::StartsWith("ready"))));
+}
+
 TEST(MismatchTextTest, NamesHostsAndGroupsEqualRows) {
   SimulatedJob job({.size = 6, .radix = 2, .names_hosts = true});
   for (int rank = 0; rank < 6; ++rank) {
