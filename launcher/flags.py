@@ -23,6 +23,7 @@ from mydist.launcher.value_text import (
     paths,
     row_name,
     seconds,
+    seconds_or_zero,
     switch,
     text_value,
     words,
@@ -180,7 +181,7 @@ FLAGS: tuple[Flag, ...] = (
     _tunable(
         "--heartbeat-timeout-seconds S",
         "a rank that gives no sign of life for S is lost; 0 = no heartbeats [10]",
-        seconds(0, 1e6),
+        seconds_or_zero(0.1, 1e6),
     ),
     _tunable(
         "--check-consistency N",

@@ -47,6 +47,18 @@ def seconds(low: float, high: float) -> Convert:
     return number(low, high, " of seconds")
 
 
+def seconds_or_zero(low: float, high: float) -> Convert:
+    """The same where 0 has a meaning of its own."""
+
+    def convert(text: str) -> float:
+        value = float(text) if _NUMBER.match(text) else math.nan
+        if value != 0 and not low <= value <= high:
+            raise ValueError(f"0 or a number of seconds from {low:.10g} to {high:.10g}")
+        return value
+
+    return convert
+
+
 def choice(options: Sequence[str]) -> Convert:
     """A converter for one of the words given."""
 

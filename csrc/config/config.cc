@@ -92,6 +92,16 @@ Kind<std::chrono::milliseconds> Seconds(double low) {
       });
 }
 
+// 0 means never; what is shorter than `low` could not be kept.
+Kind<std::chrono::milliseconds> SecondsOrNever(double low) {
+  const auto seconds = Seconds(low);
+  const auto never = Seconds(0);
+  return {"0 or " + seconds.allowed, [seconds, never](const std::string& text) {
+            const auto value = never.convert(text);
+            return value && value->count() == 0 ? value : seconds.convert(text);
+          }};
+}
+
 // In bytes, rounded up, so that only 0 means never.
 Kind<int64_t> Megabytes() {
   return Number(
@@ -194,7 +204,7 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_FREEZE_AFTER", "10", &C::freeze_after, Integer(0, 1'000'000)),
       MakeRow("MYDIST_STALL_WARNING_SECONDS", "10", &C::stall_warning, Seconds(0)),
       MakeRow("MYDIST_STALL_SHUTDOWN_SECONDS", "0", &C::stall_shutdown, Seconds(0)),
-      MakeRow("MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "10", &C::heartbeat_timeout, Seconds(0)),
+      MakeRow("MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "10", &C::heartbeat_timeout, SecondsOrNever(0.1)),
       MakeRow("MYDIST_SHUTDOWN_SECONDS", "5", &C::shutdown_drain, Seconds(0)),
       MakeRow("MYDIST_TIMEOUT_SECONDS", "30", &C::connect_timeout, Seconds(0.1)),
       MakeRow("MYDIST_TIMELINE", "", &C::timeline_path, Text("a path", 4095)),

@@ -36,6 +36,9 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["-np", "1", "-np", "2"], {}, "-np is given twice with different values; keep one"),
     (["--stop-timeout", "0"], {},
      "--stop-timeout: got '0', expected a number of seconds from 0.1 to 86400"),
+    (["--heartbeat-timeout-seconds", "0.09"], {},
+     "--heartbeat-timeout-seconds: got '0.09', expected 0 or a number of seconds from 0.1 to "
+     "1000000"),
     (["--log-level", "loud"], {}, f"--log-level: got 'loud', expected {LEVELS}"),
     (["--fusion-threshold-mb", "-1"], {},
      "--fusion-threshold-mb: got '-1', expected a number from 0 to 1048576"),

@@ -128,6 +128,8 @@ TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
   EXPECT_EQ(With("MYDIST_STALL_SHUTDOWN_SECONDS", "1e6").stall_shutdown, milliseconds(1000000000));
   // Too short for a millisecond is still not "never".
   EXPECT_EQ(With("MYDIST_STALL_SHUTDOWN_SECONDS", "1e-05").stall_shutdown, milliseconds(1));
+  EXPECT_EQ(With("MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "0").heartbeat_timeout, milliseconds(0));
+  EXPECT_EQ(With("MYDIST_HEARTBEAT_TIMEOUT_SECONDS", "0.1").heartbeat_timeout, milliseconds(100));
   EXPECT_EQ(With("MYDIST_SHUTDOWN_SECONDS", "0").shutdown_drain, milliseconds(0));
   EXPECT_EQ(With("MYDIST_TIMEOUT_SECONDS", "0.1").connect_timeout, milliseconds(100));
   EXPECT_EQ(With("MYDIST_CHECK_CONSISTENCY", "-1").check_consistency_steps, -1);
@@ -195,6 +197,7 @@ TEST(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_FREEZE_AFTER", {"1000001"}},
       {"MYDIST_STALL_WARNING_SECONDS", {"-0.001"}},
       {"MYDIST_STALL_SHUTDOWN_SECONDS", {"never"}},
+      {"MYDIST_HEARTBEAT_TIMEOUT_SECONDS", {"0.099", "1e-9", "-0.1"}},
       {"MYDIST_SHUTDOWN_SECONDS", {"5 seconds"}},
       {"MYDIST_TIMEOUT_SECONDS", {"0.09"}},
       {"MYDIST_TIMELINE", {std::string(4096, 'p')}},
