@@ -95,6 +95,7 @@ Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string
   at::Tensor input = Dense(tensor);
   if (const auto average = IntegerAverage::Of(submission.request)) input = average->Carry(input);
   submission.input = input.const_data_ptr();
+  if (!input.is_inference()) call_.inputs.push_back({traits_.op, name, input});
   call_.memory.push_back(std::move(input));
   return submission;
 }
@@ -121,6 +122,7 @@ Submission& CollectiveCall::AddInputAndOutput(const at::Tensor& input, const at:
     return submission;
   }
   const bool in_place = output->is_same(input);
+  if (in_place && !call_.inputs.empty()) call_.inputs.pop_back();
   WriteTo(submission, *output, in_place ? call_.memory.back() : Dense(*output));
   if (in_place) submission.input = submission.output;
   return submission;
@@ -212,6 +214,8 @@ void CollectiveCall::RefuseOverlappingOutputs() {
 
 Handle CollectiveCall::Enqueue() {
   if (submissions_.size() > 1) RefuseOverlappingOutputs();
+  // Not before: outputs may share memory with inputs, and have been noted as written by now.
+  for (InFlightInput& input : call_.inputs) input.version = input.tensor._version();
   call_.late = late_;
   return InFlight::Instance().Submit(std::move(submissions_), std::move(call_), Pace::kDriven);
 }

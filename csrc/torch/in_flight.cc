@@ -158,6 +158,19 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
+// Another tensor that shares the memory shares the version, too.
+Status CheckNotWritten(const InFlightCall& call) {
+  if (call.is_known_complete) return Status::Ok();
+  for (const InFlightInput& input : call.inputs) {
+    if (input.tensor._version() == input.version) continue;
+    return Status::InvalidArgument(
+        std::string(OpKindName(input.op)) + " '" + input.name +
+        "': its input was changed while it was in flight, so the result may be wrong. Change it "
+        "after synchronize(), or pass a clone().");
+  }
+  return Status::Ok();
+}
+
 Shape WithLastDim(const Shape& shape, int64_t size) {
   std::vector<int64_t> dims = shape.dims();
   dims.push_back(size);
@@ -266,7 +279,12 @@ InFlightCall InFlight::Take(Handle handle) {
 
 bool InFlight::Poll(Handle handle) {
   Require(handle);
-  return ValueOrThrow(process::Poll(handle));
+  const bool is_complete = ValueOrThrow(process::Poll(handle));
+  MutexLock lock(mutex_);
+  if (const auto call = calls_.find(handle); is_complete && call != calls_.end()) {
+    call->second.is_known_complete = true;
+  }
+  return is_complete;
 }
 
 std::vector<at::Tensor> InFlight::Wait(Handle handle) {
@@ -283,6 +301,7 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   if (!status->ok()) KeepFromLateWrites(std::make_shared<InFlightCall>(call));
   ThrowIfError(*status);
   ThrowIfError(followed);
+  ThrowIfError(CheckNotWritten(call));
   const at::NoGradGuard no_grad;
   for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);
   for (const EarlyAverage& early : call.averages) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -85,8 +86,18 @@ struct EarlyAverage {
   int64_t divisor;
 };
 
+// A tensor that the engine reads and does not write, and its version when it was enqueued.
+struct InFlightInput {
+  OpKind op;
+  std::string name;
+  at::Tensor tensor;
+  int64_t version = 0;
+};
+
 struct InFlightCall {
-  std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
+  std::vector<at::Tensor> memory;     // Everything the engine was given a pointer to.
+  std::vector<InFlightInput> inputs;  // Nobody may write to them before the handle is complete.
+  bool is_known_complete = false;     // The caller has polled: it may write to them again.
   // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
   std::vector<c10::Storage> storages;
   // While it lives, torch refuses to resize them: that would free memory that the engine uses. Of

@@ -80,6 +80,37 @@ def a_tensor_in_flight_cannot_be_resized() -> None:
 
 
 @check(min_size=2)
+def an_input_that_is_changed_in_flight_is_an_error() -> None:
+    # Rank 0 comes last, so the input is in flight on all others.
+    total = torch.full((4,), float(md.size()))
+    for kind in ("changed", "through a view", "polled", "in place"):
+        data = torch.ones(4)
+        if md.rank() == 0:
+            md.broadcast(torch.zeros(1), 1, name="change gate")
+            md.allreduce(torch.ones(4), name=kind, op=md.Sum)
+            continue
+        start = md.allreduce_async_ if kind == "in place" else md.allreduce_async
+        handle = start(data, name=kind, op=md.Sum)
+        if kind in ("changed", "through a view"):
+            (data[:2] if kind == "through a view" else data).zero_()
+        md.broadcast(torch.zeros(1), 1, name="change gate")
+        if kind == "polled":
+            while not md.poll(handle):
+                pass
+            data.zero_()
+        if kind in ("polled", "in place"):
+            expect_equal(md.synchronize(handle), total)
+            continue
+        try:
+            md.synchronize(handle)
+        except ValueError as error:
+            words = f"allreduce '{kind}': its input was changed while it was in flight"
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"not noticed: {kind}")
+
+
+@check(min_size=2)
 def a_group_with_a_name_in_flight_enqueues_nothing() -> None:
     if md.rank() == 0:
         md.broadcast(torch.zeros(1), 1, name="gate")
