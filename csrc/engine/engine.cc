@@ -338,30 +338,6 @@ void Engine::NoteStall(const std::string& warning) {
   Dump(FlightOccasion::kStall, warning);
 }
 
-void Engine::HandleDeparture(const Response& response) {
-  const Status left = guard_.Locate(response.status);
-  const StatusCode code = left.code();
-  // It may end in a sentence with advice.
-  const size_t end = left.message().find_last_not_of('.') + 1;
-  const std::string who = left.message().substr(0, end);
-  const Failure& known = left.failure();
-  left_text_ = left.message();
-  if (HasInFlight() && !guard_.is_leaving()) Dump(FlightOccasion::kFailure, left_text_);
-  for (const TensorKey& key : pending_.Keys()) {
-    const PendingTensor* const pending = pending_.Find(key);
-    const Request& request = pending->submission.request;
-    CompleteTensor(key, Status(code, who + "; " + CallText(request) + " can no longer complete")
-                            .About(FailureOf(request, "negotiate", pending))
-                            .About(known));
-  }
-  FailJoin(Status(code, who + "; join can no longer complete").About(known));
-  const char* const advice =
-      "; no collective can complete any more. Call the same collectives on every rank before any "
-      "rank shuts down or exits";
-  handles_->Fail(term_, Status(code, who + advice).About(known));
-  timeline_switches_.clear();  // Failed with the others.
-}
-
 void Engine::HandleAllJoined(const Response& response) {
   if (!join_) return;  // A departure has ended it.
   const JoinCommand join = *std::exchange(join_, std::nullopt);

@@ -1,6 +1,7 @@
 // What callers do to the Engine, from any thread: submitting, switching the timeline, shutting
-// down.
+// down; and how what is in flight fails.
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -344,6 +345,55 @@ void Engine::FailPending(const Status& reason) {
     CompleteTensor(key, named.About(FailureOf(request, "negotiate", pending)));
   }
   FailJoin(failure.operation == "join" ? reason : bare.WithContext("join"));
+}
+
+namespace {
+
+// ", nor can 'a', 'b' and 3 more": the others among `keys`; empty: there are none.
+std::string OthersText(const std::vector<TensorKey>& keys, const TensorKey& one) {
+  constexpr size_t kMostNamed = 8;
+  const size_t count = keys.size() - 1;
+  std::string text;
+  size_t named = 0;
+  for (size_t i = 0; i < keys.size() && named < std::min(count, kMostNamed); ++i) {
+    if (keys[i] == one) continue;
+    const char* const joint = named == 0 ? ", nor can '" : named + 1 == count ? " and '" : ", '";
+    text += joint + keys[i].second + "'";
+    ++named;
+  }
+  return count > named ? text + " and " + std::to_string(count - named) + " more" : text;
+}
+
+}  // namespace
+
+void Engine::HandleDeparture(const Response& response) {
+  const Status left = guard_.Locate(response.status);
+  const StatusCode code = left.code();
+  // It may end in a sentence with advice.
+  const size_t end = left.message().find_last_not_of('.') + 1;
+  const std::string who = left.message().substr(0, end);
+  const Failure& known = left.failure();
+  left_text_ = left.message();
+  if (HasInFlight() && !guard_.is_leaving()) Dump(FlightOccasion::kFailure, left_text_);
+  const std::vector<TensorKey> keys = pending_.Keys();
+  for (const TensorKey& key : keys) {
+    const PendingTensor* const pending = pending_.Find(key);
+    const Request& request = pending->submission.request;
+    const std::string text =
+        who + "; " + CallText(request) + " can no longer complete" + OthersText(keys, key);
+    // Perhaps no caller comes for the error any more.
+    if (guard_.is_leaving() && key == keys.front()) {
+      MYDIST_LOG(kWarning) << text << ". Wait for all handles before you call shutdown().";
+    }
+    CompleteTensor(key,
+                   Status(code, text).About(FailureOf(request, "negotiate", pending)).About(known));
+  }
+  FailJoin(Status(code, who + "; join can no longer complete").About(known));
+  const char* const advice =
+      "; no collective can complete any more. Call the same collectives on every rank before any "
+      "rank shuts down or exits";
+  handles_->Fail(term_, Status(code, who + advice).About(known));
+  timeline_switches_.clear();  // Failed with the others.
 }
 
 void Engine::FailJoin(const Status& why) {

@@ -18,19 +18,24 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """What the ranks got, by case."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, str]:
+    """What the ranks got, by case, and what they have printed."""
     folder = tmp_path_factory.mktemp("agreement")
     command = (str(WORKERS / "agreement.py"), str(folder))
     # Threads of the ranks are in a collective when these end, and must not change their exit code.
-    launch(NP, "local", *command, timeout=90).expect_success()
+    output = launch(NP, "local", *command, timeout=90).expect_success().output
     found: Rows = {}
     for path in sorted(folder.iterdir()):
         name, _, rank = path.name.partition(".")
         row = json.loads(path.read_text())
         assert int(rank) == len(found.setdefault(name, []))
         found[name].append(row)
-    return found
+    return found, output
+
+
+@pytest.fixture
+def rows(told: tuple[Rows, str]) -> Rows:
+    return told[0]
 
 
 def expect_told(rows: Rows, case: str, error: str, *words: str) -> str:
@@ -91,10 +96,17 @@ def test_what_is_pending_at_shutdown_is_named(rows: Rows) -> None:
     *others, last = rows["pending"]
     assert last["error"] == ""
     for row in others:
-        assert row["error"] == "AbortedError" and "'pending.0'" in row["text"], row
+        assert row["error"] == "AbortedError", row
+        assert "'pending.0' can no longer complete, nor can 'pending.1'" in row["text"], row
         assert row["failure"]["tensor"] == "pending.0", row
         assert row["failure"]["operation"] == "allreduce", row
         assert row["seconds"] < SOON_S, row
+
+
+def test_what_no_rank_waits_for_is_told_in_the_log(told: tuple[Rows, str]) -> None:
+    words = "'pending.1'. Wait for all handles before you call shutdown()."
+    lines = [line for line in told[1].splitlines() if words in line]
+    assert len(lines) == NP - 1, told[1]
 
 
 def test_the_next_start_is_not_harmed(rows: Rows) -> None:
