@@ -90,6 +90,8 @@ class MYDIST_EXPORT Coordinator {
   // The same of the loss of a rank that is known by other means. What that rank has said itself
   // counts more.
   Status JudgeLoss(int rank, Status loss);
+  // The signal that ended the rank, as another rank tells it; 0: none has told one yet.
+  int ToldSignalOf(int rank, TimePoint now);
 
   // Takes the messages and announcements in, sends what follows from them, and returns one batch
   // of responses to handle (Ready ones: plan and execute), in stream order. Empty: nothing now.

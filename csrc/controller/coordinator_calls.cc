@@ -162,6 +162,19 @@ Status Coordinator::JudgeLoss(int rank, Status loss) {
   return port_.Judge(std::move(loss));
 }
 
+// Takes in what has come, but no message out.
+int Coordinator::ToldSignalOf(int rank, TimePoint now) {
+  const auto signal_in = [rank](const Status& loss) {
+    const Failure& known = loss.failure();
+    return known.ranks == std::vector<int>{rank} ? known.signal : 0;
+  };
+  if (const int signal = signal_in(port_.Exchange(now)); signal != 0) return signal;
+  for (const IncomingMessage& message : port_.messages()) {
+    if (const int signal = signal_in(LossToldBy(message)); signal != 0) return signal;
+  }
+  return 0;
+}
+
 Status Coordinator::TakeQuestion(const IncomingMessage& message) {
   return inquirer_.TakeQuestion(message, [this](const Question& about) {
     std::vector<int32_t> awaited = AwaitedWith(about.process_set, about.tensor);

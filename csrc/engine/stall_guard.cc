@@ -1,6 +1,7 @@
 #include "engine/stall_guard.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -19,6 +20,8 @@ constexpr Duration kLeastAnswerTime = std::chrono::milliseconds(100);
 constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
+// How long a rank waits in all until another one tells which signal has ended a rank of its host.
+constexpr Duration kWordGrace = std::chrono::milliseconds(50);
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
@@ -203,8 +206,12 @@ Status StallGuard::Locate(const Status& status) {
   // A rank that has told why it leaves may still run. One that others tell of is the first.
   const bool has_told =
       located.is_consequence() && known.ranks.size() == 1 && known.finding != kDeadFinding;
-  const std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
-  const std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
+  std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
+  std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
+  if (const auto word = end || has_told ? std::nullopt : AwaitWord(known.ranks)) {
+    rank = word->first;
+    end = word->second;
+  }
   if (!end) return located;
   if (!ends_.IsCause(*end) && (has_told || known.ranks.size() > 1)) return located;
   if (end->by_signal) {
@@ -216,6 +223,30 @@ Status StallGuard::Locate(const Status& status) {
   return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
       .About(known)
       .About(FailureOf(known.ranks));
+}
+
+bool StallGuard::MayBeToldOf(int rank) const {
+  const std::vector<std::string>& hosts = topology_->hosts;
+  const auto index = static_cast<size_t>(rank);
+  if (ends_.has_file() || rank < 0 || index >= hosts.size()) return false;
+  const std::string& own = hosts[static_cast<size_t>(topology_->rank)];
+  return hosts[index] != own && std::count(hosts.begin(), hosts.end(), hosts[index]) > 1;
+}
+
+std::optional<std::pair<int, ProcessEnd>> StallGuard::AwaitWord(std::span<const int> ranks) {
+  const bool may_be_told =
+      std::any_of(ranks.begin(), ranks.end(), [this](int rank) { return MayBeToldOf(rank); });
+  if (!may_be_told) return std::nullopt;
+  if (!word_deadline_) word_deadline_ = Now() + kWordGrace;
+  for (;;) {
+    const TimePoint now = Now();
+    for (const int rank : ranks) {
+      const int signal = coordinator_->ToldSignalOf(rank, now);
+      if (signal != 0) return std::pair(rank, ProcessEnd{.by_signal = true, .number = signal});
+    }
+    if (now >= *word_deadline_) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -68,8 +69,8 @@ class StallGuard final : public Watchdog {
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
   // The status with host, process and end of the rank that it names, where that is one. May wait a
-  // moment until the end is told.
-  Status Locate(const Status& status);
+  // moment until the end is told, by the kernel, a launcher or a rank of the other one's host.
+  Status Locate(const Status& status) override;
 
   // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that
   // give no answer; for others without an end, or with `awaits_living` false no longer either.
@@ -129,6 +130,10 @@ class StallGuard final : public Watchdog {
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
                const std::function<Status()>& ask, TimePoint* next);
   Status LossBy(const PeerFinding& finding) const;
+  // The signal that ended one of these ranks, all of other hosts, as a rank there tells it.
+  std::optional<std::pair<int, ProcessEnd>> AwaitWord(std::span<const int> ranks);
+  // Whether a rank that lives may know how that one has ended, and this one cannot.
+  bool MayBeToldOf(int rank) const;
   void TellOfLeave(TimePoint now, const std::vector<int>& silent, const std::vector<int>& idle);
   Status Blame(const Request& about, const std::string& what, const std::string& phase) const;
   void Warn(const std::string& text) const;
@@ -146,6 +151,7 @@ class StallGuard final : public Watchdog {
   const Topology* const topology_;
   Coordinator* const coordinator_;
   RankEnds ends_;
+  std::optional<TimePoint> word_deadline_;  // Of all waits for words, from the first one on.
   PeerFindings findings_;
   std::function<void(const std::string& text)> on_warning_;
   const Request* first_ = nullptr;  // Of the collective in progress.

@@ -11,12 +11,14 @@ namespace mydist {
 namespace {
 
 // Words are marks, the ranks to blame, the separator, and the text. A mark says that the speaker
-// had waited too long, or what it knows of these ranks: that they are silent, or dead. In the list
+// had waited too long, or what it knows of these ranks: that they are silent, or dead, or which
+// signal has ended the one. In the list
 // an empty entry is the rank whose words these are: the text does not name it, and is said to come
 // from it.
 constexpr char kTimeoutMark = '!';
 constexpr char kSilentMark = '~';
 constexpr char kDeadMark = '#';
+constexpr char kSignalMark = '$';  // Before and behind the number of the signal that ended it.
 constexpr char kSeparator = '\n';
 constexpr char kComma = ',';
 // More are not listed: words may be cut after a thousand bytes.
@@ -29,12 +31,27 @@ struct Words {
   bool is_timeout = false;
   bool is_silence = false;
   bool is_death = false;
+  int signal = 0;
 };
 
 bool TakeMark(std::string_view& words, char mark) {
   const bool has_mark = words.starts_with(mark);
   if (has_mark) words.remove_prefix(1);
   return has_mark;
+}
+
+// 0: there is none. What is no number stays, and is no list of ranks either.
+int TakeSignal(std::string_view& words) {
+  constexpr int kMaxSignal = 64;
+  if (!words.starts_with(kSignalMark)) return 0;
+  const char* const end = words.data() + words.size();
+  int signal = 0;
+  const auto [stop, error] = std::from_chars(words.data() + 1, end, signal);
+  const bool is_one = error == std::errc() && stop != end && *stop == kSignalMark && signal > 0 &&
+                      signal <= kMaxSignal;
+  if (!is_one) return 0;
+  words.remove_prefix(static_cast<size_t>(stop + 1 - words.data()));
+  return signal;
 }
 
 Words Parse(int speaker, const std::string& words, int size) {
@@ -45,6 +62,7 @@ Words Parse(int speaker, const std::string& words, int size) {
   parsed.is_timeout = TakeMark(list, kTimeoutMark);
   parsed.is_silence = TakeMark(list, kSilentMark);
   parsed.is_death = TakeMark(list, kDeadMark);
+  parsed.signal = TakeSignal(list);
   for (size_t begin = 0; begin <= list.size();) {
     const size_t next = std::min(list.find(kComma, begin), list.size());
     const char* const stop = list.data() + next;
@@ -84,6 +102,9 @@ std::string FarewellWords(const Status& error) {
   const bool is_death = error.failure().finding == kDeadFinding;
   const bool is_sure = is_timeout || is_silence || is_death || error.is_consequence();
   if (!words.empty() && !is_sure) words += kComma;
+  if (error.failure().signal != 0 && ranks.size() == 1 && !words.empty()) {
+    words.insert(0, kSignalMark + std::to_string(error.failure().signal) + kSignalMark);
+  }
   if (is_silence && !words.empty()) words.insert(0, 1, kSilentMark);
   if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
@@ -107,7 +128,10 @@ Status PeerHasLeft(int rank, const std::string& who, const std::string& words, i
                               : parsed.is_timeout ? kLateFinding
                                                   : "";
   return Status(code, text)
-      .About({.ranks = std::move(parsed.ranks), .finding = finding, .cause = text});
+      .About({.ranks = std::move(parsed.ranks),
+              .signal = parsed.signal,
+              .finding = finding,
+              .cause = text});
 }
 
 }  // namespace mydist

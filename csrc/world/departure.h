@@ -19,7 +19,8 @@ MYDIST_EXPORT std::string FarewellWords(const Status& error);
 
 // kPeerLost, or kTimeout when it had waited too long: "rank 2 (host h) has left the job: the disk
 // is full". Blames `rank`, named `who` in the text, or the ranks that its words blame, also in
-// Failure::ranks: both ends of a connection that only one of them has seen end. `words` may be
+// Failure::ranks: both ends of a connection that only one of them has seen end. The signal that
+// ended the one rank to blame, where the words tell it, is in Failure::signal. `words` may be
 // empty. `size`: of the job; words that blame a rank outside it blame none of its ranks.
 MYDIST_EXPORT Status PeerHasLeft(int rank, const std::string& who, const std::string& words,
                                  int size = std::numeric_limits<int>::max());

@@ -34,6 +34,8 @@ class MYDIST_EXPORT RankEnds {
   // As the kernel tells. `pids`: of each rank, 0 where this process does not see it.
   explicit RankEnds(std::span<const int64_t> pids);
 
+  // Whether mydistrun tells, of the ranks of all hosts.
+  bool has_file() const { return file_.has_value(); }
   // Nothing: the rank runs, or its end is not known.
   std::optional<ProcessEnd> Find(int rank) const;
   // The first of these ranks whose end is known; rather one whose end is the cause of the others'.

@@ -18,6 +18,10 @@ class Watchdog {
   // none: not known. OK: wait on, and ask again after kLookInterval. Else the error that ends the
   // wait: the ranks are out of step then. Never blocks. By the thread that drives the engine.
   virtual Status Look(TimePoint begin, std::span<const int> peers) = 0;
+
+  // The error with what can be found out about the ranks that it blames, before connections are
+  // given up over which others may tell it. May wait for a moment. By the same thread.
+  virtual Status Locate(const Status& error) { return error; }
 };
 
 // How long a wait goes on before it asks, and from one time to the next. Other ranks rely on it: a

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from multiproc.job import job_environment
 
 from multihost.cluster import Cluster
 from multihost.namespace import signal_process, wait_gone
@@ -138,3 +139,33 @@ def test_mydistrun_itself_is_killed(cluster: Cluster) -> None:
     ready_pids(job, 3)
     signal_process(job.popen.pid, signal.SIGKILL)
     cluster.wait_empty(STOP_SECONDS)
+
+
+def start_by_variables(cluster: Cluster, hosts: list[str]) -> list[RunningJob]:
+    """A job of one rank for each entry, as torchrun and other launchers start ranks."""
+    address = cluster.hosts[hosts[0]].data_address
+    jobs = []
+    for rank, host in enumerate(hosts):
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts))}
+        variables |= {"MASTER_ADDR": address, "MASTER_PORT": "29517"}
+        words = cluster.hosts[host].command(sys.executable, TRAIN, "forever")
+        jobs.append(RunningJob(words, cluster.folder, job_environment(variables)))
+    cluster.jobs += jobs
+    return jobs
+
+
+def test_a_rank_tells_other_hosts_which_signal_ended_a_rank_of_its_host(
+    gloo: None, cluster: Cluster
+) -> None:
+    jobs = start_by_variables(cluster, ["hosta", "hosta", "hostb", "hostb"])
+    pids = [int(job.wait_for("READY ")[0].split()[-1]) for job in jobs]
+    signal_process(pids[3], signal.SIGKILL)
+    killed_at = time.monotonic()
+    for job in jobs[:3]:
+        ended = job.finish(STOP_SECONDS)
+        (error,) = [line for line in ended.output.splitlines() if line.startswith("mydist.")]
+        assert error.startswith("mydist.PeerLostError: allreduce 'step': "), error
+        assert f"rank 3 (host hostb, pid {pids[3]})" in error, error
+        assert error.endswith("SIGKILL (signal 9) ended rank 3."), error
+    assert time.monotonic() - killed_at < STOP_SECONDS
+    jobs[3].finish(STOP_SECONDS)

@@ -124,7 +124,11 @@ Status GlooTransport::Exchange(std::span<const SendTransfer> sends,
   if (Status loss = mesh_->states().loss(); !loss.ok()) return loss;
   Status status = PostAll(sends, receives);
   if (status.ok()) status = AwaitAll();
-  if (!status.ok()) mesh_->Break();
+  if (!status.ok()) {
+    // Before the connections go: other ranks tell over them what this one may not know.
+    if (watchdog_ != nullptr) status = watchdog_->Locate(status);
+    mesh_->Break(status);
+  }
   // Destroys the buffers: from here on Gloo does not touch the caller's memory.
   posted_.clear();
   return status;

@@ -231,7 +231,7 @@ Status Mesh::LostConnection(int peer, const std::string& what) const {
 }
 
 void Mesh::ReportLoss(int peer, const Status& reason) {
-  if (states_.MarkLost(peer, reason)) mailbox_.PutLoss(reason);
+  if (states_.MarkLost(peer, reason) || states_.Explain(peer, reason)) mailbox_.PutLoss(reason);
 }
 
 Status Mesh::SayGoodbye(TimePoint deadline) {
@@ -260,7 +260,9 @@ Status Mesh::SayGoodbye(TimePoint deadline) {
   return states_.loss();
 }
 
-void Mesh::Break() {
+void Mesh::Break(const Status& error) {
+  const std::vector<int>& blamed = error.failure().ranks;
+  if (blamed.size() == 1) states_.Explain(blamed.front(), error);
   const Status farewell = SayGoodbye(Now() + kBreakGrace);
   MYDIST_LOG(kDebug) << "dropping all connections: " << farewell.ToString();
   for (int peer = 0; peer < size(); ++peer) {

@@ -171,8 +171,9 @@ class Mesh {
   Status SayGoodbye(TimePoint deadline);
 
   // After a failed transfer the connections are unusable: says goodbye with the cause, so that the
-  // peers blame the right rank and not us, and drops all connections. Bounded by kBreakGrace.
-  void Break();
+  // peers blame the right rank and not us, and drops all connections. Bounded by kBreakGrace. The
+  // error may know more of the cause than the loss that was reported.
+  void Break(const Status& error);
 
  private:
   static constexpr std::chrono::milliseconds kBreakGrace{200};

@@ -27,6 +27,14 @@ bool PeerStates::MarkLost(int peer, const Status& reason) {
   return true;
 }
 
+bool PeerStates::Explain(int peer, const Status& reason) {
+  MutexLock lock(mutex_);
+  const bool tells_more = reason.failure().signal != 0 && loss_.failure().signal == 0;
+  if (loss_.ok() || peer != cause_rank_ || !tells_more) return false;
+  loss_ = reason;
+  return true;
+}
+
 void PeerStates::Interrupt() {
   MutexLock lock(mutex_);
   InterruptWait();

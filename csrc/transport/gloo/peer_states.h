@@ -32,6 +32,10 @@ class PeerStates {
   // `peer` is lost. True when it is news. Interrupts a transfer that is waiting.
   bool MarkLost(int peer, const Status& reason) MYDIST_EXCLUDES(mutex_);
 
+  // The first loss, if it is that of `peer`, has a reason that tells more: which signal has ended
+  // the rank. True when that is news.
+  bool Explain(int peer, const Status& reason) MYDIST_EXCLUDES(mutex_);
+
   bool IsOpen(int peer) const MYDIST_EXCLUDES(mutex_);
   // Whether it said goodbye and has not been lost since.
   bool HasDeparted(int peer) const MYDIST_EXCLUDES(mutex_);

@@ -63,6 +63,21 @@ TEST(DepartureTest, ASilentRankAloneIsBlamedByThoseWhoFollow) {
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(late)).failure().finding, kSilentFinding);
 }
 
+// The ranks of its host know it, and others have it from them.
+TEST(DepartureTest, TheSignalThatEndedARankTravelsAlong) {
+  const Status killed = Status::PeerLost("lost rank 3. SIGKILL (signal 9) ended rank 3.")
+                            .About({.ranks = {3}, .signal = 9, .finding = kDeadFinding});
+  Status loss = PeerHasLeft(2, "rank 2", FarewellWords(killed));
+  loss = PeerHasLeft(1, "rank 1", FarewellWords(loss.WithContext("allreduce 'x'")));
+  EXPECT_EQ(loss.message(), killed.message());
+  EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
+  EXPECT_EQ(loss.failure().signal, 9);
+  EXPECT_EQ(loss.failure().finding, kDeadFinding);
+  for (const std::string& mark : {"$", "$9", "$x$", "$0$", "$65$", "$-9$", "$99999999999$"}) {
+    EXPECT_EQ(PeerHasLeft(2, "rank 2", mark + "3\nlost rank 3").failure().signal, 0) << mark;
+  }
+}
+
 TEST(DepartureTest, OneThatLeftWithoutAWordIsNamedByThoseWhoFollow) {
   const Status near = PeerHasLeft(2, "rank 2", "");
   EXPECT_EQ(near.message(),
