@@ -261,12 +261,20 @@ Status Engine::Execute(const Group& group) {
   RecordForGroup(group, EventPhase::kBegin, op_name);
   std::string activity;
   guard_.SetCollective(&group.front()->request, group.size());
+  TimePoint last = kPast;
   for (const AgreedTensor& tensor : tensors) {
+    const TimePoint since = tensor.pending->since;
+    if (since != kNever) last = std::max(last, since);  // Else this rank has joined.
     const Request& request = tensor.agreement->request;
     const bool is_of_all = request.op != OpKind::kSendReceive;
     recorder_->Begun(tensor.pending->submission.record,
                      is_of_all ? recorder_->NextRun(request.process_set) : 0,
                      guard_.collective_begin());
+  }
+  if (last != kPast) {
+    using Microseconds = std::chrono::microseconds;
+    const Duration waited = guard_.collective_begin() - last;
+    counted_.wait_us += std::chrono::duration_cast<Microseconds>(waited).count();
   }
   struct End {
     StallGuard& guard;
@@ -410,16 +418,15 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Negotiate(Now()).ok();
   }
   if (!overdue_.ok()) MYDIST_LOG(kWarning) << "shutdown: " << overdue_.message();
+  // Ranks of other hosts learn from this one which signal has ended a rank of its host.
+  const Status located = guard_.Locate(status);
   // Peers in a collective that this rank will not come to need not wait for a time-out.
   const Status& why = status.ok() ? overdue_ : located;
   coordinator_.Leave(why);
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
-  // It may wait a moment, so the peers are told before.
   const Status reason = status.ok()
                             ? Status::Aborted("mydist has been shut down; call mydist.init() first")
-  // Ranks of other hosts learn from this one which signal has ended a rank of its host.
-  const Status located = guard_.Locate(status);
                             : located;
   // A failure, or an early end, leaves work on GPUs that waits for other ranks.
   const bool all_are_leaving = status.ok() && overdue_.ok();

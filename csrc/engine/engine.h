@@ -69,6 +69,9 @@ struct EngineStats : CoordinatorStats {
   int64_t batches = 0;       // Collectives executed.
   int64_t tensors = 0;       // Tensors they completed.
   int64_t tensor_bytes = 0;  // This rank's input bytes of those tensors.
+  // From the last own tensor of each batch until all ranks were ready for it: the rank that the
+  // others wait for has the smallest one.
+  int64_t wait_us = 0;
   // Of tensors, to ranks on other hosts; a transfer is one message, however the backend cuts it.
   int64_t inter_host_messages_sent = 0;
   int64_t inter_host_bytes_sent = 0;

@@ -166,6 +166,7 @@ py::dict Stats() {
   row["pack_bytes"] = stats.pack_bytes;
   row["most_staged_chunks"] = stats.most_staged_chunks;
   row["strategy_rounds"] = stats.strategy_rounds;
+  row["wait_us"] = stats.wait_us;
   const LaneCounts groups = LaneJournal::ProcessCounts();
   row["group_operations"] = groups.operations;
   row["group_bytes"] = groups.bytes;

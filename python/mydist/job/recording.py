@@ -55,9 +55,11 @@ def stats() -> dict[str, int]:
     this rank send to ranks on other hosts; pack_bytes: what allreduces copied to fuse tensors that
     do not lie one after the other, or to cast them; most_staged_chunks: how many chunks of a tensor
     on a GPU were on their way to the host at once, before they were exchanged, at most;
-    strategy_rounds: means over ranks that strategies of optimizers have ended; group_operations,
-    group_bytes, group_messages_sent, group_messages_received and group_message_bytes: of the
-    process groups of torch.distributed, see mydist.c10d.stats().
+    strategy_rounds: means over ranks that strategies of optimizers have ended; wait_us:
+    microseconds that submitted tensors have waited for other ranks to be ready. The rank that the
+    others wait for has the smallest number; group_operations, group_bytes, group_messages_sent,
+    group_messages_received and group_message_bytes: of the process groups of torch.distributed, see
+    mydist.c10d.stats().
     ValueError before init().
     """
     return _C.stats()

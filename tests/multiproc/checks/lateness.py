@@ -60,7 +60,16 @@ def who_waits_looks_for_long_only_with_a_core_each() -> None:
 @check(min_size=2)
 def a_late_rank_keeps_nobody_busy() -> None:
     md.barrier()
-    expect_idle_wait(lambda: md.allreduce(torch.ones(1000), name="late"))
+    before = md.stats()["wait_us"]
+    waits: list[int] = []
+
+    def collective() -> None:
+        md.allreduce(torch.ones(1000), name="late")
+        waits.append(md.stats()["wait_us"] - before)
+
+    expect_idle_wait(collective)
+    *others, last = md.allgather_object(waits[0])
+    assert min(others) > 0.5e6 * LATE_SECONDS and last < 0.3e6 * LATE_SECONDS, (others, last)
 
 
 @check(min_size=2)
