@@ -157,4 +157,9 @@ Result<InterfaceAddress> OwnAddress(const std::vector<std::string>& names, bool 
   return ChooseInterface(available, wish);
 }
 
+std::string InterfacesText(const InterfaceAddress& chosen) {
+  const auto available = InterfaceAddresses();
+  return Listed({chosen}) + " of " + (available.ok() ? Listed(*available) : "unknown ones");
+}
+
 }  // namespace mydist

@@ -42,5 +42,7 @@ MYDIST_EXPORT Result<InterfaceAddress> ChooseInterface(
 MYDIST_EXPORT Result<InterfaceAddress> OwnAddress(const std::vector<std::string>& names,
                                                   bool single_host,
                                                   const std::string& meeting_host);
+// What was chosen, and what there is: "data0 (10.0.0.7) of lo (127.0.0.1), data0 (10.0.0.7)".
+MYDIST_EXPORT std::string InterfacesText(const InterfaceAddress& chosen);
 
 }  // namespace mydist

@@ -101,6 +101,27 @@ Result<Outcome> AgreeOnOutcome(const BackendOptions& options, const Outcome& min
   return agreed;
 }
 
+// A line for each host: the interface that it uses, and those that it has. A round of its own.
+Result<std::string> InterfacesOfHosts(const BackendOptions& options,
+                                      const std::vector<Place>& places,
+                                      const InterfaceAddress& own) {
+  constexpr size_t kMostBytes = 1000;
+  const std::string mine = InterfacesText(own).substr(0, kMostBytes);
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::vector<Bytes> all,
+      BootstrapRound(options.exchange, options.size, Bytes(mine.begin(), mine.end())));
+  std::string table;
+  std::vector<std::string> told;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string& host = places[rank].host_id;
+    if (std::find(told.begin(), told.end(), host) != told.end()) continue;
+    told.push_back(host);
+    const std::string text(all[rank].begin(), all[rank].end());
+    table += "\n  host " + host + " uses " + text.substr(0, kMostBytes);
+  }
+  return table;
+}
+
 Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
   const TimePoint end = Now() + options.config->connect_timeout;
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Place> places, GatherPlaces(options));
@@ -117,7 +138,11 @@ Result<std::shared_ptr<Mesh>> ConnectMesh(const BackendOptions& options) {
                       mine.status.code() != StatusCode::kVersionMismatch;
     MYDIST_ASSIGN_OR_RETURN(const Outcome agreed, AgreeOnOutcome(options, mine));
     if (agreed.status.ok()) return std::make_shared<Mesh>(std::move(context), std::move(names));
-    if (!agreed.may_repeat) return agreed.status;
+    if (!agreed.may_repeat) {
+      const Result<std::string> table = InterfacesOfHosts(options, places, own);
+      if (!table.ok()) return agreed.status;
+      return Status(agreed.status.code(), agreed.status.message() + table.value());
+    }
     if (options.rank > 0) continue;
     MYDIST_LOG(kWarning) << "connecting over Gloo failed, all ranks try again: "
                          << agreed.status.message();

@@ -236,7 +236,9 @@ TEST(GlooConnect, ARankThatNeverComesIsNamedAfterTheTimeout) {
   const Status status = ConnectWithAnEcho([](int, Bytes& other) {
     if (other.size() > 100) other[3] ^= 0x40;  // Another port.
   });
-  ExpectError(status, StatusCode::kTimeout, {"rank 1"});
+  ExpectError(
+      status, StatusCode::kTimeout,
+      {"rank 1", "\n  host " + Config{}.HostId() + " uses lo (127.0.0.1) of lo (127.0.0.1)"});
 }
 
 TEST(GlooConnect, AddressesOfTheWrongLengthAreRefused) {
