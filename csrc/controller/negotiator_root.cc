@@ -132,21 +132,19 @@ Readiness Negotiator::DisagreementOf(const ReadyTensor& tensor) const {
 
 Status Negotiator::EmitFailure(const std::vector<ReadyTensor>& members,
                                std::vector<StreamItem>& items) {
-  std::string cause;
+  Readiness first;
   for (const ReadyTensor& member : members) {
-    const Readiness disagreement = DisagreementOf(member);
-    if (!disagreement.variants.empty() && cause.empty()) {
-      cause = MismatchText(disagreement, options_.hosts);
-    }
+    if (first.variants.empty()) first = DisagreementOf(member);
   }
+  const std::string cause = first.variants.empty() ? "" : MismatchText(first, options_.hosts);
   for (const ReadyTensor& member : members) {
     const Request& request = member.request();
     const Readiness disagreement = DisagreementOf(member);
-    const std::string text = disagreement.variants.empty()
-                                 ? GroupFailureText(request.name, request.group, cause)
-                                 : MismatchText(disagreement, options_.hosts);
+    const bool fails_with_group = disagreement.variants.empty();
+    const std::string text = fails_with_group ? GroupFailureText(request.name, request.group, cause)
+                                              : MismatchText(disagreement, options_.hosts);
     StreamItem item = ErrorItem(StatusCode::kMismatch, request, text);
-    item.missing = RanksNotAccepted(disagreement);
+    item.missing = RanksNotAccepted(fails_with_group ? first : disagreement);
     // Ranks that disagree on the group itself may have members that no other rank will ever submit.
     for (const Variant& variant : disagreement.variants) {
       const std::string& group = variant.request.group;
