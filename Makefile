@@ -28,7 +28,7 @@ test: build-tests ## C++ tests, then Python tests on one to four ranks (TEST_ARG
 	@scripts/test.sh $${TEST_ARGS:-}
 
 deep: build-tests setup-check ## everything that is too slow for every change (PARTS="tests model …")
-	@scripts/setup.sh check ci model fuzz
+	@scripts/setup.sh check ci model fuzz integrations
 	@scripts/deep.sh $${PARTS:-}
 
 docs: setup-check ## the documentation site in build/site; a broken link fails

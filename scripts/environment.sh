@@ -10,6 +10,7 @@ JOBS="${MAX_JOBS:-$(getconf _NPROCESSORS_ONLN)}"
 TORCH_REQUIREMENT="${MYDIST_TORCH_REQUIREMENT:-torch==2.13.0}"
 NCCL_REQUIREMENT="nvidia-nccl-cu13==2.32.3"
 FUZZ_PYTHON="$ROOT/build/fuzz_python" # An environment with atheris; scripts/setup.sh makes it.
+INTEGRATIONS_PYTHON="$ROOT/build/integrations_python" # Of scripts/requirements-integrations.txt.
 NCCL_HEADER="$ROOT/build/nccl_header/nccl.h" # cmake/cuda.cmake looks there.
 
 die() {

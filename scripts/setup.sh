@@ -127,6 +127,33 @@ install_fuzzer() {
   fi
 }
 
+# Libraries that train by torch.distributed, apart from the other packages and on top of them. pip may
+# not replace torch: its version is a constraint.
+install_integrations() {
+  local stamp
+  stamp="$( (cat scripts/requirements-integrations.txt && "$PYTHON" -VV &&
+    echo "$PYTHON $TORCH_REQUIREMENT") | stamp_of integrations)"
+  [[ ! -e "$stamp" ]] || return 0
+  echo "Installing what scripts/requirements-integrations.txt names (250 MB)"
+  rm -rf "$INTEGRATIONS_PYTHON"
+  "$PYTHON" -m venv "$INTEGRATIONS_PYTHON"
+  "$PYTHON" - "$INTEGRATIONS_PYTHON" <<'END'
+import importlib.metadata, pathlib, sys, sysconfig, torch
+
+root = pathlib.Path(sys.argv[1])
+folders = dict.fromkeys([sysconfig.get_path("purelib"), str(pathlib.Path(torch.__file__).parents[1])])
+lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
+(site,) = root.glob("lib/python*/site-packages")
+(site / "of_the_project.pth").write_text("".join(lines))
+(root / "constraint.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
+END
+  "$INTEGRATIONS_PYTHON/bin/python" -m pip install -q --only-binary=:all: \
+    -c "$INTEGRATIONS_PYTHON/constraint.txt" -r scripts/requirements-integrations.txt
+  ! compgen -G "$INTEGRATIONS_PYTHON/lib/python*/site-packages/torch/" >/dev/null ||
+    die "pip has put another torch into $INTEGRATIONS_PYTHON."
+  set_stamp integrations "$stamp"
+}
+
 for part in "${PARTS[@]}"; do
   case "$part" in
     packages) install_debian_packages ;;
@@ -136,4 +163,5 @@ for part in "${PARTS[@]}"; do
 done
 [[ " ${GROUPS_WANTED[*]} " != *" ci "* ]] || fetch_nccl_header
 [[ " ${GROUPS_WANTED[*]} " != *" fuzz "* ]] || install_fuzzer
+[[ " ${GROUPS_WANTED[*]} " != *" integrations "* ]] || install_integrations
 [[ "${1:-}" == --demo ]] || echo "Set-up complete: $PYTHON, groups: ${GROUPS_WANTED[*]}"
