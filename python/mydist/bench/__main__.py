@@ -57,7 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--batch", type=_positive, default=32, help="samples per rank")
     step.add_argument("--steps", type=_positive, default=20, help="per round")
     step.add_argument(
-        "--peers", choices=("horovod",), action="append", default=[], help="train with it as well"
+        "--peers",
+        choices=("horovod", "ddp-mydist", "fsdp"),
+        action="append",
+        default=[],
+        help="train with it as well: DDP over the backend mydist, FSDP2 over mydist and over gloo",
     )
     for command in commands.choices.values():
         command.add_argument("--rounds", type=_positive, default=5)

@@ -1,10 +1,11 @@
 """The training-step benchmark: DistributedOptimizer next to DistributedDataParallel over gloo.
 
-Horovod, if asked for, trains the same in a job of its own, round by round.
+Others train the same if asked for: DDP over the backend mydist, FSDP2 over both backends, and
+Horovod, in a job of its own, round by round.
 
-Both train the same model on the same random data; "compute" is the step of one rank without any
+All train the same model on the same random data; "compute" is the step of one rank without any
 exchange, which is what a perfect overlap would take: the bound. After every step the gradients of
-both are compared, outside the time that is measured.
+all are compared, outside the time that is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import mydist as md
@@ -41,7 +47,7 @@ class StepPlan:
     batch: int
     steps: int
     rounds: int
-    peers: Sequence[str] = ()  # "horovod"
+    peers: Sequence[str] = ()  # "horovod", "ddp-mydist", "fsdp"
 
 
 class Watched(Trainee):
@@ -58,28 +64,71 @@ class Watched(Trainee):
 
     def falsify(self) -> None:
         """Makes the largest gradient another one."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [_local(p.grad) for p in self.model.parameters() if p.grad is not None]
         max(gradients, key=lambda gradient: float(gradient.norm())).mul_(1.1)
 
     def fingerprint(self) -> torch.Tensor:
         """(parameters, 2): norm and signed sum of each gradient."""
         rows = []
         for parameter, signs in zip(self.model.parameters(), self._signs, strict=True):
-            gradient = torch.zeros(1) if parameter.grad is None else parameter.grad.flatten()
+            gradient = (
+                torch.zeros(1) if parameter.grad is None else _whole(parameter.grad).flatten()
+            )
             rows.append(torch.stack([gradient.norm(), (gradient * signs).sum()]))
         return torch.stack(rows)
 
 
-def _trainees(plan: StepPlan) -> list[Watched]:
-    alone, ours, theirs = (make_workload(plan.model, plan.batch, md.rank()) for _ in range(3))
-    TorchGloo(one_host=md.local_size() == md.size())
-    parallel = Watched("ddp-gloo", theirs)
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    """Of all ranks, where each has a shard. Collective then."""
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _parallel(name: str, workload: Workload, group: ProcessGroup | None = None) -> Watched:
+    """By DistributedDataParallel."""
+    trainee = Watched(name, workload)
     with warnings.catch_warnings():  # Newer torch prefers a name that older torch does not have.
         warnings.simplefilter("ignore", FutureWarning)
         # mydist does not broadcast the statistics of batch norm at every step, so DDP need not.
-        parallel.model = DistributedDataParallel(theirs.model, broadcast_buffers=False)
-    wrapped = Watched(f"mydist-{_C.backend_name()}", ours, distributed=True)
-    return [Watched("compute", alone), wrapped, parallel]
+        trainee.model = DistributedDataParallel(
+            workload.model, process_group=group, broadcast_buffers=False
+        )
+    return trainee
+
+
+def _sharded(name: str, workload: Workload, group: ProcessGroup) -> Watched:
+    """By FSDP2, each block of the model a unit."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for child in workload.model.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child, mesh=mesh)
+    fully_shard(workload.model, mesh=mesh)
+    return Watched(name, workload)
+
+
+def _trainees(plan: StepPlan) -> list[Watched]:
+    def workload() -> Workload:
+        return make_workload(plan.model, plan.batch, md.rank())
+
+    TorchGloo(one_host=md.local_size() == md.size())
+    trainees = [
+        Watched("compute", workload()),
+        Watched(f"mydist-{_C.backend_name()}", workload(), distributed=True),
+        _parallel("ddp-gloo", workload()),
+    ]
+    if {"ddp-mydist", "fsdp"}.isdisjoint(plan.peers):
+        return trainees
+    group = torch.distributed.new_group(backend="mydist")
+    everybody = torch.distributed.new_group(backend="gloo")
+    if "ddp-mydist" in plan.peers:
+        trainees.append(_parallel("ddp-mydist", workload(), group))
+    if "fsdp" in plan.peers:
+        trainees.append(_sharded("fsdp-mydist", workload(), group))
+        trainees.append(_sharded("fsdp-gloo", workload(), everybody))
+    return trainees
 
 
 def measure_step(plan: StepPlan) -> list[Row]:
@@ -96,9 +145,10 @@ def measure_step(plan: StepPlan) -> list[Row]:
         for trainee in trainees:
             measured, seen[trainee.name] = _round(trainee, plan)
             found[trainee.name].add(measured)
-        _, ours, theirs = seen.values()
-        for step, (mine, wanted) in enumerate(zip(ours, theirs, strict=True)):
-            _check_equal(mine, wanted, step, "DDP")
+        _, ours, *others = seen.values()
+        for name, theirs in zip(list(seen)[2:], others, strict=True):
+            for step, (mine, wanted) in enumerate(zip(ours, theirs, strict=True)):
+                _check_equal(mine, wanted, step, name)
         if peer is not None:
             measured, last = _horovod_round(plan, peer)
             found.setdefault("horovod", Measured()).add(measured)
