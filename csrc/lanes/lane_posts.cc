@@ -18,25 +18,40 @@ struct PieceHeader {
 // A control message holds that and the header.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 static_assert(kPieceBytes + sizeof(PieceHeader) <= kMaxControlMessageBytes);
+// A callback that waits for another message keeps one of them.
+constexpr size_t kMostThreads = 512;
 
 }  // namespace
 
 void LanePosts::Stop() {
   is_closing_ = true;
-  std::thread thread;
+  std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
-    thread = std::move(thread_);
+    threads.swap(threads_);
     if (plane_ != nullptr) plane_->Wake();
+    wanted_.NotifyAll();
   }
-  if (thread.joinable()) thread.join();
+  for (std::thread& thread : threads) thread.join();
 }
 
 Status LanePosts::Start() {
-  if (thread_.joinable() || !error_.ok()) return error_;
+  if (plane_ != nullptr || !error_.ok()) return error_;
   MYDIST_ASSIGN_OR_RETURN(plane_, open_plane_());
-  MYDIST_ASSIGN_OR_RETURN(thread_,
+  return CallThread();
+}
+
+Status LanePosts::CallThread() {
+  if (is_listening_ || is_closing_) return Status::Ok();
+  if (idle_threads_ > 0) {
+    wanted_.NotifyOne();
+    return Status::Ok();
+  }
+  if (threads_.size() >= kMostThreads) return Status::Ok();  // The next callback to end listens.
+  MYDIST_ASSIGN_OR_RETURN(std::thread started,
                           StartThread("mydist-posts", "that receives messages", [this] { Run(); }));
+  threads_.push_back(std::move(started));
+  ++idle_threads_;
   return Status::Ok();
 }
 
@@ -69,6 +84,8 @@ LanePosts::Ticket LanePosts::Receive(int source, int32_t tag, Take take) {
                      [&](const Message& candidate) { return Fits(open, candidate); });
     if (message == waiting_.end()) {
       started = Start();
+      // The thread that received may be in a callback, which this message may be for.
+      if (started.ok()) started = CallThread();
       if (started.ok()) {
         open_.push_back(open);
         return ticket;
@@ -78,7 +95,8 @@ LanePosts::Ticket LanePosts::Receive(int source, int32_t tag, Take take) {
       waiting_.erase(message);
     }
   }
-  take(started, started.ok() ? found.source : source, found.payload);
+  const Follow follow = take(started, started.ok() ? found.source : source, found.payload);
+  if (follow) follow();
   return ticket;
 }
 
@@ -91,7 +109,8 @@ bool LanePosts::Cancel(Ticket ticket, const Status& why) {
     if (open == open_.end()) return false;
     cancelled.splice(cancelled.begin(), open_, open);
   }
-  cancelled.front().take(why, cancelled.front().source, {});
+  const Follow follow = cancelled.front().take(why, cancelled.front().source, {});
+  if (follow) follow();
   return true;
 }
 
@@ -104,45 +123,73 @@ void LanePosts::Abort(const Status& why) {
     first = error_;
     ended.swap(open_);
   }
-  for (const Open& open : ended) open.take(first, open.source, {});
+  // All of them end before a callback of one may wait for another.
+  std::vector<Follow> follows;
+  for (const Open& open : ended) follows.push_back(open.take(first, open.source, {}));
+  for (const Follow& follow : follows) {
+    if (follow) follow();
+  }
 }
 
 void LanePosts::Run() {
-  ControlPlane* plane = nullptr;
-  {
-    MutexLock lock(mutex_);
-    plane = plane_;
-  }
-  while (!is_closing_ && TakeIn()) {
-    if (!is_closing_) plane->Await(kNever);
+  MutexLock lock(mutex_);
+  while (!is_closing_) {
+    if (is_listening_ || !error_.ok()) {
+      wanted_.Wait(mutex_);
+      continue;
+    }
+    is_listening_ = true;
+    --idle_threads_;
+    mutex_.Unlock();
+    Follow follow = Listen();
+    mutex_.Lock();
+    is_listening_ = false;
+    if (follow) {
+      // Without another thread, what is open is received when this one is back.
+      if (!open_.empty()) static_cast<void>(CallThread());
+      mutex_.Unlock();
+      follow();
+      follow = nullptr;  // May hold the last reference to what needs Python's lock to go.
+      mutex_.Lock();
+    }
+    ++idle_threads_;
   }
 }
 
-bool LanePosts::TakeIn() {
-  while (true) {
+LanePosts::Follow LanePosts::Listen() {
+  ControlPlane* plane = nullptr;
+  while (!is_closing_) {
     std::optional<Message> message;
     Status failure;
     {
       MutexLock lock(mutex_);
-      Result<std::optional<IncomingMessage>> arrived = plane_->Receive();
-      if (!arrived.ok()) {
-        failure = arrived.status();
-      } else if (!arrived->has_value()) {
-        return true;
+      plane = plane_;
+      Result<std::optional<Message>> next = Next();
+      if (next.ok()) {
+        message = std::move(*next);
       } else {
-        Result<std::optional<Message>> joined = Join(**arrived);
-        if (joined.ok()) {
-          message = std::move(*joined);
-        } else {
-          failure = joined.status();
-        }
+        failure = next.status();
       }
     }
     if (!failure.ok()) {
       Abort(failure);
-      return false;
+      return nullptr;
     }
-    if (message) Deliver(std::move(*message));
+    if (!message) {
+      plane->Await(kNever);
+    } else if (Follow follow = Deliver(std::move(*message))) {
+      return follow;
+    }
+  }
+  return nullptr;
+}
+
+Result<std::optional<LanePosts::Message>> LanePosts::Next() {
+  while (true) {
+    MYDIST_ASSIGN_OR_RETURN(const std::optional<IncomingMessage> piece, plane_->Receive());
+    if (!piece) return std::optional<Message>();
+    MYDIST_ASSIGN_OR_RETURN(std::optional<Message> whole, Join(*piece));
+    if (whole) return whole;
   }
 }
 
@@ -165,7 +212,7 @@ Result<std::optional<LanePosts::Message>> LanePosts::Join(const IncomingMessage&
   return whole;
 }
 
-void LanePosts::Deliver(Message message) {
+LanePosts::Follow LanePosts::Deliver(Message message) {
   std::list<Open> taken;
   {
     MutexLock lock(mutex_);
@@ -173,11 +220,11 @@ void LanePosts::Deliver(Message message) {
                                    [&](const Open& each) { return Fits(each, message); });
     if (open == open_.end()) {
       waiting_.push_back(std::move(message));
-      return;
+      return nullptr;
     }
     taken.splice(taken.begin(), open_, open);
   }
-  taken.front().take(Status::Ok(), message.source, message.payload);
+  return taken.front().take(Status::Ok(), message.source, message.payload);
 }
 
 }  // namespace mydist

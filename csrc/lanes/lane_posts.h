@@ -1,7 +1,8 @@
 // LanePosts: messages from one member of a lane to another, beside the lane's queue. A send never
 // waits for its receiver. A receive takes the oldest message of its sender with its tag, so tags
 // may be received in another order than they were sent in. Any thread. A thread of its own
-// receives; it starts with the first call.
+// receives; it starts with the first call. A callback may wait for another message: the thread that
+// runs it hands the receiving over, and another thread starts when a receive needs one.
 #pragma once
 
 #include <atomic>
@@ -29,9 +30,12 @@ class MYDIST_EXPORT LanePosts {
  public:
   static constexpr int kAnySource = -1;
 
+  // What follows a receive, without a lock; it may take long. Empty: nothing.
+  using Follow = std::function<void()>;
   // Called without a lock when a message has come, or will not come any more. The payload is empty
-  // then, and the source is that of the message, else the one asked for.
-  using Take = std::function<void(const Status& status, int source, const Bytes& payload)>;
+  // then, and the source is that of the message, else the one asked for. It does not wait: what
+  // might is in the result.
+  using Take = std::function<Follow(const Status& status, int source, const Bytes& payload)>;
   // Of a receive, for Cancel.
   using Ticket = uint64_t;
 
@@ -50,7 +54,7 @@ class MYDIST_EXPORT LanePosts {
   bool Cancel(Ticket ticket, const Status& why) MYDIST_EXCLUDES(mutex_);
   // Ends all that is open or comes later with this error. The first call counts.
   void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Waits for the thread; the plane is not used from then on.
+  // Waits for the threads; the plane is not used from then on. Not from a callback.
   void Stop() MYDIST_EXCLUDES(mutex_);
 
  private:
@@ -71,17 +75,23 @@ class MYDIST_EXPORT LanePosts {
   }
 
   Status Start() MYDIST_REQUIRES(mutex_);
+  // A thread that may receive, unless one does or will.
+  Status CallThread() MYDIST_REQUIRES(mutex_);
   void Run() MYDIST_EXCLUDES(mutex_);
-  // Takes in what has arrived. False when nothing more can.
-  bool TakeIn() MYDIST_EXCLUDES(mutex_);
+  // Takes in what arrives, until something follows a receive, or nothing more can arrive. By one
+  // thread at a time.
+  Follow Listen() MYDIST_EXCLUDES(mutex_);
+  // The next message that has arrived complete; nothing: none has.
+  Result<std::optional<Message>> Next() MYDIST_REQUIRES(mutex_);
   // One piece of a message; the message once it is complete.
   Result<std::optional<Message>> Join(const IncomingMessage& piece) MYDIST_REQUIRES(mutex_);
-  void Deliver(Message message) MYDIST_EXCLUDES(mutex_);
+  Follow Deliver(Message message) MYDIST_EXCLUDES(mutex_);
 
   const OpenPlane open_plane_;
   std::atomic<bool> is_closing_{false};
 
   Mutex mutex_;
+  CondVar wanted_;                                           // For threads that do not receive.
   ControlPlane* plane_ MYDIST_GUARDED_BY(mutex_) = nullptr;  // Await needs no lock.
   Status error_ MYDIST_GUARDED_BY(mutex_);
   Ticket last_ticket_ MYDIST_GUARDED_BY(mutex_) = 0;
@@ -89,7 +99,10 @@ class MYDIST_EXPORT LanePosts {
       MYDIST_GUARDED_BY(mutex_);  // By source: a message that is incomplete.
   std::list<Message> waiting_ MYDIST_GUARDED_BY(mutex_);  // That no receive has asked for.
   std::list<Open> open_ MYDIST_GUARDED_BY(mutex_);
-  std::thread thread_ MYDIST_GUARDED_BY(mutex_);
+  bool is_listening_ MYDIST_GUARDED_BY(mutex_) = false;  // One of the threads is in Listen.
+  // More than one when callbacks keep the others.
+  std::vector<std::thread> threads_ MYDIST_GUARDED_BY(mutex_);
+  int idle_threads_ MYDIST_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mydist

@@ -16,8 +16,7 @@ PostOperation::PostOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type,
       lane_(std::move(lane)),
       tensor_(tensor),
       deadline_(Now() + limit),
-      limit_(limit),
-      future_(NewFuture()) {}
+      limit_(limit) {}
 
 c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<GroupLane>& lane,
                                                       const at::Tensor& tensor, int peer, int tag) {
@@ -48,33 +47,47 @@ c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<G
       source, tag, [operation](const Status& status, int from, const Bytes& payload) {
         operation->lane_->NoteReceived(operation->record_, from, operation->tag_,
                                        static_cast<int64_t>(payload.size()), status);
-        operation->Take(status, from, payload);
+        return operation->Complete(operation->TakeIn(status, from, payload));
       });
   return operation;
 }
 
-void PostOperation::Take(const Status& status, int source, const Bytes& payload) {
-  if (!status.ok()) return Complete(status);
+Status PostOperation::TakeIn(const Status& status, int source, const Bytes& payload) {
+  MYDIST_RETURN_IF_ERROR(status);
   source_ = source;
   if (payload.size() != tensor_.nbytes()) {
-    return Complete(Status::Mismatch(
+    return Status::Mismatch(
         "rank " + std::to_string(source) + " of the group sent " + std::to_string(payload.size()) +
         " bytes, but the tensor to receive has " + std::to_string(tensor_.nbytes()) +
-        "; send and receive the same shape and dtype"));
+        "; send and receive the same shape and dtype");
   }
   const c10::InferenceMode no_graph(false);
   const at::NoGradGuard no_grad;
-  Complete(CaughtFrom([&] {
+  return CaughtFrom([&] {
     const InOrder memory({tensor_});
     if (!payload.empty()) std::memcpy(memory.data(), payload.data(), payload.size());
     return memory.CopyBack();
-  }));
+  });
 }
 
-void PostOperation::Complete(const Status& status) {
+LanePosts::Follow PostOperation::Complete(const Status& status) {
   const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
   finish(error);
-  CompleteFuture(*future_, {tensor_}, error);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_over_ = true;
+  if (future_ == nullptr) return nullptr;
+  return [future = future_, tensor = tensor_, error] { CompleteFuture(*future, {tensor}, error); };
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> PostOperation::getFuture() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (future_ != nullptr) return future_;
+  future_ = NewFuture();
+  const bool is_late = is_over_;
+  const std::exception_ptr error = exception_;
+  lock.unlock();
+  if (is_late) CompleteFuture(*future_, {tensor_}, error);
+  return future_;
 }
 
 bool PostOperation::wait(std::chrono::milliseconds timeout) {

@@ -29,21 +29,25 @@ class PostOperation final : public c10d::Work {
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
   uint64_t getSequencenumber() const override { return ticket_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   // Use Send and Receive.
   PostOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type, const char* title,
                 const at::Tensor& tensor, std::chrono::milliseconds limit);
 
  private:
-  void Take(const Status& status, int source, const Bytes& payload);
-  void Complete(const Status& status);
+  // The outcome of a receive, in the tensor.
+  Status TakeIn(const Status& status, int source, const Bytes& payload);
+  // Wakes who waits. The result is what completes the future, with its callbacks.
+  LanePosts::Follow Complete(const Status& status);
 
   const std::shared_ptr<GroupLane> lane_;
   const at::Tensor tensor_;
   const TimePoint deadline_;
   const std::chrono::milliseconds limit_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  // Guarded by mutex_. The future is made by the first getFuture: without one, nothing follows.
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  bool is_over_ = false;     // A later future is complete at once.
   int tag_ = 0;
   int64_t record_ = FlightRecorder::kNoRecord;
   std::string source_text_;  // "group '0': no message from rank 1 with tag 0".

@@ -213,6 +213,7 @@ TEST(GroupLane, AReceiveEndsWithTheLane) {
     lane.posts().Receive(2, 0, [&](const Status& status, int, const Bytes&) {
       ExpectError(status, StatusCode::kTimeout, {"did not take part within 0.1 s"});
       has_ended = true;
+      return nullptr;
     });
     std::vector<int64_t> data{1};
     EXPECT_EQ(SumAndWait(lane, &data, milliseconds(100)).code(), StatusCode::kTimeout);

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "conformance/status_checks.h"
@@ -16,6 +19,9 @@ namespace {
 // What a receive gets.
 class Inbox {
  public:
+  Inbox() = default;
+  explicit Inbox(LanePosts::Follow follow) : follow_(std::move(follow)) {}
+
   LanePosts::Take Take() {
     return [this](const Status& status, int source, const Bytes& payload) {
       const std::lock_guard lock(mutex_);
@@ -24,6 +30,7 @@ class Inbox {
       payload_ = payload;
       ++count_;
       came_.notify_all();
+      return follow_;
     };
   }
   Bytes Await() {
@@ -39,6 +46,7 @@ class Inbox {
   }
 
  private:
+  const LanePosts::Follow follow_;
   std::mutex mutex_;
   std::condition_variable came_;
   Status status_;
@@ -112,6 +120,48 @@ TEST_F(LanePostsTest, ACancelledReceiveTakesNoMessage) {
   of(1).Receive(0, 0, next.Take());
   EXPECT_EQ(next.Await(), Bytes{5});
   EXPECT_EQ(cancelled.count(), 1);
+}
+
+TEST_F(LanePostsTest, WhatFollowsAReceiveMayWaitForOneThatWasOpenBefore) {
+  Inbox second;
+  std::atomic<bool> has_followed{false};
+  Inbox first([&] { has_followed = second.Await() == Bytes{2}; });
+  of(1).Receive(0, 0, first.Take());
+  of(1).Receive(0, 0, second.Take());
+  ExpectOk(of(0).Send(1, 0, Bytes{1}));
+  EXPECT_EQ(first.Await(), Bytes{1});
+  ExpectOk(of(0).Send(1, 0, Bytes{2}));
+  while (!has_followed) std::this_thread::yield();
+}
+
+TEST_F(LanePostsTest, WhatFollowsReceivesMayWaitForLaterOnes) {
+  constexpr int kChains = 20;
+  std::vector<std::unique_ptr<Inbox>> later;
+  std::vector<std::unique_ptr<Inbox>> first;
+  std::atomic<int> followed_count{0};
+  for (int tag = 0; tag < kChains; ++tag) {
+    later.push_back(std::make_unique<Inbox>());
+    Inbox* const next = later.back().get();
+    first.push_back(std::make_unique<Inbox>([this, next, tag, &followed_count] {
+      of(1).Receive(2, tag, next->Take());
+      next->Await();
+      ++followed_count;
+    }));
+    of(1).Receive(0, tag, first.back()->Take());
+  }
+  for (int tag = 0; tag < kChains; ++tag) ExpectOk(of(0).Send(1, tag, Bytes{1}));
+  for (const auto& inbox : first) inbox->Await();  // All of them follow now, and wait.
+  for (int tag = kChains - 1; tag >= 0; --tag) ExpectOk(of(2).Send(1, tag, Bytes{2}));
+  while (followed_count < kChains) std::this_thread::yield();
+}
+
+TEST_F(LanePostsTest, AbortEndsAllReceivesBeforeWhatFollowsOneWaitsForAnother) {
+  Inbox second;
+  Inbox first([&] { second.Await(); });
+  of(1).Receive(0, 0, first.Take());
+  of(1).Receive(0, 1, second.Take());
+  of(1).Abort(Status::Aborted("the end"));
+  ExpectError(second.status(), StatusCode::kAborted, {"the end"});
 }
 
 TEST_F(LanePostsTest, AbortEndsWhatIsOpenAndWhatFollows) {
