@@ -114,8 +114,7 @@ void GroupLane::NoteFailure(const Status& status, std::string_view operation,
 }
 
 void GroupLane::Shutdown() {
-  const Status destroyed = Status::Aborted("group '" + name_ + "' was destroyed");
-  Abort(destroyed);
+  EndAll(Status::Aborted("group '" + name_ + "' was destroyed"));
   std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
@@ -183,8 +182,36 @@ bool GroupLane::Wait(const LaneWork& work, TimePoint deadline) {
 }
 
 void GroupLane::Abort(const Status& why) {
+  EndAll(why);
+  {
+    MutexLock lock(mutex_);
+    // Else the thread that drives tells them, at the end of its operation.
+    if (is_driven_ || is_closing_) return;
+    is_driven_ = true;
+  }
+  TellOthers();
+  MutexLock lock(mutex_);
+  is_driven_ = false;
+  changed_.NotifyAll();
+}
+
+void GroupLane::EndAll(const Status& why) {
   Poison(why);
   posts_.Abort(Stopped());
+}
+
+void GroupLane::TellOthers() {
+  if (size() == 1) return;
+  posts_.Refuse(Stopped());
+  ground_->GiveUp(Told(Stopped()));
+}
+
+Status GroupLane::Told(const Status& error) const {
+  // The rank to blame is known to have died, or this one has heard of it from another.
+  const bool is_known = !error.failure().ranks.empty() && error.code() != StatusCode::kTimeout;
+  if (error.ok() || is_known || error.is_consequence()) return error;
+  return error.About(
+      {.ranks = {rank()}, .cause = ground_->Name() + " gave up: " + error.message()});
 }
 
 void GroupLane::Poison(const Status& why) {
@@ -226,18 +253,18 @@ std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) con
 }
 
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
-  if (is_aborted_.load()) return Stopped();
+  if (is_aborted_.load()) return Told(Stopped());
   const Duration limit = std::min(current_->limit_, OrNever(ground_->config.stall_shutdown));
   const Duration waited = Now() - begin_;
   if (waited >= limit) {
-    return Status::Timeout(WaitText(peers, limit))
-        .About({.ranks = {peers.begin(), peers.end()}, .elapsed = ToSeconds(waited)});
+    return Told(Status::Timeout(WaitText(peers, limit))
+                    .About({.ranks = {peers.begin(), peers.end()}, .elapsed = ToSeconds(waited)}));
   }
   if (waited >= next_warning_) {
     while (next_warning_ <= waited) next_warning_ = Doubled(next_warning_);
     journal_->Stalled(WaitText(peers, waited));
   }
-  return Status::Ok();
+  return ground_->FindGivenUp();
 }
 
 void GroupLane::NoteSent(int peer, int tag, int64_t bytes) {
@@ -292,7 +319,10 @@ Status GroupLane::ExecuteRecorded(LaneWork& work) {
 }
 
 Status GroupLane::Execute(LaneWork& work) {
-  MYDIST_RETURN_IF_ERROR(Stopped());
+  if (Status stopped = Stopped(); !stopped.ok()) {
+    TellOthers();
+    return stopped;
+  }
   const bool needs_agreement = size() > 1 || work.call_.Balance(0) != 0;
   Status status = needs_agreement ? Agree(work) : Status::Ok();
   if (status.ok()) status = work.run_(LaneSite(ground_.get()));
@@ -301,6 +331,7 @@ Status GroupLane::Execute(LaneWork& work) {
       status.code() != StatusCode::kInvalidArgument) {
     Poison(status);  // Receives end later: what follows them may wait for this lane.
     NoteFailure(status, OpKindName(work.call_.op), "operation " + std::to_string(work.sequence_));
+    TellOthers();
   }
   return status;
 }

@@ -107,7 +107,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Returns when the work is done, or `deadline` has passed: false. Drives the lane meanwhile,
   // unless another thread does; with a deadline, a thread of the lane does.
   bool Wait(const LaneWork& work, TimePoint deadline);
-  // All that is pending or comes later ends with this error, messages too. The first call counts.
+  // All that is pending or comes later ends with this error, messages too, and the other members
+  // hear of it. The first call counts.
   void Abort(const Status& why);
   // Waits for the operation under way, on whichever thread; those behind it end with kAborted, as
   // all later ones do. A second call does nothing. Not from a callback of an operation.
@@ -134,6 +135,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
 
   // The other members watch this rank from now on, and it watches them.
   Status StartHeartbeat();
+  void EndAll(const Status& why) MYDIST_EXCLUDES(mutex_);
   // Executes what is in the queue until `work` is done; null: until the queue is empty.
   void DriveFor(const LaneWork* work) MYDIST_REQUIRES(mutex_);
   Status Execute(LaneWork& work) MYDIST_EXCLUDES(mutex_);
@@ -148,6 +150,10 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void Poison(const Status& why) MYDIST_EXCLUDES(mutex_);
   // For the user. "allreduce", "operation 17".
   void NoteFailure(const Status& status, std::string_view operation, const std::string& which);
+  // Tells the other members, which would wait for this one. By the thread that drives.
+  void TellOthers() MYDIST_EXCLUDES(mutex_);
+  // The error with what the other members are told of it.
+  Status Told(const Status& error) const;
   Status Agree(const LaneWork& work);
   Result<std::string> DifferenceText(const LaneWork& work, const char* difference);
   // Has a thread of the lane look at the queue.

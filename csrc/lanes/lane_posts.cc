@@ -42,7 +42,7 @@ Status LanePosts::Start() {
 }
 
 Status LanePosts::CallThread() {
-  if (is_listening_ || is_closing_) return Status::Ok();
+  if (is_listening_ || is_closing_ || !error_.ok()) return Status::Ok();
   if (idle_threads_ > 0) {
     wanted_.NotifyOne();
     return Status::Ok();
@@ -114,6 +114,13 @@ bool LanePosts::Cancel(Ticket ticket, const Status& why) {
   return true;
 }
 
+void LanePosts::Refuse(const Status& why) {
+  MutexLock lock(mutex_);
+  if (error_.ok()) error_ = why;
+  if (is_listening_) plane_->Wake();
+  while (is_listening_) quiet_.Wait(mutex_);
+}
+
 void LanePosts::Abort(const Status& why) {
   std::list<Open> ended;
   Status first;
@@ -144,6 +151,7 @@ void LanePosts::Run() {
     Follow follow = Listen();
     mutex_.Lock();
     is_listening_ = false;
+    quiet_.NotifyAll();
     if (follow) {
       // Without another thread, what is open is received when this one is back.
       if (!open_.empty()) static_cast<void>(CallThread());
@@ -157,23 +165,19 @@ void LanePosts::Run() {
 }
 
 LanePosts::Follow LanePosts::Listen() {
-  ControlPlane* plane = nullptr;
   while (!is_closing_) {
+    ControlPlane* plane = nullptr;
     std::optional<Message> message;
-    Status failure;
     {
       MutexLock lock(mutex_);
+      if (!error_.ok()) return nullptr;
       plane = plane_;
       Result<std::optional<Message>> next = Next();
-      if (next.ok()) {
-        message = std::move(*next);
-      } else {
-        failure = next.status();
+      if (!next.ok()) {
+        error_ = next.status();
+        return [this, failure = error_] { Abort(failure); };
       }
-    }
-    if (!failure.ok()) {
-      Abort(failure);
-      return nullptr;
+      message = std::move(*next);
     }
     if (!message) {
       plane->Await(kNever);

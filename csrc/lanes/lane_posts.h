@@ -52,6 +52,9 @@ class MYDIST_EXPORT LanePosts {
   Ticket Receive(int source, int32_t tag, Take take) MYDIST_EXCLUDES(mutex_);
   // Ends a receive that is still open with this error. False when it has ended before.
   bool Cancel(Ticket ticket, const Status& why) MYDIST_EXCLUDES(mutex_);
+  // No message is received or sent any more, so the plane may be closed. What comes later ends with
+  // this error; what is open does with Abort. The first call counts.
+  void Refuse(const Status& why) MYDIST_EXCLUDES(mutex_);
   // Ends all that is open or comes later with this error. The first call counts.
   void Abort(const Status& why) MYDIST_EXCLUDES(mutex_);
   // Waits for the threads; the plane is not used from then on. Not from a callback.
@@ -91,7 +94,9 @@ class MYDIST_EXPORT LanePosts {
   std::atomic<bool> is_closing_{false};
 
   Mutex mutex_;
-  CondVar wanted_;                                           // For threads that do not receive.
+  // Threads that do not receive wait for the one, and who needs that none does for the other.
+  CondVar wanted_;
+  CondVar quiet_;
   ControlPlane* plane_ MYDIST_GUARDED_BY(mutex_) = nullptr;  // Await needs no lock.
   Status error_ MYDIST_GUARDED_BY(mutex_);
   Ticket last_ticket_ MYDIST_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,7 @@
 #include "lanes/lane_start.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <numeric>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "memory/shm/arena.h"
 #include "planner/collectives_choice.h"
 #include "transport/registry.h"
+#include "world/departure.h"
 
 namespace mydist {
 namespace {
@@ -19,6 +22,8 @@ constexpr int64_t kSlotBytes = int64_t{32} << 10;
 constexpr int64_t kRingBytes = int64_t{8} << 10;
 // For messages that were sent and are still on their way.
 constexpr std::chrono::seconds kCloseGrace{5};
+// For the words of a member that gives up.
+constexpr std::chrono::milliseconds kGiveUpGrace{200};
 
 Result<std::vector<Hello>> Meet(const LaneOptions& options, const Config& config) {
   Hello mine = MakeHello(config.HostId(), config.Digest());
@@ -132,8 +137,42 @@ Result<ControlPlane*> LaneGround::OpenPlane() {
   return connection.control.get();
 }
 
+std::string LaneGround::Name() const {
+  const auto rank = static_cast<size_t>(topology.rank);
+  return "rank " + std::to_string(topology.rank) + " of the group (host " + topology.hosts[rank] +
+         ", pid " + std::to_string(getpid()) + ")";
+}
+
+void LaneGround::GiveUp(const Status& why) {
+  if (std::exchange(has_given_up, true)) return;
+  const std::string words = FarewellWords(why);
+  if (shm != nullptr) shm->Leave(words);
+  if (connection.transport == nullptr) return;  // Or the connection is that of this host's ranks.
+  connection.control->SetFarewell(words);
+  const Status closed = connection.control->Close(Now() + kGiveUpGrace);
+  if (!closed.ok()) MYDIST_LOG(kDebug) << "leaving a group: " << closed.message();
+}
+
+Status LaneGround::FindGivenUp() const {
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (rank == topology.rank) continue;
+    const std::optional<int> index = shm == nullptr ? std::nullopt : shm->arena().IndexOf(rank);
+    std::string words;
+    if (index) {
+      words = shm->arena().WhyLeft(*index);
+    } else if (connection.control != nullptr) {
+      words = connection.control->FarewellOf(rank);
+    }
+    // Without words it has left in order: it needs nothing from this group any more.
+    if (!words.empty()) {
+      return PeerHasLeft(rank, "rank " + std::to_string(rank), words, topology.size);
+    }
+  }
+  return Status::Ok();
+}
+
 void LaneGround::Close() {
-  if (connection.control != nullptr) {
+  if (connection.control != nullptr && !(has_given_up && connection.transport != nullptr)) {
     if (Status closed = connection.control->Close(Now() + kCloseGrace); !closed.ok()) {
       MYDIST_LOG(kDebug) << "closing a group: " << closed.message();
     }

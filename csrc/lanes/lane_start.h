@@ -38,6 +38,7 @@ struct LaneGround {
   Connection connection;              // Empty when shared memory connects all of them.
   std::vector<std::unique_ptr<Collectives>> choices;
   std::unique_ptr<Heartbeat> heartbeat;  // Not started; null: none.
+  bool has_given_up = false;
 
   Transport* transport() {
     return connection.transport != nullptr ? connection.transport.get()
@@ -47,6 +48,12 @@ struct LaneGround {
   void SetWatchdog(Watchdog* watchdog);
   // What carries messages between two members.
   Result<ControlPlane*> OpenPlane();
+  // "rank 1 of the group (host a, pid 7)": this one.
+  std::string Name() const;
+  // Tells the other members why this one takes part no more. Bounded. What is left is Close.
+  void GiveUp(const Status& why);
+  // Of a member that has given up: as this one fails with it. Else OK.
+  Status FindGivenUp() const;
   // Hands over what has been sent, and says goodbye.
   void Close();
 };

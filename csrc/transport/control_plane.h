@@ -80,6 +80,10 @@ class ControlPlane {
   // default: the job's end. May be cut to kMaxFarewellBytes.
   virtual void SetFarewell(const std::string& /*why*/) {}
 
+  // The words with which `peer` has left, as far as they have come. Empty while it is there, at the
+  // job's end, and where that is not known. Thread-safe.
+  virtual std::string FarewellOf(int /*peer*/) const { return ""; }
+
   // Flushes what Send accepted (bounded by `deadline`) and closes the connections in an orderly
   // way. No other call but Wake and the destructor follows.
   virtual Status Close(TimePoint deadline) = 0;

@@ -99,8 +99,9 @@ LaneBackend::~LaneBackend() {
   if (!lane_->CheckProcess().ok()) new std::shared_ptr<GroupLane>(lane_);  // NOLINT
 }
 
+// Threads of the lane may be in callbacks that need the GIL, or drop the last reference to a
+// tensor.
 void LaneBackend::shutdown() {
-  // Threads of the lane may be in callbacks that need the GIL.
   std::optional<WithoutGil> released;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
   // A forked child has neither the threads nor a right to the memory.
@@ -134,7 +135,12 @@ LaneBackend::WorkPtr LaneBackend::endCoalescing() {
   return c10d::Work::create_from_future(nothing);
 }
 
-void LaneBackend::abort() { lane_->Abort(Status::Aborted("the group was destroyed")); }
+void LaneBackend::abort() {
+  CheckProcess();
+  std::optional<WithoutGil> released;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
+  lane_->Abort(Status::Aborted("group '" + lane_->name() + "' was destroyed"));
+}
 
 void LaneBackend::CheckProcess() const {
   if (Status status = lane_->CheckProcess(); !status.ok()) Throw(status);

@@ -178,6 +178,7 @@ class GlooControlPlane final : public ControlPlane {
   void Wake() override;
   void Attend(bool attended) override;
   void SetFarewell(const std::string& why) override { mesh_->SetFarewell(why); }
+  std::string FarewellOf(int peer) const override { return mesh_->states().farewell(peer); }
   Status Close(TimePoint deadline) override;
 
  private:
