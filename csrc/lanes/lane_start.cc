@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <utility>
@@ -17,9 +18,10 @@
 namespace mydist {
 namespace {
 
-// Of each half of a member's slot, and of each ring: there may be many groups.
-constexpr int64_t kSlotBytes = int64_t{32} << 10;
-constexpr int64_t kRingBytes = int64_t{8} << 10;
+// Of the slots of all members, and of the rings of each: there may be many groups, and each takes
+// no more than 256 KiB for up to four members.
+constexpr int64_t kSlotsBytes = int64_t{128} << 10;
+constexpr int64_t kRingsBytes = int64_t{16} << 10;
 // For messages that were sent and are still on their way.
 constexpr std::chrono::seconds kCloseGrace{5};
 // For the words of a member that gives up.
@@ -39,8 +41,10 @@ shm::ArenaOptions SmallArena(const LaneGround& ground, const std::vector<Hello>&
   const std::string& host = ground.topology.hosts[static_cast<size_t>(ground.topology.rank)];
   shm::ArenaOptions options =
       ArenaOptionsOf(ground.topology, ground.config, IsCrowded(hellos, host));
-  options.slot_bytes = kSlotBytes;
-  options.ring_bytes = kRingBytes;
+  const auto ranks = static_cast<int64_t>(options.ranks.size());
+  options.slot_bytes = std::max<int64_t>(kSlotsBytes / (2 * ranks), 8 << 10);
+  options.ring_bytes = std::max<int64_t>(kRingsBytes / ranks, 1 << 10);
+  options.is_control_late = true;  // Until the first message.
   options.zone_bytes = 0;
   return options;
 }
@@ -131,6 +135,7 @@ Result<ControlPlane*> LaneGround::OpenPlane() {
     if (shm == nullptr) {
       return Status::InvalidArgument("a group of one rank has no other rank to send to");
     }
+    MYDIST_RETURN_IF_ERROR(shm->arena().ReserveControl());
     MYDIST_ASSIGN_OR_RETURN(Connection local, ConnectLocal(shm, nullptr));
     connection.control = std::move(local.control);
   }

@@ -116,12 +116,16 @@ class Arena::Handshake {
 
  private:
   bool IsMaker() const { return options_.index == 0; }
+  int64_t LaterBytes() const {
+    return options_.is_control_late ? layout_.bytes() - layout_.ControlMemory() : 0;
+  }
   // The maker's: a file without a name, and the name that it would be given.
   Result<std::unique_ptr<Arena>> Begin() {
     ArenaFile::RemoveStaleNames(options_.directory);
     MYDIST_ASSIGN_OR_RETURN(name_, ArenaFile::DrawName());
-    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                            ArenaFile::CreateNameless(options_.directory, layout_.bytes()));
+    MYDIST_ASSIGN_OR_RETURN(
+        std::shared_ptr<ArenaFile> file,
+        ArenaFile::CreateNameless(options_.directory, layout_.bytes(), LaterBytes()));
     if (file != nullptr) return Make(std::move(file));
     AskForName();
     return Status::Internal(options_.directory + " does not support O_TMPFILE");
@@ -179,8 +183,9 @@ class Arena::Handshake {
     return arena;
   }
   Result<std::unique_ptr<Arena>> MakeByName() const {
-    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                            ArenaFile::CreateNamed(options_.directory, name_, layout_.bytes()));
+    MYDIST_ASSIGN_OR_RETURN(
+        std::shared_ptr<ArenaFile> file,
+        ArenaFile::CreateNamed(options_.directory, name_, layout_.bytes(), LaterBytes()));
     return Make(std::move(file));
   }
   // A peer's: what it makes of the offers.
@@ -203,8 +208,9 @@ class Arena::Handshake {
     if (!is_by_name_ && !options_.sees_processes) {
       return Status::Internal("the ranks of this host cannot see each other's processes");
     }
-    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<ArenaFile> file,
-                            ArenaFile::Open(options_.directory, address, layout_.bytes()));
+    MYDIST_ASSIGN_OR_RETURN(
+        std::shared_ptr<ArenaFile> file,
+        ArenaFile::Open(options_.directory, address, layout_.bytes(), LaterBytes()));
     std::unique_ptr<Arena> arena(new Arena(options_, layout_, std::move(file)));
     const ArenaHeader& header = arena->header();
     if (header.magic != kArenaMagic || header.cookie != cookie) {

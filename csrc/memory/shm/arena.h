@@ -35,6 +35,8 @@ struct ArenaOptions {
   int64_t ring_bytes = 0;
   // For the control plane.
   int64_t control_bytes = 0;
+  // Whether that memory is there only from ReserveControl on.
+  bool is_control_late = false;
   // Address space for each rank's part of the heap: kAutomaticZone, or 0 for no heap.
   static constexpr int64_t kAutomaticZone = -1;
   int64_t zone_bytes = kAutomaticZone;
@@ -103,6 +105,11 @@ class MYDIST_EXPORT Arena {
   }
   uint8_t* slot(int rank, int half) const { return file_->memory() + layout_.SlotOf(rank, half); }
   uint8_t* ring(int from, int to) const { return file_->memory() + layout_.RingOf(from, to); }
+  // Takes memory for the control plane, for all ranks of the host, where it has none yet. kInternal
+  // with the bytes needed and free. Without it a plane would end the process by a SIGBUS.
+  Status ReserveControl() const {
+    return file_->Reserve(layout_.ControlMemory(), layout_.bytes() - layout_.ControlMemory());
+  }
   // All zeros at first.
   uint8_t* control_memory() const { return file_->memory() + layout_.ControlMemory(); }
 

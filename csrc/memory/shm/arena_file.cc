@@ -117,20 +117,23 @@ Result<std::string> ArenaFile::DrawName() {
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNameless(const std::string& directory,
-                                                             int64_t bytes) {
+                                                             int64_t bytes, int64_t later_bytes) {
   const int descriptor = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kOwnerOnly);
   // Systems differ in how they say that they do not know such files.
   if (descriptor < 0) return std::shared_ptr<ArenaFile>();
-  return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
+  return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes,
+                  later_bytes);
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& directory,
-                                                          const std::string& name, int64_t bytes) {
+                                                          const std::string& name, int64_t bytes,
+                                                          int64_t later_bytes) {
   const std::string path = directory + "/" + name;
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   const int descriptor = open(path.c_str(), flags, kOwnerOnly);
   if (descriptor >= 0) {
-    return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes);
+    return Populate(std::shared_ptr<ArenaFile>(new ArenaFile(descriptor, directory)), bytes,
+                    later_bytes);
   }
   const int error = errno;
   // Populate reports a lack of bytes.
@@ -141,15 +144,17 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::CreateNamed(const std::string& dir
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Populate(std::shared_ptr<ArenaFile> file,
-                                                       int64_t bytes) {
+                                                       int64_t bytes, int64_t later_bytes) {
   // Reserved at once: a page that is missing later would be a SIGBUS.
-  MYDIST_RETURN_IF_ERROR(file->Reserve(0, bytes));
-  MYDIST_RETURN_IF_ERROR(file->Map(bytes));
+  MYDIST_RETURN_IF_ERROR(file->Reserve(0, bytes - later_bytes));
+  if (later_bytes > 0) MYDIST_RETURN_IF_ERROR(file->Extend(bytes));
+  MYDIST_RETURN_IF_ERROR(file->Map(bytes, later_bytes));
   return file;
 }
 
 Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
-                                                   const std::string& address, int64_t bytes) {
+                                                   const std::string& address, int64_t bytes,
+                                                   int64_t later_bytes) {
   const std::optional<std::string> in_proc = PathInProc(address);
   if (!in_proc && !IsName(address)) {
     return Status::Internal("'" + address + "' is not an address of shared memory");
@@ -173,7 +178,7 @@ Result<std::shared_ptr<ArenaFile>> ArenaFile::Open(const std::string& directory,
                             std::to_string(geteuid()) + ", got " + std::to_string(info.st_size) +
                             " bytes of user " + std::to_string(info.st_uid));
   }
-  MYDIST_RETURN_IF_ERROR(file->Map(bytes));
+  MYDIST_RETURN_IF_ERROR(file->Map(bytes, later_bytes));
   return file;
 }
 
@@ -238,10 +243,16 @@ ArenaFile::~ArenaFile() {
   close(descriptor_);
 }
 
-Status ArenaFile::Map(int64_t bytes) {
-  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_POPULATE, descriptor_, 0);
-  if (memory == MAP_FAILED) {
+Status ArenaFile::Map(int64_t bytes, int64_t later_bytes) {
+  // Populating a page that is not reserved would take it.
+  const auto map = [this](void* place, int64_t length, int flags) {
+    return mmap(place, static_cast<size_t>(length), PROT_READ | PROT_WRITE, MAP_SHARED | flags,
+                descriptor_, 0);
+  };
+  void* memory = map(nullptr, bytes, later_bytes == 0 ? MAP_POPULATE : 0);
+  const int64_t first_bytes = RoundDown(bytes - later_bytes, kPageBytes);
+  if (memory == MAP_FAILED ||
+      (later_bytes > 0 && map(memory, first_bytes, MAP_POPULATE | MAP_FIXED) == MAP_FAILED)) {
     return SystemError("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
   }
   memory_ = static_cast<uint8_t*>(memory);

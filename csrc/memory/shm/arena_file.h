@@ -18,18 +18,20 @@ namespace mydist::shm {
 
 class ArenaFile {
  public:
-  // A new file of `bytes` in `directory`, all its pages reserved, that never had a name. Null where
-  // the file system cannot do that; kInternal when there is no room, with the bytes needed and
-  // free.
+  // A new file of `bytes` in `directory`, all its pages reserved but those of the last
+  // `later_bytes`, that never had a name. Null where the file system cannot do that; kInternal when
+  // there is no room, with the bytes needed and free.
   static Result<std::shared_ptr<ArenaFile>> CreateNameless(const std::string& directory,
-                                                           int64_t bytes);
+                                                           int64_t bytes, int64_t later_bytes = 0);
   // The same with a name, which the caller removes, also when this fails. kInternal saying why not.
   static Result<std::shared_ptr<ArenaFile>> CreateNamed(const std::string& directory,
-                                                        const std::string& name, int64_t bytes);
+                                                        const std::string& name, int64_t bytes,
+                                                        int64_t later_bytes = 0);
   // One that another rank has made, by its ProcAddress() or its name; the first `bytes` are mapped.
   // kInternal unless it is a regular file of our own user and not shorter.
   static Result<std::shared_ptr<ArenaFile>> Open(const std::string& directory,
-                                                 const std::string& address, int64_t bytes);
+                                                 const std::string& address, int64_t bytes,
+                                                 int64_t later_bytes = 0);
   // A random name, as no file has. kInternal when the kernel has no random numbers.
   static Result<std::string> DrawName();
   // Whether it is one that DrawName may have drawn.
@@ -90,9 +92,9 @@ class ArenaFile {
  private:
   ArenaFile(int descriptor, std::string directory)
       : descriptor_(descriptor), directory_(std::move(directory)) {}
-  static Result<std::shared_ptr<ArenaFile>> Populate(std::shared_ptr<ArenaFile> file,
-                                                     int64_t bytes);
-  Status Map(int64_t bytes);
+  static Result<std::shared_ptr<ArenaFile>> Populate(std::shared_ptr<ArenaFile> file, int64_t bytes,
+                                                     int64_t later_bytes);
+  Status Map(int64_t bytes, int64_t later_bytes);
 
   const int descriptor_;
   const std::string directory_;

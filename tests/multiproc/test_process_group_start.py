@@ -1,0 +1,26 @@
+"""How process groups of the backend "mydist" start: the memory and time that they take."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from deep import deep
+
+from multiproc.containers import need_namespaces, with_shm
+from multiproc.job import WORKERS, launcher_command, run
+
+WORKER = str(WORKERS / "process_group_start.py")
+
+
+@pytest.mark.parametrize("np", [2, deep(4)])
+def test_64_groups_fit_a_small_dev_shm_without_a_warning(np: int) -> None:
+    need_namespaces()
+    command = with_shm("size=64m", *launcher_command(np, "local", WORKER, "figures"))
+    output = run(command, timeout=200).expect_success().output
+    found = re.findall(r"GROUP (\d+) bytes, ([\d.]+) s", output)
+    assert len(found) == np, output
+    for size, seconds in found:
+        assert 64 << 10 < int(size) <= 256 << 10, output
+        assert float(seconds) < 0.05, output
+    assert "WARNING" not in output, output
