@@ -1,4 +1,4 @@
-"""How process groups of the backend "mydist" start: the memory and time that they take."""
+"""How process groups of the backend "mydist" start: memory, time and failures."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def test_64_groups_fit_a_small_dev_shm_without_a_warning(np: int) -> None:
         assert 64 << 10 < int(size) <= 256 << 10, output
         assert float(seconds) < 0.05, output
     assert "WARNING" not in output, output
+
+
+def test_a_start_that_fails_on_one_rank_only_may_be_tried_again() -> None:
+    outcome = run(launcher_command(2, "local", WORKER, "again"), timeout=120)
+    assert outcome.expect_success().output.count("AGAIN\n") == 2

@@ -12,9 +12,9 @@
 #include "job/extension.h"
 #include "torch/gil.h"
 #include "torch/process_group/dense_tensors.h"
+#include "torch/process_group/group_meeting.h"
 #include "torch/process_group/group_reduction.h"
 #include "torch/process_group/post_operation.h"
-#include "torch/process_group/store_exchange.h"
 #include "torch/tensor_memory.h"
 
 namespace mydist {
@@ -34,10 +34,19 @@ std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store
   const int size = static_cast<int>(members.world_ranks.size());
   LaneOptions options{members.rank,       size, name, {}, members.world_ranks, members.world_size,
                       members.prefers_mpi};
-  if (size > 1) options.exchange = StoreExchange(store, members.rank, size);
-  Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
-  if (!lane.ok()) Throw(lane.status());
-  return std::move(lane).value();
+  std::shared_ptr<GroupMeeting> meeting;
+  if (size > 1) {
+    meeting = std::make_shared<GroupMeeting>(store, members.rank, size);
+    options.exchange = [meeting](const Bytes& mine) { return meeting->Round(mine); };
+  }
+  for (;;) {
+    if (meeting != nullptr) {
+      if (Status begun = meeting->Begin(); !begun.ok()) Throw(begun);
+    }
+    Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
+    if (lane.ok()) return std::move(lane).value();
+    if (meeting == nullptr || !meeting->IsOvertaken()) Throw(lane.status());
+  }
 }
 
 // One tensor, as most calls have it.
