@@ -115,6 +115,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void Shutdown();
   // kInvalidArgument in a forked child, which may not use the memory and threads of its parent.
   Status CheckProcess() const;
+  // What all later operations end with; OK while the lane works.
+  Status Stopped() MYDIST_EXCLUDES(mutex_);
   // Numbers of operations: how many have been submitted.
   uint64_t sequence();
 
@@ -160,7 +162,6 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void CallThread() MYDIST_REQUIRES(mutex_);
   void StartThread() MYDIST_REQUIRES(mutex_);
   void ThreadLoop() MYDIST_EXCLUDES(mutex_);
-  Status Stopped() MYDIST_EXCLUDES(mutex_);
 
   const std::string name_;
   const std::vector<int> ranks_;  // Of the program.

@@ -56,6 +56,7 @@ uint64_t LaneCall::Fingerprint() const {
   state = Mixed(state, std::bit_cast<uint64_t>(factor));
   state = Mixed(state, static_cast<uint64_t>(pieces));
   for (const char letter : parts) state = Mixed(state, static_cast<uint64_t>(letter));
+  for (const char letter : layout) state = Mixed(state, static_cast<uint64_t>(letter));
   return state;
 }
 
@@ -79,6 +80,7 @@ std::string LaneCall::ToText() const {
     text += DataTypeName(dtype);
   }
   if (!parts.empty()) text += " in parts of " + parts;
+  if (!layout.empty()) text += ", " + layout;
   if (Reduces(op)) text += ", " + ReductionText(*this);
   if (factor != 1.0) text += " after multiplying by " + std::to_string(factor);
   if (root >= 0) text += ", root " + std::to_string(root);

@@ -23,7 +23,8 @@ struct MYDIST_EXPORT LaneCall {
   double factor = 1.0;  // Before the reduction.
   int64_t pieces = 1;   // Tensors that are one operation.
   Bitwise bitwise = Bitwise::kNone;
-  std::string parts;  // "3 float32, 4 float64": of the count, where they are unequal.
+  std::string parts;   // "3 float32, 4 float64": of the count, where they are unequal.
+  std::string layout;  // "sparse [10, 4] with 1 sparse dimension"; empty: dense.
   // Bytes for and from each member, which the others do not know; empty: none.
   std::vector<int64_t> sends;
   std::vector<int64_t> receives;

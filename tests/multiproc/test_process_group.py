@@ -14,7 +14,7 @@ from deep import deep
 from multiproc.job import WORKERS, Outcome, launcher_command, run
 
 WORKER = WORKERS / "process_group.py"
-MODULES = ("torch_programs.py", "sharded_programs.py", "wrong_calls.py")
+MODULES = ("torch_programs.py", "sharded_programs.py", "wrong_calls.py", "rest_of_backend.py")
 CHECKS = [
     name
     for path in (WORKER, *(WORKER.parent.parent / name for name in MODULES))

@@ -1,4 +1,4 @@
-"""How process groups of the backend "mydist" start: memory, time and failures."""
+"""How process groups of the backend "mydist" start: memory, time, torch's checks, failures."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def test_64_groups_fit_a_small_dev_shm_without_a_warning(np: int) -> None:
         assert 64 << 10 < int(size) <= 256 << 10, output
         assert float(seconds) < 0.05, output
     assert "WARNING" not in output, output
+
+
+def test_torchs_own_checks_around_each_call() -> None:
+    outcome = run(
+        launcher_command(2, "local", WORKER, "detail"),
+        timeout=120,
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    )
+    assert outcome.expect_success().output.count("DETAIL\n") == 2
 
 
 def test_a_start_that_fails_on_one_rank_only_may_be_tried_again() -> None:

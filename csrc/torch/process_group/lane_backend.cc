@@ -9,45 +9,16 @@
 #include <optional>
 #include <utility>
 
-#include "job/extension.h"
-#include "torch/gil.h"
 #include "torch/process_group/dense_tensors.h"
-#include "torch/process_group/group_meeting.h"
 #include "torch/process_group/group_reduction.h"
 #include "torch/process_group/post_operation.h"
+#include "torch/process_group/sparse_sum.h"
 #include "torch/tensor_memory.h"
 
 namespace mydist {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-// A clock of nanoseconds holds no more than 292 years.
-constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
-
-[[noreturn]] void Throw(const Status& status) { std::rethrow_exception(ToDistError(status)); }
-
-std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store,
-                                    const LaneBackend::Members& members, const std::string& name) {
-  Result<Config> config = ConfigWithExtensions();
-  if (!config.ok()) Throw(config.status());
-  const int size = static_cast<int>(members.world_ranks.size());
-  LaneOptions options{members.rank,       size, name, {}, members.world_ranks, members.world_size,
-                      members.prefers_mpi};
-  std::shared_ptr<GroupMeeting> meeting;
-  if (size > 1) {
-    meeting = std::make_shared<GroupMeeting>(store, members.rank, size);
-    options.exchange = [meeting](const Bytes& mine) { return meeting->Round(mine); };
-  }
-  for (;;) {
-    if (meeting != nullptr) {
-      if (Status begun = meeting->Begin(); !begun.ok()) Throw(begun);
-    }
-    Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
-    if (lane.ok()) return std::move(lane).value();
-    if (meeting == nullptr || !meeting->IsOvertaken()) Throw(lane.status());
-  }
-}
 
 // One tensor, as most calls have it.
 const at::Tensor& Only(const Tensors& tensors, const char* call) {
@@ -94,81 +65,28 @@ std::vector<int64_t> BytesOf(const Tensors& tensors) {
 
 }  // namespace
 
-LaneBackend::LaneBackend(const c10::intrusive_ptr<c10d::Store>& store, const Members& members,
-                         std::chrono::milliseconds timeout, const std::string& name)
-    : Backend(members.rank, static_cast<int>(members.world_ranks.size())),
-      members_(members),
-      options_(c10::make_intrusive<Options>("mydist", timeout)),
-      lane_(OpenLane(store, members, name)) {}
-
-LaneBackend::~LaneBackend() {
-  shutdown();
-  // In a forked child the lane stays: its end would tell the other ranks that this one has left,
-  // and wait for threads that only the parent has.
-  if (!lane_->CheckProcess().ok()) new std::shared_ptr<GroupLane>(lane_);  // NOLINT
-}
-
-// Threads of the lane may be in callbacks that need the GIL, or drop the last reference to a
-// tensor.
-void LaneBackend::shutdown() {
-  std::optional<WithoutGil> released;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
-  // A forked child has neither the threads nor a right to the memory.
-  if (lane_->CheckProcess().ok()) lane_->Shutdown();
-}
-
-c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const std::vector<int>& ranks,
-                                                     const c10::intrusive_ptr<Options>& opts) {
-  const auto place = std::find(ranks.begin(), ranks.end(), getRank());
-  if (place == ranks.end()) return nullptr;
-  Members some{
-      static_cast<int>(place - ranks.begin()), {}, members_.world_size, members_.prefers_mpi};
-  for (const int rank : ranks) {
-    some.world_ranks.push_back(members_.world_ranks[static_cast<size_t>(rank)]);
-  }
-  return c10::make_intrusive<LaneBackend>(store, some, opts->timeout, opts->group_name);
-}
-
-LaneBackend::WorkPtr LaneBackend::Note(WorkPtr work) {
-  if (coalesced_) coalesced_->push_back(work);
-  return work;
-}
-
-LaneBackend::WorkPtr LaneBackend::endCoalescing() {
-  std::vector<WorkPtr> works =
-      std::exchange(coalesced_, std::nullopt).value_or(std::vector<WorkPtr>());
-  if (!works.empty()) return c10::make_intrusive<SeveralWorks>(std::move(works));
-  auto nothing = NewFuture();
-  CompleteFuture(*nothing, {}, nullptr);
-  return c10d::Work::create_from_future(nothing);
-}
-
-void LaneBackend::abort() {
-  CheckProcess();
-  std::optional<WithoutGil> released;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
-  lane_->Abort(Status::Aborted("group '" + lane_->name() + "' was destroyed"));
-}
-
-void LaneBackend::CheckProcess() const {
-  if (Status status = lane_->CheckProcess(); !status.ok()) Throw(status);
-}
-
 LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   CheckProcess();
-  if (plan.timeout == c10d::kUnsetTimeout) plan.timeout = options_->timeout;
-  plan.timeout = std::min(plan.timeout, kLongestTimeout);
+  plan.timeout = LimitOf(plan.timeout);
   auto operation =
       c10::make_intrusive<LaneOperation>(lane_, plan.type, plan.title, plan.inputs, plan.outputs);
-  auto guarded = [run = std::move(run), inputs = std::move(plan.inputs)](const LaneSite& site) {
+  auto guarded = [operation, run = std::move(run),
+                  inputs = std::move(plan.inputs)](const LaneSite& site) {
+    operation->Begin();
     const c10::InferenceMode no_graph(false);
     const at::NoGradGuard no_grad;
     return CaughtFrom([&] { return run(site); });
   };
+  const std::shared_ptr<CompletionHook> hook = hook_;
+  const uint64_t number = ++submitted_count_;
+  if (hook != nullptr) hook->Expect();
   operation->SetWork(lane_->Submit(
       plan.call, plan.timeout, std::move(guarded),
-      [operation](const Status& status) { operation->Complete(status); }, !plan.is_async));
+      [operation, hook, number](const Status& status) {
+        operation->Complete(status);
+        if (hook != nullptr) hook->Call(operation->Info(number));
+      },
+      !plan.is_async));
   return Note(operation);
 }
 
@@ -213,13 +131,22 @@ LaneBackend::WorkPtr LaneBackend::ReduceAll(Tensors& tensors, const c10d::Allred
 }
 
 LaneBackend::WorkPtr LaneBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  Only(tensors, "all_reduce");
+  if (Only(tensors, "all_reduce").is_sparse()) return allreduce_sparse(tensors, opts);
   return ReduceAll(tensors, opts, c10d::OpType::ALLREDUCE);
 }
 
 LaneBackend::WorkPtr LaneBackend::allreduce_coalesced(Tensors& tensors,
                                                       const c10d::AllreduceCoalescedOptions& opts) {
   return ReduceAll(tensors, opts, c10d::OpType::ALLREDUCE_COALESCED);
+}
+
+LaneBackend::WorkPtr LaneBackend::allreduce_sparse(Tensors& tensors,
+                                                   const c10d::AllreduceOptions& opts) {
+  const at::Tensor& tensor = Only(tensors, "all_reduce");
+  const SparseSum sum(opts.reduceOp, tensor);
+  return Submit({c10d::OpType::_ALLREDUCE_SPARSE, "mydist:sparse_all_reduce", sum.Call(),
+                 opts.timeout, opts.asyncOp, tensors, tensors},
+                [tensor, sum](const LaneSite& site) { return sum.Run(site, tensor); });
 }
 
 LaneBackend::WorkPtr LaneBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
@@ -282,6 +209,23 @@ LaneBackend::WorkPtr LaneBackend::allgather_into_tensor_coalesced(
   WorkPtr last;
   for (size_t i = 0; i < inputs.size(); ++i) last = _allgather_base(outputs[i], inputs[i], opts);
   return last;  // Operations of a lane end in their order.
+}
+
+LaneBackend::WorkPtr LaneBackend::allgather_coalesced(std::vector<Tensors>& outputs,
+                                                      Tensors& inputs,
+                                                      const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "mydist: all_gather got no inputs");
+  for (const Tensors& of_rank : outputs) {
+    TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "mydist: all_gather got ", of_rank.size(),
+                      " outputs for one rank, and ", inputs.size(), " inputs");
+  }
+  WorkPtr last;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Tensors of_input;
+    for (const Tensors& of_rank : outputs) of_input.push_back(of_rank[i]);
+    last = GatherAll(std::move(of_input), inputs[i], opts, c10d::OpType::ALLGATHER_COALESCED);
+  }
+  return last;
 }
 
 LaneBackend::WorkPtr LaneBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -464,8 +408,7 @@ LaneBackend::WorkPtr LaneBackend::ReceiveFrom(const Tensors& tensors, int source
   const at::Tensor& tensor = Only(tensors, "recv");
   CheckWritten(tensor, "recv");
   CheckProcess();
-  const std::chrono::milliseconds limit = std::min(options_->timeout, kLongestTimeout);
-  return Note(PostOperation::Receive(lane_, tensor, source, tag, limit));
+  return Note(PostOperation::Receive(lane_, tensor, source, tag, LimitOf(c10d::kUnsetTimeout)));
 }
 
 LaneBackend::WorkPtr LaneBackend::recv(Tensors& tensors, int source, int tag) {

@@ -3,13 +3,17 @@
 // of the group.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "base/mutex.h"
 #include "lanes/group_lane.h"
 #include "torch/process_group/lane_work.h"
 
@@ -41,16 +45,32 @@ class LaneBackend final : public c10d::Backend {
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& opts) override;
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override { coalesced_.emplace(); }
+  // Each thread has operations of its own.
+  void startCoalescing() override;
   WorkPtr endCoalescing() override;
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return lane_->sequence(); }
   void abort() override;
   void shutdown() override;
+  // What the group failed with: its own time-out, what another rank had, or anything else.
+  c10d::ErrorType getError() override;
+  // Names every rank that does not come, with and without `waits_for_all`. Blocks.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool waits_for_all) override;
+
+  // Called before the operations. The hook follows each collective, on the thread that executed it.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override {}  // Each operation has its duration in any case.
+
+  // Memory of the host: see docs/decisions/0026-lanes.md for why it is not that of the group.
+  bool supportsTensorAlloc(c10::DeviceIndex index) override { return index < 0; }
+  at::Tensor allocateTensor(long count, at::TensorOptions options) override;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
@@ -60,6 +80,8 @@ class LaneBackend final : public c10d::Backend {
                           const c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -92,8 +114,10 @@ class LaneBackend final : public c10d::Backend {
   };
 
   WorkPtr Submit(Plan plan, LaneWork::Run run);
-  // Remembers it while operations are coalesced.
-  WorkPtr Note(WorkPtr work);
+  // Remembers it while this thread's operations are coalesced.
+  WorkPtr Note(WorkPtr work) MYDIST_EXCLUDES(coalesced_mutex_);
+  // Of an operation: its own, or that of the group.
+  std::chrono::milliseconds LimitOf(std::chrono::milliseconds timeout) const;
   WorkPtr ReceiveFrom(const Tensors& tensors, int source, int tag);
   // Throws DistBackendError in a forked child.
   void CheckProcess() const;
@@ -112,7 +136,12 @@ class LaneBackend final : public c10d::Backend {
   const Members members_;
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<GroupLane> lane_;
-  std::optional<std::vector<WorkPtr>> coalesced_;  // Since startCoalescing.
+  std::shared_ptr<CompletionHook> hook_;  // Null: there is none.
+  std::atomic<uint64_t> submitted_count_{0};
+  std::atomic<uint64_t> barrier_count_{0};  // Monitored ones.
+  Mutex coalesced_mutex_;
+  // Since the thread's startCoalescing.
+  std::map<std::thread::id, std::vector<WorkPtr>> coalesced_ MYDIST_GUARDED_BY(coalesced_mutex_);
 };
 
 }  // namespace mydist

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace mydist {
 
 std::exception_ptr ToDistError(const Status& status) {
@@ -32,9 +34,33 @@ LaneOperation::LaneOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type,
       future_(NewFuture()) {}
 
 void LaneOperation::Complete(const Status& status) {
+  ended_ = Now();
   const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
   finish(error);
   CompleteFuture(*future_, outputs_, error);
+}
+
+float LaneOperation::getDuration() const {
+  TORCH_CHECK(work_->is_done(), "mydist: getDuration() of an operation that is still under way");
+  if (began_ == kNever) return 0;  // It failed before.
+  return std::chrono::duration<float, std::milli>(ended_ - began_).count();
+}
+
+std::shared_ptr<c10d::WorkInfo> LaneOperation::Info(uint64_t number) const {
+  const Duration active = began_ == kNever ? Duration::zero() : ended_ - began_;
+  return std::make_shared<c10d::WorkInfo>(retrieveOpType(), number, submitted_, ended_, active);
+}
+
+void CompletionHook::Call(const std::shared_ptr<c10d::WorkInfo>& info) {
+  try {
+    hook_(info);
+  } catch (const std::exception& error) {
+    MYDIST_LOG(kError) << "the completion hook of a process group raised an error: "
+                       << error.what();
+  }
+  MutexLock lock(mutex_);
+  --pending_count_;
+  changed_.NotifyAll();
 }
 
 bool LaneOperation::wait(std::chrono::milliseconds timeout) {

@@ -5,11 +5,14 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "lanes/group_lane.h"
 
 namespace mydist {
@@ -31,8 +34,13 @@ class LaneOperation final : public c10d::Work {
 
   // Called once, right after the operation has been submitted.
   void SetWork(std::shared_ptr<LaneWork> work) { work_ = std::move(work); }
-  // Called by the thread that drives the lane: callbacks of the future run here.
+  // Called by the thread that drives the lane: when it moves data, and when it is done. Callbacks
+  // of the future run in Complete.
+  void Begin() { began_ = Now(); }
   void Complete(const Status& status);
+  // Of an operation that is complete, for the hook. The work may not be known yet, so the caller
+  // has the number.
+  std::shared_ptr<c10d::WorkInfo> Info(uint64_t number) const;
 
   bool isCompleted() override { return work_->is_done(); }
   bool isSuccess() const override { return work_->is_done() && work_->status().ok(); }
@@ -42,13 +50,45 @@ class LaneOperation final : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   std::vector<at::Tensor> result() override { return outputs_; }
   uint64_t getSequencenumber() const override { return work_->sequence(); }
+  // Milliseconds of moving data, once it is done.
+  float getDuration() const override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
   const std::shared_ptr<GroupLane> lane_;
   const std::vector<at::Tensor> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  const TimePoint submitted_ = Now();
+  TimePoint began_ = kNever;
+  TimePoint ended_ = kNever;
   std::shared_ptr<LaneWork> work_;
+};
+
+// CompletionHook: what is called after each operation of a backend, and who waits for these calls.
+// Shared by the backend and its operations, which may outlive it.
+class CompletionHook {
+ public:
+  using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+  explicit CompletionHook(Hook hook) : hook_(std::move(hook)) {}
+
+  // An operation has been submitted; Call follows.
+  void Expect() MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    ++pending_count_;
+  }
+  // An error of the hook is a line in the log: nobody waits for it.
+  void Call(const std::shared_ptr<c10d::WorkInfo>& info) MYDIST_EXCLUDES(mutex_);
+  // Until no call is pending.
+  void Wait() MYDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (pending_count_ > 0) changed_.Wait(mutex_);
+  }
+
+ private:
+  const Hook hook_;
+  Mutex mutex_;
+  CondVar changed_;
+  int64_t pending_count_ MYDIST_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mydist

@@ -11,7 +11,7 @@ namespace {
 // Each differs from the first in one field.
 std::vector<LaneCall> DifferentCalls() {
   const LaneCall first{OpKind::kAllreduce, DataType::kFloat32, 4, ReduceOp::kSum};
-  std::vector<LaneCall> calls(10, first);
+  std::vector<LaneCall> calls(11, first);
   calls[1].op = OpKind::kReducescatter;
   calls[2].dtype = DataType::kFloat64;
   calls[3].count = 5;
@@ -21,6 +21,7 @@ std::vector<LaneCall> DifferentCalls() {
   calls[7].pieces = 2;
   calls[8].bitwise = Bitwise::kAnd;
   calls[9].parts = "1, 3";
+  calls[10].layout = "sparse [2, 2] with 1 sparse dimension";
   return calls;
 }
 
@@ -42,6 +43,8 @@ TEST(LaneCall, TheTextOfDifferentCallsDiffers) {
             "broadcast of 16 uint8, root 2");
   EXPECT_EQ(LaneCall{}.ToText(), "barrier");
   EXPECT_EQ(DifferentCalls()[9].ToText(), "allreduce of 4 float32 in parts of 1, 3, Sum");
+  EXPECT_EQ(DifferentCalls()[10].ToText(),
+            "allreduce of 4 float32, sparse [2, 2] with 1 sparse dimension, Sum");
 }
 
 TEST(LaneCall, TheBalanceOfAllMembersIsZeroWhenSizesAgree) {

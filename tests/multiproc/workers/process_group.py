@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from multiproc.pretended_hosts import pretend_hosts
 from multiproc.reference import FLOATS, INTEGERS
+from multiproc.rest_of_backend import REST
 from multiproc.sharded_programs import SHARDED
 from multiproc.torch_programs import PROGRAMS, made_again_with_fewer_ranks, store_of_all
 from multiproc.wrong_calls import WRONG_CALLS
@@ -447,7 +448,7 @@ def main() -> None:
     torch.set_num_threads(1)
     pretend_hosts()
     dist.init_process_group("mydist", init_method="mydist://", timeout=timedelta(seconds=60))
-    for function in [*CHECKS, *WRONG_CALLS, *PROGRAMS, *SHARDED]:
+    for function in [*CHECKS, *WRONG_CALLS, *REST, *PROGRAMS, *SHARDED]:
         try:
             function()
             dist.barrier()

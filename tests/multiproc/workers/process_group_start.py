@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import mydist.c10d  # noqa: F401  (registers the backend)
 from mydist import _c10d
+
+CPU = torch.device("cpu")
 
 
 def shared_bytes() -> int:
@@ -43,6 +46,51 @@ def figures(count: int = 63) -> None:
     print(f"GROUP {bytes_each} bytes, {sorted(seconds)[count // 2]:.4f} s", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def detail() -> None:
+    """Torch's own checks around each call: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    dist.init_process_group("mydist", timeout=timedelta(seconds=60))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert type(dist.group.WORLD._get_backend(CPU)).__name__ == "_ProcessGroupWrapper"
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3
+    output = torch.empty(2)
+    dist.reduce_scatter_single(output, torch.ones(2 * size))
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, rank)
+    assert objects == list(range(size))
+    if rank == 0:
+        dist.send(tensor, 1)
+    else:
+        dist.recv(tensor, 0)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
+    model(torch.ones(2, 3)).sum().backward()
+    try:
+        dist.all_reduce(torch.ones(2 + rank))
+    except RuntimeError as error:
+        assert "Detected mismatch between collectives on ranks" in str(error), error
+    else:
+        raise AssertionError("no mismatch")
+    errors_of_groups(rank)
+    dist.destroy_process_group()
+    print("DETAIL", flush=True)
+
+
+def errors_of_groups(rank: int) -> None:
+    """Torch shows them through its wrapper only."""
+    group = dist.new_group(timeout=timedelta(seconds=0.2 if rank == 0 else 60))
+    wrapper = group._get_backend(CPU)
+    assert wrapper.get_error().name == "SUCCESS"
+    if rank == 1:
+        time.sleep(0.5)
+    try:
+        wrapper.wrapped_pg.allreduce([torch.ones(1)]).wait()
+    except dist.DistBackendError:
+        assert wrapper.get_error().name == ("TIMEOUT" if rank == 0 else "REMOTE_ERROR")
+    else:
+        raise AssertionError("no error")
 
 
 class FailingStore(dist.Store):
@@ -114,4 +162,4 @@ def again() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"figures": figures, "again": again}[sys.argv[1]]()
+    {"figures": figures, "detail": detail, "again": again}[sys.argv[1]]()
