@@ -77,7 +77,11 @@ GroupReduction::GroupReduction(const c10d::ReduceOp& op, const at::Tensor& tenso
   if (bitwise_ != Bitwise::kNone) {
     require(at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true), "a bitwise operation",
             "an integer type");
+    return;
   }
+  const Status valid = reduction_.Validate();
+  TORCH_CHECK_VALUE(valid.ok(), "mydist: ", call, " cannot reduce ",
+                    DtypeName(tensor.scalar_type()), ": ", valid.message());
 }
 
 Result<Collectives*> GroupReduction::AlgorithmFor(const LaneSite& site, OpKind op,

@@ -80,13 +80,17 @@ LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   const std::shared_ptr<CompletionHook> hook = hook_;
   const uint64_t number = ++submitted_count_;
   if (hook != nullptr) hook->Expect();
-  operation->SetWork(lane_->Submit(
+  // A group of one has nobody to wait for, and needs no thread.
+  const bool is_alone = getSize() == 1;
+  const std::shared_ptr<LaneWork> work = lane_->Submit(
       plan.call, plan.timeout, std::move(guarded),
       [operation, hook, number](const Status& status) {
         operation->Complete(status);
         if (hook != nullptr) hook->Call(operation->Info(number));
       },
-      !plan.is_async));
+      is_alone || !plan.is_async);
+  operation->SetWork(work);
+  if (is_alone) lane_->Wait(*work, kNever);
   return Note(operation);
 }
 
