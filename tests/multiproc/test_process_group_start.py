@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -13,6 +14,8 @@ from multiproc.job import WORKERS, launcher_command, run
 WORKER = str(WORKERS / "process_group_start.py")
 
 
+# A run of the whole suite has one of these two, the next one the other.
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("np", [2, deep(4)])
 def test_64_groups_fit_a_small_dev_shm_without_a_warning(np: int) -> None:
     need_namespaces()
@@ -22,10 +25,12 @@ def test_64_groups_fit_a_small_dev_shm_without_a_warning(np: int) -> None:
     assert len(found) == np, output
     for size, seconds in found:
         assert 64 << 10 < int(size) <= 256 << 10, output
-        assert float(seconds) < 0.05, output
+        # Where ranks share cores, the time says how busy the machine is.
+        assert float(seconds) < 0.05 or np > len(os.sched_getaffinity(0)), output
     assert "WARNING" not in output, output
 
 
+@pytest.mark.turns(2)
 def test_torchs_own_checks_around_each_call() -> None:
     outcome = run(
         launcher_command(2, "local", WORKER, "detail"),
