@@ -8,6 +8,14 @@
 #include "torch/tensor_adapter.h"
 
 namespace mydist {
+namespace {
+
+// Whether a change of its version is one of its elements. Slices of one tensor share a version.
+bool CountsOwnChanges(const at::Tensor& tensor) {
+  return !tensor.is_inference() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+}  // namespace
 
 CollectiveCall::CollectiveCall(CallTraits traits, size_t tensor_count)
     : traits_(std::move(traits)), count_(tensor_count) {
@@ -95,7 +103,7 @@ Submission& CollectiveCall::AddInput(const at::Tensor& tensor, const std::string
   at::Tensor input = Dense(tensor);
   if (const auto average = IntegerAverage::Of(submission.request)) input = average->Carry(input);
   submission.input = input.const_data_ptr();
-  if (!input.is_inference()) call_.inputs.push_back({traits_.op, name, input});
+  if (CountsOwnChanges(input)) call_.inputs.push_back({traits_.op, name, input});
   call_.memory.push_back(std::move(input));
   return submission;
 }

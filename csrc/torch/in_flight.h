@@ -86,7 +86,8 @@ struct EarlyAverage {
   int64_t divisor;
 };
 
-// A tensor that the engine reads and does not write, and its version when it was enqueued.
+// A tensor with a version of its own that the engine reads and does not write, and the version when
+// it was enqueued.
 struct InFlightInput {
   OpKind op;
   std::string name;

@@ -83,8 +83,11 @@ def a_tensor_in_flight_cannot_be_resized() -> None:
 def an_input_that_is_changed_in_flight_is_an_error() -> None:
     # Rank 0 comes last, so the input is in flight on all others.
     total = torch.full((4,), float(md.size()))
-    for kind in ("changed", "through a view", "polled", "in place"):
+    for kind in ("changed", "through a view", "polled", "in place", "beside a slice"):
         data = torch.ones(4)
+        whole = torch.ones(8)
+        if kind == "beside a slice":
+            data = whole[:4]
         if md.rank() == 0:
             md.broadcast(torch.zeros(1), 1, name="change gate")
             md.allreduce(torch.ones(4), name=kind, op=md.Sum)
@@ -93,12 +96,14 @@ def an_input_that_is_changed_in_flight_is_an_error() -> None:
         handle = start(data, name=kind, op=md.Sum)
         if kind in ("changed", "through a view"):
             (data[:2] if kind == "through a view" else data).zero_()
+        if kind == "beside a slice":
+            whole[4:].zero_()
         md.broadcast(torch.zeros(1), 1, name="change gate")
         if kind == "polled":
             while not md.poll(handle):
                 pass
             data.zero_()
-        if kind in ("polled", "in place"):
+        if kind in ("polled", "in place", "beside a slice"):
             expect_equal(md.synchronize(handle), total)
             continue
         try:
