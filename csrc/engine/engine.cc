@@ -418,16 +418,17 @@ void Engine::Stop(const Status& status) {
                                        coordinator_.Negotiate(Now()).ok();
   }
   if (!overdue_.ok()) MYDIST_LOG(kWarning) << "shutdown: " << overdue_.message();
-  // Ranks of other hosts learn from this one which signal has ended a rank of its host.
-  const Status located = guard_.Locate(status);
+  // Ranks of other hosts may learn from this one which signal has ended a rank of its host.
+  const Status explained = guard_.LocateForOthers(status);
   // Peers in a collective that this rank will not come to need not wait for a time-out.
-  const Status& why = status.ok() ? overdue_ : located;
+  const Status& why = status.ok() ? overdue_ : explained;
   coordinator_.Leave(why);
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
+  // It may wait a moment, so the peers are told before.
   const Status reason = status.ok()
                             ? Status::Aborted("mydist has been shut down; call mydist.init() first")
-                            : located;
+                            : guard_.Locate(explained);
   // A failure, or an early end, leaves work on GPUs that waits for other ranks.
   const bool all_are_leaving = status.ok() && overdue_.ok();
   executor_.EndDevices(all_are_leaving ? Status::Ok() : reason,

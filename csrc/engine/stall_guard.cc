@@ -20,8 +20,8 @@ constexpr Duration kLeastAnswerTime = std::chrono::milliseconds(100);
 constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
-// How long a rank waits in all until another one tells which signal has ended a rank of its host.
-constexpr Duration kWordGrace = std::chrono::milliseconds(50);
+// How long a rank waits in all for the word of another one, which looks every kLookInterval.
+constexpr Duration kWordGrace = 2 * kLookInterval;
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
@@ -229,8 +229,8 @@ bool StallGuard::MayBeToldOf(int rank) const {
   const std::vector<std::string>& hosts = topology_->hosts;
   const auto index = static_cast<size_t>(rank);
   if (ends_.has_file() || rank < 0 || index >= hosts.size()) return false;
-  const std::string& own = hosts[static_cast<size_t>(topology_->rank)];
-  return hosts[index] != own && std::count(hosts.begin(), hosts.end(), hosts[index]) > 1;
+  const bool is_far = hosts[index] != hosts[static_cast<size_t>(topology_->rank)];
+  return is_far && std::count(hosts.begin(), hosts.end(), hosts[index]) > 1;
 }
 
 std::optional<std::pair<int, ProcessEnd>> StallGuard::AwaitWord(std::span<const int> ranks) {

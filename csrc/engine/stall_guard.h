@@ -70,7 +70,13 @@ class StallGuard final : public Watchdog {
   TimePoint NextFollow() const { return next_follow_; }
   // The status with host, process and end of the rank that it names, where that is one. May wait a
   // moment until the end is told, by the kernel, a launcher or a rank of the other one's host.
-  Status Locate(const Status& status) override;
+  Status Locate(const Status& status);
+  // The same of a signal. mydistrun tells the ranks of all hosts by itself: then no farewell waits.
+  Status LocateForOthers(const Status& error) override {
+    if (ends_.has_file()) return error;
+    const Status located = Locate(error);
+    return located.failure().signal != 0 ? located : error;
+  }
 
   // This rank leaves, and waits until all ranks have departed. It waits `patience` for ranks that
   // give no answer; for others without an end, or with `awaits_living` false no longer either.

@@ -77,6 +77,7 @@ Words Parse(int speaker, const std::string& words, int size) {
     if (!is_known && parsed.ranks.size() < kMaxBlamed) parsed.ranks.push_back(rank);
     begin = next + 1;
   }
+  if (parsed.ranks.size() != 1) parsed.signal = 0;  // It says of one rank how it has ended.
   return parsed;
 }
 

@@ -19,9 +19,10 @@ class Watchdog {
   // wait: the ranks are out of step then. Never blocks. By the thread that drives the engine.
   virtual Status Look(TimePoint begin, std::span<const int> peers) = 0;
 
-  // The error with what can be found out about the ranks that it blames, before connections are
-  // given up over which others may tell it. May wait for a moment. By the same thread.
-  virtual Status Locate(const Status& error) { return error; }
+  // The error with what can be found out about the ranks that it blames, for the farewell to other
+  // ranks, and before the connections go over which these may tell it. May wait for a moment. By
+  // the same thread.
+  virtual Status LocateForOthers(const Status& error) { return error; }
 };
 
 // How long a wait goes on before it asks, and from one time to the next. Other ranks rely on it: a

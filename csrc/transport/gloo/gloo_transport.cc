@@ -125,8 +125,7 @@ Status GlooTransport::Exchange(std::span<const SendTransfer> sends,
   Status status = PostAll(sends, receives);
   if (status.ok()) status = AwaitAll();
   if (!status.ok()) {
-    // Before the connections go: other ranks tell over them what this one may not know.
-    if (watchdog_ != nullptr) status = watchdog_->Locate(status);
+    if (watchdog_ != nullptr) status = watchdog_->LocateForOthers(status);
     mesh_->Break(status);
   }
   // Destroys the buffers: from here on Gloo does not touch the caller's memory.

@@ -234,6 +234,13 @@ void Mesh::ReportLoss(int peer, const Status& reason) {
   if (states_.MarkLost(peer, reason) || states_.Explain(peer, reason)) mailbox_.PutLoss(reason);
 }
 
+void Mesh::SetFarewell(const std::string& why) {
+  farewell_ = why;
+  const Status told = PeerHasLeft(rank(), Name(rank()), why);
+  const std::vector<int>& blamed = told.failure().ranks;
+  if (blamed.size() == 1) states_.Explain(blamed.front(), told);
+}
+
 Status Mesh::SayGoodbye(TimePoint deadline) {
   const int cause_rank = states_.cause_rank();
   const Status loss = states_.loss();

@@ -163,7 +163,8 @@ class Mesh {
   void ReportLoss(int peer, const Status& reason);
 
   // What SayGoodbye gives as the reason where no connection was lost. Called by its caller.
-  void SetFarewell(const std::string& why) { farewell_ = why; }
+  // They also count where they tell more of the rank whose connection was lost.
+  void SetFarewell(const std::string& why);
 
   // Tells every open peer that we leave, and why unless it is the job's end; then waits until all
   // have said goodbye too and our messages are out. kTimeout naming the ranks that did not, or the

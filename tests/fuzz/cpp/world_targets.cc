@@ -23,6 +23,7 @@ void Farewell(std::span<const uint8_t> bytes) {
   FUZZ_EXPECT(!heard.message().empty());
   const Status passed_on = PeerHasLeft(4, "rank 4", FarewellWords(heard));
   FUZZ_EXPECT(passed_on.failure().ranks == ranks);
+  FUZZ_EXPECT(passed_on.failure().signal == heard.failure().signal);
   FUZZ_EXPECT(passed_on.cause() == heard.cause());
   FUZZ_EXPECT(passed_on.code() == heard.code());
 }
@@ -30,9 +31,11 @@ void Farewell(std::span<const uint8_t> bytes) {
 std::vector<Bytes> FarewellSeeds() {
   const Status lost = Status::PeerLost("lost rank 1").About({.ranks = {1}});
   const Status late = Status::Timeout("waited for 10 s").About({.ranks = {0, 2}});
+  const Status killed = lost.About({.signal = 9, .finding = kDeadFinding});
   const Status next = PeerHasLeft(1, "rank 1", FarewellWords(Status::Internal("disk full")));
-  return {ToBytes(FarewellWords(lost)), ToBytes(FarewellWords(late)), ToBytes(FarewellWords(next)),
-          ToBytes(FarewellWords(Status::Internal("disk full"))), ToBytes("no list at all")};
+  return {ToBytes(FarewellWords(lost)), ToBytes(FarewellWords(late)),
+          ToBytes(FarewellWords(next)), ToBytes(FarewellWords(Status::Internal("disk full"))),
+          ToBytes("no list at all"),    ToBytes(FarewellWords(killed))};
 }
 
 // The file of an input, whole for the process: a descriptor costs more than the rest.
