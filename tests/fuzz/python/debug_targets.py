@@ -1,10 +1,17 @@
-"""The file that a rank's flight recorder leaves, as `python -m mydist.debug` reads it."""
+"""The files that flight recorders leave, as `python -m mydist.debug` reads them."""
 
 from __future__ import annotations
 
 from fuzz.python.target import Target, expect, expect_one_line
-from mydist.debug.dumps import DumpError, parse_dump
+from mydist.debug.dumps import Dump, DumpError, parse_dump
 from mydist.debug.verdict import verdict
+
+
+def _expect_verdict(dumps: list[Dump], problems: list[str]) -> None:
+    text = verdict(dumps, problems)
+    expect(text.startswith("Verdict: "), f"a verdict, got {text!r}")
+    expect(all(c.isprintable() or c == "\n" for c in text), f"a plain text, got {text!r}")
+    text.encode()
 
 
 def flight_dump(data: bytes) -> None:
@@ -13,10 +20,23 @@ def flight_dump(data: bytes) -> None:
         dump, problem = parse_dump(data)
     except DumpError as error:
         return expect_one_line(error)
-    text = verdict([dump], [problem] if problem else [])
-    expect(text.startswith("Verdict: "), f"a verdict, got {text!r}")
-    expect(all(c.isprintable() or c == "\n" for c in text), f"a plain text, got {text!r}")
-    text.encode()
+    _expect_verdict([dump], [problem] if problem else [])
+
+
+def flight_dumps(data: bytes) -> None:
+    """Those of several ranks, each behind a byte 0, and what they are together."""
+    by_rank: dict[int, Dump] = {}
+    problems = []
+    for part in data.split(b"\0"):
+        try:
+            dump, problem = parse_dump(part)
+        except DumpError as error:
+            expect_one_line(error)
+            continue
+        by_rank[dump.rank] = dump
+        problems += [problem] if problem else []
+    if by_rank:
+        _expect_verdict([by_rank[rank] for rank in sorted(by_rank)], problems)
 
 
 _HEAD = (
@@ -41,6 +61,21 @@ TARGETS = (
             (_HEAD + _ROWS).encode(),
             _HEAD.replace('"size":4', '"size":1e999').encode(),
             (_HEAD + _ROWS.replace("grad", "\\ud800\\u001b[2J")).encode(),
+        ),
+    ),
+    Target(
+        "flight_dumps",
+        flight_dumps,
+        (
+            # Rank 2 has another name, rank 3 another shape.
+            b"\0".join(
+                (_HEAD.replace('"rank":1', f'"rank":{rank}') + rows + '{"end":2}\n').encode()
+                for rank, rows in (
+                    (1, _ROWS),
+                    (2, _ROWS.replace("loss", "loss.2")),
+                    (3, _ROWS.replace('"shape":[]', '"shape":[7]')),
+                )
+            ),
         ),
     ),
 )
