@@ -40,6 +40,12 @@ LaneJournal::Site SiteOf(const LaneOptions& options, const Topology& topology) {
           .tells_user = topology.local_rank == 0};
 }
 
+// Without mydistrun one lane of all ranks has descriptors of their processes; many would take many.
+RankEnds EndsOf(const LaneOptions& options, const LaneGround& ground) {
+  if (options.rank_ends >= 0) return RankEnds(options.rank_ends, options.WorldRanks());
+  return ground.heartbeat != nullptr ? RankEnds(ground.topology.seen_pids) : RankEnds();
+}
+
 }  // namespace
 
 Result<Collectives*> LaneSite::For(const BatchTraits& traits) const {
@@ -66,7 +72,8 @@ GroupLane::GroupLane(const LaneOptions& options, std::unique_ptr<LaneGround> gro
       ground_(std::move(ground)),
       journal_(LaneJournal::Of(SiteOf(options, ground_->topology), ground_->config)),
       page_(journal_->AddGroup(name_, ranks_)),
-      posts_([this] { return ground_->OpenPlane(); }) {}
+      posts_([this] { return ground_->OpenPlane(); }),
+      ends_(EndsOf(options, *ground_)) {}
 
 Status GroupLane::StartHeartbeat() {
   if (!has_heartbeat()) return Status::Ok();
@@ -206,6 +213,10 @@ void GroupLane::TellOthers() {
   ground_->GiveUp(Told(Stopped()));
 }
 
+bool GroupLane::IsOwn(const Status& error) const {
+  return !error.is_consequence() || error.cause().starts_with(ground_->Name());
+}
+
 Status GroupLane::Told(const Status& error) const {
   // The rank to blame is known to have died, or this one has heard of it from another.
   const bool is_known = !error.failure().ranks.empty() && error.code() != StatusCode::kTimeout;
@@ -329,11 +340,42 @@ Status GroupLane::Execute(LaneWork& work) {
   // After a mismatch and after wrong arguments all members are still in step.
   if (!status.ok() && status.code() != StatusCode::kMismatch &&
       status.code() != StatusCode::kInvalidArgument) {
+    status = Described(work, status);
     Poison(status);  // Receives end later: what follows them may wait for this lane.
     NoteFailure(status, OpKindName(work.call_.op), "operation " + std::to_string(work.sequence_));
     TellOthers();
   }
   return status;
+}
+
+Status GroupLane::Described(const LaneWork& work, const Status& error) {
+  if (error.message().starts_with("group '")) return error;
+  Status described = error;
+  const Failure& known = error.failure();
+  if (error.code() == StatusCode::kPeerLost && !error.is_consequence() && known.signal == 0) {
+    const std::optional<int> rank = ends_.AwaitOne(known.ranks);
+    const std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
+    if (end && ends_.IsCause(*end)) {
+      const std::string& text = error.message();
+      described =
+          Status(error.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
+              .About({.ranks = {*rank}, .signal = end->number, .finding = kDeadFinding})
+              .About(known);
+    }
+  }
+  return described.WithContext("group '" + name_ + "', operation " +
+                               std::to_string(work.sequence_) + ", " + work.call_.ToText());
+}
+
+Status GroupLane::LookForGivenUp() {
+  Status given_up = ground_->FindGivenUp();
+  if (!given_up.ok()) {
+    if (!given_up.message().starts_with("group '")) {
+      given_up = given_up.WithContext("group '" + name_ + "'");
+    }
+    Abort(given_up);
+  }
+  return given_up;
 }
 
 Status GroupLane::Agree(const LaneWork& work) {

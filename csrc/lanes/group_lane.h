@@ -29,6 +29,7 @@
 #include "lanes/lane_journal.h"
 #include "lanes/lane_posts.h"
 #include "lanes/lane_start.h"
+#include "world/rank_ends.h"
 #include "world/watchdog.h"
 
 namespace mydist {
@@ -117,6 +118,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status CheckProcess() const;
   // What all later operations end with; OK while the lane works.
   Status Stopped() MYDIST_EXCLUDES(mutex_);
+  // Whether this member has given up by itself, not because of what another one has told.
+  bool IsOwn(const Status& error) const;
   // Numbers of operations: how many have been submitted.
   uint64_t sequence();
 
@@ -128,6 +131,10 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void NoteSent(int peer, int tag, int64_t bytes);
   int64_t NoteAwaited(int peer, int tag, int64_t bytes);
   void NoteReceived(int64_t record, int peer, int tag, int64_t bytes, const Status& status);
+
+  // OK, or the error of another member that has given up: all ends with it then. Any thread; for
+  // those that wait for messages, whose sender may be another member.
+  Status LookForGivenUp();
 
   // See Watchdog; of the operation under way.
   Status Look(TimePoint begin, std::span<const int> peers) override;
@@ -156,6 +163,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void TellOthers() MYDIST_EXCLUDES(mutex_);
   // The error with what the other members are told of it.
   Status Told(const Status& error) const;
+  // The error of an operation with its name and, of a rank that has died, with the signal.
+  Status Described(const LaneWork& work, const Status& error);
   Status Agree(const LaneWork& work);
   Result<std::string> DifferenceText(const LaneWork& work, const char* difference);
   // Has a thread of the lane look at the queue.
@@ -175,6 +184,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   TimePoint begin_ = kPast;
   Duration next_warning_ = Duration::max();  // After the beginning.
   const LaneWork* current_ = nullptr;
+  RankEnds ends_;
 
   Mutex mutex_;
   CondVar changed_;  // For callers.

@@ -26,6 +26,7 @@ struct LaneOptions {
   int world_size = 0;
   // The program was started by MPI, which connects ranks that share no memory, if it can.
   bool prefers_mpi = false;
+  int rank_ends = -1;  // mydistrun's descriptor; see world/rank_ends.h. Open as long as the lane.
 
   std::vector<int> WorldRanks() const;
 };

@@ -57,10 +57,8 @@ std::string Title(const MonitoredCall& call) {
 }
 
 Status DidNotCome(const MonitoredCall& call, const std::vector<int>& ranks) {
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(call.limit);
   return Status::Timeout(Title(call) + RankListText(ranks) +
-                         " of the group did not call it within " + std::to_string(limit.count()) +
-                         " ms");
+                         " of the group did not call it within " + SecondsText(call.limit));
 }
 
 // NoteFrom: the next note of one member that belongs to a call; older ones are dropped, which a

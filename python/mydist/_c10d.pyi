@@ -8,6 +8,7 @@ def open_group(
     world_ranks: list[int],
     world_size: int,
     prefers_mpi: bool,
+    rank_ends: int,
     timeout: timedelta,
     name: str,
 ) -> object: ...

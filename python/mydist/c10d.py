@@ -51,6 +51,7 @@ def create(options: Any, _: Any = None) -> Any:
         )
     compiled = _compiled()
     from .job import failure_report, quit_signal  # These load the compiled part of mydist.
+    from .job.bootstrap import rank_ends_descriptor
 
     failure_report.install()
     failure_report.add_source(_failure_of)
@@ -64,6 +65,7 @@ def create(options: Any, _: Any = None) -> Any:
         ranks,
         world_size,
         torch_store.started_by_mpi(),
+        rank_ends_descriptor(),
         options.timeout,
         options.group_id,
     )

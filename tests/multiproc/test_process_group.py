@@ -88,7 +88,8 @@ def test_a_killed_rank_is_named_at_once() -> None:
         launcher_command(3, "local", str(WORKERS / "process_group_smoke.py"), "kill"), timeout=120
     )
     lost = re.findall(
-        r"LOST after ([\d.]+) s: .*PEER_LOST: rank 1 \(host \S+, pid (\d+)\) has died",
+        r"LOST after ([\d.]+) s: PEER_LOST: group '0', operation 2, allreduce of 1 float32, Sum: "
+        r"rank 1 \(host \S+, pid (\d+)\) has died .* SIGKILL \(signal 9\) ended rank 1\.",
         outcome.output,
     )
     assert len(lost) == 2, outcome.output

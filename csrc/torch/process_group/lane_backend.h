@@ -30,6 +30,7 @@ class LaneBackend final : public c10d::Backend {
     std::vector<int> world_ranks;
     int world_size = 1;
     bool prefers_mpi = false;
+    int rank_ends = -1;  // mydistrun's descriptor.
   };
 
   // Connects the members. Throws DistBackendError.

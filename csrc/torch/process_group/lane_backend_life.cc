@@ -25,8 +25,14 @@ std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store
   Result<Config> config = ConfigWithExtensions();
   if (!config.ok()) Throw(config.status());
   const int size = static_cast<int>(members.world_ranks.size());
-  LaneOptions options{members.rank,       size, name, {}, members.world_ranks, members.world_size,
-                      members.prefers_mpi};
+  LaneOptions options{.rank = members.rank,
+                      .size = size,
+                      .name = name,
+                      .exchange = {},
+                      .ranks = members.world_ranks,
+                      .world_size = members.world_size,
+                      .prefers_mpi = members.prefers_mpi,
+                      .rank_ends = members.rank_ends};
   std::shared_ptr<GroupMeeting> meeting;
   if (size > 1) {
     meeting = std::make_shared<GroupMeeting>(store, members.rank, size);
@@ -87,8 +93,9 @@ c10::intrusive_ptr<c10d::Backend> LaneBackend::split(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<Options>& opts) {
   const auto place = std::find(ranks.begin(), ranks.end(), getRank());
   if (place == ranks.end()) return nullptr;
-  Members some{
-      static_cast<int>(place - ranks.begin()), {}, members_.world_size, members_.prefers_mpi};
+  Members some = members_;
+  some.rank = static_cast<int>(place - ranks.begin());
+  some.world_ranks.clear();
   for (const int rank : ranks) {
     some.world_ranks.push_back(members_.world_ranks[static_cast<size_t>(rank)]);
   }
@@ -126,10 +133,11 @@ LaneBackend::WorkPtr LaneBackend::endCoalescing() {
 c10d::ErrorType LaneBackend::getError() {
   const Status error = lane_->Stopped();
   if (error.ok()) return c10d::ErrorType::SUCCESS;
+  if (!lane_->IsOwn(error)) return c10d::ErrorType::REMOTE_ERROR;
+  if (error.code() == StatusCode::kTimeout) return c10d::ErrorType::TIMEOUT;
   const std::vector<int>& blamed = error.failure().ranks;
-  if (!blamed.empty() && blamed.front() != getRank()) return c10d::ErrorType::REMOTE_ERROR;
-  return error.code() == StatusCode::kTimeout ? c10d::ErrorType::TIMEOUT
-                                              : c10d::ErrorType::COMM_ERROR;
+  const bool is_remote = !blamed.empty() && blamed.front() != getRank();
+  return is_remote ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
 }
 
 void LaneBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*waits_for_all*/) {

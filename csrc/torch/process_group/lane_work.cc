@@ -41,7 +41,9 @@ void LaneOperation::Complete(const Status& status) {
 }
 
 float LaneOperation::getDuration() const {
-  TORCH_CHECK(work_->is_done(), "mydist: getDuration() of an operation that is still under way");
+  // Also for completion hooks, before callers that wait are woken.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(completed_, "mydist: getDuration() of an operation that is still under way");
   if (began_ == kNever) return 0;  // It failed before.
   return std::chrono::duration<float, std::milli>(ended_ - began_).count();
 }
@@ -72,8 +74,8 @@ bool LaneOperation::wait(std::chrono::milliseconds timeout) {
   const TimePoint deadline = timeout == kNoTimeout ? kNever : Now() + timeout;
   if (!lane_->Wait(*work_, deadline)) {
     std::rethrow_exception(
-        ToDistError(Status::Timeout("wait() ended after " + std::to_string(timeout.count()) +
-                                    " ms, while the operation is still under way")));
+        ToDistError(Status::Timeout("wait() ended after " + SecondsText(Duration(timeout)) +
+                                    ", while the operation is still under way")));
   }
   if (!work_->status().ok()) std::rethrow_exception(exception());
   return true;

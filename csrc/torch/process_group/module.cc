@@ -18,9 +18,11 @@ namespace {
 
 c10::intrusive_ptr<c10d::Backend> OpenGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             std::vector<int> world_ranks, int world_size,
-                                            bool prefers_mpi, std::chrono::milliseconds timeout,
+                                            bool prefers_mpi, int rank_ends,
+                                            std::chrono::milliseconds timeout,
                                             const std::string& name) {
-  const LaneBackend::Members members{rank, std::move(world_ranks), world_size, prefers_mpi};
+  const LaneBackend::Members members{rank, std::move(world_ranks), world_size, prefers_mpi,
+                                     rank_ends};
   return c10::make_intrusive<LaneBackend>(store, members, timeout, name);
 }
 
@@ -75,8 +77,8 @@ PYBIND11_MODULE(_c10d, module) {
   pybind11::module_::import("torch.distributed");  // Knows Backend and Store.
   module.def("open_group", &mydist::OpenGroup, pybind11::arg("store"), pybind11::arg("rank"),
              pybind11::arg("world_ranks"), pybind11::arg("world_size"),
-             pybind11::arg("prefers_mpi"), pybind11::arg("timeout"), pybind11::arg("name"),
-             pybind11::call_guard<pybind11::gil_scoped_release>());
+             pybind11::arg("prefers_mpi"), pybind11::arg("rank_ends"), pybind11::arg("timeout"),
+             pybind11::arg("name"), pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("stats", &mydist::Stats);
   pybind11::class_<mydist::MpiMeeting>(module, "MpiMeeting")
       .def(pybind11::init<int, int>(), pybind11::arg("rank"), pybind11::arg("size"),

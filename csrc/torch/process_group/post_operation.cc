@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -53,7 +54,10 @@ c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<G
 }
 
 Status PostOperation::TakeIn(const Status& status, int source, const Bytes& payload) {
-  MYDIST_RETURN_IF_ERROR(status);
+  if (!status.ok()) {
+    const bool is_named = status.message().starts_with("group '");
+    return is_named ? status : status.WithContext(source_text_);
+  }
   source_ = source;
   if (payload.size() != tensor_.nbytes()) {
     return Status::Mismatch(
@@ -94,12 +98,19 @@ bool PostOperation::wait(std::chrono::milliseconds timeout) {
   const bool is_short = timeout != kNoTimeout && Now() + timeout < deadline_;
   const TimePoint end = is_short ? Now() + timeout : deadline_;
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool in_time = cv_.wait_until(lock, end, [this] { return completed_; });
-  if (!in_time) {
+  // The sender may wait for a member that has given up.
+  while (!completed_ && Now() < end) {
+    const auto is_over = [this] { return completed_; };
+    if (cv_.wait_until(lock, std::min(end, Now() + kLookInterval), is_over)) break;
     lock.unlock();
-    lane_->posts().Cancel(
-        ticket_, Status::Timeout(source_text_ + " came within " +
-                                 std::to_string((is_short ? timeout : limit_).count()) + " ms"));
+    static_cast<void>(lane_->LookForGivenUp());
+    lock.lock();
+  }
+  if (!completed_) {
+    lock.unlock();
+    lane_->posts().Cancel(ticket_,
+                          Status::Timeout(source_text_ + " came within " +
+                                          SecondsText(Duration(is_short ? timeout : limit_))));
     lock.lock();
     cv_.wait(lock, [this] { return completed_; });
   }

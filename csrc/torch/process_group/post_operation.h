@@ -47,7 +47,7 @@ class PostOperation final : public c10d::Work {
   const std::chrono::milliseconds limit_;
   // Guarded by mutex_. The future is made by the first getFuture: without one, nothing follows.
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool is_over_ = false;     // A later future is complete at once.
+  bool is_over_ = false;  // A later future is complete at once.
   int tag_ = 0;
   int64_t record_ = FlightRecorder::kNoRecord;
   std::string source_text_;  // "group '0': no message from rank 1 with tag 0".

@@ -150,10 +150,10 @@ def _from_mydistrun(
         return LaunchContext(rank, size, "local")
     timeout = timeout_seconds(environment)
     exchange, close = launcher_exchange(environment, attempt.label(), rank, size, timeout)
-    return LaunchContext(rank, size, controller, exchange, close, _rank_ends(environment))
+    return LaunchContext(rank, size, controller, exchange, close, rank_ends_descriptor(environment))
 
 
-def _rank_ends(environment: Mapping[str, str]) -> int:
+def rank_ends_descriptor(environment: Mapping[str, str] = os.environ) -> int:
     """The descriptor, if it is still what mydistrun has passed: a program may close what it does
     not know."""
     with contextlib.suppress(KeyError, OSError, ValueError):

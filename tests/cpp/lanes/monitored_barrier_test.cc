@@ -59,7 +59,7 @@ TEST_F(MonitoredBarrierTest, AllWhoCameAreToldEveryMissingRankAndTheNextOneIsInS
   for (const Status& status : CallAll({0, 2}, milliseconds(50))) {
     ExpectError(status, StatusCode::kTimeout,
                 {"group 'g', monitored_barrier 1: ranks 1, 3 of the group did not call it within "
-                 "50 ms"});
+                 "0.1 s"});
   }
   // They come late, and get the outcome of their call.
   for (const Status& status : CallAll({1, 3}, seconds(20))) {
@@ -70,7 +70,7 @@ TEST_F(MonitoredBarrierTest, AllWhoCameAreToldEveryMissingRankAndTheNextOneIsInS
 
 TEST_F(MonitoredBarrierTest, ARootThatDoesNotComeIsNamed) {
   for (const Status& status : CallAll({1, 2, 3}, milliseconds(50))) {
-    ExpectError(status, StatusCode::kTimeout, {"rank 0 of the group did not call it within 50 ms"});
+    ExpectError(status, StatusCode::kTimeout, {"rank 0 of the group did not call it within 0.1 s"});
   }
 }
 

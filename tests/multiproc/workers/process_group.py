@@ -301,7 +301,7 @@ def wrong_transfers() -> None:
     other = 1 - rank()
     takes_part = size() > 1 and rank() < 2
     for text, seconds in (
-        (f"no message from rank {other} with tag 0 came within 300 ms", 0.3),
+        (f"no message from rank {other} with tag 0 came within 0.3 s", 0.3),
         ("sent 12 bytes, but the tensor to receive has 8", 20),
     ):
         try:

@@ -118,7 +118,7 @@ class FailingStore(dist.Store):
 
 
 def open_group(store: dist.Store, rank: int) -> Any:
-    return _c10d.open_group(store, rank, 2, timedelta(seconds=60), "again")
+    return _c10d.open_group(store, rank, [0, 1], 2, False, -1, timedelta(seconds=60), "again")
 
 
 def again() -> None:
