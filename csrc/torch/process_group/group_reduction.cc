@@ -104,6 +104,19 @@ Status GroupReduction::Allreduce(const LaneSite& site, const InAndOut& memory) c
   return memory.CopyBack();
 }
 
+Status GroupReduction::AllreducePacked(const LaneSite& site,
+                                       const std::vector<at::Tensor>& tensors) const {
+  const at::Tensor flat = Joined(tensors);
+  MYDIST_RETURN_IF_ERROR(Allreduce(site, InAndOut(flat)));
+  if (LieInOrder(tensors)) return Status::Ok();
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    tensor.detach().copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+  return Status::Ok();
+}
+
 Status GroupReduction::Reduce(const LaneSite& site, const InAndOut& memory, int root) const {
   if (bitwise_ != Bitwise::kNone) {
     MYDIST_ASSIGN_OR_RETURN(const at::Tensor result, Folded(site, memory.dense()));

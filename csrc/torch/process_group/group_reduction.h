@@ -33,6 +33,8 @@ class GroupReduction {
 
   // In place. Every rank has the same bits.
   Status Allreduce(const LaneSite& site, const InAndOut& memory) const;
+  // The same for tensors of this dtype, as one operation of the ranks.
+  Status AllreducePacked(const LaneSite& site, const std::vector<at::Tensor>& tensors) const;
   // As Allreduce, on the root; elsewhere the memory is not changed.
   Status Reduce(const LaneSite& site, const InAndOut& memory, int root) const;
   // `input` has counts[r] elements for rank r, one after the other.

@@ -57,6 +57,22 @@ std::string UnequalParts(const Tensors& tensors) {
   return text;
 }
 
+// Tensors up to this are copied together: for each by itself the ranks would wait for each other.
+constexpr int64_t kPackedBytes = int64_t{64} << 10;
+
+// Behind the last of the tensors from `begin` on that are reduced as one. Equal on all ranks, which
+// have agreed on sizes and dtypes.
+size_t PackEnd(const Tensors& tensors, size_t begin) {
+  const auto is_small = [](const at::Tensor& each) { return BytesOf(each) <= kPackedBytes; };
+  size_t end = begin + 1;
+  if (!is_small(tensors[begin])) return end;
+  while (end < tensors.size() && is_small(tensors[end]) &&
+         tensors[end].scalar_type() == tensors[begin].scalar_type()) {
+    ++end;
+  }
+  return end;
+}
+
 std::vector<int64_t> BytesOf(const Tensors& tensors) {
   std::vector<int64_t> bytes;
   for (const at::Tensor& tensor : tensors) bytes.push_back(BytesOf(tensor));
@@ -127,8 +143,14 @@ LaneBackend::WorkPtr LaneBackend::ReduceAll(Tensors& tensors, const c10d::Allred
   call.parts = UnequalParts(tensors);
   return Submit({type, kTitle, call, opts.timeout, opts.asyncOp, tensors, tensors},
                 [tensors, reductions](const LaneSite& site) -> Status {
-                  for (size_t i = 0; i < tensors.size(); ++i) {
-                    MYDIST_RETURN_IF_ERROR(reductions[i].Allreduce(site, InAndOut(tensors[i])));
+                  for (size_t begin = 0; begin < tensors.size();) {
+                    const size_t end = PackEnd(tensors, begin);
+                    const Tensors pack(tensors.begin() + static_cast<ptrdiff_t>(begin),
+                                       tensors.begin() + static_cast<ptrdiff_t>(end));
+                    MYDIST_RETURN_IF_ERROR(
+                        pack.size() == 1 ? reductions[begin].Allreduce(site, InAndOut(pack[0]))
+                                         : reductions[begin].AllreducePacked(site, pack));
+                    begin = end;
                   }
                   return Status::Ok();
                 });

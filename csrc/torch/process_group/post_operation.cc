@@ -1,6 +1,8 @@
 #include "torch/process_group/post_operation.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <cstring>

@@ -251,6 +251,25 @@ def coalesced() -> None:
 
 
 @check
+def many_tensors_in_one_operation() -> None:
+    """Small and large, of several dtypes and layouts, some in one piece of memory."""
+    base = torch.zeros(40)
+    small, wide = [base[:8], base[8:30].view(2, 11)], torch.zeros(6, 5).t()
+    tensors = [*small, wide, torch.zeros(()), torch.zeros(0), torch.zeros(30_000), torch.zeros(3)]
+    tensors += [torch.zeros(3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)]
+    for number, tensor in enumerate(tensors):
+        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + number * (rank() + 1))
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    ranks = sum(other + 1 for other in range(size()))
+    for number, tensor in enumerate(tensors):
+        whole = torch.arange(tensor.numel()).view(tensor.shape) * size() + number * ranks
+        assert torch.equal(tensor, whole.to(tensor.dtype)), number
+    assert bool((base[30:] == 0).all())
+
+
+@check
 def send_and_recv_by_tags() -> None:
     following, previous = (rank() + 1) % size(), (rank() - 1) % size()
     if size() == 1:
