@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/signal_block.h"
+#include "memory/shm/arena_layout.h"
 
 namespace mydist::shm {
 namespace {
