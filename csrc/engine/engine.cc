@@ -164,6 +164,7 @@ void Engine::Obey(Tensors tensors, TimePoint now) {
 void Engine::Obey(Depart command, TimePoint now) {
   const bool hurries = guard_.is_leaving();
   if (!hurries) PassFailpoint(FailPlace::kShutdown);
+  if (!hurries && command.awaits_living) WarnOfUnawaited();
   guard_.BeginLeave(now, hurries ? Duration::zero() : Duration(config_.shutdown_drain),
                     command.awaits_living && !hurries);
   if (hurries) return;

@@ -249,6 +249,7 @@ class MYDIST_EXPORT Engine {
   void FailTensor(TensorKeyView key, const Status& why);
   void NoteStall(const std::string& warning);
   void HandleDeparture(const Response& response);
+  void WarnOfUnawaited();
   void HandleAllJoined(const Response& response);
   void ChangeProcessSets(const Response& response);
   // What this rank has in flight for the agreement; neutral elements when it has joined.
@@ -299,9 +300,12 @@ class MYDIST_EXPORT Engine {
   PendingTable pending_;
   std::vector<Handle> timeline_switches_;  // Requested and not yet seen in the stream.
   std::string left_text_;                  // Of the rank that has left last.
-  std::optional<JoinCommand> join_;        // Until all ranks have joined.
-  const char* switch_name_ = "";           // The last call that switches the timeline.
-  TimePoint called_at_;                    // The last of both.
+  // Failed when a rank left, before this rank does: their handles, and what the log is to say.
+  std::vector<Handle> failed_handles_;
+  std::string failed_text_;
+  std::optional<JoinCommand> join_;  // Until all ranks have joined.
+  const char* switch_name_ = "";     // The last call that switches the timeline.
+  TimePoint called_at_;              // The last of both.
   bool finished_ = false;
   Status overdue_;  // What peers are told when this rank waits no longer for them to leave.
   // When the engine, which waits for others before it leaves, last looked at them.

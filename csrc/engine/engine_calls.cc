@@ -381,19 +381,28 @@ void Engine::HandleDeparture(const Response& response) {
     const Request& request = pending->submission.request;
     const std::string text =
         who + "; " + CallText(request) + " can no longer complete" + OthersText(keys, key);
-    // Perhaps no caller comes for the error any more.
-    if (guard_.is_leaving() && key == keys.front()) {
-      MYDIST_LOG(kWarning) << text << ". Wait for all handles before you call shutdown().";
-    }
+    if (key == keys.front()) failed_text_ = text;
+    failed_handles_.push_back(pending->handle);
     CompleteTensor(key,
                    Status(code, text).About(FailureOf(request, "negotiate", pending)).About(known));
   }
+  if (guard_.is_leaving()) WarnOfUnawaited();
   FailJoin(Status(code, who + "; join can no longer complete").About(known));
   const char* const advice =
       "; no collective can complete any more. Call the same collectives on every rank before any "
       "rank shuts down or exits";
   handles_->Fail(term_, Status(code, who + advice).About(known));
   timeline_switches_.clear();  // Failed with the others.
+}
+
+// Perhaps no caller comes for the errors any more.
+void Engine::WarnOfUnawaited() {
+  const std::vector<Handle> handles = std::exchange(failed_handles_, {});
+  const bool are_kept = std::all_of(handles.begin(), handles.end(), [this](Handle handle) {
+    return handles_->Poll(handle).ok();  // Else its caller has learnt of it, and of the others.
+  });
+  if (handles.empty() || !are_kept) return;
+  MYDIST_LOG(kWarning) << failed_text_ << ". Wait for all handles before you call shutdown().";
 }
 
 void Engine::FailJoin(const Status& why) {

@@ -109,5 +109,12 @@ def test_what_no_rank_waits_for_is_told_in_the_log(told: tuple[Rows, str]) -> No
     assert len(lines) == NP - 1, told[1]
 
 
+def test_who_has_learnt_of_it_needs_no_warning(told: tuple[Rows, str]) -> None:
+    rows, output = told
+    assert [row["error"] for row in rows["awaited"]] == ["AbortedError"] * (NP - 1) + [""], rows
+    assert "'awaited.1'" in rows["awaited"][0]["text"], rows
+    assert "'awaited." not in output, output
+
+
 def test_the_next_start_is_not_harmed(rows: Rows) -> None:
     assert [row["error"] for row in rows["nothing"]] == [""] * NP, rows["nothing"]

@@ -98,6 +98,20 @@ def leave_pending() -> None:
         md.synchronize(handle)
 
 
+def leave_awaited() -> None:
+    """As before, but the others learn of it before they leave."""
+    md.init()
+    handles = []
+    if not DEVIATES:
+        handles = [md.allreduce_async(torch.ones(3), name=f"awaited.{i}") for i in range(2)]
+    md.barrier()
+    try:
+        if handles:
+            md.synchronize(handles[0])
+    finally:
+        md.shutdown()
+
+
 CASES: dict[str, Callable[[], None]] = {
     "version": lambda: _within(changed_hello(VERSION, "9.9.9")),
     "protocol": lambda: _within(changed_hello(MAGIC, "mydist hello 99")),
@@ -108,6 +122,7 @@ CASES: dict[str, Callable[[], None]] = {
     ),
     "files": lambda: _within(few_files()),
     "pending": leave_pending,
+    "awaited": leave_awaited,
     "nothing": start,
 }
 
