@@ -17,19 +17,24 @@ class RoundError(ValueError):
 
 @dataclass
 class Round(Generic[Waiter]):
-    """One named exchange. `arrived` maps each rank to its blob and to the waiter for the rest."""
+    """One named exchange. `arrived` maps each rank to its blob and to the waiter for the rest.
+
+    `gave_up`: the ranks that had arrived and have waited too long; they are not to blame.
+    """
 
     name: str
     size: int
     arrived: dict[int, tuple[bytes, Waiter]] = field(default_factory=dict)
+    gave_up: set[int] = field(default_factory=set)
 
     def blobs(self) -> list[bytes]:
         """All blobs in rank order; valid once complete."""
         return [self.arrived[rank][0] for rank in range(self.size)]
 
     def missing(self) -> list[int]:
-        """The ranks that have not arrived."""
-        return [rank for rank in range(self.size) if rank not in self.arrived]
+        """The ranks that have never arrived; when all have, those that no longer wait."""
+        absent = [rank for rank in range(self.size) if rank not in self.arrived]
+        return [rank for rank in absent if rank not in self.gave_up] or absent
 
     def describe_missing(self) -> str:
         """Which ranks have not arrived, e.g. `ranks 1, 3 (2 of 4)`."""
@@ -83,13 +88,19 @@ class RoundTable(Generic[Waiter]):
                 "two processes have this rank number"
             )
         opened.arrived[rank] = entry
+        opened.gave_up.discard(rank)
         if len(opened.arrived) == size:
             del self._rounds[name]
         return opened
 
-    def withdraw(self, opened: Round[Waiter], rank: int) -> None:
-        """Takes back a rank that no longer waits; does nothing for a complete round."""
+    def withdraw(self, opened: Round[Waiter], rank: int, timed_out: bool = False) -> None:
+        """Takes back a rank that no longer waits; does nothing for a complete round.
+
+        One that `timed_out` is not among the missing ranks, as long as another one waits.
+        """
         if self._rounds.get(opened.name) is opened:
             opened.arrived.pop(rank, None)
+            if timed_out:
+                opened.gave_up.add(rank)
             if not opened.arrived:
                 del self._rounds[opened.name]

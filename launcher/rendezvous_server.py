@@ -227,6 +227,7 @@ class RendezvousServer:
         # A waiting client sends nothing, so anything readable is its end (or a breach of protocol).
         gone = asyncio.ensure_future(reader.read(1))
         timeout_seconds = request.timeout_ms / 1000
+        timed_out = False
         try:
             waited: set[asyncio.Future[Any]] = {complete, gone}
             await asyncio.wait(waited, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -234,11 +235,12 @@ class RendezvousServer:
                 raise ConnectionResetError("the client left while waiting")
             if complete.done():
                 return _pack_blobs(opened)
+            timed_out = True
             missing = opened.describe_missing()
             text = f"round {name!r}: {missing} did not arrive within {timeout_seconds:g} s"
             return [wire.pack_timeout(text, opened.missing()[:MAX_LISTED_RANKS])]
         finally:
-            self._rounds.withdraw(opened, request.rank)
+            self._rounds.withdraw(opened, request.rank, timed_out)
             gone.cancel()
             await asyncio.wait({gone})
 

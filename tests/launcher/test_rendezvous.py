@@ -128,6 +128,40 @@ def test_timeout_names_the_missing_ranks(service: Service) -> None:
     service.still_works()
 
 
+def test_a_rank_that_gave_up_first_is_not_missing(service: Service) -> None:
+    """Ranks 1 and 3 have arrived; 1 waits for a shorter time."""
+
+    def exchange(rank: int, seconds: float) -> RendezvousError:
+        with service.client(seconds) as client, pytest.raises(RendezvousError) as caught:
+            client.exchange("stopped", rank, SIZE, b"")
+        return caught.value
+
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(exchange, 3, 1.0)
+        first = pool.submit(exchange, 1, 0.3).result()
+        assert not second.done()  # Else the round has ended, and this shows nothing.
+        for error in (first, second.result()):
+            # On a busy machine 3 may arrive after 1 has given up, and then 1 blames it as well.
+            assert error.missing in ((0, 2), (0, 2, 3)), error
+        assert second.result().missing == (0, 2)
+        assert "ranks 0, 2 (2 of 4) did not arrive" in str(second.result())
+    with service.client(0.2) as client, pytest.raises(RendezvousError) as caught:
+        client.exchange("stopped", 1, SIZE, b"")
+    assert caught.value.missing == (0, 2, 3)  # A new round.
+
+
+def test_when_all_have_been_there_those_that_gave_up_are_missing() -> None:
+    rounds: RoundTable[None] = RoundTable()
+    opened = rounds.arrive("r", 0, 3, (b"", None))
+    rounds.arrive("r", 1, 3, (b"", None))
+    rounds.withdraw(opened, 1, timed_out=True)
+    assert opened.missing() == [2]
+    rounds.arrive("r", 2, 3, (b"", None))
+    assert opened.describe_missing() == "rank 1 (1 of 3)"
+    rounds.withdraw(opened, 2)  # Its client has gone, so it counts as one that never came.
+    assert opened.missing() == [2]
+
+
 CONTRADICTIONS = [
     ((0, 2), (0, 2), "rank 0 has already arrived; two processes have this rank number"),
     ((0, 2), (0, 3), "all ranks must agree on the size"),
