@@ -214,7 +214,9 @@ void ProcessSetTable::ApplyDeparture(const StreamItem& item) {
   stream_.responses.push_back(
       {.kind = ResponseKind::kDeparted,
        .status = Status(is_timeout ? StatusCode::kTimeout : StatusCode::kAborted, left.message())
-                     .About({.ranks = left.failure().ranks, .cause = left.cause()}),
+                     .About({.ranks = left.failure().ranks,
+                             .finding = is_timeout ? left.failure().finding : "",
+                             .cause = left.cause()}),
        .rank = item.rank});
 }
 

@@ -27,11 +27,29 @@ constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
+constexpr const char* kSilentHint = "Resume the silent rank, or end it and look at its host.";
+constexpr const char* kLateHint =
+    "Call the same collectives on every rank, with the same names. Look for a branch that only a "
+    "few ranks take, or for a rank with more work.";
+
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
 
 // Behind another one.
 std::string Sentence(const std::string& text) { return text.empty() ? "" : " " + text; }
+
+std::string SeeOutput(const std::vector<int>& ranks) {
+  return "See the output of " + RankListText(ranks) + ".";
+}
+
+// What to do about an error that says no more by itself.
+std::string HintFor(const Status& error) {
+  const Failure& known = error.failure();
+  if (known.ranks.empty() || (!error.is_loss() && error.code() != StatusCode::kTimeout)) return "";
+  if (known.finding == kSilentFinding) return kSilentHint;
+  if (error.code() == StatusCode::kTimeout) return known.finding == kLateFinding ? kLateHint : "";
+  return SeeOutput(known.ranks);
+}
 
 std::string WithMore(size_t count) {
   return count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
@@ -199,7 +217,8 @@ Status StallGuard::LossBy(const PeerFinding& finding) const {
 
 Status StallGuard::Locate(const Status& status) {
   if (status.ok()) return status;
-  const Status located = status.About(FailureOf(status.failure().ranks));
+  const Status located =
+      status.About(FailureOf(status.failure().ranks)).About({.hint = HintFor(status)});
   Failure known = located.failure();
   const bool is_silent = known.finding == kSilentFinding;  // It has not ended.
   if (!located.is_loss() || known.signal != 0 || is_silent) return located;
@@ -216,6 +235,7 @@ Status StallGuard::Locate(const Status& status) {
   if (!ends_.IsCause(*end) && (has_told || known.ranks.size() > 1)) return located;
   if (end->by_signal) {
     known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
+    known.hint = SeeOutput(known.ranks);
     known.signal = end->number;
     known.finding = kDeadFinding;
   }
@@ -330,6 +350,9 @@ Status StallGuard::FollowCall(TimePoint now, std::string_view call, TimePoint si
     Failure failure = FailureOf(answers->silent);
     failure.operation = call;
     failure.phase = "negotiate";
+    failure.finding = kSilentFinding;
+    failure.elapsed = ToSeconds(silence);
+    failure.hint = kSilentHint;
     return Status::Timeout(text).About(failure);
   }
   if (silence >= wait.next_warning) {
@@ -376,9 +399,7 @@ Status StallGuard::Blame(const Request& about, const std::string& what,
   failure.phase = phase;
   failure.progress = ProgressText(failure.ranks);
   if (!failure.ranks.empty()) failure.finding = silent.empty() ? kLateFinding : kSilentFinding;
-  failure.hint = silent.empty() ? "Call the same collectives on every rank. Look for a branch that "
-                                  "only some ranks take, or for a rank with more work."
-                                : "Resume the silent rank, or end it and look at its host.";
+  failure.hint = silent.empty() ? kLateHint : kSilentHint;
   return Status::Timeout(what + ". " + Text(silent, idle)).About(failure);
 }
 
@@ -412,12 +433,14 @@ Status StallGuard::Refine(const Status& status, TimePoint now) const {
     return Status::Timeout(status.message() + Sentence(progress))
         .About(FailureOf(missing))
         .About(status.failure())
-        .About({.finding = missing.empty() ? "" : kLateFinding, .progress = progress});
+        .About({.finding = missing.empty() ? "" : kLateFinding,
+                .progress = progress,
+                .hint = missing.empty() ? "" : kLateHint});
   }
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
       .About(status.failure())
-      .About({.finding = kSilentFinding});
+      .About({.finding = kSilentFinding, .hint = kSilentHint});
 }
 
 std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {

@@ -84,7 +84,9 @@ Words Parse(int speaker, const std::string& words, int size) {
 }  // namespace
 
 std::string WithoutCall(const Failure& failure, const std::string& text) {
-  const std::string call = failure.operation + " '" + failure.tensor + "': ";
+  if (failure.operation.empty()) return text;
+  const std::string tensor = failure.tensor.empty() ? "" : " '" + failure.tensor + "'";
+  const std::string call = failure.operation + tensor + ": ";
   return text.starts_with(call) ? text.substr(call.size()) : text;
 }
 

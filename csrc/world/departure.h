@@ -10,7 +10,8 @@
 
 namespace mydist {
 
-// `text` without the call that failed first, where it begins with it: "allreduce 'x': ".
+// `text` without the call that failed first, where it begins with it: "allreduce 'x': " or
+// "join: ".
 MYDIST_EXPORT std::string WithoutCall(const Failure& failure, const std::string& text);
 
 // The words of a rank that stops with `error`: the first failure and, where another rank caused it,

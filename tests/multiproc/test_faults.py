@@ -194,7 +194,9 @@ def test_the_end_of_a_rank_is_told_under_any_launcher(
     assert outcome.code != 0, outcome.output
     for rank in range(LAST):
         job.expect_learned(rank, [LAST], "PeerLostError", told)
-        assert job.row(f"learned{rank}")["failure"]["signal"] == number
+        failure = job.row(f"learned{rank}")["failure"]
+        assert failure["signal"] == number
+        assert failure["hint"] == f"See the output of rank {LAST}."
 
 
 def test_a_stopped_rank_keeps_nobody_from_its_error(tmp_path: Path) -> None:

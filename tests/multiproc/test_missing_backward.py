@@ -25,6 +25,7 @@ try:
 except md.CollectiveTimeoutError as error:
     text = str(error)
     assert error.failure["finding"] == "late", error.failure
+    assert error.failure["hint"].startswith("Call the same collectives on every rank"), error
     assert error.failure["elapsed"] > 1, error.failure
     last = "The last collective of rank 1 was allreduce 'activation', "
     assert error.failure["progress"].startswith(last), error.failure

@@ -184,6 +184,10 @@ TEST_P(EngineStall, InJoinItIsNamed) {
     EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.ToString();
     EXPECT_THAT(status.failure().ranks, ElementsAre(victim())) << status.ToString();
     EXPECT_EQ(status.failure().operation, "join");
+    EXPECT_EQ(status.failure().finding, kSilentFinding) << status.ToString();
+    EXPECT_NE(status.failure().hint, "") << status.ToString();
+    const std::string& text = status.message();
+    EXPECT_EQ(text.find("join: "), text.rfind("join: ")) << text;  // Once, or not at all.
   };
   OnTheOthers(job, join, train_on);
   gate_.Open();

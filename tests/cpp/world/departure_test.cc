@@ -56,6 +56,9 @@ TEST(DepartureTest, ASilentRankAloneIsBlamedByThoseWhoFollow) {
   const Status in_call =
       silent.WithContext("allreduce 'x'").About({.operation = "allreduce", .tensor = "x"});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(in_call)).message(), silent.message());
+  const Status in_join = Status::Timeout("join: it has waited")
+                             .About({.operation = "join", .ranks = {3}, .finding = kSilentFinding});
+  EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(in_join)).message(), "it has waited");
   const Status dead = Status::PeerLost("dead").About({.ranks = {3}, .finding = kDeadFinding});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().ranks, std::vector<int>{3});
   EXPECT_EQ(PeerHasLeft(1, "rank 1", FarewellWords(dead)).failure().finding, kDeadFinding);
