@@ -312,9 +312,11 @@ void Engine::HandleNotice(const Response& response) {
     case ResponseKind::kReady:  // Executed and completed already, if it moved data.
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
-    case ResponseKind::kError:
-      return FailTensor({response.process_set, response.name},
-                        guard_.Refine(response.status, Now()));
+    case ResponseKind::kError: {
+      const Status refined = guard_.Refine(response.status, Now());
+      guard_.NoteSilent(refined);
+      return FailTensor({response.process_set, response.name}, refined);
+    }
     case ResponseKind::kStall:
       return NoteStall(guard_.Refine(response.status, Now()).message());
     case ResponseKind::kDeparted:

@@ -32,6 +32,9 @@ constexpr const char* kLateHint =
     "Call the same collectives on every rank, with the same names. Look for a branch that only a "
     "few ranks take, or for a rank with more work.";
 
+// How long ranks have that have given no answer up to a time-out before.
+constexpr Duration kShortAnswerTime = std::chrono::milliseconds(200);
+
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
 
@@ -274,6 +277,8 @@ void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living
   leave_->patience = patience;
   leave_->awaits_living = awaits_living;
   leave_->next = awaits_living ? now + patience / 2 : leave_->begin + patience;
+  // It has waited for these before, and asks only whether they still give no answer.
+  if (!found_silent_.empty()) leave_->next = now;
   leave_->asks = false;
 }
 
@@ -284,22 +289,33 @@ Status StallGuard::FollowLeave(TimePoint now) {
   LeaveWait& leave = *leave_;
   const std::string late =
       "it has shut down and waited at most MYDIST_SHUTDOWN_SECONDS for the other ranks.";
-  if (!leave.awaits_living) {
+  const TimePoint end = leave.begin + leave.patience;
+  if (!leave.awaits_living && (found_silent_.empty() || now >= end)) {
     leave.next = kNever;
     return Status::Timeout(late);
   }
   const std::optional<Answers> answers =
       Ask(leave, now, leave.patience, [&] { return coordinator_->InquireWhoStays(); });
-  if (!answers) return Status::Ok();
+  if (!answers) {
+    if (!found_silent_.empty()) leave.next = std::min(leave.next, now + kShortAnswerTime);
+    return Status::Ok();
+  }
   const auto& [silent, idle] = *answers;
+  const bool are_known = std::all_of(silent.begin(), silent.end(), [this](int rank) {
+    return std::find(found_silent_.begin(), found_silent_.end(), rank) != found_silent_.end();
+  });
   // One that runs is waited for, whatever the others do.
   const bool goes_on = silent.empty() || !idle.empty();
   if (goes_on) leave.answered = now;
-  if (now - leave.answered >= leave.patience) {
+  if ((!goes_on && are_known) || now - leave.answered >= leave.patience) {
     leave.next = kNever;
     return Status::Timeout(late + " " + Text(silent, {}))
         .About({.finding = kSilentFinding})
         .About(FailureOf(silent));
+  }
+  if (!leave.awaits_living) {
+    leave.next = now;
+    return Status::Ok();
   }
   TellOfLeave(now, silent, idle);
   leave.next = goes_on ? std::min(now + leave.patience / 2, leave.next_line) : now;
@@ -441,6 +457,12 @@ Status StallGuard::Refine(const Status& status, TimePoint now) const {
       .About(FailureOf(silent))
       .About(status.failure())
       .About({.finding = kSilentFinding, .hint = kSilentHint});
+}
+
+void StallGuard::NoteSilent(const Status& error) {
+  const Failure& known = error.failure();
+  if (error.code() != StatusCode::kTimeout || known.finding != kSilentFinding) return;
+  found_silent_.insert(found_silent_.end(), known.ranks.begin(), known.ranks.end());
 }
 
 std::string StallGuard::Text(const std::vector<int>& silent, const std::vector<int>& idle) const {

@@ -97,6 +97,9 @@ class StallGuard final : public Watchdog {
   // which of the ranks to blame give no answer, and what the others have done last. Any other
   // status stays as it is.
   Status Refine(const Status& status, TimePoint now) const;
+  // A tensor has failed with this, so its ranks have been waited for. When this rank leaves and
+  // they still give no answer, it does not wait for them again.
+  void NoteSilent(const Status& error);
 
  private:
   // One wait, and what is next for it.
@@ -173,6 +176,7 @@ class StallGuard final : public Watchdog {
   TimePoint asked_at_ = kPast;      // When the last inquiry began.
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
   TimePoint next_follow_ = kNever;
+  std::vector<int> found_silent_;  // As NoteSilent heard.
   std::optional<LeaveWait> leave_;
   std::optional<CallWait> call_;
 };

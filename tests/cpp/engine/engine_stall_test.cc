@@ -227,6 +227,23 @@ TEST_P(EngineStall, AStoppedRankIsNotWaitedForAtTheEnd) {
   gate_.Open();
 }
 
+// The time that they have waited in the collective is enough.
+TEST_P(EngineStall, ARankFoundSilentIsNotWaitedForAgainAtTheEnd) {
+  if (layout().freeze_after > 0) GTEST_SKIP() << "its engine has stopped";
+  for (const bool awaits_living : {false, true}) {
+    JobOptions options = OptionsWithGate();
+    options.config.shutdown_drain = std::chrono::seconds(20);
+    EngineJob job(size(), options);
+    job.OnEveryRank([](EngineRank& rank) { AllreduceStep(rank, 0, {"a"}); });
+    gate_.Close();
+    ExpectTheOthersBlameIt(job, "negotiate");
+    const TimePoint begin = Now();
+    OnTheOthers(job, [&](EngineRank& rank) { rank.engine->Shutdown(awaits_living); });
+    EXPECT_LT(Now() - begin, std::chrono::seconds(10)) << awaits_living;
+    gate_.Open();
+  }
+}
+
 // It has agreed, and moves nothing; the others also wait for each other.
 TEST_P(EngineStallOverTheNetwork, InACollectiveItIsNamed) {
   JobOptions options = Options();
