@@ -1,7 +1,6 @@
 #include "engine/stall_guard.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -20,17 +19,10 @@ constexpr Duration kLeastAnswerTime = std::chrono::milliseconds(100);
 constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // When to look again whether the root that decides about the end has become silent.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
-// How long a rank waits in all for the word of another one, which looks every kLookInterval.
-constexpr Duration kWordGrace = 2 * kLookInterval;
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
-
-constexpr const char* kSilentHint = "Resume the silent rank, or end it and look at its host.";
-constexpr const char* kLateHint =
-    "Call the same collectives on every rank, with the same names. Look for a branch that only a "
-    "few ranks take, or for a rank with more work.";
 
 // How long ranks have that have given no answer up to a time-out before.
 constexpr Duration kShortAnswerTime = std::chrono::milliseconds(200);
@@ -40,19 +32,6 @@ Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / k
 
 // Behind another one.
 std::string Sentence(const std::string& text) { return text.empty() ? "" : " " + text; }
-
-std::string SeeOutput(const std::vector<int>& ranks) {
-  return "See the output of " + RankListText(ranks) + ".";
-}
-
-// What to do about an error that says no more by itself.
-std::string HintFor(const Status& error) {
-  const Failure& known = error.failure();
-  if (known.ranks.empty() || (!error.is_loss() && error.code() != StatusCode::kTimeout)) return "";
-  if (known.finding == kSilentFinding) return kSilentHint;
-  if (error.code() == StatusCode::kTimeout) return known.finding == kLateFinding ? kLateHint : "";
-  return SeeOutput(known.ranks);
-}
 
 std::string WithMore(size_t count) {
   return count > 1 ? " with " + std::to_string(count - 1) + " more" : "";
@@ -216,60 +195,6 @@ Status StallGuard::LossBy(const PeerFinding& finding) const {
   return Status::PeerLost(who + " has given no sign of life for " + SecondsText(finding.silence) +
                           ": " + ProcessStateText(topology_->SeenPid(finding.rank)))
       .About(failure);
-}
-
-Status StallGuard::Locate(const Status& status) {
-  if (status.ok()) return status;
-  const Status located =
-      status.About(FailureOf(status.failure().ranks)).About({.hint = HintFor(status)});
-  Failure known = located.failure();
-  const bool is_silent = known.finding == kSilentFinding;  // It has not ended.
-  if (!located.is_loss() || known.signal != 0 || is_silent) return located;
-  // A rank that has told why it leaves may still run. One that others tell of is the first.
-  const bool has_told =
-      located.is_consequence() && known.ranks.size() == 1 && known.finding != kDeadFinding;
-  std::optional<int> rank = has_told ? known.ranks.front() : ends_.AwaitOne(known.ranks);
-  std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
-  if (const auto word = end || has_told ? std::nullopt : AwaitWord(known.ranks)) {
-    rank = word->first;
-    end = word->second;
-  }
-  if (!end) return located;
-  if (!ends_.IsCause(*end) && (has_told || known.ranks.size() > 1)) return located;
-  if (end->by_signal) {
-    known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
-    known.hint = SeeOutput(known.ranks);
-    known.signal = end->number;
-    known.finding = kDeadFinding;
-  }
-  const std::string& text = located.message();
-  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
-      .About(known)
-      .About(FailureOf(known.ranks));
-}
-
-bool StallGuard::MayBeToldOf(int rank) const {
-  const std::vector<std::string>& hosts = topology_->hosts;
-  const auto index = static_cast<size_t>(rank);
-  if (ends_.has_file() || rank < 0 || index >= hosts.size()) return false;
-  const bool is_far = hosts[index] != hosts[static_cast<size_t>(topology_->rank)];
-  return is_far && std::count(hosts.begin(), hosts.end(), hosts[index]) > 1;
-}
-
-std::optional<std::pair<int, ProcessEnd>> StallGuard::AwaitWord(std::span<const int> ranks) {
-  const bool may_be_told =
-      std::any_of(ranks.begin(), ranks.end(), [this](int rank) { return MayBeToldOf(rank); });
-  if (!may_be_told) return std::nullopt;
-  if (!word_deadline_) word_deadline_ = Now() + kWordGrace;
-  for (;;) {
-    const TimePoint now = Now();
-    for (const int rank : ranks) {
-      const int signal = coordinator_->ToldSignalOf(rank, now);
-      if (signal != 0) return std::pair(rank, ProcessEnd{.by_signal = true, .number = signal});
-    }
-    if (now >= *word_deadline_) return std::nullopt;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 void StallGuard::BeginLeave(TimePoint now, Duration patience, bool awaits_living) {

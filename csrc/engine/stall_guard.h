@@ -111,6 +111,11 @@ class StallGuard final : public Watchdog {
     TimePoint asked_at;  // While it asks.
   };
   enum class Step { kWaitOn, kWarn, kEnd };
+  static constexpr const char* kSilentHint =
+      "Resume the silent rank, or end it and look at its host.";
+  static constexpr const char* kLateHint =
+      "Call the same collectives on every rank, with the same names. Look for a branch that only a "
+      "few ranks take, or for a rank with more work.";
   // A wait without an end for ranks that give answers.
   struct PatientWait {
     TimePoint begin{};
@@ -139,6 +144,8 @@ class StallGuard final : public Watchdog {
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
                const std::function<Status()>& ask, TimePoint* next);
   Status LossBy(const PeerFinding& finding) const;
+  // What to do about an error that says no more by itself.
+  static std::string HintFor(const Status& error);
   // The signal that ended one of these ranks, all of other hosts, as a rank there tells it.
   std::optional<std::pair<int, ProcessEnd>> AwaitWord(std::span<const int> ranks);
   // Whether a rank that lives may know how that one has ended, and this one cannot.

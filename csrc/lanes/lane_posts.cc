@@ -19,7 +19,7 @@ struct PieceHeader {
 constexpr size_t kPieceBytes = size_t{16} << 20;
 static_assert(kPieceBytes + sizeof(PieceHeader) <= kMaxControlMessageBytes);
 // A callback that waits for another message keeps one of them.
-constexpr size_t kMostThreads = 512;
+constexpr size_t kMostReceivers = 512;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ Status LanePosts::CallThread() {
     wanted_.NotifyOne();
     return Status::Ok();
   }
-  if (threads_.size() >= kMostThreads) return Status::Ok();  // The next callback to end listens.
+  if (threads_.size() >= kMostReceivers) return Status::Ok();  // The next callback to end listens.
   MYDIST_ASSIGN_OR_RETURN(std::thread started,
                           StartThread("mydist-posts", "that receives messages", [this] { Run(); }));
   threads_.push_back(std::move(started));
