@@ -18,6 +18,8 @@ class EmbeddedPython final : public ::testing::Environment {
     // Never ended: torch keeps objects of it beyond any end.
     pybind11::initialize_interpreter(false);
     pybind11::module_::import("sys").attr("path").attr("insert")(0, MYDIST_TORCH_PACKAGES);
+    // As Python does at its start: an editable mydist is found through a file there.
+    pybind11::module_::import("site").attr("addsitedir")(MYDIST_TORCH_PACKAGES);
     extension = new pybind11::module_(pybind11::module_::import("_C"));
   }
 };
