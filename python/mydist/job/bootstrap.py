@@ -118,7 +118,7 @@ def detect(
         return _from_open_mpi(attempt, environment, controller)
     if any(name in environment for name in _TORCHRUN[:2]):
         return _from_torchrun(attempt, environment, controller)
-    _refuse_foreign_launcher(environment)
+    refuse_foreign_launcher(environment)
     if controller == "mpi":
         return LaunchContext(rank=-1, size=0, backend="mpi")
     return LaunchContext(rank=0, size=1, backend="local")
@@ -198,7 +198,7 @@ def _from_torchrun(
     return LaunchContext(rank, size, controller, exchange)
 
 
-def _refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
+def refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
     """Without this, a job of n ranks would silently run as n jobs of one rank."""
     if environment.get("PMI_SIZE", "1") != "1" and "PMI_RANK" in environment:
         raise MydistError(

@@ -155,7 +155,9 @@ def _tell(error: BaseException) -> None:
     if failure:
         record["code"] = failure.get("code", "")
         ranks = list(failure.get("ranks", ()))[:32]
-        record["ranks"] = [_members[r] for r in ranks] if _members else ranks
+        # Errors of others know ranks as mydistrun does.
+        is_of_job = isinstance(error, MydistError) and _members is not None
+        record["ranks"] = [_members[r] for r in ranks] if is_of_job and _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
         record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")

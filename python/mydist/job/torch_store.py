@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
@@ -30,11 +31,12 @@ def register() -> None:
 def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether MPI connects this rank to the others, unless the user wants another transport."""
     controller = environment.get("MYDIST_CONTROLLER", "auto") or "auto"
-    return controller == "mpi" or (
-        controller == "auto"
-        and "MYDIST_RENDEZVOUS" not in environment
-        and environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1"
-    )
+    if controller != "auto" or "MYDIST_RENDEZVOUS" in environment:
+        return controller == "mpi"
+    # A torchrun that mpirun has started passes MPI's variables on to ranks of its own.
+    mpi = environment.get("OMPI_COMM_WORLD_RANK"), environment.get("OMPI_COMM_WORLD_SIZE", "1")
+    torch = environment.get("RANK", mpi[0]), environment.get("WORLD_SIZE", mpi[1])
+    return mpi[1] != "1" and torch == mpi
 
 
 def meet(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[Store, int, int]]:
@@ -43,13 +45,32 @@ def meet(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[St
     Raises ValueError when a variable of the launcher is malformed or missing, and DistBackendError
     when MPI cannot connect the ranks.
     """
+    asked = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
+    for store, rank, size in _meetings(timeout):
+        told = {"rank": rank, "world_size": size}
+        if any(asked[name] not in (-1, told[name]) for name in told.keys() & asked.keys()):
+            raise ValueError(
+                f"{SCHEME}://: the launcher says this is rank {rank} of {size}, and the program "
+                f"asks for {asked}; leave rank and world_size out"
+            )
+        yield store, rank, size
+
+
+def _meetings(timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         yield from rendezvous("env://", timeout=timeout)
-    from .bootstrap import launched_as  # It loads the compiled part of mydist.
+    from .bootstrap import launched_as, refuse_foreign_launcher  # They load the compiled part.
 
-    rank, size = launched_as() or (0, 1)
+    refuse_foreign_launcher(os.environ)
+    launched = launched_as()
+    if launched is None:
+        raise ValueError(
+            "MYDIST_CONTROLLER=mpi, but no mpirun of Open MPI has started this process. Start it "
+            "with mpirun or `mydistrun --mpi`, or leave MYDIST_CONTROLLER unset"
+        )
+    rank, size = launched
     yield _store_over_mpi(rank, size, timeout) if size > 1 else HashStore(), rank, size
-    raise RuntimeError(f"{url} cannot meet again after it has")
+    raise RuntimeError(f"{SCHEME}:// cannot meet again after it has")
 
 
 def _store_over_mpi(rank: int, size: int, timeout: timedelta) -> Store:
