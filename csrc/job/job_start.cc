@@ -85,21 +85,6 @@ Result<std::string> ShareMemory(const Seat& seat, const Config& config, StartedJ
   return established.reason;
 }
 
-// The ranks next to this one in the tree of coordinators, so that each watches few.
-std::vector<PulsePeer> Neighbours(const Topology& topology, int radix) {
-  const Vertex vertex = MakeVertex(topology.rank, topology.size, radix, topology.hosts);
-  std::vector<PulsePeer> neighbours;
-  const auto add = [&](int rank) {
-    const auto host_of = [&](int one) { return topology.hosts[static_cast<size_t>(one)]; };
-    neighbours.push_back({rank, host_of(rank) == host_of(topology.rank)});
-  };
-  if (!vertex.is_root()) add(vertex.parent);
-  for (const Lane& lane : vertex.lanes) {
-    if (lane.peer != topology.rank) add(lane.peer);
-  }
-  return neighbours;
-}
-
 Result<std::unique_ptr<Heartbeat>> OpenHeartbeat(const Topology& topology, const Config& config) {
   const bool single_host = topology.host_count() == 1;
   const auto& names = single_host ? std::vector<std::string>() : config.network_interfaces;
@@ -235,6 +220,20 @@ shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config,
   options.control_bytes = LocalControlBytes(topology.local_size);
   options.cross_memory_attach = config.cross_memory_attach;
   return options;
+}
+
+std::vector<PulsePeer> Neighbours(const Topology& topology, int radix) {
+  const Vertex vertex = MakeVertex(topology.rank, topology.size, radix, topology.hosts);
+  std::vector<PulsePeer> neighbours;
+  const auto add = [&](int rank) {
+    const auto host_of = [&](int one) { return topology.hosts[static_cast<size_t>(one)]; };
+    neighbours.push_back({rank, host_of(rank) == host_of(topology.rank)});
+  };
+  if (!vertex.is_root()) add(vertex.parent);
+  for (const Lane& lane : vertex.lanes) {
+    if (lane.peer != topology.rank) add(lane.peer);
+  }
+  return neighbours;
 }
 
 Result<SharedHeartbeat> ShareHeartbeats(const Topology& topology, const Config& config,

@@ -32,6 +32,9 @@ struct StartedJob {
 // What the ranks of a host need to share memory; sizes are those of a job.
 shm::ArenaOptions ArenaOptionsOf(const Topology& topology, const Config& config, bool is_crowded);
 
+// The ranks next to this one in the tree of coordinators, which it watches: few.
+std::vector<PulsePeer> Neighbours(const Topology& topology, int radix);
+
 // How the ranks watch each other.
 struct SharedHeartbeat {
   std::unique_ptr<Heartbeat> heartbeat;  // Connected, not started; null: none.

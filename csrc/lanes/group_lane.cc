@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/thread.h"
+#include "job/job_start.h"
 #include "lanes/lane_roster.h"
 #include "planner/collectives_choice.h"
 #include "world/process_set.h"
@@ -27,6 +28,8 @@ struct Announcement {
 constexpr size_t kMostThreads = 512;
 // Of the text of a call, as members send it when they differ.
 constexpr size_t kTextBytes = 512;
+// Ranks of a group that an error gives as ranks of the program, too.
+constexpr size_t kMostTranslated = 4;
 
 std::vector<int64_t> EqualParts(int size, size_t bytes) {
   return std::vector<int64_t>(static_cast<size_t>(size), static_cast<int64_t>(bytes));
@@ -55,10 +58,9 @@ Result<Collectives*> LaneSite::For(const BatchTraits& traits) const {
 Result<std::shared_ptr<GroupLane>> GroupLane::Open(const LaneOptions& options,
                                                    const Config& config) {
   LaneRoster& roster = LaneRoster::OfProcess();
-  const std::vector<int> ranks = options.WorldRanks();
-  const bool is_watched = roster.AreWatched(ranks[static_cast<size_t>(options.rank)], ranks);
+  const int self = options.WorldRanks()[static_cast<size_t>(options.rank)];
   MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<LaneGround> ground,
-                          StartLane(options, config, is_watched));
+                          StartLane(options, config, roster.WatchedBy(self)));
   std::shared_ptr<GroupLane> lane(new GroupLane(options, std::move(ground)));
   lane->ground_->SetWatchdog(lane.get());
   if (Status started = lane->StartHeartbeat(); !started.ok()) WarnOfNoHeartbeat(started);
@@ -76,19 +78,35 @@ GroupLane::GroupLane(const LaneOptions& options, std::unique_ptr<LaneGround> gro
       ends_(EndsOf(options, *ground_)) {}
 
 Status GroupLane::StartHeartbeat() {
-  if (!has_heartbeat()) return Status::Ok();
+  if (ground_->heartbeat == nullptr) return Status::Ok();
   const auto name_of = [this](int rank) {
     return RankText(rank, ground_->topology.hosts, ground_->topology.pids);
   };
-  return ground_->heartbeat->Start(name_of, [this](const PeerFinding& finding) {
+  MYDIST_RETURN_IF_ERROR(ground_->heartbeat->Start(name_of, [this](const PeerFinding& finding) {
     // What the kernel says of a process that has ended reaches those that wait for it anyway, with
     // the words that it left. One that has destroyed its groups has ended no program.
     if (finding.kind != PeerFinding::Kind::kSilent) return;
     const int rank = WorldRank(finding.rank);
-    for (const auto& lane : LaneRoster::OfProcess().LanesWith(world_rank(), rank)) {
-      lane->OnSilence(rank, finding.silence);
-    }
-  });
+    auto lanes = LaneRoster::OfProcess().LanesWith(world_rank(), rank);
+    for (const auto& lane : lanes) lane->OnSilence(rank, finding.silence);
+    // Farewells take time, and what follows receives may take any: heartbeats go on meanwhile.
+    auto teller = mydist::StartThread("mydist-lane", "that tells of a silent rank", [lanes] {
+      for (const auto& lane : lanes) lane->Abort(lane->Stopped());
+    });
+    if (teller.ok()) tellers_.push_back(std::move(teller).value());
+  }));
+  is_watching_ = true;
+  return Status::Ok();
+}
+
+std::vector<int> GroupLane::Watched() const {
+  std::vector<int> watched;
+  if (!is_watching_) return watched;
+  const int radix = static_cast<int>(ground_->config.coordinator_radix);
+  for (const PulsePeer& peer : Neighbours(ground_->topology, radix)) {
+    watched.push_back(WorldRank(peer.rank));
+  }
+  return watched;
 }
 
 bool GroupLane::Has(const std::vector<int>& world_ranks) const {
@@ -104,10 +122,10 @@ void GroupLane::OnSilence(int world_rank, Duration silence) {
   const Status lost =
       Status::PeerLost("group '" + name_ + "': " + RankText(peer, topology.hosts, topology.pids) +
                        " has given no sign of life for " + SecondsText(silence) + ": " +
-                       ProcessStateText(topology.SeenPid(peer)))
+                       ProcessStateText(topology.SeenPid(peer)) + WorldNote({&peer, 1}))
           .About({.ranks = {peer}, .finding = kSilentFinding, .elapsed = ToSeconds(silence)});
   NoteFailure(lost, "", "");
-  Abort(lost);
+  Poison(lost);
 }
 
 void GroupLane::NoteFailure(const Status& status, std::string_view operation,
@@ -121,6 +139,7 @@ void GroupLane::NoteFailure(const Status& status, std::string_view operation,
 }
 
 void GroupLane::Shutdown() {
+  is_watching_ = false;
   EndAll(Status::Aborted("group '" + name_ + "' was destroyed"));
   std::vector<std::thread> threads;
   {
@@ -142,8 +161,9 @@ void GroupLane::Shutdown() {
       }
     }
   }
+  if (ground_->heartbeat != nullptr) ground_->heartbeat->Stop();
+  for (std::thread& teller : tellers_) teller.join();
   posts_.Stop();
-  if (has_heartbeat()) ground_->heartbeat->Stop();
   ground_->Close();
 }
 
@@ -164,7 +184,8 @@ std::shared_ptr<LaneWork> GroupLane::Submit(const LaneCall& call, Duration limit
       return work;
     }
   }
-  // No thread would come for it.
+  // No thread would come for it. What it holds may hold the work.
+  work->run_ = nullptr;
   work->status_ = Stopped();
   journal_->Ended(*page_, work->record_, call, work->status_.code(), Now());
   if (work->done_) std::exchange(work->done_, nullptr)(work->status_);
@@ -250,6 +271,16 @@ Status GroupLane::Stopped() {
   return error_;
 }
 
+std::string GroupLane::WorldNote(std::span<const int> peers) const {
+  std::string note;
+  for (const int peer : peers.first(std::min<size_t>(peers.size(), kMostTranslated))) {
+    if (peer < 0 || peer >= size() || WorldRank(peer) == peer) continue;
+    note += (note.empty() ? " In the program, rank " : ", rank ") + std::to_string(peer) +
+            " of the group is rank " + std::to_string(WorldRank(peer));
+  }
+  return note.empty() ? "" : note + ".";
+}
+
 std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
   const Topology& topology = ground_->topology;
   std::string whom = "other ranks";
@@ -260,7 +291,7 @@ std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) con
   }
   return "group '" + name_ + "', operation " + std::to_string(current_->sequence_) + ", " +
          current_->call_.ToText() + ": " + whom + " did not take part within " +
-         SecondsText(waited) + state;
+         SecondsText(waited) + (state.empty() ? "." : state) + WorldNote(peers);
 }
 
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
@@ -362,6 +393,11 @@ Status GroupLane::Described(const LaneWork& work, const Status& error) {
               .About({.ranks = {*rank}, .signal = end->number, .finding = kDeadFinding})
               .About(known);
     }
+  }
+  if (const std::string note = WorldNote(known.ranks); !note.empty()) {
+    const std::string& text = described.message();
+    described = Status(described.code(), text + (text.ends_with('.') ? "" : ".") + note)
+                    .About(described.failure());
   }
   return described.WithContext("group '" + name_ + "', operation " +
                                std::to_string(work.sequence_) + ", " + work.call_.ToText());

@@ -93,9 +93,10 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Of the program.
   int world_rank() const { return WorldRank(rank()); }
   bool Has(const std::vector<int>& world_ranks) const;
-  // Whether its members watch each other in it.
-  bool has_heartbeat() const { return ground_->heartbeat != nullptr; }
-  // A rank of the program that is a member gives no sign of life: all ends with kPeerLost.
+  // The ranks of the program that this one watches in this lane, by heartbeats.
+  std::vector<int> Watched() const;
+  // A rank of the program that is a member gives no sign of life: all ends with kPeerLost. The
+  // other members hear of it by Abort. Does not wait.
   void OnSilence(int world_rank, Duration silence);
 
   // Enqueues an operation. `run` executes it, on whichever thread drives the lane; memory stays
@@ -151,6 +152,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status ExecuteRecorded(LaneWork& work) MYDIST_EXCLUDES(mutex_);
   // The operation under way waits for these members: "group '0', operation 17, …: rank 1 (host a,
   // pid 7) did not take part within 10.0 s".
+  // Which ranks of the program these members are, where their numbers differ.
+  std::string WorldNote(std::span<const int> peers) const;
   std::string WaitText(std::span<const int> peers, Duration waited) const;
   int WorldRank(int peer) const { return peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)]; }
   LaneJournal::Message MessageOf(int sender, int receiver, int tag, int64_t bytes) const {
@@ -185,6 +188,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Duration next_warning_ = Duration::max();  // After the beginning.
   const LaneWork* current_ = nullptr;
   RankEnds ends_;
+  std::atomic<bool> is_watching_{false};
+  std::vector<std::thread> tellers_;  // Of the heartbeat's thread, while that runs.
 
   Mutex mutex_;
   CondVar changed_;  // For callers.

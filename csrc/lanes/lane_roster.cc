@@ -38,11 +38,14 @@ std::vector<std::shared_ptr<GroupLane>> LaneRoster::LanesWith(int self, int rank
   return lanes;
 }
 
-bool LaneRoster::AreWatched(int self, const std::vector<int>& ranks) {
-  const std::vector<std::shared_ptr<GroupLane>> lanes = Lanes();
-  return std::any_of(lanes.begin(), lanes.end(), [&](const std::shared_ptr<GroupLane>& lane) {
-    return lane->world_rank() == self && lane->has_heartbeat() && lane->Has(ranks);
-  });
+std::vector<int> LaneRoster::WatchedBy(int self) {
+  std::vector<int> watched;
+  for (const auto& lane : Lanes()) {
+    if (lane->world_rank() != self) continue;
+    const std::vector<int> more = lane->Watched();
+    watched.insert(watched.end(), more.begin(), more.end());
+  }
+  return watched;
 }
 
 }  // namespace mydist

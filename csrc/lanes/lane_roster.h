@@ -18,8 +18,8 @@ class LaneRoster {
   void Add(const std::shared_ptr<GroupLane>& lane) MYDIST_EXCLUDES(mutex_);
   // Those in which this process is `self` and that have `rank` as well, both ranks of the program.
   std::vector<std::shared_ptr<GroupLane>> LanesWith(int self, int rank) MYDIST_EXCLUDES(mutex_);
-  // Whether `self` takes heartbeats in a lane that has all these ranks of the program.
-  bool AreWatched(int self, const std::vector<int>& ranks) MYDIST_EXCLUDES(mutex_);
+  // The ranks of the program that `self` watches in one of them.
+  std::vector<int> WatchedBy(int self) MYDIST_EXCLUDES(mutex_);
 
  private:
   std::vector<std::shared_ptr<GroupLane>> Lanes() MYDIST_EXCLUDES(mutex_);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -56,8 +58,8 @@ std::string ReasonAgainst(const std::string& name, const Config& config) {
   return prepared.ok() ? "" : prepared.message();
 }
 
-// What connects members that share no memory: the first of these that all of them can use.
-// The members agree, since a rank that lacks one would be waited for.
+// What connects members that share no memory: the first of rank 0's that all of them can use. They
+// tell each other all that they have, since a rank that lacks what others use would be waited for.
 Result<std::string> AgreeOnNetwork(const LaneOptions& options, const LaneGround& ground) {
   std::vector<std::string> names;
   for (const TransportRow& row : Transports()) {
@@ -65,18 +67,38 @@ Result<std::string> AgreeOnNetwork(const LaneOptions& options, const LaneGround&
     if (row.is_automatic) names.push_back(row.name);
     if (row.numbers_ranks && options.prefers_mpi) names.insert(names.begin(), row.name);
   }
-  std::string missing = "this build has no Gloo; see mydistrun --check-build";
+  std::string mine;  // "mpi" and why not, "gloo" and nothing.
   for (const std::string& name : names) {
-    const std::string mine = ReasonAgainst(name, ground.config);
-    MYDIST_ASSIGN_OR_RETURN(
-        const std::vector<Bytes> blobs,
-        BootstrapRound(options.exchange, options.size, Bytes(mine.begin(), mine.end())));
-    std::vector<std::string> reasons;
-    for (const Bytes& blob : blobs) reasons.emplace_back(blob.begin(), blob.end());
-    const std::string reason = NoNetworkReason(reasons, ground.topology.hosts);
+    std::string reason = ReasonAgainst(name, ground.config);
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    mine += name + "\t" + reason + "\n";
+  }
+  MYDIST_ASSIGN_OR_RETURN(
+      const std::vector<Bytes> blobs,
+      BootstrapRound(options.exchange, options.size, Bytes(mine.begin(), mine.end())));
+  std::vector<std::map<std::string, std::string>> reasons;  // By rank, then by name.
+  std::vector<std::string> order;                           // Of rank 0.
+  for (const Bytes& blob : blobs) {
+    std::istringstream lines(std::string(blob.begin(), blob.end()));
+    auto& of_rank = reasons.emplace_back();
+    for (std::string line; std::getline(lines, line);) {
+      const std::string name = line.substr(0, line.find('\t'));
+      of_rank[name] = line.substr(std::min(line.size(), name.size() + 1));
+      if (reasons.size() == 1) order.push_back(name);
+    }
+  }
+  std::string missing = "this build has no Gloo; see mydistrun --check-build";
+  for (const std::string& name : order) {
+    std::vector<std::string> of_name;
+    for (const auto& of_rank : reasons) {
+      const auto found = of_rank.find(name);
+      of_name.push_back(found == of_rank.end() ? name + " is not built there, or not asked for"
+                                               : found->second);
+    }
+    const std::string reason = NoNetworkReason(of_name, ground.topology.hosts);
     if (reason.empty()) return name;
     static std::atomic_flag has_told;
-    if (options.rank == 0 && name != names.back() && !has_told.test_and_set()) {
+    if (options.rank == 0 && name != order.back() && !has_told.test_and_set()) {
       MYDIST_LOG(kWarning) << "group '" << options.name << "' does not use " << name << ": "
                            << reason;
     }
@@ -96,7 +118,7 @@ Result<Connection> ConnectNetwork(const LaneOptions& options, const LaneGround& 
                           options.WorldRanks(), meeting});
 }
 
-Status Connect(const LaneOptions& options, LaneGround& ground, bool is_watched) {
+Status Connect(const LaneOptions& options, LaneGround& ground, const std::vector<int>& watched) {
   MYDIST_ASSIGN_OR_RETURN(const std::vector<Hello> hellos, Meet(options, ground.config));
   MYDIST_ASSIGN_OR_RETURN(ground.topology, TopologyOf(options.rank, hellos));
   if (ground.config.shared_memory) {
@@ -106,9 +128,17 @@ Status Connect(const LaneOptions& options, LaneGround& ground, bool is_watched) 
       ground.shm = std::make_shared<shm::ShmPort>(std::move(established.arena));
     }
   }
-  MYDIST_ASSIGN_OR_RETURN(SharedHeartbeat shared,
-                          ShareHeartbeats(ground.topology, ground.config, options.exchange,
-                                          /*takes_part=*/!is_watched));
+  // Two ranks that watch each other do so in all groups: both know of it.
+  const std::vector<int> world_ranks = options.WorldRanks();
+  const auto radix = static_cast<int>(ground.config.coordinator_radix);
+  const std::vector<PulsePeer> neighbours = Neighbours(ground.topology, radix);
+  const bool takes_part =
+      std::any_of(neighbours.begin(), neighbours.end(), [&](const PulsePeer& peer) {
+        const int rank = world_ranks[static_cast<size_t>(peer.rank)];
+        return std::find(watched.begin(), watched.end(), rank) == watched.end();
+      });
+  MYDIST_ASSIGN_OR_RETURN(SharedHeartbeat shared, ShareHeartbeats(ground.topology, ground.config,
+                                                                  options.exchange, takes_part));
   ground.heartbeat = std::move(shared.heartbeat);
   if (!shared.reason.ok()) WarnOfNoHeartbeat(shared.reason);
   if (ground.topology.host_count() == 1 && ground.shm != nullptr) return Status::Ok();
@@ -186,11 +216,11 @@ void LaneGround::Close() {
 }
 
 Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config,
-                                              bool is_watched) {
+                                              const std::vector<int>& watched) {
   auto ground = std::make_unique<LaneGround>();
   ground->config = config;
   if (options.size > 1) {
-    MYDIST_RETURN_IF_ERROR(Connect(options, *ground, is_watched));
+    MYDIST_RETURN_IF_ERROR(Connect(options, *ground, watched));
   } else {
     MYDIST_ASSIGN_OR_RETURN(ground->topology, MakeTopology(0, {config.HostId()}));
   }

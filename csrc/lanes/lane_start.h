@@ -61,8 +61,8 @@ struct LaneGround {
 
 // kMismatch and kVersionMismatch when the members are different builds or settings; kInternal when
 // they cannot connect.
-// With `is_watched` the members watch this rank already, in another group.
+// `watched`: the ranks of the program that this one watches already, in other groups.
 Result<std::unique_ptr<LaneGround>> StartLane(const LaneOptions& options, const Config& config,
-                                              bool is_watched);
+                                              const std::vector<int>& watched);
 
 }  // namespace mydist

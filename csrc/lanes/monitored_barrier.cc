@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "world/process_set.h"
+#include "world/watchdog.h"
 
 namespace mydist {
 namespace {
@@ -89,10 +90,14 @@ class NoteFrom : public std::enable_shared_from_this<NoteFrom> {
     if (is_late) posts_->Cancel(ticket, Status::Aborted(kNotWanted));
   }
 
-  // False when it has not come by then.
-  bool Await(TimePoint deadline) MYDIST_EXCLUDES(mutex_) {
+  // False when it has not come by then. `look` ends what is awaited when a member has given up.
+  bool Await(TimePoint deadline, const std::function<void()>& look) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (!has_come_ && changed_.WaitUntil(mutex_, deadline)) {
+    while (!has_come_ && Now() < deadline) {
+      if (changed_.WaitUntil(mutex_, std::min(deadline, Now() + kLookInterval)) || !look) continue;
+      mutex_.Unlock();
+      look();
+      mutex_.Lock();
     }
     return std::exchange(has_come_, false);
   }
@@ -158,7 +163,7 @@ Status CallRoll(LanePosts& posts, const MonitoredCall& call) {
   Status failure;
   for (int peer = 1; peer < call.size; ++peer) {
     NoteFrom& note = *notes[static_cast<size_t>(peer)];
-    if (!note.Await(failure.ok() ? deadline : Now())) {
+    if (!note.Await(failure.ok() ? deadline : Now(), call.look)) {
       missing.push_back(peer);
       note.Cancel();
     } else if (failure.ok()) {
@@ -180,7 +185,7 @@ Status AnswerRoll(LanePosts& posts, const MonitoredCall& call) {
   TimePoint deadline = Now() + call.limit;
   for (;;) {
     note->Ask();
-    if (!note->Await(deadline)) {
+    if (!note->Await(deadline, call.look)) {
       note->Cancel();
       return DidNotCome(call, {0});
     }

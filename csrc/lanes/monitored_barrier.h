@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/clock.h"
@@ -20,6 +21,8 @@ struct MonitoredCall {
   std::string group;    // For messages.
   uint64_t number = 1;  // Of the member's calls in this group; all members have the same ones.
   Duration limit{};     // For the others to come.
+  // Ends the receives of the group when a member has given up; asked while the call waits.
+  std::function<void()> look{};
 };
 
 // OK when all have come. Else kTimeout with the ranks that did not, or what the group failed with:

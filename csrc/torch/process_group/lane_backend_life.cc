@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "job/extension.h"
 #include "lanes/monitored_barrier.h"
 #include "torch/gil.h"
@@ -24,6 +25,7 @@ std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store
                                     const LaneBackend::Members& members, const std::string& name) {
   Result<Config> config = ConfigWithExtensions();
   if (!config.ok()) Throw(config.status());
+  SetLogLevel(config->log_level);  // Without mydist.init() nothing else does.
   const int size = static_cast<int>(members.world_ranks.size());
   LaneOptions options{.rank = members.rank,
                       .size = size,
@@ -143,8 +145,10 @@ c10d::ErrorType LaneBackend::getError() {
 void LaneBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*waits_for_all*/) {
   CheckProcess();
   const Released released;
-  const Status passed = MonitoredBarrier(lane_->posts(), {getRank(), getSize(), lane_->name(),
-                                                          ++barrier_count_, LimitOf(opts.timeout)});
+  const auto look = [this] { static_cast<void>(lane_->LookForGivenUp()); };
+  const Status passed = MonitoredBarrier(
+      lane_->posts(),
+      {getRank(), getSize(), lane_->name(), ++barrier_count_, LimitOf(opts.timeout), look});
   if (!passed.ok()) Throw(passed);
 }
 
