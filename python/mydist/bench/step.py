@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 import torch.distributed
@@ -121,6 +122,7 @@ def _trainees(plan: StepPlan) -> list[Watched]:
     ]
     if {"ddp-mydist", "fsdp"}.isdisjoint(plan.peers):
         return trainees
+    import_module("mydist.c10d")  # Where no entry point of torch does it.
     group = torch.distributed.new_group(backend="mydist")
     everybody = torch.distributed.new_group(backend="gloo")
     if "ddp-mydist" in plan.peers:
