@@ -79,6 +79,10 @@ FlightRecord RecordOf(const LaneJournal::Message& message) {
   return record;
 }
 
+std::string BytesText(const LaneJournal::Message& message) {
+  return std::to_string(message.bytes) + " bytes";
+}
+
 std::string TagText(int tag) { return "tag " + std::to_string(tag); }
 
 }  // namespace
@@ -176,9 +180,9 @@ int64_t LaneJournal::Submitted(const Page& page, const LaneCall& call, uint64_t 
 void LaneJournal::Begun(const Page& page, int64_t record, const LaneCall& call, uint64_t sequence,
                         TimePoint now) {
   recorder_->Begun(record, static_cast<int64_t>(sequence), now);
-  if (!IsRecorded()) return;
-  Note(EventPhase::kBegin, page.track, UpperCase(OpKindName(call.op)),
-       "operation " + std::to_string(sequence) + ", " + call.ToText());
+  Note(
+      EventPhase::kBegin, page.track, [&] { return UpperCase(OpKindName(call.op)); },
+      [&] { return "operation " + std::to_string(sequence) + ", " + call.ToText(); });
 }
 
 void LaneJournal::Ended(Page& page, int64_t record, const LaneCall& call, StatusCode code,
@@ -187,7 +191,9 @@ void LaneJournal::Ended(Page& page, int64_t record, const LaneCall& call, Status
   const int64_t bytes = BytesOf(call);
   page.counters.AddOperation(bytes);
   g_counters.AddOperation(bytes);
-  if (IsRecorded()) Note(EventPhase::kEnd, page.track, UpperCase(OpKindName(call.op)), "");
+  Note(
+      EventPhase::kEnd, page.track, [&] { return UpperCase(OpKindName(call.op)); },
+      [] { return ""; });
 }
 
 int64_t LaneJournal::AwaitsMessage(const Page& page, const Message& message, TimePoint now) {
@@ -203,10 +209,12 @@ void LaneJournal::Received(Page& page, int64_t record, const Message& message, S
   if (code != StatusCode::kOk) return;
   page.counters.AddReceived(message.bytes);
   g_counters.AddReceived(message.bytes);
-  if (!IsRecorded()) return;
-  Note(EventPhase::kInstant, page.track, "RECEIVED",
-       std::to_string(message.bytes) + " bytes from rank " + std::to_string(message.sender) + ", " +
-           TagText(message.tag));
+  Note(
+      EventPhase::kInstant, page.track, [] { return "RECEIVED"; },
+      [&] {
+        return BytesText(message) + " from rank " + std::to_string(message.sender) + ", " +
+               TagText(message.tag);
+      });
 }
 
 void LaneJournal::Sent(Page& page, const Message& message, TimePoint now) {
@@ -216,10 +224,12 @@ void LaneJournal::Sent(Page& page, const Message& message, TimePoint now) {
   recorder_->Add(record, TagText(message.tag));
   page.counters.AddSent(message.bytes);
   g_counters.AddSent(message.bytes);
-  if (!IsRecorded()) return;
-  Note(EventPhase::kInstant, page.track, "SENT",
-       std::to_string(message.bytes) + " bytes to rank " + std::to_string(message.receiver) + ", " +
-           TagText(message.tag));
+  Note(
+      EventPhase::kInstant, page.track, [] { return "SENT"; },
+      [&] {
+        return BytesText(message) + " to rank " + std::to_string(message.receiver) + ", " +
+               TagText(message.tag);
+      });
 }
 
 void LaneJournal::Stalled(const std::string& text) const {
@@ -238,21 +248,16 @@ void LaneJournal::Failed(const Status& status) {
   if (dumper_ != nullptr) dumper_->Request(FlightOccasion::kFailure, status.message());
 }
 
-bool LaneJournal::IsRecorded() const {
-  if (!process::IsInitialized()) return !timeline_path_.empty();
-  const auto job = process::CurrentJob();
-  return job.ok() && (*job)->engine().timeline().enabled();
-}
-
-void LaneJournal::Note(EventPhase phase, std::string_view track, std::string_view name,
-                       std::string_view args) {
+void LaneJournal::Note(EventPhase phase, std::string_view track, const Text& name,
+                       const Text& args) {
   if (process::IsInitialized()) {
     const auto job = process::CurrentJob();
-    if (job.ok()) (*job)->engine().timeline().Record(phase, track, name, args);
-    return;
+    if (!job.ok()) return;
+    Timeline& timeline = (*job)->engine().timeline();
+    if (timeline.enabled()) timeline.Record(phase, track, name(), args());
+  } else if (!timeline_path_.empty()) {
+    NoteInOwnFile({ToNanoseconds(Now()), 0, phase, std::string(track), name(), args()});
   }
-  NoteInOwnFile(
-      {ToNanoseconds(Now()), 0, phase, std::string(track), std::string(name), std::string(args)});
 }
 
 void LaneJournal::NoteInOwnFile(TimelineEvent event) {

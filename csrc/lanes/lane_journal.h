@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -123,9 +124,9 @@ class MYDIST_EXPORT LaneJournal {
   static std::vector<std::shared_ptr<LaneJournal>> OfProcess();
   std::vector<std::shared_ptr<const Page>> OwnPages() MYDIST_EXCLUDES(mutex_);
   Status last_failure() MYDIST_EXCLUDES(mutex_);
-  // Whether there is a timeline now: callers ask before they build an event's texts.
-  bool IsRecorded() const;
-  void Note(EventPhase phase, std::string_view track, std::string_view name, std::string_view args)
+  // An event of the timeline, if there is one now: the texts are made only then.
+  using Text = std::function<std::string()>;
+  void Note(EventPhase phase, std::string_view track, const Text& name, const Text& args)
       MYDIST_EXCLUDES(mutex_);
   void NoteInOwnFile(TimelineEvent event) MYDIST_EXCLUDES(mutex_);
 
