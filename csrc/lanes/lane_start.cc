@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -51,62 +50,53 @@ shm::ArenaOptions SmallArena(const LaneGround& ground, const std::vector<Hello>&
   return options;
 }
 
-// Why this rank cannot use a transport; empty: it can.
-std::string ReasonAgainst(const std::string& name, const Config& config) {
-  const Result<BackendPlugin*> plugin = LoadPlugin(name);
+// Why this rank cannot use a transport, in one line; empty: it can.
+std::string ReasonAgainst(const TransportRow& row, const LaneOptions& options,
+                          const Config& config) {
+  if (row.numbers_ranks && !options.prefers_mpi) return row.name + " has not started the program";
+  const Result<BackendPlugin*> plugin = LoadPlugin(row.name);
   const Status prepared = plugin.ok() ? (*plugin)->Prepare(config) : plugin.status();
-  return prepared.ok() ? "" : prepared.message();
+  std::string reason = prepared.ok() ? "" : prepared.message();
+  std::replace(reason.begin(), reason.end(), '\n', ' ');
+  return reason;
 }
 
-// What connects members that share no memory: the first of rank 0's that all of them can use. They
-// tell each other all that they have, since a rank that lacks what others use would be waited for.
+// What connects members that share no memory: the first that all of them can use. They tell each
+// other of all, since a rank that lacks what others use would be waited for.
 Result<std::string> AgreeOnNetwork(const LaneOptions& options, const LaneGround& ground) {
-  std::vector<std::string> names;
-  for (const TransportRow& row : Transports()) {
-    if (row.is_local() || !row.not_built.empty()) continue;
-    if (row.is_automatic) names.push_back(row.name);
-    if (row.numbers_ranks && options.prefers_mpi) names.insert(names.begin(), row.name);
-  }
-  std::string mine;  // "mpi" and why not, "gloo" and nothing.
-  for (const std::string& name : names) {
-    std::string reason = ReasonAgainst(name, ground.config);
-    std::replace(reason.begin(), reason.end(), '\n', ' ');
-    mine += name + "\t" + reason + "\n";
-  }
+  std::vector<TransportRow> rows = Transports();
+  std::erase_if(rows, [](const TransportRow& row) {
+    return row.is_local() || !(row.numbers_ranks || row.is_automatic);
+  });
+  // MPI first, where it is asked for.
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const TransportRow& one, const TransportRow& other) {
+                     return one.numbers_ranks && !other.numbers_ranks;
+                   });
+  std::string mine;  // A line for each.
+  for (const TransportRow& row : rows) mine += ReasonAgainst(row, options, ground.config) + "\n";
   MYDIST_ASSIGN_OR_RETURN(
       const std::vector<Bytes> blobs,
       BootstrapRound(options.exchange, options.size, Bytes(mine.begin(), mine.end())));
-  std::vector<std::map<std::string, std::string>> reasons;  // By rank, then by name.
-  std::vector<std::string> order;                           // Of rank 0.
+  std::vector<std::vector<std::string>> reasons(rows.size());  // By row, then by rank.
   for (const Bytes& blob : blobs) {
     std::istringstream lines(std::string(blob.begin(), blob.end()));
-    auto& of_rank = reasons.emplace_back();
-    for (std::string line; std::getline(lines, line);) {
-      const std::string name = line.substr(0, line.find('\t'));
-      of_rank[name] = line.substr(std::min(line.size(), name.size() + 1));
-      if (reasons.size() == 1) order.push_back(name);
-    }
+    for (std::vector<std::string>& of_row : reasons) std::getline(lines, of_row.emplace_back());
   }
-  std::string missing = "this build has no Gloo; see mydistrun --check-build";
-  for (const std::string& name : order) {
-    std::vector<std::string> of_name;
-    for (const auto& of_rank : reasons) {
-      const auto found = of_rank.find(name);
-      of_name.push_back(found == of_rank.end() ? name + " is not built there, or not asked for"
-                                               : found->second);
-    }
-    const std::string reason = NoNetworkReason(of_name, ground.topology.hosts);
-    if (reason.empty()) return name;
+  std::string last;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string reason = NoNetworkReason(reasons[i], ground.topology.hosts);
+    if (reason.empty()) return rows[i].name;
     static std::atomic_flag has_told;
-    if (options.rank == 0 && name != order.back() && !has_told.test_and_set()) {
-      MYDIST_LOG(kWarning) << "group '" << options.name << "' does not use " << name << ": "
+    const bool is_asked_for = !rows[i].numbers_ranks || options.prefers_mpi;
+    if (options.rank == 0 && is_asked_for && i + 1 < rows.size() && !has_told.test_and_set()) {
+      MYDIST_LOG(kWarning) << "group '" << options.name << "' does not use " << rows[i].name << ": "
                            << reason;
     }
-    missing = reason;
+    last = reason;
   }
-  return Status::Internal(
-      "group '" + options.name +
-      "': its ranks share no memory, and nothing else connects them: " + missing);
+  return Status::Internal("group '" + options.name +
+                          "': its ranks share no memory, and nothing else connects them: " + last);
 }
 
 // Between members that share no memory.
