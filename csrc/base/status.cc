@@ -90,6 +90,12 @@ Status Status::WithContext(std::string_view context) const {
   return {code(), std::string(context) + ": " + message(), state_->failure};
 }
 
+Status Status::WithSentence(std::string_view sentence) const {
+  if (ok() || sentence.empty()) return *this;
+  const char* const joint = message().ends_with('.') ? " " : ". ";
+  return {code(), message() + joint + std::string(sentence), state_->failure};
+}
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(StatusCodeName(code())) + ": " + message();

@@ -90,6 +90,9 @@ class [[nodiscard]] MYDIST_EXPORT Status {
   // The same code and cause with `context` and ": " put before the message; OK stays OK.
   Status WithContext(std::string_view context) const;
 
+  // The same code, and what is known, with a sentence behind the message; OK stays OK.
+  Status WithSentence(std::string_view sentence) const;
+
   // "OK" or "CODE: message".
   std::string ToString() const;
 

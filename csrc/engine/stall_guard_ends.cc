@@ -49,8 +49,8 @@ Status StallGuard::Locate(const Status& status) {
     known.signal = end->number;
     known.finding = kDeadFinding;
   }
-  const std::string& text = located.message();
-  return Status(located.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
+  return Status(located.code(), located.message())
+      .WithSentence(EndText(*end, *rank))
       .About(known)
       .About(FailureOf(known.ranks));
 }

@@ -109,10 +109,8 @@ std::vector<int> GroupLane::Watched() const {
   return watched;
 }
 
-bool GroupLane::Has(const std::vector<int>& world_ranks) const {
-  return std::all_of(world_ranks.begin(), world_ranks.end(), [this](int rank) {
-    return std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end();
-  });
+bool GroupLane::Has(int world_rank) const {
+  return std::find(ranks_.begin(), ranks_.end(), world_rank) != ranks_.end();
 }
 
 void GroupLane::OnSilence(int world_rank, Duration silence) {
@@ -122,7 +120,8 @@ void GroupLane::OnSilence(int world_rank, Duration silence) {
   const Status lost =
       Status::PeerLost("group '" + name_ + "': " + RankText(peer, topology.hosts, topology.pids) +
                        " has given no sign of life for " + SecondsText(silence) + ": " +
-                       ProcessStateText(topology.SeenPid(peer)) + WorldNote({&peer, 1}))
+                       ProcessStateText(topology.SeenPid(peer)))
+          .WithSentence(WorldNote({&peer, 1}))
           .About({.ranks = {peer}, .finding = kSilentFinding, .elapsed = ToSeconds(silence)});
   NoteFailure(lost, "", "");
   Poison(lost);
@@ -275,7 +274,7 @@ std::string GroupLane::WorldNote(std::span<const int> peers) const {
   std::string note;
   for (const int peer : peers.first(std::min<size_t>(peers.size(), kMostTranslated))) {
     if (peer < 0 || peer >= size() || WorldRank(peer) == peer) continue;
-    note += (note.empty() ? " In the program, rank " : ", rank ") + std::to_string(peer) +
+    note += (note.empty() ? "In the program, rank " : ", rank ") + std::to_string(peer) +
             " of the group is rank " + std::to_string(WorldRank(peer));
   }
   return note.empty() ? "" : note + ".";
@@ -289,9 +288,14 @@ std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) con
     whom = RankListText(peers) + HostListText(peers, topology.hosts, topology.pids);
     if (peers.size() == 1) state = ": " + ProcessStateText(topology.SeenPid(peers[0]));
   }
-  return "group '" + name_ + "', operation " + std::to_string(current_->sequence_) + ", " +
-         current_->call_.ToText() + ": " + whom + " did not take part within " +
-         SecondsText(waited) + (state.empty() ? "." : state) + WorldNote(peers);
+  const std::string note = WorldNote(peers);
+  return Title(*current_) + ": " + whom + " did not take part within " + SecondsText(waited) +
+         (state.empty() ? "." : state) + (note.empty() ? "" : " " + note);
+}
+
+std::string GroupLane::Title(const LaneWork& work) const {
+  return "group '" + name_ + "', operation " + std::to_string(work.sequence_) + ", " +
+         work.call_.ToText();
 }
 
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
@@ -387,20 +391,13 @@ Status GroupLane::Described(const LaneWork& work, const Status& error) {
     const std::optional<int> rank = ends_.AwaitOne(known.ranks);
     const std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
     if (end && ends_.IsCause(*end)) {
-      const std::string& text = error.message();
-      described =
-          Status(error.code(), text + (text.ends_with('.') ? " " : ". ") + EndText(*end, *rank))
-              .About({.ranks = {*rank}, .signal = end->number, .finding = kDeadFinding})
-              .About(known);
+      described = Status(error.code(), error.message())
+                      .WithSentence(EndText(*end, *rank))
+                      .About({.ranks = {*rank}, .signal = end->number, .finding = kDeadFinding})
+                      .About(known);
     }
   }
-  if (const std::string note = WorldNote(known.ranks); !note.empty()) {
-    const std::string& text = described.message();
-    described = Status(described.code(), text + (text.ends_with('.') ? "" : ".") + note)
-                    .About(described.failure());
-  }
-  return described.WithContext("group '" + name_ + "', operation " +
-                               std::to_string(work.sequence_) + ", " + work.call_.ToText());
+  return described.WithSentence(WorldNote(known.ranks)).WithContext(Title(work));
 }
 
 Status GroupLane::LookForGivenUp() {

@@ -92,7 +92,7 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
 
   // Of the program.
   int world_rank() const { return WorldRank(rank()); }
-  bool Has(const std::vector<int>& world_ranks) const;
+  bool Has(int world_rank) const;
   // The ranks of the program that this one watches in this lane, by heartbeats.
   std::vector<int> Watched() const;
   // A rank of the program that is a member gives no sign of life: all ends with kPeerLost. The
@@ -152,6 +152,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   Status ExecuteRecorded(LaneWork& work) MYDIST_EXCLUDES(mutex_);
   // The operation under way waits for these members: "group '0', operation 17, …: rank 1 (host a,
   // pid 7) did not take part within 10.0 s".
+  // "group '0', operation 17, allreduce of 4 float32, Sum".
+  std::string Title(const LaneWork& work) const;
   // Which ranks of the program these members are, where their numbers differ.
   std::string WorldNote(std::span<const int> peers) const;
   std::string WaitText(std::span<const int> peers, Duration waited) const;

@@ -33,7 +33,7 @@ std::vector<std::shared_ptr<GroupLane>> LaneRoster::Lanes() {
 std::vector<std::shared_ptr<GroupLane>> LaneRoster::LanesWith(int self, int rank) {
   std::vector<std::shared_ptr<GroupLane>> lanes = Lanes();
   std::erase_if(lanes, [&](const std::shared_ptr<GroupLane>& lane) {
-    return lane->world_rank() != self || !lane->Has({rank});
+    return lane->world_rank() != self || !lane->Has(rank);
   });
   return lanes;
 }
