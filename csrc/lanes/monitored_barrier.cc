@@ -155,7 +155,7 @@ Status CallRoll(LanePosts& posts, const MonitoredCall& call) {
     auto& note = notes[static_cast<size_t>(peer)];
     note = std::make_shared<NoteFrom>(&posts, peer, call.number);
     note->Ask();
-    // They wait longer once they know that somebody decides.
+    // A member waits longer once it knows that the root decides.
     static_cast<void>(posts.Send(peer, kTag, Encode({Word::kHere, call.number, ""})));
   }
   const TimePoint deadline = Now() + call.limit;

@@ -96,9 +96,10 @@ struct InFlightInput {
 };
 
 struct InFlightCall {
-  std::vector<at::Tensor> memory;     // Everything the engine was given a pointer to.
-  std::vector<InFlightInput> inputs;  // Nobody may write to them before the handle is complete.
-  bool is_known_complete = false;     // The caller has polled: it may write to them again.
+  std::vector<at::Tensor> memory;  // Everything the engine was given a pointer to.
+  std::vector<InFlightInput>
+      inputs;  // The program must not write to them before the handle is complete.
+  bool is_known_complete = false;  // The caller has polled: it may write to them again.
   // Of `memory`, as it was enqueued: a tensor may be given another storage meanwhile (.data = …).
   std::vector<c10::Storage> storages;
   // While it lives, torch refuses to resize them: that would free memory that the engine uses. Of

@@ -1,5 +1,5 @@
-"""What torch's backends have beside the usual collectives, as checks: barriers that name who is
-missing, sparse tensors, hooks, memory, and errors that reach all members.
+"""What torch's backends have beside the usual collectives, as checks: barriers that name
+the missing ranks, sparse tensors, hooks, memory, and errors that reach all members.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ LaneBackend::WorkPtr LaneBackend::Submit(Plan plan, LaneWork::Run run) {
   const std::shared_ptr<CompletionHook> hook = hook_;
   const uint64_t number = ++submitted_count_;
   if (hook != nullptr) hook->Expect();
-  // A group of one has nobody to wait for, and needs no thread.
+  // A group of one rank waits for no other one, and needs no thread.
   const bool is_alone = getSize() == 1;
   const std::shared_ptr<LaneWork> work = lane_->Submit(
       plan.call, plan.timeout, std::move(guarded),

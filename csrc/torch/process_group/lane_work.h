@@ -64,7 +64,7 @@ class LaneOperation final : public c10d::Work {
   std::shared_ptr<LaneWork> work_;
 };
 
-// CompletionHook: what is called after each operation of a backend, and who waits for these calls.
+// CompletionHook: a function that a backend calls after each operation, and the wait for its calls.
 // Shared by the backend and its operations, which may outlive it.
 class CompletionHook {
  public:
@@ -76,7 +76,7 @@ class CompletionHook {
     MutexLock lock(mutex_);
     ++pending_count_;
   }
-  // An error of the hook is a line in the log: nobody waits for it.
+  // An error of the hook is a line in the log: no caller waits for it.
   void Call(const std::shared_ptr<c10d::WorkInfo>& info) MYDIST_EXCLUDES(mutex_);
   // Until no call is pending.
   void Wait() MYDIST_EXCLUDES(mutex_) {

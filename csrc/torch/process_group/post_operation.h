@@ -38,7 +38,7 @@ class PostOperation final : public c10d::Work {
  private:
   // The outcome of a receive, in the tensor.
   Status TakeIn(const Status& status, int source, const Bytes& payload);
-  // Wakes who waits. The result is what completes the future, with its callbacks.
+  // Wakes the callers that wait. The result is what completes the future, with its callbacks.
   LanePosts::Follow Complete(const Status& status);
 
   const std::shared_ptr<GroupLane> lane_;

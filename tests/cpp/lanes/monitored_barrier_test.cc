@@ -1,4 +1,4 @@
-// A barrier that names who is missing, over the loopback transport; one thread per member.
+// A barrier that names the missing ranks, over the loopback transport; one thread per member.
 #include "lanes/monitored_barrier.h"
 
 #include <gtest/gtest.h>
