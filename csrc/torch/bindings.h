@@ -16,6 +16,8 @@ namespace mydist {
 
 // What this rank has completed last, as Python gets it; empty outside init … shutdown.
 pybind11::dict OwnProgress();
+// What is known of an error that is no MydistError, as one has it in `failure`, and its message.
+pybind11::dict FailureRecord(const Status& status);
 
 // References to all tensors the engine may read or write; let go of under the GIL.
 std::shared_ptr<void> HoldTensorsInFlight();

@@ -128,6 +128,12 @@ py::dict OwnProgress() {
   return progress;
 }
 
+py::dict FailureRecord(const Status& status) {
+  py::dict record = RecordOf(status, OwnProgress());
+  record["message"] = Utf8(status.message());
+  return record;
+}
+
 void BindErrors(py::module_& module) {
   for (size_t i = 0; i < kErrorClasses.size(); ++i) {
     classes[i] = MakeClass(module, kErrorClasses[i], i == 0 ? PyExc_RuntimeError : classes[0]);

@@ -144,6 +144,32 @@ int NcclVersion(const std::vector<std::string>& nccl_folders) {
   return version.ok() ? *version : 0;
 }
 
+void AddCounts(const LaneCounts& counts, const std::string& prefix, py::dict& row) {
+  const auto add = [&](const char* name, int64_t count) { row[(prefix + name).c_str()] = count; };
+  add("operations", counts.operations);
+  add("bytes", counts.bytes);
+  add("messages_sent", counts.messages_sent);
+  add("messages_received", counts.messages_received);
+  add("message_bytes", counts.message_bytes);
+}
+
+// Of the process groups of torch.distributed, by name.
+py::dict GroupStats() {
+  py::dict groups;
+  for (const auto& page : LaneJournal::Pages()) {
+    py::dict row;
+    AddCounts(page->counters.counts(), "", row);
+    groups[py::str(page->name)] = row;
+  }
+  return groups;
+}
+
+// As the attribute `failure` of a MydistError, with the message; empty: no group has failed.
+py::dict LastGroupFailure() {
+  const Status status = LaneJournal::LastFailure();
+  return status.ok() ? py::dict() : FailureRecord(status);
+}
+
 py::dict Stats() {
   const EngineStats stats = ValueOrThrow(process::CurrentJob())->engine().stats();
   py::dict row;
@@ -167,12 +193,7 @@ py::dict Stats() {
   row["most_staged_chunks"] = stats.most_staged_chunks;
   row["strategy_rounds"] = stats.strategy_rounds;
   row["wait_us"] = stats.wait_us;
-  const LaneCounts groups = LaneJournal::ProcessCounts();
-  row["group_operations"] = groups.operations;
-  row["group_bytes"] = groups.bytes;
-  row["group_messages_sent"] = groups.messages_sent;
-  row["group_messages_received"] = groups.messages_received;
-  row["group_message_bytes"] = groups.message_bytes;
+  AddCounts(LaneJournal::ProcessCounts(), "group_", row);
   return row;
 }
 
@@ -267,6 +288,8 @@ void BindLifecycle(py::module_& module) {
   module.def("own_progress", &OwnProgress);
   module.def("fear_for_peers", &process::FearForPeers);
   module.def("stats", &Stats);
+  module.def("group_stats", &GroupStats);
+  module.def("last_group_failure", &LastGroupFailure);
   module.def("begin_round", &BeginRound);
   module.def("end_round", &EndRound);
   module.def("explain", &Explain);

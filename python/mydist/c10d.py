@@ -34,8 +34,9 @@ def stats() -> dict[str, dict[str, int]]:
     messages_sent and messages_received (send and recv), message_bytes (of both). The sums over all
     groups of this process, also destroyed ones, are in mydist.stats().
     """
-    groups: dict[str, dict[str, int]] = _compiled().stats()
-    return groups
+    from . import _C
+
+    return _C.group_stats()
 
 
 def create(options: Any, _: Any = None) -> Any:
@@ -99,7 +100,9 @@ def _is_for_gpus(store: Store) -> bool:
 
 def _failure_of(error: BaseException) -> dict[str, Any]:
     """What is known of an error that a process group has raised, for mydistrun."""
-    failure = _compiled().last_failure() if isinstance(error, dist.DistBackendError) else {}
+    from . import _C
+
+    failure = _C.last_group_failure() if isinstance(error, dist.DistBackendError) else {}
     return failure if failure.get("message", "") in str(error) else {}
 
 

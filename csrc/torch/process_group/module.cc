@@ -37,39 +37,6 @@ std::vector<pybind11::bytes> GatherBytes(MpiMeeting& meeting, const std::string&
   return all;
 }
 
-pybind11::dict ToDict(const LaneCounts& counts) {
-  pybind11::dict row;
-  row["operations"] = counts.operations;
-  row["bytes"] = counts.bytes;
-  row["messages_sent"] = counts.messages_sent;
-  row["messages_received"] = counts.messages_received;
-  row["message_bytes"] = counts.message_bytes;
-  return row;
-}
-
-pybind11::dict Stats() {
-  pybind11::dict groups;
-  for (const auto& page : LaneJournal::Pages()) {
-    groups[pybind11::str(page->name)] = ToDict(page->counters.counts());
-  }
-  return groups;
-}
-
-pybind11::dict LastFailure() {
-  pybind11::dict record;
-  const Status status = LaneJournal::LastFailure();
-  if (status.ok()) return record;
-  const Failure& failure = status.failure();
-  record["code"] = std::string(StatusCodeName(status.code()));
-  record["message"] = status.message();
-  record["ranks"] = failure.ranks;
-  record["pid"] = failure.pid;
-  record["finding"] = failure.finding;
-  record["operation"] = failure.operation;
-  record["tensor"] = failure.tensor;
-  return record;
-}
-
 }  // namespace
 }  // namespace mydist
 
@@ -79,7 +46,6 @@ PYBIND11_MODULE(_c10d, module) {
              pybind11::arg("world_ranks"), pybind11::arg("world_size"),
              pybind11::arg("prefers_mpi"), pybind11::arg("rank_ends"), pybind11::arg("timeout"),
              pybind11::arg("name"), pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.def("stats", &mydist::Stats);
   pybind11::class_<mydist::MpiMeeting>(module, "MpiMeeting")
       .def(pybind11::init<int, int>(), pybind11::arg("rank"), pybind11::arg("size"),
            pybind11::call_guard<pybind11::gil_scoped_release>())
@@ -88,5 +54,4 @@ PYBIND11_MODULE(_c10d, module) {
       .def("host", &mydist::MpiMeeting::Host)
       .def("close", &mydist::MpiMeeting::Close,
            pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.def("last_failure", &mydist::LastFailure);
 }
