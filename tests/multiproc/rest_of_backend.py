@@ -14,21 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-REST: list[Callable[[], None]] = []
+from multiproc.group_checks import new_checks, rank, size
+
+REST, check = new_checks()
 CPU = torch.device("cpu")
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    REST.append(function)
-    return function
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
 
 
 def backend_of(group: Any = None) -> Any:

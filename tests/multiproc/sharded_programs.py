@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,14 +15,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from multiproc.torch_programs import batch_of, gradients_of_all, model, rank, size
+from multiproc.group_checks import new_checks, rank, size
+from multiproc.torch_programs import batch_of, gradients_of_all, model
 
-SHARDED: list[Callable[[], None]] = []
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    SHARDED.append(function)
-    return function
+SHARDED, check = new_checks()
 
 
 def mesh_of_all() -> DeviceMesh:

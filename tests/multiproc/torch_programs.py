@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-PROGRAMS: list[Callable[[], None]] = []
+from multiproc.group_checks import new_checks, rank, size
 
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    PROGRAMS.append(function)
-    return function
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
+PROGRAMS, check = new_checks()
 
 
 def model(seed: int = 0) -> nn.Module:

@@ -14,20 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-WRONG_CALLS: list[Callable[[], None]] = []
+from multiproc.group_checks import new_checks, rank, size
 
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    WRONG_CALLS.append(function)
-    return function
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
+WRONG_CALLS, check = new_checks()
 
 
 def is_last() -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from multiproc.group_checks import new_checks, rank, size
 from multiproc.pretended_hosts import pretend_hosts
 from multiproc.reference import FLOATS, INTEGERS
 from multiproc.rest_of_backend import REST
@@ -24,20 +24,7 @@ from multiproc.wrong_calls import WRONG_CALLS
 import mydist.c10d  # noqa: F401  (registers the backend)
 
 REDUCED = (*INTEGERS, *FLOATS)
-CHECKS: list[Callable[[], None]] = []
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(function)
-    return function
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
+CHECKS, check = new_checks()
 
 
 def inputs_of(rank: int, dtype: torch.dtype = torch.float32, count: int = 7) -> torch.Tensor:
