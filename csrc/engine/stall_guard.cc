@@ -17,7 +17,8 @@ constexpr int kLeastParts = 4;
 constexpr Duration kLeastAnswerTime = std::chrono::milliseconds(100);
 // How much later than the root, which knows more, a rank looks for itself.
 constexpr Duration kRootFirst = std::chrono::milliseconds(100);
-// When to look again whether the root that decides about the end has become silent.
+// When to look again whether the root that decides about the end has become silent, and whether the
+// ranks that kept this one from leaving without a silent one have left.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostProgress = 3;
@@ -243,7 +244,11 @@ Status StallGuard::FollowLeave(TimePoint now) {
     return Status::Ok();
   }
   TellOfLeave(now, silent, idle);
-  leave.next = goes_on ? std::min(now + leave.patience / 2, leave.next_line) : now;
+  // Those that run may leave at once, and a silent one alone has been waited for.
+  const Duration pause = found_silent_.empty()
+                             ? leave.patience / 2
+                             : std::clamp(now - leave.begin, kShortAnswerTime, kLookAgain);
+  leave.next = goes_on ? std::min(now + pause, leave.next_line) : now;
   return Status::Ok();
 }
 
