@@ -74,7 +74,7 @@ function(mydist_compile_options target)
     "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_WARNINGS};${MYDIST_SANITIZE_FLAGS};${MYDIST_CACHED_HEADERS}>"
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   # Tests look at fields without their locks, once no other thread is left.
-  if(target MATCHES "^mydist(_core_objects|_mpi|_gloo|_nccl|_torch|_torch_tensors)?$")
+  if(target MATCHES "^mydist(_core_objects|_mpi|_gloo|_nccl|_torch|_torch_tensors|_ps_objects)?$")
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${MYDIST_LOCK_ANALYSIS}>")
   endif()
   target_link_options(${target} PRIVATE ${MYDIST_SANITIZE_FLAGS})

@@ -1,9 +1,9 @@
 # Every knob of the build. AUTO builds a part when its packages are found, ON insists on it, LATER
 # leaves it to the next build (make demo).
 set(_auto_values AUTO ON OFF LATER)
-foreach(_backend MPI GLOO CUDA)
+foreach(_backend MPI GLOO CUDA PS)
   set(MYDIST_WITH_${_backend} AUTO CACHE STRING
-      "Build the ${_backend} backend: AUTO, ON, OFF or LATER")
+      "Build the ${_backend} part: AUTO, ON, OFF or LATER")
   set_property(CACHE MYDIST_WITH_${_backend} PROPERTY STRINGS ${_auto_values})
   string(TOUPPER "${MYDIST_WITH_${_backend}}" _value)
   if(_value MATCHES "^(ON|TRUE|YES|1)$")
@@ -45,7 +45,7 @@ endif()
 # The build tree has the layout of the installed package: <package>/_C.*.so, <package>/lib/*.so.
 set(MYDIST_PACKAGE_DIR "${CMAKE_BINARY_DIR}/mydist")
 
-# Decides about one optional backend: mydist_decide(MPI "<reason it cannot be built, or empty>")
+# Decides about one optional part: mydist_decide(MPI "<reason it cannot be built, or empty>")
 # sets MYDIST_MPI_BUILT (ON/OFF) and MYDIST_MPI_REASON, or stops when the user insisted.
 function(mydist_decide backend obstacle)
   set(_built OFF)

@@ -37,7 +37,8 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"planner", "controller", "timeline"},
     "job": {"engine"},
     "lanes": {"job"},
-    "torch": {"lanes"},
+    "ps": {"kernels", "config", "timeline"},
+    "torch": {"lanes", "ps"},
 }
 # Headers that a room may include besides, by room.
 EXTRA: dict[str, set[str]] = {
@@ -51,6 +52,7 @@ FOREIGN: list[tuple[re.Pattern[str], tuple[str, ...]]] = [
     (re.compile(r"^(torch|ATen|c10|pybind11)/|^Python\.h$"), ("torch/",)),
     (re.compile(r"^mpi(-ext)?\.h$"), ("transport/mpi/",)),
     (re.compile(r"^gloo/"), ("transport/gloo/",)),
+    (re.compile(r"^(asio|openssl)(/|\.)"), ("ps/port/",)),
     (re.compile(r"^(cuda|nccl)[a-z_]*\.h$"), ("gpu/",)),
 ]
 LAUNCHER_EXTRAS = {"mydist", "yaml"}

@@ -10,11 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.h"
 #include "base/status.h"
 
 namespace mydist {
 
-class ByteWriter {
+class MYDIST_EXPORT ByteWriter {
  public:
   void U8(uint8_t value) { bytes_.push_back(value); }
   void U32(uint32_t value) { Append(value, 4); }
@@ -44,7 +45,7 @@ class ByteWriter {
 
 // Reads what ByteWriter wrote. After the first violation every read returns 0 or nothing and
 // Finish() says what was wrong, so that callers check once at the end.
-class ByteReader {
+class MYDIST_EXPORT ByteReader {
  public:
   // `what` the bytes are, such as "control message", for errors; never freed.
   ByteReader(std::span<const uint8_t> bytes, const char* what) : rest_(bytes), what_(what) {}

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
@@ -20,7 +21,7 @@ bool IsValueName(std::string_view text);
 Status CheckRowName(const std::string& what, const std::string& name);
 
 // "a, b or c".
-std::string ListOfNames(const std::vector<std::string>& names);
+MYDIST_EXPORT std::string ListOfNames(const std::vector<std::string>& names);
 
 // `Row` has a `name`.
 template <typename Row>
