@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"planner", "controller", "timeline"},
     "job": {"engine"},
     "lanes": {"job"},
-    "ps": {"kernels", "config", "timeline"},
+    "ps": {"memory", "config", "timeline"},
     "torch": {"lanes", "ps"},
 }
 # Headers that a room may include besides, by room.

@@ -13,10 +13,19 @@ namespace mydist::ps {
 
 class Payload {
  public:
+  // Of bytes that are not its own. Called with the locks of the piece that holds it.
+  struct Owner {
+    // The bytes are read no more.
+    std::function<void()> on_release = nullptr;
+    // The bytes have been copied, long before their request is answered.
+    std::function<void()> on_copied = nullptr;
+    // Whether they must not stay where they are while their request waits.
+    bool is_short_of_room = false;
+  };
+
   Payload() = default;
-  // `release` is called at its end.
-  Payload(std::span<const uint8_t> bytes, std::function<void()> release)
-      : bytes_(bytes), release_(std::move(release)) {}
+  Payload(std::span<const uint8_t> bytes, Owner owner)
+      : bytes_(bytes), owner_(std::make_unique<Owner>(std::move(owner))) {}
   explicit Payload(std::vector<uint8_t> own) : own_(std::move(own)), bytes_(own_) {}
   ~Payload() { Release(); }
   Payload(Payload&& other) noexcept { *this = std::move(other); }
@@ -25,31 +34,36 @@ class Payload {
     Release();
     own_ = std::move(other.own_);
     bytes_ = std::exchange(other.bytes_, {});
-    release_ = std::exchange(other.release_, nullptr);
+    owner_ = std::move(other.owner_);
     return *this;
   }
 
   std::span<const uint8_t> bytes() const { return bytes_; }
-  // Whether the bytes lie where the worker may not write until they are let go.
-  bool is_borrowed() const { return release_ != nullptr; }
-  // Copies borrowed bytes and lets go of them.
-  void Keep() {
-    if (!is_borrowed()) return;
-    std::vector<uint8_t> own(bytes_.begin(), bytes_.end());
+
+  // Its request is to wait for others.
+  void Hold() {
+    if (owner_ != nullptr && owner_->is_short_of_room) Copy();
+  }
+  // Its request is answered before the bytes are read.
+  void Copy() {
+    if (owner_ == nullptr) return;
+    own_.assign(bytes_.begin(), bytes_.end());
+    const std::function<void()> on_copied = std::move(owner_->on_copied);
     Release();
-    own_ = std::move(own);
     bytes_ = own_;
+    if (on_copied != nullptr) on_copied();
   }
 
  private:
   void Release() {
-    if (release_ != nullptr) std::exchange(release_, nullptr)();
     bytes_ = {};
+    const std::unique_ptr<Owner> owner = std::move(owner_);
+    if (owner != nullptr && owner->on_release != nullptr) owner->on_release();
   }
 
   std::vector<uint8_t> own_;
   std::span<const uint8_t> bytes_;
-  std::function<void()> release_;
+  std::unique_ptr<Owner> owner_;
 };
 
 }  // namespace mydist::ps

@@ -41,8 +41,8 @@ struct Extent {
 };
 
 // FreeExtents: which parts of a stretch of memory are free. First fit; neighbours merge. Pure.
-// Owned by the ArenaHeap, under its mutex.
-class FreeExtents {
+// Owned by what gives the memory out, under its mutex.
+class MYDIST_EXPORT FreeExtents {
  public:
   explicit FreeExtents(int64_t bytes) {
     if (bytes > 0) ends_[0] = bytes;

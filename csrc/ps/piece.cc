@@ -1,0 +1,240 @@
+#include "ps/piece.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/reduction.h"
+
+namespace mydist::ps {
+namespace {
+
+std::span<const float> Floats(const Payload& payload) {
+  return {reinterpret_cast<const float*>(payload.bytes().data()),
+          payload.bytes().size() / sizeof(float)};
+}
+
+}  // namespace
+
+Piece::Piece(const TableSpec& spec)
+    : spec_(spec), clocks_(spec.workers()), updates_read_(static_cast<size_t>(spec.workers())) {
+  Result<std::unique_ptr<UpdateRule>> rule = MakeRule(spec.rule, spec.workers());
+  MYDIST_CHECK(rule.ok());  // The spec has been checked.
+  rule_ = std::move(rule).value();
+}
+
+void Piece::Push(int worker, Payload gradient, bool pulls, Reply reply) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return ReplyTo(reply, failure_);
+  if (clocks_.HasFinished(worker)) {
+    return ReplyTo(reply, Status::InvalidArgument("table '" + spec_.name +
+                                                  "': a push follows finish() of this worker"));
+  }
+  if (!gradient.bytes().empty()) {
+    if (const Status fits = CheckGradient(gradient); !fits.ok()) return ReplyTo(reply, fits);
+  }
+  if (spec_.consistency == Consistency::kSync) {
+    PushToClock(worker, std::move(gradient), pulls, std::move(reply));
+  } else {
+    PushAlone(worker, std::move(gradient), pulls, std::move(reply));
+  }
+}
+
+void Piece::PushToClock(int worker, Payload gradient, bool pulls, Reply reply) {
+  const int64_t clock = clocks_.Push(worker);
+  Payload request = pulls ? RequestOf(gradient) : Payload();
+  if (clock >= applied_) {  // Else a backup worker's push comes after its clock is complete.
+    const auto index = static_cast<size_t>(clock - applied_);
+    while (open_.size() <= index) {
+      open_.push_back({std::vector<std::optional<Payload>>(updates_read_.size()), 0});
+    }
+    OpenClock& open = open_[index];
+    ++open.count;
+    const bool is_last = index == 0 && IsComplete(open);
+    if (!is_last && pulls) gradient.Hold();
+    if (!is_last && !pulls) gradient.Copy();
+    open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
+  }
+  if (pulls) {
+    waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply)});
+  } else {
+    ReplyTo(reply, Status::Ok());
+  }
+  ApplyCompleteClocks();
+  WakeWaiting();
+}
+
+void Piece::PushAlone(int worker, Payload gradient, bool pulls, Reply reply) {
+  clocks_.Push(worker);
+  if (!gradient.bytes().empty()) {
+    const Payload* const one = &gradient;
+    Apply({&one, 1}, {worker, updates_, updates_read_[static_cast<size_t>(worker)]});
+    ++updates_;
+  }
+  if (pulls) {
+    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply)});
+  } else {
+    ReplyTo(reply, Status::Ok());
+  }
+  WakeWaiting();
+}
+
+void Piece::Pull(int worker, Payload request, Reply reply) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return ReplyTo(reply, failure_);
+  if (const Status fits = CheckRequest(request); !fits.ok()) return ReplyTo(reply, fits);
+  ReplyOrWait({worker, clocks_.Of(worker), std::move(request), std::move(reply)});
+}
+
+void Piece::Finish(int worker) {
+  MutexLock lock(mutex_);
+  clocks_.Finish(worker);
+  ApplyCompleteClocks();
+  WakeWaiting();
+}
+
+void Piece::Lose(int worker, const Status& why) {
+  MutexLock lock(mutex_);
+  if (clocks_.HasFinished(worker) || !failure_.ok()) return;
+  if (spec_.consistency == Consistency::kSync && ++lost_ > spec_.bound) {
+    failure_ = why;
+    for (const Waiting& waiting : std::exchange(waiting_, {})) ReplyTo(waiting.reply, why);
+    open_.clear();
+    return;
+  }
+  clocks_.Finish(worker);
+  ApplyCompleteClocks();
+  WakeWaiting();
+}
+
+Status Piece::SetRule(std::unique_ptr<UpdateRule> rule) {
+  MutexLock lock(mutex_);
+  if (rule->StateFloats(1) != rule_->StateFloats(1)) {
+    return Status::InvalidArgument("table '" + spec_.name +
+                                   "': these options need another state than the table has; "
+                                   "create a table with them");
+  }
+  rule_ = std::move(rule);
+  return Status::Ok();
+}
+
+bool Piece::IsComplete(const OpenClock& open) const {
+  int expected = open.count;
+  for (int worker = 0; worker < clocks_.workers(); ++worker) {
+    if (!clocks_.HasFinished(worker) && clocks_.Of(worker) <= applied_) ++expected;
+  }
+  return open.count > 0 && open.count >= expected - static_cast<int>(spec_.bound);
+}
+
+void Piece::ApplyCompleteClocks() {
+  while (!open_.empty() && IsComplete(open_.front())) {
+    const OpenClock open = std::move(open_.front());
+    open_.pop_front();
+    std::vector<const Payload*> gradients;
+    for (const std::optional<Payload>& gradient : open.gradients) {
+      if (gradient && !gradient->bytes().empty()) gradients.push_back(&*gradient);
+    }
+    if (!gradients.empty()) {
+      Apply(gradients, {0, updates_, updates_});
+      ++updates_;
+    }
+    ++applied_;
+    WakeWaiting();
+  }
+}
+
+bool Piece::MayRead(const Waiting& waiting) const {
+  switch (spec_.consistency) {
+    case Consistency::kSync:
+      return waiting.clock <= applied_;
+    case Consistency::kSsp:
+      return clocks_.Lowest() == Clocks::kForever ||
+             waiting.clock - clocks_.Lowest() <= spec_.bound;
+    case Consistency::kAsync:
+      return true;
+  }
+  return true;
+}
+
+void Piece::ReplyOrWait(Waiting waiting) {
+  if (MayRead(waiting)) return GiveParameters(waiting);
+  waiting.request.Hold();
+  waiting_.push_back(std::move(waiting));
+}
+
+void Piece::GiveParameters(const Waiting& waiting) {
+  Answer answer{Status::Ok(), Read(waiting.worker, waiting.request), updates_, clocks_.Lowest()};
+  waiting.reply(answer);
+  updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
+}
+
+void Piece::ReplyTo(const Reply& reply, const Status& status) {
+  reply({status, {}, updates_, clocks_.Lowest()});
+}
+
+void Piece::WakeWaiting() {
+  std::deque<Waiting> still;
+  for (Waiting& waiting : waiting_) {
+    if (MayRead(waiting)) {
+      GiveParameters(waiting);
+    } else {
+      still.push_back(std::move(waiting));
+    }
+  }
+  waiting_.swap(still);
+}
+
+std::string Piece::WorkerText(int worker) const {
+  return "rank " + std::to_string(spec_.ranks[static_cast<size_t>(worker)]);
+}
+
+std::string Piece::WhyWaits(int worker) {
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Waiting& waiting) { return waiting.worker == worker; });
+  if (found == waiting_.end()) return "";
+  const int slowest = clocks_.Slowest();
+  if (slowest < 0) return "";
+  return WorkerText(worker) + " at clock " + std::to_string(found->clock) + " waits for " +
+         WorkerText(slowest) + " at " + std::to_string(clocks_.Of(slowest)) + " (" +
+         ConsistencyText(spec_) + ")";
+}
+
+DensePiece::DensePiece(const TableSpec& spec, std::span<const float> start)
+    : Piece(spec), parameters_(start.begin(), start.end()) {
+  MutexLock lock(mutex_);
+  state_.resize(static_cast<size_t>(rule_->StateFloats(static_cast<int64_t>(start.size()))));
+  rule_->Begin(parameters_, state_);
+}
+
+Status DensePiece::CheckGradient(const Payload& gradient) const {
+  if (gradient.bytes().size() == parameters_.size() * sizeof(float)) return Status::Ok();
+  return Status::InvalidArgument("table '" + spec_.name + "': a piece of " +
+                                 std::to_string(parameters_.size()) + " elements got " +
+                                 std::to_string(gradient.bytes().size()) + " bytes, expected " +
+                                 std::to_string(parameters_.size() * sizeof(float)));
+}
+
+Status DensePiece::CheckRequest(const Payload& request) const {
+  if (request.bytes().empty()) return Status::Ok();
+  return Status::InvalidArgument("table '" + spec_.name + "' has no rows to name in a pull");
+}
+
+void DensePiece::Apply(std::span<const Payload* const> gradients, const PushInfo& push) {
+  if (gradients.size() == 1) {
+    rule_->Apply(parameters_, Floats(*gradients[0]), state_, push);
+    return;
+  }
+  std::vector<const void*> sources;
+  for (const Payload* const gradient : gradients) sources.push_back(gradient->bytes().data());
+  mean_.resize(parameters_.size());
+  const Reduction mean{.divisor = static_cast<int64_t>(sources.size())};
+  ReduceInRankOrder(sources, mean_.data(), static_cast<int64_t>(mean_.size()), mean);
+  rule_->Apply(parameters_, mean_, state_, push);
+}
+
+std::span<const float> DensePiece::Read(int worker, const Payload&) {
+  rule_->OnPull(parameters_, state_, worker);
+  return parameters_;
+}
+
+}  // namespace mydist::ps

@@ -1,0 +1,129 @@
+// Piece: a part of a table on one server: its parameters, its clocks, and the requests that wait.
+// Any thread; one lock, which the answers are given under. Answers must not call the piece.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "ps/clocks.h"
+#include "ps/payload.h"
+#include "ps/rules/update_rule.h"
+#include "ps/table_spec.h"
+
+namespace mydist::ps {
+
+// What a request is answered with. The parameters are as they are during the call only.
+struct Answer {
+  Status status;
+  std::span<const float> parameters;  // Of a request that pulls.
+  int64_t updates = 0;                // Applied to them so far.
+  int64_t lowest_clock = 0;           // Of the workers that have not finished.
+};
+using Reply = std::function<void(const Answer& answer)>;  // Called once.
+
+class MYDIST_EXPORT Piece {
+ public:
+  // The spec outlives it.
+  explicit Piece(const TableSpec& spec);
+  virtual ~Piece() = default;
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+
+  // A gradient of the worker; no bytes: none in this clock. Sync: answered when it is received, or,
+  // when it `pulls`, when its clock is complete; else when it is applied and no bound is exceeded.
+  // kInvalidArgument when the payload does not fit; nothing is applied then.
+  void Push(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_EXCLUDES(mutex_);
+  // `request`: which rows; nothing of a dense piece.
+  void Pull(int worker, Payload request, Reply reply) MYDIST_EXCLUDES(mutex_);
+  // The worker pushes no more.
+  void Finish(int worker) MYDIST_EXCLUDES(mutex_);
+  // The same without its will: what waits for it fails with `why` where its share is needed.
+  void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
+  // The rule with other options, from the next push on; the state stays. kInvalidArgument when it
+  // needs another state than the one before.
+  Status SetRule(std::unique_ptr<UpdateRule> rule) MYDIST_EXCLUDES(mutex_);
+
+  // What a request of the worker waits for, such as "worker 0 (rank 0) is at clock 13, this one at
+  // 17 (ssp(3))"; empty: it does not.
+  std::string WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
+
+ protected:
+  // What a payload holds is checked and read with the lock held.
+  virtual Status CheckGradient(const Payload& gradient) const MYDIST_REQUIRES(mutex_) = 0;
+  virtual Status CheckRequest(const Payload& request) const MYDIST_REQUIRES(mutex_) = 0;
+  // What a worker that has pushed this wants to read; a copy.
+  virtual Payload RequestOf(const Payload& gradient) const MYDIST_REQUIRES(mutex_) = 0;
+  // Applies the sum of these, in this order, divided by their number.
+  virtual void Apply(std::span<const Payload* const> gradients, const PushInfo& push)
+      MYDIST_REQUIRES(mutex_) = 0;
+  // The parameters that a pull, or the answer to a push, is about.
+  virtual std::span<const float> Read(int worker, const Payload& request)
+      MYDIST_REQUIRES(mutex_) = 0;
+
+  const TableSpec& spec_;
+  Mutex mutex_;
+  std::unique_ptr<UpdateRule> rule_ MYDIST_GUARDED_BY(mutex_);
+
+ private:
+  // A clock that some workers have pushed for. Sync alone.
+  struct OpenClock {
+    std::vector<std::optional<Payload>> gradients;  // By worker.
+    int count = 0;
+  };
+  struct Waiting {
+    int worker;
+    int64_t clock;    // What the worker has pushed.
+    Payload request;  // What it wants to read.
+    Reply reply;
+  };
+
+  bool MayRead(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
+  void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
+  void GiveParameters(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
+  void ReplyTo(const Reply& reply, const Status& status) MYDIST_REQUIRES(mutex_);
+  void PushToClock(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_REQUIRES(mutex_);
+  void PushAlone(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_REQUIRES(mutex_);
+  bool IsComplete(const OpenClock& open) const MYDIST_REQUIRES(mutex_);
+  void ApplyCompleteClocks() MYDIST_REQUIRES(mutex_);
+  // Requests that waited for what has just changed.
+  void WakeWaiting() MYDIST_REQUIRES(mutex_);
+  std::string WorkerText(int worker) const;
+
+  Clocks clocks_ MYDIST_GUARDED_BY(mutex_);
+  std::deque<OpenClock> open_ MYDIST_GUARDED_BY(mutex_);  // The first one: clock applied_.
+  int64_t applied_ MYDIST_GUARDED_BY(mutex_) = 0;         // Clocks that are complete.
+  int64_t updates_ MYDIST_GUARDED_BY(mutex_) = 0;
+  std::vector<int64_t> updates_read_ MYDIST_GUARDED_BY(mutex_);  // By worker.
+  std::deque<Waiting> waiting_ MYDIST_GUARDED_BY(mutex_);
+  int lost_ MYDIST_GUARDED_BY(mutex_) = 0;  // Workers.
+  Status failure_ MYDIST_GUARDED_BY(mutex_);
+};
+
+// Neighbours in a dense table. Payloads are their elements.
+class MYDIST_EXPORT DensePiece final : public Piece {
+ public:
+  DensePiece(const TableSpec& spec, std::span<const float> start);
+
+ protected:
+  Status CheckGradient(const Payload& gradient) const override;
+  Status CheckRequest(const Payload& request) const override;
+  Payload RequestOf(const Payload&) const override { return {}; }
+  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override;
+  std::span<const float> Read(int worker, const Payload& request) override;
+
+ private:
+  std::vector<float> parameters_;
+  std::vector<float> state_;
+  std::vector<float> mean_;
+};
+
+}  // namespace mydist::ps

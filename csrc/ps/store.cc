@@ -1,0 +1,310 @@
+#include "ps/store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "ps/error_bytes.h"
+#include "ps/row_piece.h"
+
+namespace mydist::ps {
+namespace {
+
+// What two declarations of a table have different.
+std::string Difference(const TableSpec& ours, const TableSpec& theirs) {
+  const auto text = [](const TableSpec& spec) {
+    const std::string size =
+        spec.is_dense() ? std::to_string(spec.elements) + " elements"
+                        : std::to_string(spec.rows) + " rows of " + std::to_string(spec.width);
+    return "'" + spec.name + "': " + size + ", rule " + RuleText(spec.rule) + ", " +
+           ConsistencyText(spec) + ", " + std::to_string(spec.workers()) + " workers";
+  };
+  return text(ours) + "; and " + text(theirs);
+}
+
+}  // namespace
+
+Table::Table(TableSpec spec)
+    : spec_(std::move(spec)), removed_(static_cast<size_t>(spec_.workers())) {
+  if (!spec_.is_dense()) pieces_[0] = std::make_shared<RowPiece>(spec_);
+}
+
+std::shared_ptr<Piece> Table::Find(uint32_t piece) {
+  MutexLock lock(mutex_);
+  const auto found = pieces_.find(piece);
+  return found == pieces_.end() ? nullptr : found->second;
+}
+
+Status Table::Start(uint32_t piece, std::span<const uint8_t> values) {
+  const std::string where = "table '" + spec_.name + "': piece " + std::to_string(piece);
+  if (!spec_.is_dense() || piece >= spec_.PieceCount()) {
+    return Status::InvalidArgument(where + " is none of its pieces");
+  }
+  const int64_t bytes = spec_.PieceElements(piece) * static_cast<int64_t>(sizeof(float));
+  if (static_cast<int64_t>(values.size()) != bytes) {
+    return Status::InvalidArgument(where + " starts with " + std::to_string(values.size()) +
+                                   " bytes, expected " + std::to_string(bytes));
+  }
+  MutexLock lock(mutex_);
+  if (pieces_.contains(piece)) return Status::Ok();
+  MYDIST_RETURN_IF_ERROR(lost_);
+  pieces_[piece] = std::make_shared<DensePiece>(
+      spec_,
+      std::span(reinterpret_cast<const float*>(values.data()), values.size() / sizeof(float)));
+  return Status::Ok();
+}
+
+std::vector<std::shared_ptr<Piece>> Table::Pieces() {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Piece>> pieces;
+  for (const auto& [number, piece] : pieces_) pieces.push_back(piece);
+  return pieces;
+}
+
+void Table::Finish(int worker) {
+  for (const std::shared_ptr<Piece>& piece : Pieces()) piece->Finish(worker);
+}
+
+void Table::Lose(int worker, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (lost_.ok()) lost_ = why;
+  }
+  for (const std::shared_ptr<Piece>& piece : Pieces()) piece->Lose(worker, why);
+}
+
+Status Table::SetOptions(const RuleSpec& rule) {
+  for (const std::shared_ptr<Piece>& piece : Pieces()) {
+    MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> changed, MakeRule(rule, spec_.workers()));
+    MYDIST_RETURN_IF_ERROR(piece->SetRule(std::move(changed)));
+  }
+  return Status::Ok();
+}
+
+std::string Table::WhyWaits(int worker) {
+  for (const std::shared_ptr<Piece>& piece : Pieces()) {
+    if (std::string why = piece->WhyWaits(worker); !why.empty()) return why;
+  }
+  return "";
+}
+
+bool Table::Remove(int worker) {
+  MutexLock lock(mutex_);
+  removed_[static_cast<size_t>(worker)] = true;
+  return std::find(removed_.begin(), removed_.end(), false) == removed_.end();
+}
+
+Result<std::shared_ptr<Table>> Store::Find(uint32_t table) {
+  MutexLock lock(mutex_);
+  const auto found = tables_.find(table);
+  if (found != tables_.end()) return found->second;
+  return Status::InvalidArgument("the server has no table " + std::to_string(table));
+}
+
+Status Store::Declare(uint32_t table, const TableSpec& spec) {
+  MutexLock lock(mutex_);
+  const auto [found, is_new] = tables_.try_emplace(table, nullptr);
+  if (is_new) {
+    found->second = std::make_shared<Table>(spec);
+    return Status::Ok();
+  }
+  const TableSpec& known = found->second->spec();
+  if (known == spec) return Status::Ok();
+  return Status::Mismatch("two workers declare table " + std::to_string(table) +
+                          " differently: " + Difference(known, spec));
+}
+
+void Store::Remove(uint32_t table, int worker) {
+  MutexLock lock(mutex_);
+  const auto found = tables_.find(table);
+  if (found != tables_.end() && found->second->Remove(worker)) tables_.erase(found);
+}
+
+Store::WorkOn Store::TablesOf(int rank) {
+  MutexLock lock(mutex_);
+  WorkOn tables;
+  for (const auto& [number, table] : tables_) {
+    const std::vector<int>& ranks = table->spec().ranks;
+    const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end() || *found != rank) continue;
+    tables.emplace_back(table, static_cast<int>(found - ranks.begin()));
+  }
+  return tables;
+}
+
+void Store::Finish(int rank) {
+  for (const auto& [table, worker] : TablesOf(rank)) table->Finish(worker);
+}
+
+void Store::Lose(int rank, const Status& why) {
+  for (const auto& [table, worker] : TablesOf(rank)) table->Lose(worker, why);
+}
+
+std::string Store::WhyWaits(int rank) {
+  for (const auto& [table, worker] : TablesOf(rank)) {
+    const std::string why = table->WhyWaits(worker);
+    if (!why.empty()) return "table '" + table->spec().name + "': " + why;
+  }
+  return "";
+}
+
+void Session::Connect(Send send) {
+  MutexLock lock(mutex_);
+  send_ = std::move(send);
+}
+
+void Session::Disconnect() {
+  MutexLock lock(mutex_);
+  send_ = nullptr;
+}
+
+bool Session::has_said_goodbye() {
+  MutexLock lock(mutex_);
+  return has_said_goodbye_;
+}
+
+void Session::NoteCopied(uint64_t sequence) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(sequence);
+  if (found == entries_.end() || found->second.is_done) return;
+  found->second.request.is_in_window = false;
+  if (send_ != nullptr) send_({.kind = FrameKind::kTaken, .sequence = sequence}, {});
+}
+
+bool Session::Repeat(const Frame& frame) {
+  Entry known;
+  {
+    MutexLock lock(mutex_);
+    entries_.erase(entries_.begin(), entries_.lower_bound(frame.version));
+    oldest_ = std::max(oldest_, frame.version);
+    const auto [found, is_new] = entries_.try_emplace(frame.sequence, Entry{frame});
+    if (is_new) return false;
+    found->second.request = frame;
+    if (!found->second.is_done) return true;  // Its answer goes to the new connection.
+    known = found->second;
+  }
+  const bool pulls = frame.kind == FrameKind::kPushPull || frame.kind == FrameKind::kPull;
+  if (pulls && known.status.ok()) return false;
+  Reply(frame.sequence, {known.status});
+  return true;
+}
+
+void Session::Take(const Frame& frame, Payload payload) {
+  if (frame.kind == FrameKind::kGoodbye) {
+    {
+      MutexLock lock(mutex_);
+      has_said_goodbye_ = true;
+    }
+    return store_->Finish(rank_);
+  }
+  if (Repeat(frame)) return;
+  Do(frame, std::move(payload));
+}
+
+Status Session::CheckWorker(const Table& table, uint32_t worker) const {
+  const std::vector<int>& ranks = table.spec().ranks;
+  if (worker < ranks.size() && ranks[worker] == rank_) return Status::Ok();
+  return Status::InvalidArgument("rank " + std::to_string(rank_) + " is not worker " +
+                                 std::to_string(worker) + " of table '" + table.spec().name + "'");
+}
+
+void Session::Do(const Frame& frame, Payload payload) {
+  const uint64_t sequence = frame.sequence;
+  const auto reply = [self = shared_from_this(), sequence](const Answer& answer) {
+    self->Reply(sequence, answer);
+  };
+  const bool pushes = frame.kind == FrameKind::kPush || frame.kind == FrameKind::kPushPull;
+  if (!pushes && frame.kind != FrameKind::kPull) return reply({Manage(frame, payload)});
+  const Result<std::shared_ptr<Table>> table = store_->Find(frame.table);
+  if (!table.ok()) return reply({table.status()});
+  if (const Status known = CheckWorker(**table, frame.worker); !known.ok()) return reply({known});
+  const std::shared_ptr<Piece> piece = (*table)->Find(frame.piece);
+  if (piece == nullptr) {
+    return reply({Status::InvalidArgument("table '" + (*table)->spec().name + "': piece " +
+                                          std::to_string(frame.piece) + " is not on this server")});
+  }
+  const auto worker = static_cast<int>(frame.worker);
+  bool has_pushed = false;  // By the same request over an earlier connection.
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(sequence);
+    has_pushed = found != entries_.end() && found->second.is_done;
+  }
+  if (pushes && !has_pushed) {
+    return piece->Push(worker, std::move(payload), frame.kind == FrameKind::kPushPull, reply);
+  }
+  if (pushes) payload = (*table)->spec().is_dense() ? Payload() : std::move(payload);
+  piece->Pull(worker, std::move(payload), reply);
+}
+
+Status Session::Manage(const Frame& frame, const Payload& payload) {
+  if (frame.kind == FrameKind::kPing) return Status::Ok();
+  if (frame.kind == FrameKind::kDeclare || frame.kind == FrameKind::kOpen) {
+    MYDIST_ASSIGN_OR_RETURN(const TableSpec spec, DecodeTableSpec(payload.bytes()));
+    if (frame.kind == FrameKind::kDeclare) return store_->Declare(frame.table, spec);
+    MYDIST_RETURN_IF_ERROR(store_->Find(frame.table).status());
+    return store_->Declare(frame.table, spec);
+  }
+  MYDIST_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, store_->Find(frame.table));
+  MYDIST_RETURN_IF_ERROR(CheckWorker(*table, frame.worker));
+  const auto worker = static_cast<int>(frame.worker);
+  switch (frame.kind) {
+    case FrameKind::kStart:
+      return table->Start(frame.piece, payload.bytes());
+    case FrameKind::kFinish:
+      table->Finish(worker);
+      return Status::Ok();
+    case FrameKind::kRemove:
+      table->Finish(worker);
+      store_->Remove(frame.table, worker);
+      return Status::Ok();
+    case FrameKind::kOptions: {
+      ByteReader reader(payload.bytes(), "options of a rule");
+      const RuleSpec rule = DecodeRuleSpec(reader);
+      MYDIST_RETURN_IF_ERROR(reader.Finish());
+      return table->SetOptions(rule);
+    }
+    default:
+      return Status::Internal("a server cannot do " + std::string(FrameKindName(frame.kind)));
+  }
+}
+
+void Session::Reply(uint64_t sequence, const Answer& answer) {
+  std::vector<uint8_t> words;
+  if (!answer.status.ok()) words = EncodeError(answer.status);
+  const bool is_ping = [&] {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(sequence);
+    return found != entries_.end() && found->second.request.kind == FrameKind::kPing;
+  }();
+  if (is_ping) {
+    const std::string why = store_->WhyWaits(rank_);
+    words.assign(why.begin(), why.end());
+  }
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(sequence);
+  if (found == entries_.end()) return;
+  Entry& entry = found->second;
+  entry.is_done = true;
+  entry.status = answer.status;
+  if (send_ == nullptr) return;
+  Frame frame{.kind = FrameKind::kAnswer,
+              .code = static_cast<uint8_t>(answer.status.code()),
+              .table = entry.request.table,
+              .piece = entry.request.piece,
+              .worker = entry.request.worker,
+              .sequence = sequence,
+              .version = static_cast<uint64_t>(answer.updates),
+              .clock = static_cast<uint64_t>(answer.lowest_clock)};
+  std::span<const uint8_t> payload = words;
+  if (answer.status.ok() && !is_ping) {
+    payload = {reinterpret_cast<const uint8_t*>(answer.parameters.data()),
+               answer.parameters.size_bytes()};
+    frame.is_in_window = entry.request.is_in_window && !payload.empty();
+    frame.place = entry.request.place;
+  }
+  frame.payload_bytes = payload.size();
+  send_(frame, payload);
+}
+
+}  // namespace mydist::ps

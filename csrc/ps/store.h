@@ -1,0 +1,119 @@
+// Store: the tables of one server, and what each worker has asked of them. It moves no bytes: a
+// server, or a simulation, passes frames to its sessions and sends what they answer. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "ps/frame.h"
+#include "ps/payload.h"
+#include "ps/piece.h"
+#include "ps/table_spec.h"
+
+namespace mydist::ps {
+
+// A table as one server has it.
+class MYDIST_EXPORT Table {
+ public:
+  explicit Table(TableSpec spec);
+
+  const TableSpec& spec() const { return spec_; }
+  // Null: there is none here, or it has no start values yet.
+  std::shared_ptr<Piece> Find(uint32_t piece) MYDIST_EXCLUDES(mutex_);
+  // kInvalidArgument for a piece that the table does not have, or other sizes. A piece that is
+  // there stays as it is.
+  Status Start(uint32_t piece, std::span<const uint8_t> values) MYDIST_EXCLUDES(mutex_);
+  // For each piece of it.
+  void Finish(int worker) MYDIST_EXCLUDES(mutex_);
+  void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
+  Status SetOptions(const RuleSpec& rule) MYDIST_EXCLUDES(mutex_);
+  // See Piece; of the first piece whose requests wait.
+  std::string WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
+  // The worker needs it no more; whether no worker does.
+  bool Remove(int worker) MYDIST_EXCLUDES(mutex_);
+
+ private:
+  std::vector<std::shared_ptr<Piece>> Pieces() MYDIST_EXCLUDES(mutex_);
+
+  const TableSpec spec_;
+  Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Piece>> pieces_ MYDIST_GUARDED_BY(mutex_);
+  std::vector<bool> removed_ MYDIST_GUARDED_BY(mutex_);
+  Status lost_ MYDIST_GUARDED_BY(mutex_);  // For pieces that start later.
+};
+
+// The tables of a server by their numbers.
+class MYDIST_EXPORT Store {
+ public:
+  // kInvalidArgument when there is none of that number.
+  Result<std::shared_ptr<Table>> Find(uint32_t table) MYDIST_EXCLUDES(mutex_);
+  // kMismatch when the number has another table.
+  Status Declare(uint32_t table, const TableSpec& spec) MYDIST_EXCLUDES(mutex_);
+  void Remove(uint32_t table, int worker) MYDIST_EXCLUDES(mutex_);
+  // In all tables that the rank works on.
+  void Finish(int rank) MYDIST_EXCLUDES(mutex_);
+  void Lose(int rank, const Status& why) MYDIST_EXCLUDES(mutex_);
+  // What a request of the rank waits for, with the table; empty: nothing.
+  std::string WhyWaits(int rank) MYDIST_EXCLUDES(mutex_);
+
+ private:
+  using WorkOn = std::vector<std::pair<std::shared_ptr<Table>, int>>;
+  // The tables of the rank, with its index in each.
+  WorkOn TablesOf(int rank) MYDIST_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Table>> tables_ MYDIST_GUARDED_BY(mutex_);
+};
+
+// Session: one worker process at one server, over one connection after the other.
+class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
+ public:
+  // Copies or sends the payload before it returns. `frame` names the place in the window, if any.
+  using Send = std::function<void(const Frame& frame, std::span<const uint8_t> payload)>;
+
+  Session(Store* store, int rank) : store_(store), rank_(rank) {}
+
+  // The worker is connected; what is answered from now on goes there.
+  void Connect(Send send) MYDIST_EXCLUDES(mutex_);
+  // The connection is gone. What is answered meanwhile is sent when it is asked for again.
+  void Disconnect() MYDIST_EXCLUDES(mutex_);
+  // A request. One that came before is answered once more, and not done again.
+  void Take(const Frame& frame, Payload payload) MYDIST_EXCLUDES(mutex_);
+  // The payload of the request lies in its window no more.
+  void NoteCopied(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
+
+  int rank() const { return rank_; }
+  bool has_said_goodbye() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    Frame request;
+    bool is_done = false;
+    Status status;
+  };
+
+  void Do(const Frame& frame, Payload payload);
+  Status Manage(const Frame& frame, const Payload& payload);
+  Status CheckWorker(const Table& table, uint32_t worker) const;
+  void Reply(uint64_t sequence, const Answer& answer) MYDIST_EXCLUDES(mutex_);
+  // One that came before; whether it was.
+  bool Repeat(const Frame& frame) MYDIST_EXCLUDES(mutex_);
+
+  Store* const store_;
+  const int rank_;
+  Mutex mutex_;
+  Send send_ MYDIST_GUARDED_BY(mutex_);
+  std::map<uint64_t, Entry> entries_ MYDIST_GUARDED_BY(mutex_);  // By sequence.
+  uint64_t oldest_ MYDIST_GUARDED_BY(mutex_) = 0;  // Lower ones have been answered and seen.
+  bool has_said_goodbye_ MYDIST_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace mydist::ps
