@@ -27,12 +27,16 @@ class Payload {
   Payload(std::span<const uint8_t> bytes, Owner owner)
       : bytes_(bytes), owner_(std::make_unique<Owner>(std::move(owner))) {}
   explicit Payload(std::vector<uint8_t> own) : own_(std::move(own)), bytes_(own_) {}
+  // The same, of memory that need not be zeroed first.
+  Payload(std::unique_ptr<uint8_t[]> own, size_t byte_count)
+      : own_array_(std::move(own)), bytes_(own_array_.get(), byte_count) {}
   ~Payload() { Release(); }
   Payload(Payload&& other) noexcept { *this = std::move(other); }
   Payload& operator=(Payload&& other) noexcept {
     if (this == &other) return *this;
     Release();
     own_ = std::move(other.own_);
+    own_array_ = std::move(other.own_array_);
     bytes_ = std::exchange(other.bytes_, {});
     owner_ = std::move(other.owner_);
     return *this;
@@ -62,6 +66,7 @@ class Payload {
   }
 
   std::vector<uint8_t> own_;
+  std::unique_ptr<uint8_t[]> own_array_;
   std::span<const uint8_t> bytes_;
   std::unique_ptr<Owner> owner_;
 };
