@@ -1,0 +1,89 @@
+#include "ps/port/io_threads.h"
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/thread.h"
+
+namespace mydist::ps {
+
+Result<std::shared_ptr<Io>> Io::Start(int threads, const char* name) {
+  MYDIST_CHECK(threads > 0);
+  std::shared_ptr<IoThreads> io;
+  try {
+    io = std::make_shared<IoThreads>(threads);
+  } catch (const std::exception& error) {  // Asio tells it in no other way.
+    return Status::Internal(std::string("the parameter server cannot wait for its sockets: ") +
+                            error.what() + ". Check the limit on open files (ulimit -n).");
+  }
+  MYDIST_RETURN_IF_ERROR(io->StartThreads(threads, name));
+  return std::shared_ptr<Io>(std::move(io));
+}
+
+Status IoThreads::StartThreads(int threads, const char* name) {
+  for (int i = 0; i < threads; ++i) {
+    char full[16];
+    std::snprintf(full, sizeof(full), "%.13s%d", name, i % 100);
+    MYDIST_ASSIGN_OR_RETURN(
+        std::thread thread,
+        StartThread(full, "for connections of the parameter server", [this] { context_.run(); }));
+    threads_.push_back(std::move(thread));
+  }
+  return Status::Ok();
+}
+
+IoThreads::~IoThreads() {
+  for (const std::thread& thread : threads_) {
+    MYDIST_CHECK(thread.get_id() != std::this_thread::get_id());
+  }
+  if (!threads_.empty()) EndMembers();
+  context_.stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void IoThreads::EndMembers() {
+  std::vector<std::shared_ptr<IoMember>> members;
+  {
+    MutexLock lock(mutex_);
+    is_ending_ = true;
+    for (const auto& [_, member] : members_) {
+      if (auto alive = member.lock()) members.push_back(std::move(alive));
+    }
+  }
+  for (const auto& member : members) {
+    member->End(Status::Aborted("the threads of the connection have ended"));
+  }
+  MutexLock lock(mutex_);
+  while (!members_.empty()) changed_.Wait(mutex_);
+}
+
+void IoThreads::Post(std::function<void()> body, Duration delay) {
+  if (delay <= Duration::zero()) {
+    asio::post(context_, std::move(body));
+    return;
+  }
+  auto timer = std::make_shared<asio::steady_timer>(context_, delay);
+  timer->async_wait([timer, body = std::move(body)](const asio::error_code& error) {
+    if (!error) body();
+  });
+}
+
+bool IoThreads::Add(const std::shared_ptr<IoMember>& member) {
+  MutexLock lock(mutex_);
+  if (is_ending_) return false;
+  members_.emplace(member.get(), member);
+  return true;
+}
+
+void IoThreads::Remove(IoMember* member) {
+  MutexLock lock(mutex_);
+  members_.erase(member);
+  if (members_.empty()) changed_.NotifyAll();
+}
+
+}  // namespace mydist::ps
