@@ -1,7 +1,8 @@
 """Build of the mydist package: setuptools packs the Python files, CMake compiles the C++ parts.
 
 Environment:
-    MYDIST_WITH_MPI, MYDIST_WITH_GLOO, MYDIST_WITH_CUDA   AUTO (default), ON, OFF or LATER
+    MYDIST_WITH_MPI, MYDIST_WITH_GLOO, MYDIST_WITH_CUDA,
+    MYDIST_WITH_PS                                        AUTO (default), ON, OFF or LATER
     CMAKE_ARGS        further arguments of the configure step, split like a shell would
     MAX_JOBS          parallel compilations; default: the number of cores
     MYDIST_BUILD_DIR  the CMake build tree; default: build/cmake-<python tag>-<platform>
@@ -22,7 +23,8 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-BACKENDS = ("MPI", "GLOO", "CUDA")
+BACKENDS = ("MPI", "GLOO", "CUDA", "PS")
+BINDINGS = ("_C", "_c10d", "_ps")
 
 
 def build_dir() -> Path:
@@ -67,7 +69,7 @@ class CMakeBuild(build_ext):
         package = self.package_root()
         # What an earlier build with other options left behind must not stay importable.
         shutil.rmtree(package / "lib", ignore_errors=True)
-        for stale in [*package.glob("_C.*.so"), *package.glob("_c10d.*.so")]:
+        for stale in [file for name in BINDINGS for file in package.glob(f"{name}.*.so")]:
             stale.unlink()
         self.call(cmake, "--install", str(tree), "--prefix", str(package))
 

@@ -34,3 +34,23 @@ if(MYDIST_CORE_BUILT AND MYDIST_CUDA_BUILT)
   # The runtime is named above: what CMake would add is not found in every layout of a toolkit.
   set_target_properties(mydist_nccl PROPERTIES LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)
 endif()
+
+# The parameter server, its client, and what they share.
+if(MYDIST_CORE_BUILT AND MYDIST_PS_BUILT)
+  # Loops over parameters, as those of csrc/kernels: without fused multiply-adds, which round otherwise.
+  mydist_sources(_rules "*.cc" csrc/ps/rules)
+  list(APPEND _rules "${PROJECT_SOURCE_DIR}/csrc/ps/finite.cc")
+  set_source_files_properties(${_rules} PROPERTIES
+    COMPILE_OPTIONS "-ffp-contract=off;-fno-math-errno;$<$<CONFIG:Release>:${MYDIST_LOOPS_OPTIMIZED}>"
+    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+
+  add_library(mydist_ps_objects OBJECT ${MYDIST_PS_SOURCES})
+  mydist_compile_options(mydist_ps_objects)
+  target_include_directories(mydist_ps_objects SYSTEM PRIVATE "${MYDIST_ASIO_INCLUDE_DIR}")
+  target_compile_definitions(mydist_ps_objects PRIVATE
+    ASIO_STANDALONE ASIO_NO_DEPRECATED MYDIST_ASIO_VERSION="${MYDIST_ASIO_VERSION}")
+  target_link_libraries(mydist_ps_objects PRIVATE mydist OpenSSL::Crypto Threads::Threads)
+
+  mydist_plugin(mydist_ps $<TARGET_OBJECTS:mydist_ps_objects>)
+  target_link_libraries(mydist_ps PRIVATE OpenSSL::Crypto)
+endif()

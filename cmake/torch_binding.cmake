@@ -79,6 +79,21 @@ set_target_properties(mydist_c10d PROPERTIES
   BUILD_WITH_INSTALL_RPATH ON
   INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../torch/lib")
 install(TARGETS mydist_c10d LIBRARY DESTINATION .)
+
+# mydist/_ps: the parameter server, which knows no torch; its headers come with torch's pybind11.
+if(MYDIST_PS_BUILT)
+  mydist_sources(_ps_sources "*.cc" csrc/torch/parameter_server)
+  python_add_library(mydist_ps_binding MODULE WITH_SOABI ${_ps_sources})
+  mydist_compile_options(mydist_ps_binding)
+  target_include_directories(mydist_ps_binding SYSTEM PRIVATE ${_torch_includes})
+  target_link_libraries(mydist_ps_binding PRIVATE mydist mydist_ps)
+  set_target_properties(mydist_ps_binding PROPERTIES
+    OUTPUT_NAME _ps
+    LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}"
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH "$ORIGIN/lib")
+  install(TARGETS mydist_ps_binding LIBRARY DESTINATION .)
+endif()
 # Python compares it before it loads the binding: see python/mydist/_torch_version.py.
 file(CONFIGURE OUTPUT "${MYDIST_PACKAGE_DIR}/torch_version.txt" CONTENT "${MYDIST_TORCH_VERSION}\n")
 install(FILES "${MYDIST_PACKAGE_DIR}/torch_version.txt" DESTINATION .)

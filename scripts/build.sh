@@ -25,7 +25,7 @@ fi
 describe_build() {
   cat setup.py pyproject.toml VERSION scripts/build.sh
   "$PYTHON" -c 'import sys, importlib.metadata as m; print(sys.version, m.version("torch"))'
-  echo "$PYTHON ${CMAKE_ARGS:-} ${MYDIST_WITH_MPI:-} ${MYDIST_WITH_GLOO:-} ${MYDIST_WITH_CUDA:-}"
+  echo "$PYTHON ${CMAKE_ARGS:-} ${MYDIST_WITH_MPI:-} ${MYDIST_WITH_GLOO:-} ${MYDIST_WITH_CUDA:-} ${MYDIST_WITH_PS:-}"
   # A package installed later may switch on a backend that was left out.
   ls -d /usr/include/gloo /usr/local/cuda* "$NCCL_HEADER" 2>/dev/null || true
   command -v mpicxx c++ ccache nvcc || true

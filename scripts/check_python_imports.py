@@ -25,17 +25,18 @@ from violations import report, tree
 # from the floors below its own. NAMES is mydist/__init__ itself.
 NAMES = ""
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_C", "_c10d", "_moved_modules", "_torch_version"),
+    ("_C", "_c10d", "_moved_modules", "_ps", "_torch_version"),
     ("errors", "reduce_op"),
     ("job",),
     ("collectives",),
+    ("ps",),
     ("optim",),
     ("training",),
     (NAMES,),
     ("bench", "c10d", "debug", "launcher"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-COMPILED = {"mydist._C", "mydist._c10d"}
+COMPILED = {"mydist._C", "mydist._c10d", "mydist._ps"}
 # What the launcher loads, on hosts without torch.
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
 # What reads the dumps of a job, perhaps elsewhere.

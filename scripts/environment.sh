@@ -53,6 +53,7 @@ export_run_environment() {
 # What the demo leaves to the next build. Where there is a GPU, its plugin is built, for that GPU.
 export_demo_options() {
   export MYDIST_WITH_MPI="${MYDIST_WITH_MPI:-LATER}" MYDIST_WITH_GLOO="${MYDIST_WITH_GLOO:-LATER}"
+  export MYDIST_WITH_PS="${MYDIST_WITH_PS:-LATER}"
   if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then
     export CUDAARCHS="${CUDAARCHS:-native}"
   else

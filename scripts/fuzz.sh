@@ -14,7 +14,8 @@ CXX="${MYDIST_CLANG:-clang++-14}"
 command -v "$CXX" >/dev/null || die "$CXX is missing. Run: scripts/setup.sh fuzz"
 cmake -G Ninja -S . -B build/fuzz "-DCMAKE_CXX_COMPILER=$CXX" -DMYDIST_SANITIZE=fuzz \
   -DMYDIST_SANITIZE_LOOPS=OFF -DMYDIST_BUILD_TORCH=OFF -DMYDIST_BUILD_TESTS=OFF \
-  -DMYDIST_WITH_MPI=OFF -DMYDIST_WITH_GLOO=OFF -DMYDIST_WITH_CUDA=OFF >/dev/null
+  -DMYDIST_WITH_MPI=OFF -DMYDIST_WITH_GLOO=OFF -DMYDIST_WITH_CUDA=OFF \
+  -DMYDIST_WITH_PS=OFF >/dev/null
 cmake --build build/fuzz --target fuzz --parallel "$JOBS"
 
 # The parsers in Python as users import them: the launcher is below the package.

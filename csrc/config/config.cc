@@ -227,6 +227,10 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_CHECK_CONSISTENCY", "0", &C::check_consistency_steps,
               Integer(-1, 1'000'000'000)),
       MakeRow("MYDIST_CHECK_FINITE", "0", &C::check_finite, Switch()),
+      MakeRow("MYDIST_SERVERS", "1", &C::servers, Integer(1, 4096)),
+      MakeRow("MYDIST_PS_PIECE_KB", "1024", &C::ps_piece_kilobytes, Integer(4, 16384)),
+      MakeRow("MYDIST_PS_IN_FLIGHT_MB", "16", &C::ps_in_flight_megabytes, Integer(1, 1024)),
+      MakeRow("MYDIST_PS_THREADS", "0", &C::ps_threads, Integer(0, 1024)),
       MakeRow("MYDIST_NCCL_LIBRARY", "", &C::nccl_library, Text("a path", 4095)),
       MakeRow("MYDIST_LOG_LEVEL", "warning", &C::log_level,
               Choice<LogLevel>({"trace", "debug", "info", "warning", "error", "off"})),
@@ -262,7 +266,7 @@ constexpr const char* kFailpointVariable = "MYDIST_FAILPOINT";
 
 // Read by the build: options of CMake, and variables of setup.py and the scripts. The launcher has
 // the same list, and a test compares both with the files that read them.
-constexpr std::array<std::string_view, 16> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
+constexpr std::array<std::string_view, 17> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
                                                               "MYDIST_BUILD_DIR",
                                                               "MYDIST_BUILD_TESTS",
                                                               "MYDIST_BUILD_TORCH",
@@ -277,7 +281,8 @@ constexpr std::array<std::string_view, 16> kBuildVariables = {"MYDIST_BUILD_BENC
                                                               "MYDIST_UNITY",
                                                               "MYDIST_WITH_CUDA",
                                                               "MYDIST_WITH_GLOO",
-                                                              "MYDIST_WITH_MPI"};
+                                                              "MYDIST_WITH_MPI",
+                                                              "MYDIST_WITH_PS"};
 
 // Settings of earlier versions: named in one warning and otherwise ignored, until the next release.
 struct RemovedRow {

@@ -75,6 +75,15 @@ struct MYDIST_EXPORT Config {
   int64_t check_consistency_steps = 0;
   // MYDIST_CHECK_FINITE: a reduction whose input has NaN or infinite values fails on all ranks.
   bool check_finite = false;
+  // MYDIST_SERVERS: in how many of the first ranks a parameter server runs, where mydistrun starts
+  // none. Python acts on it.
+  int64_t servers = 1;
+  // MYDIST_PS_PIECE_KB: a dense table of the parameter server is cut into pieces of this much.
+  int64_t ps_piece_kilobytes = 1024;
+  // MYDIST_PS_IN_FLIGHT_MB: what a worker may have on its way to a server.
+  int64_t ps_in_flight_megabytes = 16;
+  // MYDIST_PS_THREADS: that serve the workers of a server; 0 = half of the cores.
+  int64_t ps_threads = 0;
   // MYDIST_NCCL_LIBRARY: the file of the NCCL to use; empty = that of this process, of an installed
   // package or of the system.
   std::string nccl_library;

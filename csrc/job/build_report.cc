@@ -101,6 +101,12 @@ std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {
   return reports;
 }
 
+BackendReport ReportParameterServer() {
+  return ReportOn("ps", build_config::kPsBuilt, build_config::kPsReason, [] {
+    return std::string("parameter server, Asio ") + build_config::kAsioVersion;
+  });
+}
+
 Result<int> FindNcclVersion(const Folders& nccl_folders) {
   MYDIST_ASSIGN_OR_RETURN(const NcclPlaces places, PlacesOf(nccl_folders));
   MYDIST_ASSIGN_OR_RETURN(DevicePlugin* const plugin, LoadDevicePlugin());
@@ -121,6 +127,7 @@ const char* mydist_build_report(const char* nccl_folders) {
   // Extensions add rows; what keeps them from it is one.
   const mydist::Status settings = mydist::ConfigWithExtensions().status();
   std::vector<mydist::BackendReport> reports = mydist::ReportBackends(folders);
+  reports.push_back(mydist::ReportParameterServer());
   if (!settings.ok()) {
     reports.push_back({.name = "settings", .built = true, .reason = settings.message()});
   }

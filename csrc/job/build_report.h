@@ -24,6 +24,8 @@ MYDIST_EXPORT BackendReport ReportBackend(const std::string& name,
 // The rows of --check-build, one per backend.
 MYDIST_EXPORT std::vector<BackendReport> ReportBackends(
     const std::vector<std::string>& nccl_folders);
+// Whether this build has the parameter server; it is no backend of collectives.
+MYDIST_EXPORT BackendReport ReportParameterServer();
 // The version of the NCCL that is found so, e.g. 23203. kInternal with the reason for none. No GPU
 // is asked for.
 MYDIST_EXPORT Result<int> FindNcclVersion(const std::vector<std::string>& nccl_folders);

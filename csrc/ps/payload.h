@@ -44,6 +44,9 @@ class Payload {
 
   std::span<const uint8_t> bytes() const { return bytes_; }
 
+  // Whether it is memory of another owner.
+  bool is_borrowed() const { return owner_ != nullptr; }
+
   // Its request is to wait for others.
   void Hold() {
     if (owner_ != nullptr && owner_->is_short_of_room) Copy();

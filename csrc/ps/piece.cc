@@ -22,7 +22,7 @@ Piece::Piece(const TableSpec& spec)
   rule_ = std::move(rule).value();
 }
 
-void Piece::Push(int worker, Payload gradient, bool pulls, Reply reply) {
+void Piece::Push(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return ReplyTo(reply, failure_);
   if (clocks_.HasFinished(worker)) {
@@ -39,7 +39,7 @@ void Piece::Push(int worker, Payload gradient, bool pulls, Reply reply) {
   }
 }
 
-void Piece::PushToClock(int worker, Payload gradient, bool pulls, Reply reply) {
+void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   const int64_t clock = clocks_.Push(worker);
   Payload request = pulls ? RequestOf(gradient) : Payload();
   if (clock >= applied_) {  // Else a backup worker's push comes after its clock is complete.
@@ -63,7 +63,7 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, Reply reply) {
   WakeWaiting();
 }
 
-void Piece::PushAlone(int worker, Payload gradient, bool pulls, Reply reply) {
+void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   clocks_.Push(worker);
   if (!gradient.bytes().empty()) {
     const Payload* const one = &gradient;
@@ -78,7 +78,7 @@ void Piece::PushAlone(int worker, Payload gradient, bool pulls, Reply reply) {
   WakeWaiting();
 }
 
-void Piece::Pull(int worker, Payload request, Reply reply) {
+void Piece::Pull(int worker, Payload request, OnAnswer reply) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return ReplyTo(reply, failure_);
   if (const Status fits = CheckRequest(request); !fits.ok()) return ReplyTo(reply, fits);
@@ -167,7 +167,7 @@ void Piece::GiveParameters(const Waiting& waiting) {
   updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
 }
 
-void Piece::ReplyTo(const Reply& reply, const Status& status) {
+void Piece::ReplyTo(const OnAnswer& reply, const Status& status) {
   reply({status, {}, updates_, clocks_.Lowest()});
 }
 

@@ -28,7 +28,7 @@ struct Answer {
   int64_t updates = 0;                // Applied to them so far.
   int64_t lowest_clock = 0;           // Of the workers that have not finished.
 };
-using Reply = std::function<void(const Answer& answer)>;  // Called once.
+using OnAnswer = std::function<void(const Answer& answer)>;  // Called once.
 
 class MYDIST_EXPORT Piece {
  public:
@@ -41,9 +41,9 @@ class MYDIST_EXPORT Piece {
   // A gradient of the worker; no bytes: none in this clock. Sync: answered when it is received, or,
   // when it `pulls`, when its clock is complete; else when it is applied and no bound is exceeded.
   // kInvalidArgument when the payload does not fit; nothing is applied then.
-  void Push(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_EXCLUDES(mutex_);
+  void Push(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
   // `request`: which rows; nothing of a dense piece.
-  void Pull(int worker, Payload request, Reply reply) MYDIST_EXCLUDES(mutex_);
+  void Pull(int worker, Payload request, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
   // The worker pushes no more.
   void Finish(int worker) MYDIST_EXCLUDES(mutex_);
   // The same without its will: what waits for it fails with `why` where its share is needed.
@@ -83,15 +83,16 @@ class MYDIST_EXPORT Piece {
     int worker;
     int64_t clock;    // What the worker has pushed.
     Payload request;  // What it wants to read.
-    Reply reply;
+    OnAnswer reply;
   };
 
   bool MayRead(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
   void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
   void GiveParameters(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
-  void ReplyTo(const Reply& reply, const Status& status) MYDIST_REQUIRES(mutex_);
-  void PushToClock(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_REQUIRES(mutex_);
-  void PushAlone(int worker, Payload gradient, bool pulls, Reply reply) MYDIST_REQUIRES(mutex_);
+  void ReplyTo(const OnAnswer& reply, const Status& status) MYDIST_REQUIRES(mutex_);
+  void PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply)
+      MYDIST_REQUIRES(mutex_);
+  void PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_REQUIRES(mutex_);
   bool IsComplete(const OpenClock& open) const MYDIST_REQUIRES(mutex_);
   void ApplyCompleteClocks() MYDIST_REQUIRES(mutex_);
   // Requests that waited for what has just changed.

@@ -28,7 +28,7 @@ struct RowInit {
   bool operator==(const RowInit&) const = default;
 };
 
-struct TableSpec {
+struct MYDIST_EXPORT TableSpec {
   std::string name;
   int64_t elements = 0;        // Of a dense table; 0: rows.
   int64_t piece_elements = 0;  // Of each piece of a dense table but the last.

@@ -92,7 +92,7 @@ Payload FrameReader::TakePayload() {
   if (!frame_.is_in_window) return Payload(std::move(inline_), frame_.payload_bytes);
   // The memory stays mapped as long as the payload needs it, whatever becomes of the connection.
   return Payload(window_->memory().subspan(frame_.place, frame_.payload_bytes),
-                 [window = window_] {});
+                 {.on_release = [window = window_] {}});
 }
 
 }  // namespace mydist::ps

@@ -43,7 +43,7 @@ struct Seen {
   int64_t updates = -1;
 };
 
-Reply Into(Seen& seen) {
+OnAnswer Into(Seen& seen) {
   return [&seen](const Answer& answer) {
     EXPECT_FALSE(seen.status.has_value());
     seen.status = answer.status;

@@ -1,0 +1,366 @@
+#include "ps/client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "ps/row_piece.h"
+
+namespace mydist::ps {
+namespace {
+
+constexpr Duration kAnswerTime = std::chrono::milliseconds(400);
+constexpr int64_t kRowBytesInAPart = int64_t{4} << 20;
+
+std::vector<int> NumbersOf(const std::vector<Address>& servers) {
+  std::vector<int> numbers;
+  for (const Address& server : servers) numbers.push_back(server.server);
+  return numbers;
+}
+
+std::span<const uint8_t> BytesAt(const float* values, int64_t count) {
+  return {reinterpret_cast<const uint8_t*>(values), static_cast<size_t>(count) * sizeof(float)};
+}
+
+template <typename T>
+void Append(std::vector<uint8_t>& bytes, const T* values, size_t count) {
+  const auto* const begin = reinterpret_cast<const uint8_t*>(values);
+  bytes.insert(bytes.end(), begin, begin + count * sizeof(T));
+}
+
+bool Pushes(FrameKind kind) { return kind == FrameKind::kPush || kind == FrameKind::kPushPull; }
+bool Pulls(FrameKind kind) { return kind == FrameKind::kPull || kind == FrameKind::kPushPull; }
+
+std::string TextOf(FrameKind kind, const TableSpec& spec) {
+  return std::string(FrameKindName(kind)) + " of table '" + spec.name + "'";
+}
+
+std::shared_ptr<Operation> Failed(const Status& why) {
+  auto operation = std::make_shared<Operation>("parameter server", 1);
+  operation->Fail(why);
+  return operation;
+}
+
+}  // namespace
+
+Client::Client(const ClientOptions& options)
+    : options_(options), ring_(NumbersOf(options.servers)) {
+  for (const Address& server : options.servers) {
+    const auto number = static_cast<size_t>(server.server);
+    if (lane_of_server_.size() <= number) lane_of_server_.resize(number + 1);
+    lane_of_server_[number] = static_cast<int>(&server - options.servers.data());
+  }
+}
+
+Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  std::unique_ptr<Client> client(new Client(options));
+  MYDIST_ASSIGN_OR_RETURN(client->io_, Io::Start(1, "mydist-client"));
+  for (const Address& server : options.servers) {
+    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Lane> lane,
+                            Lane::Open(client->io_, server, options.lane));
+    client->lanes_.push_back(std::move(lane));
+  }
+  return client;
+}
+
+Client::~Client() { Close(); }
+
+void Client::Close() {
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close();
+}
+
+std::shared_ptr<Client::OpenTable> Client::Find(uint32_t table) {
+  MutexLock lock(mutex_);
+  const auto found = tables_.find(table);
+  return found == tables_.end() ? nullptr : found->second;
+}
+
+Status Client::Declare(uint32_t number, const TableSpec& spec, int worker, bool creates,
+                       std::span<const float> start) {
+  MYDIST_RETURN_IF_ERROR(CheckTableSpec(spec));
+  auto table = std::make_shared<OpenTable>();
+  table->spec = spec;
+  table->worker = worker;
+  if (spec.is_dense()) {
+    for (const int server : ring_.Place(spec.name, spec.PieceCount())) {
+      table->places.push_back(lane_of_server_[static_cast<size_t>(server)]);
+    }
+  }
+  table->versions.resize(spec.is_dense() ? table->places.size() : lanes_.size());
+  {
+    MutexLock lock(mutex_);
+    tables_[number] = table;
+  }
+  const auto declared =
+      SubmitToAll(creates ? FrameKind::kDeclare : FrameKind::kOpen, number, EncodeTableSpec(spec));
+  Wait(declared, Now(), kNever);
+  MYDIST_RETURN_IF_ERROR(declared->status());
+  if (!creates || !spec.is_dense()) return Status::Ok();
+  MYDIST_CHECK(static_cast<int64_t>(start.size()) == spec.elements);
+  const auto started = Submit(FrameKind::kStart, number, start.data(), nullptr);
+  Wait(started, Now(), kNever);
+  return started->status();
+}
+
+void Client::Send(std::vector<std::vector<Part>> parts) {
+  for (size_t lane = 0; lane < parts.size(); ++lane) {
+    if (!parts[lane].empty()) lanes_[lane]->Submit(std::move(parts[lane]));
+  }
+}
+
+void Client::NoteVersion(OpenTable& table, size_t index, const Frame& answer, bool has_pushed,
+                         bool pulls) {
+  MutexLock lock(mutex_);
+  uint64_t& read = table.versions[index];
+  if (has_pushed && answer.version > read) {
+    const auto staleness = static_cast<int64_t>(answer.version - read) - 1;
+    table.staleness_sum += static_cast<double>(staleness);
+    ++table.staleness_count;
+    table.stats.most_staleness = std::max(table.stats.most_staleness, staleness);
+  }
+  if (pulls) read = answer.version;
+}
+
+void Client::CountPush(OpenTable& table) {
+  MutexLock lock(mutex_);
+  ++table.stats.pushes;
+}
+
+std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const float* gradient,
+                                          float* output, int priority) {
+  const std::shared_ptr<OpenTable> table = Find(number);
+  if (table == nullptr || !table->spec.is_dense()) {
+    return Failed(Status::InvalidArgument("there is no dense table " + std::to_string(number)));
+  }
+  const TableSpec& spec = table->spec;
+  const auto operation = std::make_shared<Operation>(TextOf(kind, spec), spec.PieceCount());
+  std::vector<std::vector<Part>> parts(lanes_.size());
+  for (int64_t piece = 0; piece < spec.PieceCount(); ++piece) {
+    const auto index = static_cast<size_t>(piece);
+    const int64_t begin = spec.PieceBegin(piece);
+    const int64_t count = spec.PieceElements(piece);
+    Part part;
+    part.frame = {.kind = kind,
+                  .table = number,
+                  .piece = static_cast<uint32_t>(piece),
+                  .worker = static_cast<uint32_t>(table->worker)};
+    if (gradient != nullptr) part.payload = BytesAt(gradient + begin, count);
+    if (Pulls(kind)) part.answer_bytes = static_cast<uint64_t>(count) * sizeof(float);
+    part.deliver = [this, table, index, kind, to = output == nullptr ? nullptr : output + begin](
+                       std::span<const uint8_t> bytes, const Frame& answer) {
+      if (to != nullptr) std::memcpy(to, bytes.data(), bytes.size());
+      NoteVersion(*table, index, answer, Pushes(kind), Pulls(kind));
+    };
+    part.priority = priority;
+    part.operation = operation;
+    parts[static_cast<size_t>(table->places[index])].push_back(std::move(part));
+  }
+  if (Pushes(kind)) CountPush(*table);
+  Send(std::move(parts));
+  return operation;
+}
+
+Result<std::vector<std::vector<int64_t>>> Client::ByLane(FrameKind kind, const TableSpec& spec,
+                                                         std::span<const int64_t> rows) const {
+  const uint64_t row_bytes = sizeof(int64_t) + static_cast<uint64_t>(spec.width) * sizeof(float);
+  const uint64_t most = (kMaxPayloadBytes - sizeof(uint64_t)) / row_bytes;
+  const std::string where = "table '" + spec.name + "': ";
+  // A push moves the clock on every server, once: it is one part, however large.
+  if (Pushes(kind) && rows.size() > most) {
+    return Status::InvalidArgument(where + "got " + std::to_string(rows.size()) +
+                                   " rows, a push may have at most " + std::to_string(most));
+  }
+  const uint64_t name = HashText(spec.name);
+  std::vector<std::vector<int64_t>> positions(lanes_.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0 || rows[i] >= spec.rows) {
+      return Status::InvalidArgument(where + "row " + std::to_string(rows[i]) + " at position " +
+                                     std::to_string(i) + " is not one of its " +
+                                     std::to_string(spec.rows) + " rows");
+    }
+    const auto server = static_cast<size_t>(ring_.PlaceRow(name, rows[i]));
+    positions[static_cast<size_t>(lane_of_server_[server])].push_back(static_cast<int64_t>(i));
+  }
+  return positions;
+}
+
+Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> where) {
+  const auto width = static_cast<size_t>(call.table->spec.width);
+  const uint64_t count = where.size();
+  Part part;
+  part.frame = {
+      .kind = call.kind, .table = call.number, .worker = static_cast<uint32_t>(call.table->worker)};
+  Append(part.own, &count, 1);
+  for (const int64_t at : where) Append(part.own, &call.rows[static_cast<size_t>(at)], 1);
+  for (size_t i = 0; call.gradients != nullptr && i < where.size(); ++i) {
+    Append(part.own, call.gradients + static_cast<size_t>(where[i]) * width, width);
+  }
+  part.payload = part.own;
+  if (Pulls(call.kind)) part.answer_bytes = count * width * sizeof(float);
+  part.deliver = [this, table = call.table, kind = call.kind, output = call.output, lane, width,
+                  to = std::vector<int64_t>(where.begin(), where.end())](
+                     std::span<const uint8_t> bytes, const Frame& answer) {
+    for (size_t i = 0; output != nullptr && i < to.size(); ++i) {
+      std::memcpy(output + static_cast<size_t>(to[i]) * width,
+                  bytes.data() + i * width * sizeof(float), width * sizeof(float));
+    }
+    NoteVersion(*table, lane, answer, Pushes(kind), Pulls(kind));
+  };
+  part.priority = call.priority;
+  return part;
+}
+
+std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
+                                              std::span<const int64_t> rows, const float* gradients,
+                                              float* output, int priority) {
+  const std::shared_ptr<OpenTable> table = Find(number);
+  if (table == nullptr || table->spec.is_dense()) {
+    return Failed(
+        Status::InvalidArgument("there is no table " + std::to_string(number) + " of rows"));
+  }
+  const TableSpec& spec = table->spec;
+  const Result<std::vector<std::vector<int64_t>>> positions = ByLane(kind, spec, rows);
+  if (!positions.ok()) return Failed(positions.status());
+  const RowCall call{table, kind, number, rows, gradients, output, priority};
+  const auto in_a_part = static_cast<size_t>(
+      std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
+  std::vector<std::vector<Part>> parts(lanes_.size());
+  int64_t count = 0;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::span<const int64_t> all = (*positions)[lane];
+    const size_t step = Pushes(kind) ? std::max<size_t>(1, all.size()) : in_a_part;
+    for (size_t i = 0; i < all.size() || (i == 0 && Pushes(kind)); i += step) {
+      parts[lane].push_back(RowPart(call, lane, all.subspan(i, std::min(step, all.size() - i))));
+      ++count;
+    }
+  }
+  const auto operation = std::make_shared<Operation>(TextOf(kind, spec), count);
+  for (std::vector<Part>& of_lane : parts) {
+    for (Part& part : of_lane) part.operation = operation;
+  }
+  if (Pushes(kind)) CountPush(*table);
+  Send(std::move(parts));
+  return operation;
+}
+
+std::shared_ptr<Operation> Client::SubmitToAll(FrameKind kind, uint32_t number,
+                                               const std::vector<uint8_t>& payload) {
+  const std::shared_ptr<OpenTable> table = Find(number);
+  if (table == nullptr) {
+    return Failed(Status::InvalidArgument("there is no table " + std::to_string(number)));
+  }
+  const auto operation =
+      std::make_shared<Operation>(TextOf(kind, table->spec), static_cast<int64_t>(lanes_.size()));
+  std::vector<std::vector<Part>> parts(lanes_.size());
+  for (std::vector<Part>& of_lane : parts) {
+    Part part;
+    part.frame = {.kind = kind, .table = number, .worker = static_cast<uint32_t>(table->worker)};
+    part.own = payload;
+    part.payload = part.own;
+    part.operation = operation;
+    of_lane.push_back(std::move(part));
+  }
+  Send(std::move(parts));
+  if (kind == FrameKind::kRemove) {
+    MutexLock lock(mutex_);
+    tables_.erase(number);
+  }
+  return operation;
+}
+
+bool Client::Wait(const std::shared_ptr<Operation>& operation, TimePoint begin,
+                  TimePoint deadline) {
+  const TimePoint end =
+      options_.stall_shutdown == Duration::max() ? kNever : begin + options_.stall_shutdown;
+  Duration next = options_.stall_warning;
+  while (next != Duration::max() && begin + next < Now()) next = Doubled(next);
+  while (true) {
+    const TimePoint warning = next == Duration::max() ? kNever : begin + next;
+    if (operation->WaitUntil(std::min({deadline, warning, end}))) return true;
+    const TimePoint now = Now();
+    if (now >= end) {
+      Explain(operation, now - begin);
+      for (const std::shared_ptr<Lane>& lane : lanes_) {
+        if (!lane->Has(*operation)) continue;
+        lane->Fail(Status::Timeout("it has waited for " + lane->server_text() + " for " +
+                                   SecondsText(now - begin) +
+                                   ", as long as MYDIST_STALL_SHUTDOWN_SECONDS allows")
+                       .About({.host = lane->server().host, .pid = lane->server().pid}));
+      }
+      return operation->WaitUntil(kPast);
+    }
+    if (now >= deadline) return false;
+    Explain(operation, now - begin);
+    next = Doubled(next);
+  }
+}
+
+std::string Client::AskWhy(Lane& lane) {
+  std::string why;
+  const auto ping = std::make_shared<Operation>("ping", 1);
+  Part part;
+  part.frame.kind = FrameKind::kPing;
+  part.priority = 1 << 20;
+  part.operation = ping;
+  part.deliver = [&why](std::span<const uint8_t> bytes, const Frame&) {
+    why.assign(bytes.begin(), bytes.end());
+  };
+  std::vector<Part> parts;
+  parts.push_back(std::move(part));
+  lane.Submit(std::move(parts));
+  if (!ping->WaitUntil(Now() + kAnswerTime)) {
+    ping->Fail(Status::Timeout("no answer"));
+    return "It gives no answer: it is stopped or cannot be reached.";
+  }
+  if (!ping->status().ok()) return ping->status().message();
+  return why.empty() ? "It answers, and is at work." : "It answers; " + why + ".";
+}
+
+void Client::Explain(const std::shared_ptr<Operation>& operation, Duration waited) {
+  for (const std::shared_ptr<Lane>& lane : lanes_) {
+    if (!lane->Has(*operation)) continue;
+    const std::string why = AskWhy(*lane);
+    MYDIST_LOG(kWarning) << operation->text() << " has waited for " << lane->server_text()
+                         << " for " << SecondsText(waited) << ". " << why;
+  }
+}
+
+TableStats Client::StatsOf(uint32_t table) {
+  const std::shared_ptr<OpenTable> found = Find(table);
+  if (found == nullptr) return {};
+  MutexLock lock(mutex_);
+  TableStats stats = found->stats;
+  if (found->staleness_count > 0) {
+    stats.mean_staleness = found->staleness_sum / static_cast<double>(found->staleness_count);
+  }
+  return stats;
+}
+
+LaneStats Client::stats() {
+  LaneStats sum;
+  for (const std::shared_ptr<Lane>& lane : lanes_) {
+    const LaneStats one = lane->stats();
+    sum.sent_bytes += one.sent_bytes;
+    sum.received_bytes += one.received_bytes;
+    sum.repeated += one.repeated;
+  }
+  return sum;
+}
+
+std::vector<ServerShare> Client::SharesOf(uint32_t number) {
+  std::vector<ServerShare> shares;
+  for (const Address& server : options_.servers) shares.push_back({server.server, 0, 0});
+  const std::shared_ptr<OpenTable> table = Find(number);
+  if (table == nullptr) return shares;
+  for (size_t piece = 0; piece < table->places.size(); ++piece) {
+    ServerShare& share = shares[static_cast<size_t>(table->places[piece])];
+    ++share.pieces;
+    share.bytes += table->spec.PieceElements(static_cast<int64_t>(piece)) *
+                   static_cast<int64_t>(sizeof(float));
+  }
+  return shares;
+}
+
+}  // namespace mydist::ps

@@ -1,0 +1,335 @@
+#include "ps/lane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "ps/error_bytes.h"
+
+namespace mydist::ps {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr Duration kPause = std::chrono::milliseconds(50);
+
+std::string ServerText(const Introduction& server) {
+  return "server " + std::to_string(server.number) + " (host " + server.host + ", pid " +
+         std::to_string(server.pid) + ")";
+}
+
+uint64_t RoomOf(const Part& part) {
+  return std::max<uint64_t>(part.payload.size(), part.answer_bytes);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Lane>> Lane::Open(std::shared_ptr<Io> io, const Address& address,
+                                         const LaneOptions& options) {
+  std::shared_ptr<Lane> lane(new Lane(std::move(io), address, options));
+  Result<std::shared_ptr<Link>> link = lane->ConnectOnce(Now() + options.connect_time);
+  if (!link.ok()) {
+    return link.status().WithContext("cannot connect to server " + std::to_string(address.server));
+  }
+  lane->server_ = (*link)->peer();
+  lane->server_text_ = ServerText(lane->server_);
+  MutexLock lock(lane->mutex_);
+  lane->Adopt(*link);
+  return lane;
+}
+
+Lane::~Lane() {
+  Close();
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    thread.swap(reconnect_);
+  }
+  if (!thread.joinable()) return;
+  // The last user of a lane may be that thread.
+  thread.get_id() == std::this_thread::get_id() ? thread.detach() : thread.join();
+}
+
+Result<std::shared_ptr<Link>> Lane::ConnectOnce(TimePoint deadline) {
+  const std::weak_ptr<Lane> weak = weak_from_this();
+  LinkEvents events;
+  events.on_frame = [weak](const Frame& frame, const Payload& payload) {
+    if (const std::shared_ptr<Lane> lane = weak.lock()) lane->OnFrame(frame, payload);
+  };
+  events.on_closed = [weak](const Status& why) {
+    if (const std::shared_ptr<Lane> lane = weak.lock()) lane->OnClosed(why);
+  };
+  ConnectOptions connect = options_.connect;
+  connect.deadline = deadline;
+  return Connect(io_, address_, connect, std::move(events));
+}
+
+void Lane::Adopt(std::shared_ptr<Link> link) {
+  link_ = std::move(link);
+  window_.reset();
+  in_flight_ = 0;
+  if (!link_->window().empty()) {
+    window_ = std::make_unique<shm::FreeExtents>(static_cast<int64_t>(link_->window().size()));
+  }
+  again_.clear();
+  for (auto& [sequence, pending] : pending_) {
+    pending->region.reset();
+    pending->credit = 0;
+    again_.push_back(sequence);
+    ++stats_.repeated;
+  }
+}
+
+void Lane::Submit(std::vector<Part> parts) {
+  Status failure;
+  {
+    MutexLock lock(mutex_);
+    failure = failure_;
+    if (failure.ok()) {
+      for (Part& part : parts) {
+        // In front of lower ones, but behind all of its own table.
+        auto at = queue_.end();
+        while (at != queue_.begin() && std::prev(at)->priority < part.priority &&
+               std::prev(at)->frame.table != part.frame.table) {
+          --at;
+        }
+        queue_.insert(at, std::move(part));
+      }
+    }
+  }
+  if (failure.ok()) return Pump();
+  for (const Part& part : parts) part.operation->Fail(failure);
+}
+
+bool Lane::MakeRoom(Pending& pending) {
+  const uint64_t room = RoomOf(pending.part);
+  if (room == 0) return true;
+  const int64_t bytes = (static_cast<int64_t>(room) + kAlignment - 1) / kAlignment * kAlignment;
+  // What is larger than the window travels as without one.
+  if (window_ != nullptr && bytes <= static_cast<int64_t>(link_->window().size())) {
+    const std::optional<int64_t> place = window_->Take(bytes, kAlignment);
+    if (place) pending.region = shm::Extent{*place, *place + bytes};
+    return place.has_value();
+  }
+  if (in_flight_ > 0 && in_flight_ + room > options_.most_in_flight) return false;
+  in_flight_ += room;
+  pending.credit = room;
+  return true;
+}
+
+void Lane::GiveRoom(Pending& pending) {
+  if (pending.region && window_ != nullptr) window_->Give(*pending.region);
+  pending.region.reset();
+  in_flight_ -= std::exchange(pending.credit, 0);
+}
+
+std::optional<uint64_t> Lane::TakeNext() {
+  if (link_ == nullptr) return std::nullopt;
+  if (!again_.empty()) {
+    const uint64_t sequence = again_.front();
+    const auto found = pending_.find(sequence);
+    if (found != pending_.end() && !MakeRoom(*found->second)) return std::nullopt;
+    again_.pop_front();
+    return sequence;
+  }
+  if (queue_.empty()) return std::nullopt;
+  Pending next{std::move(queue_.front()), {}, 0};
+  if (!MakeRoom(next)) {
+    queue_.front() = std::move(next.part);
+    return std::nullopt;
+  }
+  queue_.pop_front();
+  const uint64_t sequence = ++last_sequence_;
+  next.part.frame.sequence = sequence;
+  pending_[sequence] = std::make_shared<Pending>(std::move(next));
+  return sequence;
+}
+
+void Lane::Pump() {
+  {
+    MutexLock lock(mutex_);
+    must_pump_ = true;
+    if (is_pumping_) return;
+    is_pumping_ = true;
+  }
+  while (true) {
+    std::optional<uint64_t> next;
+    {
+      MutexLock lock(mutex_);
+      must_pump_ = false;
+      next = TakeNext();
+      if (!next && !must_pump_) is_pumping_ = false;
+      if (!next) return;
+    }
+    SendPending(*next);
+  }
+}
+
+void Lane::SendPending(uint64_t sequence) {
+  std::shared_ptr<Pending> pending;
+  std::shared_ptr<Link> link;
+  Frame frame;
+  std::optional<shm::Extent> region;
+  {
+    MutexLock lock(mutex_);
+    const auto found = pending_.find(sequence);
+    if (found == pending_.end() || link_ == nullptr) return;
+    pending = found->second;
+    link = link_;
+    region = pending->region;
+    frame = pending->part.frame;
+    frame.version = pending_.begin()->first;
+    stats_.sent_bytes += static_cast<int64_t>(pending->part.payload.size());
+  }
+  const std::span<const uint8_t> payload = pending->part.payload;
+  frame.payload_bytes = payload.size();
+  const std::shared_ptr<Operation> operation = pending->part.operation;
+  if (region) {
+    frame.is_in_window = true;
+    frame.place = static_cast<uint64_t>(region->begin);
+    operation->Touch(
+        [&] { std::memcpy(link->window().data() + frame.place, payload.data(), payload.size()); });
+    return link->Send(frame);
+  }
+  // The caller's memory may be gone before the bytes are, when the operation fails.
+  const auto copy = std::make_shared<std::vector<uint8_t>>();
+  if (!operation->Touch([&] { copy->assign(payload.begin(), payload.end()); })) {
+    copy->resize(payload.size());
+  }
+  link->Send(frame, *copy, [copy] {});
+}
+
+void Lane::OnFrame(const Frame& frame, const Payload& payload) {
+  std::shared_ptr<Pending> pending;
+  {
+    MutexLock lock(mutex_);
+    const auto found = pending_.find(frame.sequence);
+    if (found == pending_.end()) return;
+    if (frame.kind == FrameKind::kTaken) GiveRoom(*found->second);
+    if (frame.kind == FrameKind::kAnswer) {
+      pending = std::move(found->second);
+      pending_.erase(found);
+      stats_.received_bytes += static_cast<int64_t>(frame.payload_bytes);
+    }
+  }
+  if (pending != nullptr) {
+    Part& part = pending->part;
+    Status status;
+    if (frame.code != 0) {
+      status = DecodeError(frame.code, payload.bytes());
+    } else if (part.answer_bytes != 0 && frame.payload_bytes != part.answer_bytes) {
+      status =
+          Status::Internal(server_text_ + " answers with " + std::to_string(frame.payload_bytes) +
+                           " bytes, expected " + std::to_string(part.answer_bytes));
+    } else if (part.deliver != nullptr) {
+      part.operation->Touch([&] { part.deliver(payload.bytes(), frame); });
+    }
+    {
+      MutexLock lock(mutex_);
+      GiveRoom(*pending);
+    }
+    status.ok() ? part.operation->Complete() : part.operation->Fail(status);
+  }
+  Pump();
+}
+
+void Lane::OnClosed(const Status& why) {
+  MutexLock lock(mutex_);
+  link_.reset();
+  if (is_closing_ || !failure_.ok()) return;
+  MYDIST_LOG(kInfo) << "the connection to " << server_text_ << " is closed"
+                    << (why.ok() ? "" : ": " + why.message());
+  if (reconnect_.joinable()) {
+    if (reconnect_.get_id() == std::this_thread::get_id()) return;
+    reconnect_.detach();
+  }
+  const std::weak_ptr<Lane> weak = weak_from_this();
+  Result<std::thread> thread =
+      StartThread("mydist-again", "that connects to a server again", [weak] {
+        if (const std::shared_ptr<Lane> lane = weak.lock()) lane->Reconnect();
+      });
+  if (thread.ok()) {
+    reconnect_ = std::move(thread).value();
+  } else {
+    io_->Post([weak, failure = thread.status()] {
+      if (const std::shared_ptr<Lane> lane = weak.lock()) lane->Fail(failure);
+    });
+  }
+}
+
+void Lane::Reconnect() {
+  const TimePoint deadline = Now() + options_.reconnect_time;
+  Status why;
+  while (Now() < deadline) {
+    Result<std::shared_ptr<Link>> link = ConnectOnce(deadline);
+    {
+      MutexLock lock(mutex_);
+      if (is_closing_) return;
+      if (link.ok()) Adopt(*link);
+    }
+    if (link.ok()) {
+      MYDIST_LOG(kWarning) << "the connection to " << server_text_
+                           << " broke and has been made again";
+      return Pump();
+    }
+    why = link.status();
+    if (why.code() == StatusCode::kPeerLost) break;  // Nothing listens there any more.
+    std::this_thread::sleep_for(kPause);
+  }
+  Fail(Status::PeerLost(server_text_ + " has died, and what it held of its tables is lost; see its "
+                                       "output, and start again from a checkpoint")
+           .About({.host = server_.host, .pid = server_.pid, .finding = kDeadFinding}));
+}
+
+void Lane::Fail(const Status& why) {
+  std::vector<std::shared_ptr<Operation>> operations;
+  std::shared_ptr<Link> link;
+  bool is_leaving = false;
+  {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) failure_ = why;
+    for (const auto& [sequence, pending] : pending_) operations.push_back(pending->part.operation);
+    for (const Part& part : queue_) operations.push_back(part.operation);
+    pending_.clear();
+    queue_.clear();
+    again_.clear();
+    link = link_;
+    is_leaving = is_closing_;  // Its last words close it.
+  }
+  for (const std::shared_ptr<Operation>& operation : operations) operation->Fail(why);
+  if (link != nullptr && !is_leaving) link->Close(why);
+}
+
+bool Lane::Has(const Operation& operation) {
+  MutexLock lock(mutex_);
+  const auto is_of = [&](const Part& part) { return part.operation.get() == &operation; };
+  return std::any_of(queue_.begin(), queue_.end(), is_of) ||
+         std::any_of(pending_.begin(), pending_.end(),
+                     [&](const auto& entry) { return is_of(entry.second->part); });
+}
+
+void Lane::Close() {
+  std::shared_ptr<Link> link;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_closing_, true)) return;
+    link = link_;
+  }
+  if (link != nullptr) {
+    link->Send({.kind = FrameKind::kGoodbye}, {}, [link] { link->Close(Status::Ok()); });
+  }
+  Fail(Status::Aborted("the connection to " + server_text_ + " has been closed"));
+}
+
+std::string Lane::Text() {
+  MutexLock lock(mutex_);
+  return link_ == nullptr ? "not connected" : link_->Text();
+}
+
+LaneStats Lane::stats() {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+}  // namespace mydist::ps

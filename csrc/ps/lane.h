@@ -1,0 +1,121 @@
+// Lane: a worker's way to one server: what is to be sent, what is on its way, and the connection,
+// which it makes anew when it breaks. Any thread; its answers come from the threads of the Io.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "memory/shm/arena_heap.h"
+#include "ps/frame.h"
+#include "ps/operation.h"
+#include "ps/port/link.h"
+
+namespace mydist::ps {
+
+// One request to a server, as a part of an operation.
+struct Part {
+  Frame frame;  // Kind, table, piece and worker.
+  // What is sent: memory of the caller's, or `own`.
+  std::span<const uint8_t> payload;
+  std::vector<uint8_t> own;
+  // Takes the payload of the answer, which has `answer_bytes`, and writes the caller's memory.
+  std::function<void(std::span<const uint8_t>, const Frame&)> deliver;
+  uint64_t answer_bytes = 0;
+  int priority = 0;  // Higher ones are sent first; those to one table stay in order.
+  std::shared_ptr<Operation> operation;
+};
+
+struct LaneOptions {
+  ConnectOptions connect;
+  // Of payloads and answers on their way, where there is no window.
+  uint64_t most_in_flight = uint64_t{16} << 20;
+  Duration connect_time = std::chrono::seconds(30);
+  Duration reconnect_time = std::chrono::seconds(2);  // After a connection has broken.
+};
+
+struct LaneStats {
+  int64_t sent_bytes = 0;  // Of payloads.
+  int64_t received_bytes = 0;
+  int64_t repeated = 0;  // Requests that were sent again.
+};
+
+class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
+ public:
+  // Connects; blocks. The errors of ps::Connect, with the server's name.
+  static Result<std::shared_ptr<Lane>> Open(std::shared_ptr<Io> io, const Address& address,
+                                            const LaneOptions& options);
+  ~Lane();
+
+  // Sends them as there is room. After the loss of the server their operations fail at once.
+  void Submit(std::vector<Part> parts) MYDIST_EXCLUDES(mutex_);
+  // Whether a part of the operation waits here.
+  bool Has(const Operation& operation) MYDIST_EXCLUDES(mutex_);
+  // Ends it: all that waits fails with `why`, and all that comes later.
+  void Fail(const Status& why) MYDIST_EXCLUDES(mutex_);
+  // Says goodbye, which needs no answer, and closes.
+  void Close() MYDIST_EXCLUDES(mutex_);
+
+  // "server 1 (host a, pid 7)".
+  const std::string& server_text() const { return server_text_; }
+  const Introduction& server() const { return server_; }
+  // How it is connected, for explain().
+  std::string Text() MYDIST_EXCLUDES(mutex_);
+  LaneStats stats() MYDIST_EXCLUDES(mutex_);
+
+ private:
+  struct Pending {
+    Part part;
+    std::optional<shm::Extent> region;  // Of the window.
+    uint64_t credit = 0;
+  };
+
+  Lane(std::shared_ptr<Io> io, const Address& address, const LaneOptions& options)
+      : io_(std::move(io)), address_(address), options_(options) {}
+  Result<std::shared_ptr<Link>> ConnectOnce(TimePoint deadline);
+  void Adopt(std::shared_ptr<Link> link) MYDIST_REQUIRES(mutex_);
+  // Sends what there is room for. One thread at a time: the order of a piece's requests counts.
+  void Pump() MYDIST_EXCLUDES(mutex_);
+  // The next part that may leave, with its room and number, as pending; nothing: none now.
+  std::optional<uint64_t> TakeNext() MYDIST_REQUIRES(mutex_);
+  bool MakeRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
+  void GiveRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
+  void SendPending(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
+  void OnFrame(const Frame& frame, const Payload& payload) MYDIST_EXCLUDES(mutex_);
+  void OnClosed(const Status& why) MYDIST_EXCLUDES(mutex_);
+  void Reconnect() MYDIST_EXCLUDES(mutex_);
+
+  const std::shared_ptr<Io> io_;
+  const Address address_;
+  const LaneOptions options_;
+  Introduction server_;
+  std::string server_text_;
+
+  Mutex mutex_;
+  std::shared_ptr<Link> link_ MYDIST_GUARDED_BY(mutex_);  // Null: broken.
+  std::unique_ptr<shm::FreeExtents> window_ MYDIST_GUARDED_BY(mutex_);
+  uint64_t in_flight_ MYDIST_GUARDED_BY(mutex_) = 0;
+  std::deque<Part> queue_ MYDIST_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<Pending>> pending_ MYDIST_GUARDED_BY(mutex_);
+  std::deque<uint64_t> again_ MYDIST_GUARDED_BY(mutex_);  // Pending ones to send once more.
+  uint64_t last_sequence_ MYDIST_GUARDED_BY(mutex_) = 0;
+  bool is_pumping_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool must_pump_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
+  Status failure_ MYDIST_GUARDED_BY(mutex_);
+  LaneStats stats_ MYDIST_GUARDED_BY(mutex_);
+  std::thread reconnect_ MYDIST_GUARDED_BY(mutex_);
+};
+
+}  // namespace mydist::ps

@@ -1,0 +1,156 @@
+#include "ps/server.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "base/log.h"
+
+namespace mydist::ps {
+namespace {
+
+constexpr uint64_t kPlaceAlignment = 64;
+
+// How many bytes of a link's window requests that wait take.
+struct WindowUse {
+  std::atomic<uint64_t> held{0};
+};
+
+int HalfOfTheCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores) / 2);
+}
+
+std::string WorkerText(const Introduction& worker) {
+  return "rank " + std::to_string(worker.number) + " (host " + worker.host + ", pid " +
+         std::to_string(worker.pid) + ")";
+}
+
+// The payload of a frame that lies in the window, counted while it does.
+Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>& link,
+                const std::shared_ptr<WindowUse>& use, const std::shared_ptr<Session>& session) {
+  if (!frame.is_in_window || frame.payload_bytes == 0) return payload;
+  const uint64_t bytes = frame.payload_bytes;
+  const uint64_t held = use->held.fetch_add(bytes) + bytes;
+  const auto lent = std::make_shared<Payload>(std::move(payload));
+  return Payload(
+      lent->bytes(),
+      {.on_release = [use, bytes, lent] { use->held.fetch_sub(bytes); },
+       .on_copied = [session, sequence = frame.sequence] { session->NoteCopied(sequence); },
+       .is_short_of_room = held > link->window().size() / 2});
+}
+
+// Sends a frame, whose payload is gone when this returns.
+void SendCopy(Link& link, const Frame& frame, std::span<const uint8_t> payload) {
+  if (payload.empty()) return link.Send(frame);
+  if (frame.is_in_window) {
+    const std::span<uint8_t> window = link.window();
+    std::memcpy(window.data() + frame.place, payload.data(), payload.size());
+    return link.Send(frame);
+  }
+  const auto copy = std::make_shared<std::vector<uint8_t>>(payload.begin(), payload.end());
+  link.Send(frame, *copy, [copy] {});
+}
+
+}  // namespace
+
+struct Server::Worker {
+  Introduction who;
+  std::shared_ptr<Session> session;
+  int64_t connections = 0;
+  bool has_ended = false;
+};
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  std::unique_ptr<Server> server(new Server(options));
+  const int threads = options.threads > 0 ? options.threads : HalfOfTheCores();
+  MYDIST_ASSIGN_OR_RETURN(server->io_, Io::Start(threads, "mydist-server"));
+  MYDIST_ASSIGN_OR_RETURN(
+      server->listener_,
+      Listener::Open(server->io_, options.listen, [raw = server.get()](std::shared_ptr<Link> link) {
+        return raw->Accept(std::move(link));
+      }));
+  return server;
+}
+
+Server::~Server() {
+  {
+    MutexLock lock(mutex_);
+    is_closing_ = true;
+  }
+  listener_.reset();
+  io_.reset();
+}
+
+LinkEvents Server::Accept(std::shared_ptr<Link> link) {
+  std::shared_ptr<Worker> worker;
+  int64_t connection = 0;
+  {
+    MutexLock lock(mutex_);
+    std::shared_ptr<Worker>& known = workers_[{link->peer().number, link->peer().session}];
+    if (known == nullptr) {
+      known = std::make_shared<Worker>();
+      known->session = std::make_shared<Session>(&store_, link->peer().number);
+    }
+    known->who = link->peer();
+    connection = ++known->connections;
+    worker = known;
+  }
+  worker->session->Connect([link](const Frame& frame, std::span<const uint8_t> payload) {
+    SendCopy(*link, frame, payload);
+  });
+  const auto use = std::make_shared<WindowUse>();
+  LinkEvents events;
+  events.on_frame = [link, worker, use](const Frame& frame, Payload payload) {
+    if (frame.is_in_window && frame.place % kPlaceAlignment != 0) {
+      return link->Close(Status::Internal("a payload is not aligned in the window"));
+    }
+    worker->session->Take(frame, Counted(std::move(payload), frame, link, use, worker->session));
+  };
+  events.on_closed = [this, worker, connection](const Status& why) {
+    OnClosed(worker, connection, why);
+  };
+  return events;
+}
+
+void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
+                      const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (is_closing_ || worker->connections != connection || worker->has_ended) return;
+    worker->session->Disconnect();
+    if (worker->session->has_said_goodbye()) {
+      worker->has_ended = true;
+      return;
+    }
+  }
+  if (!why.ok()) {
+    MYDIST_LOG(kInfo) << "server " << options_.listen.server << ": the connection of "
+                      << WorkerText(worker->who) << " is closed: " << why.message();
+  }
+  const bool is_of_host = worker->who.host == options_.listen.host_name;
+  io_->Post([this, worker, connection] { Lose(worker, connection); },
+            is_of_host ? Duration::zero() : options_.reconnect_time);
+}
+
+void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection) {
+  {
+    MutexLock lock(mutex_);
+    if (is_closing_ || worker->connections != connection || worker->has_ended) return;
+    worker->has_ended = true;
+  }
+  const Introduction& who = worker->who;
+  const Status why =
+      Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
+          .About(
+              {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding});
+  MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": " << why.message();
+  store_.Lose(who.number, why);
+}
+
+}  // namespace mydist::ps

@@ -1,0 +1,23 @@
+"""The compiled part of the parameter server, or the reason why there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import MydistError
+
+if TYPE_CHECKING:
+    from .. import _ps
+
+
+def load() -> _ps:
+    """The module mydist._ps. Raises MydistError where mydist was built without it."""
+    try:
+        from .. import _ps
+    except ModuleNotFoundError:
+        raise MydistError(
+            "this mydist was built without the parameter server; `mydistrun --check-build` says "
+            "why. It needs standalone Asio and OpenSSL's libcrypto when it is built (Debian: "
+            "apt-get install libasio-dev libssl-dev)"
+        ) from None
+    return _ps

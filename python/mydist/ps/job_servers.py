@@ -1,0 +1,94 @@
+"""The servers of this job, and this rank's client of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..collectives.objects import allgather_object, broadcast_object
+from ..job import topology
+from . import binding
+
+if TYPE_CHECKING:
+    from .. import _ps
+
+_KEY_BYTES = 32
+
+
+@dataclass
+class JobServers:
+    """What this rank has of the servers.
+
+    Attributes:
+        client: connected to all of them.
+        server: the one whose threads run in this process, if any.
+        tables: created so far; the same number on all ranks.
+    """
+
+    client: _ps.Client
+    server: _ps.Server | None
+    tables: int = 0
+
+    def next_table(self) -> int:
+        """The number of the next table."""
+        self.tables += 1
+        return self.tables
+
+
+_current: JobServers | None = None
+
+
+def current() -> JobServers:
+    """The servers of this job. The first call starts them, and is collective over all ranks.
+
+    Raises:
+        ValueError: before init(), in a child of a rank, or for a malformed setting.
+        MydistError: mydist was built without the parameter server, or a server cannot be reached.
+    """
+    global _current
+    topology.refuse_in_child("md.ps")
+    topology.rank()  # Raises before init().
+    if _current is None:
+        _current = _connect()
+    return _current
+
+
+def find() -> JobServers | None:
+    """The servers of this job, where a table has been created."""
+    return _current
+
+
+def _connect() -> JobServers:
+    module = binding.load()
+    rank = topology.rank()
+    key = broadcast_object(secrets.token_bytes(_KEY_BYTES), root_rank=0, name="ps.key")
+    server = None
+    if rank < min(module.server_count(), topology.size()):
+        server = module.Server(rank, topology.cross_size() == 1, key)
+    mine = server.address() if server is not None else None
+    told = allgather_object(mine, name="ps.servers")
+    client = module.Client(
+        servers=[address for address in told if address is not None],
+        key=key,
+        rank=rank,
+        pid=os.getpid(),
+        session=secrets.randbits(64),
+    )
+    return JobServers(client, server)
+
+
+def _say_goodbye() -> None:
+    if _current is not None:
+        _current.client.close()
+
+
+def _stop() -> None:
+    """All ranks have left, and have said goodbye before."""
+    global _current
+    _current = None
+
+
+topology.when_job_ends(_say_goodbye)
+topology.when_job_has_ended(_stop)

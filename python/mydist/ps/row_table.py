@@ -1,0 +1,209 @@
+"""RowTable: an embedding that may be larger than any worker, row by row on the servers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from ..collectives.handles import remember_waiter
+from ..job.error_text import check_whole, wrong_type
+from ..job.process_set import ProcessSet, global_process_set
+from .consistency import Async, Consistency
+from .initial_values import Initial, Uniform
+from .rules import Rule
+from .table import BaseTable, TableCall
+
+__all__ = ["RowTable"]
+
+
+class RowTable(BaseTable):
+    """Rows of equal width; a pull or push moves only the rows that it names.
+
+    A row is made when it is first touched. Its start value depends on the seed, the name and the
+    number of the row alone. Rows are placed on the servers in blocks of 256.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        width: int,
+        rule: Rule,
+        init: Initial | None = None,
+        consistency: Consistency | None = None,
+        nan: str = "refuse",
+        seed: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Creates it. Collective, as Table().
+
+        Args:
+            name: as for Table.
+            rows: how many there may be; up to 2**63 - 1.
+            width: float32 elements of each row.
+            rule: what the servers do with the gradient of a row.
+            init: start values; Uniform(0.01) unless said otherwise.
+            consistency: Async() unless said otherwise.
+            nan: as for Table.
+            seed: of the start values; equal on all ranks.
+            process_set: as for Table.
+
+        Raises: as Table().
+        """
+        super().__init__(name, rule, consistency or Async(), nan, process_set)
+        self.rows = check_whole(f"RowTable '{name}': rows", rows)
+        self.width = check_whole(f"RowTable '{name}': width", width)
+        start = init if init is not None else Uniform()
+        if not isinstance(start, Initial):
+            raise wrong_type(f"RowTable '{name}': init", init, "md.ps.Uniform(0.01) or the like")
+        sizes = {
+            "elements": 0,
+            "piece_elements": 0,
+            "rows": self.rows,
+            "width": self.width,
+            "init": (start.kind, float(start.scale), seed),
+        }
+        if self.rows < 1:
+            raise ValueError(f"RowTable '{name}': rows is {rows}, expected at least 1")
+        self._declare(sizes, None)
+
+    def pull(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows of these numbers, [n, width].
+
+        Args:
+            ids: [n], integers from 0 to rows - 1; a row may occur more than once.
+            out: where they are written, if given: float32 [n, width].
+
+        Raises:
+            ValueError: a number is no row of the table, or a shape differs.
+            TypeError: `ids` are no integers, or `out` is no float32 tensor.
+            PeerLostError: a server, or with Sync a worker, is gone.
+            CollectiveTimeoutError: MYDIST_STALL_SHUTDOWN_SECONDS have passed.
+        """
+        return cast(torch.Tensor, self._start("pull", ids, None, out).wait())
+
+    def pull_async(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> int:
+        """As pull; returns a handle for synchronize()."""
+        return remember_waiter(self._start("pull", ids, None, out))
+
+    def push(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Gives the servers gradients of rows. Those of a row that occurs twice are added.
+
+        Args:
+            ids: as for pull.
+            gradients: float32 [n, width].
+
+        Raises: as pull; ValueError also when a gradient is not finite (nan="refuse").
+        """
+        self._start("push", ids, gradients, None).wait()
+
+    def push_async(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
+        """As push; returns a handle for synchronize()."""
+        return remember_waiter(self._start("push", ids, gradients, None))
+
+    def push_pull(
+        self, ids: torch.Tensor, gradients: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A push, and the same rows after it."""
+        return cast(torch.Tensor, self._start("push_pull", ids, gradients, out).wait())
+
+    def push_pull_async(
+        self, ids: torch.Tensor, gradients: torch.Tensor, out: torch.Tensor | None = None
+    ) -> int:
+        """As push_pull; returns a handle for synchronize()."""
+        return remember_waiter(self._start("push_pull", ids, gradients, out))
+
+    def embedding(self, ids: torch.Tensor) -> torch.Tensor:
+        """As torch.nn.functional.embedding: pulls the rows; backward() pushes their gradients.
+
+        Args:
+            ids: integers of any shape.
+
+        Returns:
+            float32 [*ids.shape, width].
+
+        Raises: as pull, and in backward() as push.
+        """
+        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        rows = _Embedding.apply(self, ids.reshape(-1), anchor)  # type: ignore[no-untyped-call]
+        return cast(torch.Tensor, rows.view(*ids.shape, self.width))
+
+    def _start(
+        self,
+        kind: str,
+        ids: object,
+        gradients: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> TableCall:
+        call = f"{kind} of table '{self.name}'"
+        rows = _row_numbers(call, ids)
+        shape = torch.Size([rows.numel(), self.width])
+        sent = None
+        if gradients is not None:
+            sent = _floats(call, "gradients", gradients, shape)
+            if not self._check_finite(call, sent, shape):
+                rows, sent = rows[:0], sent[:0]
+        target = result = out
+        if kind != "push":
+            if out is None:
+                target = result = torch.empty(shape, dtype=torch.float32, device="cpu")
+            elif _floats(call, "out", out, shape).data_ptr() != out.data_ptr():
+                target = torch.empty(shape, dtype=torch.float32, device="cpu")
+
+        def finish() -> Any:
+            if result is not None and target is not None and target is not result:
+                with torch.no_grad():
+                    result.copy_(target)
+            return result
+
+        operation = self._client.submit_rows(
+            kind,
+            self._number,
+            rows.data_ptr(),
+            rows.numel(),
+            0 if sent is None else sent.data_ptr(),
+            0 if target is None else target.data_ptr(),
+            0,
+        )
+        return TableCall(self._client, operation, finish, rows, sent, target)
+
+
+class _Embedding(torch.autograd.Function):
+    """The rows, whose gradient is pushed."""
+
+    @staticmethod
+    def forward(ctx: Any, table: RowTable, ids: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        """Pulls. `anchor` makes autograd call backward: the rows are no parameters here."""
+        ctx.table = table
+        ctx.save_for_backward(ids)
+        return table.pull(ids)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
+        """Pushes."""
+        (ids,) = ctx.saved_tensors
+        ctx.table.push(ids, gradients[0])
+        return None, None, None
+
+
+def _row_numbers(call: str, ids: object) -> torch.Tensor:
+    if not isinstance(ids, torch.Tensor):
+        raise wrong_type(f"{call}: ids", ids, "a tensor of integers in one dimension")
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"{call}: ids is {ids.dtype}, expected integers")
+    if ids.dim() != 1:
+        raise ValueError(f"{call}: ids has shape {list(ids.shape)}, expected one dimension")
+    return ids.detach().to("cpu", torch.int64).contiguous()
+
+
+def _floats(call: str, argument: str, tensor: object, shape: torch.Size) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise wrong_type(f"{call}: {argument}", tensor, "a torch.Tensor")
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"{call}: {argument} is {tensor.dtype}, expected torch.float32")
+    if tensor.shape != shape:
+        raise ValueError(
+            f"{call}: {argument} has shape {list(tensor.shape)}, expected {list(shape)}"
+        )
+    return tensor.detach().to("cpu").contiguous()

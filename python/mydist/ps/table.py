@@ -1,0 +1,335 @@
+"""Table: a tensor that the servers hold, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from ..collectives.arguments import check_process_set
+from ..collectives.handles import remember_waiter
+from ..collectives.objects import allgather_object
+from ..errors import MismatchError
+from ..job.error_text import difference_text, wrong_type
+from ..job.process_set import ProcessSet, global_process_set
+from . import binding, job_servers
+from .consistency import Consistency, Sync
+from .rules import Rule
+
+if TYPE_CHECKING:
+    from .. import _ps
+
+__all__ = ["Table"]
+
+_NAN = ("refuse", "skip", "allow")
+
+
+class BaseTable:
+    """What tables of both kinds have in common: their servers, and the calls that end them."""
+
+    def __init__(
+        self, name: str, rule: Rule, consistency: Consistency, nan: str, process_set: ProcessSet
+    ) -> None:
+        what = type(self).__name__
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 256:
+            raise ValueError(f"{what}: name is {name!r}, expected a text of 1 to 256 bytes")
+        if not isinstance(rule, Rule):
+            raise wrong_type(f"{what} '{name}': rule", rule, "a rule such as md.ps.SGD(lr=0.1)")
+        if not isinstance(consistency, Consistency):
+            expected = "md.ps.Sync(), md.ps.SSP(3) or md.ps.Async()"
+            raise wrong_type(f"{what} '{name}': consistency", consistency, expected)
+        if nan not in _NAN:
+            raise ValueError(f"{what} '{name}': nan is {nan!r}, expected one of {', '.join(_NAN)}")
+        check_process_set(f"{what} '{name}'", process_set)
+        self.name = name
+        self.rule = rule
+        self.consistency = consistency
+        self._nan = nan
+        self._process_set = process_set
+
+    def _declare(self, sizes: dict[str, Any], start: torch.Tensor | None) -> None:
+        """Creates the table on the servers. Collective; see the classes for its errors."""
+        servers = job_servers.current()
+        self._client = servers.client
+        self._number = servers.next_table()
+        spec = binding.load().TableSpec(
+            name=self.name,
+            rule=(self.rule.name, self.rule.options()),
+            consistency=self.consistency.kind,
+            bound=self.consistency.bound,
+            ranks=self._process_set.ranks,
+            **sizes,
+        )
+        self._agree(sizes)
+        worker = self._process_set.rank()
+        address = 0 if start is None else start.data_ptr()
+        # The others open what the first one has created; its error is theirs.
+        failure: Exception | None = None
+        for creates in (True, False):
+            if creates == (worker == 0):
+                failure = self._try_declare(spec, worker, creates, address)
+            self._share(failure)
+
+    def _try_declare(
+        self, spec: _ps.TableSpec, worker: int, creates: bool, address: int
+    ) -> Exception | None:
+        try:
+            self._client.declare(self._number, spec, worker, creates, address)
+        except Exception as error:
+            return error
+        return None
+
+    def _share(self, failure: Exception | None) -> None:
+        """Raises the own error, else the first of another rank. Collective."""
+        label = f"ps.table.{self.name}.created"
+        errors = allgather_object(failure, name=label, process_set=self._process_set)
+        first = failure or next((error for error in errors if error is not None), None)
+        if first is not None:
+            raise first
+
+    def _agree(self, sizes: dict[str, Any]) -> None:
+        """Raises MismatchError on all ranks when they declare different tables. Collective."""
+        text = f"{type(self).__name__} '{self.name}': {sizes}, {self.rule!r}, {self.consistency!r}"
+        texts = allgather_object(text, name=f"ps.table.{self.name}", process_set=self._process_set)
+        by_rank = dict(zip(self._process_set.ranks, texts, strict=True))
+        differing = sorted(set(texts))
+        if len(differing) > 1:
+            raise MismatchError(
+                difference_text(
+                    "the ranks declare different tables",
+                    by_rank,
+                    differing,
+                    "Create it with the same arguments on all ranks.",
+                )
+            )
+
+    def _check_finite(self, call: str, gradient: torch.Tensor, shape: torch.Size) -> bool:
+        """Whether the gradient counts. Raises ValueError for one that is to be refused."""
+        if self._nan == "allow":
+            return True
+        first = binding.load().first_not_finite(gradient.data_ptr(), gradient.numel())
+        if first < 0:
+            return True
+        if self._nan == "skip":
+            return False
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), shape))
+        raise ValueError(
+            f"{call}: the gradient of worker {self._process_set.rank()} (rank "
+            f"{self._process_set.ranks[self._process_set.rank()]}) is "
+            f"{float(gradient.view(-1)[first])} at index {index}; nothing has been applied. "
+            'nan="skip" drops such gradients, nan="allow" applies them'
+        )
+
+    def set_options(self, **options: float) -> None:
+        """Changes options of the rule, such as lr, from the next push on. One worker calls it.
+
+        Raises:
+            ValueError: there is no such option, or the rule would need another state.
+        """
+        rule = self.rule.changed(**options)
+        operation = self._client.set_options(self._number, (rule.name, rule.options()))
+        self._client.wait(operation)
+        self.rule = rule
+
+    def finish(self) -> None:
+        """This worker pushes no more: no other waits for it. Done by itself at shutdown().
+
+        Raises:
+            MydistError: a server is gone.
+        """
+        self._client.wait(self._client.submit_to_all("finish", self._number))
+
+    def close(self) -> None:
+        """Frees the table on the servers once all workers have called it.
+
+        Raises:
+            MydistError: a server is gone.
+        """
+        self._client.wait(self._client.submit_to_all("remove", self._number))
+
+    def stats(self) -> dict[str, float]:
+        """What this worker has seen of the table.
+
+        Returns:
+            pushes; mean_staleness and most_staleness: updates by others between this worker's read
+            of parameters and the update with the gradient of them.
+        """
+        pushes, mean, most = self._client.table_stats(self._number)
+        return {"pushes": pushes, "mean_staleness": mean, "most_staleness": most}
+
+
+class TableCall:
+    """A call on a table that is under way; it keeps the tensors that it reads and writes."""
+
+    def __init__(
+        self, client: _ps.Client, operation: _ps.Operation, finish: Callable[[], Any], *kept: Any
+    ) -> None:
+        self._client, self._operation = client, operation
+        self._finish, self._kept = finish, kept
+
+    def is_over(self) -> bool:
+        """Whether wait() would not block."""
+        return self._operation.is_over()
+
+    def wait(self) -> Any:
+        """Blocks; gives what the call gives, or raises its error."""
+        self._client.wait(self._operation)
+        return self._finish()
+
+
+class Table(BaseTable):
+    """A tensor on the servers, cut into pieces that a hash ring places on them.
+
+    Creating it is collective over the process set; the first one of the job is collective over all
+    ranks. Rank 0 of the set gives the start value.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        like: torch.Tensor,
+        rule: Rule,
+        consistency: Consistency | None = None,
+        nan: str = "refuse",
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Creates it.
+
+        Args:
+            name: of the table, the same on all ranks; unique in the job.
+            like: its shape and, on the first rank of the set, its start value; float32.
+            rule: what the servers do with a gradient.
+            consistency: Sync() unless said otherwise.
+            nan: what happens to a gradient with NaN or infinite values: "refuse" raises ValueError
+                at the worker, "skip" drops it and counts the clock, "allow" applies it.
+            process_set: the workers; all of them call it.
+
+        Raises:
+            ValueError: an argument is not allowed; the text names it.
+            TypeError: `like` is no float32 tensor, or another argument has another type.
+            MismatchError: the ranks declare different tables; none is created.
+            MydistError: there is no parameter server in this build, or one is gone.
+        """
+        super().__init__(name, rule, consistency or Sync(), nan, process_set)
+        self._shape = like.shape if isinstance(like, torch.Tensor) else torch.Size()
+        start = self._dense("Table", "like", like)
+        if start.numel() == 0:
+            raise ValueError(f"Table '{name}': like has no elements")
+        module = binding.load()
+        sizes = {
+            "elements": start.numel(),
+            "piece_elements": min(module.piece_elements(), start.numel()),
+            "rows": 0,
+            "width": 0,
+            "init": ("zeros", 0.0, 0),
+        }
+        self._declare(sizes, start)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of its tensor."""
+        return self._shape
+
+    def push(self, gradient: torch.Tensor, priority: int = 0) -> None:
+        """Gives the servers a gradient. Returns when it is applied; Sync: when it is received.
+
+        Args:
+            gradient: float32, of the table's shape.
+            priority: tables with a higher one are sent first.
+
+        Raises:
+            ValueError: the shape differs, or the gradient is not finite (nan="refuse").
+            TypeError: it is no float32 tensor.
+            PeerLostError: a server, or with Sync a worker, is gone.
+            CollectiveTimeoutError: MYDIST_STALL_SHUTDOWN_SECONDS have passed.
+        """
+        self._start("push", gradient, None, priority).wait()
+
+    def push_async(self, gradient: torch.Tensor, priority: int = 0) -> int:
+        """As push; returns a handle for synchronize(). The gradient must not change until then."""
+        return remember_waiter(self._start("push", gradient, None, priority))
+
+    def pull(self, out: torch.Tensor | None = None, priority: int = 0) -> torch.Tensor:
+        """The parameters as they are, once the consistency allows.
+
+        Args:
+            out: where they are written, if given: float32 of the table's shape.
+            priority: as for push.
+
+        Raises: as push.
+        """
+        return cast(torch.Tensor, self._start("pull", None, out, priority).wait())
+
+    def pull_async(self, out: torch.Tensor | None = None, priority: int = 0) -> int:
+        """As pull; returns a handle for synchronize()."""
+        return remember_waiter(self._start("pull", None, out, priority))
+
+    def push_pull(
+        self, gradient: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+    ) -> torch.Tensor:
+        """A push, and the parameters after it; with Sync after the update of this clock.
+
+        Args and raises: as push and pull.
+        """
+        return cast(torch.Tensor, self._start("push_pull", gradient, out, priority).wait())
+
+    def push_pull_async(
+        self, gradient: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+    ) -> int:
+        """As push_pull; returns a handle for synchronize()."""
+        return remember_waiter(self._start("push_pull", gradient, out, priority))
+
+    def explain(self) -> list[tuple[int, int, int]]:
+        """Where it lies: for each server its number, how many pieces it holds, and their bytes."""
+        return self._client.shares(self._number)
+
+    def _start(
+        self,
+        kind: str,
+        gradient: torch.Tensor | None,
+        out: torch.Tensor | None,
+        priority: int,
+    ) -> TableCall:
+        call = f"{kind} of table '{self.name}'"
+        pulls = kind != "push"
+        sent = None
+        if gradient is not None:
+            sent = self._dense(call, "gradient", gradient)
+            if not self._check_finite(call, sent, self._shape):
+                sent = None
+        target = result = out
+        if pulls:
+            if out is None:
+                target = result = torch.empty(self._shape, dtype=torch.float32, device="cpu")
+            elif self._dense(call, "out", out).data_ptr() != out.data_ptr():
+                target = torch.empty(self._shape, dtype=torch.float32, device="cpu")
+
+        def finish() -> torch.Tensor | None:
+            if result is not None and target is not result:
+                assert target is not None
+                with torch.no_grad():
+                    result.copy_(target)
+            return result
+
+        operation = self._client.submit(
+            kind,
+            self._number,
+            0 if sent is None else sent.data_ptr(),
+            0 if target is None else target.data_ptr(),
+            priority,
+        )
+        return TableCall(self._client, operation, finish, sent, target)
+
+    def _dense(self, call: str, argument: str, tensor: object) -> torch.Tensor:
+        """The argument as neighbouring float32 on the host. Raises TypeError or ValueError."""
+        if not isinstance(tensor, torch.Tensor) or tensor.is_sparse:
+            raise wrong_type(f"{call}: {argument}", tensor, "a dense torch.Tensor")
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"{call}: {argument} is {tensor.dtype}, expected torch.float32")
+        if tensor.shape != self._shape:
+            raise ValueError(
+                f"{call}: {argument} has shape {list(tensor.shape)}, the table has "
+                f"{list(self._shape)}"
+            )
+        return tensor.detach().to("cpu").contiguous()
