@@ -199,7 +199,8 @@ Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> 
   }
   part.payload = part.own;
   if (Pulls(call.kind)) part.answer_bytes = count * width * sizeof(float);
-  part.deliver = [this, table = call.table, kind = call.kind, output = call.output, lane, width,
+  part.deliver = [this, table = call.table, kind = call.kind, lane, width,
+                  output = Pulls(call.kind) ? call.output : nullptr,
                   to = std::vector<int64_t>(where.begin(), where.end())](
                      std::span<const uint8_t> bytes, const Frame& answer) {
     for (size_t i = 0; output != nullptr && i < to.size(); ++i) {

@@ -25,9 +25,9 @@ uint64_t RoomOf(const Part& part) {
 
 }  // namespace
 
-Result<std::shared_ptr<Lane>> Lane::Open(std::shared_ptr<Io> io, const Address& address,
+Result<std::shared_ptr<Lane>> Lane::Open(const std::shared_ptr<Io>& io, const Address& address,
                                          const LaneOptions& options) {
-  std::shared_ptr<Lane> lane(new Lane(std::move(io), address, options));
+  std::shared_ptr<Lane> lane(new Lane(io, address, options));
   Result<std::shared_ptr<Link>> link = lane->ConnectOnce(Now() + options.connect_time);
   if (!link.ok()) {
     return link.status().WithContext("cannot connect to server " + std::to_string(address.server));
@@ -62,7 +62,9 @@ Result<std::shared_ptr<Link>> Lane::ConnectOnce(TimePoint deadline) {
   };
   ConnectOptions connect = options_.connect;
   connect.deadline = deadline;
-  return Connect(io_, address_, connect, std::move(events));
+  std::shared_ptr<Io> io = io_.lock();
+  if (io == nullptr) return Status::Aborted("the client has been closed");
+  return Connect(std::move(io), address_, connect, std::move(events));
 }
 
 void Lane::Adopt(std::shared_ptr<Link> link) {
@@ -235,27 +237,22 @@ void Lane::OnFrame(const Frame& frame, const Payload& payload) {
 }
 
 void Lane::OnClosed(const Status& why) {
+  if (const Status started = StartReconnect(why); !started.ok()) Fail(started);
+}
+
+Status Lane::StartReconnect(const Status& why) {
   MutexLock lock(mutex_);
   link_.reset();
-  if (is_closing_ || !failure_.ok()) return;
+  if (is_closing_ || !failure_.ok()) return Status::Ok();
   MYDIST_LOG(kInfo) << "the connection to " << server_text_ << " is closed"
                     << (why.ok() ? "" : ": " + why.message());
-  if (reconnect_.joinable()) {
-    if (reconnect_.get_id() == std::this_thread::get_id()) return;
-    reconnect_.detach();
-  }
-  const std::weak_ptr<Lane> weak = weak_from_this();
-  Result<std::thread> thread =
-      StartThread("mydist-again", "that connects to a server again", [weak] {
+  if (reconnect_.joinable()) reconnect_.detach();  // Of an earlier time: it has done its work.
+  MYDIST_ASSIGN_OR_RETURN(
+      reconnect_,
+      StartThread("mydist-again", "that connects to a server again", [weak = weak_from_this()] {
         if (const std::shared_ptr<Lane> lane = weak.lock()) lane->Reconnect();
-      });
-  if (thread.ok()) {
-    reconnect_ = std::move(thread).value();
-  } else {
-    io_->Post([weak, failure = thread.status()] {
-      if (const std::shared_ptr<Lane> lane = weak.lock()) lane->Fail(failure);
-    });
-  }
+      }));
+  return Status::Ok();
 }
 
 void Lane::Reconnect() {

@@ -53,8 +53,9 @@ struct LaneStats {
 
 class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
  public:
-  // Connects; blocks. The errors of ps::Connect, with the server's name.
-  static Result<std::shared_ptr<Lane>> Open(std::shared_ptr<Io> io, const Address& address,
+  // Connects; blocks. `io` outlives what it does here. The errors of ps::Connect, with the server's
+  // name.
+  static Result<std::shared_ptr<Lane>> Open(const std::shared_ptr<Io>& io, const Address& address,
                                             const LaneOptions& options);
   ~Lane();
 
@@ -81,8 +82,8 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
     uint64_t credit = 0;
   };
 
-  Lane(std::shared_ptr<Io> io, const Address& address, const LaneOptions& options)
-      : io_(std::move(io)), address_(address), options_(options) {}
+  Lane(const std::shared_ptr<Io>& io, const Address& address, const LaneOptions& options)
+      : io_(io), address_(address), options_(options) {}
   Result<std::shared_ptr<Link>> ConnectOnce(TimePoint deadline);
   void Adopt(std::shared_ptr<Link> link) MYDIST_REQUIRES(mutex_);
   // Sends what there is room for. One thread at a time: the order of a piece's requests counts.
@@ -94,9 +95,11 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   void SendPending(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
   void OnFrame(const Frame& frame, const Payload& payload) MYDIST_EXCLUDES(mutex_);
   void OnClosed(const Status& why) MYDIST_EXCLUDES(mutex_);
+  Status StartReconnect(const Status& why) MYDIST_EXCLUDES(mutex_);
   void Reconnect() MYDIST_EXCLUDES(mutex_);
 
-  const std::shared_ptr<Io> io_;
+  // Weak: a thread of it may be the last user of this lane, and cannot end itself.
+  const std::weak_ptr<Io> io_;
   const Address address_;
   const LaneOptions options_;
   Introduction server_;

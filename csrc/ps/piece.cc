@@ -54,13 +54,11 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
     if (!is_last && !pulls) gradient.Copy();
     open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
   }
-  if (pulls) {
-    waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply)});
-  } else {
-    ReplyTo(reply, Status::Ok());
-  }
+  if (pulls) waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply)});
   ApplyCompleteClocks();
   WakeWaiting();
+  // Not before: the worker writes its next gradient where this one may still be read.
+  if (!pulls) ReplyTo(reply, Status::Ok());
 }
 
 void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) {

@@ -115,11 +115,12 @@ class MYDIST_EXPORT DensePiece final : public Piece {
   DensePiece(const TableSpec& spec, std::span<const float> start);
 
  protected:
-  Status CheckGradient(const Payload& gradient) const override;
-  Status CheckRequest(const Payload& request) const override;
-  Payload RequestOf(const Payload&) const override { return {}; }
-  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override;
-  std::span<const float> Read(int worker, const Payload& request) override;
+  Status CheckGradient(const Payload& gradient) const override MYDIST_REQUIRES(mutex_);
+  Status CheckRequest(const Payload& request) const override MYDIST_REQUIRES(mutex_);
+  Payload RequestOf(const Payload&) const override MYDIST_REQUIRES(mutex_) { return {}; }
+  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override
+      MYDIST_REQUIRES(mutex_);
+  std::span<const float> Read(int worker, const Payload& request) override MYDIST_REQUIRES(mutex_);
 
  private:
   std::vector<float> parameters_;

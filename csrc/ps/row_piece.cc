@@ -135,10 +135,11 @@ int64_t RowPiece::Touch(int64_t row) {
 void RowPiece::Apply(std::span<const Payload* const> gradients, const PushInfo& push) {
   touched_.clear();
   for (const Payload* const gradient : gradients) {
-    const RowsView view = ViewRows(gradient->bytes(), spec_).value();
-    for (size_t i = 0; i < view.rows.size(); ++i) {
-      touched_.emplace_back(Touch(view.rows[i]),
-                            view.gradients.data() + i * static_cast<size_t>(spec_.width));
+    // It has been checked, but a worker that is at fault may have written over it since.
+    const Result<RowsView> view = ViewRows(gradient->bytes(), spec_);
+    for (size_t i = 0; view.ok() && i < view->rows.size(); ++i) {
+      touched_.emplace_back(Touch(view->rows[i]),
+                            view->gradients.data() + i * static_cast<size_t>(spec_.width));
     }
   }
   // Stable, so that the gradients of a row are added in the order of the workers.
@@ -164,10 +165,10 @@ void RowPiece::Apply(std::span<const Payload* const> gradients, const PushInfo& 
 
 std::span<const float> RowPiece::Read(int worker, const Payload& request) {
   if (request.bytes().empty()) return {};
-  const RowsView view = ViewRows(request.bytes(), spec_).value();
-  answer_.resize(view.rows.size() * sum_.size());
-  for (size_t i = 0; i < view.rows.size(); ++i) {
-    const int64_t place = Touch(view.rows[i]);
+  const Result<RowsView> view = ViewRows(request.bytes(), spec_);
+  answer_.resize(view.ok() ? view->rows.size() * sum_.size() : 0);
+  for (size_t i = 0; i < answer_.size() / sum_.size(); ++i) {
+    const int64_t place = Touch(view->rows[i]);
     rule_->OnPull(Values(place), State(place), worker);
     std::copy_n(RowAt(place), sum_.size(),
                 answer_.begin() + static_cast<std::ptrdiff_t>(i * sum_.size()));

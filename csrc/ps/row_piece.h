@@ -49,12 +49,13 @@ class MYDIST_EXPORT RowPiece final : public Piece {
   explicit RowPiece(const TableSpec& spec);
 
  protected:
-  Status CheckGradient(const Payload& gradient) const override;
-  Status CheckRequest(const Payload& request) const override;
-  Payload RequestOf(const Payload& gradient) const override;
+  Status CheckGradient(const Payload& gradient) const override MYDIST_REQUIRES(mutex_);
+  Status CheckRequest(const Payload& request) const override MYDIST_REQUIRES(mutex_);
+  Payload RequestOf(const Payload& gradient) const override MYDIST_REQUIRES(mutex_);
   // A row that occurs several times gets the sum of its gradients.
-  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override;
-  std::span<const float> Read(int worker, const Payload& request) override;
+  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override
+      MYDIST_REQUIRES(mutex_);
+  std::span<const float> Read(int worker, const Payload& request) override MYDIST_REQUIRES(mutex_);
 
  private:
   static constexpr int64_t kRowsPerChunk = 1024;

@@ -48,8 +48,11 @@ Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>
 // Sends a frame, whose payload is gone when this returns.
 void SendCopy(Link& link, const Frame& frame, std::span<const uint8_t> payload) {
   if (payload.empty()) return link.Send(frame);
+  const std::span<uint8_t> window = link.window();
+  if (frame.is_in_window && payload.size() > window.size() - frame.place) {
+    return link.Close(Status::Internal("an answer does not fit where it is to be written"));
+  }
   if (frame.is_in_window) {
-    const std::span<uint8_t> window = link.window();
     std::memcpy(window.data() + frame.place, payload.data(), payload.size());
     return link.Send(frame);
   }

@@ -107,11 +107,14 @@ void SetError(const Status& status, const py::object& text) {
   PyErr_SetObject(type, error.ptr());
 }
 
+// See kSetErrorCapsule.
+void SetPythonError(const Status& status) { SetError(status, Utf8(status.message())); }
+
 void Translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const StatusError& error) {
-    SetError(error.status(), Utf8(error.status().message()));
+    SetPythonError(error.status());
   }
 }
 
@@ -139,6 +142,8 @@ void BindErrors(py::module_& module) {
     classes[i] = MakeClass(module, kErrorClasses[i], i == 0 ? PyExc_RuntimeError : classes[0]);
   }
   py::register_local_exception_translator(&Translate);
+  const SetErrorFunction set_error = &SetPythonError;
+  module.attr(kSetErrorCapsule) = py::capsule(reinterpret_cast<void*>(set_error), kSetErrorCapsule);
 }
 
 }  // namespace mydist

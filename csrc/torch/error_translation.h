@@ -20,6 +20,11 @@ class StatusError : public std::exception {
   Status status_;
 };
 
+// The attribute of mydist._C by which another module of ours raises the same classes: a capsule of
+// this name, which holds a SetErrorFunction. It sets the Python error of a failed Status.
+inline constexpr const char* kSetErrorCapsule = "_set_error";
+using SetErrorFunction = void (*)(const Status& status);
+
 inline void ThrowIfError(const Status& status) {
   if (!status.ok()) throw StatusError(status);
 }

@@ -116,7 +116,7 @@ __all__ = sorted(["__version__", *_MODULE_OF])
 
 sys.meta_path[:0] = [
     MovedModules(MOVED),
-    *(CheckedBinding(f"{__name__}.{module}") for module in ("_C", "_c10d")),
+    *(CheckedBinding(f"{__name__}.{module}") for module in ("_C", "_c10d", "_ps")),
 ]
 
 
@@ -125,6 +125,8 @@ def __getattr__(name: str) -> Any:
         value: Any = _version()
     elif name in __all__:
         value = _load(name)
+    elif name == "ps":
+        value = importlib.import_module(f"{__name__}.ps")
     else:
         raise AttributeError(f"module 'mydist' has no attribute {name!r}")
     globals()[name] = value

@@ -31,6 +31,8 @@ OVER_TCP = {
     "OMPI_MCA_btl_tcp_if_include": "lo",
 }
 _ENVIRONMENTS = {
+    "servers": _SHARED | {"MYDIST_SERVERS": "2"},
+    "servers_over_tcp": {"MYDIST_SERVERS": "2", "MYDIST_PS_PIECE_KB": "64"},
     "unfused": {"MYDIST_FUSION_THRESHOLD_MB": "0"},
     "shared": _SHARED,
     "bucketed": _SHARED | {"MYDIST_BUCKET_SIZE_MB": "0.5"},

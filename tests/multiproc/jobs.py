@@ -45,6 +45,8 @@ ORDINARY = (
     Job(3, "mpi", "main", turn=1, turns=2),
     Job(3, "mpi", "hosts", turn=0, turns=2),
     Job(2, "mpi", "late_lone"),
+    Job(3, "local", "servers", every_case=True),
+    Job(2, "gloo", "servers_over_tcp"),
 )
 
 _SOME = ("optimizer", "sets", "state", "strategies")

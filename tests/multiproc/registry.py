@@ -54,6 +54,9 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_figures",
         "strategy_admm",
     ),
+    # With two servers; once over shared memory, once over TCP.
+    "servers": ("parameter_server",),
+    "servers_over_tcp": ("parameter_server",),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What moves data, and no more.
     "collectives": (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +16,29 @@ __all__ = ["poll", "synchronize"]
 Finish = Callable[[list[torch.Tensor]], Any]
 
 _finishers: dict[int, Finish] = {}
+
+
+class Waiter(Protocol):
+    """Something else than a collective that a handle stands for."""
+
+    def is_over(self) -> bool:
+        """Whether wait() would not block."""
+
+    def wait(self) -> Any:
+        """Blocks until it is over; gives what the call gives, or raises its error."""
+
+
+# Their handles are numbered from here, far above those of collectives.
+_FIRST_WAITER = 2**62
+_waiters: dict[int, Waiter] = {}
+_waiter_numbers = itertools.count(_FIRST_WAITER)
+
+
+def remember_waiter(waiter: Waiter) -> int:
+    """A handle for poll() and synchronize()."""
+    handle = next(_waiter_numbers)
+    _waiters[handle] = waiter
+    return handle
 
 
 def remember(handle: int, finish: Finish) -> int:
@@ -35,7 +59,9 @@ def poll(handle: int) -> bool:
         ValueError: the handle was never given out or has been synchronized already.
         TypeError: it is no int.
     """
-    return _C.poll(_check(handle))
+    if _check(handle) >= _FIRST_WAITER:
+        return _waiter_of(handle).is_over()
+    return _C.poll(handle)
 
 
 def synchronize(handle: int) -> Any:
@@ -56,7 +82,8 @@ def synchronize(handle: int) -> Any:
         MismatchError: the ranks disagree about the tensor; nothing was written to it.
         MydistError: the job failed; see mydist.errors.
     """
-    _check(handle)
+    if _check(handle) >= _FIRST_WAITER:
+        return _synchronize_waiter(handle)
     try:
         outputs = _C.wait(handle)
     except ValueError:  # not our handle, or another thread's by now
@@ -66,6 +93,26 @@ def synchronize(handle: int) -> Any:
         raise
     finish = _finishers.pop(handle, None)
     return outputs if finish is None else finish(outputs)
+
+
+def _waiter_of(handle: int) -> Waiter:
+    waiter = _waiters.get(handle)
+    if waiter is None:
+        raise ValueError(
+            f"handle {handle} is unknown: it was never given out or has been synchronized already"
+        )
+    return waiter
+
+
+def _synchronize_waiter(handle: int) -> Any:
+    waiter = _waiter_of(handle)
+    try:
+        result = waiter.wait()
+    except Exception:  # not KeyboardInterrupt, after which the handle is still good
+        _waiters.pop(handle, None)
+        raise
+    _waiters.pop(handle, None)
+    return result
 
 
 def synchronize_all(handles: Iterable[int]) -> list[Any]:

@@ -218,7 +218,10 @@ def shutdown() -> None:
     """
     topology.end_job()
     # An exception that is under way is to end the program, or to be handled with a new job.
-    _C.shutdown(awaits_living=sys.exc_info()[0] is None)
+    try:
+        _C.shutdown(awaits_living=sys.exc_info()[0] is None)
+    finally:
+        topology.conclude_job()
 
 
 def _leave_at_exit() -> None:
@@ -226,6 +229,7 @@ def _leave_at_exit() -> None:
     with contextlib.suppress(Exception, KeyboardInterrupt, SystemExit):
         topology.end_job()
         _C.shutdown(awaits_living=not failure_report.has_failed())
+        topology.conclude_job()
 
 
 def _forget_in_child() -> None:

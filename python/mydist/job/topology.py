@@ -35,6 +35,7 @@ _forked_from: RankRecord | None = None
 _NUMBERS = tuple(field.name for field in fields(Numbers))
 
 _actions: list[Callable[[], None]] = []
+_last_actions: list[Callable[[], None]] = []
 
 _OF_RANK = (
     "takes part in collectives. Make the call in the rank's process; rank(), size() and similar "
@@ -45,6 +46,18 @@ _OF_RANK = (
 def when_job_ends(action: Callable[[], None]) -> None:
     """Has `action` called whenever this process leaves a job."""
     _actions.append(action)
+
+
+def when_job_has_ended(action: Callable[[], None]) -> None:
+    """Has `action` called when all ranks have left the job, or are waited for no more."""
+    _last_actions.append(action)
+
+
+def conclude_job() -> None:
+    """Calls what asked with when_job_has_ended()."""
+    if _parent() is None:
+        for action in _last_actions:
+            action()
 
 
 def begin_job() -> None:

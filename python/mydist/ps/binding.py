@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from ..errors import MydistError
 
-if TYPE_CHECKING:
-    from .. import _ps
 
-
-def load() -> _ps:
+def load() -> ModuleType:
     """The module mydist._ps. Raises MydistError where mydist was built without it."""
     try:
         from .. import _ps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..collectives.objects import allgather_object, broadcast_object
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .. import _ps
 
 _KEY_BYTES = 32
+_TABLES_OF_A_SET = 1 << 20
 
 
 @dataclass
@@ -24,17 +26,17 @@ class JobServers:
     Attributes:
         client: connected to all of them.
         server: the one whose threads run in this process, if any.
-        tables: created so far; the same number on all ranks.
+        tables: created so far by this rank, by process set.
     """
 
     client: _ps.Client
     server: _ps.Server | None
-    tables: int = 0
+    tables: Counter[int] = field(default_factory=Counter)
 
-    def next_table(self) -> int:
-        """The number of the next table."""
-        self.tables += 1
-        return self.tables
+    def next_table(self, process_set_id: int) -> int:
+        """The number of the next table: the same on all ranks of the set, and no other's."""
+        self.tables[process_set_id] += 1
+        return process_set_id * _TABLES_OF_A_SET + self.tables[process_set_id]
 
 
 _current: JobServers | None = None

@@ -1,4 +1,4 @@
-"""What the servers do with what workers push. Options are those of torch.optim where it has them."""
+"""What the servers do with what workers push. Names of options are as in torch.optim."""
 
 from __future__ import annotations
 

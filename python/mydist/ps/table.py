@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table"]
 
+_MAX_NAME_BYTES = 256
 _NAN = ("refuse", "skip", "allow")
 
 
@@ -29,11 +30,12 @@ class BaseTable:
     """What tables of both kinds have in common: their servers, and the calls that end them."""
 
     def __init__(
-        self, name: str, rule: Rule, consistency: Consistency, nan: str, process_set: ProcessSet
+        self, name: Any, rule: Any, consistency: Any, nan: str, process_set: ProcessSet
     ) -> None:
         what = type(self).__name__
-        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 256:
-            raise ValueError(f"{what}: name is {name!r}, expected a text of 1 to 256 bytes")
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
+            expected = f"a text of 1 to {_MAX_NAME_BYTES} bytes"
+            raise ValueError(f"{what}: name is {name!r}, expected {expected}")
         if not isinstance(rule, Rule):
             raise wrong_type(f"{what} '{name}': rule", rule, "a rule such as md.ps.SGD(lr=0.1)")
         if not isinstance(consistency, Consistency):
@@ -42,9 +44,9 @@ class BaseTable:
         if nan not in _NAN:
             raise ValueError(f"{what} '{name}': nan is {nan!r}, expected one of {', '.join(_NAN)}")
         check_process_set(f"{what} '{name}'", process_set)
-        self.name = name
-        self.rule = rule
-        self.consistency = consistency
+        self.name: str = name
+        self.rule: Rule = rule
+        self.consistency: Consistency = consistency
         self._nan = nan
         self._process_set = process_set
 
@@ -52,7 +54,7 @@ class BaseTable:
         """Creates the table on the servers. Collective; see the classes for its errors."""
         servers = job_servers.current()
         self._client = servers.client
-        self._number = servers.next_table()
+        self._number = servers.next_table(self._process_set.process_set_id)
         spec = binding.load().TableSpec(
             name=self.name,
             rule=(self.rule.name, self.rule.options()),

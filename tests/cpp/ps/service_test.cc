@@ -1,0 +1,223 @@
+// Servers and clients in one process, over Unix sockets with a window and over TCP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/client.h"
+#include "ps/server.h"
+
+namespace mydist::ps {
+namespace {
+
+using ::testing::Each;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+const JobKey kKey = [] {
+  JobKey key{};
+  key.fill(7);
+  return key;
+}();
+
+// A few servers, and workers that are threads.
+class ServiceTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void StartServers(int count, int threads = 2) {
+    for (int number = 0; number < count; ++number) {
+      ServerOptions options{.listen = {.server = number,
+                                       .host_name = "here",
+                                       .shares_memory = GetParam(),
+                                       .key = kKey},
+                            .threads = threads};
+      Result<std::unique_ptr<Server>> server = Server::Start(options);
+      ASSERT_TRUE(server.ok()) << server.status().ToString();
+      addresses_.push_back((*server)->address());
+      servers_.push_back(std::move(server).value());
+    }
+  }
+  std::unique_ptr<Client> MakeClient(int rank) const {
+    ClientOptions options{.servers = addresses_};
+    options.lane.connect.key = kKey;
+    options.lane.connect.self = {rank, 100 + rank, "here", static_cast<uint64_t>(rank) + 1};
+    options.lane.connect.shares_memory = GetParam();
+    options.lane.connect.window_bytes = 1 << 20;
+    options.lane.most_in_flight = 1 << 20;
+    options.stall_warning = std::chrono::seconds(20);
+    Result<std::unique_ptr<Client>> client = Client::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status().ToString();
+    return std::move(client).value();
+  }
+  void OnWorkers(int count, const std::function<void(int rank)>& body) const {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < count; ++rank) threads.emplace_back([&, rank] { body(rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  TableSpec Dense(const std::string& name, int64_t elements, Consistency consistency,
+                  int workers) const {
+    TableSpec spec{.name = name,
+                   .elements = elements,
+                   .piece_elements = 1000,
+                   .rule = {"add", {}},
+                   .consistency = consistency};
+    for (int rank = 0; rank < workers; ++rank) spec.ranks.push_back(rank);
+    return spec;
+  }
+  TableSpec Rows(const std::string& name, int64_t width, Consistency consistency,
+                 int workers) const {
+    TableSpec spec = Dense(name, 0, consistency, workers);
+    spec.piece_elements = 0;
+    spec.rows = 10'000;
+    spec.width = width;
+    return spec;
+  }
+
+  std::vector<Address> addresses_;
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+void Finish(Client& client, const std::shared_ptr<Operation>& operation) {
+  EXPECT_TRUE(client.Wait(operation, Now(), Now() + std::chrono::seconds(60)));
+  EXPECT_TRUE(operation->status().ok()) << operation->status().ToString();
+}
+
+// Tables that are larger than the window, in an order of its own on each worker.
+TEST_P(ServiceTest, NoPushIsLostAndNoneBlocksAnother) {
+  constexpr int kWorkers = 3;
+  constexpr int64_t kElements = 600'000;
+  StartServers(2);
+  std::vector<std::unique_ptr<Client>> clients;
+  const std::vector<Consistency> kinds = {Consistency::kSync, Consistency::kAsync};
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    clients.push_back(MakeClient(rank));
+    for (uint32_t table = 0; table < kinds.size(); ++table) {
+      const TableSpec spec = Dense("t" + std::to_string(table), kElements, kinds[table], kWorkers);
+      const std::vector<float> zeros(kElements);
+      const Status status = clients.back()->Declare(table, spec, rank, rank == 0, zeros);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+  }
+  OnWorkers(kWorkers, [&](int rank) {
+    Client& client = *clients[static_cast<size_t>(rank)];
+    const std::vector<float> ones(kElements, 1.0F);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::vector<float>> outputs(2, std::vector<float>(kElements));
+      std::vector<std::shared_ptr<Operation>> operations;
+      for (int i = 0; i < 2; ++i) {
+        const auto table = static_cast<uint32_t>((i + rank) % 2);
+        operations.push_back(
+            client.Submit(FrameKind::kPushPull, table, ones.data(), outputs[table].data()));
+      }
+      for (const auto& operation : operations) Finish(client, operation);
+      EXPECT_THAT(outputs[0], Each(Eq(static_cast<float>(step + 1))));
+    }
+  });
+  std::vector<float> result(kElements);
+  Finish(*clients[0], clients[0]->Submit(FrameKind::kPull, 1, nullptr, result.data()));
+  EXPECT_THAT(result, Each(Eq(9.0F)));
+}
+
+TEST_P(ServiceTest, RowsAreThoseOfATableInOnePlace) {
+  constexpr int kWorkers = 2;
+  constexpr int64_t kColumns = 5;
+  StartServers(3);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int rank = 0; rank < kWorkers; ++rank) clients.push_back(MakeClient(rank));
+  for (const Consistency consistency : {Consistency::kAsync, Consistency::kSync}) {
+    const auto number = static_cast<uint32_t>(consistency);
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      const TableSpec spec = Rows("rows" + std::to_string(number), kColumns, consistency, kWorkers);
+      const Status status =
+          clients[static_cast<size_t>(rank)]->Declare(number, spec, rank, rank == 0, {});
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    std::vector<std::atomic<int>> expected(10'000);
+    OnWorkers(kWorkers, [&](int rank) {
+      Client& client = *clients[static_cast<size_t>(rank)];
+      std::mt19937 random(static_cast<unsigned>(rank));
+      for (int step = 0; step < 30; ++step) {
+        std::vector<int64_t> rows(random() % 400);
+        for (int64_t& row : rows) row = static_cast<int64_t>(random() % 10'000);
+        for (const int64_t row : rows) ++expected[static_cast<size_t>(row)];
+        const std::vector<float> gradients(rows.size() * kColumns, 2.0F);
+        std::vector<float> output(gradients.size());
+        const bool pulls = random() % 2 == 0;
+        Finish(client, client.SubmitRows(pulls ? FrameKind::kPushPull : FrameKind::kPush, number,
+                                         rows, gradients.data(), output.data()));
+      }
+      Finish(client, client.SubmitToAll(FrameKind::kFinish, number));
+    });
+    std::vector<int64_t> all(10'000);
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<float> values(all.size() * kColumns);
+    Finish(*clients[1],
+           clients[1]->SubmitRows(FrameKind::kPull, number, all, nullptr, values.data()));
+    const float each = consistency == Consistency::kSync ? 1.0F : 2.0F;  // Sync: the mean of two.
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], each * static_cast<float>(expected[i / kColumns].load())) << i;
+    }
+  }
+}
+
+TEST_P(ServiceTest, AServerThatIsGoneEndsWhatWaitsForIt) {
+  StartServers(2);
+  const std::unique_ptr<Client> client = MakeClient(0);
+  const TableSpec spec = Dense("t", 5000, Consistency::kSync, 2);
+  const std::vector<float> zeros(5000);
+  ASSERT_TRUE(client->Declare(1, spec, 0, true, zeros).ok());
+  std::vector<float> output(5000);
+  const auto waits = client->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
+  const TimePoint begin = Now();
+  servers_[1].reset();
+  EXPECT_TRUE(client->Wait(waits, begin, begin + std::chrono::seconds(10)));
+  EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
+  EXPECT_THAT(waits->status().message(), HasSubstr("server 1 (host here, pid "));
+  EXPECT_LT(Now() - begin, std::chrono::seconds(3));
+  const auto later = client->Submit(FrameKind::kPull, 1, nullptr, output.data());
+  EXPECT_TRUE(client->Wait(later, begin, begin + std::chrono::seconds(10)));
+  EXPECT_EQ(later->status().code(), StatusCode::kPeerLost);
+}
+
+TEST_P(ServiceTest, AWorkerThatIsGoneEndsASyncTable) {
+  StartServers(1);
+  const std::unique_ptr<Client> stays = MakeClient(0);
+  std::unique_ptr<Client> leaves = MakeClient(1);
+  const std::vector<float> zeros(5000);
+  ASSERT_TRUE(stays->Declare(1, Dense("t", 5000, Consistency::kSync, 2), 0, true, zeros).ok());
+  std::vector<float> output(5000);
+  const auto waits = stays->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
+  EXPECT_FALSE(stays->Wait(waits, Now(), Now() + std::chrono::milliseconds(50)));
+  for (const std::shared_ptr<Lane>& lane : leaves->lanes()) {
+    lane->Fail(Status::Aborted("as if it had died"));
+  }
+  EXPECT_TRUE(stays->Wait(waits, Now(), Now() + std::chrono::seconds(10)));
+  EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
+  EXPECT_THAT(waits->status().failure().ranks, ::testing::ElementsAre(1));
+}
+
+// Its clock is infinite from then on.
+TEST_P(ServiceTest, AWorkerThatSaysGoodbyeHoldsNoneUp) {
+  StartServers(1);
+  const std::unique_ptr<Client> stays = MakeClient(0);
+  std::unique_ptr<Client> leaves = MakeClient(1);
+  const std::vector<float> ones(5000, 1.0F);
+  ASSERT_TRUE(stays->Declare(1, Dense("t", 5000, Consistency::kSync, 2), 0, true, ones).ok());
+  std::vector<float> output(5000);
+  const auto waits = stays->Submit(FrameKind::kPushPull, 1, ones.data(), output.data());
+  leaves.reset();
+  Finish(*stays, waits);
+  EXPECT_THAT(output, Each(Eq(2.0F)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ServiceTest, ::testing::Values(true, false),
+                         [](const auto& test) { return test.param ? "memory" : "tcp"; });
+
+}  // namespace
+}  // namespace mydist::ps

@@ -1,0 +1,245 @@
+"""Tables of the parameter server against the same arithmetic in NumPy's float64, on every rank."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+
+import mydist as md
+from multiproc.checks.models import raises
+from multiproc.reference import raw
+from multiproc.registry import check
+
+_numbers = itertools.count()
+# One piece, a few, and an uneven last one.
+SHAPES = ((3,), (7, 5), (600, 1000))
+
+
+def fresh(name: str) -> str:
+    """A name that no table of this job has had."""
+    return f"{name}.{next(_numbers)}"
+
+
+def gradient(shape: tuple[int, ...], rank: int, step: int) -> torch.Tensor:
+    """The same on any rank that asks for it."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(shape, generator=generator)
+
+
+def start(shape: tuple[int, ...]) -> torch.Tensor:
+    return gradient(shape, -1, 0)
+
+
+def all_equal(tensor: torch.Tensor, name: str) -> None:
+    """Every rank has the same bits."""
+    first = md.broadcast(tensor, root_rank=0, name=fresh(name))
+    assert raw(first) == raw(tensor)
+
+
+@check(cases=[(shape,) for shape in SHAPES])
+def ps_sync_applies_the_mean(shape: tuple[int, ...]) -> None:
+    like = start(shape) if md.rank() == 0 else torch.zeros(shape)
+    table = md.ps.Table(fresh("sync"), like, md.ps.SGD(lr=0.5))
+    expected = start(shape).numpy().astype(np.float64)
+    for step in range(3):
+        value = table.push_pull(gradient(shape, md.rank(), step))
+        mean = np.mean([gradient(shape, r, step).numpy() for r in range(md.size())], 0, np.float64)
+        expected -= 0.5 * mean
+        np.testing.assert_allclose(value.numpy(), expected, atol=1e-5)
+        all_equal(value, "sync")
+    table.close()
+
+
+@check(min_size=2)
+def ps_sync_repeats_its_bits_whatever_arrives_first() -> None:
+    results = []
+    for first in range(2):
+        table = md.ps.Table(fresh("order"), torch.zeros(40_000), md.ps.SGD(lr=1.0))
+        mine = gradient((40_000,), md.rank(), 7) * 1e4 ** md.rank()
+        if md.rank() != first:
+            md.barrier()
+        handle = table.push_pull_async(mine)
+        if md.rank() == first:
+            md.barrier()
+        results.append(md.synchronize(handle))
+    assert raw(results[0]) == raw(results[1])
+
+
+@check(cases=[(md.ps.Async(),), (md.ps.SSP(2),), (md.ps.Sync(),)])
+def ps_no_push_is_lost(consistency: Any) -> None:
+    steps = 20
+    table = md.ps.Table(fresh("count"), torch.zeros(300_000), md.ps.Add(), consistency)
+    handles = [table.push_async(torch.ones(300_000)) for _ in range(steps)]
+    for handle in handles:
+        md.synchronize(handle)
+    table.finish()
+    md.barrier()
+    whole = steps * (1 if isinstance(consistency, md.ps.Sync) else md.size())
+    assert table.pull().unique().tolist() == [whole]
+
+
+@check(min_size=2)
+def ps_ssp_holds_the_fast_worker() -> None:
+    table = md.ps.Table(fresh("ssp"), torch.zeros(2), md.ps.Add(), md.ps.SSP(1))
+    if md.rank() == 0:
+        table.push_pull(torch.ones(2))
+        handle = table.push_pull_async(torch.ones(2))
+        assert not md.poll(handle)
+        md.barrier()
+        md.synchronize(handle)
+    else:
+        md.barrier()
+        table.push(torch.ones(2))
+    md.barrier()
+
+
+@check()
+def ps_handles_and_outputs() -> None:
+    table = md.ps.Table(fresh("out"), start((4, 3)), md.ps.Assign(), md.ps.Async())
+    out = torch.empty(3, 4).t()  # Not contiguous.
+    assert table.pull(out=out) is out
+    assert torch.equal(out, start((4, 3)))
+    md.barrier()
+    handle = table.push_pull_async(torch.full((4, 3), 2.0))
+    result = md.synchronize(handle)
+    assert md.rank() > 0 or result.shape == (4, 3)
+    raises(lambda: md.synchronize(handle), "unknown")
+    md.barrier()
+
+
+@check()
+def ps_rows_are_made_on_first_touch_and_duplicates_are_added() -> None:
+    name = fresh("rows")
+    table = md.ps.RowTable(name, 10**9, 4, md.ps.SGD(lr=1.0), md.ps.Uniform(0.1), seed=3)
+    ids = torch.tensor([10**9 - 1, 0, 10**9 - 1], dtype=torch.int32)
+    before = table.pull(ids)
+    assert before.abs().max() <= 0.1 and before[0].equal(before[2]) and before.unique().numel() == 8
+    all_equal(before, "rows")
+    md.barrier()
+    table.push(ids, torch.ones(3, 4))
+    md.barrier()
+    moved = before - table.pull(ids)
+    expected = torch.tensor([2.0, 1.0, 2.0]) * md.size()
+    torch.testing.assert_close(moved, expected[:, None].expand(3, 4), atol=1e-5, rtol=0)
+    assert table.pull(torch.empty(0, dtype=torch.long)).shape == (0, 4)
+
+
+@check()
+def ps_embedding_is_that_of_torch() -> None:
+    table = md.ps.RowTable(fresh("emb"), 50, 3, md.ps.SGD(lr=1.0), consistency=md.ps.Sync())
+    weight = table.pull(torch.arange(50)).requires_grad_()
+    ids = torch.tensor([[1, 2], [2, 49]])
+    md.barrier()
+    rows = table.embedding(ids)
+    assert torch.equal(rows, torch.nn.functional.embedding(ids, weight))
+    factors = torch.arange(12.0).view(2, 2, 3)
+    (rows * factors).sum().backward()
+    (torch.nn.functional.embedding(ids, weight) * factors).sum().backward()
+    assert weight.grad is not None
+    after = table.pull(torch.arange(50))
+    torch.testing.assert_close(after, weight.detach() - weight.grad)
+    with torch.no_grad():
+        assert not table.embedding(ids).requires_grad
+
+
+@check()
+def ps_a_gradient_that_is_not_finite_is_refused_dropped_or_applied() -> None:
+    bad = torch.zeros(2, 3)
+    bad[1, 2] = float("inf")
+    table = md.ps.Table(fresh("refuse"), torch.ones(2, 3), md.ps.SGD(lr=1.0))
+    where = f"rank {md.rank()}) is inf at index (1, 2); nothing has been applied"
+    raises(lambda: table.push_pull(bad), where)
+    assert table.push_pull(torch.zeros(2, 3)).equal(torch.ones(2, 3))
+    for nan in ("skip", "allow"):
+        table = md.ps.Table(fresh(nan), torch.ones(2, 3), md.ps.SGD(lr=1.0), nan=nan)
+        assert bool(table.push_pull(bad).isfinite().all()) == (nan == "skip")
+
+
+@check()
+def ps_options_change() -> None:
+    table = md.ps.Table(fresh("options"), torch.zeros(3), md.ps.SGD(lr=1.0), md.ps.Async())
+    raises(lambda: table.set_options(speed=3), "SGD has no option 'speed', expected lr")
+    raises(lambda: table.set_options(lr=-1), "lr is -1, expected a number of at least 0")
+    md.barrier()
+    if md.rank() == 0:
+        table.set_options(lr=0.25)
+    md.barrier()
+    table.push(torch.ones(3))
+    md.barrier()
+    assert table.pull().tolist() == [-0.25 * md.size()] * 3
+
+
+@check()
+def ps_wrong_arguments() -> None:
+    table = md.ps.Table(fresh("wrong"), torch.zeros(2, 3), md.ps.Add(), md.ps.Async())
+    raises(lambda: table.push(torch.zeros(6)), "gradient has shape [6], the table has [2, 3]")
+    raises(
+        lambda: table.push(torch.zeros(2, 3, dtype=torch.float64)),
+        "gradient is torch.float64, expected torch.float32",
+        kind=TypeError,
+    )
+    rows = md.ps.RowTable(fresh("wrong"), 10, 2, md.ps.Add())
+    raises(
+        lambda: rows.pull(torch.tensor([0, 10])), "row 10 at position 1 is not one of its 10 rows"
+    )
+    raises(
+        lambda: rows.pull(torch.zeros(2)), "ids is torch.float32, expected integers", kind=TypeError
+    )
+    raises(
+        lambda: rows.push(torch.tensor([1]), torch.zeros(2, 3)),
+        "gradients has shape [2, 3], expected [1, 2]",
+    )
+    raises(lambda: md.ps.Table("x", torch.zeros(1), "sgd"), "rule is 'sgd'", kind=TypeError)  # type: ignore[arg-type]
+    raises(lambda: md.ps.Sync(backup=-1), "backup is -1")
+
+
+@check(min_size=2)
+def ps_ranks_that_declare_different_tables_are_told() -> None:
+    raises(
+        lambda: md.ps.Table(fresh("differ"), torch.zeros(1 + md.rank() % 2), md.ps.Add()),
+        "the ranks declare different tables",
+        kind=md.MismatchError,
+    )
+    table = md.ps.Table(fresh("after"), torch.zeros(1), md.ps.Add())
+    assert table.push_pull(torch.ones(1)).tolist() == [1.0]
+
+
+@check(min_size=2)
+def ps_backup_workers_are_not_waited_for() -> None:
+    table = md.ps.Table(fresh("backup"), torch.zeros(2), md.ps.Add(), md.ps.Sync(backup=1))
+    if md.rank() != md.size() - 1:
+        assert table.push_pull(torch.ones(2)).tolist() == [1.0, 1.0]
+    md.barrier()
+    if md.rank() == md.size() - 1:
+        assert table.push_pull(torch.full((2,), 9.0)).tolist() == [1.0, 1.0]
+    md.barrier()
+
+
+@check(min_size=3)
+def ps_a_process_set_has_tables_of_its_own() -> None:
+    members = md.add_process_set([0, md.size() - 1])
+    name = fresh("set")
+    if md.rank() in members.ranks:
+        table = md.ps.Table(name, torch.zeros(4), md.ps.SGD(lr=1.0), process_set=members)
+        value = table.push_pull(torch.full((4,), float(md.rank())))
+        assert value.tolist() == [-(md.size() - 1) / 2] * 4
+    md.barrier()
+    md.remove_process_set(members)
+
+
+@check()
+def ps_the_engine_does_not_notice() -> None:
+    table = md.ps.Table(fresh("quiet"), torch.zeros(1000), md.ps.Add(), md.ps.Async())
+    md.barrier()
+    before = md.stats()["wakeups"]
+    for _ in range(20):
+        table.push_pull(torch.ones(1000))
+    assert md.stats()["wakeups"] - before <= 1
+    md.barrier()
+    stats = table.stats()
+    assert stats["pushes"] == 20 and stats["most_staleness"] >= stats["mean_staleness"] >= 0
+    shares = table.explain()
+    assert sum(share[1] for share in shares) == 1 and sum(share[2] for share in shares) == 4000
