@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "base/registry.h"
 
@@ -63,7 +64,9 @@ Result<std::unique_ptr<UpdateRule>> MakeRule(const RuleSpec& spec, int workers) 
                                      option.allowed);
     }
     const double value = found == given.end() ? option.default_value : found->second;
-    if (!std::isfinite(value) || !option.is_allowed(value)) {
+    // Rules compute with float32, where larger numbers are infinite.
+    const bool is_number = std::abs(value) <= std::numeric_limits<float>::max();
+    if (!is_number || !option.is_allowed(value)) {
       return Status::InvalidArgument("rule '" + spec.name + "': " + option.name + " is " +
                                      NumberText(value) + ", expected " + option.allowed);
     }
@@ -76,7 +79,10 @@ Result<std::unique_ptr<UpdateRule>> MakeRule(const RuleSpec& spec, int workers) 
     return Status::InvalidArgument("rule '" + spec.name + "' has no option '" + given[0].first +
                                    "'" + (names.empty() ? "" : ": expected " + ListOfNames(names)));
   }
-  return row->make(RuleOptions(std::move(values)), workers);
+  const RuleOptions options(std::move(values));
+  const std::string conflict = row->conflict == nullptr ? "" : row->conflict(options);
+  if (!conflict.empty()) return Status::InvalidArgument("rule '" + spec.name + "': " + conflict);
+  return row->make(options, workers);
 }
 
 void EncodeRuleSpec(const RuleSpec& spec, ByteWriter& writer) {

@@ -86,6 +86,9 @@ struct RuleRow {
   std::vector<RuleOption> options;
   // `workers` of the table. The options are allowed ones.
   std::function<std::unique_ptr<UpdateRule>(const RuleOptions& options, int workers)> make;
+  // Names a conflict of options that are allowed one by one: "nesterov needs a momentum above 0".
+  // Empty: there is none, as in a row without this function.
+  std::function<std::string(const RuleOptions& options)> conflict = nullptr;
 };
 
 // All rules, in alphabetical order: the rows of rules/rows.h.
