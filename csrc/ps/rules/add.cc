@@ -1,7 +1,12 @@
+#include "ps/rules/loop.h"
 #include "ps/rules/rows.h"
 
 namespace mydist::ps {
 namespace {
+
+MYDIST_LOOP void AddLoop(float* __restrict w, const float* __restrict g, size_t count) {
+  for (size_t i = 0; i < count; ++i) w[i] += g[i];
+}
 
 // w ← w + g. What is pushed is added: changes, counts, gradients to be summed.
 class Add final : public UpdateRule {
@@ -9,9 +14,7 @@ class Add final : public UpdateRule {
   int64_t StateFloats(int64_t) const override { return 0; }
   void Apply(std::span<float> parameters, std::span<const float> gradient, std::span<float>,
              const PushInfo&) const override {
-    float* const w = parameters.data();
-    const float* const g = gradient.data();
-    for (size_t i = 0; i < parameters.size(); ++i) w[i] += g[i];
+    AddLoop(parameters.data(), gradient.data(), parameters.size());
   }
 };
 
