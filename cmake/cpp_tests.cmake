@@ -216,8 +216,12 @@ endif()
 # Code for newer CPUs that the linker took for the rest of the library would crash on others. Not
 # with a sanitizer: clang puts data in front of functions, which may read as any instruction.
 if(CMAKE_OBJDUMP AND NOT MYDIST_SANITIZE_FLAGS)
+  set(_libraries $<TARGET_FILE:mydist>)
+  if(MYDIST_PS_BUILT)
+    list(APPEND _libraries $<TARGET_FILE:mydist_ps>)
+  endif()
   add_test(NAME instructions COMMAND "${MYDIST_TEST_PYTHON}"
-    "${PROJECT_SOURCE_DIR}/scripts/check_instructions.py" $<TARGET_FILE:mydist>)
+    "${PROJECT_SOURCE_DIR}/scripts/check_instructions.py" ${_libraries})
   set_tests_properties(instructions PROPERTIES TIMEOUT ${MYDIST_TEST_TIMEOUT_S} LABELS cpp)
 endif()
 

@@ -3,9 +3,10 @@
 The kernels of csrc/kernels/simd are built several times with different flags. A function of theirs
 that the linker took for the rest of the library would crash elsewhere; and a fused multiply-add
 rounds once where the other builds round twice. So: no AVX instruction outside the namespaces
-mydist::simd::avx2 and mydist::simd::avx512, and no fused multiply-add in any kernel.
+mydist::simd::avx2 and mydist::simd::avx512 and the clones of loops that csrc/ps/rules/loop.h asks
+for, and no fused multiply-add anywhere.
 
-Usage: check_instructions.py LIBRARY. Prints one line per violation; exit code 1 if there is any.
+Usage: check_instructions.py LIBRARY... Prints one line per violation; exit code 1 if there is any.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from violations import report
 
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\t([a-z][a-z0-9]*)")
+HOME = re.compile(r"mydist::simd::(avx2|avx512)::|\[clone \.(avx2|avx512)f?\b")
 FUSED = re.compile(r"^vfn?m(add|sub)")
 # All names of AVX instructions begin with v; these few others do as well.
 NOT_AVX = {"verr", "verw"}
 
 
 def home_of(function: str) -> str:
-    """The kernels' build a function belongs to: avx2, avx512, or nothing."""
-    match = re.search(r"mydist::simd::(avx2|avx512)::", function)
-    return match.group(1) if match else ""
+    """What newer CPU a function is built for: avx2, avx512, or none."""
+    match = HOME.search(function)
+    return match.group(1) or match.group(2) if match else ""
 
 
 def problems(lines: Iterable[str]) -> Iterator[str]:
@@ -43,12 +45,12 @@ def problems(lines: Iterable[str]) -> Iterator[str]:
                 yield f"{function}: {name} rounds once; expected a product and a sum"
             if name.startswith("v") and name not in NOT_AVX and not home and "avx" not in said:
                 said.add("avx")
-                yield f"{function}: {name} is AVX; expected it in mydist::simd::avx* only"
+                yield f"{function}: {name} is AVX; expected it in mydist::simd::avx* or a clone"
 
 
 def main(arguments: list[str]) -> int:
-    """Check the library arguments[0]."""
-    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", arguments[0]]
+    """Check the libraries that `arguments` name."""
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as objdump:
         assert objdump.stdout is not None
         code = report("check_instructions", problems(objdump.stdout))

@@ -39,6 +39,12 @@ def test_code_for_every_cpu_passes(tmp_path: Path) -> None:
     assert check(tmp_path, ADD).returncode == 0
 
 
+def test_a_clone_for_newer_cpus_passes(tmp_path: Path) -> None:
+    clones = '__attribute__((target_clones("avx512f", "avx2", "default"))) '
+    result = check(tmp_path, clones + ADD, "-O3")
+    assert result.returncode == 0, result.stdout
+
+
 @pytest.mark.parametrize("namespace", ["mydist::simd::portable", "mydist::simd"])
 def test_avx_anywhere_else_fails(namespace: str, tmp_path: Path) -> None:
     result = check(tmp_path, f"namespace {namespace} {{ {ADD} }}", "-mavx2")
