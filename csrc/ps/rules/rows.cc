@@ -3,7 +3,10 @@
 namespace mydist::ps {
 
 const std::vector<RuleRow>& RuleRows() {
-  static const auto* const kRows = new std::vector<RuleRow>{AddRow(), AssignRow(), SgdRow()};
+  static const auto* const kRows =
+      new std::vector<RuleRow>{AdaDelayRow(),         AdagradRow(), AdamRow(),   AdamWRow(),
+                               AdaptiveRevisionRow(), AddRow(),     AssignRow(), DcAsgdRow(),
+                               ElasticRow(),          FtrlRow(),    SgdRow()};
   return *kRows;
 }
 

@@ -6,8 +6,16 @@
 
 namespace mydist::ps {
 
-RuleRow AddRow();     // add.cc
-RuleRow AssignRow();  // assign.cc
-RuleRow SgdRow();     // sgd.cc
+RuleRow AdaDelayRow();          // ada_delay.cc
+RuleRow AdagradRow();           // adagrad.cc
+RuleRow AdamRow();              // adam.cc
+RuleRow AdamWRow();             // adam.cc
+RuleRow AdaptiveRevisionRow();  // adaptive_revision.cc
+RuleRow AddRow();               // add.cc
+RuleRow AssignRow();            // assign.cc
+RuleRow DcAsgdRow();            // dc_asgd.cc
+RuleRow ElasticRow();           // elastic.cc
+RuleRow FtrlRow();              // ftrl.cc
+RuleRow SgdRow();               // sgd.cc
 
 }  // namespace mydist::ps
