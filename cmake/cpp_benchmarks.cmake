@@ -1,4 +1,5 @@
 # bench_allreduce: the core's allreduce next to the speed of the memory (benchmarks/cpp).
+# bench_rules: the update rules of the parameter server (benchmarks/cpp).
 # bench_convert: the kernel that packs, next to the driver's copies on a GPU (benchmarks/gpu).
 set(MYDIST_BENCHMARKS_BUILT OFF)
 set(MYDIST_BENCHMARKS_REASON "")
@@ -11,12 +12,20 @@ elseif(NOT EXISTS "${_source}" OR NOT MYDIST_CORE_BUILT)
   return()
 endif()
 
-add_executable(bench_allreduce "${_source}")
-mydist_compile_options(bench_allreduce)
+# mydist_benchmark(NAME): of benchmarks/cpp/NAME.cc.
+function(mydist_benchmark name)
+  add_executable(${name} "${PROJECT_SOURCE_DIR}/benchmarks/cpp/${name}.cc")
+  mydist_compile_options(${name})
+  target_link_libraries(${name} PRIVATE mydist_core_objects)
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
+endfunction()
+mydist_benchmark(bench_allreduce)
 target_include_directories(bench_allreduce PRIVATE "${PROJECT_SOURCE_DIR}/python/mydist/bench")
-target_link_libraries(bench_allreduce PRIVATE mydist_core_objects)
-set_target_properties(bench_allreduce PROPERTIES
-  RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
+if(MYDIST_PS_BUILT)
+  mydist_benchmark(bench_rules)
+  target_link_libraries(bench_rules PRIVATE mydist_ps_objects OpenSSL::Crypto)
+endif()
 set(MYDIST_BENCHMARKS_BUILT ON)
 if(MYDIST_CUDA_BUILT)
   include(gpu_executable)
