@@ -1,6 +1,6 @@
 """The agent: stands for the launcher on a remote host. Run by ssh, never by hand.
 
-Reads frames on stdin (its ranks, signals, pings), writes frames on stdout (output, exits), and
+Reads frames on stdin (its children, signals, pings), writes frames on stdout (output, exits), and
 stops everything when stdin ends, when its stdout breaks, or when nothing came for long.
 """
 
@@ -19,7 +19,7 @@ from mydist.launcher.endpoints import free_port
 from mydist.launcher.environment import inherited_environment
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.framing import Kind
-from mydist.launcher.process_group import ProcessGroup, RankCommand, read_available
+from mydist.launcher.process_group import ChildCommand, ProcessGroup, read_available
 
 # Until the launcher says how long: time for other hosts to answer.
 SILENCE_SECONDS = 60.0
@@ -28,7 +28,7 @@ PAUSE_CHECK_SECONDS = 0.02
 
 
 class Agent:
-    """Runs the ranks of this host for the launcher at the other end of `in_fd` and `out_fd`."""
+    """Runs the children on this host for the launcher at the other end of `in_fd` and `out_fd`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, in_fd: int, out_fd: int) -> None:
         self._loop = loop
@@ -58,24 +58,24 @@ class Agent:
         await self._done.wait()
         watch.cancel()
         self._loop.remove_reader(self._in_fd)
-        await self._stop_ranks()
+        await self._stop_children()
         self._writer.close(timeout=0.5)
         return 0
 
-    def on_started(self, rank: int, pid: int) -> None:
-        """A rank runs."""
-        self._writer.push(framing.pack_rank_value(Kind.STARTED, rank, pid))
+    def on_started(self, child: int, pid: int) -> None:
+        """A child runs."""
+        self._writer.push(framing.pack_child_value(Kind.STARTED, child, pid))
 
-    def on_output(self, rank: int, stream: int, data: bytes) -> None:
+    def on_output(self, child: int, stream: int, data: bytes) -> None:
         """Forwards output; stops reading more while ssh does not take it."""
-        self._writer.push(framing.pack_output(rank, stream, data))
+        self._writer.push(framing.pack_output(child, stream, data))
         if self._writer.wants_pause() and self._group is not None:
             self._group.pause_output(True)
             self._loop.call_later(PAUSE_CHECK_SECONDS, self._try_resume)
 
-    def on_exited(self, rank: int, status: int) -> None:
-        """A rank ended."""
-        self._writer.push(framing.pack_rank_value(Kind.EXITED, rank, status))
+    def on_exited(self, child: int, status: int) -> None:
+        """A child ended."""
+        self._writer.push(framing.pack_child_value(Kind.EXITED, child, status))
 
     def _try_resume(self) -> None:
         if self._writer.wants_pause():
@@ -127,7 +127,7 @@ class Agent:
                 self._group.send_signal(payload[0])
         elif kind == Kind.ENDED:
             if self._group is not None:
-                self._group.tell_end(*framing.unpack_rank_value(payload))
+                self._group.tell_end(*framing.unpack_child_value(payload))
         elif kind != Kind.PING:
             raise framing.FrameError(f"unexpected {kind.name} frame")
 
@@ -137,16 +137,16 @@ class Agent:
         self._silence_seconds = float(job["silence_seconds"])
         inherited = inherited_environment(os.environ)
         commands = [
-            RankCommand(int(r["rank"]), list(r["argv"]), {**inherited, **r["env"]}, cwd)
-            for r in job["ranks"]
+            ChildCommand(int(c["child"]), list(c["argv"]), {**inherited, **c["env"]}, cwd)
+            for c in job["children"]
         ]
         self._group = ProcessGroup(self._loop, self, bytes.fromhex(job["key"]))
         self._group.start(commands)
 
-    async def _stop_ranks(self) -> None:
+    async def _stop_children(self) -> None:
         if self._group is None:
             return
-        self._group.pause_output(False)  # a rank blocked in write() could not end by itself
+        self._group.pause_output(False)  # a child blocked in write() could not end by itself
         self._group.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TERM_SECONDS):

@@ -26,14 +26,14 @@ class Kind(enum.IntEnum):
     """What a frame carries; the comment names its sender."""
 
     HELLO = 1  # agent: JSON {python, free_port, ssh_connection}
-    JOB = 2  # launcher: JSON {key, ranks: [{rank, argv, env}], cwd, silence_seconds}
-    STARTED = 3  # agent: rank u32, pid as i32
-    OUTPUT = 4  # agent: rank u32, stream u8, bytes
-    EXITED = 5  # agent: rank u32, status i32
+    JOB = 2  # launcher: JSON {key, children: [{child, argv, env}], cwd, silence_seconds}
+    STARTED = 3  # agent: child u32, pid as i32
+    OUTPUT = 4  # agent: child u32, stream u8, bytes
+    EXITED = 5  # agent: child u32, status i32
     ERROR = 6  # agent: JSON {text, exit_code}
     SIGNAL = 7  # launcher: signal number u8
     PING = 8  # launcher: nothing; says "still there"
-    ENDED = 9  # launcher: rank u32 of another host, status i32
+    ENDED = 9  # launcher: child u32 of another host, status i32
 
 
 class FrameError(RuntimeError):
@@ -69,32 +69,32 @@ def number_in(value: dict[str, Any], name: str, most: int, default: int = 0) -> 
     return number
 
 
-def pack_output(rank: int, stream: int, data: bytes) -> bytes:
+def pack_output(child: int, stream: int, data: bytes) -> bytes:
     """An OUTPUT frame."""
-    return pack(Kind.OUTPUT, _OUTPUT.pack(rank, stream) + data)
+    return pack(Kind.OUTPUT, _OUTPUT.pack(child, stream) + data)
 
 
 def unpack_output(payload: bytes) -> tuple[int, int, bytes]:
-    """Rank, stream (1 or 2) and data of an OUTPUT frame. Raises FrameError."""
+    """Child, stream (1 or 2) and data of an OUTPUT frame. Raises FrameError."""
     if len(payload) < _OUTPUT.size:
         raise FrameError("output frame too short")
-    rank, stream = _OUTPUT.unpack_from(payload)
+    child, stream = _OUTPUT.unpack_from(payload)
     if stream not in (1, 2):
         raise FrameError(f"output frame for stream {stream}, expected 1 or 2")
-    return rank, stream, payload[_OUTPUT.size :]
+    return child, stream, payload[_OUTPUT.size :]
 
 
-def pack_rank_value(kind: Kind, rank: int, value: int) -> bytes:
-    """A STARTED (pid) or EXITED (status) frame."""
-    return pack(kind, _EXITED.pack(rank, value))
+def pack_child_value(kind: Kind, child: int, value: int) -> bytes:
+    """A STARTED (pid), EXITED or ENDED (status) frame."""
+    return pack(kind, _EXITED.pack(child, value))
 
 
-def unpack_rank_value(payload: bytes) -> tuple[int, int]:
-    """Rank and value of a STARTED, EXITED or ENDED frame. Raises FrameError."""
+def unpack_child_value(payload: bytes) -> tuple[int, int]:
+    """Child and value of a STARTED, EXITED or ENDED frame. Raises FrameError."""
     if len(payload) != _EXITED.size:
         raise FrameError(f"frame of {len(payload)} bytes, expected {_EXITED.size}")
-    rank, value = _EXITED.unpack(payload)
-    return rank, value
+    child, value = _EXITED.unpack(payload)
+    return child, value
 
 
 class FrameReader:

@@ -20,7 +20,7 @@ from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.output import OutputFiles, RankOutput
+from mydist.launcher.output import JobOutput, OutputFiles
 from mydist.launcher.placement import RankPlacement, place_ranks, ranks_by_host
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.table import platform_for
@@ -34,7 +34,7 @@ def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     """Runs the job to its end, blocking; returns the exit code. Raises LaunchError before a rank
     runs. Installs signal handlers for its duration when called on the main thread."""
     spec = replace(spec, failure_tag=secrets.token_hex(16))
-    output = RankOutput(
+    output = JobOutput(
         BoundedWriter(1),
         BoundedWriter(2),
         spec.output.timestamps,
@@ -51,14 +51,14 @@ def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
 class Job:
     """The running job."""
 
-    def __init__(self, spec: JobSpec, environment: Mapping[str, str], output: RankOutput) -> None:
+    def __init__(self, spec: JobSpec, environment: Mapping[str, str], output: JobOutput) -> None:
         self._spec = spec
         self._environment = environment
         self._output = output
         self._placements = place_ranks(spec.hosts, spec.num_proc)
         self._by_host = ranks_by_host(self._placements)
         self._pids: dict[int, int] = {}
-        self._ends: dict[int, report.RankExit] = {}
+        self._ends: dict[int, report.ChildEnd] = {}
         self._departing: set[int] = set()
         self._unnamed_failure: tuple[int, str] | None = None
         self._signal: signal.Signals | None = None
@@ -151,8 +151,8 @@ class Job:
         if rank in self._ends or not 0 <= rank < self._spec.num_proc:
             return
         self._output.finish(rank)
-        end = report.RankExit(
-            rank=rank,
+        end = report.ChildEnd(
+            child=rank,
             host=self._placements[rank].host.name,
             pid=self._pids.get(rank, 0),
             status=status,
@@ -277,9 +277,9 @@ class Job:
         if self._signal is not None:
             return 128 + self._signal
         ends = list(self._ends.values())
-        tails = {end.rank: self._output.tail(end.rank) for end in ends}
+        tails = {end.child: self._output.tail(end.child) for end in ends}
         failures = {
-            end.rank: failure for end in ends if (failure := self.failure(end.rank)) is not None
+            end.child: failure for end in ends if (failure := self.failure(end.child)) is not None
         }
         cause = report.find_cause(ends, failures)
         if cause is None and self._unnamed_failure is not None:

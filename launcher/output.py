@@ -1,4 +1,4 @@
-"""What the ranks print: prefixed by rank onto the terminal, and raw into files if asked.
+"""What the children print: prefixed onto the terminal, and raw into files if asked.
 
 Bytes pass through unchanged, valid UTF-8 or not. A line is prefixed once; a line longer than
 MAX_LINE_BYTES is cut into several. Called on the loop's thread only; never blocks on the terminal.
@@ -68,8 +68,8 @@ def _cut(line: bytes) -> list[bytes]:
     return [piece + b"\n" for piece in pieces[:-1]] + pieces[-1:]
 
 
-class RankOutput:
-    """Routes the output of all ranks to the terminal's two streams and to files."""
+class JobOutput:
+    """Routes the output of all children to the terminal's two streams and to files."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class RankOutput:
         """Also writes what comes, unprefixed, to these files."""
         self._files = files
 
-    def write(self, rank: int, stream: int, data: bytes) -> bool:
-        """Takes bytes a rank printed on stream 1 or 2. True when it told of its failure in them."""
+    def write(self, child: int, stream: int, data: bytes) -> bool:
+        """Takes bytes a child printed on stream 1 or 2. True when they tell of its failure."""
         has_told = False
         if self._failure_tag:
             # A script may send errors to its output, as 2>&1 does.
-            key = (rank, stream)
+            key = (child, stream)
             data, records = self._filters.setdefault(key, RecordFilter(self._failure_tag)).feed(
                 data
             )
@@ -109,44 +109,44 @@ class RankOutput:
                 if (failure := parse_record(record)) is None:
                     continue
                 if failure.only_waits:
-                    self._waits[rank] = (time.monotonic(), failure)
+                    self._waits[child] = (time.monotonic(), failure)
                     continue
-                self._failures[rank] = failure
+                self._failures[child] = failure
                 has_told = True
         if data and stream == STDERR:
-            self._complained.add(rank)
-        self._show(rank, stream, data)
+            self._complained.add(child)
+        self._show(child, stream, data)
         return has_told
 
-    def failure(self, rank: int) -> FailureRecord | None:
-        """The exception that the rank said ended it; None when it said nothing."""
-        return self._failures.get(rank)
+    def failure(self, child: int) -> FailureRecord | None:
+        """The exception that the child said ended it; None when it said nothing."""
+        return self._failures.get(child)
 
-    def has_complained(self, rank: int) -> bool:
-        """Whether the rank printed to its error stream, or told of its failure."""
-        return rank in self._complained or rank in self._failures
+    def has_complained(self, child: int) -> bool:
+        """Whether the child printed to its error stream, or told of its failure."""
+        return child in self._complained or child in self._failures
 
     def waits(self) -> dict[int, FailureRecord]:
         """What ranks said a moment ago that they wait in."""
         since = time.monotonic() - WAITS_SECONDS
-        return {rank: record for rank, (at, record) in self._waits.items() if at >= since}
+        return {child: record for child, (at, record) in self._waits.items() if at >= since}
 
-    def _show(self, rank: int, stream: int, data: bytes) -> None:
+    def _show(self, child: int, stream: int, data: bytes) -> None:
         if self._files is not None:
-            warning = self._files.write(rank, stream, data)
+            warning = self._files.write(child, stream, data)
             if warning:
                 self.note(warning)
-        splitter = self._splitters.setdefault((rank, stream), LineSplitter())
-        self._emit(rank, stream, splitter.feed(data))
+        splitter = self._splitters.setdefault((child, stream), LineSplitter())
+        self._emit(child, stream, splitter.feed(data))
 
-    def finish(self, rank: int) -> None:
-        """The rank ended: shows its open lines."""
+    def finish(self, child: int) -> None:
+        """The child ended: shows its open lines."""
         for stream in (STDOUT, STDERR):
-            if (filtered := self._filters.pop((rank, stream), None)) is not None:
-                self._show(rank, stream, filtered.finish())
-            splitter = self._splitters.pop((rank, stream), None)
+            if (filtered := self._filters.pop((child, stream), None)) is not None:
+                self._show(child, stream, filtered.finish())
+            splitter = self._splitters.pop((child, stream), None)
             if splitter is not None:
-                self._emit(rank, stream, splitter.finish())
+                self._emit(child, stream, splitter.finish())
 
     def note(self, text: str) -> None:
         """A line (or several) of the launcher itself, to the error stream."""
@@ -154,13 +154,13 @@ class RankOutput:
             self._end_progress(STDERR, -1) + text.encode("utf-8", "surrogateescape") + b"\n"
         )
 
-    def tail(self, rank: int) -> list[str]:
-        """The last lines the rank printed on its error stream, made printable."""
-        lines = self._tails.get(rank, ())
+    def tail(self, child: int) -> list[str]:
+        """The last lines the child printed on its error stream, made printable."""
+        lines = self._tails.get(child, ())
         return [line.decode("utf-8", "backslashreplace") for line in lines]
 
     def wants_pause(self) -> bool:
-        """Whether the ranks' pipes should not be read for a moment."""
+        """Whether the children's pipes should not be read for a moment."""
         return any(writer.wants_pause() for writer in self._writers.values())
 
     def close(self, timeout: float = 2.0) -> None:
@@ -176,29 +176,29 @@ class RankOutput:
         if self._files is not None:
             self._files.close()
 
-    def _emit(self, rank: int, stream: int, lines: list[bytes]) -> None:
+    def _emit(self, child: int, stream: int, lines: list[bytes]) -> None:
         if not lines:
             return
-        prefix = b"[%d]<%s>:" % (rank, _STREAM_NAMES[stream])
+        prefix = b"[%d]<%s>:" % (child, _STREAM_NAMES[stream])
         if self._timestamps:
             prefix = self._now().isoformat(timespec="milliseconds").encode() + b" " + prefix
-        out = [self._end_progress(stream, rank)]
+        out = [self._end_progress(stream, child)]
         for line in lines:
             out.append(prefix + line)
             if stream == STDERR:
-                self._remember(rank, line)
+                self._remember(child, line)
         if lines[-1].endswith(b"\r"):
-            self._open_progress[stream] = rank
+            self._open_progress[stream] = child
         self._writers[stream].push(b"".join(out))
 
-    def _end_progress(self, stream: int, rank: int) -> bytes:
-        """A newline when another rank's progress bar would be overwritten."""
-        return b"\n" if self._open_progress.pop(stream, rank) != rank else b""
+    def _end_progress(self, stream: int, child: int) -> bytes:
+        """A newline when another child's progress bar would be overwritten."""
+        return b"\n" if self._open_progress.pop(stream, child) != child else b""
 
-    def _remember(self, rank: int, line: bytes) -> None:
+    def _remember(self, child: int, line: bytes) -> None:
         text = line.strip(b"\r\n")[:TAIL_LINE_BYTES]
         if text:
-            self._tails.setdefault(rank, deque(maxlen=TAIL_LINE_COUNT)).append(text)
+            self._tails.setdefault(child, deque(maxlen=TAIL_LINE_COUNT)).append(text)
 
 
 class OutputFiles:
@@ -210,12 +210,12 @@ class OutputFiles:
         width = len(str(rank_count - 1))
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         flags |= os.O_NONBLOCK  # Opening a named pipe would wait for its reader.
-        for rank in range(rank_count):
-            place = directory / f"rank.{rank:0{width}d}"
+        for child in range(rank_count):
+            place = directory / f"rank.{child:0{width}d}"
             try:
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
-                    fd = self._files[rank, stream] = os.open(place / name, flags, 0o600)
+                    fd = self._files[child, stream] = os.open(place / name, flags, 0o600)
                     if kind := irregular_kind(os.fstat(fd).st_mode):
                         raise OSError(errno.EEXIST, f"its {name} is {kind}")
             except OSError as error:
@@ -225,9 +225,9 @@ class OutputFiles:
                     f"{error.strerror}; give a directory you may write to"
                 ) from None
 
-    def write(self, rank: int, stream: int, data: bytes) -> str | None:
-        """Appends to the rank's file. On the first failure of a file: the warning to show."""
-        fd = self._files.get((rank, stream))
+    def write(self, child: int, stream: int, data: bytes) -> str | None:
+        """Appends to the child's file. On the first failure of a file: the warning to show."""
+        fd = self._files.get((child, stream))
         if fd is None:
             return None
         view = memoryview(data)
@@ -235,10 +235,10 @@ class OutputFiles:
             while view:
                 view = view[os.write(fd, view) :]
         except OSError as error:
-            os.close(self._files.pop((rank, stream)))
+            os.close(self._files.pop((child, stream)))
             name = _STREAM_NAMES[stream].decode()
             return (
-                f"mydistrun: cannot write the {name} file of rank {rank}: {error.strerror}; "
+                f"mydistrun: cannot write the {name} file of rank {child}: {error.strerror}; "
                 f"the file ends here, the job continues"
             )
         return None

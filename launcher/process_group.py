@@ -1,9 +1,9 @@
-"""The ranks of one host as child processes: started together, watched, stopped without remains.
+"""Child processes of one host: started together, watched, stopped without remains.
 
-Used by the launcher for local ranks and by the agent for remote ones. Owned and called by one
-asyncio loop; every callback of RankEvents comes from that loop. Each rank leads its own session,
-dies with its parent (parent-death signal), and is known to the guard, which also takes down the
-rank's descendants when the parent is killed.
+Used by the launcher for local children and by the agent for remote ones. A child has the number of
+its rank. Owned and called by one asyncio loop; every callback of ChildEvents comes from that loop.
+Each child leads its own session, dies with its parent (parent-death signal), and is
+known to the guard, which also takes down the child's descendants when the parent is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mydist.launcher.limits import start_error
 STDOUT = 1
 STDERR = 2
 READ_BYTES = 1 << 16
-# A dead rank's output is read until its pipes close or, if a descendant holds them, this long.
+# A dead child's output is read until its pipes close or, if a descendant holds them, this long.
 DRAIN_SECONDS = 0.3
 _PR_SET_PDEATHSIG = 1
 _F_ADD_SEALS = 1033
@@ -40,24 +40,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class RankCommand:
-    """What to run for one rank. `env` is the complete environment."""
+class ChildCommand:
+    """What to run for one child. `env` is the complete environment."""
 
-    rank: int
+    child: int
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
 
 
-class RankEvents(Protocol):
-    """Receives what happens to ranks, on the loop's thread."""
+class ChildEvents(Protocol):
+    """Receives what happens to children, on the loop's thread."""
 
-    def on_started(self, rank: int, pid: int) -> None: ...
+    def on_started(self, child: int, pid: int) -> None: ...
 
-    def on_output(self, rank: int, stream: int, data: bytes) -> None: ...
+    def on_output(self, child: int, stream: int, data: bytes) -> None: ...
 
-    def on_exited(self, rank: int, status: int) -> None:
-        """`status` is the exit code, or -N when signal N ended the rank. Its output came before."""
+    def on_exited(self, child: int, status: int) -> None:
+        """`status` is the exit code, or -N when signal N ended it. Its output came before."""
 
 
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
@@ -86,8 +86,8 @@ def make_key_file(key: bytes) -> int:
 
 
 @dataclass
-class _Rank:
-    command: RankCommand
+class _Entry:
+    command: ChildCommand
     popen: subprocess.Popen[bytes]
     pidfd: int
     pipes: dict[int, IO[bytes]]
@@ -97,8 +97,8 @@ class _Rank:
 
 
 class ProcessGroup:
-    """The ranks of this host. `key` is the 32-byte job key each of them inherits; with one they are
-    also told how ranks end.
+    """The children on this host. `key` is the 32-byte job key each of them inherits; with one they
+    are also told how others end.
 
     With `die_gently`, the death of this process sends them SIGTERM and the guard waits a moment
     before it kills: for mpirun, which has files to remove.
@@ -107,7 +107,7 @@ class ProcessGroup:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        events: RankEvents,
+        events: ChildEvents,
         key: bytes,
         die_gently: bool = False,
     ) -> None:
@@ -116,19 +116,20 @@ class ProcessGroup:
         self._events = events
         self._key_fd = make_key_file(key) if key else -1
         self._ends = rank_ends.RankEnds() if key else None
-        self._ranks: dict[int, _Rank] = {}
+        self._entries: dict[int, _Entry] = {}
         self._sessions: set[int] = set()
         self._folders: list[str] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._paused = False
-        self._stops = False  # From now on an end is no news for the other ranks.
+        self._stops = False  # From now on an end is no news for the other children.
         self._oom_kills = _cgroup_oom_kills()
 
-    def start(self, commands: Sequence[RankCommand]) -> None:
-        """Starts all ranks or none. Raises LaunchError (127 when a program is missing)."""
+    def start(self, commands: Sequence[ChildCommand]) -> None:
+        """Starts all of them, or raises LaunchError (127 when a program is missing) and ends all
+        children."""
         try:
             for command in commands:
-                self._start_rank(command)
+                self._start_child(command)
         except OSError as error:
             self.close()
             raise _start_error(error, command) from None
@@ -149,23 +150,23 @@ class ProcessGroup:
         self._tell_guard(b"/" + os.fsencode(folder).hex().encode())
         return folder
 
-    def tell_end(self, rank: int, status: int) -> None:
-        """Tells the ranks of this host how one of another host has ended."""
+    def tell_end(self, child: int, status: int) -> None:
+        """Tells the children on this host how one of another host has ended."""
         if self._ends is not None and not self._stops:
-            self._ends.tell(rank, status)
+            self._ends.tell(child, status)
 
     def alive(self) -> list[int]:
-        """The ranks whose exit was not reported yet."""
-        return [rank for rank, entry in self._ranks.items() if not entry.reported]
+        """The children whose exit was not reported yet."""
+        return [child for child, entry in self._entries.items() if not entry.reported]
 
     def send_signal(self, signum: int) -> None:
-        """Sends the signal to the process group of each living rank; SIGKILL to its session.
+        """Sends the signal to the process group of each living child; SIGKILL to its session.
 
-        A rank that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group of
-        a session's leader. SIGQUIT goes to handlers alone: it is a question, and ends no rank.
+        A child that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group
+        of a session's leader. SIGQUIT goes to handlers alone: it is a question, and ends no child.
         """
         self._stops |= signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        living = {r.popen.pid for r in self._ranks.values() if r.status is None}
+        living = {e.popen.pid for e in self._entries.values() if e.status is None}
         if signum == signal.SIGKILL:
             session.kill_sessions(living | self._sessions)
             return
@@ -178,8 +179,8 @@ class ProcessGroup:
                 os.killpg(pid, signal.SIGSTOP if stops else signum)
 
     def pause_output(self, paused: bool) -> None:
-        """Reads the ranks' output no more, or on; they wait in write() once the pipes are full."""
-        for entry in self._ranks.values() if self._paused != paused else ():
+        """Reads their output no more, or on; they wait in write() once the pipes are full."""
+        for entry in self._entries.values() if self._paused != paused else ():
             for stream, pipe in entry.pipes.items():
                 if paused:
                     self._loop.remove_reader(pipe)
@@ -192,9 +193,9 @@ class ProcessGroup:
         return _cgroup_oom_kills() > self._oom_kills
 
     def close(self) -> None:
-        """Kills whatever is left in the ranks' sessions and frees everything. Idempotent."""
+        """Kills whatever is left in the children's sessions and frees everything. Idempotent."""
         session.kill_sessions(self._sessions)
-        for entry in self._ranks.values():
+        for entry in self._entries.values():
             if entry.status is None:
                 self._loop.remove_reader(entry.pidfd)
                 entry.status = entry.popen.wait()
@@ -218,7 +219,7 @@ class ProcessGroup:
         if self._ends is not None:
             self._ends.close()
 
-    def _start_rank(self, command: RankCommand) -> None:
+    def _start_child(self, command: ChildCommand) -> None:
         self._require_guard()
         env = dict(command.env)
         inherited: tuple[int, ...] = ()
@@ -243,15 +244,15 @@ class ProcessGroup:
         )
         assert popen.stdout is not None and popen.stderr is not None
         pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
-        entry = _Rank(command, popen, os.pidfd_open(popen.pid), pipes)
-        self._ranks[command.rank] = entry
+        entry = _Entry(command, popen, os.pidfd_open(popen.pid), pipes)
+        self._entries[command.child] = entry
         self._sessions.add(popen.pid)
         self._tell_guard(b"%c%d" % (b"~" if self._die_gently else b"+", popen.pid))
         self._loop.add_reader(entry.pidfd, self._reap, entry)
         for stream, pipe in pipes.items():
             os.set_blocking(pipe.fileno(), False)
             self._loop.add_reader(pipe, self._read, entry, stream)
-        self._events.on_started(command.rank, popen.pid)
+        self._events.on_started(command.child, popen.pid)
 
     def _require_guard(self) -> None:
         if self._guard is None:
@@ -263,27 +264,27 @@ class ProcessGroup:
                 self._guard.stdin.write(line + b"\n")
                 self._guard.stdin.flush()
 
-    def _read(self, entry: _Rank, stream: int) -> None:
+    def _read(self, entry: _Entry, stream: int) -> None:
         data = read_available(entry.pipes[stream].fileno())
         if data is None:
             return
         if data:
-            self._events.on_output(entry.command.rank, stream, data)
+            self._events.on_output(entry.command.child, stream, data)
             return
         self._close_pipe(entry, stream)
         if entry.status is not None and not entry.pipes:
             self._report(entry)
 
-    def _close_pipe(self, entry: _Rank, stream: int) -> None:
+    def _close_pipe(self, entry: _Entry, stream: int) -> None:
         pipe = entry.pipes.pop(stream)
         self._loop.remove_reader(pipe)
         pipe.close()
 
-    def _reap(self, entry: _Rank) -> None:
+    def _reap(self, entry: _Entry) -> None:
         # The session id cannot be reused while it has members, so look before and after reaping.
         session_id = entry.popen.pid
         entry.status = entry.popen.wait()
-        self.tell_end(entry.command.rank, entry.status)
+        self.tell_end(entry.command.child, entry.status)
         self._loop.remove_reader(entry.pidfd)
         os.close(entry.pidfd)
         if not session.session_pids({session_id}):
@@ -294,7 +295,7 @@ class ProcessGroup:
         else:
             self._report(entry)
 
-    def _report(self, entry: _Rank) -> None:
+    def _report(self, entry: _Entry) -> None:
         if self._paused and entry.pipes:  # its last output is still in the pipe
             entry.drain = self._loop.call_later(DRAIN_SECONDS, self._report, entry)
             return
@@ -303,7 +304,7 @@ class ProcessGroup:
             if entry.drain is not None:
                 entry.drain.cancel()
             assert entry.status is not None
-            self._events.on_exited(entry.command.rank, entry.status)
+            self._events.on_exited(entry.command.child, entry.status)
 
 
 def _start_guard() -> subprocess.Popen[bytes]:
@@ -342,15 +343,15 @@ def _cgroup_oom_kills() -> int:
     return 0
 
 
-def _found(command: RankCommand) -> str:
-    """Where the program of a rank is looked for."""
+def _found(command: ChildCommand) -> str:
+    """Where the program of a child is looked for."""
     program = command.argv[0]
     if os.sep not in program:
         return shutil.which(program, path=command.env.get("PATH", os.defpath)) or program
     return os.path.join(command.cwd, program)
 
 
-def _start_error(error: OSError, command: RankCommand) -> LaunchError:
+def _start_error(error: OSError, command: ChildCommand) -> LaunchError:
     program = command.argv[0]
     if error.errno == errno.ENOENT and not os.path.isdir(command.cwd):
         return LaunchError(f"working directory {command.cwd!r} does not exist")
@@ -364,4 +365,4 @@ def _start_error(error: OSError, command: RankCommand) -> LaunchError:
         return LaunchError(
             f"command {program!r} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE
         )
-    return start_error(f"rank {command.rank}", error)
+    return start_error(f"rank {command.child}", error)

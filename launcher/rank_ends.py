@@ -31,11 +31,11 @@ class RankEnds:
         with contextlib.suppress(OSError):  # Linux before 5.1 lets the ranks write, too.
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _NO_MORE_WRITERS)
 
-    def tell(self, rank: int, status: int) -> None:
-        """`status` is the exit code, or -N when signal N ended the rank."""
-        if 0 <= rank < _MAX_RANKS and self.fd >= 0:
+    def tell(self, child: int, status: int) -> None:
+        """`status` is the exit code, or -N when signal N ended the child."""
+        if 0 <= child < _MAX_RANKS and self.fd >= 0:
             entry = bytes([_SIGNALLED, -status & 0xFF] if status < 0 else [_EXITED, status & 0xFF])
-            self._entries[2 * rank : 2 * rank + 2] = entry
+            self._entries[2 * child : 2 * child + 2] = entry
 
     def close(self) -> None:
         """Idempotent."""

@@ -19,8 +19,8 @@ MAX_OTHERS_LISTED = 8
 
 
 @dataclass(frozen=True)
-class RankExit:
-    """How a rank ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
+class ChildEnd:
+    """How a child ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
 
     `stopped` says that mydistrun had already asked it to end. `unknown` says that its `status`
     is not known, and 0 here. `improper` says that it ended without finalizing MPI (then `status` is
@@ -28,7 +28,7 @@ class RankExit:
     (then `status` is the exit code to pass on).
     """
 
-    rank: int
+    child: int
     host: str
     pid: int
     status: int
@@ -77,25 +77,25 @@ def raised_itself(failure: FailureRecord | None) -> bool:
     return failure is not None and not failure.is_consequence
 
 
-def _is_victim(end: RankExit, failures: Mapping[int, FailureRecord]) -> bool:
+def _is_victim(end: ChildEnd, failures: Mapping[int, FailureRecord]) -> bool:
     """Whether a rank failed because it lost another. What it said says nothing of a signal."""
     was_signalled = end.status < 0 and not end.stopped
-    return not was_signalled and not end.lost and is_consequence(failures.get(end.rank))
+    return not was_signalled and not end.lost and is_consequence(failures.get(end.child))
 
 
-def _failures_of(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
+def _failures_of(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> list[ChildEnd]:
     """The ends that are failures. Where a rank told of an exception, but its exit code is not its
     own or not known, that is Python's 1."""
     found = []
     for end in exits:
         if end.failed:
             found.append(end)
-        elif end.rank in failures and (end.stopped or end.unknown):
+        elif end.child in failures and (end.stopped or end.unknown):
             found.append(end if end.status > 0 else replace(end, status=1, unknown=False))
     return found
 
 
-def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> RankExit | None:
+def find_cause(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> ChildEnd | None:
     """The failure to blame, None when nothing failed. `exits` are in order of arrival.
 
     What ended while mydistrun stopped the ranks comes after what ended by itself.
@@ -108,14 +108,14 @@ def find_cause(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> 
     if leavers:
         return leavers[0]
     silent = _silent(failures)
-    fell_silent = [end for end in exits if end.rank in silent] if failed else []
+    fell_silent = [end for end in exits if end.child in silent] if failed else []
     if fell_silent:
         return fell_silent[0]
-    timed_out = [end for end in failed if failures[end.rank].is_timeout]
+    timed_out = [end for end in failed if failures[end.child].is_timeout]
     return next(iter(timed_out + failed), None)
 
 
-def exit_code(cause: RankExit, exits: list[RankExit]) -> int:
+def exit_code(cause: ChildEnd, exits: list[ChildEnd]) -> int:
     """What mydistrun ends with. A rank that left with 0 has failed the others."""
     codes = (end.exit_code for end in exits if end.failed)
     # The signal by which mydistrun itself ended a silent rank says nothing.
@@ -137,7 +137,7 @@ def _silent(failures: Mapping[int, FailureRecord]) -> set[int]:
     return {rank for record in tellers for rank in record.ranks} - failed
 
 
-def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[RankExit]:
+def _leavers(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> list[ChildEnd]:
     """Of those the ranks that ended as if all were well. One that was stopped may be a victim,
     unless it had said itself that it leaves: then it was only slow to end.
 
@@ -145,31 +145,31 @@ def _leavers(exits: list[RankExit], failures: Mapping[int, FailureRecord]) -> li
     """
     tellers = [record for record in failures.values() if record.says_others_departed]
     departed = {rank for record in tellers for rank in record.ranks} - failures.keys()
-    lost = [end for end in exits if end.rank in _lost_by_others(failures) and end.status == 0]
+    lost = [end for end in exits if end.child in _lost_by_others(failures) and end.status == 0]
     missed = {rank for told in failures.values() if told.is_timeout for rank in told.ranks}
     return [
-        *(_unless_stopped(end) for end in exits if end.rank in departed),
+        *(_unless_stopped(end) for end in exits if end.child in departed),
         *(end for end in lost if end.unknown or not end.stopped),
         *(
             end
             for end in exits
-            if end.rank in missed - failures.keys() and _ended_well(end) and end not in lost
+            if end.child in missed - failures.keys() and _ended_well(end) and end not in lost
         ),
     ]
 
 
-def _unless_stopped(end: RankExit) -> RankExit:
+def _unless_stopped(end: ChildEnd) -> ChildEnd:
     """The end. How one that was stopped would have ended is not known."""
     return replace(end, status=0, unknown=True) if end.stopped else end
 
 
-def _ended_well(end: RankExit) -> bool:
+def _ended_well(end: ChildEnd) -> bool:
     return end.status == 0 and not (end.stopped or end.unknown or end.lost)
 
 
 def format_failure(
-    cause: RankExit,
-    exits: list[RankExit],
+    cause: ChildEnd,
+    exits: list[ChildEnd],
     tails: Mapping[int, list[str]],
     failures: Mapping[int, FailureRecord],
     waits: Mapping[int, FailureRecord] | None = None,
@@ -179,73 +179,73 @@ def format_failure(
     `waits`: what ranks waited in when mpirun ended the job. They may not know why.
     """
     lines = [f"mydistrun: {_headline(cause, failures, waits or {})}"]
-    tail = tails.get(cause.rank, [])
+    tail = tails.get(cause.child, [])
     if tail:
         lines.append("  last lines of its error output:")
         lines += [f"    | {line}" for line in tail]
     else:
         lines.append("  it printed nothing to its error output")
-    is_victim = cause.rank in failures and _is_victim(cause, failures)
-    if is_victim and cause.rank not in _silent(failures):
+    is_victim = cause.child in failures and _is_victim(cause, failures)
+    if is_victim and cause.child not in _silent(failures):
         lines += _describe_consequence(cause, exits, failures)
-    others = [end for end in exits if end.rank != cause.rank]
+    others = [end for end in exits if end.child != cause.child]
     lines += _describe_others(others, failures)
     lines += _describe_progress(cause, {**(waits or {}), **failures})
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _headline(
-    cause: RankExit, failures: Mapping[int, FailureRecord], waits: Mapping[int, FailureRecord]
+    cause: ChildEnd, failures: Mapping[int, FailureRecord], waits: Mapping[int, FailureRecord]
 ) -> str:
     """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known."""
     text = f"{_name(cause, failures)} {cause.describe()} after {cause.at:.1f} s"
-    tellers = [record for record in failures.values() if cause.rank in record.ranks]
+    tellers = [record for record in failures.values() if cause.child in record.ranks]
     place = next((record.place for record in tellers if record.place), "")
-    if cause.rank in _silent(failures):
+    if cause.child in _silent(failures):
         since = f" after {cause.at:.1f} s" if cause.failed else ""
         text = f"{_name(cause, failures)} gave no sign of life"
         ended = f" and {cause.describe()}{since}" if cause.failed else ""
         return f"{text}{ended}{f'; other ranks lost it in {place}' if place else ''}"
-    own = failures.get(cause.rank)
+    own = failures.get(cause.child)
     if own is not None:
         return f"{text}, in {own.place}" if own.place else text
     if not cause.failed:
         return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
     if place:
         return f"{text}; other ranks lost it in {place}"
-    waited = next((r.place for rank, r in sorted(waits.items()) if rank != cause.rank), "")
+    waited = next((r.place for rank, r in sorted(waits.items()) if rank != cause.child), "")
     return f"{text}; other ranks waited in {waited}" if waited else text
 
 
-def _name(end: RankExit, failures: Mapping[int, FailureRecord]) -> str:
+def _name(end: ChildEnd, failures: Mapping[int, FailureRecord]) -> str:
     """Rank, host and pid; mpirun tells no pid, but ranks tell their own and that of a lost one."""
-    told = failures.get(end.rank)
-    by_others = (r.peer_pid for r in failures.values() if r.ranks == (end.rank,) and r.peer_pid)
+    told = failures.get(end.child)
+    by_others = (r.peer_pid for r in failures.values() if r.ranks == (end.child,) and r.peer_pid)
     pid = end.pid or (told.pid if told is not None else 0) or next(by_others, 0)
-    return f"rank {end.rank} on host {end.host}{f' (pid {pid})' if pid else ''}"
+    return f"rank {end.child} on host {end.host}{f' (pid {pid})' if pid else ''}"
 
 
 def _describe_consequence(
-    cause: RankExit, exits: list[RankExit], failures: Mapping[int, FailureRecord]
+    cause: ChildEnd, exits: list[ChildEnd], failures: Mapping[int, FailureRecord]
 ) -> list[str]:
     """The rank named only lost another one: says which others ended before it, or are named."""
-    if failures[cause.rank].is_timeout:
-        missing = sorted(set(failures[cause.rank].ranks))
+    if failures[cause.child].is_timeout:
+        missing = sorted(set(failures[cause.child].ranks))
         if missing:
             return [f"  it timed out waiting for {_listed(missing)}"]
         # MPI does not tell whom MPI_Init waits for, nor mpirun how these have ended.
-        silent = sorted(end.rank for end in exits if end.unknown and end.rank not in failures)
+        silent = sorted(end.child for end in exits if end.unknown and end.child not in failures)
         if not silent:
             return []
         return [f"  {_listed(silent)} reported no error; check that every rank calls init()"]
     lines = ["  another rank failed first and printed nothing; this rank failed because of it"]
-    ended = itertools.takewhile(lambda end: end.rank != cause.rank, exits)
+    ended = itertools.takewhile(lambda end: end.child != cause.child, exits)
     before = [end for end in ended if _ended_well(end)]
-    for end in sorted(before, key=lambda end: end.rank)[:MAX_OTHERS_LISTED]:
-        lines.append(f"  rank {end.rank} had already exited with code 0")
+    for end in sorted(before, key=lambda end: end.child)[:MAX_OTHERS_LISTED]:
+        lines.append(f"  rank {end.child} had already exited with code 0")
     if len(before) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(before) - MAX_OTHERS_LISTED} more ranks exited with code 0")
-    lost = _lost_by_others(failures) - {end.rank for end in before}
+    lost = _lost_by_others(failures) - {end.child for end in before}
     for rank in sorted(lost)[:MAX_OTHERS_LISTED]:
         lines.append(
             f"  the other ranks report that rank {rank} left first; check how its program ends"
@@ -253,14 +253,14 @@ def _describe_consequence(
     return lines
 
 
-def _describe_progress(cause: RankExit, told: Mapping[int, FailureRecord]) -> list[str]:
+def _describe_progress(cause: ChildEnd, told: Mapping[int, FailureRecord]) -> list[str]:
     """What the ranks completed last, those behind first: where they differ, and where nothing else
     says how far the cause has come."""
     groups: dict[Progress, list[int]] = {}
     for rank, record in sorted(told.items()):
         if record.progress is not None:
             groups.setdefault(record.progress, []).append(rank)
-    own = told.get(cause.rank)
+    own = told.get(cause.child)
     is_all_there_is = own is not None and own.progress is not None and not own.place
     if len(groups) < 2 and not is_all_there_is:
         return []
@@ -281,11 +281,11 @@ def _listed(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
 
 
-def _describe_others(others: list[RankExit], failures: Mapping[int, FailureRecord]) -> list[str]:
+def _describe_others(others: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> list[str]:
     lines = []
-    failed = sorted(_failures_of(others, failures), key=lambda end: end.rank)
+    failed = sorted(_failures_of(others, failures), key=lambda end: end.child)
     for end in failed[:MAX_OTHERS_LISTED]:
-        error = failures[end.rank].error if end.rank in failures else ""
+        error = failures[end.child].error if end.child in failures else ""
         # What one that was stopped would have exited with is a guess.
         words = end.describe() + (f": {error}" if error else "")
         lines.append(
@@ -293,12 +293,12 @@ def _describe_others(others: list[RankExit], failures: Mapping[int, FailureRecor
         )
     if len(failed) > MAX_OTHERS_LISTED:
         lines.append(f"  … and {len(failed) - MAX_OTHERS_LISTED} more ranks failed")
-    known = {end.rank for end in failed}
+    known = {end.child for end in failed}
     for is_unknown, words in ((False, ""), (True, ", or ended before")):
         stopped = sorted(
-            end.rank
+            end.child
             for end in others
-            if end.stopped and end.unknown == is_unknown and end.rank not in known
+            if end.stopped and end.unknown == is_unknown and end.child not in known
         )
         if stopped:
             lines.append(f"  stopped by mydistrun{words}: {_listed(stopped)}")

@@ -26,7 +26,7 @@ from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement, ranks_by_host
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import RemoteHost, ssh_command
-from mydist.launcher.process_group import ProcessGroup, RankCommand
+from mydist.launcher.process_group import ChildCommand, ProcessGroup
 from mydist.launcher.rendezvous_server import RendezvousServer
 from mydist.launcher.stop_sequence import AFTER_FAILURE, Steps
 
@@ -38,11 +38,11 @@ def _commands(
     shared: Mapping[str, str],
     ranks: Sequence[RankPlacement],
     meeting: Endpoints,
-) -> list[RankCommand]:
+) -> list[ChildCommand]:
     """What to run for the ranks of one host."""
     cwd = os.getcwd()
     return [
-        RankCommand(rank.rank, argv, {**shared, **identity_environment(rank, meeting)}, cwd)
+        ChildCommand(rank.rank, argv, {**shared, **identity_environment(rank, meeting)}, cwd)
         for rank in ranks
     ]
 

@@ -33,7 +33,7 @@ from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import ssh_arguments
-from mydist.launcher.process_group import STDERR, STDOUT, ProcessGroup, RankCommand
+from mydist.launcher.process_group import STDERR, STDOUT, ChildCommand, ProcessGroup
 from mydist.launcher.report import is_consequence, raised_itself
 from mydist.launcher.session import has_children
 from mydist.launcher.stop_sequence import Steps
@@ -231,7 +231,7 @@ class MpiPlatform:
         make_room_for_files(sum(self._spec.is_local(rank.host) for rank in ranks))
         argv = mpirun_command(self._spec, environment, self._make_folders())
         env = environment_here(self._spec, environment)
-        self._group.start([RankCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+        self._group.start([ChildCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
         # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
         if all(self._spec.is_local(rank.host) for rank in ranks):
             self._check_start(self._launch.loop.time() + self._spec.ssh.start_timeout)

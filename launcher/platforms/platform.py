@@ -11,11 +11,11 @@ from mydist.launcher.failure_record import FailureRecord
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
-from mydist.launcher.process_group import RankEvents
+from mydist.launcher.process_group import ChildEvents
 from mydist.launcher.stop_sequence import Steps
 
 
-class JobEvents(RankEvents, Protocol):
+class JobEvents(ChildEvents, Protocol):
     """Receives what happens to the ranks of a job and their hosts, on the loop's thread."""
 
     def on_exited(
@@ -27,7 +27,7 @@ class JobEvents(RankEvents, Protocol):
         improper: bool = False,
         unknown: bool = False,
     ) -> None:
-        """See RankEvents. `is_first`: it ended before any rank was stopped, though told later.
+        """See ChildEvents. `is_first`: it ended before any rank was stopped, though told later.
         `improper`: it ended without finalizing MPI, its own status is unknown. `unknown`: its
         status is not known.
 

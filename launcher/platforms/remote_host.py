@@ -24,7 +24,7 @@ from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import SshOptions
 from mydist.launcher.platforms.platform import JobEvents
-from mydist.launcher.process_group import RankCommand, die_with_parent, read_available
+from mydist.launcher.process_group import ChildCommand, die_with_parent, read_available
 
 PING_SECONDS = 5.0
 # An agent waits longer than we do, so that a job may be suspended for a moment.
@@ -110,30 +110,30 @@ class RemoteHost:
         # From now on, because other hosts may take long to answer before the ranks start.
         self._send_ping()
 
-    def start(self, commands: Sequence[RankCommand], key: bytes) -> None:
-        """Sends the agent its ranks; STARTED frames or an ERROR follow."""
-        self._living = {command.rank for command in commands}
-        ranks = [{"rank": c.rank, "argv": list(c.argv), "env": dict(c.env)} for c in commands]
+    def start(self, commands: Sequence[ChildCommand], key: bytes) -> None:
+        """Sends the agent its children; STARTED frames or an ERROR follow."""
+        self._living = {command.child for command in commands}
+        children = [{"child": c.child, "argv": list(c.argv), "env": dict(c.env)} for c in commands]
         job = {
             "key": key.hex(),
             "cwd": commands[0].cwd,
-            "ranks": ranks,
+            "children": children,
             "silence_seconds": self._options.host_timeout * AGENT_PATIENCE_FACTOR,
         }
         self._send(framing.pack_json(framing.Kind.JOB, job))
 
     def send_signal(self, signum: int) -> None:
-        """Asks the agent to send the signal to its living ranks."""
+        """Asks the agent to send the signal to its living children."""
         self._send(framing.pack(framing.Kind.SIGNAL, bytes([signum])))
         if signum == signal.SIGTSTP:
             self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
-    def tell_end(self, rank: int, status: int) -> None:
-        """Has the agent tell its ranks how one of another host has ended."""
-        self._send(framing.pack_rank_value(framing.Kind.ENDED, rank, status))
+    def tell_end(self, child: int, status: int) -> None:
+        """Has the agent tell its children how one of another host has ended."""
+        self._send(framing.pack_child_value(framing.Kind.ENDED, child, status))
 
     def pause_output(self, paused: bool) -> None:
-        """Reads from the agent no more, or on; its ranks wait once the pipes between are full."""
+        """Reads from the agent no more, or on; its children wait once the pipes are full."""
         if self._paused != paused and not self._stdout.closed:
             self._paused = paused
             if paused:
@@ -192,11 +192,11 @@ class RemoteHost:
         if kind == framing.Kind.OUTPUT:
             self._events.on_output(*framing.unpack_output(payload))
         elif kind == framing.Kind.STARTED:
-            self._events.on_started(*framing.unpack_rank_value(payload))
+            self._events.on_started(*framing.unpack_child_value(payload))
         elif kind == framing.Kind.EXITED:
-            rank, status = framing.unpack_rank_value(payload)
-            self._living.discard(rank)
-            self._events.on_exited(rank, status)
+            child, status = framing.unpack_child_value(payload)
+            self._living.discard(child)
+            self._events.on_exited(child, status)
         elif kind == framing.Kind.HELLO and not self.hello.done():
             hello = framing.unpack_json(payload)
             framing.number_in(hello, "free_port", _MAX_PORT)

@@ -14,7 +14,7 @@ from mydist.launcher.awaited_ranks import AwaitedRank, wait_line
 from mydist.launcher.hosts import Host
 from mydist.launcher.job import run_job
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.output import RankOutput
+from mydist.launcher.output import JobOutput
 
 STOPPED = "a signal or a debugger has stopped"
 
@@ -67,7 +67,7 @@ def run_and_resume(
     """
     lines: list[str] = []
 
-    def note(self: RankOutput, text: str) -> None:
+    def note(self: JobOutput, text: str) -> None:
         stopped = re.findall(r"kill -CONT (\d+)", text)
         if "still waits" in text and not stopped:
             return
@@ -75,7 +75,7 @@ def run_and_resume(
         if len(lines) == resume_at:
             os.kill(int(stopped[0]), signal.SIGCONT)
 
-    monkeypatch.setattr(RankOutput, "note", note)
+    monkeypatch.setattr(JobOutput, "note", note)
     monkeypatch.setattr(awaited_ranks, "FIRST_LINE_SECONDS", 0.5)
     return run_job(JobSpec(argv, 2, (Host("localhost", 2),)), os.environ), lines
 

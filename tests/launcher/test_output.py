@@ -16,9 +16,9 @@ from mydist.launcher.errors import LaunchError
 from mydist.launcher.output import (
     MAX_LINE_BYTES,
     TAIL_LINE_COUNT,
+    JobOutput,
     LineSplitter,
     OutputFiles,
-    RankOutput,
 )
 
 
@@ -54,7 +54,7 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 
 def test_lines_are_prefixed_by_rank_and_stream(pipes: tuple[Pipe, Pipe]) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     output.write(0, 1, b"one\ntw")
     output.write(1, 1, b"other\n")
     output.write(0, 1, b"o\nopen")
@@ -67,13 +67,13 @@ def test_lines_are_prefixed_by_rank_and_stream(pipes: tuple[Pipe, Pipe]) -> None
 
 def test_timestamps(pipes: tuple[Pipe, Pipe]) -> None:
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
-    output = RankOutput(pipes[0].writer, pipes[1].writer, timestamps=True, now=lambda: moment)
+    output = JobOutput(pipes[0].writer, pipes[1].writer, timestamps=True, now=lambda: moment)
     output.write(3, 1, b"x\n")
     assert pipes[0].contents() == b"2026-01-02T03:04:05.678 [3]<stdout>:x\n"
 
 
 def test_invalid_utf8_passes_through(pipes: tuple[Pipe, Pipe]) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     every_byte = bytes(range(256)).replace(b"\r", b"").replace(b"\n", b"")
     output.write(0, 1, every_byte + b"\n")
     output.write(0, 2, b"\xff\xfe broken \xc3\n")
@@ -83,7 +83,7 @@ def test_invalid_utf8_passes_through(pipes: tuple[Pipe, Pipe]) -> None:
 
 
 def test_progress_bars_of_two_ranks(pipes: tuple[Pipe, Pipe]) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     output.write(0, 1, b"10%\r20%\r30%")
     output.write(1, 1, b"hello\r\n")
     output.write(0, 1, b"\n")
@@ -114,7 +114,7 @@ def test_a_ten_megabyte_line_is_cut_not_kept() -> None:
 
 
 def test_tail_is_bounded(pipes: tuple[Pipe, Pipe]) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     output.write(0, 2, b"".join(b"line %d\n" % n for n in range(1000)) + b"y" * 5000 + b"\n")
     tail = output.tail(0)
     assert len(tail) == TAIL_LINE_COUNT
@@ -174,7 +174,7 @@ def test_everything_arrives_at_a_slow_consumer() -> None:
 
 
 def test_files_hold_the_raw_bytes(tmp_path: Path, pipes: tuple[Pipe, Pipe]) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     output.attach_files(OutputFiles(tmp_path / "logs", 11))
     output.write(3, 1, b"\xff raw")
     output.write(3, 2, b"err\n")
@@ -188,7 +188,7 @@ def test_files_hold_the_raw_bytes(tmp_path: Path, pipes: tuple[Pipe, Pipe]) -> N
 
 
 def test_full_disk_is_one_warning(pipes: tuple[Pipe, Pipe], tmp_path: Path) -> None:
-    output = RankOutput(pipes[0].writer, pipes[1].writer)
+    output = JobOutput(pipes[0].writer, pipes[1].writer)
     files = OutputFiles(tmp_path, 1)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, files._files[0, 1])
@@ -234,7 +234,7 @@ def test_a_named_pipe_in_the_output_directory_is_refused(tmp_path: Path, has_rea
 
 def test_records_of_failures_are_taken_out_of_both_streams(pipes: tuple[Pipe, Pipe]) -> None:
     out, err = pipes
-    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    output = JobOutput(out.writer, err.writer, failure_tag="0123")
     record = b'\x1e0123{"type": "OSError", "code": "", "ranks": []}\n'
     output.write(0, 1, b"before\n" + record + b"after\n")  # As with 2>&1.
     output.write(1, 2, record)
@@ -251,7 +251,7 @@ def test_what_a_rank_waits_in_is_no_failure_and_gets_old(
     pipes: tuple[Pipe, Pipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, err = pipes
-    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    output = JobOutput(out.writer, err.writer, failure_tag="0123")
     record = b'\x1e0123{"type": "", "code": "WAITS", "operation": "allreduce", "tensor": "x"}\n'
     assert not output.write(1, 2, record)
     assert output.failure(1) is None and not output.has_complained(1)

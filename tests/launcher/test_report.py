@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from mydist.launcher.failure_record import FailureRecord, Progress
-from mydist.launcher.report import RankExit, exit_code, find_cause, format_failure
+from mydist.launcher.report import ChildEnd, exit_code, find_cause, format_failure
 
 LOST = FailureRecord("PeerLostError", "PEER_LOST", (1,))
 
 
-def end(rank: int, status: int, **more: object) -> RankExit:
-    return RankExit(rank, "h1", 100 + rank, status, 1.25, **more)  # type: ignore[arg-type]
+def end(rank: int, status: int, **more: object) -> ChildEnd:
+    return ChildEnd(rank, "h1", 100 + rank, status, 1.25, **more)  # type: ignore[arg-type]
 
 
 def test_success_has_no_cause() -> None:
@@ -99,7 +99,7 @@ def test_a_rank_that_left_early_is_blamed_by_name() -> None:
 def test_a_rank_whose_end_is_not_known_is_blamed_when_others_lost_it() -> None:
     ends = [end(0, 1), end(1, 0, unknown=True)]
     cause = find_cause(ends, {0: LOST})
-    assert cause is not None and cause.rank == 1
+    assert cause is not None and cause.child == 1
     assert "left the job (its exit code is unknown)" in format_failure(cause, ends, {}, {0: LOST})
 
 
@@ -267,9 +267,9 @@ LAST_LINES = "  last collective of "
 
 
 def progress_lines(
-    cause: RankExit, failures: dict[int, FailureRecord], waits: dict[int, FailureRecord]
+    cause: ChildEnd, failures: dict[int, FailureRecord], waits: dict[int, FailureRecord]
 ) -> list[str]:
-    ends = [cause] + [end(rank, 1) for rank in failures if rank != cause.rank]
+    ends = [cause] + [end(rank, 1) for rank in failures if rank != cause.child]
     lines = format_failure(cause, ends, {}, failures, waits).splitlines()
     return [line for line in lines if line.startswith((LAST_LINES, "  … and of"))]
 

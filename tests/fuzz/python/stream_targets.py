@@ -152,8 +152,8 @@ TARGETS = (
         (
             b"\1Welcome!\r\n" + _MAGIC + _HELLO + framing.pack_output(2, 1, b"text\n"),
             b"\0"
-            + framing.pack_rank_value(framing.Kind.STARTED, 1, 77)
-            + framing.pack_rank_value(framing.Kind.EXITED, 1, -9)
+            + framing.pack_child_value(framing.Kind.STARTED, 1, 77)
+            + framing.pack_child_value(framing.Kind.EXITED, 1, -9)
             + framing.pack_json(framing.Kind.ERROR, {"text": "no such file", "exit_code": 127}),
         ),
     ),
