@@ -15,11 +15,12 @@ import time
 
 from mydist.launcher import framing
 from mydist.launcher.bounded_writer import BoundedWriter
-from mydist.launcher.endpoints import free_port
+from mydist.launcher.endpoints import free_port, interface_addresses
 from mydist.launcher.environment import inherited_environment
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.framing import Kind
 from mydist.launcher.process_group import ChildCommand, ProcessGroup, read_available
+from mydist.launcher.server_program import has_program, program_path
 
 # Until the launcher says how long: time for other hosts to answer.
 SILENCE_SECONDS = 60.0
@@ -46,6 +47,9 @@ class Agent:
             "python": sys.executable,
             "free_port": free_port("0.0.0.0"),
             "ssh_connection": os.environ.get("SSH_CONNECTION", ""),
+            "interfaces": interface_addresses(),
+            "server_program": str(program_path()),
+            "has_server_program": has_program(),
         }
         self._writer.push(framing.MAGIC + framing.pack_json(Kind.HELLO, hello))
         for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -72,6 +76,10 @@ class Agent:
         if self._writer.wants_pause() and self._group is not None:
             self._group.pause_output(True)
             self._loop.call_later(PAUSE_CHECK_SECONDS, self._try_resume)
+
+    def on_address(self, child: int, line: bytes) -> None:
+        """A server listens."""
+        self._writer.push(framing.pack_address(child, line))
 
     def on_exited(self, child: int, status: int) -> None:
         """A child ended."""
@@ -120,11 +128,11 @@ class Agent:
             self._done.set()
 
     def _handle(self, kind: Kind, payload: bytes) -> None:
-        if kind == Kind.JOB and self._group is None:
+        if kind == Kind.JOB:
             self._start(payload)
-        elif kind == Kind.SIGNAL and len(payload) == 1:
+        elif kind == Kind.SIGNAL:
             if self._group is not None:
-                self._group.send_signal(payload[0])
+                self._group.send_signal(*framing.unpack_signal(payload))
         elif kind == Kind.ENDED:
             if self._group is not None:
                 self._group.tell_end(*framing.unpack_child_value(payload))
@@ -137,10 +145,18 @@ class Agent:
         self._silence_seconds = float(job["silence_seconds"])
         inherited = inherited_environment(os.environ)
         commands = [
-            ChildCommand(int(c["child"]), list(c["argv"]), {**inherited, **c["env"]}, cwd)
+            ChildCommand(
+                child=int(c["child"]),
+                name=str(c["name"]),
+                argv=list(c["argv"]),
+                env={**inherited, **c["env"]},
+                cwd=cwd,
+                tells_address=bool(c["tells_address"]),
+            )
             for c in job["children"]
         ]
-        self._group = ProcessGroup(self._loop, self, bytes.fromhex(job["key"]))
+        if self._group is None:
+            self._group = ProcessGroup(self._loop, self, bytes.fromhex(job["key"]))
         self._group.start(commands)
 
     async def _stop_children(self) -> None:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from mydist.launcher.check_build import check_build, doctor
+from mydist.launcher.children import children_of
 from mydist.launcher.errors import LaunchError, UsageError
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job
 from mydist.launcher.limits import is_limit, start_error
-from mydist.launcher.placement import place_ranks
 from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
 
@@ -57,8 +57,9 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     for warning in spec.warnings:
         print(f"mydistrun: warning: {warning}", file=sys.stderr)
     if spec.dry_run:
-        ranks = place_ranks(spec.hosts, spec.num_proc)
-        return _print("\n".join(platform_for(spec, ranks).describe(spec, environment, ranks)))
+        children = children_of(spec)
+        platform = platform_for(spec, children.ranks)
+        return _print("\n".join(platform.describe(spec, environment, children)))
     return run_job(spec, environment)
 
 

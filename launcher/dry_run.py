@@ -1,55 +1,83 @@
-"""Lines of `mydistrun --dry-run`: ranks and variables, with every foreign value hidden."""
+"""Lines of `mydistrun --dry-run`: children and variables, with every foreign value hidden."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mydist.launcher import rank_ends
-from mydist.launcher.environment import SECRET, Endpoints, identity_environment, matches
-from mydist.launcher.hosts import Host
+from mydist.launcher import rank_ends, server_addresses
+from mydist.launcher.children import Children
+from mydist.launcher.environment import (
+    SECRET,
+    Endpoints,
+    identity_environment,
+    matches,
+    server_environment,
+)
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.placement import RankPlacement
 
 AT_START = "<chosen at start>"
 REDACTED = "<redacted>"
+# Every child has them.
+_GIVEN = ("MYDIST_JOB_KEY_FD", rank_ends.VARIABLE)
 # Shown wherever they were set, unless the name looks like a secret.
 HARMLESS = ("PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "NCCL_*")
 
 
-def host_lines(
-    host: Host,
-    way: str,
-    command: str,
-    shared: Mapping[str, str],
-    ranks: Sequence[RankPlacement],
+def rank_lines(
+    command: str, shared: Mapping[str, str], children: Children, ranks: Sequence[int]
 ) -> list[str]:
-    """How a host is reached, and what its `ranks` run with which variables.
+    """What the ranks of a host run with which variables. `shared` is of variable_lines(), made
+    once: thousands of hosts have the same variables."""
+    endpoints = Endpoints(AT_START, 0, AT_START, AT_START)
+    chosen = ["MASTER_PORT", *_GIVEN]
+    if children.servers:
+        chosen.append(server_addresses.VARIABLE)
+    found = [
+        {**identity_environment(children.ranks[rank], endpoints), **dict.fromkeys(chosen, AT_START)}
+        for rank in ranks
+    ]
+    return _child_lines("rank", command, shared, dict(zip(ranks, found, strict=True)))
 
-    What is the same for all of them stands once. `shared` is of variable_lines(), made once:
-    thousands of hosts have the same variables.
-    """
-    identities = [_identity(rank) for rank in ranks]
+
+def server_lines(
+    program: str, shared: Mapping[str, str], children: Children, servers: Sequence[int]
+) -> list[str]:
+    """The same of the servers of a host."""
+    chosen = dict.fromkeys((*_GIVEN, server_addresses.FD_VARIABLE), AT_START)
+    found = {}
+    for child in servers:
+        server = children.server(child)
+        found[server.number] = {**server_environment(server, AT_START, AT_START), **chosen}
+    return _child_lines("server", program, shared, found)
+
+
+def _child_lines(
+    kind: str, command: str, shared: Mapping[str, str], identities: Mapping[int, dict[str, str]]
+) -> list[str]:
+    """Number → variables. What is the same for all of them stands once."""
     same = {
         name: f"    {name}={value}"
-        for name, value in identities[0].items()
-        if all(identity[name] == value for identity in identities)
+        for name, value in next(iter(identities.values())).items()
+        if all(identity[name] == value for identity in identities.values())
     }
     merged = {**shared, **same}
-    first, last = ranks[0].rank, ranks[-1].rank
-    label = f"rank {first}" if first == last else f"ranks {first} to {last}"
-    lines = [f"host {host.name}: {way}", f"  {label}: {command}"]
+    lines = [f"  {_label(kind, list(identities))}: {command}"]
     lines += [merged[name] for name in sorted(merged)]
-    if first == last:
+    if len(identities) == 1:
         return lines
-    for rank, identity in zip(ranks, identities, strict=True):
+    for number, identity in identities.items():
         own = [f"{name}={value}" for name, value in sorted(identity.items()) if name not in same]
-        lines.append(f"  rank {rank.rank}: {' '.join(own)}")
+        lines.append(f"  {kind} {number}: {' '.join(own)}")
     return lines
 
 
-def _identity(rank: RankPlacement) -> dict[str, str]:
-    found = identity_environment(rank, Endpoints(AT_START, 0, AT_START, AT_START))
-    return found | dict.fromkeys(("MASTER_PORT", "MYDIST_JOB_KEY_FD", rank_ends.VARIABLE), AT_START)
+def _label(kind: str, numbers: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0 to 3` or `servers 0, 2`."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1:
+        return f"{kind} {first}"
+    is_gapless = last - first + 1 == len(numbers)
+    return f"{kind}s {f'{first} to {last}' if is_gapless else ', '.join(map(str, numbers))}"
 
 
 def variable_lines(spec: JobSpec, env: Mapping[str, str]) -> dict[str, str]:

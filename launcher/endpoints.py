@@ -8,6 +8,8 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mydist.launcher.errors import LaunchError
 
@@ -52,6 +54,13 @@ def first_interface(names: tuple[str, ...]) -> tuple[str, str]:
     )
 
 
+def interface_addresses() -> dict[str, str]:
+    """The address of each interface of this machine that has one, as first_interface() finds it."""
+    names = [name for _, name in socket.if_nameindex()]
+    found = {name: _ipv4_address(name) or _ipv6_address(name) for name in names}
+    return {name: address for name, address in found.items() if address is not None}
+
+
 def is_own_address(address: str) -> bool:
     """Whether a socket can be bound to the address on this machine."""
     with contextlib.suppress(OSError):
@@ -67,6 +76,26 @@ def peer_address(host: str, ssh_connection: str) -> str:
         socket.getaddrinfo(host, None)
         return host
     fields = ssh_connection.split()
+    return fields[2] if len(fields) == 4 else host
+
+
+def listening_address(host: str, hello: Mapping[str, Any], interfaces: Sequence[str]) -> str:
+    """The address at which a remote host is reached by the others: of the first of `interfaces`
+    that it has, else the one that ssh arrived at. `hello` is what its agent said.
+
+    Raises LaunchError listing the interfaces that the host has.
+    """
+    there = hello.get("interfaces")
+    there = there if isinstance(there, dict) else {}
+    for name in interfaces:
+        if name in there:
+            return str(there[name])
+    if interfaces:
+        raise LaunchError(
+            f"--network-interfaces {','.join(interfaces)}: host {host!r} has no such interface "
+            f"with an address; it has {', '.join(map(str, there))}"
+        )
+    fields = str(hello.get("ssh_connection", "")).split()
     return fields[2] if len(fields) == 4 else host
 
 

@@ -1,6 +1,6 @@
-"""The environment of each rank: its identity, the tunables, and what is forwarded to other hosts.
+"""The environment of each child: its identity, the tunables, and what is forwarded to other hosts.
 
-A local rank inherits the launcher's environment as any child does. To another host only an
+A local child inherits the launcher's environment as any child does. To another host only an
 allow-list travels, and nothing whose name looks like a secret unless `-x NAME` asks for it.
 """
 
@@ -11,19 +11,21 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mydist.launcher import server_addresses
 from mydist.launcher.failure_record import TAG_VARIABLE
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.placement import RankPlacement
+from mydist.launcher.placement import RankPlacement, ServerPlacement
 
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHON*", "OMP_*", "NCCL_*", "MYDIST_*")
 SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASS*")
-# The launcher gives them to each rank, or a rank to its children; a user's value would break the
+# The launcher gives them to each child, or a rank to its children; a user's value would break the
 # job.
 RESERVED_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
     "MASTER_PORT", "MYDIST_RANK", "MYDIST_SIZE", "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_HOST_ID", "MYDIST_JOB_ID",
     "MYDIST_RENDEZVOUS", "MYDIST_JOB_KEY_FD", "MYDIST_JOB_ENDS_FD", "MYDIST_JOB_PARENT",
+    "MYDIST_SERVER", "MYDIST_SERVER_BIND", server_addresses.FD_VARIABLE, server_addresses.VARIABLE,
     TAG_VARIABLE,
 )  # fmt: skip
 # Read by the build, as csrc/config/config.cc lists them, too.
@@ -66,7 +68,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a local rank, or mpirun, keeps of the launcher's own environment."""
+    """What a local child, or mpirun, keeps of the launcher's own environment."""
     stale = _STALE + (_STALE_OF_MPIRUN if "OMPI_COMM_WORLD_RANK" in environment else ())
     return {k: v for k, v in environment.items() if not matches(k, stale)}
 
@@ -81,7 +83,7 @@ def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """What flags ask for on every rank: tunables, the controller, `-x`, unbuffered Python."""
+    """What flags ask for in every child: tunables, the controller, `-x`, unbuffered Python."""
     requested = dict(spec.tunables)
     if spec.controller is not None:
         requested["MYDIST_CONTROLLER"] = spec.controller
@@ -95,12 +97,12 @@ def requested_environment(spec: JobSpec, environment: Mapping[str, str]) -> dict
 
 
 def environment_here(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Of mpirun, or of a rank on this host but for its identity."""
+    """Of mpirun, or of a child on this host but for its identity."""
     return {**inherited_environment(environment), **requested_environment(spec, environment)}
 
 
 def environment_there(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Of a rank on another host but for its identity."""
+    """Of a child on another host but for its identity."""
     return {**forwarded_environment(environment), **requested_environment(spec, environment)}
 
 
@@ -123,4 +125,14 @@ def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict
         "MYDIST_HOST_ID": placement.host.name,
         "MYDIST_JOB_ID": endpoints.job_id,
         "MYDIST_RENDEZVOUS": endpoints.rendezvous,
+    }
+
+
+def server_environment(placement: ServerPlacement, bind: str, job_id: str) -> dict[str, str]:
+    """The number of the server, and the address that it listens on."""
+    return {
+        "MYDIST_SERVER": str(placement.number),
+        "MYDIST_SERVER_BIND": bind,
+        "MYDIST_HOST_ID": placement.host.name,
+        "MYDIST_JOB_ID": job_id,
     }

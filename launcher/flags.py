@@ -90,6 +90,12 @@ FLAGS: tuple[Flag, ...] = (
     _flag("-np --num-proc N", "ranks to start [all local GPUs, else all cores]", integer(1, 65536)),
     _flag("-H --hosts LIST", "hosts and their slots: h1:4,[fe80::1]:4", text_value),
     _flag("--hostfile FILE", "file with one host per line: 'name slots=N'", text_value),
+    _flag(
+        "--servers N",
+        "parameter servers to start, each a process of its own [one per server host, else none]",
+        integer(1, 1024),
+    ),
+    _flag("--server-hosts LIST", "hosts of the servers: a,b [the hosts of the ranks]", text_value),
     _flag("--mpi", "start the ranks with mpirun; negotiate over MPI"),
     _flag("--gloo", "start the ranks directly or through ssh; negotiate over Gloo"),
     _tunable(

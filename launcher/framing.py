@@ -20,20 +20,23 @@ MAX_NOISE_BYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
 _OUTPUT = struct.Struct(">IB")
 _EXITED = struct.Struct(">Ii")
+_SIGNAL = struct.Struct(">BII")
+_CHILD = struct.Struct(">I")
 
 
 class Kind(enum.IntEnum):
     """What a frame carries; the comment names its sender."""
 
-    HELLO = 1  # agent: JSON {python, free_port, ssh_connection}
-    JOB = 2  # launcher: JSON {key, children: [{child, argv, env}], cwd, silence_seconds}
+    HELLO = 1  # agent: JSON, see Agent.run()
+    JOB = 2  # launcher: JSON, see RemoteHost.start(); another one has more children
     STARTED = 3  # agent: child u32, pid as i32
     OUTPUT = 4  # agent: child u32, stream u8, bytes
     EXITED = 5  # agent: child u32, status i32
     ERROR = 6  # agent: JSON {text, exit_code}
-    SIGNAL = 7  # launcher: signal number u8
+    SIGNAL = 7  # launcher: signal number u8, to the children from u32 up to u32 (not included)
     PING = 8  # launcher: nothing; says "still there"
     ENDED = 9  # launcher: child u32 of another host, status i32
+    ADDRESS = 10  # agent: child u32, what that server has reported
 
 
 class FrameError(RuntimeError):
@@ -95,6 +98,31 @@ def unpack_child_value(payload: bytes) -> tuple[int, int]:
         raise FrameError(f"frame of {len(payload)} bytes, expected {_EXITED.size}")
     child, value = _EXITED.unpack(payload)
     return child, value
+
+
+def pack_signal(signum: int, children: range) -> bytes:
+    """A SIGNAL frame."""
+    return pack(Kind.SIGNAL, _SIGNAL.pack(signum, children.start, children.stop))
+
+
+def unpack_signal(payload: bytes) -> tuple[int, range]:
+    """Number and receivers of a SIGNAL frame. Raises FrameError."""
+    if len(payload) != _SIGNAL.size:
+        raise FrameError(f"signal frame of {len(payload)} bytes, expected {_SIGNAL.size}")
+    signum, start, stop = _SIGNAL.unpack(payload)
+    return signum, range(start, stop)
+
+
+def pack_address(child: int, line: bytes) -> bytes:
+    """An ADDRESS frame."""
+    return pack(Kind.ADDRESS, _CHILD.pack(child) + line)
+
+
+def unpack_address(payload: bytes) -> tuple[int, bytes]:
+    """Child and line of an ADDRESS frame. Raises FrameError."""
+    if len(payload) < _CHILD.size:
+        raise FrameError("address frame too short")
+    return _CHILD.unpack_from(payload)[0], payload[_CHILD.size :]
 
 
 class FrameReader:

@@ -55,6 +55,32 @@ def parse_host_list(text: str) -> tuple[Host, ...]:
     return _checked((_parse_entry(entry.strip(), where) for entry in text.split(",")), "-H")
 
 
+def parse_server_hosts(text: str, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """Parses `name,…`, the hosts of servers. One that is among `hosts` is that entry.
+
+    Raises UsageError naming the entry.
+    """
+    where = f"--server-hosts {shown(text)}"
+    known = {host.name: host for host in hosts}
+    found: list[Host] = []
+    for entry in map(str.strip, text.split(",")):
+        if not entry:
+            raise UsageError(f"{where}: empty entry; expected names separated by commas")
+        host = _parse_entry(entry, where)
+        if ":" in entry and not entry.endswith("]"):
+            raise UsageError(
+                f"{where}: {shown(entry)}: a server takes no slot; write the host alone"
+            )
+        host = known.get(host.name, host)
+        if host in found:
+            raise UsageError(
+                f"{where}: host {host.name!r} is listed twice; "
+                f"servers are spread over the hosts in turn, so list each once"
+            )
+        found.append(host)
+    return tuple(found)
+
+
 def parse_hostfile(path: str) -> tuple[Host, ...]:
     """Reads one host per line, `name slots=4` or `name:4`; `#` starts a comment.
 

@@ -1,6 +1,7 @@
 """One job from start to exit code: starts the ranks, passes their output on, ends with the first.
 
-Lives on one asyncio loop; a platform starts the ranks and reports through JobEvents.
+Servers start before the ranks and end after them; see decision 0028. Lives on one asyncio loop; a
+platform starts the children and reports through JobEvents.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mydist.launcher import awaited_ranks, report, session, stop_sequence
+from mydist.launcher import awaited_ranks, report, server_addresses, session, stop_sequence
 from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.children import Children, children_of
+from mydist.launcher.errors import LaunchError, shown
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.output import JobOutput, OutputFiles
-from mydist.launcher.placement import RankPlacement, place_ranks, ranks_by_host
+from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.table import platform_for
 
@@ -34,16 +36,18 @@ def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     """Runs the job to its end, blocking; returns the exit code. Raises LaunchError before a rank
     runs. Installs signal handlers for its duration when called on the main thread."""
     spec = replace(spec, failure_tag=secrets.token_hex(16))
+    children = children_of(spec)
     output = JobOutput(
         BoundedWriter(1),
         BoundedWriter(2),
         spec.output.timestamps,
         failure_tag=spec.failure_tag,
+        mark=children.mark,
     )
     try:
         if spec.output.directory is not None:
-            output.attach_files(OutputFiles(spec.output.directory, spec.num_proc))
-        return asyncio.run(Job(spec, environment, output).run())
+            output.attach_files(OutputFiles(spec.output.directory, children))
+        return asyncio.run(Job(spec, children, environment, output).run())
     finally:
         output.close()
 
@@ -51,14 +55,22 @@ def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
 class Job:
     """The running job."""
 
-    def __init__(self, spec: JobSpec, environment: Mapping[str, str], output: JobOutput) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        children: Children,
+        environment: Mapping[str, str],
+        output: JobOutput,
+    ) -> None:
         self._spec = spec
+        self._children = children
         self._environment = environment
         self._output = output
-        self._placements = place_ranks(spec.hosts, spec.num_proc)
-        self._by_host = ranks_by_host(self._placements)
         self._pids: dict[int, int] = {}
         self._ends: dict[int, report.ChildEnd] = {}
+        self._ended_ranks = 0
+        self._addresses: dict[int, server_addresses.ServerAddress] = {}
+        self._address_error: LaunchError | None = None
         self._departing: set[int] = set()
         self._unnamed_failure: tuple[int, str] | None = None
         self._signal: signal.Signals | None = None
@@ -70,39 +82,102 @@ class Job:
         """Starts, waits, cleans up, reports. Raises LaunchError when it cannot start."""
         self._loop = asyncio.get_running_loop()
         self._all_ended = asyncio.Event()
+        self._all_listen = asyncio.Event()
         self._launch = Launch(self._spec, self._environment, self._loop, self)
-        self._platform = platform_for(self._spec, self._placements)(self._launch)
-        self._stop = stop_sequence.StopSequence(self._loop, self._platform.send_signal)
+        self._platform = platform_for(self._spec, self._children.ranks)(self._launch)
+        self._stop = self._stop_sequence(self._children.of_ranks)
+        self._server_stop = self._stop_sequence(self._children.of_servers)
         self._run_task = asyncio.current_task()
         self._connecting = True
         with self._signals():
             try:
-                await self._platform.start(self._placements)
+                await self._start()
                 self._connecting = False
                 await self._all_ended.wait()
             except asyncio.CancelledError:
-                if self._signal is None:
+                if self._signal is None and not self._ends:
                     raise
             finally:
                 self._connecting = False
                 self._stop.cancel()
+                self._server_stop.cancel()
                 self._plan_no_wait_line()
                 await self._platform.close()
         return self._conclude()
 
+    def _stop_sequence(self, children: range) -> stop_sequence.StopSequence:
+        return stop_sequence.StopSequence(
+            self._loop, lambda signum: self._platform.send_signal(signum, children)
+        )
+
+    async def _start(self) -> None:
+        """The ranks start when all servers listen: their environment says where."""
+        await self._platform.connect(self._children)
+        variables = {}
+        if self._children.servers:
+            self._platform.start(self._children.of_servers, {})
+            variables[server_addresses.VARIABLE] = await self._await_addresses()
+        self._platform.start(self._children.of_ranks, variables)
+
+    async def _await_addresses(self) -> str:
+        """Raises LaunchError naming the servers that do not report in time."""
+        timeout = self._spec.ssh.start_timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._all_listen.wait()
+        if self._address_error is not None:
+            raise self._address_error
+        silent = [c for c in self._children.of_servers if c not in self._addresses]
+        if silent:
+            named = ", ".join(map(self._full_name, silent[: report.MAX_OTHERS_LISTED]))
+            more = len(silent) - report.MAX_OTHERS_LISTED
+            raise LaunchError(
+                f"no address from {named}{f' and {more} more' if more > 0 else ''} within "
+                f"{timeout:g} s (--start-timeout)"
+            )
+        return server_addresses.join_addresses(self._addresses.values())
+
+    def _full_name(self, child: int) -> str:
+        """Name, host and pid."""
+        pid = self._pids.get(child, 0)
+        host = self._children.host(child).name
+        return f"{self._children.name(child)} on host {host}{f' (pid {pid})' if pid else ''}"
+
     # JobEvents
 
-    def on_started(self, rank: int, pid: int) -> None:
-        """A rank runs."""
-        self._pids[rank] = pid
-        self._launch.tell(f"rank {rank} on {self._placements[rank].host.name}: pid {pid}")
-
-    def on_output(self, rank: int, stream: int, data: bytes) -> None:
-        """A rank printed; when the terminal is slower, the ranks are read more slowly."""
-        if not 0 <= rank < self._spec.num_proc:
+    def on_started(self, child: int, pid: int) -> None:
+        """A child runs."""
+        if child not in self._children.everyone:
             return
-        if self._output.write(rank, stream, data):
-            self._on_failure_told(rank)
+        self._pids[child] = pid
+        name, host = self._children.name(child), self._children.host(child).name
+        self._launch.tell(f"{name} on {host}: pid {pid}")
+
+    def on_address(self, child: int, line: bytes) -> None:
+        """A server listens."""
+        if child not in self._children.of_servers:
+            return
+        number = self._children.server(child).number
+        try:
+            address = server_addresses.parse_address(line, number)
+        except ValueError as error:
+            text = shown(line.decode("ascii", "backslashreplace"))
+            self._address_error = LaunchError(
+                f"{self._full_name(child)} reported {text}, expected {error}"
+            )
+            self._all_listen.set()
+            return
+        self._launch.tell(f"{self._children.name(child)} listens at {address.text}")
+        self._addresses[child] = address
+        if len(self._addresses) == len(self._children.servers):
+            self._all_listen.set()
+
+    def on_output(self, child: int, stream: int, data: bytes) -> None:
+        """A child printed; when the terminal is slower, all are read more slowly."""
+        if child not in self._children.everyone:
+            return
+        if self._output.write(child, stream, data):
+            self._on_failure_told(child)
         if self._output.wants_pause() and not self._resume_planned:
             self._resume_planned = True
             self._platform.pause_output(True)
@@ -110,26 +185,29 @@ class Job:
 
     def on_exited(
         self,
-        rank: int,
+        child: int,
         status: int,
         *,
         is_first: bool = False,
         improper: bool = False,
         unknown: bool = False,
     ) -> None:
-        """A rank ended; the first failure stops the others."""
+        """A child ended; the first failure stops the others."""
         memory = status == -signal.SIGKILL and self._platform.out_of_memory()
-        stopped = self._stop.started and not is_first
-        if not stopped:
-            self._platform.tell_end(rank, status)
         facts = {"improper": improper, "unknown": unknown, "out_of_memory": memory}
-        self._end(rank, status, stopped=stopped, **facts)
+        if child in self._children.of_servers:
+            was_killed = self._server_stop.sent == signal.SIGKILL and status == -signal.SIGKILL
+            facts |= {"early": not self._server_stop.started, "overdue": was_killed}
+        else:
+            facts["stopped"] = self._stop.started and not is_first
+        if not self._stop.started or is_first:
+            self._platform.tell_end(child, status)
+        self._end(child, status, **facts)
 
-    def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None:
-        """A remote host is gone with all its ranks."""
-        for placement in self._by_host[host]:
-            if placement.rank not in self._ends:
-                self._end(placement.rank, exit_code, stopped=self._stop.started, lost=cause)
+    def on_host_lost(self, children: Sequence[int], cause: str, exit_code: int) -> None:
+        """A remote host is gone with all its living children."""
+        for child in children:
+            self._end(child, exit_code, stopped=self._stop.started, lost=cause)
 
     def on_unnamed_failure(self, exit_code: int, text: str) -> None:
         """The job failed; the text stands for the report of a rank."""
@@ -147,25 +225,34 @@ class Job:
         """Something to tell that no rank printed."""
         self._output.note(text)
 
-    def _end(self, rank: int, status: int, **facts: Any) -> None:
-        if rank in self._ends or not 0 <= rank < self._spec.num_proc:
+    def _end(self, child: int, status: int, **facts: Any) -> None:
+        if child in self._ends or child not in self._children.everyone:
             return
-        self._output.finish(rank)
+        self._output.finish(child)
         end = report.ChildEnd(
-            child=rank,
-            host=self._placements[rank].host.name,
-            pid=self._pids.get(rank, 0),
+            child=child,
+            host=self._children.host(child).name,
+            pid=self._pids.get(child, 0),
             status=status,
             at=time.monotonic() - self._started_at,
+            name=self._children.name(child),
             **facts,
         )
-        self._ends[rank] = end
+        self._ends[child] = end
+        self._ended_ranks += child in self._children.of_ranks
         self._plan_no_wait_line()
-        if len(self._ends) == self._spec.num_proc:
+        if len(self._ends) == len(self._children):
             self._stop.cancel()
+            self._server_stop.cancel()
             self._all_ended.set()
-        elif end.failed and (not self._stop.running or self._has_departed(rank)):
-            self._departing = self._departed_by(rank)
+        elif self._ended_ranks == len(self._children.ranks):
+            self._stop.cancel()
+            if not self._server_stop.running:
+                self._server_stop.begin(stop_sequence.AFTER_RANKS)
+        elif self._connecting and child in self._children.of_servers:
+            self._cancel_start()
+        elif end.failed and (not self._stop.running or self._has_departed(child)):
+            self._departing = self._departed_by(child)
             after = stop_sequence.AFTER_DEPARTURE, stop_sequence.AFTER_FAILURE
             self._stop.begin(after[0] if self._departing else after[1])
         else:
@@ -194,9 +281,9 @@ class Job:
     def _tell_wait(self, waited: float) -> None:
         """Names the ranks that run on: no time limits how long. One that is stopped never ends."""
         if not self._stop.running:  # Else they end soon.
-            living = [place for place in self._placements if place.rank not in self._ends]
+            living = [place for place in self._children.ranks if place.rank not in self._ends]
             awaited = [self._awaited(place) for place in living]
-            self._output.note(awaited_ranks.wait_line(awaited, len(self._ends), waited))
+            self._output.note(awaited_ranks.wait_line(awaited, self._ended_ranks, waited))
         self._plan_wait_line(waited, waited)
 
     def _awaited(self, place: RankPlacement) -> awaited_ranks.AwaitedRank:
@@ -239,7 +326,7 @@ class Job:
 
     def _pass_on(self, signum: signal.Signals) -> None:
         self._launch.tell(f"passes {signum.name} on to the ranks")
-        self._platform.send_signal(signum)
+        self._platform.send_signal(signum, self._children.of_ranks)
         if signum == signal.SIGTSTP:  # as the user expects of Ctrl-Z; SIGCONT goes on from here
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -251,17 +338,21 @@ class Job:
         self._output.note(
             "mydistrun: got SIGQUIT; the ranks that handle it print their stacks and go on"
         )
-        self._platform.send_signal(signum)
+        self._platform.send_signal(signum, self._children.of_ranks)
+
+    def _cancel_start(self) -> None:
+        assert self._run_task is not None
+        self._run_task.cancel()
 
     def _on_signal(self, signum: signal.Signals) -> None:
         again = self._signal is not None
         self._signal = self._signal or signum
         if self._connecting:
-            assert self._run_task is not None
-            self._run_task.cancel()
+            self._cancel_start()
         elif again:
             self._output.note("mydistrun: killing all ranks")
             self._stop.begin(stop_sequence.AT_ONCE)
+            self._server_stop.begin(stop_sequence.AT_ONCE)
         else:
             self._output.note(
                 f"mydistrun: got {signum.name}, stopping the ranks (a second signal kills them)"

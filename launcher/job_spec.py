@@ -38,9 +38,10 @@ class OutputOptions:
 class JobSpec:
     """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
     `exported` holds `-x` (None = the value it has in the launcher's environment); `stop_timeout` is
-    how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL; `failure_tag`
-    marks what ranks say of their failures (failure_record.py); `warnings` are for the user, before
-    the job starts.
+    how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL; `servers`
+    counts server processes, on `server_hosts` (empty: where ranks run); `failure_tag` marks what
+    ranks say of their failures (failure_record.py); `warnings` are for the user, before the job
+    starts.
     """
 
     command: tuple[str, ...]
@@ -56,13 +57,15 @@ class JobSpec:
     output: OutputOptions = OutputOptions()
     mpi_args: tuple[str, ...] = ()
     stop_timeout: float = 2.5
+    servers: int = 0
+    server_hosts: tuple[Host, ...] = ()
     verbose: bool = False
     dry_run: bool = False
     failure_tag: str = ""
     warnings: tuple[str, ...] = ()
 
     def is_local(self, host: Host) -> bool:
-        """Whether the ranks of the host are started directly rather than through ssh."""
+        """Whether the children of the host are started directly rather than through ssh."""
         if self.ssh.loopback_too and host.name != "localhost":
             return False
         return host.is_local()

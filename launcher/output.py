@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mydist.launcher.bounded_file import irregular_kind
 from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.children import Children
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.failure_record import FailureRecord, RecordFilter, parse_record
 from mydist.launcher.process_group import STDERR, STDOUT
@@ -69,7 +70,10 @@ def _cut(line: bytes) -> list[bytes]:
 
 
 class JobOutput:
-    """Routes the output of all children to the terminal's two streams and to files."""
+    """Routes the output of all children to the terminal's two streams and to files.
+
+    `mark` names a child in a prefix.
+    """
 
     def __init__(
         self,
@@ -78,10 +82,12 @@ class JobOutput:
         timestamps: bool = False,
         now: Callable[[], datetime.datetime] = datetime.datetime.now,
         failure_tag: str = "",
+        mark: Callable[[int], str] = str,
     ) -> None:
         self._writers = {STDOUT: stdout, STDERR: stderr}
         self._timestamps = timestamps
         self._now = now
+        self._mark = mark
         self._splitters: dict[tuple[int, int], LineSplitter] = {}
         self._tails: dict[int, deque[bytes]] = {}
         self._open_progress: dict[int, int] = {}
@@ -179,7 +185,7 @@ class JobOutput:
     def _emit(self, child: int, stream: int, lines: list[bytes]) -> None:
         if not lines:
             return
-        prefix = b"[%d]<%s>:" % (child, _STREAM_NAMES[stream])
+        prefix = b"[%s]<%s>:" % (self._mark(child).encode(), _STREAM_NAMES[stream])
         if self._timestamps:
             prefix = self._now().isoformat(timespec="milliseconds").encode() + b" " + prefix
         out = [self._end_progress(stream, child)]
@@ -202,16 +208,16 @@ class JobOutput:
 
 
 class OutputFiles:
-    """`DIR/rank.N/stdout` and `stderr`, private to the user, with the ranks' bytes unchanged."""
+    """`DIR/rank.N/stdout` and `stderr`, `DIR/server.N/…`; private to the user, bytes unchanged."""
 
-    def __init__(self, directory: Path, rank_count: int) -> None:
+    def __init__(self, directory: Path, children: Children) -> None:
         """Creates directories and files. Raises LaunchError naming what cannot be created."""
         self._files: dict[tuple[int, int], int] = {}
-        width = len(str(rank_count - 1))
+        self._children = children
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         flags |= os.O_NONBLOCK  # Opening a named pipe would wait for its reader.
-        for child in range(rank_count):
-            place = directory / f"rank.{child:0{width}d}"
+        for child in children.everyone:
+            place = directory / children.folder(child)
             try:
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
@@ -238,8 +244,8 @@ class OutputFiles:
             os.close(self._files.pop((child, stream)))
             name = _STREAM_NAMES[stream].decode()
             return (
-                f"mydistrun: cannot write the {name} file of rank {child}: {error.strerror}; "
-                f"the file ends here, the job continues"
+                f"mydistrun: cannot write the {name} file of {self._children.name(child)}: "
+                f"{error.strerror}; the file ends here, the job continues"
             )
         return None
 

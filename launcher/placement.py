@@ -1,9 +1,8 @@
-"""Which rank runs where. Pure: a host list in, one RankPlacement per rank out."""
+"""Which rank and which server runs where. Pure: a host list in, a placement of each out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mydist.launcher.hosts import Host
@@ -57,9 +56,14 @@ def place_ranks(hosts: tuple[Host, ...], num_proc: int) -> tuple[RankPlacement, 
     return tuple(placements)
 
 
-def ranks_by_host(ranks: Iterable[RankPlacement]) -> dict[Host, list[RankPlacement]]:
-    """The ranks of each host that has some, hosts and ranks in order."""
-    grouped: dict[Host, list[RankPlacement]] = {}
-    for rank in ranks:
-        grouped.setdefault(rank.host, []).append(rank)
-    return grouped
+@dataclass(frozen=True)
+class ServerPlacement:
+    """The place of one server: its number among them, from 0, and its host."""
+
+    number: int
+    host: Host
+
+
+def place_servers(hosts: tuple[Host, ...], count: int) -> tuple[ServerPlacement, ...]:
+    """Spreads the servers over the hosts in turn. They take no slots."""
+    return tuple(ServerPlacement(number, hosts[number % len(hosts)]) for number in range(count))

@@ -1,8 +1,8 @@
 """Child processes of one host: started together, watched, stopped without remains.
 
-Used by the launcher for local children and by the agent for remote ones. A child has the number of
-its rank. Owned and called by one asyncio loop; every callback of ChildEvents comes from that loop.
-Each child leads its own session, dies with its parent (parent-death signal), and is
+Used by the launcher for local children and by the agent for remote ones; children.py says what the
+number of a child means. Owned and called by one asyncio loop; every callback of ChildEvents comes
+from that loop. Each child leads its own session, dies with its parent (parent-death signal), and is
 known to the guard, which also takes down the child's descendants when the parent is killed.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from mydist.launcher import rank_ends, session
+from mydist.launcher import rank_ends, server_addresses, session
 from mydist.launcher.command import require_interpreter
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
 from mydist.launcher.limits import start_error
@@ -41,12 +41,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class ChildCommand:
-    """What to run for one child. `env` is the complete environment."""
+    """What to run for one child. `env` is the complete environment.
+
+    `name` is for errors. With `tells_address` it gets a pipe into which it writes one line when it
+    listens.
+    """
 
     child: int
+    name: str
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
+    tells_address: bool = False
 
 
 class ChildEvents(Protocol):
@@ -55,6 +61,9 @@ class ChildEvents(Protocol):
     def on_started(self, child: int, pid: int) -> None: ...
 
     def on_output(self, child: int, stream: int, data: bytes) -> None: ...
+
+    def on_address(self, child: int, line: bytes) -> None:
+        """It listens; `line` is what it wrote, without the newline."""
 
     def on_exited(self, child: int, status: int) -> None:
         """`status` is the exit code, or -N when signal N ended it. Its output came before."""
@@ -91,6 +100,8 @@ class _Entry:
     popen: subprocess.Popen[bytes]
     pidfd: int
     pipes: dict[int, IO[bytes]]
+    address_fd: int = -1
+    said: bytes = b""
     status: int | None = None
     reported: bool = False
     drain: asyncio.TimerHandle | None = field(default=None, repr=False)
@@ -126,7 +137,7 @@ class ProcessGroup:
 
     def start(self, commands: Sequence[ChildCommand]) -> None:
         """Starts all of them, or raises LaunchError (127 when a program is missing) and ends all
-        children."""
+        children. May be called again."""
         try:
             for command in commands:
                 self._start_child(command)
@@ -159,16 +170,18 @@ class ProcessGroup:
         """The children whose exit was not reported yet."""
         return [child for child, entry in self._entries.items() if not entry.reported]
 
-    def send_signal(self, signum: int) -> None:
-        """Sends the signal to the process group of each living child; SIGKILL to its session.
+    def send_signal(self, signum: int, children: range | None = None) -> None:
+        """Sends the signal to the process group of each living child of `children`, by default of
+        each; SIGKILL to its session.
 
         A child that does not handle SIGTSTP gets SIGSTOP: the kernel ignores SIGTSTP in the group
         of a session's leader. SIGQUIT goes to handlers alone: it is a question, and ends no child.
         """
         self._stops |= signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        living = {e.popen.pid for e in self._entries.values() if e.status is None}
+        chosen = [e for c, e in self._entries.items() if children is None or c in children]
+        living = {entry.popen.pid for entry in chosen if entry.status is None}
         if signum == signal.SIGKILL:
-            session.kill_sessions(living | self._sessions)
+            session.kill_sessions({entry.popen.pid for entry in chosen} & self._sessions)
             return
         if signum == signal.SIGQUIT:
             session.ask_to_tell(living)
@@ -204,6 +217,7 @@ class ProcessGroup:
                 entry.drain.cancel()
             for stream in list(entry.pipes):
                 self._close_pipe(entry, stream)
+            self._close_address(entry)
             entry.reported = True
         self._sessions.clear()
         for folder in self._folders:
@@ -229,9 +243,38 @@ class ProcessGroup:
         if self._ends is not None:
             env[rank_ends.VARIABLE] = str(self._ends.fd)
             inherited += (self._ends.fd,)
+        address_fd, writer_fd = os.pipe() if command.tells_address else (-1, -1)
+        if command.tells_address:
+            env[server_addresses.FD_VARIABLE] = str(writer_fd)
+            inherited += (writer_fd,)
+        try:
+            popen = self._spawn(command, env, inherited)
+        except BaseException:
+            _close(address_fd)
+            raise
+        finally:
+            _close(writer_fd)
+        assert popen.stdout is not None and popen.stderr is not None
+        pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
+        entry = _Entry(command, popen, os.pidfd_open(popen.pid), pipes, address_fd)
+        self._entries[command.child] = entry
+        self._sessions.add(popen.pid)
+        self._tell_guard(b"%c%d" % (b"~" if self._die_gently else b"+", popen.pid))
+        self._loop.add_reader(entry.pidfd, self._reap, entry)
+        for stream, pipe in pipes.items():
+            os.set_blocking(pipe.fileno(), False)
+            self._loop.add_reader(pipe, self._read, entry, stream)
+        if address_fd >= 0:
+            os.set_blocking(address_fd, False)
+            self._loop.add_reader(address_fd, self._read_address, entry)
+        self._events.on_started(command.child, popen.pid)
+
+    def _spawn(
+        self, command: ChildCommand, env: Mapping[str, str], inherited: tuple[int, ...]
+    ) -> subprocess.Popen[bytes]:
         parent_pid = os.getpid()
         death_signal = signal.SIGTERM if self._die_gently else signal.SIGKILL
-        popen = subprocess.Popen(
+        return subprocess.Popen(
             list(command.argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -242,17 +285,6 @@ class ProcessGroup:
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent_pid, death_signal),
         )
-        assert popen.stdout is not None and popen.stderr is not None
-        pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
-        entry = _Entry(command, popen, os.pidfd_open(popen.pid), pipes)
-        self._entries[command.child] = entry
-        self._sessions.add(popen.pid)
-        self._tell_guard(b"%c%d" % (b"~" if self._die_gently else b"+", popen.pid))
-        self._loop.add_reader(entry.pidfd, self._reap, entry)
-        for stream, pipe in pipes.items():
-            os.set_blocking(pipe.fileno(), False)
-            self._loop.add_reader(pipe, self._read, entry, stream)
-        self._events.on_started(command.child, popen.pid)
 
     def _require_guard(self) -> None:
         if self._guard is None:
@@ -274,6 +306,24 @@ class ProcessGroup:
         self._close_pipe(entry, stream)
         if entry.status is not None and not entry.pipes:
             self._report(entry)
+
+    def _read_address(self, entry: _Entry) -> None:
+        data = read_available(entry.address_fd)
+        if data is None:
+            return
+        entry.said += data
+        line, newline, _ = entry.said.partition(b"\n")
+        if data and not newline and len(line) <= server_addresses.MAX_LINE_BYTES:
+            return
+        self._close_address(entry)
+        if entry.said:  # One that closes it without a word ends, or is missed later.
+            self._events.on_address(entry.command.child, line[: server_addresses.MAX_LINE_BYTES])
+
+    def _close_address(self, entry: _Entry) -> None:
+        if entry.address_fd >= 0:
+            self._loop.remove_reader(entry.address_fd)
+            os.close(entry.address_fd)
+            entry.address_fd = -1
 
     def _close_pipe(self, entry: _Entry, stream: int) -> None:
         pipe = entry.pipes.pop(stream)
@@ -305,6 +355,11 @@ class ProcessGroup:
                 entry.drain.cancel()
             assert entry.status is not None
             self._events.on_exited(entry.command.child, entry.status)
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
 
 
 def _start_guard() -> subprocess.Popen[bytes]:
@@ -365,4 +420,4 @@ def _start_error(error: OSError, command: ChildCommand) -> LaunchError:
         return LaunchError(
             f"command {program!r} cannot be executed: {error.strerror}", EXIT_NOT_EXECUTABLE
         )
-    return start_error(f"rank {command.child}", error)
+    return start_error(command.name, error)

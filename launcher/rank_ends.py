@@ -1,8 +1,8 @@
-"""Tells the ranks of this host how ranks have ended, in a file in memory that they inherit.
+"""Tells the children on this host how others have ended, in a file in memory that they inherit.
 
 A parent learns by which signal a process ended, and before Linux 6.15 no other process does. The
 other ranks see the end, and name the signal in their errors: see csrc/world/rank_ends.h. Two bytes
-for each rank: what it is, and the number of the signal or the exit code.
+for each child (children.py): what it is, and the number of the signal or the exit code.
 """
 
 from __future__ import annotations

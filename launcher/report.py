@@ -1,4 +1,4 @@
-"""Finds the rank that failed first, and writes the report about it. Pure.
+"""Finds the child that failed first, and writes the report about it. Pure.
 
 When a rank dies the others soon fail as well, because they lost their peer, and may even be seen
 to exit before it. The cause is therefore the first failure of a rank that has not said, in its
@@ -22,10 +22,11 @@ MAX_OTHERS_LISTED = 8
 class ChildEnd:
     """How a child ended. `status` is its exit code or -N for signal N; `at` in seconds of the job.
 
-    `stopped` says that mydistrun had already asked it to end. `unknown` says that its `status`
-    is not known, and 0 here. `improper` says that it ended without finalizing MPI (then `status` is
-    mpirun's, its own is unknown). `lost` is why the host was lost
-    (then `status` is the exit code to pass on).
+    `name` is empty for a rank. `stopped` says that mydistrun had already asked the rank to end. Of
+    servers: `early` says that one ended before mydistrun asked it to, `overdue` that it did not end
+    when it was asked, and was killed. `unknown` says that its `status` is not known, and 0 here.
+    `improper` says that it ended without finalizing MPI (then `status` is mpirun's, its own is
+    unknown). `lost` is why the host was lost (then `status` is the exit code to pass on).
     """
 
     child: int
@@ -33,7 +34,10 @@ class ChildEnd:
     pid: int
     status: int
     at: float
+    name: str = ""
     stopped: bool = False
+    early: bool = False
+    overdue: bool = False
     unknown: bool = False
     improper: bool = False
     lost: str = ""
@@ -41,12 +45,14 @@ class ChildEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether this end is a failure of the rank's own."""
-        return bool(self.lost) or (self.status != 0 and not self.stopped)
+        """Whether this end is a failure of the child's own."""
+        return bool(self.lost) or self.early or (self.status != 0 and not self.stopped)
 
     @property
     def exit_code(self) -> int:
-        """As a shell would give it: 128 + N for signal N."""
+        """As a shell would give it: 128 + N for signal N. A server that left early has failed."""
+        if self.early and self.status == 0:
+            return EXIT_START
         return 128 - self.status if self.status < 0 else self.status
 
     def describe(self) -> str:
@@ -57,6 +63,8 @@ class ChildEnd:
             return "ended without finalizing MPI, as os._exit() does (its own exit code is unknown)"
         if self.unknown:
             return "left the job (its exit code is unknown)"
+        if self.overdue:
+            return "was killed by mydistrun, because SIGTERM did not end it,"
         if self.status >= 0:
             return f"exited with code {self.status}"
         try:
@@ -164,7 +172,7 @@ def _unless_stopped(end: ChildEnd) -> ChildEnd:
 
 
 def _ended_well(end: ChildEnd) -> bool:
-    return end.status == 0 and not (end.stopped or end.unknown or end.lost)
+    return end.status == 0 and not (end.stopped or end.early or end.unknown or end.lost)
 
 
 def format_failure(
@@ -209,6 +217,8 @@ def _headline(
     own = failures.get(cause.child)
     if own is not None:
         return f"{text}, in {own.place}" if own.place else text
+    if cause.early and cause.status == 0:
+        return f"{text}, while the job still needed it"
     if not cause.failed:
         return f"{text}, while other ranks still needed it{f' for {place}' if place else ''}"
     if place:
@@ -218,11 +228,12 @@ def _headline(
 
 
 def _name(end: ChildEnd, failures: Mapping[int, FailureRecord]) -> str:
-    """Rank, host and pid; mpirun tells no pid, but ranks tell their own and that of a lost one."""
+    """Name, host and pid; mpirun tells no pid, but ranks tell their own and that of a lost one."""
     told = failures.get(end.child)
     by_others = (r.peer_pid for r in failures.values() if r.ranks == (end.child,) and r.peer_pid)
     pid = end.pid or (told.pid if told is not None else 0) or next(by_others, 0)
-    return f"rank {end.child} on host {end.host}{f' (pid {pid})' if pid else ''}"
+    name = end.name or f"rank {end.child}"
+    return f"{name} on host {end.host}{f' (pid {pid})' if pid else ''}"
 
 
 def _describe_consequence(

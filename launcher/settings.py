@@ -18,7 +18,13 @@ from mydist.launcher.bounded_file import read_bounded
 from mydist.launcher.environment import BUILD_VARIABLES, RESERVED_VARIABLES
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
-from mydist.launcher.hosts import Host, parse_host_list, parse_hostfile, require_slots
+from mydist.launcher.hosts import (
+    Host,
+    parse_host_list,
+    parse_hostfile,
+    parse_server_hosts,
+    require_slots,
+)
 from mydist.launcher.job_spec import JobSpec, OutputOptions, SshOptions
 from mydist.launcher.value_text import Convert, choice, integer, path, row_name, seconds
 
@@ -37,6 +43,10 @@ _CONVERTERS: Mapping[str, Convert | None] = {
     "MYDIST_CONTROLLER": row_name,
     "MYDIST_COORDINATOR_RADIX": integer(2, 1024),
     "MYDIST_NCCL_LIBRARY": path,
+    "MYDIST_PS_IN_FLIGHT_MB": integer(1, 1024),
+    "MYDIST_PS_PIECE_KB": integer(4, 16384),
+    "MYDIST_PS_THREADS": integer(0, 1024),
+    "MYDIST_SERVERS": integer(1, 1024),
     "MYDIST_SHUTDOWN_SECONDS": seconds(0, 1e6),
     "MYDIST_TIMEOUT_SECONDS": seconds(0.1, 1e6),
 }
@@ -68,6 +78,7 @@ def make_job_spec(
     controller = _controller(given, from_file, environment)
     hosts, num_proc = _hosts_and_size(merged, environment)
     _check_exported_controller(exported, controller)
+    servers, server_hosts = _servers(merged, controller, hosts)
     module = merged.get("m")
     if module is None and not command:
         raise UsageError("no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]")
@@ -89,6 +100,8 @@ def make_job_spec(
         ),
         stop_timeout=merged.get("stop-timeout", JobSpec.stop_timeout),
         mpi_args=merged.get("mpi-args", ()),
+        servers=servers,
+        server_hosts=server_hosts,
         verbose=bool(merged.get("verbose")),
         dry_run=bool(merged.get("dry-run")),
         warnings=(
@@ -283,6 +296,23 @@ def _check_exported_controller(exported: Mapping[str, str | None], controller: s
             f"-x MYDIST_CONTROLLER={value}: mydistrun itself needs this setting; give {wanted} "
             f"or export MYDIST_CONTROLLER"
         )
+
+
+def _servers(
+    merged: Mapping[str, Any], controller: str | None, hosts: tuple[Host, ...]
+) -> tuple[int, tuple[Host, ...]]:
+    """How many server processes the job has, and the hosts that are named for them."""
+    count, named = merged.get("servers"), merged.get("server-hosts")
+    if controller == "mpi":
+        if count is not None or named is not None:
+            flag = "--servers" if count is not None else "--server-hosts"
+            raise UsageError(
+                f"{flag}: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in "
+                f"place of the flag, so that threads of the first ranks are the servers"
+            )
+        return 0, ()
+    server_hosts = parse_server_hosts(named, hosts) if named is not None else ()
+    return len(server_hosts) if count is None else count, server_hosts
 
 
 def _variable_text(flag: Flag, value: object) -> str:

@@ -11,6 +11,8 @@ AFTER_FAILURE = ((0.8, signal.SIGTERM), (1.5, signal.SIGKILL))
 # The rank that the others fail of says itself that it leaves: its exit code is the job's.
 AFTER_DEPARTURE = ((2.5, signal.SIGTERM), (1.0, signal.SIGKILL))
 AFTER_SIGINT = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (1.5, signal.SIGKILL))
+# Servers, when all ranks have ended.
+AFTER_RANKS = ((0.0, signal.SIGTERM), (2.5, signal.SIGKILL))
 AT_ONCE = ((0.0, signal.SIGKILL),)
 Steps = Sequence[tuple[float, signal.Signals]]
 
@@ -21,7 +23,10 @@ def after_sigterm(timeout: float) -> Steps:
 
 
 class StopSequence:
-    """Sends one signal after the other to all ranks; a faster sequence replaces a slower one."""
+    """Sends one signal after the other; a faster sequence replaces a slower one.
+
+    `sent` is the signal sent last.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, send_signal: Callable[[signal.Signals], None]
@@ -29,7 +34,12 @@ class StopSequence:
         self._loop = loop
         self._send_signal = send_signal
         self._timer: asyncio.TimerHandle | None = None
-        self.started = False
+        self.sent: signal.Signals | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether a signal was sent."""
+        return self.sent is not None
 
     @property
     def running(self) -> bool:
@@ -52,7 +62,7 @@ class StopSequence:
             self._timer = None
 
     def _step(self, signum: signal.Signals, rest: Steps) -> None:
-        self.started = True
+        self.sent = signum
         self._send_signal(signum)
         if rest:
             self.begin(rest)

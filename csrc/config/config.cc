@@ -227,7 +227,7 @@ std::vector<Row> MakeRows() {
       MakeRow("MYDIST_CHECK_CONSISTENCY", "0", &C::check_consistency_steps,
               Integer(-1, 1'000'000'000)),
       MakeRow("MYDIST_CHECK_FINITE", "0", &C::check_finite, Switch()),
-      MakeRow("MYDIST_SERVERS", "1", &C::servers, Integer(1, 4096)),
+      MakeRow("MYDIST_SERVERS", "1", &C::servers, Integer(1, 1024)),
       MakeRow("MYDIST_PS_PIECE_KB", "1024", &C::ps_piece_kilobytes, Integer(4, 16384)),
       MakeRow("MYDIST_PS_IN_FLIGHT_MB", "16", &C::ps_in_flight_megabytes, Integer(1, 1024)),
       MakeRow("MYDIST_PS_THREADS", "0", &C::ps_threads, Integer(0, 1024)),
@@ -255,11 +255,23 @@ Registry<ExtraRow>& Extras() {
   return *kExtras;
 }
 
-// Set for each rank by the launcher, or by the rank for its children; read in Python; no knobs.
-constexpr std::array<std::string_view, 12> kLauncherVariables = {
-    "MYDIST_RANK",       "MYDIST_SIZE",        "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
-    "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE",  "MYDIST_JOB_ID",     "MYDIST_JOB_KEY_FD",
-    "MYDIST_RENDEZVOUS", "MYDIST_FAILURE_TAG", "MYDIST_JOB_PARENT", "MYDIST_JOB_ENDS_FD"};
+// Set for each rank or server by the launcher, or by the rank for its children; no knobs.
+constexpr std::array<std::string_view, 16> kLauncherVariables = {"MYDIST_RANK",
+                                                                 "MYDIST_SIZE",
+                                                                 "MYDIST_LOCAL_RANK",
+                                                                 "MYDIST_LOCAL_SIZE",
+                                                                 "MYDIST_CROSS_RANK",
+                                                                 "MYDIST_CROSS_SIZE",
+                                                                 "MYDIST_JOB_ID",
+                                                                 "MYDIST_JOB_KEY_FD",
+                                                                 "MYDIST_RENDEZVOUS",
+                                                                 "MYDIST_FAILURE_TAG",
+                                                                 "MYDIST_JOB_PARENT",
+                                                                 "MYDIST_JOB_ENDS_FD",
+                                                                 "MYDIST_SERVER",
+                                                                 "MYDIST_SERVER_BIND",
+                                                                 "MYDIST_SERVER_ADDRESS_FD",
+                                                                 "MYDIST_SERVER_ADDRESSES"};
 
 // Set by a test in one rank; read here alone.
 constexpr const char* kFailpointVariable = "MYDIST_FAILPOINT";

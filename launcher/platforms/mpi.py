@@ -16,6 +16,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from mydist.launcher.children import Children
 from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.dry_run import AT_START, variable_lines
 from mydist.launcher.endpoints import first_interface
@@ -27,7 +28,7 @@ from mydist.launcher.environment import (
 )
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.hosts import format_entry
+from mydist.launcher.hosts import Host, format_entry
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.platforms.mpi_output import Piece, TaggedStream
@@ -45,7 +46,7 @@ _ABORTED = re.compile(
 )
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
 _SHARED_MEMORY = "/dev/shm"
-_MPIRUN_RANK = 0  # mpirun is the one process of its group
+_MPIRUN = 0  # It is the one child of its group.
 _LOOK_S = 0.2  # How often to look whether mpirun has started a process.
 
 # Open MPI 4.1 takes 36 files for 2 ranks of a host, at most 64 for 8 and 96 for 16. Without them it
@@ -200,6 +201,7 @@ class MpiPlatform:
         self._events = launch.events
         self._group = ProcessGroup(launch.loop, self, b"", die_gently=True)
         self._streams = {s: TaggedStream(s, self._spec.num_proc) for s in (STDOUT, STDERR)}
+        self._hosts: list[Host] = []  # Of the ranks.
         self._pid = 0  # Of mpirun, once it has started.
         self._has_output = False  # Of a rank.
         self._own_lines: list[str] = []
@@ -214,9 +216,7 @@ class MpiPlatform:
         return spec.controller == "mpi"
 
     @staticmethod
-    def describe(
-        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
-    ) -> list[str]:
+    def describe(spec: JobSpec, environment: Mapping[str, str], children: Children) -> list[str]:
         """The command line of mpirun, and what it gives to all ranks."""
         requested = requested_environment(spec, environment)
         parameters = file_parameters(spec, AT_START, AT_START)
@@ -224,16 +224,20 @@ class MpiPlatform:
         lines = ["mpirun:", f"  {shlex.join(command)}"]
         return lines + list(variable_lines(spec, requested).values())
 
-    async def start(self, ranks: Sequence[RankPlacement]) -> None:
-        """Starts mpirun. Raises LaunchError."""
+    async def connect(self, children: Children) -> None:
+        """mpirun reaches the hosts itself. Raises LaunchError when it cannot run."""
+        self._hosts = [rank.host for rank in children.ranks]
+        require_mpirun(self._launch.environment)
+        make_room_for_files(sum(map(self._spec.is_local, self._hosts)))
+
+    def start(self, part: range, variables: Mapping[str, str]) -> None:
+        """Starts mpirun, and with it all ranks. Raises LaunchError."""
         environment = self._launch.environment
-        require_mpirun(environment)
-        make_room_for_files(sum(self._spec.is_local(rank.host) for rank in ranks))
         argv = mpirun_command(self._spec, environment, self._make_folders())
-        env = environment_here(self._spec, environment)
-        self._group.start([ChildCommand(_MPIRUN_RANK, argv, env, os.getcwd())])
+        env = {**environment_here(self._spec, environment), **variables}
+        self._group.start([ChildCommand(_MPIRUN, "mpirun", argv, env, os.getcwd())])
         # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
-        if all(self._spec.is_local(rank.host) for rank in ranks):
+        if all(map(self._spec.is_local, self._hosts)):
             self._check_start(self._launch.loop.time() + self._spec.ssh.start_timeout)
 
     def _check_start(self, deadline: float) -> None:
@@ -258,11 +262,11 @@ class MpiPlatform:
         segments = self._group.make_folder(_SHARED_MEMORY) if has_memory else ""
         return file_parameters(self._spec, folder, segments)
 
-    def send_signal(self, signum: int) -> None:
+    def send_signal(self, signum: int, children: range) -> None:
         """To mpirun, which passes on what can be; SIGKILL goes to everything it started here."""
         self._group.send_signal(signum)
 
-    def tell_end(self, rank: int, status: int) -> None:
+    def tell_end(self, child: int, status: int) -> None:
         """Nothing: mpirun tells of an end when it has ended the other ranks."""
 
     def pause_output(self, paused: bool) -> None:
@@ -276,16 +280,19 @@ class MpiPlatform:
         """Kills what is left and frees everything."""
         self._group.close()
 
-    def on_started(self, rank: int, pid: int) -> None:
+    def on_started(self, child: int, pid: int) -> None:
         """mpirun runs; it does not report the pids of the ranks."""
         self._pid = pid
         self._launch.tell(f"mpirun has pid {pid}")
 
-    def on_output(self, rank: int, stream: int, data: bytes) -> None:
+    def on_address(self, child: int, line: bytes) -> None:
+        """Never: no server is a child of mpirun."""
+
+    def on_output(self, child: int, stream: int, data: bytes) -> None:
         """Output of mpirun: takes it apart by rank."""
         self._pass_on(stream, *self._streams[stream].feed(data))
 
-    def on_exited(self, rank: int, status: int) -> None:
+    def on_exited(self, child: int, status: int) -> None:
         """mpirun ended, and with it every rank."""
         for stream, tagged in self._streams.items():
             self._pass_on(stream, *tagged.finish())

@@ -1,4 +1,4 @@
-"""What every platform is to the job: it starts all ranks, and reports what happens to them."""
+"""What every platform is to the job: it starts all children, and reports what happens to them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from mydist.launcher.children import Children
 from mydist.launcher.failure_record import FailureRecord
-from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement
 from mydist.launcher.process_group import ChildEvents
@@ -16,11 +16,11 @@ from mydist.launcher.stop_sequence import Steps
 
 
 class JobEvents(ChildEvents, Protocol):
-    """Receives what happens to the ranks of a job and their hosts, on the loop's thread."""
+    """Receives what happens to the children of a job and their hosts, on the loop's thread."""
 
     def on_exited(
         self,
-        rank: int,
+        child: int,
         status: int,
         *,
         is_first: bool = False,
@@ -31,10 +31,11 @@ class JobEvents(ChildEvents, Protocol):
         `improper`: it ended without finalizing MPI, its own status is unknown. `unknown`: its
         status is not known.
 
-        A second end of a rank has no effect.
+        A second end of a child has no effect.
         """
 
-    def on_host_lost(self, host: Host, cause: str, exit_code: int) -> None: ...
+    def on_host_lost(self, children: Sequence[int], cause: str, exit_code: int) -> None:
+        """A remote host is gone with all its living children."""
 
     def on_unnamed_failure(self, exit_code: int, text: str) -> None:
         """The job failed, and nothing says which rank is to blame."""
@@ -64,7 +65,7 @@ class Launch:
 
 
 class Platform(Protocol):
-    """One way to start the ranks of a job. Owned and called by the job's loop.
+    """One way to start the children of a job. Owned and called by the job's loop.
 
     Attributes:
         after_timeout: how the other ranks are stopped when one ends after a time-out.
@@ -79,23 +80,25 @@ class Platform(Protocol):
         """Whether it is the one for this job."""
 
     @staticmethod
-    def describe(
-        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
-    ) -> list[str]:
+    def describe(spec: JobSpec, environment: Mapping[str, str], children: Children) -> list[str]:
         """The lines of the dry run. Raises LaunchError as the start itself does."""
 
-    async def start(self, ranks: Sequence[RankPlacement]) -> None:
-        """Starts all ranks of the job. Raises LaunchError; close() follows in any case."""
+    async def connect(self, children: Children) -> None:
+        """Reaches all hosts of the job. Raises LaunchError; close() follows in any case."""
 
-    def send_signal(self, signum: int) -> None:
-        """Sends the signal to all living ranks, when it returns at the latest; SIGKILL also to what
-        they started. SIGTSTP stops those, too, that do not handle it."""
+    def start(self, part: range, variables: Mapping[str, str]) -> None:
+        """Starts these of the children, which get these variables as well: the servers of the job,
+        later its ranks. Raises LaunchError; close() follows in any case."""
 
-    def tell_end(self, rank: int, status: int) -> None:
-        """Lets the living ranks know how a rank has ended, where there is a way to tell them."""
+    def send_signal(self, signum: int, children: range) -> None:
+        """Sends the signal to the living ones of these, when it returns at the latest; SIGKILL also
+        to what they started. SIGTSTP stops those, too, that do not handle it."""
+
+    def tell_end(self, child: int, status: int) -> None:
+        """Lets the living ones know how a child has ended, where there is a way to tell them."""
 
     def pause_output(self, paused: bool) -> None:
-        """Reads no more output, so that the ranks wait in write() in the end, or reads on."""
+        """Reads no more output, so that the children wait in write() in the end, or reads on."""
 
     def out_of_memory(self) -> bool:
         """Whether the kernel killed a process on this host for memory; False when unknown."""

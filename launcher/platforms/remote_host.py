@@ -99,6 +99,7 @@ class RemoteHost:
         self._frames = framing.FrameReader(expect_magic=True)
         self._errors: deque[str] = deque(maxlen=5)
         self._living: set[int] = set()
+        self._lost: LaunchError | None = None
         self._paused = False
         self._ended = asyncio.Event()
         self._writer = BoundedWriter(self._stdin.fileno(), limit_bytes=framing.MAX_FRAME_BYTES)
@@ -111,9 +112,23 @@ class RemoteHost:
         self._send_ping()
 
     def start(self, commands: Sequence[ChildCommand], key: bytes) -> None:
-        """Sends the agent its children; STARTED frames or an ERROR follow."""
-        self._living = {command.child for command in commands}
-        children = [{"child": c.child, "argv": list(c.argv), "env": dict(c.env)} for c in commands]
+        """Sends the agent its children; STARTED frames or an ERROR follow. May be called again.
+
+        Raises LaunchError when the host has been lost meanwhile.
+        """
+        if self._lost is not None:
+            raise self._lost
+        self._living |= {command.child for command in commands}
+        children = [
+            {
+                "child": c.child,
+                "name": c.name,
+                "argv": list(c.argv),
+                "env": dict(c.env),
+                "tells_address": c.tells_address,
+            }
+            for c in commands
+        ]
         job = {
             "key": key.hex(),
             "cwd": commands[0].cwd,
@@ -122,9 +137,9 @@ class RemoteHost:
         }
         self._send(framing.pack_json(framing.Kind.JOB, job))
 
-    def send_signal(self, signum: int) -> None:
-        """Asks the agent to send the signal to its living children."""
-        self._send(framing.pack(framing.Kind.SIGNAL, bytes([signum])))
+    def send_signal(self, signum: int, children: range) -> None:
+        """Asks the agent to send the signal to those of its living children."""
+        self._send(framing.pack_signal(signum, children))
         if signum == signal.SIGTSTP:
             self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
@@ -193,6 +208,8 @@ class RemoteHost:
             self._events.on_output(*framing.unpack_output(payload))
         elif kind == framing.Kind.STARTED:
             self._events.on_started(*framing.unpack_child_value(payload))
+        elif kind == framing.Kind.ADDRESS:
+            self._events.on_address(*framing.unpack_address(payload))
         elif kind == framing.Kind.EXITED:
             child, status = framing.unpack_child_value(payload)
             self._living.discard(child)
@@ -251,8 +268,9 @@ class RemoteHost:
         return f"ssh exited with {status}{shown}"
 
     def _lose(self, cause: str, exit_code: int = EXIT_START) -> None:
+        self._lost = self._lost or LaunchError(f"host {self.host.name!r}: {cause}", exit_code)
         if not self.hello.done():
-            self.hello.set_exception(LaunchError(f"host {self.host.name!r}: {cause}"))
+            self.hello.set_exception(self._lost)
         elif self._living:
-            self._living.clear()
-            self._events.on_host_lost(self.host, cause, exit_code)
+            lost, self._living = sorted(self._living), set()
+            self._events.on_host_lost(lost, cause, exit_code)

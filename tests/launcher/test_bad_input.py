@@ -91,6 +91,24 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "-np 5: the hosts a:1,[::1]:2 have only 3 slots; add slots or hosts, or use -np 3"),
     (["-H", "a:1", "--hostfile", "f"], {},
      "-H and --hostfile exclude each other; give one of them"),
+    (["--servers", "0"], {}, "--servers: got '0', expected an integer from 1 to 1024"),
+    ([], {"MYDIST_SERVERS": "many"},
+     "MYDIST_SERVERS: got 'many', expected an integer from 1 to 1024"),
+    (["--servers", "2", "--mpi"], {},
+     "--servers: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in place of "
+     "the flag, so that threads of the first ranks are the servers"),
+    (["--server-hosts", "a", "--mpi"], {},
+     "--server-hosts: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in "
+     "place of the flag, so that threads of the first ranks are the servers"),
+    (["--server-hosts", "a,b;c"], {},
+     f"--server-hosts 'a,b;c': 'b;c' is not a host name; {NAMES}"),
+    (["--server-hosts", "a,"], {},
+     "--server-hosts 'a,': empty entry; expected names separated by commas"),
+    (["--server-hosts", "[::1]:2"], {},
+     "--server-hosts '[::1]:2': '[::1]:2': a server takes no slot; write the host alone"),
+    (["--server-hosts", "a,b,a"], {},
+     "--server-hosts 'a,b,a': host 'a' is listed twice; servers are spread over the hosts in "
+     "turn, so list each once"),
     (["--hostfile", "/no/such"], {},
      "--hostfile '/no/such': cannot read it: No such file or directory"),
     (["--hostfile", "/dev/zero"], {},
@@ -128,6 +146,7 @@ BAD_CONFIGS = [
     ("num-proc: true", "--config-file {!r}: num-proc: got True, expected a value N"),
     ("num-proc:", "--config-file {!r}: num-proc: got None, expected a value N"),
     ("mpi: 1", "--config-file {!r}: mpi: got 1, expected true or false"),
+    ("servers: 1.5", "--config-file {!r}: servers: got '1.5', expected an integer from 1 to 1024"),
     ("mpi: true\ngloo: true", "--mpi and --gloo exclude each other; give one or none of them"),
     (
         "num-proc: [1, 2, 3, 4, 5, 6, 7]",

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.children import Children
 from mydist.launcher.errors import LaunchError
+from mydist.launcher.hosts import Host
 from mydist.launcher.output import (
     MAX_LINE_BYTES,
     TAIL_LINE_COUNT,
@@ -20,6 +22,12 @@ from mydist.launcher.output import (
     LineSplitter,
     OutputFiles,
 )
+from mydist.launcher.placement import place_ranks, place_servers
+
+
+def children(ranks: int, servers: int = 0) -> Children:
+    hosts = (Host("a", ranks),)
+    return Children(place_ranks(hosts, ranks), place_servers(hosts, servers))
 
 
 class Pipe:
@@ -175,9 +183,10 @@ def test_everything_arrives_at_a_slow_consumer() -> None:
 
 def test_files_hold_the_raw_bytes(tmp_path: Path, pipes: tuple[Pipe, Pipe]) -> None:
     output = JobOutput(pipes[0].writer, pipes[1].writer)
-    output.attach_files(OutputFiles(tmp_path / "logs", 11))
+    output.attach_files(OutputFiles(tmp_path / "logs", children(11, servers=2)))
     output.write(3, 1, b"\xff raw")
     output.write(3, 2, b"err\n")
+    output.write(12, 1, b"of a server\n")
     output.close()
     place = tmp_path / "logs" / "rank.03"
     assert (place / "stdout").read_bytes() == b"\xff raw"
@@ -185,11 +194,12 @@ def test_files_hold_the_raw_bytes(tmp_path: Path, pipes: tuple[Pipe, Pipe]) -> N
     assert stat.S_IMODE((place / "stdout").stat().st_mode) == 0o600
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert (tmp_path / "logs" / "rank.10" / "stdout").exists()
+    assert (tmp_path / "logs" / "server.1" / "stdout").read_bytes() == b"of a server\n"
 
 
 def test_full_disk_is_one_warning(pipes: tuple[Pipe, Pipe], tmp_path: Path) -> None:
     output = JobOutput(pipes[0].writer, pipes[1].writer)
-    files = OutputFiles(tmp_path, 1)
+    files = OutputFiles(tmp_path, children(1))
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, files._files[0, 1])
     os.close(full)
@@ -207,7 +217,7 @@ def test_full_disk_is_one_warning(pipes: tuple[Pipe, Pipe], tmp_path: Path) -> N
 def test_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match=r"cannot create '.*rank\.0': Not a directory; give a"):
-        OutputFiles(tmp_path / "file", 1)
+        OutputFiles(tmp_path / "file", children(1))
 
 
 def test_a_link_in_the_output_directory_is_not_followed(tmp_path: Path) -> None:
@@ -215,7 +225,7 @@ def test_a_link_in_the_output_directory_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "rank.0" / "stdout").symlink_to(tmp_path / "victim")
     with pytest.raises(LaunchError, match="Too many levels of symbolic links"):
-        OutputFiles(tmp_path, 1)
+        OutputFiles(tmp_path, children(1))
     assert (tmp_path / "victim").read_text() == "precious"
 
 
@@ -227,7 +237,7 @@ def test_a_named_pipe_in_the_output_directory_is_refused(tmp_path: Path, has_rea
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if has_reader else -1
     reason = "its stdout is a named pipe" if has_reader else "No such device or address"
     with pytest.raises(LaunchError, match=rf"cannot create '.*rank\.0': {reason}; give a"):
-        OutputFiles(tmp_path, 1)
+        OutputFiles(tmp_path, children(1))
     if has_reader:
         os.close(reader)
 

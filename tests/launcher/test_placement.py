@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mydist.launcher.children import children_of
 from mydist.launcher.hosts import Host, format_entry, parse_host_list, parse_hostfile
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import place_ranks
@@ -67,10 +68,10 @@ def test_eight_thousand_hosts_are_planned_at_once() -> None:
     began = time.process_time()
     text = ",".join(f"user@host{index}.example.com" for index in range(8000))
     hosts = parse_host_list(text)
-    ranks = place_ranks(hosts, len(hosts))
     spec = JobSpec(("train.py",), len(hosts), hosts)
+    children = children_of(spec)
     environment = {f"PYTHON{index}": "x" for index in range(50)}
-    lines = platform_for(spec, ranks).describe(spec, environment, ranks)
+    lines = platform_for(spec, children.ranks).describe(spec, environment, children)
     assert sum(line.startswith("  rank ") for line in lines) == 8000
     # A second per thousand hosts, were each compared with all others.
     assert time.process_time() - began < 1

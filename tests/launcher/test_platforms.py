@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from mydist.launcher.children import Children
 from mydist.launcher.hosts import Host
 from mydist.launcher.job import run_job
 from mydist.launcher.job_spec import JobSpec, SshOptions
@@ -65,22 +66,22 @@ class Pretended:
         return True
 
     @staticmethod
-    def describe(
-        spec: JobSpec, environment: Mapping[str, str], ranks: Sequence[RankPlacement]
-    ) -> list[str]:
+    def describe(spec: JobSpec, environment: Mapping[str, str], children: Children) -> list[str]:
         return ["pretended"]
 
-    async def start(self, ranks: Sequence[RankPlacement]) -> None:
+    async def connect(self, children: Children) -> None: ...
+
+    def start(self, part: range, variables: Mapping[str, str]) -> None:
         events = self._launch.events
-        for rank in ranks:
-            events.on_started(rank.rank, 1000 + rank.rank)
-            events.on_output(rank.rank, 1, b"hello\n")
-        for rank in ranks:
-            events.on_exited(rank.rank, self.status if rank.rank == 1 else 0)
+        for rank in part:
+            events.on_started(rank, 1000 + rank)
+            events.on_output(rank, 1, b"hello\n")
+        for rank in part:
+            events.on_exited(rank, self.status if rank == 1 else 0)
 
-    def send_signal(self, signum: int) -> None: ...
+    def send_signal(self, signum: int, children: range) -> None: ...
 
-    def tell_end(self, rank: int, status: int) -> None: ...
+    def tell_end(self, child: int, status: int) -> None: ...
 
     def pause_output(self, paused: bool) -> None: ...
 
@@ -94,9 +95,9 @@ class Pretended:
 class Nameless(Pretended):
     """Fails as a whole."""
 
-    async def start(self, ranks: Sequence[RankPlacement]) -> None:
+    def start(self, part: range, variables: Mapping[str, str]) -> None:
         self._launch.events.on_unnamed_failure(7, "no rank is known")
-        await super().start(ranks)
+        super().start(part, variables)
 
 
 def run_on(platform: type[Platform], monkeypatch: pytest.MonkeyPatch) -> int:

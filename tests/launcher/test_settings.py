@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from mydist.job import rank_record
-from mydist.launcher import rank_ends
+from mydist.launcher import rank_ends, server_addresses
 from mydist.launcher.environment import (
     BUILD_VARIABLES,
     RESERVED_VARIABLES,
     Endpoints,
     identity_environment,
     inherited_environment,
+    server_environment,
 )
 from mydist.launcher.errors import UsageError
 from mydist.launcher.failure_record import TAG_VARIABLE
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, format_help, parse_flags
 from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
-from mydist.launcher.placement import place_ranks
+from mydist.launcher.placement import ServerPlacement, place_ranks
 from mydist.launcher.settings import (
     SETTINGS,
     check_setting,
@@ -224,6 +225,8 @@ def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
     rank = place_ranks((Host("a", 1),), 1)[0]
     given = {*identity_environment(rank, Endpoints("a", 1, "a:2", "job")), TAG_VARIABLE}
     given |= {"MYDIST_JOB_KEY_FD", rank_ends.VARIABLE, rank_record._VARIABLE}
+    given |= server_environment(ServerPlacement(0, Host("a", 1)), "b", "job").keys()
+    given |= {server_addresses.FD_VARIABLE, server_addresses.VARIABLE}
     assert reserved == {name for name in given if name.startswith("MYDIST_")}
     # For the core the host is a setting.
     assert set(listed_in_the_core("kLauncherVariables")) == reserved - {"MYDIST_HOST_ID"}

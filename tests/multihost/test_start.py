@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import time
+
+import server_stand_in
+from multiproc.job import job_environment
 
 from multihost.cluster import Cluster
 from multihost.namespace import SSH_PORT
@@ -81,3 +87,22 @@ def test_an_unknown_interface_is_an_error_that_lists_the_others(cluster: Cluster
     assert line.startswith("mydistrun: --network-interfaces wlan7: this machine has no such")
     for name in ("lo", "docker0", "data0", "other0"):
         assert name in line.partition("; it has ")[2].split(", ")
+
+
+def test_servers_listen_where_the_other_hosts_reach_them(cluster: Cluster) -> None:
+    # The agents need the same installation; ssh gives them the tests' own.
+    place = server_stand_in.install(cluster.folder)
+    python = cluster.folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={place}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    env = {"PYTHONPATH": os.pathsep.join([str(place), job_environment()["PYTHONPATH"]])}
+    hosts = ["-H", "hosta:1", "--server-hosts", "hostb,hosta", "--remote-python", str(python)]
+    shell = 'echo "$MYDIST_SERVER_ADDRESSES"'
+    for flags, network in ([], "10.61.1"), (["--network-interfaces", "x0,other0"], "10.61.2"):
+        ended = cluster.start("hosta", *hosts, *flags, "sh", "-c", shell, env=env).finish()
+        output = ended.expect_success().output
+        # hostb calls itself 127.0.1.1.
+        found = re.search(r"\[0\]<stdout>:0=(\S+):4000/pid-\d+,1=(\S+):4001/pid-\d+\n", output)
+        assert found is not None, output
+        assert found.groups() == (f"{network}.2", f"{network}.1")
+        assert "[s0]<stdout>:32 " in output

@@ -150,6 +150,7 @@ BY_MYDISTRUN = (
     | {
         "MYDIST_JOB_KEY_FD": "9",
         "MYDIST_JOB_ENDS_FD": "10",
+        "MYDIST_SERVER_ADDRESSES": "0=a:1/",
         "MYDIST_HOST_ID": "a",
     }
 )

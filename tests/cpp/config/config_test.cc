@@ -117,7 +117,7 @@ TEST(ConfigTest, EveryKnobIsRead) {
       Fields(ConfigOf(variables).value()),
       ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
                   "/tmp/a b.json", "1", "/tmp/r d", "1", "gloo", "flat", "0", "avx2", "4194304",
-                  "100", "1", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
+                  "100", "1", "3", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
@@ -220,7 +220,7 @@ TEST(BadValueTest, IsRefusedNamingVariableValueAndRange) {
       {"MYDIST_CROSS_MEMORY_ATTACH", {"1"}},
       {"MYDIST_CHECK_CONSISTENCY", {"-2", "1000000001"}},
       {"MYDIST_CHECK_FINITE", {"on"}},
-      {"MYDIST_SERVERS", {"0", "4097", "two"}},
+      {"MYDIST_SERVERS", {"0", "1025", "two"}},
       {"MYDIST_PS_PIECE_KB", {"3", "16385"}},
       {"MYDIST_PS_IN_FLIGHT_MB", {"0", "1025"}},
       {"MYDIST_PS_THREADS", {"-1", "1025"}},

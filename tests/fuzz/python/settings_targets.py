@@ -5,7 +5,14 @@ from __future__ import annotations
 from fuzz.python.target import OneFile, Target, as_text, expect, expect_one_line
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, parse_flags
-from mydist.launcher.hosts import MAX_SLOTS, Host, format_entry, parse_host_list, parse_hostfile
+from mydist.launcher.hosts import (
+    MAX_SLOTS,
+    Host,
+    format_entry,
+    parse_host_list,
+    parse_hostfile,
+    parse_server_hosts,
+)
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.settings import SETTINGS, make_job_spec, read_config_file
 
@@ -32,12 +39,16 @@ def _expect_job(spec: JobSpec) -> None:
 
 
 def host_list(data: bytes) -> None:
-    """-H."""
+    """-H, and the same as --server-hosts."""
     try:
         hosts = parse_host_list(as_text(data))
     except UsageError as error:
         return expect_one_line(error)
     _expect_hosts(hosts)
+    try:
+        expect(all(parse_server_hosts(as_text(data), hosts)), "servers have a host")
+    except UsageError as error:
+        return expect_one_line(error)
 
 
 def hostfile(data: bytes) -> None:

@@ -17,6 +17,7 @@ from mydist.launcher.platforms.mpi import find_failures, find_improper
 from mydist.launcher.platforms.mpi_output import TaggedStream
 from mydist.launcher.platforms.remote_host import RemoteHost
 from mydist.launcher.process_group import STDERR, STDOUT
+from mydist.launcher.server_addresses import parse_address
 
 _RANKS = 4
 
@@ -39,6 +40,7 @@ class _Remote(RemoteHost):
             on_output=lambda *of: self.events.append(("output", *of)),
             on_started=lambda *of: self.events.append(("started", *of)),
             on_exited=lambda *of: self.events.append(("exited", *of)),
+            on_address=lambda *of: self.events.append(("address", *of)),
         )
 
     def _lose(self, reason: str, exit_code: int = 1) -> None:
@@ -63,6 +65,16 @@ def agent_frames(data: bytes) -> None:
         return remote.events, ""
 
     _expect_alike(run, stream)
+
+
+def server_address(data: bytes) -> None:
+    """What a server says of where it listens."""
+    try:
+        text = parse_address(data, 0).text
+    except ValueError as error:
+        return expect(str(error).startswith("'0 HOST PORT LOCAL'"), "it says what was expected")
+    expect(text.isascii() and text.isprintable() and text.startswith("0="), "it can be shown")
+    expect("," not in text and " " not in text, "a list of addresses can be taken apart")
 
 
 def failure_line(data: bytes) -> None:
@@ -154,8 +166,14 @@ TARGETS = (
             b"\0"
             + framing.pack_child_value(framing.Kind.STARTED, 1, 77)
             + framing.pack_child_value(framing.Kind.EXITED, 1, -9)
+            + framing.pack_address(2, b"0 127.0.0.1 4000 x")
             + framing.pack_json(framing.Kind.ERROR, {"text": "no such file", "exit_code": 127}),
         ),
+    ),
+    Target(
+        "server_address",
+        server_address,
+        (b"0 127.0.0.1 4000 mydist-1", b"0 fe80::1%eth0 65535", b"0 a_b 1 "),
     ),
     Target(
         "failure_line",
