@@ -68,7 +68,8 @@ class CMakeBuild(build_ext):
         self.call(cmake, "--build", str(tree), "--target", "mydist_package", "--parallel", jobs)
         package = self.package_root()
         # What an earlier build with other options left behind must not stay importable.
-        shutil.rmtree(package / "lib", ignore_errors=True)
+        for folder in ("bin", "lib"):
+            shutil.rmtree(package / folder, ignore_errors=True)
         for stale in [file for name in BINDINGS for file in package.glob(f"{name}.*.so")]:
             stale.unlink()
         self.call(cmake, "--install", str(tree), "--prefix", str(package))

@@ -53,4 +53,14 @@ if(MYDIST_CORE_BUILT AND MYDIST_PS_BUILT)
 
   mydist_plugin(mydist_ps $<TARGET_OBJECTS:mydist_ps_objects>)
   target_link_libraries(mydist_ps PRIVATE OpenSSL::Crypto)
+
+  add_executable(mydist_server csrc/ps/program/main.cc)
+  mydist_compile_options(mydist_server)
+  target_link_libraries(mydist_server PRIVATE mydist mydist_ps)
+  set_target_properties(mydist_server PROPERTIES
+    OUTPUT_NAME mydist-server
+    RUNTIME_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}/bin"
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH "$ORIGIN/../lib")
+  install(TARGETS mydist_server RUNTIME DESTINATION bin)
 endif()

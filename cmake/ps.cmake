@@ -2,7 +2,6 @@
 # the parameter server, its client, and what they share.
 set(MYDIST_PS_FOLDERS csrc/ps csrc/ps/rules csrc/ps/port)
 mydist_sources(MYDIST_PS_SOURCES "*.cc" ${MYDIST_PS_FOLDERS})
-list(FILTER MYDIST_PS_SOURCES EXCLUDE REGEX "/server_main\\.cc$")
 set(_obstacle "")
 if(MYDIST_SEEKS_PS)
   find_path(MYDIST_ASIO_INCLUDE_DIR asio.hpp)

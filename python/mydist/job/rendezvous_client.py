@@ -30,6 +30,18 @@ class RendezvousError(RuntimeError):
         self.missing = tuple(missing)
 
 
+def job_key(environment: Mapping[str, str]) -> bytes:
+    """The key that mydistrun gave this process. Raises KeyError or RendezvousError."""
+    text = environment["MYDIST_JOB_KEY_FD"]
+    try:
+        return os.pread(int(text), wire.KEY_BYTES, 0)
+    except (OSError, ValueError):
+        raise RendezvousError(
+            f"MYDIST_JOB_KEY_FD={text}: not a descriptor with the job key; it must stay open in "
+            f"every process of the rank"
+        ) from None
+
+
 class RendezvousClient:
     """An authenticated connection to the launcher at `address` (`host:port` or `[v6]:port`).
 
@@ -60,14 +72,9 @@ class RendezvousClient:
         try:
             address = environment["MYDIST_RENDEZVOUS"]
             job_id = environment["MYDIST_JOB_ID"]
-            key = os.pread(int(environment["MYDIST_JOB_KEY_FD"]), wire.KEY_BYTES, 0)
+            key = job_key(environment)
         except KeyError as error:
             raise RendezvousError(f"{error.args[0]} is not set; start with mydistrun") from None
-        except (OSError, ValueError):
-            raise RendezvousError(
-                f"MYDIST_JOB_KEY_FD={environment['MYDIST_JOB_KEY_FD']}: not a descriptor with the "
-                f"job key; it must stay open in every process of the rank"
-            ) from None
         return cls(address, job_id, key, timeout)
 
     def exchange(self, round_name: str, rank: int, size: int, blob: bytes) -> list[bytes]:

@@ -6,14 +6,18 @@ import os
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..collectives.objects import allgather_object, broadcast_object
 from ..job import topology
+from ..job.rendezvous_client import job_key
 from . import binding
 
 if TYPE_CHECKING:
     from .. import _ps
+
+# Number, host, port, name of the Unix socket.
+Address = tuple[int, str, int, str]
 
 _KEY_BYTES = 32
 _TABLES_OF_A_SET = 1 << 20
@@ -64,6 +68,24 @@ def find() -> JobServers | None:
 
 def _connect() -> JobServers:
     module = binding.load()
+    started = os.environ.get("MYDIST_SERVER_ADDRESSES")
+    server = None
+    if started:
+        addresses, key = parse_addresses(started), job_key(os.environ)
+    else:
+        server, addresses, key = _start_in_ranks(module)
+    client = module.Client(
+        servers=addresses,
+        key=key,
+        rank=topology.rank(),
+        pid=os.getpid(),
+        session=secrets.randbits(64),
+    )
+    return JobServers(client, server)
+
+
+def _start_in_ranks(module: Any) -> tuple[_ps.Server | None, list[Address], bytes]:
+    """Threads of the first ranks become servers. Collective over all ranks."""
     rank = topology.rank()
     key = broadcast_object(secrets.token_bytes(_KEY_BYTES), root_rank=0, name="ps.key")
     server = None
@@ -71,14 +93,23 @@ def _connect() -> JobServers:
         server = module.Server(rank, topology.cross_size() == 1, key)
     mine = server.address() if server is not None else None
     told = allgather_object(mine, name="ps.servers")
-    client = module.Client(
-        servers=[address for address in told if address is not None],
-        key=key,
-        rank=rank,
-        pid=os.getpid(),
-        session=secrets.randbits(64),
-    )
-    return JobServers(client, server)
+    return server, [address for address in told if address is not None], key
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """MYDIST_SERVER_ADDRESSES: `0=HOST:PORT/LOCAL,1=…`. Raises ValueError."""
+    addresses = []
+    for part in text.split(","):
+        number, _, place = part.partition("=")
+        host_and_port, _, local = place.partition("/")
+        host, _, port = host_and_port.rpartition(":")
+        if not (number.isdecimal() and host and port.isdecimal()):
+            raise ValueError(
+                f"MYDIST_SERVER_ADDRESSES={text!r} is not valid: expected what mydistrun sets, "
+                "0=HOST:PORT/NAME,…"
+            )
+        addresses.append((int(number), host.strip("[]"), int(port), local))
+    return addresses
 
 
 def _say_goodbye() -> None:
