@@ -38,7 +38,7 @@ if mode != "is silent":
     os.write(address_fd, f"{line}\\n".encode())
     os.close(address_fd)
 key = os.pread(int(os.environ["MYDIST_JOB_KEY_FD"]), 32, 0)
-names = ("MYDIST_JOB_ID", "MYDIST_HOST_ID", "MYDIST_SERVERS", "MYDIST_RANK")
+names = ("MYDIST_JOB_ID", "MYDIST_HOST_ID", "MYDIST_RANK")
 print(len(key), *(os.environ.get(name) for name in names), flush=True)
 while True:
     signal.pause()

@@ -185,10 +185,10 @@ def test_servers_start_before_the_ranks_and_end_after_them(installed: Mydistrun)
     addresses = ",".join(f"{n}=127.0.0.1:400{n}/pid-{pids[n]}" for n in (0, 1))
     job_id = shown[0].split()[-1]
     ranks = [f"[{rank}]<stdout>:{addresses} 2 {job_id}" for rank in (0, 1)]
-    servers = [f"[s{n}]<stdout>:32 {job_id} localhost 2 None" for n in (0, 1)]
+    servers = [f"[s{n}]<stdout>:32 {job_id} localhost None" for n in (0, 1)]
     assert shown == ranks + servers
     written = installed.directory / "logs" / "server.1" / "stdout"
-    assert written.read_text() == f"32 {job_id} localhost 2 None\n"
+    assert written.read_text() == f"32 {job_id} localhost None\n"
     assert f"mydistrun: server 1 on localhost: pid {pids[1]}\n" in err
 
 

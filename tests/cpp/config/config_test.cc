@@ -113,11 +113,11 @@ TEST(ConfigTest, EveryKnobIsRead) {
       {"MYDIST_HOST_ID", "host"},
   };
   EXPECT_EQ(variables.size(), Knobs().size());  // A new knob wants a line here.
-  EXPECT_THAT(
-      Fields(ConfigOf(variables).value()),
-      ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
-                  "/tmp/a b.json", "1", "/tmp/r d", "1", "gloo", "flat", "0", "avx2", "4194304",
-                  "100", "1", "3", "/opt/nccl.so", "1", "host", "eth0", "eth1", "/a/x.so", "y.so"));
+  EXPECT_THAT(Fields(ConfigOf(variables).value()),
+              ElementsAre("2097152", "7", "3", "5", "11000", "12000", "12500", "13000", "14000",
+                          "/tmp/a b.json", "1", "/tmp/r d", "1", "gloo", "flat", "0", "avx2",
+                          "4194304", "100", "1", "3", "512", "8", "2", "/opt/nccl.so", "1", "host",
+                          "eth0", "eth1", "/a/x.so", "y.so"));
 }
 
 TEST(ConfigTest, EdgesOfTheRangesAreAllowed) {
