@@ -55,13 +55,18 @@ Status Arrival::CheckPeer() {
 }
 
 void Arrival::TurnAway(const std::string& why) {
-  if (std::exchange(is_over_, true)) return;
+  if (is_over_) return;
   MYDIST_LOG(kWarning) << "server " << reception_->options().server << " closes a connection from "
                        << from_ << ": " << why;
+  Close();
+  reception_->Forget(shared_from_this());
+}
+
+void Arrival::Close() {
+  is_over_ = true;
   deadline_.cancel();
   watch_.Stop();
   socket_.Close();
-  reception_->Forget(shared_from_this());
 }
 
 void Arrival::Expect(Step step, size_t byte_count) {

@@ -22,10 +22,12 @@ class Arrival final : public std::enable_shared_from_this<Arrival> {
   Arrival(std::shared_ptr<Reception> reception, Socket socket, bool is_local);
 
   void Start();
-  // Closes the connection and forgets it. A line in the log says why.
-  void TurnAway(const std::string& why);
+  // Closes the connection.
+  void Close();
 
  private:
+  // Closes and forgets it. A line in the log says why.
+  void TurnAway(const std::string& why);
   enum class Step { kHello, kProof, kGreetingLength, kGreeting };
 
   Status CheckPeer();

@@ -11,12 +11,9 @@ namespace mydist::ps {
 namespace {
 
 // After so much the thread looks whether other connections have something as well.
-constexpr int kFramesInARow = 32;
-constexpr size_t kFramesPerCall = 8;  // To the system.
-
-void CallAll(const std::vector<std::function<void()>>& calls) {
-  for (const auto& call : calls) call();
-}
+constexpr size_t kTurnBytes = 128 << 10;
+constexpr size_t kTurnBytesOfFrame = 4 << 10;  // What a frame without a payload counts.
+constexpr size_t kFramesPerCall = 8;           // To the system.
 
 void AddCall(std::function<void()> sent, std::vector<std::function<void()>>& calls) {
   if (sent != nullptr) calls.push_back(std::move(sent));
@@ -54,37 +51,39 @@ void Connection::Run(std::function<LinkEvents()> make_events) {
 // --- Reading.
 
 void Connection::Read() {
-  for (int i = 0; i < kFramesInARow; ++i) {
-    if (!ReadOne()) return;
+  for (size_t bytes = 0; bytes < kTurnBytes;) {
+    const std::optional<size_t> more = ReadOne();
+    if (!more) return;
+    bytes += *more;
   }
   asio::post(io_.context(), [self = shared_from_this()] { self->Read(); });
 }
 
-// False: the thread has nothing to do for this connection now.
-bool Connection::ReadOne() {
+// What the frame counts in this turn; nothing: the thread has no more to do here now.
+std::optional<size_t> Connection::ReadOne() {
   if (is_closing_.load()) {
-    Finish(Status::Ok());
-    return false;
+    EndReading(Status::Ok());
+    return std::nullopt;
   }
   Frame frame;
   Payload payload;
   const Result<FrameReader::Found> found = reader_.Next(socket_, frame, payload);
   if (!found.ok()) {
-    Finish(found.status());
-    return false;
+    EndReading(found.status());
+    return std::nullopt;
   }
   switch (*found) {
     case FrameReader::Found::kFrame:
       if (events_.on_frame != nullptr) events_.on_frame(frame, std::move(payload));
-      return true;
+      return kTurnBytesOfFrame + frame.payload_bytes;
     case FrameReader::Found::kNothing:
       WaitForBytes();
-      return false;
+      return std::nullopt;
     case FrameReader::Found::kEnd:
-      Finish(Status::Ok());
-      return false;
+      EndReading(Status::Ok());
+      return std::nullopt;
   }
-  return false;
+  return std::nullopt;
 }
 
 void Connection::WaitForBytes() {
@@ -92,24 +91,48 @@ void Connection::WaitForBytes() {
   watch_->ForBytes([self = shared_from_this()] { self->Read(); });
 }
 
-void Connection::Finish(const Status& found) {
+// The last thing that its thread does here.
+void Connection::EndReading(const Status& found) {
   Calls sent;
-  Status why;
   {
     MutexLock lock(mutex_);
     if (!is_closing_.exchange(true)) {
       why_ = Describe(found.ok() && write_error_ != 0 ? Broke(write_error_) : found);
     }
-    why = why_;
+    has_read_all_ = true;
     DropOutgoing(sent);
+    sent.emplace_back();  // Of the reading itself.
+    Announce(sent);
+  }
+  CallAll(sent);
+}
+
+void Connection::EndAll() {
+  Status why;
+  {
+    MutexLock lock(mutex_);
+    why = why_;
     watch_.reset();
     parts_.socket.Close();
   }
-  CallAll(sent);
   const LinkEvents events = std::exchange(events_, {});
   if (events.on_closed != nullptr) events.on_closed(why);
   parts_.place.reset();
   io_.Remove(this);
+}
+
+void Connection::Announce(const Calls& sent) { announced_ += sent.size(); }
+
+// Of what has been announced.
+void Connection::CallAll(const Calls& sent) {
+  if (sent.empty()) return;
+  for (const auto& call : sent) {
+    if (call != nullptr) call();
+  }
+  MutexLock lock(mutex_);
+  announced_ -= sent.size();
+  if (announced_ > 0 || !has_read_all_) return;
+  asio::post(io_.context(), [self = shared_from_this()] { self->EndAll(); });
 }
 
 Status Connection::Describe(const Status& found) const {
@@ -125,14 +148,14 @@ void Connection::Send(const Frame& frame, std::span<const uint8_t> payload,
   Calls calls;
   {
     MutexLock lock(mutex_);
-    if (is_closing_.load() || write_error_ != 0) {
-      AddCall(std::move(sent), calls);
-    } else {
-      outgoing_.push_back({EncodeFrame(frame), payload, std::move(sent)});
+    if (!is_closing_.load() && write_error_ == 0) {
+      outgoing_.push_back({EncodeFrame(frame), payload, std::exchange(sent, nullptr)});
       if (!is_waiting_for_room_) Write(calls);
+      Announce(calls);
     }
   }
   CallAll(calls);
+  if (sent != nullptr) sent();  // Nothing is sent any more.
 }
 
 void Connection::Close(const Status& why) {
@@ -142,6 +165,7 @@ void Connection::Close(const Status& why) {
     if (is_closing_.exchange(true)) return;
     why_ = why;
     DropOutgoing(sent);
+    Announce(sent);
     // Wakes the thread that reads, which ends the connection.
     shutdown(socket_, SHUT_RDWR);
   }
@@ -154,6 +178,7 @@ void Connection::WriteAgain() {
     MutexLock lock(mutex_);
     is_waiting_for_room_ = false;
     if (!is_closing_.load() && write_error_ == 0) Write(sent);
+    Announce(sent);
   }
   CallAll(sent);
 }

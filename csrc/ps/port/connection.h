@@ -60,9 +60,10 @@ class Connection final : public Link,
 
   void Read();
   Status StartWatch();
-  bool ReadOne();
+  std::optional<size_t> ReadOne();
   void WaitForBytes();
-  void Finish(const Status& found);
+  void EndReading(const Status& found);
+  void EndAll();
   Status Describe(const Status& found) const;
 
   void WriteAgain();
@@ -70,6 +71,8 @@ class Connection final : public Link,
   bool WriteSome(Calls& sent) MYDIST_REQUIRES(mutex_);
   void StopWriting(int error, Calls& sent) MYDIST_REQUIRES(mutex_);
   void DropOutgoing(Calls& sent) MYDIST_REQUIRES(mutex_);
+  void Announce(const Calls& sent) MYDIST_REQUIRES(mutex_);
+  void CallAll(const Calls& sent) MYDIST_EXCLUDES(mutex_);
 
   IoThreads& io_;
   Parts parts_;  // The socket is closed with mutex_ held.
@@ -86,6 +89,9 @@ class Connection final : public Link,
   std::deque<Outgoing> outgoing_ MYDIST_GUARDED_BY(mutex_);
   bool is_waiting_for_room_ MYDIST_GUARDED_BY(mutex_) = false;
   int write_error_ MYDIST_GUARDED_BY(mutex_) = 0;  // errno; nothing can be sent any more.
+  // The end waits for what is being called of `sent`, so that on_closed is the last.
+  size_t announced_ MYDIST_GUARDED_BY(mutex_) = 0;
+  bool has_read_all_ MYDIST_GUARDED_BY(mutex_) = false;
   Status why_ MYDIST_GUARDED_BY(mutex_);
 };
 

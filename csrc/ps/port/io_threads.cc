@@ -1,6 +1,5 @@
 #include "ps/port/io_threads.h"
 
-#include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <cstdio>
@@ -16,7 +15,10 @@ Result<std::shared_ptr<Io>> Io::Start(int threads, const char* name) {
   MYDIST_CHECK(threads > 0);
   std::shared_ptr<IoThreads> io;
   try {
-    io = std::make_shared<IoThreads>(threads);
+    // A forked child has none of the threads, so it leaves the rest alone.
+    io.reset(new IoThreads(threads), [](IoThreads* made) {
+      if (getpid() == made->process()) delete made;
+    });
   } catch (const std::exception& error) {  // Asio tells it in no other way.
     return Status::Internal(std::string("the parameter server cannot wait for its sockets: ") +
                             error.what() + ". Check the limit on open files (ulimit -n).");

@@ -1,6 +1,10 @@
 // IoThreads: the Io of Asio, and what lives on it.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <functional>
 #include <map>
@@ -27,6 +31,7 @@ class IoThreads final : public Io {
   explicit IoThreads(int threads) : context_(threads) {}
   ~IoThreads() override;
 
+  pid_t process() const { return process_; }
   Status StartThreads(int threads, const char* name);
   void Post(std::function<void()> body, Duration delay) override;
 
@@ -41,6 +46,7 @@ class IoThreads final : public Io {
  private:
   void EndMembers();
 
+  const pid_t process_ = getpid();
   asio::io_context context_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
   std::vector<std::thread> threads_;

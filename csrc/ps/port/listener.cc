@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <utility>
 
 #include "ps/port/link.h"
@@ -11,6 +13,7 @@ class PortListener final : public Listener {
   PortListener(std::shared_ptr<Io> io, Address address, std::shared_ptr<Reception> reception)
       : io_(std::move(io)), address_(std::move(address)), reception_(std::move(reception)) {}
   ~PortListener() override {
+    if (getpid() != process_) return;  // A forked child, without the threads of the Io.
     reception_->End(Status::Ok());
     reception_->AwaitEnd();
   }
@@ -18,6 +21,7 @@ class PortListener final : public Listener {
   const Address& address() const override { return address_; }
 
  private:
+  const pid_t process_ = getpid();
   const std::shared_ptr<Io> io_;  // Outlives the reception.
   const Address address_;
   const std::shared_ptr<Reception> reception_;

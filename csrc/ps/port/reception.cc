@@ -127,7 +127,7 @@ void Reception::Leave() {
     door.watch.reset();
     door.socket.Close();
   }
-  for (const auto& arrival : std::exchange(arrivals_, {})) arrival->TurnAway("the server ends");
+  for (const auto& arrival : std::exchange(arrivals_, {})) arrival->Close();
   {
     MutexLock lock(mutex_);
     has_ended_ = true;

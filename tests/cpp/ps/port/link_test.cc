@@ -1,8 +1,11 @@
 // Links: frames and payloads both ways, over each kind of connection.
 #include "ps/port/link.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "ps/port/link_pair.h"
+#include "ps/port/raw_peer.h"
 
 namespace mydist::ps::testing {
 namespace {
@@ -103,6 +107,265 @@ TEST(LinkWithWindow, NamesBytesThatBothSidesSee) {
   const auto answer = pair.worker_inbox.Take();
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->payload == parameters);
+}
+
+// --- Threads.
+
+TEST_P(LinkOverEachWay, TakesFramesFromManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kFrames = 200;
+  LinkPair pair(GetParam());
+  const std::vector<uint8_t> payload = Bytes(3000, 1);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (uint64_t j = 0; j < kFrames; ++j) {
+        pair.worker->Send(
+            {.kind = FrameKind::kPush, .worker = i, .sequence = j, .payload_bytes = 3000}, payload);
+      }
+    });
+  }
+  std::vector<uint64_t> next(kThreads);
+  for (uint64_t i = 0; i < kThreads * kFrames; ++i) {
+    const auto letter = pair.server_inbox.Take();
+    ASSERT_TRUE(letter.has_value());
+    EXPECT_EQ(letter->frame.sequence, next.at(letter->frame.worker)++);
+    EXPECT_TRUE(letter->payload == payload);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Links, AreServedByOneThreadEachAndTogetherByAll) {
+  constexpr int kLinks = 3;
+  const std::shared_ptr<Io> io = Io::Start(kLinks, "server").value();
+  const std::shared_ptr<Io> worker_io = Io::Start(1, "worker").value();
+  std::atomic<int> met{0};
+  std::atomic<int> overlaps{0};
+  Inbox inbox;
+  const auto listener = Listener::Open(io, ServerOptions(), [&](std::shared_ptr<Link>) {
+                          auto busy = std::make_shared<std::atomic<bool>>(false);
+                          return inbox.Events([&, busy](const Frame&, const Payload&) {
+                            if (busy->exchange(true)) ++overlaps;
+                            // Each waits here for the others, as long as they have frames as well.
+                            ++met;
+                            const TimePoint deadline = Now() + kPatience;
+                            while (met.load() < kLinks && Now() < deadline) {
+                              std::this_thread::yield();
+                            }
+                            *busy = false;
+                          });
+                        }).value();
+  std::vector<std::shared_ptr<Link>> links;
+  for (int i = 0; i < kLinks; ++i) {
+    links.push_back(Connect(worker_io, listener->address(), OptionsFor(Way::kUnix), {}).value());
+  }
+  for (int frame = 0; frame < 50; ++frame) {
+    for (const auto& link : links) link->Send({.kind = FrameKind::kPing});
+  }
+  for (int i = 0; i < 50 * kLinks; ++i) ASSERT_TRUE(inbox.Take().has_value());
+  EXPECT_EQ(overlaps, 0);
+  EXPECT_GE(met, kLinks);
+}
+
+// --- The end of a link.
+
+TEST_P(LinkOverEachWay, ToldToCloseTellsBothSidesOnce) {
+  LinkPair pair(GetParam());
+  const Status why = Status::Aborted("enough");
+  pair.worker->Close(why);
+  pair.worker->Close(Status::Internal("again"));
+  EXPECT_EQ(pair.worker_inbox.End().value().message(), "enough");
+  EXPECT_TRUE(pair.server_inbox.End().value().ok());
+  std::atomic<int> sent{0};
+  pair.worker->Send({.kind = FrameKind::kPing}, {}, [&] { ++sent; });
+  EXPECT_EQ(sent, 1);
+  pair.worker->Close(why);
+  pair.server->Close(why);
+  pair.server_io->Post([] {}, Duration::zero());
+  EXPECT_EQ(pair.worker_inbox.mistakes() + pair.server_inbox.mistakes(), 0);
+}
+
+TEST_P(LinkOverEachWay, MayBeClosedFromAnEvent) {
+  std::atomic<Link*> server{nullptr};
+  LinkPair pair(GetParam(), [&](const Frame&, const Payload&) {
+    server.load()->Close(Status::Aborted("seen"));
+  });
+  server = pair.server.get();
+  for (int i = 0; i < 3; ++i) pair.worker->Send({.kind = FrameKind::kPing});
+  EXPECT_EQ(pair.server_inbox.End().value().message(), "seen");
+  EXPECT_TRUE(pair.worker_inbox.End().has_value());
+  EXPECT_TRUE(pair.server_inbox.Take().has_value());
+  EXPECT_FALSE(pair.server_inbox.Take().has_value());  // None after the first.
+}
+
+// The other side reads nothing, so most of it is still on its way when the link closes.
+TEST_P(LinkOverEachWay, LetsGoOfEachPayloadOnce) {
+  constexpr int kFrames = 64;
+  Slot<bool> may_read;
+  LinkPair pair(GetParam(), [&](const Frame&, const Payload&) { may_read.Await(); });
+  const std::vector<uint8_t> payload = Bytes(1 << 20, 1);
+  std::vector<std::atomic<int>> sent(kFrames);
+  for (int i = 0; i < kFrames; ++i) {
+    pair.worker->Send({.kind = FrameKind::kPush, .payload_bytes = payload.size()}, payload,
+                      [&sent, i] { ++sent[i]; });
+  }
+  EXPECT_EQ(sent.back(), 0);
+  pair.worker->Close(Status::Ok());
+  ASSERT_TRUE(pair.worker_inbox.End().has_value());
+  for (const auto& each : sent) EXPECT_EQ(each, 1);
+  may_read.Put(true);
+  const std::optional<Status> end = pair.server_inbox.End();
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->code(), StatusCode::kPeerLost);  // In the middle of a frame.
+}
+
+TEST_P(LinkOverEachWay, EndsWithItsIo) {
+  LinkPair pair(GetParam());
+  pair.worker_io.reset();
+  EXPECT_EQ(pair.worker_inbox.End().value().code(), StatusCode::kAborted);
+  EXPECT_TRUE(pair.server_inbox.End().value().ok());
+  std::atomic<int> sent{0};
+  pair.worker->Send({.kind = FrameKind::kPing}, {}, [&] { ++sent; });
+  EXPECT_EQ(sent, 1);
+  pair.worker->Close(Status::Ok());
+  EXPECT_EQ(pair.worker->window().size(), GetParam() == Way::kWindow ? 16 << 20 : 0);
+}
+
+TEST_P(LinkOverEachWay, EndsWhileBothSidesSend) {
+  for (int round = 0; round < 10; ++round) {
+    std::atomic<int> given{0};
+    std::atomic<int> sent{0};
+    const std::vector<uint8_t> payload = Bytes(100000, 1);
+    LinkPair pair(GetParam());
+    std::vector<std::thread> threads;
+    std::atomic<bool> stops{false};
+    for (Link* const link : {pair.worker.get(), pair.server.get()}) {
+      threads.emplace_back([&, link] {
+        while (!stops) {
+          ++given;
+          link->Send({.kind = FrameKind::kPush, .payload_bytes = payload.size()}, payload,
+                     [&] { ++sent; });
+        }
+      });
+    }
+    ASSERT_TRUE(pair.server_inbox.Take().has_value());
+    (round % 2 == 0 ? pair.worker : pair.server)->Close(Status::Ok());
+    EXPECT_TRUE(pair.worker_inbox.End().has_value());
+    EXPECT_TRUE(pair.server_inbox.End().has_value());
+    stops = true;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(sent, given);
+    EXPECT_EQ(pair.worker_inbox.mistakes() + pair.server_inbox.mistakes(), 0);
+  }
+}
+
+TEST_P(LinkOverEachWay, IsNotKeptByAForkedChild) {
+  LinkPair pair(GetParam());
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    char byte;
+    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);  // Until the parent is through.
+  }
+  close(ends[0]);
+  ASSERT_GT(child, 0);
+  pair.worker->Close(Status::Ok());
+  EXPECT_TRUE(pair.server_inbox.End().has_value());
+  close(ends[1]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+// --- What a worker may send.
+
+class RawWorker {
+ public:
+  RawWorker() : peer(RawPeer::ToUnix(Listen())) { peer.BecomeWorker(); }
+  ~RawWorker() {
+    listener.reset();
+    io.reset();
+  }
+
+  Inbox inbox;
+  std::shared_ptr<Io> io = Io::Start(1, "server").value();
+  std::unique_ptr<Listener> listener;
+  RawPeer peer;
+
+ private:
+  const std::string& Listen() {
+    listener = Listener::Open(io, ServerOptions(), [this](const std::shared_ptr<Link>&) {
+                 return inbox.Events();
+               }).value();
+    return listener->address().local;
+  }
+};
+
+TEST(LinkFromWorker, ThatEndsInTheMiddleOfAFrameIsLost) {
+  RawWorker worker;
+  worker.peer.Send(EncodeFrame({.kind = FrameKind::kPush, .payload_bytes = 10}));
+  worker.peer.Send(std::vector<uint8_t>(9));
+  worker.peer.Close();
+  const Status end = worker.inbox.End().value();
+  EXPECT_EQ(end.code(), StatusCode::kPeerLost);
+  EXPECT_EQ(end.message(), "the connection over a Unix socket: it ended in the middle of a frame");
+  EXPECT_EQ(end.failure().host, "worker-host");
+  EXPECT_EQ(end.failure().pid, 77);
+}
+
+TEST(LinkFromWorker, ThatSendsNoFrameIsClosed) {
+  RawWorker worker;
+  worker.peer.Send(EncodeFrame({.kind = FrameKind::kPing, .sequence = 1}));
+  worker.peer.Send(std::vector<uint8_t>(kFrameBytes, 1));
+  EXPECT_EQ(worker.inbox.Take().value().frame.sequence, 1);
+  EXPECT_EQ(worker.inbox.End().value().code(), StatusCode::kInternal);
+  EXPECT_TRUE(worker.peer.IsClosed());
+}
+
+TEST(LinkFromWorker, ThatEndsBetweenFramesIsNoMistake) {
+  RawWorker worker;
+  worker.peer.Send(EncodeFrame({.kind = FrameKind::kGoodbye}));
+  worker.peer.Close();
+  EXPECT_EQ(worker.inbox.Take().value().frame.kind, FrameKind::kGoodbye);
+  EXPECT_TRUE(worker.inbox.End().value().ok());
+}
+
+// --- The Io.
+
+TEST(Io, CallsWhatIsPostedAfterItsDelay) {
+  const std::shared_ptr<Io> io = Io::Start(1, "io").value();
+  Slot<TimePoint> at_once;
+  Slot<TimePoint> later;
+  const TimePoint begin = Now();
+  io->Post([&] { later.Put(Now()); }, std::chrono::milliseconds(20));
+  io->Post([&] { at_once.Put(Now()); });
+  EXPECT_GE(later.Await().value() - begin, std::chrono::milliseconds(20));
+  EXPECT_TRUE(at_once.Await().has_value());
+}
+
+TEST(Io, EndsWhateverIsStillDelayed) {
+  std::shared_ptr<Io> io = Io::Start(2, "io").value();
+  const auto token = std::make_shared<int>(0);
+  io->Post([token] { ADD_FAILURE() << "an hour has passed"; }, std::chrono::hours(1));
+  io.reset();
+  EXPECT_EQ(token.use_count(), 1);
+}
+
+TEST(Listener, EndsWithoutItsLinks) {
+  LinkPair pair(Way::kUnix);
+  pair.listener.reset();
+  pair.worker->Send({.kind = FrameKind::kPing});
+  EXPECT_TRUE(pair.server_inbox.Take().has_value());
+}
+
+TEST(Listener, NamesAnAddressThatIsNotOfThisHost) {
+  ListenOptions options = ServerOptions();
+  options.bind = "192.0.2.1";  // For documentation only.
+  const auto listener = Listener::Open(Io::Start(1, "io").value(), options, nullptr);
+  EXPECT_EQ(listener.status().code(), StatusCode::kInternal);
+  EXPECT_THAT(listener.status().message(), ::testing::HasSubstr("cannot listen on 192.0.2.1: "));
 }
 
 }  // namespace
