@@ -24,8 +24,8 @@ void AddCall(std::function<void()> sent, std::vector<std::function<void()>>& cal
 Result<std::shared_ptr<Connection>> Connection::Open(IoThreads& io, Parts parts) {
   auto connection = std::make_shared<Connection>(io, std::move(parts));
   MYDIST_RETURN_IF_ERROR(connection->StartWatch());
-  if (io.Add(connection)) return connection;
-  return Status::Aborted("the threads of the connection have ended");
+  io.Add(connection);
+  return connection;
 }
 
 Connection::Connection(IoThreads& io, Parts parts)

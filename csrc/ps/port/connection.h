@@ -32,7 +32,7 @@ class Connection final : public Link,
     std::string text;
     std::shared_ptr<void> place;  // Let go at the end; may be none.
   };
-  // kAborted when the Io is about to end, kInternal when the system refuses. Run must follow.
+  // kInternal when the system refuses. Run must follow.
   static Result<std::shared_ptr<Connection>> Open(IoThreads& io, Parts parts);
   Connection(IoThreads& io, Parts parts);
 

@@ -52,7 +52,6 @@ void IoThreads::EndMembers() {
   std::vector<std::shared_ptr<IoMember>> members;
   {
     MutexLock lock(mutex_);
-    is_ending_ = true;
     for (const auto& [_, member] : members_) {
       if (auto alive = member.lock()) members.push_back(std::move(alive));
     }
@@ -75,11 +74,9 @@ void IoThreads::Post(std::function<void()> body, Duration delay) {
   });
 }
 
-bool IoThreads::Add(const std::shared_ptr<IoMember>& member) {
+void IoThreads::Add(const std::shared_ptr<IoMember>& member) {
   MutexLock lock(mutex_);
-  if (is_ending_) return false;
   members_.emplace(member.get(), member);
-  return true;
 }
 
 void IoThreads::Remove(IoMember* member) {

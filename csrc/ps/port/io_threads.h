@@ -35,8 +35,8 @@ class IoThreads final : public Io {
   Status StartThreads(int threads, const char* name);
   void Post(std::function<void()> body, Duration delay) override;
 
-  // False when the Io is about to end.
-  bool Add(const std::shared_ptr<IoMember>& member);
+  // Not while the Io ends: the pointer to it that the caller has keeps it.
+  void Add(const std::shared_ptr<IoMember>& member);
   // The last thing that a member does with the Io.
   void Remove(IoMember* member);
 
@@ -53,7 +53,6 @@ class IoThreads final : public Io {
 
   Mutex mutex_;
   CondVar changed_;
-  bool is_ending_ MYDIST_GUARDED_BY(mutex_) = false;
   std::map<IoMember*, std::weak_ptr<IoMember>> members_ MYDIST_GUARDED_BY(mutex_);
 };
 

@@ -42,13 +42,16 @@ struct Introduction {
   uint64_t session = 0;  // A worker's: the same when it connects again after a broken connection.
 };
 
-// One connection. Any thread; its events come from the threads of its Io.
+// One connection. Any thread; its events come from the threads of its Io. It lives until it closes,
+// whether or not a pointer to it is kept.
 class MYDIST_EXPORT Link {
  public:
   virtual ~Link() = default;
 
   // Queues a frame behind those before it; the frame and its payload leave in one gather write.
-  // The payload stays as it is until `sent` is called, which is also when the link has closed.
+  // The payload stays as it is until `sent` is called, which is also when the link has closed. That
+  // is by any thread, by this one before Send returns where the socket has room, and before
+  // on_closed where the frame was given before it.
   // frame.payload_bytes must be payload.size(), unless the payload is in the window: then it is
   // empty.
   virtual void Send(const Frame& frame, std::span<const uint8_t> payload = {},
@@ -73,8 +76,8 @@ struct LinkEvents {
   std::function<void(const Status& why)> on_closed;
 };
 
-// Io: threads that move bytes. Its end closes all of its links and listeners; not to be called on
-// one of its threads.
+// Io: threads that move bytes. Its end closes all of its links and waits for their on_closed; not
+// to be called on one of its threads. A listener holds it.
 class MYDIST_EXPORT Io {
  public:
   // kInternal when the system has no thread left. `name`: of the threads, at most 13 bytes.
@@ -100,6 +103,7 @@ class MYDIST_EXPORT Listener {
   static Result<std::unique_ptr<Listener>> Open(
       std::shared_ptr<Io> io, const ListenOptions& options,
       std::function<LinkEvents(std::shared_ptr<Link>)> on_link);
+  // Waits until on_link is called no more; not to be called by on_link. Links stay open.
   virtual ~Listener() = default;
   virtual const Address& address() const = 0;
 };
@@ -113,7 +117,9 @@ struct ConnectOptions {
 };
 
 // Blocks. kPeerLost when nothing listens there or the other side ends the handshake, kTimeout after
-// the deadline, kInternal when the other side has another key or no mydist server is there.
+// the deadline, kInternal when the other side has another key or no mydist server is there,
+// kVersionMismatch when it speaks another version of the handshake. Events may come before it
+// returns.
 MYDIST_EXPORT Result<std::shared_ptr<Link>> Connect(std::shared_ptr<Io> io, const Address& address,
                                                     const ConnectOptions& options,
                                                     LinkEvents events);

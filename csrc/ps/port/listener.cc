@@ -35,7 +35,7 @@ Result<std::unique_ptr<Listener>> Listener::Open(std::shared_ptr<Io> io,
       std::make_shared<Reception>(static_cast<IoThreads&>(*io), options, std::move(on_link));
   Address address;
   MYDIST_RETURN_IF_ERROR(reception->Listen(address));
-  MYDIST_RETURN_IF_ERROR(reception->Start());
+  reception->Start();
   return std::unique_ptr<Listener>(
       std::make_unique<PortListener>(std::move(io), std::move(address), std::move(reception)));
 }

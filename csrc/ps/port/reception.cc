@@ -18,8 +18,6 @@ namespace {
 constexpr size_t kMostArrivals = 256;
 constexpr std::chrono::milliseconds kPause{100};  // When the system has no descriptor left.
 
-Status Over() { return Status::Aborted("the server takes no more workers"); }
-
 }  // namespace
 
 Reception::Reception(IoThreads& io, const ListenOptions& options, OnLink on_link)
@@ -47,10 +45,9 @@ Status Reception::Listen(Address& address) {
   return Status::Ok();
 }
 
-Status Reception::Start() {
-  if (!io_.Add(shared_from_this())) return Over();
+void Reception::Start() {
+  io_.Add(shared_from_this());
   asio::post(strand_, [self = shared_from_this()] { self->WaitAtDoors(); });
-  return Status::Ok();
 }
 
 // --- The strand.
@@ -114,7 +111,10 @@ void Reception::Forget(const std::shared_ptr<Arrival>& arrival) {
 
 void Reception::Welcome(Connection::Parts parts) {
   const Result<std::shared_ptr<Connection>> connection = Connection::Open(io_, std::move(parts));
-  if (!connection.ok()) return;
+  if (!connection.ok()) {
+    MYDIST_LOG(kWarning) << "server " << options_.server << ": " << connection.status().message();
+    return;
+  }
   (*connection)->Run([self = shared_from_this(), connection = *connection] {
     return self->Introduce(connection);
   });
@@ -142,7 +142,7 @@ LinkEvents Reception::Introduce(const std::shared_ptr<Connection>& connection) {
   {
     MutexLock lock(mutex_);
     if (is_ending_) {
-      connection->Close(Over());
+      connection->Close(Status::Aborted("the server takes no more workers"));
       return {};
     }
     ++introducing_;

@@ -34,8 +34,7 @@ class Reception final : public IoMember, public std::enable_shared_from_this<Rec
 
   // Before Start.
   Status Listen(Address& address);
-  // kAborted when the Io is about to end.
-  Status Start();
+  void Start();
   void End(const Status& why) override;
   // Returns once it has ended and calls on_link no more.
   void AwaitEnd();
