@@ -4,8 +4,13 @@ mydist_sources(MYDIST_FUZZ_SOURCES "target*.cc" tests/fuzz/cpp)
 mydist_sources(_files "*_targets.cc" tests/fuzz/cpp)
 list(APPEND MYDIST_FUZZ_SOURCES ${_files}
   "${PROJECT_SOURCE_DIR}/tests/cpp/timeline/json_value.cc"
-  # Of the plugin what needs no Gloo.
-  "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/introduction.cc")
+  # Of the plugin what needs no Gloo, and of the parameter server what needs no Asio.
+  "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/introduction.cc"
+  "${PROJECT_SOURCE_DIR}/csrc/ps/frame.cc"
+  "${PROJECT_SOURCE_DIR}/csrc/ps/table_spec.cc"
+  "${PROJECT_SOURCE_DIR}/csrc/ps/port/greeting.cc")
+mydist_sources(_files "*.cc" csrc/ps/rules)
+list(APPEND MYDIST_FUZZ_SOURCES ${_files})
 if(MYDIST_SANITIZE STREQUAL "fuzz" AND MYDIST_CORE_BUILT)
   add_executable(fuzz ${MYDIST_FUZZ_SOURCES} "${PROJECT_SOURCE_DIR}/tests/fuzz/cpp/fuzz_main.cc")
   mydist_compile_options(fuzz)

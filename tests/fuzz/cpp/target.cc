@@ -8,8 +8,9 @@ namespace mydist::fuzz {
 
 std::vector<Target> AllTargets() {
   std::vector<Target> all;
-  for (const auto room : {BaseTargets, ConfigTargets, ControllerTargets, CoordinatorTargets,
-                          GlooTargets, JobTargets, MemoryTargets, TimelineTargets, WorldTargets}) {
+  for (const auto room :
+       {BaseTargets, ConfigTargets, ControllerTargets, CoordinatorTargets, GlooTargets, JobTargets,
+        MemoryTargets, PsTargets, TimelineTargets, WorldTargets}) {
     for (Target& target : room()) all.push_back(std::move(target));
   }
   return all;

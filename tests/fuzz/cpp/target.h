@@ -27,6 +27,7 @@ std::vector<Target> CoordinatorTargets();
 std::vector<Target> GlooTargets();
 std::vector<Target> JobTargets();
 std::vector<Target> MemoryTargets();
+std::vector<Target> PsTargets();
 std::vector<Target> TimelineTargets();
 std::vector<Target> WorldTargets();
 
