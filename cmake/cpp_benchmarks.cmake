@@ -1,5 +1,6 @@
 # bench_allreduce: the core's allreduce next to the speed of the memory (benchmarks/cpp).
 # bench_rules: the update rules of the parameter server (benchmarks/cpp).
+# bench_link: connections of the parameter server (benchmarks/cpp).
 # bench_convert: the kernel that packs, next to the driver's copies on a GPU (benchmarks/gpu).
 set(MYDIST_BENCHMARKS_BUILT OFF)
 set(MYDIST_BENCHMARKS_REASON "")
@@ -23,8 +24,10 @@ endfunction()
 mydist_benchmark(bench_allreduce)
 target_include_directories(bench_allreduce PRIVATE "${PROJECT_SOURCE_DIR}/python/mydist/bench")
 if(MYDIST_PS_BUILT)
-  mydist_benchmark(bench_rules)
-  target_link_libraries(bench_rules PRIVATE mydist_ps_objects OpenSSL::Crypto)
+  foreach(_name bench_rules bench_link)
+    mydist_benchmark(${_name})
+    target_link_libraries(${_name} PRIVATE mydist_ps_objects OpenSSL::Crypto)
+  endforeach()
 endif()
 set(MYDIST_BENCHMARKS_BUILT ON)
 if(MYDIST_CUDA_BUILT)
