@@ -137,7 +137,7 @@ TEST(FrameReaderWithWindow, LetsAPayloadOutliveTheReader) {
   }
   ASSERT_EQ(payload.bytes().size(), 1);
   EXPECT_EQ(payload.bytes()[0], 42);  // Still mapped.
-  payload.Keep();
+  payload.Copy();
   EXPECT_FALSE(payload.is_borrowed());
   EXPECT_EQ(payload.bytes()[0], 42);
 }
