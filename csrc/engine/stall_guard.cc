@@ -27,6 +27,10 @@ constexpr Duration kLeaveLine = std::chrono::seconds(10);
 
 // How long ranks have that have given no answer up to a time-out before.
 constexpr Duration kShortAnswerTime = std::chrono::milliseconds(200);
+// How often a rank that has failed looks whether all others have answered, and asks those that
+// stay.
+constexpr Duration kHurriedLook = std::chrono::milliseconds(10);
+constexpr Duration kHurriedPause = std::chrono::milliseconds(50);
 
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
@@ -220,16 +224,21 @@ Status StallGuard::FollowLeave(TimePoint now) {
     leave.next = kNever;
     return Status::Timeout(late);
   }
+  // Then only the others are waited for: that the silent ones were resumed would change nothing.
+  const Duration look = leave.awaits_living ? kShortAnswerTime : kHurriedLook;
+  if (!leave.awaits_living && leave.asks && now < asked_at_ + kShortAnswerTime &&
+      !WereFoundSilent(coordinator_->inquiry().Silent())) {
+    leave.next = now + look;
+    return Status::Ok();
+  }
   const std::optional<Answers> answers =
       Ask(leave, now, leave.patience, [&] { return coordinator_->InquireWhoStays(); });
   if (!answers) {
-    if (!found_silent_.empty()) leave.next = std::min(leave.next, now + kShortAnswerTime);
+    if (!found_silent_.empty()) leave.next = std::min(leave.next, now + look);
     return Status::Ok();
   }
   const auto& [silent, idle] = *answers;
-  const bool are_known = std::all_of(silent.begin(), silent.end(), [this](int rank) {
-    return std::find(found_silent_.begin(), found_silent_.end(), rank) != found_silent_.end();
-  });
+  const bool are_known = WereFoundSilent(silent);
   // One that runs is waited for, whatever the others do.
   const bool goes_on = silent.empty() || !idle.empty();
   if (goes_on) leave.answered = now;
@@ -240,7 +249,7 @@ Status StallGuard::FollowLeave(TimePoint now) {
         .About(FailureOf(silent));
   }
   if (!leave.awaits_living) {
-    leave.next = now;
+    leave.next = now + kHurriedPause;
     return Status::Ok();
   }
   TellOfLeave(now, silent, idle);
@@ -250,6 +259,12 @@ Status StallGuard::FollowLeave(TimePoint now) {
                              : std::clamp(now - leave.begin, kShortAnswerTime, kLookAgain);
   leave.next = goes_on ? std::min(now + pause, leave.next_line) : now;
   return Status::Ok();
+}
+
+bool StallGuard::WereFoundSilent(const std::vector<int>& ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(), [this](int rank) {
+    return std::find(found_silent_.begin(), found_silent_.end(), rank) != found_silent_.end();
+  });
 }
 
 std::optional<StallGuard::Answers> StallGuard::Ask(PatientWait& wait, TimePoint now,

@@ -143,6 +143,8 @@ class StallGuard final : public Watchdog {
   // by the settings. `next`: when to come again.
   Step Advance(Episode& episode, const Episode& fresh, TimePoint now, Duration margin,
                const std::function<Status()>& ask, TimePoint* next);
+  // Whether time-outs have named all of them, as NoteSilent heard.
+  bool WereFoundSilent(const std::vector<int>& ranks) const;
   Status LossBy(const PeerFinding& finding) const;
   // What to do about an error that says no more by itself.
   static std::string HintFor(const Status& error);

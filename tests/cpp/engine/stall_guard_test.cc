@@ -79,5 +79,24 @@ TEST(StallGuard, ARankThatWasAskedAMomentAgoIsNotSilent) {
   EXPECT_THAT(refined.failure().ranks, ElementsAre(0));
 }
 
+// The rank that was found silent is all that stays. Only a rank that goes on asks it once more.
+TEST(StallGuard, AFailedRankLeavesWithoutASilentOneAtOnce) {
+  for (const bool awaits_living : {false, true}) {
+    Waiting waiting;
+    waiting.guard.NoteSilent(waiting.verdict.About({.finding = kSilentFinding}));
+    waiting.guard.BeginLeave(kStart, seconds(5), awaits_living);
+    ExpectOk(waiting.coordinator.Depart("shutdown"));
+    ExpectOk(waiting.guard.FollowLeave(kStart));
+    const Duration answer_time = waiting.guard.NextLeave() - kStart;
+    if (awaits_living) {
+      EXPECT_GE(answer_time, milliseconds(100));
+    } else {
+      EXPECT_LE(answer_time, milliseconds(20));
+    }
+    const Status left = waiting.guard.FollowLeave(waiting.guard.NextLeave());
+    ExpectError(left, StatusCode::kTimeout, {"rank 0 (host h"});
+  }
+}
+
 }  // namespace
 }  // namespace mydist
