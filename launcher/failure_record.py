@@ -19,6 +19,8 @@ _MAX_PID = (1 << 31) - 1
 _MAX_NUMBER = (1 << 63) - 1
 # Of a rank that waits for others: no failure of its own.
 _WAITS = "WAITS"
+# Of a rank that has joined a job again after an error.
+_RECOVERED = "RECOVERED"
 # The codes of errors that a rank has because another one failed.
 _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
 
@@ -48,7 +50,8 @@ class FailureRecord:
     `type` is the name of its class; `ranks` are those it is blamed on, and `finding` is what has
     been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
     happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one;
-    `progress` is what the rank itself has completed last.
+    `progress` is what the rank itself has completed last. `is_caught`: the program may have caught
+    the exception, so only the exit code of the rank tells whether it has failed.
     What is not known is empty, 0 or None.
     """
 
@@ -61,6 +64,7 @@ class FailureRecord:
     peer_pid: int = 0
     finding: str = ""
     progress: Progress | None = None
+    is_caught: bool = False
 
     @property
     def is_consequence(self) -> bool:
@@ -71,6 +75,11 @@ class FailureRecord:
     def only_waits(self) -> bool:
         """Whether nothing ended the rank: it tells what it waits in, as mpirun ends the job."""
         return self.code == _WAITS
+
+    @property
+    def has_recovered(self) -> bool:
+        """Whether what the rank has raised before does not end it."""
+        return self.code == _RECOVERED
 
     @property
     def is_timeout(self) -> bool:
@@ -117,6 +126,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             peer_pid=_number(fields.get("peer_pid", 0), _MAX_PID),
             finding=_text(fields.get("finding", "")),
             progress=_progress(fields.get("last")),
+            is_caught=fields.get("caught") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

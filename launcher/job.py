@@ -252,7 +252,7 @@ class Job:
         elif self._connecting and child in self._children.of_servers:
             self._cancel_start()
         elif end.failed and (not self._stop.running or self._has_departed(child)):
-            self._departing = self._departed_by(child)
+            self._departing = self._departed_by(end)
             after = stop_sequence.AFTER_DEPARTURE, stop_sequence.AFTER_FAILURE
             self._stop.begin(after[0] if self._departing else after[1])
         else:
@@ -262,9 +262,16 @@ class Job:
         """Whether the others were given time for this rank to end, and have not been stopped."""
         return rank in self._departing and not self._stop.started
 
-    def _departed_by(self, rank: int) -> set[int]:
+    def _failure_of(self, end: report.ChildEnd) -> FailureRecord | None:
+        """What ended a rank. An exception that its program has caught did if its exit code says
+        so."""
+        failure = self._output.failure(end.child)
+        has_failed = end.status > 0 and not (end.stopped or end.lost)
+        return failure or (self._output.caught().get(end.child) if has_failed else None)
+
+    def _departed_by(self, end: report.ChildEnd) -> set[int]:
         """The ranks that this one failed of, if they have said that they leave and still run."""
-        failure = self.failure(rank)
+        failure = self._failure_of(end)
         if failure is None or not failure.says_others_departed:
             return set()
         return set(failure.ranks) - self._ends.keys()
@@ -369,9 +376,7 @@ class Job:
             return 128 + self._signal
         ends = list(self._ends.values())
         tails = {end.child: self._output.tail(end.child) for end in ends}
-        failures = {
-            end.child: failure for end in ends if (failure := self.failure(end.child)) is not None
-        }
+        failures = {end.child: told for end in ends if (told := self._failure_of(end)) is not None}
         cause = report.find_cause(ends, failures)
         if cause is None and self._unnamed_failure is not None:
             code, text = self._unnamed_failure
@@ -379,5 +384,6 @@ class Job:
             return code
         if cause is None:
             return 0
-        self._output.note(report.format_failure(cause, ends, tails, failures, self._output.waits()))
+        waits, caught = self._output.waits(), self._output.caught()
+        self._output.note(report.format_failure(cause, ends, tails, failures, waits, caught))
         return report.exit_code(cause, ends)

@@ -95,6 +95,7 @@ class JobOutput:
         self._failure_tag = failure_tag
         self._filters: dict[tuple[int, int], RecordFilter] = {}
         self._failures: dict[int, FailureRecord] = {}
+        self._caught: dict[int, FailureRecord] = {}
         self._waits: dict[int, tuple[float, FailureRecord]] = {}  # With the time of arrival.
         self._complained: set[int] = set()
 
@@ -114,19 +115,32 @@ class JobOutput:
             for record in records:
                 if (failure := parse_record(record)) is None:
                     continue
-                if failure.only_waits:
-                    self._waits[child] = (time.monotonic(), failure)
-                    continue
-                self._failures[child] = failure
-                has_told = True
+                has_told = self._note_failure(child, failure) or has_told
         if data and stream == STDERR:
             self._complained.add(child)
         self._show(child, stream, data)
         return has_told
 
+    def _note_failure(self, child: int, failure: FailureRecord) -> bool:
+        """True when it ends the child."""
+        if failure.only_waits:
+            self._waits[child] = (time.monotonic(), failure)
+        elif failure.has_recovered:
+            self._caught.pop(child, None)
+        elif failure.is_caught:
+            self._caught[child] = failure
+        else:
+            self._failures[child] = failure
+            return True
+        return False
+
     def failure(self, child: int) -> FailureRecord | None:
         """The exception that the child said ended it; None when it said nothing."""
         return self._failures.get(child)
+
+    def caught(self) -> dict[int, FailureRecord]:
+        """The last exceptions of children that may have caught them and gone on."""
+        return dict(self._caught)
 
     def has_complained(self, child: int) -> bool:
         """Whether the child printed to its error stream, or told of its failure."""

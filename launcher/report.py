@@ -181,12 +181,15 @@ def format_failure(
     tails: Mapping[int, list[str]],
     failures: Mapping[int, FailureRecord],
     waits: Mapping[int, FailureRecord] | None = None,
+    caught: Mapping[int, FailureRecord] | None = None,
 ) -> str:
     """The report: the cause, its last error lines, and lines about the others.
 
     `waits`: what ranks waited in when mpirun ended the job. They may not know why.
+    `caught`: exceptions that did not end their ranks, which tell of the cause all the same.
     """
-    lines = [f"mydistrun: {_headline(cause, failures, waits or {})}"]
+    tellers = {**(caught or {}), **failures}
+    lines = [f"mydistrun: {_headline(cause, failures, tellers, waits or {})}"]
     tail = tails.get(cause.child, [])
     if tail:
         lines.append("  last lines of its error output:")
@@ -198,20 +201,26 @@ def format_failure(
         lines += _describe_consequence(cause, exits, failures)
     others = [end for end in exits if end.child != cause.child]
     lines += _describe_others(others, failures)
-    lines += _describe_progress(cause, {**(waits or {}), **failures})
+    lines += _describe_progress(cause, {**(waits or {}), **tellers})
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _headline(
-    cause: ChildEnd, failures: Mapping[int, FailureRecord], waits: Mapping[int, FailureRecord]
+    cause: ChildEnd,
+    failures: Mapping[int, FailureRecord],
+    told: Mapping[int, FailureRecord],
+    waits: Mapping[int, FailureRecord],
 ) -> str:
-    """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known."""
-    text = f"{_name(cause, failures)} {cause.describe()} after {cause.at:.1f} s"
-    tellers = [record for record in failures.values() if cause.child in record.ranks]
+    """Rank, host, pid, how it ended, and in which operation on which tensor, as far as known.
+
+    `told`: the failures, and what other ranks have caught.
+    """
+    text = f"{_name(cause, told)} {cause.describe()} after {cause.at:.1f} s"
+    tellers = [r for r in told.values() if cause.child in r.ranks and r.is_consequence]
     place = next((record.place for record in tellers if record.place), "")
     if cause.child in _silent(failures):
         since = f" after {cause.at:.1f} s" if cause.failed else ""
-        text = f"{_name(cause, failures)} gave no sign of life"
+        text = f"{_name(cause, told)} gave no sign of life"
         ended = f" and {cause.describe()}{since}" if cause.failed else ""
         return f"{text}{ended}{f'; other ranks lost it in {place}' if place else ''}"
     own = failures.get(cause.child)

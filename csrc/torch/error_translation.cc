@@ -39,8 +39,9 @@ constexpr std::array<ErrorClass, 6> kErrorClasses = {{
      "The ranks run different builds of mydist."},
 }};
 
-// Never released: exceptions may still be raised while the interpreter shuts down.
+// Never released, as the next one: exceptions may still be raised while the interpreter shuts down.
 std::array<PyObject*, kErrorClasses.size()> classes = {};
+PyObject* on_error = nullptr;  // Called with each MydistError before it is raised.
 
 PyObject* ClassOf(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return PyExc_ValueError;
@@ -100,8 +101,9 @@ void SetError(const Status& status, const py::object& text) {
   if (PyObject_IsSubclass(type, classes[0]) == 1) {
     try {
       error.attr("failure") = RecordOf(status, OwnProgress());
+      if (on_error != nullptr) py::handle{on_error}(error);
     } catch (py::error_already_set& problem) {  // The error goes its way all the same.
-      problem.discard_as_unraisable("setting the attribute `failure` of a mydist error");
+      problem.discard_as_unraisable("telling what is known of a mydist error");
     }
   }
   PyErr_SetObject(type, error.ptr());
@@ -144,6 +146,10 @@ void BindErrors(py::module_& module) {
   py::register_local_exception_translator(&Translate);
   const SetErrorFunction set_error = &SetPythonError;
   module.attr(kSetErrorCapsule) = py::capsule(reinterpret_cast<void*>(set_error), kSetErrorCapsule);
+  module.def("set_on_error", [](const py::function& told) {
+    Py_XDECREF(on_error);
+    on_error = py::object(told).release().ptr();
+  });
 }
 
 }  // namespace mydist

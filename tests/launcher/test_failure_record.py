@@ -57,6 +57,12 @@ def test_what_is_no_record_is_ignored(line: bytes) -> None:
     assert parse_record(line) is None
 
 
+def test_only_true_says_that_a_program_may_have_caught_it() -> None:
+    for told, is_caught in ((b"true", True), (b"false", False), (b"1", False), (b"[]", False)):
+        record = parse_record(b'{"type": "E", "caught": %s}' % told)
+        assert record is not None and record.is_caught == is_caught
+
+
 @pytest.mark.parametrize("shown", ["E\\ud800", "E\\n\\x1b[2J", "E" * 256])
 def test_a_text_is_one_line_that_can_be_shown(shown: str) -> None:
     told = {"E" * 256: "E" * 60000, "E\\ud800": "E\ud800", "E\\n\\x1b[2J": "E\n\x1b[2J"}[shown]

@@ -270,3 +270,16 @@ def test_what_a_rank_waits_in_is_no_failure_and_gets_old(
     assert output.has_complained(1)
     monkeypatch.setattr("mydist.launcher.output.WAITS_SECONDS", -1.0)
     assert output.waits() == {}
+
+
+def test_what_a_rank_may_have_caught_ends_nothing_and_is_gone_when_it_has_recovered(
+    pipes: tuple[Pipe, Pipe],
+) -> None:
+    out, err = pipes
+    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    record = b'\x1e0123{"type": "PeerLostError", "code": "PEER_LOST", "caught": true}\n'
+    assert not output.write(1, 2, record)
+    assert output.failure(1) is None and not output.has_complained(1)
+    assert {rank: caught.type for rank, caught in output.caught().items()} == {1: "PeerLostError"}
+    assert not output.write(1, 2, b'\x1e0123{"type": "", "code": "RECOVERED"}\n')
+    assert output.caught() == {}

@@ -212,6 +212,18 @@ def test_a_killed_rank_is_named_with_what_others_waited_in_when_mpirun_ended_the
     assert format_failure(cause, ends, {}, {}, {1: waits}).splitlines()[0] == head
 
 
+def test_what_others_have_caught_tells_of_the_cause() -> None:
+    caught = replace(LOST, operation="allreduce", tensor="x", peer_pid=7, is_caught=True)
+    own = FailureRecord("MismatchError", "MISMATCH", (1,), "broadcast", "y", is_caught=True)
+    ends = [replace(end(1, -signal.SIGKILL), pid=0), end(0, 0), end(2, 0)]
+    told = {0: own, 2: caught}
+    assert format_failure(ends[0], ends, {}, {}, None, told).splitlines() == [
+        "mydistrun: rank 1 on host h1 (pid 7) was killed by SIGKILL (signal 9) after 1.2 s; "
+        "other ranks lost it in allreduce 'x'",
+        "  it printed nothing to its error output",
+    ]
+
+
 def test_a_rank_that_ended_before_others_waited_for_it_is_blamed() -> None:
     late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (1,), "init")
     ends = [end(1, 0), end(0, 1)]

@@ -22,6 +22,20 @@ LAST = NP - 1
 SOON_S = 3.0
 
 
+# The last rank goes as its first argument says; the others catch that, and go as the second says.
+CATCHES = """
+import os, signal, sys, torch, mydist as md
+md.init()
+md.allreduce(torch.ones(4), name="warm")
+if md.rank() == md.size() - 1:
+    exec(sys.argv[1])
+try:
+    md.allreduce(torch.ones(4), name="x")
+except md.MydistError:
+    exec(sys.argv[2])
+"""
+
+
 @dataclass
 class Scenario:
     """How a job ended, and what its ranks wrote."""
@@ -114,6 +128,26 @@ def test_failures_reach_the_others_and_the_exit_code(
         job.expect_learned(rank, [LAST], error, *([cause] if is_signal else []))
         told = job.row(f"learned{rank}")["failure"]["signal"]
         assert told == (code - 128 if is_signal else 0)
+
+
+@pytest.mark.parametrize(
+    "end", ["sys.exit(1)", deep("raise SystemExit(1)"), deep("os._exit(1)"), deep("sys.exit(0)")]
+)
+def test_the_report_has_operation_and_tensor_of_a_loss_that_is_caught(end: str) -> None:
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    job = launch(NP, "local", "-c", CATCHES, kill, end, timeout=60)
+    assert job.code == 137, job.output
+    report = job.output.partition("mydistrun: ")[2].splitlines()
+    assert report[0].startswith(f"rank {LAST} ") and "SIGKILL" in report[0], job.output
+    assert report[0].endswith("; other ranks lost it in allreduce 'x'"), job.output
+    if "(1)" in end:  # mydistrun may be sooner to end them.
+        words = "exited with code 1: PeerLostError in allreduce 'x'", "stopped by mydistrun"
+        assert any(word in line for line in report[1:] for word in words), job.output
+
+
+def test_ranks_that_catch_a_loss_and_exit_with_0_are_not_blamed() -> None:
+    job = launch(NP, "local", "-c", CATCHES, "sys.exit(0)", "sys.exit(0)", timeout=60)
+    assert "mydistrun: " not in job.expect_success().output
 
 
 @pytest.mark.parametrize(

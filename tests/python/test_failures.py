@@ -127,6 +127,52 @@ def test_an_exception_raised_from_a_loss_is_told_as_the_loss() -> None:
     assert failure_report._behind(own) is own
 
 
+def lost(code: str, ranks: list[int], number: int) -> md.MydistError:
+    """As C++ raises it, by a rank that has completed `number` collectives."""
+    error = {"PEER_LOST": md.PeerLostError, "TIMEOUT": md.CollectiveTimeoutError}.get(code)
+    raised = (error or md.AbortedError)("words")
+    own = {"operation": "allreduce", "tensor": "w", "number": number}
+    raised.failure = {"code": code, "ranks": ranks, "tensor": "x", "own_progress": own}
+    return raised
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """What a rank tells from now on."""
+    records: list[dict[str, object]] = []
+    monkeypatch.setattr(failure_report, "_process", os.getpid())
+    monkeypatch.setattr(failure_report, "_last_raised", None)
+    monkeypatch.setattr(failure_report, "_write", records.append)
+    return records
+
+
+def test_a_loss_is_told_when_it_is_raised_and_what_follows_from_it_is_not(
+    told: list[dict[str, object]],
+) -> None:
+    failure_report._note_raised(lost("ABORTED", [], 3))  # The program itself has shut down.
+    assert told == []
+    failure_report._note_raised(lost("PEER_LOST", [1], 3))
+    failure_report._note_raised(lost("ABORTED", [2], 3))
+    assert [(record["code"], record["ranks"], record["caught"]) for record in told] == [
+        ("PEER_LOST", [1], True)
+    ]
+    failure_report.note_recovery()
+    assert told[1:] == [{"type": "", "code": "RECOVERED", "pid": os.getpid()}]
+    failure_report.tell_at_exit()
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(("completed", "is_told"), [(3, True), (4, False)])
+def test_a_time_out_is_told_at_exit_where_no_collective_has_succeeded_since(
+    completed: int, is_told: bool, told: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure_report._note_raised(lost("TIMEOUT", [1], 3))
+    assert told == []
+    monkeypatch.setattr("mydist._C.own_progress", lambda: {"number": completed})
+    failure_report.tell_at_exit()
+    assert [record["code"] for record in told] == ["TIMEOUT"] * is_told
+
+
 def test_what_a_program_does_with_signals_comes_first() -> None:
     arrivals, notices = os.pipe()
     os.set_blocking(notices, False)

@@ -3,6 +3,10 @@
 mydistrun takes the line out and decides by it which rank failed first. Without mydistrun nothing
 is written. Peers are not waited for, either, when a program ends because it has failed.
 
+The program may catch an error of mydist. So the loss of a rank is told as soon as it is raised, and
+the last error once more at the end of the program. mydistrun blames a rank for such an error only
+if its exit code says that it has failed. init() takes it back: the program has recovered.
+
 mpirun ends the other ranks when one has died, and on other hosts they may not know why. It sends
 SIGCONT a second before SIGTERM. Then a rank that mydistrun has started through mpirun tells what it
 waits in, and looks at once which rank has died.
@@ -31,6 +35,8 @@ _process = 0  # The one that reports; a forked child of it does not.
 _is_installed = False
 _members: tuple[int, ...] | None = None  # The launched ranks that form the job; None: all.
 _exits_with_failure = False
+_LOSSES = ("PEER_LOST", "ABORTED")  # After these no collective of the job works any more.
+_last_raised: dict[str, object] | None = None  # The record of the last error since init().
 # Of errors that are no MydistError: gives what is known of one, or nothing.
 _sources: list[Callable[[BaseException], dict[str, Any]]] = []
 
@@ -42,6 +48,7 @@ def install() -> None:
     if not os.environ.get(_TAG_VARIABLE) or _process == os.getpid():
         return
     _process = os.getpid()
+    _C.set_on_error(_note_raised)
     previous = sys.excepthook
 
     def hook(
@@ -56,6 +63,37 @@ def install() -> None:
     sys.excepthook = hook
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         _tell_waits_on_sigcont()
+
+
+def _note_raised(error: MydistError) -> None:
+    """Of an error that the program may catch. Those that follow a loss follow from it."""
+    global _last_raised
+    code = error.failure.get("code")
+    is_own_shutdown = code == "ABORTED" and not error.failure.get("ranks")
+    is_known = _last_raised is not None and _last_raised["code"] in _LOSSES
+    if _process != os.getpid() or is_own_shutdown or is_known:
+        return
+    _last_raised = _describe(error) | {"caught": True}
+    if code in _LOSSES:
+        _write(_last_raised)
+
+
+def tell_at_exit() -> None:
+    """The last error, where no collective has succeeded since: it may be why the program ends."""
+    if _process != os.getpid() or _last_raised is None:
+        return
+    then, now = _last_raised["last"], _C.own_progress()
+    if not isinstance(then, dict) or now.get("number", 0) <= then.get("number", 0):
+        _write(_last_raised)
+
+
+def note_recovery() -> None:
+    """The program has joined a job again, so what it has raised before does not end it."""
+    global _last_raised
+    if _last_raised is None or _process != os.getpid():
+        return
+    _last_raised = None
+    _write({"type": "", "code": "RECOVERED", "pid": os.getpid()})
 
 
 def add_source(source: Callable[[BaseException], dict[str, Any]]) -> None:
@@ -117,9 +155,21 @@ def _note_exits() -> None:
     def noted(status: str | int | None = None, /) -> NoReturn:
         global _exits_with_failure
         _exits_with_failure = status not in (None, 0)
+        if _exits_with_failure:
+            _tell_handled()
         leave(status)
 
     sys.exit = noted
+
+
+def _tell_handled() -> None:
+    """What sys.exit() is called in a handler of, and is none that C++ has raised in mydist._C."""
+    handled = sys.exc_info()[1]
+    if handled is None or _process != os.getpid():
+        return
+    error = _behind(handled)
+    if not isinstance(error, MydistError) and _record_of(error):
+        _write(_describe(error) | {"caught": True})
 
 
 def has_failed() -> bool:
@@ -146,8 +196,11 @@ def _record_of(error: BaseException) -> dict[str, Any]:
 
 
 def _tell(error: BaseException) -> None:
-    if _process != os.getpid():
-        return
+    if _process == os.getpid():
+        _write(_describe(error))
+
+
+def _describe(error: BaseException) -> dict[str, object]:
     record: dict[str, object] = {"type": type(error).__name__, "pid": os.getpid()}
     failure = _record_of(error)
     # As it was when mydist raised the error: the program may have shut down since.
@@ -162,7 +215,7 @@ def _tell(error: BaseException) -> None:
         record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")
-    _write(record)
+    return record
 
 
 def _write(record: dict[str, object]) -> None:

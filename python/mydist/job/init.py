@@ -113,6 +113,7 @@ def _connect(comm: Any) -> None:
         _check_covers_all(comm)
     topology.begin_job()
     restart_names()
+    failure_report.note_recovery()
 
 
 def _check_covers_all(comm: Any) -> None:
@@ -227,6 +228,7 @@ def shutdown() -> None:
 def _leave_at_exit() -> None:
     # The job is over either way, and a traceback here would hide the program's own exit code.
     with contextlib.suppress(Exception, KeyboardInterrupt, SystemExit):
+        failure_report.tell_at_exit()
         topology.end_job()
         _C.shutdown(awaits_living=not failure_report.has_failed())
         topology.conclude_job()
