@@ -192,8 +192,9 @@ def name_failures(
 class MpiPlatform:
     """The running mpirun. Reports as if it were the ranks themselves. See Platform."""
 
-    # mpirun itself gives the ranks a second before it sends SIGTERM.
-    after_timeout: ClassVar[Steps] = ((0.0, signal.SIGTERM), (2.3, signal.SIGKILL))
+    # mpirun itself gives the ranks a second before it sends SIGTERM. What they print then is lost,
+    # such as the traceback of the error.
+    after_timeout: ClassVar[Steps] = ((0.3, signal.SIGTERM), (2.0, signal.SIGKILL))
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
