@@ -40,7 +40,19 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// The letter in /proc/<pid>/stat, which follows the name in parentheses; '?': it is not known.
+char StateOf(int64_t pid) {
+  const std::string stat = pid > 0 ? TextOf("/proc/" + std::to_string(pid) + "/stat") : "";
+  const size_t name_end = stat.rfind(')');  // The name may hold anything.
+  return name_end != std::string::npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
+}
+
 }  // namespace
+
+bool IsStopped(int64_t pid) {
+  const char state = StateOf(pid);
+  return state == 'T' || state == 't';
+}
 
 std::optional<FileIdentity> FileIdentity::Of(int descriptor) {
   struct stat file {};
@@ -99,11 +111,7 @@ std::optional<int> Process::StatusOfZombie() const {
 }
 
 std::string ProcessStateText(int64_t pid) {
-  // The third field; the second is a name in parentheses that may hold anything.
-  const std::string stat = pid > 0 ? TextOf("/proc/" + std::to_string(pid) + "/stat") : "";
-  const size_t name_end = stat.rfind(')');
-  const bool is_known = name_end != std::string::npos && name_end + 2 < stat.size();
-  switch (is_known ? stat[name_end + 2] : '?') {
+  switch (StateOf(pid)) {
     case 'T':
     case 't':
       return "a signal or a debugger has stopped it. Resume it (kill -CONT " + std::to_string(pid) +

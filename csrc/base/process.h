@@ -39,6 +39,9 @@ MYDIST_EXPORT std::string PidNamespace();
 // something else." 0: it is on another host.
 MYDIST_EXPORT std::string ProcessStateText(int64_t pid);
 
+// Whether a signal or a debugger has stopped it. False where there is none of this number.
+MYDIST_EXPORT bool IsStopped(int64_t pid);
+
 // A process that is known to run when it is opened. Owns the descriptor, where there is one.
 class MYDIST_EXPORT Process {
  public:

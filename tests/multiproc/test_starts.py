@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from typing import Any
@@ -232,6 +233,33 @@ try:
 except md.CollectiveTimeoutError as error:
     raise SystemExit(f"after all: {error}")
 """
+
+
+STOPPED_BEFORE_MPI = """
+import os, signal
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+import mydist as md
+try:
+    md.init()
+except md.CollectiveTimeoutError as error:
+    print(f"blames {error.failure['ranks']} of pid {error.failure['pid']}", flush=True)
+    raise
+"""
+
+
+def test_a_rank_that_is_stopped_before_mpi_is_named() -> None:
+    job = launch(
+        3, "mpi", "-c", STOPPED_BEFORE_MPI, timeout=90, env={"MYDIST_TIMEOUT_SECONDS": "4"}
+    )
+    assert job.code == 1, job.output
+    blamed = re.search(r"blames \[1\] of pid (\d+)\n", job.output)
+    assert blamed, job.output
+    advice = f"Resume it (kill -CONT {blamed[1]})"
+    assert "rank 1 (host " in job.output and advice in job.output, job.output
+    report = job.output.partition("mydistrun: ")[2]
+    assert ", in init\n" in report, report
+    assert "\n  it timed out waiting for rank 1\n" in report, report
 
 
 def test_a_rank_that_never_comes_to_mpi() -> None:

@@ -4,7 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +17,9 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/plugin_version.h"
+#include "base/process.h"
 #include "base/status.h"
+#include "config/stopped_processes.h"
 #include "transport/control_plane.h"
 #include "transport/factory.h"
 #include "transport/mpi/mpi_transport.h"
@@ -297,18 +301,66 @@ Status CheckIdentity(const BackendOptions& options, const MpiSession& session) {
       Identity(session.world_rank(), session.world_size()) + ". " + cause);
 }
 
+// Of the launched ranks of this host, those whose processes are stopped, with their processes: MPI
+// does not tell which ranks MPI_Init waits for. PMIx, by which ranks start, gives the variables.
+std::map<int, int64_t> StoppedRanks() {
+  std::map<int, int64_t> pids;
+  for (const StoppedProcess& process : FindStopped("PMIX_NAMESPACE", "PMIX_RANK")) {
+    int rank = -1;
+    const char* const end = process.value.data() + process.value.size();
+    const bool is_rank = std::from_chars(process.value.data(), end, rank).ptr == end && rank >= 0;
+    if (is_rank) pids.emplace(rank, process.pid);  // A child of the rank comes behind it.
+  }
+  return pids;
+}
+
+// A time-out of the start with the ranks of this host that are stopped. `members`: as in
+// BackendOptions.
+Status WithStoppedRanks(const Status& error, const Config& config,
+                        const std::vector<int>& members) {
+  if (error.code() != StatusCode::kTimeout) return error;
+  Status named = error;
+  Failure failure;
+  for (const auto& [launched, pid] : StoppedRanks()) {
+    const auto member = std::find(members.begin(), members.end(), launched);
+    const bool is_of_job = members.empty() || member != members.end();
+    const int rank = members.empty() ? launched : static_cast<int>(member - members.begin());
+    named = named.WithSentence(
+        (is_of_job ? "rank " + std::to_string(rank) : "launched rank " + std::to_string(launched)) +
+        " (host " + config.HostId() + ", pid " + std::to_string(pid) +
+        ") gives no answer: " + ProcessStateText(pid));
+    if (!is_of_job) continue;
+    failure.ranks.push_back(rank);
+    failure.pid = pid;
+  }
+  if (failure.ranks.empty()) return named;
+  failure.finding = kSilentFinding;
+  if (failure.ranks.size() == 1) {
+    failure.host = config.HostId();
+  } else {
+    failure.pid = 0;
+  }
+  return named.About(failure);
+}
+
 class MpiPlugin final : public BackendPlugin {
  public:
   std::string name() const override { return "mpi"; }
   std::string Description() const override { return LibraryVersion(); }
 
   Status Prepare(const Config& config) override {
-    return MpiSession::Get(Now() + config.connect_timeout).status();
+    const Status started = MpiSession::Get(Now() + config.connect_timeout).status();
+    return WithStoppedRanks(started, config, {});
   }
 
   Result<Connection> Connect(const BackendOptions& options) override {
     const TimePoint deadline = Now() + options.config->connect_timeout;
-    MYDIST_ASSIGN_OR_RETURN(MpiSession* const session, MpiSession::Get(deadline));
+    const Result<MpiSession*> started = MpiSession::Get(deadline);
+    if (!started.ok()) {
+      return WithStoppedRanks(started.status(), *options.config, options.members)
+          .About({.operation = "init", .phase = "start"});
+    }
+    MpiSession* const session = *started;
     MYDIST_RETURN_IF_ERROR(CheckIdentity(options, *session));
     Connection connection;
     const bool is_whole = options.members.empty();
