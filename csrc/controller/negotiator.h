@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -151,6 +153,9 @@ class Negotiator {
   Status Release(ReadyTensor tensor, TimePoint now, std::vector<StreamItem>& items);
   std::string JoinConflict(const Request& request) const;
   Status DecideStalls(TimePoint now, std::vector<StreamItem>& items);
+  // About a tensor that has waited too long; empty: nothing that is not always said.
+  std::string HintFor(const WaitingTensor& tensor, const std::vector<WaitingTensor>& others,
+                      TimePoint now, Duration waited);
   Status DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items);
 
   const ProcessSet set_;
@@ -177,6 +182,8 @@ class Negotiator {
   std::deque<ReadyTensor> complete_;  // Not yet decided, in order of completion.
   GroupGate gate_;
   StallInspector group_stalls_;
+  // By the name of a tensor that another one was the near miss of when that ran out of time.
+  std::map<std::string, std::pair<TimePoint, std::string>> near_misses_;
 
   NegotiatorStats stats_;
 };

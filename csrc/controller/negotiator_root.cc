@@ -173,6 +173,7 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
     StreamItem item = ErrorItem(StatusCode::kTimeout, waiting->request,
                                 StallText(*waiting, event.waited, context));
     item.missing = waiting->missing;
+    item.hint = HintFor(*waiting, others, now, event.waited);
     if (!waiting->request.group.empty()) item.groups.push_back(waiting->request.group);
     MYDIST_RETURN_IF_ERROR(Emit(std::move(item), items));
   }
@@ -181,6 +182,24 @@ Status Negotiator::DecideStalls(TimePoint now, std::vector<StreamItem>& items) {
         Emit(StallItem(std::move(name), std::move(text), std::move(missing)), items));
   }
   return Status::Ok();
+}
+
+// Of two names for one tensor, one runs out of time before the other, which then has no near miss.
+std::string Negotiator::HintFor(const WaitingTensor& tensor,
+                                const std::vector<WaitingTensor>& others, TimePoint now,
+                                Duration waited) {
+  const auto past = near_misses_.find(tensor.request.name);
+  if (const WaitingTensor* const other = FindNearMiss(tensor, others)) {
+    const bool is_of_set = other->request.process_set == tensor.request.process_set;
+    if (is_of_set && near_misses_.size() < kMaxCompared) {
+      near_misses_[other->request.name] = {now, NearMissHint(*other, tensor)};
+    }
+    return NearMissHint(tensor, *other);
+  }
+  if (past == near_misses_.end()) return "";
+  const auto [found, hint] = std::move(past->second);
+  near_misses_.erase(past);
+  return found >= now - waited ? hint : "";  // It may have come since, and wait again.
 }
 
 Status Negotiator::DecideGroupStalls(TimePoint now, std::vector<StreamItem>& items) {

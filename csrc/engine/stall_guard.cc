@@ -400,8 +400,8 @@ Status StallGuard::Refine(const Status& status, TimePoint now) const {
   }
   return Status::Timeout(status.message() + " " + Text(silent, {}))
       .About(FailureOf(silent))
-      .About(status.failure())
-      .About({.finding = kSilentFinding, .hint = kSilentHint});
+      .About({.finding = kSilentFinding, .hint = kSilentHint})
+      .About(status.failure());
 }
 
 void StallGuard::NoteSilent(const Status& error) {

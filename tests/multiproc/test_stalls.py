@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deep import deep
 
-from multiproc.job import WORKERS, backend_environment, launcher_command
+from multiproc.job import WORKERS, backend_environment, launch, launcher_command
 from multiproc.watched_job import WatchedJob, watched_job
 
 NP = 3
@@ -198,3 +198,25 @@ def test_a_rank_that_holds_the_gil_gives_signs_of_life(tmp_path: Path) -> None:
         end(job)
         assert "'x' waits for rank 1 (host " in job.output(), job.output()
         assert "The last collective of rank 1 was allreduce 'small', " in job.output(), job.output()
+
+
+TWO_NAMES = """
+import torch, mydist as md
+md.init()
+name = "layer1.weight" if md.rank() == 0 else "layer1.weigth"
+try:
+    md.allreduce(torch.ones(4), name=name)
+except md.CollectiveTimeoutError as error:
+    print(f"rank {md.rank()} is told: {error.failure['hint']}", flush=True)
+md.barrier()
+"""
+
+
+def test_names_that_differ_are_shown_side_by_side() -> None:
+    env = {"MYDIST_STALL_WARNING_SECONDS": "0.5", "MYDIST_STALL_SHUTDOWN_SECONDS": "1.5"}
+    text = launch(2, "local", "-c", TWO_NAMES, timeout=60, env=env).expect_success().output
+    names = "'layer1.weight' is ready on rank 0", "'layer1.weigth' is ready on rank 1"
+    for rank, (own, other) in enumerate((names, names[::-1])):
+        assert re.search(rf"WARNING .* \[rank {rank}/2\] .*\n.*{own}\n.*{other}\n", text), text
+        hint = f"rank {rank} is told: {own}, and {other}. This is one tensor under two names, or "
+        assert hint in text, text

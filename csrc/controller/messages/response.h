@@ -63,7 +63,7 @@ enum class StreamKind : uint8_t {
   kBoundary = 0,
   kReadySlot = 1,       // process_set, slot
   kReadyAgreement = 2,  // agreement; everybody caches it
-  kError = 3,           // process_set, name, op, groups, ranks, missing, code, text
+  kError = 3,           // process_set, name, op, groups, ranks, missing, code, text, hint
   kInvalidate = 4,      // process_set, slot
   kStall = 5,           // process_set, name, text
   kDeparted = 6,        // rank, text
@@ -99,6 +99,7 @@ struct StreamItem {
   StatusCode code = StatusCode::kOk;
   std::string name;
   std::string text;
+  std::string hint;                 // kError: what to do, where that is more than usual.
   std::vector<std::string> groups;  // Groups whose members fail with `name`.
   std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
   std::vector<int32_t> missing;     // kError, kStall: the ranks to blame; empty: all or none.
@@ -126,7 +127,8 @@ inline Status ErrorOf(const StreamItem& error) {
       .About({.operation = std::string(OpKindName(error.op)),
               .tensor = error.name,
               .phase = "negotiate",
-              .ranks = {error.missing.begin(), error.missing.end()}});
+              .ranks = {error.missing.begin(), error.missing.end()},
+              .hint = error.hint});
 }
 
 }  // namespace mydist

@@ -13,6 +13,7 @@ void WriteError(Writer& writer, const StreamItem& item) {
   writer.U8(static_cast<uint8_t>(item.code));
   writer.String(item.name, kMaxNameBytes);
   writer.String(item.text, kMaxTextBytes);
+  writer.String(item.hint, kMaxTextBytes);
   writer.Count(item.groups.size());
   for (const std::string& group : item.groups) writer.String(group, kMaxNameBytes);
   WriteRanks(writer, item.ranks);
@@ -28,6 +29,7 @@ void ReadError(Reader& reader, StreamItem& item) {
   item.code = static_cast<StatusCode>(code);
   item.name = reader.String(kMaxNameBytes);
   item.text = reader.String(kMaxTextBytes);
+  item.hint = reader.String(kMaxTextBytes);
   const size_t group_count = reader.Count(sizeof(uint32_t));
   for (size_t i = 0; i < group_count && reader.ok(); ++i) {
     item.groups.push_back(reader.String(kMaxNameBytes));

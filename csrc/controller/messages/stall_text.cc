@@ -59,23 +59,27 @@ std::optional<size_t> Distance(const Request& a, const Request& b) {
   return std::nullopt;
 }
 
-std::string InSetText(const WaitingTensor& tensor) {
-  return "\n  '" + tensor.request.name + "' in process set " +
-         std::to_string(tensor.request.process_set) + " is ready on " + RankListText(tensor.ready);
+std::string ReadyText(const WaitingTensor& tensor, bool names_set) {
+  const std::string set =
+      names_set ? " in process set " + std::to_string(tensor.request.process_set) : "";
+  return "'" + tensor.request.name + "'" + set + " is ready on " + RankListText(tensor.ready);
 }
 
-std::string NearMissText(const WaitingTensor& tensor, const WaitingTensor& other) {
-  if (other.request.process_set != tensor.request.process_set) {
-    return InSetText(tensor) + InSetText(other) +
-           "\nIf this is one tensor, pass the same process_set on every rank. If these are two "
-           "tensors, the ranks wait for each other: call shared collectives in the same order on "
-           "every rank.";
-  }
-  return "\n  '" + tensor.request.name + "' is ready on " + RankListText(tensor.ready) + "\n  '" +
-         other.request.name + "' is ready on " + RankListText(other.ready) +
-         "\nThis is one tensor under two names, or some ranks skip a call: use the same name on "
-         "every "
-         "rank, and look for a branch that only some ranks take.";
+struct NearMiss {
+  std::string first;
+  std::string second;
+  const char* advice;
+};
+
+NearMiss Explain(const WaitingTensor& tensor, const WaitingTensor& other) {
+  const bool sets_differ = other.request.process_set != tensor.request.process_set;
+  return {ReadyText(tensor, sets_differ), ReadyText(other, sets_differ),
+          sets_differ
+              ? "If this is one tensor, pass the same process_set on every rank. If these are two "
+                "tensors, the ranks wait for each other: call shared collectives in the same order "
+                "on every rank."
+              : "This is one tensor under two names, or some ranks skip a call: use the same name "
+                "on every rank, and look for a branch that only some ranks take."};
 }
 
 // " waits", or " and 3 more tensors ('b', 'c', …) wait".
@@ -114,11 +118,17 @@ std::string StallText(const WaitingTensor& tensor, Duration waited, const StallC
   if (!tensor.ready.empty()) text += "; ready on " + RankListText(tensor.ready);
   text += ".";
   if (const WaitingTensor* other = FindNearMiss(tensor, *context.others)) {
-    return text + NearMissText(tensor, *other);
+    const auto [first, second, advice] = Explain(tensor, *other);
+    return text + "\n  " + first + "\n  " + second + "\n" + advice;
   }
   return text +
          " Every rank has to submit the same tensors: look for a branch that only some ranks take,"
          " or a rank that is slow, stopped or already done.";
+}
+
+std::string NearMissHint(const WaitingTensor& tensor, const WaitingTensor& near_miss) {
+  const auto [first, second, advice] = Explain(tensor, near_miss);
+  return first + ", and " + second + ". " + advice;
 }
 
 void StallWarnings::Add(WaitingTensor tensor, Duration waited) {

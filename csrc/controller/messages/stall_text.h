@@ -23,6 +23,9 @@ struct StallContext {
 // "allreduce 'x' waits for rank 3 (host b) since 10 s; ready on ranks 0-2. …"
 std::string StallText(const WaitingTensor& tensor, Duration waited, const StallContext& context);
 
+// The names of a tensor and of its near miss, side by side, and the likely cause.
+std::string NearMissHint(const WaitingTensor& tensor, const WaitingTensor& near_miss);
+
 // StallWarnings: what is said of the tensors that have waited too long at one time: one text for
 // all that wait for the same ranks. One that has a near miss has a text of its own.
 class StallWarnings {

@@ -229,6 +229,54 @@ TEST(StallTextTest, NearMissesAreShownSideBySide) {
           "take."));
 }
 
+// One of them runs out of time first.
+TEST(StallTextTest, BothTimeOutsHintAtTheNearMiss) {
+  SimulatedJob job({.size = 2, .stall_warning = seconds(5), .stall_shutdown = seconds(10)});
+  job.Announce(0, MakeRequest("layer1.weight"));
+  job.RunUntilQuiet();
+  Pass(job, 1);
+  job.Announce(1, MakeRequest("layer1.weigth"));
+  job.RunUntilQuiet();
+  Pass(job, 9);
+  Pass(job, 1);
+  const auto hints = [&](int rank) {
+    std::vector<std::string> found;
+    for (const auto& batch : job.batches(rank)) {
+      for (const Response& response : batch) {
+        if (response.kind == ResponseKind::kError) found.push_back(response.status.failure().hint);
+      }
+    }
+    return found;
+  };
+  const std::string weight = "'layer1.weight' is ready on rank 0";
+  const std::string weigth = "'layer1.weigth' is ready on rank 1";
+  const std::string advice =
+      ". This is one tensor under two names, or some ranks skip a call: use the same name on every "
+      "rank, and look for a branch that only some ranks take.";
+  EXPECT_THAT(hints(0), ElementsAre(weight + ", and " + weigth + advice));
+  EXPECT_THAT(hints(1), ElementsAre(weigth + ", and " + weight + advice));
+}
+
+// Whose names have been alike before, and have come since.
+TEST(StallTextTest, AHintIsNotAboutAnEarlierWait) {
+  SimulatedJob job({.size = 2, .stall_warning = seconds(5), .stall_shutdown = seconds(10)});
+  job.Announce(0, MakeRequest("w1"));
+  job.RunUntilQuiet();
+  Pass(job, 1);
+  job.Announce(1, MakeRequest("w2"));
+  job.RunUntilQuiet();
+  Pass(job, 9);
+  job.Announce(0, MakeRequest("w2"));
+  job.RunUntilQuiet();
+  ASSERT_EQ(job.Errors(0).size(), 1u);
+  Pass(job, 1);
+  job.Announce(1, MakeRequest("w2"));
+  job.RunUntilQuiet();
+  Pass(job, 10);
+  ASSERT_EQ(job.Errors(1).size(), 1u);
+  EXPECT_EQ(job.batches(1).back().front().status.failure().hint, "");
+}
+
 WaitingTensor Waiting(const std::string& name, std::vector<int32_t> ready,
                       std::vector<int64_t> dims = {4}) {
   WaitingTensor waiting;

@@ -62,6 +62,7 @@ StreamSegment SomeSegment() {
     item.code = StatusCode::kTimeout;
     item.name = "name";
     item.text = "a text";
+    item.hint = "a hint";
     item.groups = {"g", "h"};
     item.ranks = {3, 1};
     item.missing = {1};
@@ -142,6 +143,7 @@ TEST(MessageCodecTest, SegmentsSurvive) {
             (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(item(StreamKind::kError).code, StatusCode::kTimeout);
   EXPECT_EQ(item(StreamKind::kError).text, "a text");
+  EXPECT_EQ(item(StreamKind::kError).hint, "a hint");
   EXPECT_EQ(item(StreamKind::kError).groups, (std::vector<std::string>{"g", "h"}));
   EXPECT_EQ(item(StreamKind::kError).ranks, (std::vector<int32_t>{3, 1}));
   EXPECT_EQ(item(StreamKind::kError).missing, std::vector<int32_t>{1});
