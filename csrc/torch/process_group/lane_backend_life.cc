@@ -19,13 +19,10 @@ namespace {
 // A clock of nanoseconds holds no more than 292 years.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
-[[noreturn]] void Throw(const Status& status) { std::rethrow_exception(ToDistError(status)); }
-
 std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store,
                                     const LaneBackend::Members& members, const std::string& name) {
-  Result<Config> config = ConfigWithExtensions();
-  if (!config.ok()) Throw(config.status());
-  SetLogLevel(config->log_level);  // Without mydist.init() nothing else does.
+  const Config config = ValueOrDistError(ConfigWithExtensions());
+  SetLogLevel(config.log_level);  // Without mydist.init() nothing else does.
   const int size = static_cast<int>(members.world_ranks.size());
   LaneOptions options{.rank = members.rank,
                       .size = size,
@@ -41,12 +38,11 @@ std::shared_ptr<GroupLane> OpenLane(const c10::intrusive_ptr<c10d::Store>& store
     options.exchange = [meeting](const Bytes& mine) { return meeting->Round(mine); };
   }
   for (;;) {
-    if (meeting != nullptr) {
-      if (Status begun = meeting->Begin(); !begun.ok()) Throw(begun);
+    if (meeting != nullptr) ThrowIfDistError(meeting->Begin());
+    Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, config);
+    if (lane.ok() || meeting == nullptr || !meeting->IsOvertaken()) {
+      return ValueOrDistError(std::move(lane));
     }
-    Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, *config);
-    if (lane.ok()) return std::move(lane).value();
-    if (meeting == nullptr || !meeting->IsOvertaken()) Throw(lane.status());
   }
 }
 
@@ -149,7 +145,7 @@ void LaneBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait
   const Status passed = MonitoredBarrier(
       lane_->posts(),
       {getRank(), getSize(), lane_->name(), ++barrier_count_, LimitOf(opts.timeout), look});
-  if (!passed.ok()) Throw(passed);
+  ThrowIfDistError(passed);
 }
 
 void LaneBackend::registerOnCompletionHook(
@@ -173,9 +169,7 @@ at::Tensor LaneBackend::allocateTensor(long count, at::TensorOptions options) {
   return at::empty({count}, options);
 }
 
-void LaneBackend::CheckProcess() const {
-  if (Status status = lane_->CheckProcess(); !status.ok()) Throw(status);
-}
+void LaneBackend::CheckProcess() const { ThrowIfDistError(lane_->CheckProcess()); }
 
 std::chrono::milliseconds LaneBackend::LimitOf(std::chrono::milliseconds timeout) const {
   return std::min(timeout == c10d::kUnsetTimeout ? options_->timeout : timeout, kLongestTimeout);

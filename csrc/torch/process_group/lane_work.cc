@@ -13,6 +13,10 @@ std::exception_ptr ToDistError(const Status& status) {
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status.ToString()));
 }
 
+void ThrowIfDistError(const Status& status) {
+  if (!status.ok()) std::rethrow_exception(ToDistError(status));
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> NewFuture() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
 }
@@ -67,15 +71,12 @@ void CompletionHook::Call(const std::shared_ptr<c10d::WorkInfo>& info) {
 
 bool LaneOperation::wait(std::chrono::milliseconds timeout) {
   if (!work_->is_done()) {  // Only the process that submitted it may execute it.
-    if (Status status = lane_->CheckProcess(); !status.ok()) {
-      std::rethrow_exception(ToDistError(status));
-    }
+    ThrowIfDistError(lane_->CheckProcess());
   }
   const TimePoint deadline = timeout == kNoTimeout ? kNever : Now() + timeout;
   if (!lane_->Wait(*work_, deadline)) {
-    std::rethrow_exception(
-        ToDistError(Status::Timeout("wait() ended after " + SecondsText(Duration(timeout)) +
-                                    ", while the operation is still under way")));
+    ThrowIfDistError(Status::Timeout("wait() ended after " + SecondsText(Duration(timeout)) +
+                                     ", while the operation is still under way"));
   }
   if (!work_->status().ok()) std::rethrow_exception(exception());
   return true;

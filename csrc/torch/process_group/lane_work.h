@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,6 +20,13 @@ namespace mydist {
 
 // DistBackendError with the text of the status.
 std::exception_ptr ToDistError(const Status& status);
+// Throws it, where the status is not OK.
+void ThrowIfDistError(const Status& status);
+template <typename T>
+T ValueOrDistError(Result<T> result) {
+  ThrowIfDistError(result.status());
+  return std::move(result).value();
+}
 
 // A future of a list of tensors, to be completed.
 c10::intrusive_ptr<c10::ivalue::Future> NewFuture();

@@ -16,15 +16,18 @@ namespace mydist {
 
 class MpiMeeting {
  public:
-  MpiMeeting(int rank, int size) : config_(Must(ConfigWithExtensions())) {
-    connection_ = Must(Must(LoadPlugin("mpi"))->Connect({rank, size, &config_, {}, {}, 0}));
+  MpiMeeting(int rank, int size) : config_(ValueOrDistError(ConfigWithExtensions())) {
+    connection_ = ValueOrDistError(
+        ValueOrDistError(LoadPlugin("mpi"))->Connect({rank, size, &config_, {}, {}, 0}));
   }
   // The bytes of all ranks, by rank.
-  std::vector<Bytes> Gather(const Bytes& mine) { return Must(connection_.exchange(mine)); }
+  std::vector<Bytes> Gather(const Bytes& mine) {
+    return ValueOrDistError(connection_.exchange(mine));
+  }
   // Numeric, of this host, for the other ranks.
   std::string Address(bool is_one_host) const {
     const auto& names = is_one_host ? std::vector<std::string>() : config_.network_interfaces;
-    return Must(OwnAddress(names, is_one_host, config_.meeting_host)).address;
+    return ValueOrDistError(OwnAddress(names, is_one_host, config_.meeting_host)).address;
   }
   std::string Host() const { return config_.HostId(); }
   void Close() {
@@ -33,16 +36,10 @@ class MpiMeeting {
       closed = connection_.control->Close(Now() + config_.connect_timeout);
     }
     connection_ = {};
-    if (!closed.ok()) std::rethrow_exception(ToDistError(closed));
+    ThrowIfDistError(closed);
   }
 
  private:
-  template <typename T>
-  static T Must(Result<T> result) {
-    if (!result.ok()) std::rethrow_exception(ToDistError(result.status()));
-    return std::move(result).value();
-  }
-
   const Config config_;
   Connection connection_;
 };

@@ -25,8 +25,7 @@ c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<Grou
                                                       const at::Tensor& tensor, int peer, int tag) {
   const at::Tensor dense = Dense(tensor);
   const auto* const begin = static_cast<const uint8_t*>(dense.const_data_ptr());
-  const Status sent = lane->posts().Send(peer, tag, {begin, dense.nbytes()});
-  if (!sent.ok()) std::rethrow_exception(ToDistError(sent));
+  ThrowIfDistError(lane->posts().Send(peer, tag, {begin, dense.nbytes()}));
   lane->NoteSent(peer, tag, static_cast<int64_t>(dense.nbytes()));
   auto operation = c10::make_intrusive<PostOperation>(lane, c10d::OpType::SEND, "mydist:send",
                                                       tensor, std::chrono::milliseconds(0));
