@@ -49,9 +49,10 @@ class FailureRecord:
 
     `type` is the name of its class; `ranks` are those it is blamed on, and `finding` is what has
     been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
-    happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one;
-    `progress` is what the rank itself has completed last. `is_caught`: the program may have caught
-    the exception, so only the exit code of the rank tells whether it has failed.
+    happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one, and
+    `peer_pids` of all of them; `progress` is what the rank itself has completed last. `is_caught`:
+    the program may have caught the exception, so only the exit code of the rank tells whether it
+    has failed.
     What is not known is empty, 0 or None.
     """
 
@@ -65,6 +66,7 @@ class FailureRecord:
     finding: str = ""
     progress: Progress | None = None
     is_caught: bool = False
+    peer_pids: tuple[int, ...] = ()
 
     @property
     def is_consequence(self) -> bool:
@@ -101,6 +103,12 @@ class FailureRecord:
         """Whether `ranks` are in the job and give no sign of life."""
         return self.code == "PEER_LOST" and self.finding == "silent"
 
+    def pid_of(self, rank: int) -> int:
+        """Of a rank that it is blamed on; 0 where it is not known."""
+        if self.ranks == (rank,) and self.peer_pid:
+            return self.peer_pid
+        return dict(zip(self.ranks, self.peer_pids, strict=False)).get(rank, 0)
+
     @property
     def place(self) -> str:
         """What it happened in, e.g. `allreduce 'x'`; empty when that is not known."""
@@ -127,6 +135,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             finding=_text(fields.get("finding", "")),
             progress=_progress(fields.get("last")),
             is_caught=fields.get("caught") is True,
+            peer_pids=tuple(_number(pid, _MAX_PID) for pid in fields.get("peer_pids", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -239,7 +239,7 @@ def _headline(
 def _name(end: ChildEnd, failures: Mapping[int, FailureRecord]) -> str:
     """Name, host and pid; mpirun tells no pid, but ranks tell their own and that of a lost one."""
     told = failures.get(end.child)
-    by_others = (r.peer_pid for r in failures.values() if r.ranks == (end.child,) and r.peer_pid)
+    by_others = (pid for record in failures.values() if (pid := record.pid_of(end.child)))
     pid = end.pid or (told.pid if told is not None else 0) or next(by_others, 0)
     name = end.name or f"rank {end.child}"
     return f"{name} on host {end.host}{f' (pid {pid})' if pid else ''}"

@@ -76,6 +76,10 @@ Status Status::About(const Failure& known) const {
   fill(failure.ranks, known.ranks);
   fill(failure.host, known.host);
   fill(failure.pid, known.pid);
+  if (failure.ranks == known.ranks) {
+    fill(failure.hosts, known.hosts);
+    fill(failure.pids, known.pids);
+  }
   fill(failure.signal, known.signal);
   fill(failure.finding, known.finding);
   fill(failure.progress, known.progress);

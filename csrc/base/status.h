@@ -25,6 +25,9 @@ struct Failure {
   std::vector<int> ranks;  // Whom it is blamed on.
   std::string host;        // Theirs, where it is one.
   int64_t pid = 0;
+  // Theirs, as many as there are ranks, in the same order, each as far as it is known; or empty.
+  std::vector<std::string> hosts;
+  std::vector<int64_t> pids;
   int signal = 0;        // That ended the rank.
   std::string finding;   // About these ranks: "dead", "silent" (they give no sign of life), "late".
   std::string progress;  // What these ranks have done last, as far as they have told.

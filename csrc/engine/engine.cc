@@ -313,7 +313,7 @@ void Engine::HandleNotice(const Response& response) {
       if (ChangesProcessSets(response.agreement->request.op)) ChangeProcessSets(response);
       return;
     case ResponseKind::kError: {
-      const Status refined = guard_.Refine(response.status, Now());
+      const Status refined = guard_.Locate(guard_.Refine(response.status, Now()));
       guard_.NoteSilent(refined);
       return FailTensor({response.process_set, response.name}, refined);
     }

@@ -371,10 +371,15 @@ void StallGuard::Warn(const std::string& text) const {
 
 Failure StallGuard::FailureOf(const std::vector<int>& ranks) const {
   Failure failure{.ranks = ranks};
+  for (const int rank : ranks) {
+    const auto index = static_cast<size_t>(rank);
+    const bool has_host = index < topology_->hosts.size();
+    failure.hosts.push_back(has_host ? topology_->hosts[index] : "");
+    failure.pids.push_back(index < topology_->pids.size() ? topology_->pids[index] : 0);
+  }
   if (ranks.size() != 1) return failure;
-  const auto rank = static_cast<size_t>(ranks[0]);
-  if (rank < topology_->hosts.size()) failure.host = topology_->hosts[rank];
-  if (rank < topology_->pids.size()) failure.pid = topology_->pids[rank];
+  failure.host = failure.hosts.front();
+  failure.pid = failure.pids.front();
   return failure;
 }
 

@@ -45,6 +45,8 @@ Status StallGuard::Locate(const Status& status) {
   if (!ends_.IsCause(*end) && (has_told || known.ranks.size() > 1)) return located;
   if (end->by_signal) {
     known.ranks = {*rank};  // So it is this rank's fault alone, and not the network's.
+    known.hosts.clear();
+    known.pids.clear();
     known.hint = SeeOutput(known.ranks);
     known.signal = end->number;
     known.finding = kDeadFinding;

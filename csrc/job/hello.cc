@@ -100,9 +100,13 @@ class Differences {
   Failure Record() const {
     Failure record{.ranks = {blamed_.begin(), blamed_.end()}};
     std::set<std::string> hosts;
-    for (const int rank : record.ranks) hosts.insert(hosts_[static_cast<size_t>(rank)]);
+    for (const int rank : record.ranks) {
+      record.hosts.push_back(hosts_[static_cast<size_t>(rank)]);
+      record.pids.push_back(pids_[static_cast<size_t>(rank)]);
+      hosts.insert(record.hosts.back());
+    }
     if (hosts.size() == 1) record.host = *hosts.begin();
-    if (record.ranks.size() == 1) record.pid = pids_[static_cast<size_t>(record.ranks.front())];
+    if (record.ranks.size() == 1) record.pid = record.pids.front();
     return record;
   }
 
@@ -324,7 +328,11 @@ Status CheckOpenFiles(const std::vector<Hello>& hellos, int64_t needed_count) {
                             " ranks needs at least " + std::to_string(needed_count) +
                             " on each. Its limit is " + std::to_string(hello.files.limit) +
                             "; raise it with `ulimit -n` before the start")
-        .About({.ranks = {static_cast<int>(rank)}, .host = hello.host, .pid = hello.pid});
+        .About({.ranks = {static_cast<int>(rank)},
+                .host = hello.host,
+                .pid = hello.pid,
+                .hosts = {hello.host},
+                .pids = {hello.pid}});
   }
   return Status::Ok();
 }

@@ -25,7 +25,7 @@ constexpr std::array<ErrorClass, 6> kErrorClasses = {{
     {StatusCode::kInternal, "MydistError",
      "A collective or the job failed. The base class of all mydist errors, except for wrong "
      "arguments, which raise ValueError or TypeError. Its attribute `failure` has the details as "
-     "data: code, operation, tensor, phase, ranks (those to blame), host, pid, signal, cause and "
+     "data: code, operation, tensor, phase, ranks (those to blame), hosts, pids, signal, cause and "
      "hint."},
     {StatusCode::kMismatch, "MismatchError",
      "The ranks disagree on a tensor's shape, dtype, operation, root or scale. Every rank raises "
@@ -70,6 +70,10 @@ py::dict RecordOf(const Status& status, const py::dict& own_progress) {
   record["ranks"] = failure.ranks;
   record["host"] = Utf8(failure.host);
   record["pid"] = failure.pid;
+  py::list hosts;
+  for (const std::string& host : failure.hosts) hosts.append(Utf8(host));
+  record["hosts"] = hosts;
+  record["pids"] = failure.pids;
   record["signal"] = failure.signal;
   record["finding"] = failure.finding;
   record["progress"] = Utf8(failure.progress);

@@ -49,6 +49,7 @@ def test_output_without_a_record_is_not_held_back() -> None:
     [b"", b"{", b"[]", b"{}", b'{"type": "E", "ranks": 3}', b'{"type": "E", "ranks": ["a"]}']
     + [b'{"type": "E", "%s": %s}' % (name, value) for name in NUMBERS for value in NO_NUMBERS]
     + [b'{"type": "E", "ranks": [%s]}' % value for value in NO_NUMBERS]
+    + [b'{"type": "E", "peer_pids": [%s]}' % value for value in NO_NUMBERS]
     + [b'{"type": "E", "last": {"number": %s}}' % value for value in NO_NUMBERS]
     + [b'{"type": "E", "last": [1]}', b'{"type": "E", "last": 3}']
     + [b'{"type": "E", "more": ' + b"[" * 60000 + b"]" * 60000 + b"}"],

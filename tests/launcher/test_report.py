@@ -199,6 +199,14 @@ def test_a_killed_rank_is_named_with_signal_operation_and_tensor() -> None:
     ]
 
 
+def test_of_several_lost_ranks_each_has_its_own_pid() -> None:
+    told = FailureRecord("PeerLostError", "PEER_LOST", (1, 2), "allreduce", "x", peer_pids=(0, 8))
+    ends = [replace(end(rank, -signal.SIGKILL), pid=0) for rank in (2, 1)]
+    lines = format_failure(ends[0], ends, {}, {0: told}).splitlines()
+    assert lines[0].startswith("mydistrun: rank 2 on host h1 (pid 8) was killed"), lines
+    assert lines[2].startswith("  then rank 1 on host h1 was killed"), lines
+
+
 def test_a_killed_rank_is_named_with_what_others_waited_in_when_mpirun_ended_them() -> None:
     waits = FailureRecord("", "WAITS", (), "allreduce", "x", 5)
     ends = [replace(end(1, -signal.SIGKILL), pid=0), end(0, 0, unknown=True)]

@@ -31,9 +31,9 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
     assert set(failure) == {
         *("code", "operation", "tensor", "phase", "ranks"),
         *("host", "pid", "signal", "finding", "progress", "own_progress", "elapsed"),
-        *("cause", "hint"),
+        *("cause", "hint", "hosts", "pids"),
     }
-    assert failure["own_progress"] == {}
+    assert failure["own_progress"] == {} and failure["hosts"] == failure["pids"] == []
 
 
 @pytest.mark.parametrize(("members", "lost"), [(None, 1), ((2, 5), 5)])

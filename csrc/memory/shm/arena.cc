@@ -394,9 +394,12 @@ bool Arena::IsThisProcess(int peer) const {
 }
 
 Failure Arena::FailureOf(int peer) const {
+  const int64_t pid = rank_line(peer).pid.load();
   return {.ranks = {ranks_[static_cast<size_t>(peer)]},
           .host = host_,
-          .pid = rank_line(peer).pid.load()};
+          .pid = pid,
+          .hosts = {host_},
+          .pids = {pid}};
 }
 
 std::string Arena::Name(int peer) const {

@@ -331,14 +331,14 @@ Status WithStoppedRanks(const Status& error, const Config& config,
         ") gives no answer: " + ProcessStateText(pid));
     if (!is_of_job) continue;
     failure.ranks.push_back(rank);
-    failure.pid = pid;
+    failure.hosts.push_back(config.HostId());
+    failure.pids.push_back(pid);
   }
   if (failure.ranks.empty()) return named;
   failure.finding = kSilentFinding;
   if (failure.ranks.size() == 1) {
-    failure.host = config.HostId();
-  } else {
-    failure.pid = 0;
+    failure.host = failure.hosts.front();
+    failure.pid = failure.pids.front();
   }
   return named.About(failure);
 }

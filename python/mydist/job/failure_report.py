@@ -212,6 +212,7 @@ def _describe(error: BaseException) -> dict[str, object]:
         is_of_job = isinstance(error, MydistError) and _members is not None
         record["ranks"] = [_members[r] for r in ranks] if is_of_job and _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
+        record["peer_pids"] = list(failure.get("pids", ()))[:32]
         record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")

@@ -93,5 +93,13 @@ TEST(ResultDeathTest, MisuseIsABug) {
   EXPECT_DEATH({ const Result<int> none = Status::Ok(); }, "internal error at .*status.h");
 }
 
+TEST(Status, HostsOfOtherRanksAreNotFilledIn) {
+  const Failure others{.ranks = {1, 2}, .hosts = {"a", "b"}, .pids = {3, 4}};
+  const Status error = Status::PeerLost("rank 5 left").About({.ranks = {5}});
+  EXPECT_TRUE(error.About(others).failure().hosts.empty());
+  EXPECT_TRUE(error.About(others).failure().pids.empty());
+  EXPECT_EQ(Status::PeerLost("they left").About(others).failure(), others);
+}
+
 }  // namespace
 }  // namespace mydist

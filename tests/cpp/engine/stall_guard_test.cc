@@ -79,6 +79,25 @@ TEST(StallGuard, ARankThatWasAskedAMomentAgoIsNotSilent) {
   EXPECT_THAT(refined.failure().ranks, ElementsAre(0));
 }
 
+TEST(StallGuard, AnErrorHasHostAndProcessOfEveryRankToBlame) {
+  Topology topology;
+  topology.size = 4;
+  topology.hosts = {"a", "a", "b", "b"};
+  topology.pids = {10, 11, 12, 13};
+  SilentPlane plane;
+  Coordinator coordinator{{.rank = 0, .size = 4, .hosts = topology.hosts}, &plane};
+  StallGuard guard{{}, &topology, &coordinator};
+  const Failure known = guard.Locate(Status::Mismatch("").About({.ranks = {1, 3}})).failure();
+  EXPECT_THAT(known.hosts, ElementsAre("a", "b"));
+  EXPECT_THAT(known.pids, ElementsAre(11, 13));
+  EXPECT_EQ(known.host, "");
+  EXPECT_EQ(known.pid, 0);
+  const Failure one = guard.Locate(Status::Timeout("").About({.ranks = {2}})).failure();
+  EXPECT_THAT(one.hosts, ElementsAre("b"));
+  EXPECT_THAT(one.pids, ElementsAre(12));
+  EXPECT_EQ(one.pid, 12);
+}
+
 // The rank that was found silent is all that stays. Only a rank that goes on asks it once more.
 TEST(StallGuard, AFailedRankLeavesWithoutASilentOneAtOnce) {
   for (const bool awaits_living : {false, true}) {
