@@ -49,7 +49,8 @@ if(MYDIST_CORE_BUILT AND MYDIST_PS_BUILT)
   target_include_directories(mydist_ps_objects SYSTEM PRIVATE "${MYDIST_ASIO_INCLUDE_DIR}")
   target_compile_definitions(mydist_ps_objects PRIVATE
     ASIO_STANDALONE ASIO_NO_DEPRECATED MYDIST_ASIO_VERSION="${MYDIST_ASIO_VERSION}")
-  target_link_libraries(mydist_ps_objects PRIVATE mydist OpenSSL::Crypto Threads::Threads)
+  # Not with libmydist: a test has the core's objects itself, and would have all of it twice.
+  target_link_libraries(mydist_ps_objects PRIVATE OpenSSL::Crypto Threads::Threads)
 
   mydist_plugin(mydist_ps $<TARGET_OBJECTS:mydist_ps_objects>)
   target_link_libraries(mydist_ps PRIVATE OpenSSL::Crypto)

@@ -116,12 +116,14 @@ TEST_P(LinkOverEachWay, TakesFramesFromManyThreads) {
   constexpr uint64_t kFrames = 200;
   LinkPair pair(GetParam());
   const std::vector<uint8_t> payload = Bytes(3000, 1);
+  std::atomic<uint64_t> sent{0};
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       for (uint64_t j = 0; j < kFrames; ++j) {
         pair.worker->Send(
-            {.kind = FrameKind::kPush, .worker = i, .sequence = j, .payload_bytes = 3000}, payload);
+            {.kind = FrameKind::kPush, .worker = i, .sequence = j, .payload_bytes = 3000}, payload,
+            [&] { ++sent; });
       }
     });
   }
@@ -133,15 +135,16 @@ TEST_P(LinkOverEachWay, TakesFramesFromManyThreads) {
     EXPECT_TRUE(letter->payload == payload);
   }
   for (std::thread& thread : threads) thread.join();
+  while (sent < kThreads * kFrames) std::this_thread::yield();  // The payload has to last so long.
 }
 
 TEST(Links, AreServedByOneThreadEachAndTogetherByAll) {
   constexpr int kLinks = 3;
-  const std::shared_ptr<Io> io = Io::Start(kLinks, "server").value();
-  const std::shared_ptr<Io> worker_io = Io::Start(1, "worker").value();
   std::atomic<int> met{0};
   std::atomic<int> overlaps{0};
   Inbox inbox;
+  const std::shared_ptr<Io> io = Io::Start(kLinks, "server").value();
+  const std::shared_ptr<Io> worker_io = Io::Start(1, "worker").value();
   const auto listener = Listener::Open(io, ServerOptions(), [&](std::shared_ptr<Link>) {
                           auto busy = std::make_shared<std::atomic<bool>>(false);
                           return inbox.Events([&, busy](const Frame&, const Payload&) {
@@ -339,9 +342,9 @@ TEST(LinkFromWorker, ThatEndsBetweenFramesIsNoMistake) {
 // --- The Io.
 
 TEST(Io, CallsWhatIsPostedAfterItsDelay) {
-  const std::shared_ptr<Io> io = Io::Start(1, "io").value();
   Slot<TimePoint> at_once;
   Slot<TimePoint> later;
+  const std::shared_ptr<Io> io = Io::Start(1, "io").value();
   const TimePoint begin = Now();
   io->Post([&] { later.Put(Now()); }, std::chrono::milliseconds(20));
   io->Post([&] { at_once.Put(Now()); });
