@@ -22,6 +22,7 @@
 namespace mydist::ps {
 namespace {
 
+constexpr int kRetryMilliseconds = 5;
 constexpr int kConnectingFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 // A socket whose calls block until the deadline.
@@ -32,15 +33,14 @@ class Dialogue {
   Socket& socket() { return socket_; }
 
   Status Reach(const sockaddr* address, socklen_t bytes) {
-    if (connect(socket_.number(), address, bytes) == 0) return Status::Ok();
-    if (errno == EINTR || errno == EINPROGRESS) {
-      MYDIST_RETURN_IF_ERROR(Await(POLLOUT));
-      socklen_t size = sizeof(errno);
-      if (getsockopt(socket_.number(), SOL_SOCKET, SO_ERROR, &errno, &size) == 0 && errno == 0) {
-        return Status::Ok();
-      }
+    while (connect(socket_.number(), address, bytes) != 0) {
+      if (errno == EINPROGRESS || errno == EINTR) return AwaitConnection();
+      // A Unix socket whose backlog is full says only this, and tells of no room later.
+      if (errno != EAGAIN) return Status::PeerLost(std::strerror(errno));
+      if (Now() >= deadline_) return TooLate();
+      poll(nullptr, 0, kRetryMilliseconds);
     }
-    return Status::PeerLost(std::strerror(errno));
+    return Status::Ok();
   }
 
   // With a descriptor, unless it is closed.
@@ -71,10 +71,20 @@ class Dialogue {
                             (error == 0 ? "" : std::string(": ") + std::strerror(error)));
   }
 
+  static Status TooLate() { return Status::Timeout("it gave no answer in time"); }
+
+  Status AwaitConnection() {
+    MYDIST_RETURN_IF_ERROR(Await(POLLOUT));
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (getsockopt(socket_.number(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    return error == 0 ? Status::Ok() : Status::PeerLost(std::strerror(error));
+  }
+
   Status Await(int16_t events) {
     while (true) {
       const TimePoint now = Now();
-      if (now >= deadline_) return Status::Timeout("it gave no answer in time");
+      if (now >= deadline_) return TooLate();
       const auto rest = std::min<Duration>(deadline_ - now, std::chrono::seconds(60));
       const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(rest).count();
       pollfd waiting{socket_.number(), events, 0};

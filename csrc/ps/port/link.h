@@ -49,11 +49,10 @@ class MYDIST_EXPORT Link {
   virtual ~Link() = default;
 
   // Queues a frame behind those before it; the frame and its payload leave in one gather write.
-  // The payload stays as it is until `sent` is called, which is also when the link has closed. That
-  // is by any thread, by this one before Send returns where the socket has room, and before
-  // on_closed where the frame was given before it.
-  // frame.payload_bytes must be payload.size(), unless the payload is in the window: then it is
-  // empty.
+  // The payload stays as it is until `sent` is called, which is also when the link has closed. Any
+  // thread calls it: this one, before Send returns, where the socket has room. on_closed comes
+  // after it, unless Send came after on_closed. frame.payload_bytes must be payload.size(), unless
+  // the payload is in the window: then it is empty.
   virtual void Send(const Frame& frame, std::span<const uint8_t> payload = {},
                     std::function<void()> sent = nullptr) = 0;
   // Memory that both sides see; empty over TCP. The worker's to give out: a server reads and writes

@@ -1,6 +1,6 @@
-// Reception: where strangers become workers of a server. It takes connections, proves the key with
-// each, see greeting.h, and makes a Connection of those who have proved it. All of that happens on
-// one strand of the Io; what the server does with a new link does not.
+// Reception: where strangers become workers of a server. It takes connections and goes through the
+// handshake of greeting.h with each. A Connection is made of one that has proved the key. All of
+// that happens on one strand of the Io; what the server does with a new link does not.
 #pragma once
 
 #include <asio/io_context.hpp>

@@ -1,4 +1,4 @@
-// Who becomes a link, and what strangers, other versions and dead ends meet with.
+// The handshake: workers become links; strangers, other keys and other versions do not.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -294,6 +294,25 @@ TEST(Connect, SaysThatTheServerEndedTheHandshake) {
 TEST(Connect, WaitsNoLongerThanItsDeadline) {
   const Status status = Meets({}, Now() + std::chrono::milliseconds(50), false);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
+}
+
+TEST(Connect, WaitsForRoomInABacklog) {
+  const std::string name = "mydist-ps-test-" + std::to_string(getpid());
+  const UnixAddress address(name);
+  const Descriptor door(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(door.number(), address.get(), address.bytes()), 0);
+  ASSERT_EQ(listen(door.number(), 0), 0);
+  const RawPeer first = RawPeer::ToUnix(name);  // All that has room.
+  std::thread server([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The worker finds no room.
+    RawPeer(Socket(Descriptor(accept(door.number(), nullptr, nullptr))));
+    RawPeer second(Socket(Descriptor(accept(door.number(), nullptr, nullptr))));
+    EXPECT_EQ(second.Receive(kHelloBytes).size(), kHelloBytes);
+  });
+  const auto link = ConnectTo({.local = name}, OptionsFor(Way::kWindow));
+  EXPECT_THAT(link.status().message(), HasSubstr("it ended the handshake"));
+  shutdown(door.number(), SHUT_RDWR);  // Should the thread still wait.
+  server.join();
 }
 
 }  // namespace

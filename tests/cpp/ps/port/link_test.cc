@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, LinkOverEachWay,
                          ::testing::Values(Way::kTcp, Way::kUnix, Way::kWindow),
                          [](const auto& each) { return WayName(each.param); });
 
-TEST_P(LinkOverEachWay, SaysWhoIsThereAndHow) {
+TEST_P(LinkOverEachWay, KnowsItsPeerAndItsKind) {
   LinkPair pair(GetParam());
   EXPECT_EQ(pair.worker->peer().number, 1);
   EXPECT_EQ(pair.worker->peer().pid, getpid());
