@@ -47,8 +47,9 @@ if(MYDIST_CORE_BUILT AND MYDIST_PS_BUILT)
   add_library(mydist_ps_objects OBJECT ${MYDIST_PS_SOURCES})
   mydist_compile_options(mydist_ps_objects)
   target_include_directories(mydist_ps_objects SYSTEM PRIVATE "${MYDIST_ASIO_INCLUDE_DIR}")
+  # Asio's own names stay inside: another library of the process may have brought another Asio.
   target_compile_definitions(mydist_ps_objects PRIVATE
-    ASIO_STANDALONE ASIO_NO_DEPRECATED MYDIST_ASIO_VERSION="${MYDIST_ASIO_VERSION}")
+    ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_VISIBILITY)
   # Not with libmydist: a test has the core's objects itself, and would have all of it twice.
   target_link_libraries(mydist_ps_objects PRIVATE OpenSSL::Crypto Threads::Threads)
 
