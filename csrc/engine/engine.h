@@ -114,6 +114,12 @@ class MYDIST_EXPORT Engine {
   // shows `text` between both on `lane`; one round at a time on a lane.
   void BeginRound(std::string_view lane, std::string_view text);
   void EndRound(std::string_view lane);
+  // What another part of mydist has done, for the timeline. Any thread.
+  bool is_recording() const { return timeline_.enabled(); }
+  void RecordSpan(std::string_view lane, std::string_view name, TimePoint begin, Duration duration,
+                  std::string_view text) {
+    timeline_.RecordSpan(lane, name, begin, duration, text);
+  }
   // This rank is out of data: until every rank has joined it takes part in whatever the others
   // submit with elements that change nothing, and must submit nothing itself. The handle completes
   // when all have; `on_numbers` is told the rank that joined last. kInvalidArgument for a second

@@ -1,6 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <utility>
 
@@ -35,6 +36,11 @@ bool Pulls(FrameKind kind) { return kind == FrameKind::kPull || kind == FrameKin
 
 std::string TextOf(FrameKind kind, const TableSpec& spec) {
   return std::string(FrameKindName(kind)) + " of table '" + spec.name + "'";
+}
+
+size_t RowsInAPart(const TableSpec& spec) {
+  return static_cast<size_t>(
+      std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
 }
 
 std::shared_ptr<Operation> Failed(const Status& why) {
@@ -110,17 +116,29 @@ void Client::Send(std::vector<std::vector<Part>> parts) {
   }
 }
 
-void Client::NoteVersion(OpenTable& table, size_t index, const Frame& answer, bool has_pushed,
-                         bool pulls) {
+int64_t Client::NoteVersion(OpenTable& table, size_t index, const Frame& answer, FrameKind kind) {
   MutexLock lock(mutex_);
   uint64_t& read = table.versions[index];
-  if (has_pushed && answer.version > read) {
-    const auto staleness = static_cast<int64_t>(answer.version - read) - 1;
+  int64_t staleness = -1;
+  if (Pushes(kind) && answer.version > read) {
+    staleness = static_cast<int64_t>(answer.version - read) - 1;
     table.staleness_sum += static_cast<double>(staleness);
     ++table.staleness_count;
     table.stats.most_staleness = std::max(table.stats.most_staleness, staleness);
   }
-  if (pulls) read = answer.version;
+  if (Pulls(kind)) read = answer.version;
+  return staleness;
+}
+
+std::shared_ptr<CallTrace> Client::TraceOf(FrameKind kind, const TableSpec& spec,
+                                           int64_t parts) const {
+  if (options_.on_span == nullptr || !options_.is_recording()) return nullptr;
+  std::string name(FrameKindName(kind));
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) {
+    return static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  });
+  return std::make_shared<CallTrace>("table " + spec.name, name, ring_.servers(), parts,
+                                     options_.on_span);
 }
 
 void Client::CountPush(OpenTable& table) {
@@ -136,6 +154,7 @@ std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const
   }
   const TableSpec& spec = table->spec;
   const auto operation = std::make_shared<Operation>(TextOf(kind, spec), spec.PieceCount());
+  const std::shared_ptr<CallTrace> trace = TraceOf(kind, spec, spec.PieceCount());
   std::vector<std::vector<Part>> parts(lanes_.size());
   for (int64_t piece = 0; piece < spec.PieceCount(); ++piece) {
     const auto index = static_cast<size_t>(piece);
@@ -148,14 +167,17 @@ std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const
                   .worker = static_cast<uint32_t>(table->worker)};
     if (gradient != nullptr) part.payload = BytesAt(gradient + begin, count);
     if (Pulls(kind)) part.answer_bytes = static_cast<uint64_t>(count) * sizeof(float);
-    part.deliver = [this, table, index, kind, to = output == nullptr ? nullptr : output + begin](
+    const auto lane = static_cast<size_t>(table->places[index]);
+    part.deliver = [this, table, index, kind, lane, trace,
+                    to = output == nullptr ? nullptr : output + begin](
                        std::span<const uint8_t> bytes, const Frame& answer) {
       if (to != nullptr) std::memcpy(to, bytes.data(), bytes.size());
-      NoteVersion(*table, index, answer, Pushes(kind), Pulls(kind));
+      const int64_t staleness = NoteVersion(*table, index, answer, kind);
+      if (trace != nullptr) trace->Note(lane, answer, staleness);
     };
     part.priority = priority;
     part.operation = operation;
-    parts[static_cast<size_t>(table->places[index])].push_back(std::move(part));
+    parts[lane].push_back(std::move(part));
   }
   if (Pushes(kind)) CountPush(*table);
   Send(std::move(parts));
@@ -167,7 +189,6 @@ Result<std::vector<std::vector<int64_t>>> Client::ByLane(FrameKind kind, const T
   const uint64_t row_bytes = sizeof(int64_t) + static_cast<uint64_t>(spec.width) * sizeof(float);
   const uint64_t most = (kMaxPayloadBytes - sizeof(uint64_t)) / row_bytes;
   const std::string where = "table '" + spec.name + "': ";
-  // A push moves the clock on every server, once: it is one part, however large.
   if (Pushes(kind) && rows.size() > most) {
     return Status::InvalidArgument(where + "got " + std::to_string(rows.size()) +
                                    " rows, a push may have at most " + std::to_string(most));
@@ -199,7 +220,7 @@ Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> 
   }
   part.payload = part.own;
   if (Pulls(call.kind)) part.answer_bytes = count * width * sizeof(float);
-  part.deliver = [this, table = call.table, kind = call.kind, lane, width,
+  part.deliver = [this, table = call.table, kind = call.kind, trace = call.trace, lane, width,
                   output = Pulls(call.kind) ? call.output : nullptr,
                   to = std::vector<int64_t>(where.begin(), where.end())](
                      std::span<const uint8_t> bytes, const Frame& answer) {
@@ -207,7 +228,8 @@ Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> 
       std::memcpy(output + static_cast<size_t>(to[i]) * width,
                   bytes.data() + i * width * sizeof(float), width * sizeof(float));
     }
-    NoteVersion(*table, lane, answer, Pushes(kind), Pulls(kind));
+    const int64_t staleness = NoteVersion(*table, lane, answer, kind);
+    if (trace != nullptr) trace->Note(lane, answer, staleness);
   };
   part.priority = call.priority;
   return part;
@@ -224,22 +246,23 @@ std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
   const TableSpec& spec = table->spec;
   const Result<std::vector<std::vector<int64_t>>> positions = ByLane(kind, spec, rows);
   if (!positions.ok()) return Failed(positions.status());
-  const RowCall call{table, kind, number, rows, gradients, output, priority};
-  const auto in_a_part = static_cast<size_t>(
-      std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
-  std::vector<std::vector<Part>> parts(lanes_.size());
+  // A push is one part, however large: it moves the clock of each server once.
+  const size_t step = Pushes(kind) ? std::max<size_t>(1, rows.size()) : RowsInAPart(spec);
   int64_t count = 0;
+  for (const std::vector<int64_t>& of_lane : *positions) {
+    count += static_cast<int64_t>((of_lane.size() + step - 1) / step);
+    count += Pushes(kind) && of_lane.empty() ? 1 : 0;
+  }
+  const RowCall call{table,     kind,   number,   rows,
+                     gradients, output, priority, TraceOf(kind, spec, count)};
+  const auto operation = std::make_shared<Operation>(TextOf(kind, spec), count);
+  std::vector<std::vector<Part>> parts(lanes_.size());
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const std::span<const int64_t> all = (*positions)[lane];
-    const size_t step = Pushes(kind) ? std::max<size_t>(1, all.size()) : in_a_part;
     for (size_t i = 0; i < all.size() || (i == 0 && Pushes(kind)); i += step) {
       parts[lane].push_back(RowPart(call, lane, all.subspan(i, std::min(step, all.size() - i))));
-      ++count;
+      parts[lane].back().operation = operation;
     }
-  }
-  const auto operation = std::make_shared<Operation>(TextOf(kind, spec), count);
-  for (std::vector<Part>& of_lane : parts) {
-    for (Part& part : of_lane) part.operation = operation;
   }
   if (Pushes(kind)) CountPush(*table);
   Send(std::move(parts));
@@ -346,6 +369,7 @@ LaneStats Client::stats() {
     sum.sent_bytes += one.sent_bytes;
     sum.received_bytes += one.received_bytes;
     sum.repeated += one.repeated;
+    sum.waited += one.waited;
   }
   return sum;
 }

@@ -14,6 +14,7 @@
 #include "base/export.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "ps/call_trace.h"
 #include "ps/lane.h"
 #include "ps/operation.h"
 #include "ps/ring.h"
@@ -26,6 +27,9 @@ struct ClientOptions {
   LaneOptions lane;
   Duration stall_warning = Duration::max();   // After which a wait is explained in the log …
   Duration stall_shutdown = Duration::max();  // … and ends with an error.
+  // Whether a timeline is recorded, and what takes its spans; null: none.
+  std::function<bool()> is_recording = nullptr;
+  OnSpan on_span = nullptr;
 };
 
 // What a table has cost this worker so far.
@@ -101,13 +105,16 @@ class MYDIST_EXPORT Client {
     const float* gradients;
     float* output;
     int priority;
+    std::shared_ptr<CallTrace> trace;
   };
 
   explicit Client(const ClientOptions& options);
   std::shared_ptr<OpenTable> Find(uint32_t table) MYDIST_EXCLUDES(mutex_);
-  // Notes what an answer says of the version, and how stale a push was.
-  void NoteVersion(OpenTable& table, size_t index, const Frame& answer, bool has_pushed, bool pulls)
+  // Notes what an answer says of the version; how stale the gradient of a push was, else -1.
+  int64_t NoteVersion(OpenTable& table, size_t index, const Frame& answer, FrameKind kind)
       MYDIST_EXCLUDES(mutex_);
+  // Null unless a timeline is recorded.
+  std::shared_ptr<CallTrace> TraceOf(FrameKind kind, const TableSpec& spec, int64_t parts) const;
   void CountPush(OpenTable& table) MYDIST_EXCLUDES(mutex_);
   // The positions of the rows of each lane. kInvalidArgument for a row that the table has not.
   Result<std::vector<std::vector<int64_t>>> ByLane(FrameKind kind, const TableSpec& spec,

@@ -45,9 +45,9 @@ struct Frame {
   bool is_in_window = false;
   uint8_t code = 0;  // Of an answer: a StatusCode.
   uint32_t table = 0;
-  uint32_t piece = 0;
+  uint32_t piece = 0;     // An answer: microseconds that the request has waited for other workers.
   uint32_t worker = 0;    // Its index in the table's workers.
-  uint32_t epoch = 0;     // Of the placement of pieces on servers.
+  uint32_t epoch = 0;     // Of the placement of pieces. An answer: microseconds of the update.
   uint64_t sequence = 0;  // Of the request, from 1, for each worker and server.
   uint64_t version = 0;   // A request: the lowest sequence without an answer. An answer: updates.
   uint64_t clock = 0;     // An answer: the lowest clock of the table's workers.

@@ -181,6 +181,7 @@ void Lane::SendPending(uint64_t sequence) {
     link = link_;
     region = pending->region;
     frame = pending->part.frame;
+    pending->sent_at = Now();
     frame.version = pending_.begin()->first;
     stats_.sent_bytes += static_cast<int64_t>(pending->part.payload.size());
   }
@@ -212,6 +213,7 @@ void Lane::OnFrame(const Frame& frame, const Payload& payload) {
     if (frame.kind == FrameKind::kAnswer) {
       pending = std::move(found->second);
       pending_.erase(found);
+      stats_.waited += Now() - pending->sent_at;
       stats_.received_bytes += static_cast<int64_t>(frame.payload_bytes);
     }
   }

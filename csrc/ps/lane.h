@@ -49,6 +49,7 @@ struct LaneStats {
   int64_t sent_bytes = 0;  // Of payloads.
   int64_t received_bytes = 0;
   int64_t repeated = 0;  // Requests that were sent again.
+  Duration waited{};     // From request to answer, of all requests together.
 };
 
 class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
@@ -80,6 +81,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
     Part part;
     std::optional<shm::Extent> region;  // Of the window.
     uint64_t credit = 0;
+    TimePoint sent_at{};
   };
 
   Lane(const std::shared_ptr<Io>& io, const Address& address, const LaneOptions& options)

@@ -54,7 +54,7 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
     if (!is_last && !pulls) gradient.Copy();
     open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
   }
-  if (pulls) waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply)});
+  if (pulls) waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply), Now()});
   ApplyCompleteClocks();
   WakeWaiting();
   // Not before: the worker writes its next gradient where this one may still be read.
@@ -65,11 +65,11 @@ void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) 
   clocks_.Push(worker);
   if (!gradient.bytes().empty()) {
     const Payload* const one = &gradient;
-    Apply({&one, 1}, {worker, updates_, updates_read_[static_cast<size_t>(worker)]});
+    ApplyTimed({&one, 1}, {worker, updates_, updates_read_[static_cast<size_t>(worker)]});
     ++updates_;
   }
   if (pulls) {
-    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply)});
+    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply), Now()});
   } else {
     ReplyTo(reply, Status::Ok());
   }
@@ -80,7 +80,7 @@ void Piece::Pull(int worker, Payload request, OnAnswer reply) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return ReplyTo(reply, failure_);
   if (const Status fits = CheckRequest(request); !fits.ok()) return ReplyTo(reply, fits);
-  ReplyOrWait({worker, clocks_.Of(worker), std::move(request), std::move(reply)});
+  ReplyOrWait({worker, clocks_.Of(worker), std::move(request), std::move(reply), Now()});
 }
 
 void Piece::Finish(int worker) {
@@ -115,6 +115,12 @@ Status Piece::SetRule(std::unique_ptr<UpdateRule> rule) {
   return Status::Ok();
 }
 
+void Piece::ApplyTimed(std::span<const Payload* const> gradients, const PushInfo& push) {
+  const TimePoint begin = Now();
+  Apply(gradients, push);
+  applied_in_ = Now() - begin;
+}
+
 bool Piece::IsComplete(const OpenClock& open) const {
   int expected = open.count;
   for (int worker = 0; worker < clocks_.workers(); ++worker) {
@@ -132,7 +138,7 @@ void Piece::ApplyCompleteClocks() {
       if (gradient && !gradient->bytes().empty()) gradients.push_back(&*gradient);
     }
     if (!gradients.empty()) {
-      Apply(gradients, {0, updates_, updates_});
+      ApplyTimed(gradients, {0, updates_, updates_});
       ++updates_;
     }
     ++applied_;
@@ -160,13 +166,18 @@ void Piece::ReplyOrWait(Waiting waiting) {
 }
 
 void Piece::GiveParameters(const Waiting& waiting) {
-  Answer answer{Status::Ok(), Read(waiting.worker, waiting.request), updates_, clocks_.Lowest()};
+  Answer answer{Status::Ok(),
+                Read(waiting.worker, waiting.request),
+                updates_,
+                clocks_.Lowest(),
+                Now() - waiting.since,
+                applied_in_};
   waiting.reply(answer);
   updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
 }
 
 void Piece::ReplyTo(const OnAnswer& reply, const Status& status) {
-  reply({status, {}, updates_, clocks_.Lowest()});
+  reply({status, {}, updates_, clocks_.Lowest(), Duration::zero(), applied_in_});
 }
 
 void Piece::WakeWaiting() {

@@ -27,6 +27,8 @@ struct Answer {
   std::span<const float> parameters;  // Of a request that pulls.
   int64_t updates = 0;                // Applied to them so far.
   int64_t lowest_clock = 0;           // Of the workers that have not finished.
+  Duration waited{};                  // For other workers.
+  Duration applied{};                 // What the update took that the request was about.
 };
 using OnAnswer = std::function<void(const Answer& answer)>;  // Called once.
 
@@ -84,12 +86,15 @@ class MYDIST_EXPORT Piece {
     int64_t clock;    // What the worker has pushed.
     Payload request;  // What it wants to read.
     OnAnswer reply;
+    TimePoint since{};  // When it came.
   };
 
   bool MayRead(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
   void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
   void GiveParameters(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
   void ReplyTo(const OnAnswer& reply, const Status& status) MYDIST_REQUIRES(mutex_);
+  void ApplyTimed(std::span<const Payload* const> gradients, const PushInfo& push)
+      MYDIST_REQUIRES(mutex_);
   void PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply)
       MYDIST_REQUIRES(mutex_);
   void PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_REQUIRES(mutex_);
@@ -105,7 +110,8 @@ class MYDIST_EXPORT Piece {
   int64_t updates_ MYDIST_GUARDED_BY(mutex_) = 0;
   std::vector<int64_t> updates_read_ MYDIST_GUARDED_BY(mutex_);  // By worker.
   std::deque<Waiting> waiting_ MYDIST_GUARDED_BY(mutex_);
-  int lost_ MYDIST_GUARDED_BY(mutex_) = 0;  // Workers.
+  int lost_ MYDIST_GUARDED_BY(mutex_) = 0;           // Workers.
+  Duration applied_in_ MYDIST_GUARDED_BY(mutex_){};  // The last update.
   Status failure_ MYDIST_GUARDED_BY(mutex_);
 };
 

@@ -10,6 +10,11 @@
 namespace mydist::ps {
 namespace {
 
+uint32_t Microseconds(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(count, 0, UINT32_MAX));
+}
+
 // What two declarations of a table have different.
 std::string Difference(const TableSpec& ours, const TableSpec& theirs) {
   const auto text = [](const TableSpec& spec) {
@@ -291,8 +296,9 @@ void Session::Reply(uint64_t sequence, const Answer& answer) {
   Frame frame{.kind = FrameKind::kAnswer,
               .code = static_cast<uint8_t>(answer.status.code()),
               .table = entry.request.table,
-              .piece = entry.request.piece,
+              .piece = Microseconds(answer.waited),
               .worker = entry.request.worker,
+              .epoch = Microseconds(answer.applied),
               .sequence = sequence,
               .version = static_cast<uint64_t>(answer.updates),
               .clock = static_cast<uint64_t>(answer.lowest_clock)};

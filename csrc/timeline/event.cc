@@ -138,8 +138,7 @@ void Timeline::Stop() {
 void Timeline::Record(EventPhase phase, std::string_view lane, std::string_view name,
                       std::string_view args) {
   if (!enabled()) return;
-  TimelineEvent event;
-  event.phase = phase;
+  TimelineEvent event{.phase = phase};
   event.lane = lane;
   event.name = name;
   event.args = args;
@@ -147,6 +146,22 @@ void Timeline::Record(EventPhase phase, std::string_view lane, std::string_view 
   // The time is taken inside the lock, so that the order of recording is the order of time.
   const TimePoint now = Now();
   event.time_ns = ToNanoseconds(now);
+  Add(std::move(event), now);
+}
+
+void Timeline::RecordSpan(std::string_view lane, std::string_view name, TimePoint begin,
+                          Duration duration, std::string_view args) {
+  if (!enabled()) return;
+  TimelineEvent event{.time_ns = ToNanoseconds(begin), .phase = EventPhase::kComplete};
+  event.duration_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+  event.lane = lane;
+  event.name = name;
+  event.args = args;
+  MutexLock lock(mutex_);
+  Add(std::move(event), Now());
+}
+
+void Timeline::Add(TimelineEvent event, TimePoint now) {
   if (!enabled()) return;  // Stopped since the caller looked.
   if (events_.size() >= capacity_) {
     ++dropped_count_;

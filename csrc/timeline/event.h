@@ -100,6 +100,10 @@ class MYDIST_EXPORT Timeline {
   void Record(EventPhase phase, std::string_view lane, std::string_view name,
               std::string_view args = {}) MYDIST_EXCLUDES(mutex_);
 
+  // Records what began at `begin` and lasted so long. Else as Record.
+  void RecordSpan(std::string_view lane, std::string_view name, TimePoint begin, Duration duration,
+                  std::string_view args = {}) MYDIST_EXCLUDES(mutex_);
+
   // Takes all events recorded so far, in the order they were recorded.
   std::vector<TimelineEvent> Drain() MYDIST_EXCLUDES(mutex_);
 
@@ -112,6 +116,8 @@ class MYDIST_EXPORT Timeline {
   int64_t dropped_count() MYDIST_EXCLUDES(mutex_);
 
  private:
+  void Add(TimelineEvent event, TimePoint now) MYDIST_REQUIRES(mutex_);
+
   const size_t capacity_;
   std::atomic<bool> enabled_{false};
   std::atomic<bool> mark_cycles_{false};

@@ -276,7 +276,7 @@ def test_what_a_rank_may_have_caught_ends_nothing_and_is_gone_when_it_has_recove
     pipes: tuple[Pipe, Pipe],
 ) -> None:
     out, err = pipes
-    output = RankOutput(out.writer, err.writer, failure_tag="0123")
+    output = JobOutput(out.writer, err.writer, failure_tag="0123")
     record = b'\x1e0123{"type": "PeerLostError", "code": "PEER_LOST", "caught": true}\n'
     assert not output.write(1, 2, record)
     assert output.failure(1) is None and not output.has_complained(1)

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "config/config.h"
+#include "job/job.h"
 #include "ps/client.h"
 #include "ps/finite.h"
 #include "ps/piece.h"
@@ -123,6 +124,15 @@ std::unique_ptr<Client> MakeClient(const std::vector<AddressTuple>& servers, con
   lane.connect.shares_memory = config.shared_memory;
   lane.connect.window_bytes = lane.most_in_flight;
   lane.connect_time = config.connect_timeout;
+  options.is_recording = [] {
+    const Result<std::shared_ptr<Job>> job = process::CurrentJob();
+    return job.ok() && (*job)->engine().is_recording();
+  };
+  options.on_span = [](const ps::Span& span) {
+    const Result<std::shared_ptr<Job>> job = process::CurrentJob();
+    if (!job.ok()) return;
+    (*job)->engine().RecordSpan(span.lane, span.name, span.begin, span.duration, span.text);
+  };
   options.stall_warning = OrNever(config.stall_warning);
   options.stall_shutdown = OrNever(config.stall_shutdown);
   return ValueOrThrow(Client::Connect(options));
@@ -220,6 +230,7 @@ py::dict StatsOf(Client& client) {
   result["sent_bytes"] = stats.sent_bytes;
   result["received_bytes"] = stats.received_bytes;
   result["repeated"] = stats.repeated;
+  result["wait_us"] = std::chrono::duration_cast<std::chrono::microseconds>(stats.waited).count();
   return result;
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
@@ -10,6 +12,14 @@ from .. import _C
 from .error_text import wrong_type
 
 __all__ = ["start_timeline", "stats", "stop_timeline"]
+
+
+_more_stats: list[Callable[[], dict[str, float]]] = []
+
+
+def add_stats(more: Callable[[], dict[str, float]]) -> None:
+    """Has stats() tell what the function gives, too."""
+    _more_stats.append(more)
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -42,7 +52,7 @@ def stop_timeline() -> None:
     _C.stop_timeline()
 
 
-def stats() -> dict[str, int]:
+def stats() -> dict[str, Any]:
     """What this rank's engine has counted since init().
 
     Keys: control_messages_sent, control_messages_received, control_bytes_sent, cache_hits,
@@ -60,6 +70,12 @@ def stats() -> dict[str, int]:
     others wait for has the smallest number; group_operations, group_bytes, group_messages_sent,
     group_messages_received and group_message_bytes: of the process groups of torch.distributed, see
     mydist.c10d.stats().
+    Once a table of the parameter server exists: ps_push_bytes, ps_pull_bytes, ps_wait_us
+    (microseconds that calls have waited for servers), ps_repeated (requests sent again after a
+    broken connection), ps_staleness_mean and ps_staleness_max over the pushes of this rank.
     ValueError before init().
     """
-    return _C.stats()
+    counted: dict[str, Any] = {**_C.stats()}
+    for more in _more_stats:
+        counted.update(more())
+    return counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import _C
+from ..ps import job_servers
 from .gradient_path import live_reducers
 from .strategies.run import live_runs
 
@@ -53,7 +54,20 @@ def explain() -> Explanation:
     for number, (choice, reason) in enumerate(strategies):
         topic = "communication" if number == 0 else f"communication {number + 1}"
         facts[topic] = Fact(choice, reason)
+    facts.update(_servers())
     return Explanation(facts)
+
+
+def _servers() -> dict[str, Fact]:
+    """The parameter server's, where a table exists."""
+    servers = job_servers.find()
+    if servers is None:
+        return {}
+    places = "; ".join(f"{server} {way}" for server, way in servers.client.connections())
+    facts = {"servers": Fact(str(len(servers.client.connections())), places)}
+    for table in sorted(servers.open_tables, key=lambda table: table.name):
+        facts[f"table {table.name}"] = Fact(table.choice(), table.places())
+    return facts
 
 
 def _buckets(reducer: _C.GradientReducer) -> Fact:

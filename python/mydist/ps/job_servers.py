@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..collectives.objects import allgather_object, broadcast_object
 from ..job import topology
+from ..job.recording import add_stats
 from ..job.rendezvous_client import job_key
 from . import binding
 
 if TYPE_CHECKING:
     from .. import _ps
+    from .table import BaseTable
 
 # Number, host, port, name of the Unix socket.
 Address = tuple[int, str, int, str]
@@ -31,11 +34,13 @@ class JobServers:
         client: connected to all of them.
         server: the one whose threads run in this process, if any.
         tables: created so far by this rank, by process set.
+        open_tables: those that the program still has.
     """
 
     client: _ps.Client
     server: _ps.Server | None
     tables: Counter[int] = field(default_factory=Counter)
+    open_tables: weakref.WeakSet[BaseTable] = field(default_factory=weakref.WeakSet)
 
     def next_table(self, process_set_id: int) -> int:
         """The number of the next table: the same on all ranks of the set, and no other's."""
@@ -123,5 +128,22 @@ def _stop() -> None:
     _current = None
 
 
+def _stats() -> dict[str, float]:
+    if _current is None:
+        return {}
+    counted = _current.client.stats()
+    pushes = [table.staleness() for table in _current.open_tables]
+    count = sum(number for number, _, _ in pushes)
+    return {
+        "ps_push_bytes": counted["sent_bytes"],
+        "ps_pull_bytes": counted["received_bytes"],
+        "ps_repeated": counted["repeated"],
+        "ps_wait_us": counted["wait_us"],
+        "ps_staleness_mean": sum(n * mean for n, mean, _ in pushes) / count if count else 0.0,
+        "ps_staleness_max": max((most for _, _, most in pushes), default=0),
+    }
+
+
+add_stats(_stats)
 topology.when_job_ends(_say_goodbye)
 topology.when_job_has_ended(_stop)

@@ -68,6 +68,10 @@ class RowTable(BaseTable):
             raise ValueError(f"RowTable '{name}': rows is {rows}, expected at least 1")
         self._declare(sizes, None)
 
+    def places(self) -> str:
+        """See BaseTable."""
+        return f"up to {self.rows} rows of {self.width}, in blocks of 256 on all servers"
+
     def pull(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows of these numbers, [n, width].
 

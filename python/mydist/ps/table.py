@@ -64,6 +64,7 @@ class BaseTable:
             **sizes,
         )
         self._agree(sizes)
+        servers.open_tables.add(self)
         worker = self._process_set.rank()
         address = 0 if start is None else start.data_ptr()
         # The others open what the first one has created; its error is theirs.
@@ -150,6 +151,10 @@ class BaseTable:
         """
         self._client.wait(self._client.submit_to_all("remove", self._number))
 
+    def staleness(self) -> tuple[int, float, int]:
+        """How many pushes this worker has made, their mean staleness and the largest."""
+        return self._client.table_stats(self._number)
+
     def stats(self) -> dict[str, float]:
         """What this worker has seen of the table.
 
@@ -157,8 +162,16 @@ class BaseTable:
             pushes; mean_staleness and most_staleness: updates by others between this worker's read
             of parameters and the update with the gradient of them.
         """
-        pushes, mean, most = self._client.table_stats(self._number)
+        pushes, mean, most = self.staleness()
         return {"pushes": pushes, "mean_staleness": mean, "most_staleness": most}
+
+    def places(self) -> str:
+        """Where it lies, for mydist.explain()."""
+        raise NotImplementedError
+
+    def choice(self) -> str:
+        """What it is, for mydist.explain()."""
+        return f"{self.rule!r}, {self.consistency!r}"
 
 
 class TableCall:
@@ -281,6 +294,13 @@ class Table(BaseTable):
     ) -> int:
         """As push_pull; returns a handle for synchronize()."""
         return remember_waiter(self._start("push_pull", gradient, out, priority))
+
+    def places(self) -> str:
+        """See BaseTable."""
+        return "; ".join(
+            f"server {server}: {pieces} pieces, {held / (1 << 20):.4g} MiB"
+            for server, pieces, held in self.explain()
+        )
 
     def explain(self) -> list[tuple[int, int, int]]:
         """Where it lies: for each server its number, how many pieces it holds, and their bytes."""
