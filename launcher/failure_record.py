@@ -50,9 +50,9 @@ class FailureRecord:
     `type` is the name of its class; `ranks` are those it is blamed on, and `finding` is what has
     been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
     happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one, and
-    `peer_pids` of all of them; `progress` is what the rank itself has completed last. `is_caught`:
-    the program may have caught the exception, so only the exit code of the rank tells whether it
-    has failed.
+    `peer_pids` of all of them; `progress` is what the rank itself has completed last, and
+    `peer_progress` in words what those blamed have. `is_caught`: the program may have caught the
+    exception, so only the exit code of the rank tells whether it has failed.
     What is not known is empty, 0 or None.
     """
 
@@ -67,6 +67,7 @@ class FailureRecord:
     progress: Progress | None = None
     is_caught: bool = False
     peer_pids: tuple[int, ...] = ()
+    peer_progress: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -135,6 +136,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             finding=_text(fields.get("finding", "")),
             progress=_progress(fields.get("last")),
             is_caught=fields.get("caught") is True,
+            peer_progress=_text(fields.get("peer_progress", "")),
             peer_pids=tuple(_number(pid, _MAX_PID) for pid in fields.get("peer_pids", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

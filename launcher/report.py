@@ -201,7 +201,8 @@ def format_failure(
         lines += _describe_consequence(cause, exits, failures)
     others = [end for end in exits if end.child != cause.child]
     lines += _describe_others(others, failures)
-    lines += _describe_progress(cause, {**(waits or {}), **tellers})
+    told = {**(waits or {}), **tellers}
+    lines += _describe_progress(cause, told) + _describe_progress_of_blamed(told)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -292,6 +293,16 @@ def _describe_progress(cause: ChildEnd, told: Mapping[int, FailureRecord]) -> li
     if len(rows) > MAX_OTHERS_LISTED:
         lines.append(f"  … and of more ranks, {len(rows) - MAX_OTHERS_LISTED} others")
     return lines
+
+
+def _describe_progress_of_blamed(told: Mapping[int, FailureRecord]) -> list[str]:
+    """What others know of ranks that told nothing themselves, as they are dead or stopped."""
+    lines = {
+        f"  {record.peer_progress}": None
+        for record in told.values()
+        if record.peer_progress and not told.keys() & set(record.ranks)
+    }
+    return list(lines)[:MAX_OTHERS_LISTED]
 
 
 def _listed(ranks: list[int]) -> str:

@@ -101,7 +101,10 @@ Engine::Engine(EngineOptions options)
       seat_(&coordinator_, policy_.linger) {
   guard_.SetOnWarning([this](const std::string& text) { Dump(FlightOccasion::kStall, text); });
   if (config_.stall_stack) coordinator_.SetOnAwaited([this] { PrintStacks(); });
-  if (shm_ != nullptr) shm_->SetWatchdog(&guard_);
+  if (shm_ != nullptr) {
+    shm_->SetWatchdog(&guard_);
+    guard_.TellLastDoneBy([this](int rank) { return LastDoneOf(rank); });
+  }
   if (connection_.transport != nullptr) connection_.transport->SetWatchdog(&guard_);
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
@@ -263,14 +266,14 @@ Status Engine::Execute(const Group& group) {
   std::string activity;
   guard_.SetCollective(&group.front()->request, group.size());
   TimePoint last = kPast;
+  int64_t run = 0;
   for (const AgreedTensor& tensor : tensors) {
     const TimePoint since = tensor.pending->since;
     if (since != kNever) last = std::max(last, since);  // Else this rank has joined.
     const Request& request = tensor.agreement->request;
     const bool is_of_all = request.op != OpKind::kSendReceive;
-    recorder_->Begun(tensor.pending->submission.record,
-                     is_of_all ? recorder_->NextRun(request.process_set) : 0,
-                     guard_.collective_begin());
+    run = is_of_all ? recorder_->NextRun(request.process_set) : 0;
+    recorder_->Begun(tensor.pending->submission.record, run, guard_.collective_begin());
   }
   if (last != kPast) {
     using Microseconds = std::chrono::microseconds;
@@ -295,6 +298,7 @@ Status Engine::Execute(const Group& group) {
     return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce", pending));
   };
   PublishStats();  // Before a caller learns that it is complete.
+  if (status.ok()) NoteDone(group.back()->request, run);
   if (status.ok()) PassFailpoint(FailPlace::kCallback);
   const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {

@@ -267,6 +267,10 @@ class MYDIST_EXPORT Engine {
   void PrintStacks();
   // Records the phases of a batch; `open` is the one that has not ended.
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
+  // In the memory of the host: what has been completed, and the last one of a rank of this host as
+  // words, "" for none.
+  void NoteDone(const Request& last, int64_t run);
+  std::optional<std::string> LastDoneOf(int rank) const;
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
   void CollectTimeline();
   void FailPending(const Status& reason);

@@ -21,7 +21,6 @@ constexpr Duration kRootFirst = std::chrono::milliseconds(100);
 // ranks that kept this one from leaving without a silent one have left.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr size_t kMostNamed = 8;
-constexpr size_t kMostProgress = 3;
 // How often a rank that leaves names the ranks that it waits for.
 constexpr Duration kLeaveLine = std::chrono::seconds(10);
 

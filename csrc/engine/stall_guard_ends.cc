@@ -1,7 +1,11 @@
 // What the StallGuard adds to an error: host, process and end of the rank, and what to do.
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/stall_guard.h"
 
@@ -26,6 +30,29 @@ std::string StallGuard::HintFor(const Status& error) {
 }
 
 Status StallGuard::Locate(const Status& status) {
+  const Status located = LocateOne(status);
+  const StatusCode code = located.code();
+  const bool is_about_ends =
+      located.is_loss() || code == StatusCode::kTimeout || code == StatusCode::kAborted;
+  if (!is_about_ends) return located;
+  return located.About({.progress = LastDoneText(located.failure().ranks)});
+}
+
+std::string StallGuard::LastDoneText(const std::vector<int>& ranks) const {
+  std::string text;
+  if (!tell_last_done_) return text;
+  for (const int rank : std::span(ranks).first(std::min(ranks.size(), kMostProgress))) {
+    const std::optional<std::string> last = tell_last_done_(rank);
+    if (!last) continue;
+    const std::string who = "rank " + std::to_string(rank);
+    text += text.empty() ? "" : " ";
+    text += last->empty() ? "So far " + who + " has completed no collective."
+                          : "The last collective of " + who + " was " + *last + ".";
+  }
+  return text;
+}
+
+Status StallGuard::LocateOne(const Status& status) {
   if (status.ok()) return status;
   const Status located =
       status.About(FailureOf(status.failure().ranks)).About({.hint = HintFor(status)});

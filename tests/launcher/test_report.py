@@ -330,3 +330,14 @@ def test_ranks_that_differ_all_fill_no_more_than_some_lines() -> None:
     assert len(lines) == 9
     assert lines[0] == f"{LAST_LINES}rank 2: broadcast 'b', number 2"
     assert lines[-1] == "  … and of more ranks, 20 others"
+
+
+def test_what_others_know_of_a_dead_rank_is_told_once() -> None:
+    last = "The last collective of rank 1 was allreduce 'a', number 12."
+    told = replace(LOST, peer_progress=last)
+    failures = {0: told, 2: told}
+    ends = [end(1, -9), end(0, 1), end(2, 1)]
+    assert format_failure(ends[0], ends, {}, failures).splitlines()[-1] == f"  {last}"
+    assert format_failure(ends[0], ends, {}, failures).count(last) == 1
+    own = {**failures, 1: FailureRecord("ValueError")}
+    assert last not in format_failure(ends[0], ends, {}, own)

@@ -42,6 +42,7 @@ class Scenario:
 
     outcome: Outcome
     folder: Path
+    shares_memory: bool = False
 
     @property
     def report(self) -> str:
@@ -68,6 +69,9 @@ class Scenario:
         assert row["failure"]["pid"] == pid and row["failure"]["tensor"] == "waits for all", row
         for word in (f"rank {blamed} (host ", f", pid {pid})", "'waits for all'", *words):
             assert word in row["text"], row
+        if self.shares_memory:
+            done = f"The last collective of rank {blamed} was allreduce 'warm.0', number 5."
+            assert row["failure"]["progress"] == done, row
         last = row["failure"]["own_progress"]
         assert 0 <= last.pop("ago") < SOON_S, row
         assert last == {"operation": "allreduce", "tensor": "warm.0", "number": 5}, row
@@ -87,7 +91,8 @@ def run_scenario(
     backend: str, name: str, folder: Path, victims: Sequence[int] = (LAST,), np: int = NP
 ) -> Scenario:
     command = scenario_command(name, folder, victims, np)
-    return Scenario(launch(np, backend, *command, timeout=60), folder)
+    shares_memory = backend == "local"
+    return Scenario(launch(np, backend, *command, timeout=60), folder, shares_memory)
 
 
 @pytest.mark.parametrize("backend", [deep("gloo"), deep("mpi"), "local"])

@@ -98,6 +98,7 @@ class MYDIST_EXPORT Arena {
 
   RankLine& rank_line(int rank) const { return At<RankLine>(layout_.RankLineOf(rank)); }
   LastWords& last_words(int rank) const { return At<LastWords>(layout_.LastWordsOf(rank)); }
+  DoneLine& done_line(int rank) const { return At<DoneLine>(layout_.DoneLineOf(rank)); }
   Bell& bell(int rank) const { return At<Bell>(layout_.BellOf(rank)); }
   VoteLine& vote(int rank) const { return At<VoteLine>(layout_.VoteLineOf(rank)); }
   PairLine& pair(int writer, int reader) const {

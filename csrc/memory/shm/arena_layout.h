@@ -80,6 +80,17 @@ struct alignas(kLineBytes) LastWords {
 };
 static_assert(sizeof(LastWords) == kLastWordsBytes);
 
+// What a rank has completed last; see done_line.h. Written by its rank, read when it has died or is
+// stopped.
+struct alignas(kLineBytes) DoneLine {
+  static constexpr size_t kNameWords = 29;
+  std::atomic<uint64_t> version;  // Odd while it is written; 0: it has completed none.
+  std::atomic<uint64_t> number;
+  std::atomic<uint64_t> op_and_length;  // The length, in bytes, from bit 8 on.
+  std::array<std::atomic<uint64_t>, kNameWords> name;
+};
+static_assert(sizeof(DoneLine) == 2 * kLineBytes);
+
 // A step as one rank posts it to another. The message's first 48 bytes share a cache line with the
 // flag.
 inline constexpr int64_t kMessageBytes = 112;
@@ -123,8 +134,11 @@ class ArenaLayout {
   int64_t BellOf(int rank) const { return RankLineOf(ranks_) + rank * kLineBytes; }
   int64_t VoteLineOf(int rank) const { return BellOf(ranks_) + rank * kLineBytes; }
   int64_t LastWordsOf(int rank) const { return VoteLineOf(ranks_) + rank * kLastWordsBytes; }
+  int64_t DoneLineOf(int rank) const {
+    return LastWordsOf(ranks_) + rank * static_cast<int64_t>(sizeof(DoneLine));
+  }
   int64_t PairLineOf(int writer, int reader) const {
-    return LastWordsOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
+    return DoneLineOf(ranks_) + PairIndex(writer, reader) * static_cast<int64_t>(sizeof(PairLine));
   }
   int64_t SlotOf(int rank, int half) const {
     return PairLineOf(ranks_, 0) + (2 * rank + half) * slot_bytes_;

@@ -213,6 +213,7 @@ def _describe(error: BaseException) -> dict[str, object]:
         record["ranks"] = [_members[r] for r in ranks] if is_of_job and _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
         record["peer_pids"] = list(failure.get("pids", ()))[:32]
+        record["peer_progress"] = str(failure.get("progress", ""))[:256]
         record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")

@@ -1,5 +1,6 @@
 // The arena: how it is made, why not, and what survivors hear of a rank that is gone.
 #include "memory/shm/arena.h"
+#include "memory/shm/done_line.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -340,6 +341,35 @@ TEST(ShmTransport, RingsThoseWhoTakePart) {
     if (rank == 0) EXPECT_EQ(port.arena().bell(0).rings.load(), 0U);
     all.arrive_and_wait();
   });
+}
+
+TEST(Arena, WhatARankHasCompletedLastIsKnownToItsPeers) {
+  OnThreadsWithPort(2, kSmallSlot, [](ShmPort& port, int rank) {
+    ShmCollectives collectives(&port, {0, 1});
+    DoneLine& line = port.arena().done_line(1);
+    if (rank == 0) EXPECT_EQ(ReadDone(line), LastDone());
+    ExpectOk(collectives.Barrier());
+    const std::string longest(DoneLine::kNameWords * 8, 'x');
+    if (rank == 1) WriteDone(line, 3, 12, longest + "cut");
+    ExpectOk(collectives.Barrier());
+    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{3, 12, longest}));
+    ExpectOk(collectives.Barrier());
+    if (rank == 1) WriteDone(line, 4, 13, "short name");
+    ExpectOk(collectives.Barrier());
+    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{4, 13, "short name"}));
+  });
+}
+
+// Its rank may die at any moment, and a broken one may write anything.
+TEST(Arena, WhatARankWasAboutToWriteWhenItDiedIsNotRead) {
+  DoneLine line{};
+  WriteDone(line, 3, 12, "name");
+  line.version.store(line.version.load() + 1);
+  EXPECT_FALSE(ReadDone(line));
+  line.version.store(line.version.load() + 1);
+  line.op_and_length.store(~uint64_t{0});
+  ASSERT_TRUE(ReadDone(line));
+  EXPECT_EQ(ReadDone(line)->name.size(), DoneLine::kNameWords * 8);
 }
 
 TEST(Arena, ARankThatLeavesIsNamed) {
