@@ -11,16 +11,37 @@ from __future__ import annotations
 from .consistency import SSP, Async, Consistency, Sync
 from .initial_values import Initial, Normal, Uniform, Zeros
 from .row_table import RowTable
-from .rules import SGD, Add, Assign, Rule
+from .rules import (
+    DCASGD,
+    FTRL,
+    SGD,
+    AdaDelay,
+    Adagrad,
+    Adam,
+    AdamW,
+    AdaptiveRevision,
+    Add,
+    Assign,
+    Elastic,
+    Rule,
+)
 from .table import Table
 
 __all__ = [
+    "DCASGD",
+    "FTRL",
     "SGD",
     "SSP",
+    "AdaDelay",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "AdaptiveRevision",
     "Add",
     "Assign",
     "Async",
     "Consistency",
+    "Elastic",
     "Initial",
     "Normal",
     "RowTable",

@@ -124,7 +124,7 @@ class BaseTable:
             'nan="skip" drops such gradients, nan="allow" applies them'
         )
 
-    def set_options(self, **options: float) -> None:
+    def set_options(self, **options: Any) -> None:
         """Changes options of the rule, such as lr, from the next push on. One worker calls it.
 
         Raises:
