@@ -2,6 +2,7 @@
 // Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -23,6 +24,11 @@ class Clocks {
   int64_t Push(int worker) { return pushes_[static_cast<size_t>(worker)]++; }
 
   void Finish(int worker) { ends_[static_cast<size_t>(worker)] = true; }
+  // It pushes again, from the highest clock of all on.
+  void Resume(int worker) {
+    ends_[static_cast<size_t>(worker)] = false;
+    pushes_[static_cast<size_t>(worker)] = *std::max_element(pushes_.begin(), pushes_.end());
+  }
   bool HasFinished(int worker) const { return ends_[static_cast<size_t>(worker)]; }
 
   // Of the workers that have not finished; kForever when there is none.

@@ -14,7 +14,7 @@ constexpr uint8_t kInWindow = 1;
 
 bool IsKnown(uint8_t kind) {
   return (kind >= static_cast<uint8_t>(FrameKind::kDeclare) &&
-          kind <= static_cast<uint8_t>(FrameKind::kGoodbye)) ||
+          kind <= static_cast<uint8_t>(FrameKind::kResume)) ||
          kind == static_cast<uint8_t>(FrameKind::kAnswer) ||
          kind == static_cast<uint8_t>(FrameKind::kTaken);
 }
@@ -108,6 +108,8 @@ std::string_view FrameKindName(FrameKind kind) {
       return "ping";
     case FrameKind::kGoodbye:
       return "goodbye";
+    case FrameKind::kResume:
+      return "resume";
     case FrameKind::kAnswer:
       return "answer";
     case FrameKind::kTaken:

@@ -34,6 +34,7 @@ enum class FrameKind : uint8_t {
   kOptions = 9,   // Payload: a RuleSpec with the options to change.
   kPing = 10,     // Answered at once; payload of the answer: what the oldest request waits for.
   kGoodbye = 11,  // The worker leaves in order; it sends no more.
+  kResume = 12,   // After a finish: the worker pushes again, from the highest clock on.
   // Of a server.
   kAnswer = 32,  // To the request of `sequence`. Payload: parameters, or the text of an error.
   kTaken = 33,   // The payload of `sequence` has been read; its answer comes later.

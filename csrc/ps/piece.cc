@@ -90,6 +90,11 @@ void Piece::Finish(int worker) {
   WakeWaiting();
 }
 
+void Piece::Resume(int worker) {
+  MutexLock lock(mutex_);
+  clocks_.Resume(worker);
+}
+
 void Piece::Lose(int worker, const Status& why) {
   MutexLock lock(mutex_);
   if (clocks_.HasFinished(worker) || !failure_.ok()) return;

@@ -48,6 +48,9 @@ class MYDIST_EXPORT Piece {
   void Pull(int worker, Payload request, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
   // The worker pushes no more.
   void Finish(int worker) MYDIST_EXCLUDES(mutex_);
+  // It pushes again, from the highest clock on. All workers do it between two pushes of any, so
+  // they are level then.
+  void Resume(int worker) MYDIST_EXCLUDES(mutex_);
   // The same without its will: what waits for it fails with `why` where its share is needed.
   void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
   // The rule with other options, from the next push on; the state stays. kInvalidArgument when it

@@ -70,6 +70,10 @@ void Table::Finish(int worker) {
   for (const std::shared_ptr<Piece>& piece : Pieces()) piece->Finish(worker);
 }
 
+void Table::Resume(int worker) {
+  for (const std::shared_ptr<Piece>& piece : Pieces()) piece->Resume(worker);
+}
+
 void Table::Lose(int worker, const Status& why) {
   {
     MutexLock lock(mutex_);
@@ -258,6 +262,9 @@ Status Session::Manage(const Frame& frame, const Payload& payload) {
       return table->Start(frame.piece, payload.bytes());
     case FrameKind::kFinish:
       table->Finish(worker);
+      return Status::Ok();
+    case FrameKind::kResume:
+      table->Resume(worker);
       return Status::Ok();
     case FrameKind::kRemove:
       table->Finish(worker);

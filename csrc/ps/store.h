@@ -33,6 +33,7 @@ class MYDIST_EXPORT Table {
   Status Start(uint32_t piece, std::span<const uint8_t> values) MYDIST_EXCLUDES(mutex_);
   // For each piece of it.
   void Finish(int worker) MYDIST_EXCLUDES(mutex_);
+  void Resume(int worker) MYDIST_EXCLUDES(mutex_);
   void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
   Status SetOptions(const RuleSpec& rule) MYDIST_EXCLUDES(mutex_);
   // See Piece; of the first piece whose requests wait.

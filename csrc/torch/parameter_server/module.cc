@@ -56,7 +56,7 @@ T* At(uintptr_t address) {
 ps::FrameKind KindOf(const std::string& name) {
   for (const ps::FrameKind kind :
        {ps::FrameKind::kPush, ps::FrameKind::kPull, ps::FrameKind::kPushPull,
-        ps::FrameKind::kFinish, ps::FrameKind::kRemove}) {
+        ps::FrameKind::kFinish, ps::FrameKind::kResume, ps::FrameKind::kRemove}) {
     if (ps::FrameKindName(kind) == name) return kind;
   }
   throw StatusError(Status::InvalidArgument("a table cannot do '" + name + "'"));
@@ -194,6 +194,11 @@ class LocalTable {
     return operation;
   }
   void Finish(int worker) { piece_.Finish(worker); }
+  void Resume(int worker) { piece_.Resume(worker); }
+  void SetOptions(const RuleTuple& rule) {
+    ThrowIfError(
+        piece_.SetRule(ValueOrThrow(ps::MakeRule({rule.first, rule.second}, spec_.workers()))));
+  }
 
  private:
   size_t Bytes() const { return static_cast<size_t>(spec_.elements) * sizeof(float); }
@@ -320,7 +325,9 @@ PYBIND11_MODULE(_ps, module) {
       .def(py::init<TableSpec, uintptr_t>(), py::arg("spec"), py::arg("start"))
       .def("push", &LocalTable::Push, py::arg("worker"), py::arg("gradient"), py::arg("output"))
       .def("pull", &LocalTable::Pull, py::arg("worker"), py::arg("output"))
-      .def("finish", &LocalTable::Finish, py::arg("worker"));
+      .def("finish", &LocalTable::Finish, py::arg("worker"))
+      .def("resume", &LocalTable::Resume, py::arg("worker"))
+      .def("set_options", &LocalTable::SetOptions, py::arg("rule"));
   module.def("rules", &Rules);
   module.def("server_count", [] { return Settings().servers; });
   module.def("piece_elements", [] {

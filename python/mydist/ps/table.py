@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -143,6 +145,17 @@ class BaseTable:
         """
         self._client.wait(self._client.submit_to_all("finish", self._number))
 
+    def resume(self) -> None:
+        """This worker pushes again, after all workers have called finish().
+
+        All of them call it before the first one pushes; a barrier between makes sure of that. They
+        are at one clock then. The state of the rule stays.
+
+        Raises:
+            MydistError: a server is gone.
+        """
+        self._client.wait(self._client.submit_to_all("resume", self._number))
+
     def close(self) -> None:
         """Frees the table on the servers once all workers have called it.
 
@@ -154,6 +167,11 @@ class BaseTable:
     def staleness(self) -> tuple[int, float, int]:
         """How many pushes this worker has made, their mean staleness and the largest."""
         return self._client.table_stats(self._number)
+
+    def close_with_owner(self) -> None:
+        """Closes it when this object goes, without a wait and without an error."""
+        # A child of this process has none of the client's threads.
+        weakref.finalize(self, _remove, self._client, self._number, os.getpid()).atexit = False
 
     def stats(self) -> dict[str, float]:
         """What this worker has seen of the table.
@@ -172,6 +190,11 @@ class BaseTable:
     def choice(self) -> str:
         """What it is, for mydist.explain()."""
         return f"{self.rule!r}, {self.consistency!r}"
+
+
+def _remove(client: _ps.Client, number: int, pid: int) -> None:
+    if os.getpid() == pid:
+        client.submit_to_all("remove", number)
 
 
 class TableCall:
@@ -246,11 +269,12 @@ class Table(BaseTable):
         """Of its tensor."""
         return self._shape
 
-    def push(self, gradient: torch.Tensor, priority: int = 0) -> None:
+    def push(self, gradient: torch.Tensor | None, priority: int = 0) -> None:
         """Gives the servers a gradient. Returns when it is applied; Sync: when it is received.
 
         Args:
-            gradient: float32, of the table's shape.
+            gradient: float32, of the table's shape. None is a clock without one: nothing is
+                applied, and workers that wait for this one go on.
             priority: tables with a higher one are sent first.
 
         Raises:
@@ -261,7 +285,7 @@ class Table(BaseTable):
         """
         self._start("push", gradient, None, priority).wait()
 
-    def push_async(self, gradient: torch.Tensor, priority: int = 0) -> int:
+    def push_async(self, gradient: torch.Tensor | None, priority: int = 0) -> int:
         """As push; returns a handle for synchronize(). The gradient must not change until then."""
         return remember_waiter(self._start("push", gradient, None, priority))
 
@@ -281,7 +305,7 @@ class Table(BaseTable):
         return remember_waiter(self._start("pull", None, out, priority))
 
     def push_pull(
-        self, gradient: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+        self, gradient: torch.Tensor | None, out: torch.Tensor | None = None, priority: int = 0
     ) -> torch.Tensor:
         """A push, and the parameters after it; with Sync after the update of this clock.
 
@@ -290,7 +314,7 @@ class Table(BaseTable):
         return cast(torch.Tensor, self._start("push_pull", gradient, out, priority).wait())
 
     def push_pull_async(
-        self, gradient: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+        self, gradient: torch.Tensor | None, out: torch.Tensor | None = None, priority: int = 0
     ) -> int:
         """As push_pull; returns a handle for synchronize()."""
         return remember_waiter(self._start("push_pull", gradient, out, priority))

@@ -160,6 +160,25 @@ TEST_F(DensePieceTest, AWorkerThatHasFinishedHoldsNoneUp) {
   }
 }
 
+TEST_F(DensePieceTest, WorkersThatResumeAreLevel) {
+  for (const Consistency consistency : {Consistency::kSsp, Consistency::kSync}) {
+    Open(Dense(consistency, 2));
+    Push(0, {1, 0});
+    piece_->Finish(1);
+    Push(0, {1, 0});
+    piece_->Finish(0);
+    piece_->Resume(1);
+    piece_->Resume(0);
+    Seen first;
+    PushPull(1, {2, 2}, first);
+    EXPECT_FALSE(first.status.has_value());  // It waits for worker 0, and not for two older clocks.
+    Push(0, {4, 4});
+    EXPECT_TRUE(first.status->ok());
+    const bool is_mean = consistency == Consistency::kSync;
+    EXPECT_THAT(Values(0), is_mean ? ElementsAre(5, 17) : ElementsAre(2, 14));
+  }
+}
+
 TEST_F(DensePieceTest, ALostWorkerEndsASyncTableAndNoOther) {
   const Status why = Status::PeerLost("rank 1 has died");
   Open(Dense(Consistency::kSync, 2));
