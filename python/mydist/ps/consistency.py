@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ..job.error_text import check_whole
+from ..job.error_text import check_whole, wrong_type
 
 __all__ = ["SSP", "Async", "Consistency", "Sync"]
 
@@ -95,6 +96,12 @@ class Async(Consistency):
     def kind(self) -> str:
         """ "async"."""
         return "async"
+
+
+def check_consistency(what: str, value: Any) -> None:
+    """Raises TypeError for what is no consistency; `what` names the call and the argument."""
+    if not isinstance(value, Consistency):
+        raise wrong_type(what, value, "md.ps.Sync(), md.ps.SSP(3) or md.ps.Async()")
 
 
 def _check(what: str, value: int) -> None:

@@ -63,6 +63,12 @@ class Rule:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
+def check_rule(what: str, value: Any) -> None:
+    """Raises TypeError for what is no rule; `what` names the call and the argument."""
+    if not isinstance(value, Rule):
+        raise wrong_type(what, value, "a rule such as md.ps.SGD(lr=0.1)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Add(Rule):
     """w ← w + g: what is pushed is added, such as changes or counts."""

@@ -16,8 +16,8 @@ from ..errors import MismatchError
 from ..job.error_text import difference_text, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from . import binding, job_servers
-from .consistency import Consistency, Sync
-from .rules import Rule
+from .consistency import Consistency, Sync, check_consistency
+from .rules import Rule, check_rule
 
 if TYPE_CHECKING:
     from .. import _ps
@@ -38,11 +38,8 @@ class BaseTable:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
             expected = f"a text of 1 to {_MAX_NAME_BYTES} bytes"
             raise ValueError(f"{what}: name is {name!r}, expected {expected}")
-        if not isinstance(rule, Rule):
-            raise wrong_type(f"{what} '{name}': rule", rule, "a rule such as md.ps.SGD(lr=0.1)")
-        if not isinstance(consistency, Consistency):
-            expected = "md.ps.Sync(), md.ps.SSP(3) or md.ps.Async()"
-            raise wrong_type(f"{what} '{name}': consistency", consistency, expected)
+        check_rule(f"{what} '{name}': rule", rule)
+        check_consistency(f"{what} '{name}': consistency", consistency)
         if nan not in _NAN:
             raise ValueError(f"{what} '{name}': nan is {nan!r}, expected one of {', '.join(_NAN)}")
         check_process_set(f"{what} '{name}'", process_set)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from ...ps.consistency import Consistency
+from ...ps.rules import Rule
 from .buffers import Buffers
 from .inner_state import InnerState
 from .part import Part, Tensors, split
@@ -40,6 +42,33 @@ class Average:
         return self._tensors
 
 
+class JobTable(Protocol):
+    """A tensor on servers, as `md.ps.Table` is one; see there. All calls block."""
+
+    def push(self, gradient: torch.Tensor | None) -> None:
+        """Gives the servers a gradient; None is a clock without one."""
+
+    def pull(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The parameters, once the consistency allows."""
+
+    def push_pull(
+        self, gradient: torch.Tensor | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A push, and the parameters after it."""
+
+    def finish(self) -> None:
+        """This rank pushes no more."""
+
+    def resume(self) -> None:
+        """This rank pushes again; all ranks have finished, and none has pushed since."""
+
+    def set_options(self, **options: Any) -> None:
+        """Changes options of the rule. One rank calls it."""
+
+    def explain(self) -> list[tuple[int, int, int]]:
+        """For each server its number, how many pieces it holds, and their bytes."""
+
+
 class StrategyJob(ABC):
     """The ranks that train together, seen from one of them; owned by one optimizer.
 
@@ -52,6 +81,7 @@ class StrategyJob(ABC):
         rounds: means over ranks that this rank has taken part in.
         samples: seen since the last round, as `count_samples()` tells.
         is_behind: whether this rank lacks rounds of the others; its weight is 0 then.
+        has_overflow: whether a GradScaler has found that the gradients of this step do not count.
     """
 
     rank: int
@@ -62,7 +92,7 @@ class StrategyJob(ABC):
         self.parts: list[Part] = []
         self.rounds = 0
         self.samples = 0
-        self.is_behind = False
+        self.is_behind = self.has_overflow = False
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Says whose parameters the ranks train. Called once, before anything else."""
@@ -180,6 +210,21 @@ class StrategyJob(ABC):
     @abstractmethod
     def copy_training(self, root: int) -> None:
         """Parameters and the optimizer's state become those of that rank. Collective; blocks."""
+
+    @abstractmethod
+    def table(
+        self, label: str, like: torch.Tensor, rule: Rule, consistency: Consistency
+    ) -> JobTable:
+        """A new table of the parameter server. Collective; later calls on it are not.
+
+        Args:
+            label: names it; may be that of an earlier table of this job.
+            like: its shape; float32, on the host. Its start values are those of rank 0.
+            rule: what the servers do with what is pushed.
+            consistency: which reads wait for other ranks.
+
+        The table goes when no rank refers to it any more.
+        """
 
     @abstractmethod
     def step_taken(self) -> None:

@@ -15,6 +15,9 @@ from ...collectives.compression import CompressorLike
 from ...collectives.handles import synchronize_all
 from ...collectives.objects import broadcast_object
 from ...job.process_set import ProcessSet
+from ...ps.consistency import Consistency
+from ...ps.rules import Rule
+from ...ps.table import Table
 from ...reduce_op import Sum
 from ..gradient_names import parameters_of
 from ..state import broadcast_all, broadcast_optimizer_state
@@ -40,6 +43,7 @@ class NetworkJob(StrategyJob):
         self._process_set = process_set
         self._compression = compression
         self._first = name
+        self._tables = 0
 
     @cached_property
     def _name(self) -> str:
@@ -48,6 +52,15 @@ class NetworkJob(StrategyJob):
         self._jobs[key] += 1
         number = self._jobs[key]
         return f"strategy.{self._first}" + (f".{number}" if number > 1 else "")
+
+    def table(self, label: str, like: torch.Tensor, rule: Rule, consistency: Consistency) -> Table:
+        """See StrategyJob."""
+        self._tables += 1
+        number = f".{self._tables}" if self._tables > 1 else ""
+        name = f"{self._name}.{label}{number}"
+        table = Table(name, like, rule, consistency, process_set=self._process_set)
+        table.close_with_owner()
+        return table
 
     def step_taken(self) -> None:
         """See StrategyJob; time passes by itself."""

@@ -23,14 +23,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ...ps.consistency import Consistency
+from ...ps.rules import Rule
 from ..consistency import ConsistencyCheck
 from ..distributed_steps import Distribution
 from ..gradient_names import GradientNames, parameters_of
 from ..gradient_path import SoloPath
 from ..wrapping import wrap
-from .job import Await, StrategyJob
+from .job import Await, JobTable, StrategyJob
 from .part import Tensors
 from .run import StrategyRun
+from .simulated_table import SimulatedTable, local_table
 from .steps import StrategySteps
 from .strategy import Strategy, check_number, check_period
 
@@ -50,9 +53,11 @@ class _Meeting(NamedTuple):
 class Simulation:
     """A job of `size` workers, each in a thread. One of them runs at a time.
 
-    A worker keeps its turn until it waits for others. Then the one goes on whose clock is behind
-    the most. So what workers exchange does not depend on the machine; the order in which programs
-    do other things, print for example, is not that of the virtual time.
+    A worker keeps its turn until it waits for others, or calls a table. Then the one goes on whose
+    clock is behind the most, so a table gets its calls in the order of the virtual time; of calls
+    at one time that of the lower rank is first. So what workers exchange does not depend on the
+    machine; the order in which programs do other things, print for example, is not that of the
+    virtual time. A table answers at once, unless its consistency makes a worker wait for others.
 
     Attributes:
         seconds: virtual time at which the last worker ended.
@@ -102,7 +107,7 @@ class Simulation:
                     results[worker.rank] = program(worker)
             except BaseException as error:  # of the user's program
                 self._error = self._error or error
-            worker.is_done = True
+            worker.end()
             self.pass_turn()
 
         threads = [threading.Thread(target=body, args=[worker]) for worker in self._workers]
@@ -131,7 +136,7 @@ class Simulation:
         """Lets the worker run that is behind the most, after a meeting if all wait for one."""
         while left := [worker for worker in self._workers if not worker.is_done]:
             # After an error all of them are to end.
-            if ready := [w for w in left if w.meeting is None or self._error is not None]:
+            if ready := [w for w in left if w.is_ready or self._error is not None]:
                 min(ready, key=lambda w: (w.seconds, w.rank)).turn.release()
                 return
             self._meet(left)
@@ -140,8 +145,8 @@ class Simulation:
     def _meet(self, waiting: list[SimulatedWorker]) -> None:
         """Ends the call in which all workers wait."""
         meetings = [worker.meeting for worker in waiting if worker.meeting is not None]
-        calls = sorted({meeting.call for meeting in meetings})
-        if len(calls) > 1:
+        calls = sorted({worker.call for worker in waiting})
+        if len(calls) > 1 or not meetings:
             self._error = RuntimeError(f"simulated workers wait in different calls: {calls}")
             return
         try:
@@ -153,6 +158,13 @@ class Simulation:
         for worker in waiting:
             worker.meeting, worker.outcome = None, result
             worker.seconds = max(worker.seconds, end)
+
+    def table_changed(self, seconds: float) -> None:
+        """Calls that have waited for this change of a table, at this time, are over."""
+        for worker in self._workers:
+            if worker.operation is not None and worker.operation.is_over():
+                worker.operation = None
+                worker.seconds = max(worker.seconds, seconds)
 
 
 class SimulatedWorker:
@@ -170,7 +182,10 @@ class SimulatedWorker:
         self.turn.acquire()  # A release gives the turn.
         self.meeting: _Meeting | None = None
         self.outcome: Any = None
+        self.operation: Any = None  # Of a table, which this worker waits for.
+        self.call = ""  # In which it waits.
         self.is_done = False
+        self._tables: list[Any] = []  # Those of the compiled part.
         self._simulation = simulation
         self._steps = 0
 
@@ -194,11 +209,55 @@ class SimulatedWorker:
         since: the time at which this worker gave its value; None is now.
         """
         since = self.seconds if since is None else since
-        self.meeting = _Meeting(call, value, fold, since)
+        self.meeting, self.call = _Meeting(call, value, fold, since), call
         self._simulation.pass_turn()
         self.await_turn()
         self._check()
         return self.outcome
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it could go on."""
+        return self.meeting is None and self.operation is None
+
+    def open_table(self, label: str, like: torch.Tensor, spec: dict[str, Any]) -> Any:
+        """The table of the compiled part that all workers share; they meet for it."""
+        ranks = range(self.size)
+
+        def create(values: list[tuple[int, torch.Tensor]]) -> Any:
+            table = local_table(values[0][1], ranks=list(ranks), **spec)
+            for rank in set(ranks) - {rank for rank, _ in values}:
+                table.finish(rank)
+            return table
+
+        table = self.meet(f"table {label}", (self.rank, like), create)
+        self._tables.append(table)
+        return table
+
+    def call_table(self, call: str, start: Callable[[], Any]) -> None:
+        """Starts an operation once no worker is behind this one, and waits until it is over."""
+        self._simulation.pass_turn()
+        self.await_turn()
+        self._check()
+        operation = start()
+        self._simulation.table_changed(self.seconds)
+        if operation is None:
+            return
+        if not operation.is_over():
+            self.operation, self.call = operation, call
+            self._simulation.pass_turn()
+            self.await_turn()
+            self._check()
+        operation.check()
+
+    def end(self) -> None:
+        """Its program has ended: no other waits for its pushes."""
+        self.is_done = True
+        if self._simulation.has_failed:
+            return  # What other workers wait for would be written to memory that they have left.
+        for table in self._tables:
+            table.finish(self.rank)
+        self._simulation.table_changed(self.seconds)
 
     def step_done(self) -> None:
         """The clock goes on by one step."""
@@ -251,6 +310,12 @@ class SimulatedJob(StrategyJob):
     def step_taken(self) -> None:
         """See StrategyJob."""
         self._worker.step_done()
+
+    def table(
+        self, label: str, like: torch.Tensor, rule: Rule, consistency: Consistency
+    ) -> JobTable:
+        """See StrategyJob."""
+        return SimulatedTable(self._worker, label, like, rule, consistency)
 
     def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
         own = [*tensors, *exact]
