@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from .optim.optimizer import *
     from .optim.state import *
     from .optim.strategies.admm import *
+    from .optim.strategies.asynchronous_gradients import *
     from .optim.strategies.block_momentum import *
     from .optim.strategies.diloco import *
+    from .optim.strategies.downpour import *
     from .optim.strategies.elastic_averaging import *
     from .optim.strategies.local_sgd import *
     from .optim.strategies.slow_mo import *
@@ -93,8 +95,10 @@ _NAMES = {
     "optim.optimizer": "DistributedOptimizer",
     "optim.state": "broadcast_optimizer_state broadcast_parameters",
     "optim.strategies.admm": "admm",
+    "optim.strategies.asynchronous_gradients": "AsynchronousGradients",
     "optim.strategies.block_momentum": "BlockMomentum",
     "optim.strategies.diloco": "DiLoCo",
+    "optim.strategies.downpour": "Downpour",
     "optim.strategies.elastic_averaging": "ElasticAveraging",
     "optim.strategies.local_sgd": "LocalSGD PostLocalSGD",
     "optim.strategies.slow_mo": "SlowMo",

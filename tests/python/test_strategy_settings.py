@@ -92,8 +92,6 @@ md.ElasticAveraging(beta=0)
     ValueError: ElasticAveraging: beta is 0, expected a number above 0 and up to 1
 md.ElasticAveraging(beta=1.1)
     ValueError: ElasticAveraging: beta is 1.1, expected a number above 0 and up to 1
-md.ElasticAveraging(synchronous=False)
-    ValueError: ElasticAveraging: synchronous=False needs a parameter server, which this version
 step_with(md.DiLoCo(6, fragments=3))
     ValueError: the optimizer has 2 parameters, expected at least 3, one for each fragment; use
 step_with(md.SlowMo(2), WithoutRate)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import _C
 from ..job import topology
 from ..job.names import resolve_name, restart_names, submit
@@ -11,6 +13,12 @@ from .arguments import check_int, check_process_set
 __all__ = ["barrier", "join"]
 
 _join_count = 0
+_before_join: list[Callable[[], None]] = []
+
+
+def when_joining(call: Callable[[], None]) -> None:
+    """From now on join() calls it before it waits."""
+    _before_join.append(call)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -54,6 +62,8 @@ def join(device: int = -1) -> int:
         raise ValueError(f"join: device is {device}, expected -1 or the index of a GPU")
     topology.refuse_in_child("join")
     global _join_count
+    for call in _before_join:
+        call()
     last_rank = int(_C.wait(_C.enqueue_join())[0])
     # The ranks have made different numbers of calls and steps; from here on all count alike.
     _join_count += 1

@@ -50,6 +50,10 @@ class Part:
             for block in self._blocks
         ]
 
+    def gradients(self) -> Tensors:
+        """Copies of the gradients, as flat tensors; zeros where a parameter has none."""
+        return [torch.cat([_gradient(p) for p in block.parameters]) for block in self._blocks]
+
     def change(self) -> Tensors:
         """The parameters minus the anchor, as new flat tensors."""
         return [now.sub_(then) for now, then in zip(self.read(), self.anchor, strict=True)]
@@ -103,6 +107,14 @@ class Part:
         for name, flats in self._kept.items():
             for flat, value in zip(flats, state[name], strict=True):
                 flat.copy_(value)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Of one dimension; dense."""
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter).detach().reshape(-1)
+    return (gradient.to_dense() if gradient.is_sparse else gradient).detach().reshape(-1)
 
 
 def split(groups: Sequence[Mapping[str, Any]], count: int) -> list[Part]:

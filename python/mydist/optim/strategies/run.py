@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...collectives.waits import join_count
+from ...collectives.waits import join_count, when_joining
 from ...job.error_text import check_state
 from .job import StrategyJob
 from .strategy import Strategy
@@ -19,6 +19,15 @@ from .synchronous import SynchronousGradients
 
 # Those that mydist.explain() tells about.
 live_runs: weakref.WeakSet[StrategyRun] = weakref.WeakSet()
+
+
+def _leave() -> None:
+    for run in list(live_runs):
+        if run.has_begun:
+            run.strategy.leave()
+
+
+when_joining(_leave)
 
 
 class StrategyRun:
@@ -186,7 +195,7 @@ class StrategyRun:
             return f"gradients are reduced; {self.steps} steps so far"
         return (
             f"so far {self.steps} steps, rounds: {self.job.rounds}; anchors and momenta take "
-            f"{self.strategy.bytes()} bytes"
+            f"{self.strategy.bytes()} bytes{self.strategy.places()}"
         )
 
     @property

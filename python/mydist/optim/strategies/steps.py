@@ -37,9 +37,12 @@ class StrategySteps(DistributedSteps):
         if not run.is_local:
             return super().step(closure, **kwargs)
         self._densify_if_asked()
-        if self._has_overflow():
+        run.job.has_overflow = self._has_overflow()
+        if run.job.has_overflow:
             self._distribution.end_step()
             return None
+        if not run.strategy.takes_inner_steps:
+            return self._leave_gradients(self._densifying(closure))
         with self._local():
             return super().step(self._densifying(closure), **kwargs)
 
@@ -155,6 +158,15 @@ class StrategySteps(DistributedSteps):
 
         return densified_closure
 
+    def _leave_gradients(self, closure: Callable[[], Any] | None) -> Any:
+        """A step in which the wrapped optimizer takes none."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._distribution.end_step()
+        return loss
+
     def _has_overflow(self) -> bool:
         """Unscales gradients as GradScaler would. Whether it has found one that is not finite."""
         if "found_inf" not in self.__dict__ or self._unscales_itself():
@@ -186,4 +198,5 @@ class StrategySteps(DistributedSteps):
         return {name: self.__dict__.pop(name) for name in names}
 
     def _unscales_itself(self) -> bool:
-        return bool(self.__dict__.get("_step_supports_amp_scaling"))
+        steps = self._distribution.run.strategy.takes_inner_steps
+        return steps and bool(self.__dict__.get("_step_supports_amp_scaling"))

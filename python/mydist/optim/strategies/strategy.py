@@ -7,7 +7,7 @@ simulated ones. docs/extending.md shows how to write one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -28,10 +28,13 @@ class Strategy:
     Attributes:
         job: the job, from `begin` on.
         parts: of the parameters; none before `begin`.
+        takes_inner_steps: whether a local step is one of the wrapped optimizer; else it leaves the
+            gradients to `after_step`.
     """
 
     job: StrategyJob
     parts: Sequence[Part] = ()
+    takes_inner_steps: ClassVar[bool] = True
 
     def begin(self, job: StrategyJob) -> None:
         """Called once, before the first local step. Parameters are equal on all ranks then."""
@@ -55,6 +58,10 @@ class Strategy:
             step: how many local steps there were since `begin` or the last `finish`; at least 1.
         """
         raise NotImplementedError
+
+    def leave(self) -> None:
+        """Lets the other ranks go on without this one. Called when `join()` begins, and it takes no
+        step before `finish`."""
 
     def settle(self) -> None:
         """Ends what is under way. Called by `finish()`, before ranks compare their progress."""
@@ -84,6 +91,10 @@ class Strategy:
     def bytes(self) -> int:
         """What anchors and momenta take on this rank, in bytes."""
         return sum(flat.nbytes for part in self.parts for flat in part.shared())
+
+    def places(self) -> str:
+        """Where else than on this rank its model is; a part of a sentence, or nothing."""
+        return ""
 
     def describe(self) -> str:
         """The strategy with its settings; equal on all ranks."""
