@@ -40,7 +40,7 @@ Status CheckSizes(const TableSpec& spec) {
 }  // namespace
 
 int64_t TableSpec::PieceCount() const {
-  return is_dense() ? (elements - 1) / piece_elements + 1 : 1;
+  return is_dense() ? (elements - 1) / piece_elements + 1 : 1;  // Any number of elements has one.
 }
 
 int64_t TableSpec::PieceElements(int64_t piece) const {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -128,7 +129,9 @@ TEST(Session, WrongRequestsAreAnsweredWithTheReason) {
   Store store;
   FakeWorker worker(&store, 0);
   worker.Declare(Spec(Consistency::kAsync, {0}), {10, 20});
-  TableSpec other = Spec(Consistency::kSync, {0});
+  const TableSpec other = Spec(Consistency::kSync, {0});
+  TableSpec huge = Spec(Consistency::kSync, {0});
+  huge.elements = std::numeric_limits<int64_t>::max();
   const std::vector<std::tuple<Frame, std::vector<uint8_t>, StatusCode, std::string>> wrong = {
       {{.kind = FrameKind::kPull, .table = 9}, {}, StatusCode::kInvalidArgument, "no table 9"},
       {{.kind = FrameKind::kPull, .table = 1, .piece = 4},
@@ -148,6 +151,10 @@ TEST(Session, WrongRequestsAreAnsweredWithTheReason) {
        StatusCode::kInvalidArgument,
        "starts with 2 bytes, expected 8"},
       {{.kind = FrameKind::kDeclare, .table = 2}, {1, 2}, StatusCode::kInternal, "declaration"},
+      {{.kind = FrameKind::kDeclare, .table = 2},
+       EncodeTableSpec(huge),
+       StatusCode::kInvalidArgument,
+       "it has too many pieces"},
   };
   for (const auto& [frame, payload, code, text] : wrong) {
     worker.answers_.clear();
