@@ -33,16 +33,18 @@ std::string WorkerText(const Introduction& worker) {
 
 // The payload of a frame that lies in the window, counted while it does.
 Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>& link,
-                const std::shared_ptr<WindowUse>& use, const std::shared_ptr<Session>& session) {
+                const std::shared_ptr<WindowUse>& use, const std::shared_ptr<Session>& session,
+                int64_t connection) {
   if (!frame.is_in_window || frame.payload_bytes == 0) return payload;
   const uint64_t bytes = frame.payload_bytes;
   const uint64_t held = use->held.fetch_add(bytes) + bytes;
   const auto lent = std::make_shared<Payload>(std::move(payload));
-  return Payload(
-      lent->bytes(),
-      {.on_release = [use, bytes, lent] { use->held.fetch_sub(bytes); },
-       .on_copied = [session, sequence = frame.sequence] { session->NoteCopied(sequence); },
-       .is_short_of_room = held > link->window().size() / 2});
+  return Payload(lent->bytes(), {.on_release = [use, bytes, lent] { use->held.fetch_sub(bytes); },
+                                 .on_copied =
+                                     [session, connection, sequence = frame.sequence] {
+                                       session->NoteCopied(connection, sequence);
+                                     },
+                                 .is_short_of_room = held > link->window().size() / 2});
 }
 
 // Sends a frame, whose payload is gone when this returns.
@@ -65,7 +67,6 @@ void SendCopy(Link& link, const Frame& frame, std::span<const uint8_t> payload) 
 struct Server::Worker {
   Introduction who;
   std::shared_ptr<Session> session;
-  int64_t connections = 0;
   bool has_ended = false;
 };
 
@@ -92,7 +93,6 @@ Server::~Server() {
 
 LinkEvents Server::Accept(std::shared_ptr<Link> link) {
   std::shared_ptr<Worker> worker;
-  int64_t connection = 0;
   {
     MutexLock lock(mutex_);
     std::shared_ptr<Worker>& known = workers_[{link->peer().number, link->peer().session}];
@@ -101,19 +101,21 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
       known->session = std::make_shared<Session>(&store_, link->peer().number);
     }
     known->who = link->peer();
-    connection = ++known->connections;
     worker = known;
   }
-  worker->session->Connect([link](const Frame& frame, std::span<const uint8_t> payload) {
-    SendCopy(*link, frame, payload);
-  });
+  const int64_t connection =
+      worker->session->Connect([link](const Frame& frame, std::span<const uint8_t> payload) {
+        SendCopy(*link, frame, payload);
+      });
   const auto use = std::make_shared<WindowUse>();
   LinkEvents events;
-  events.on_frame = [link, worker, use](const Frame& frame, Payload payload) {
+  events.on_frame = [link, session = worker->session, connection, use](const Frame& frame,
+                                                                       Payload payload) {
     if (frame.is_in_window && frame.place % kPlaceAlignment != 0) {
       return link->Close(Status::Internal("a payload is not aligned in the window"));
     }
-    worker->session->Take(frame, Counted(std::move(payload), frame, link, use, worker->session));
+    session->Take(connection, frame,
+                  Counted(std::move(payload), frame, link, use, session, connection));
   };
   events.on_closed = [this, worker, connection](const Status& why) {
     OnClosed(worker, connection, why);
@@ -125,8 +127,7 @@ void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
                       const Status& why) {
   {
     MutexLock lock(mutex_);
-    if (is_closing_ || worker->connections != connection || worker->has_ended) return;
-    worker->session->Disconnect();
+    if (is_closing_ || !worker->session->Disconnect(connection) || worker->has_ended) return;
     if (worker->session->has_said_goodbye()) {
       worker->has_ended = true;
       return;
@@ -144,7 +145,7 @@ void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
 void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection) {
   {
     MutexLock lock(mutex_);
-    if (is_closing_ || worker->connections != connection || worker->has_ended) return;
+    if (is_closing_ || !worker->session->IsLast(connection) || worker->has_ended) return;
     worker->has_ended = true;
   }
   const Introduction& who = worker->who;

@@ -157,14 +157,22 @@ std::string Store::WhyWaits(int rank) {
   return "";
 }
 
-void Session::Connect(Send send) {
+int64_t Session::Connect(Send send) {
   MutexLock lock(mutex_);
   send_ = std::move(send);
+  return ++connection_;
 }
 
-void Session::Disconnect() {
+bool Session::Disconnect(int64_t connection) {
   MutexLock lock(mutex_);
+  if (connection != connection_) return false;
   send_ = nullptr;
+  return true;
+}
+
+bool Session::IsLast(int64_t connection) {
+  MutexLock lock(mutex_);
+  return connection == connection_;
 }
 
 bool Session::has_said_goodbye() {
@@ -172,23 +180,25 @@ bool Session::has_said_goodbye() {
   return has_said_goodbye_;
 }
 
-void Session::NoteCopied(uint64_t sequence) {
+void Session::NoteCopied(int64_t connection, uint64_t sequence) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(sequence);
   if (found == entries_.end() || found->second.is_done) return;
+  if (found->second.connection != connection) return;
   found->second.request.is_in_window = false;
   if (send_ != nullptr) send_({.kind = FrameKind::kTaken, .sequence = sequence}, {});
 }
 
-bool Session::Repeat(const Frame& frame) {
+bool Session::Repeat(int64_t connection, const Frame& frame) {
   Entry known;
   {
     MutexLock lock(mutex_);
     entries_.erase(entries_.begin(), entries_.lower_bound(frame.version));
     oldest_ = std::max(oldest_, frame.version);
-    const auto [found, is_new] = entries_.try_emplace(frame.sequence, Entry{frame});
+    const auto [found, is_new] = entries_.try_emplace(frame.sequence, Entry{frame, connection});
     if (is_new) return false;
     found->second.request = frame;
+    found->second.connection = connection;
     if (!found->second.is_done) return true;  // Its answer goes to the new connection.
     known = found->second;
   }
@@ -198,7 +208,9 @@ bool Session::Repeat(const Frame& frame) {
   return true;
 }
 
-void Session::Take(const Frame& frame, Payload payload) {
+void Session::Take(int64_t connection, const Frame& frame, Payload payload) {
+  MutexLock in_order(order_);
+  if (!IsLast(connection)) return;
   if (frame.kind == FrameKind::kGoodbye) {
     {
       MutexLock lock(mutex_);
@@ -206,7 +218,7 @@ void Session::Take(const Frame& frame, Payload payload) {
     }
     return store_->Finish(rank_);
   }
-  if (Repeat(frame)) return;
+  if (Repeat(connection, frame)) return;
   Do(frame, std::move(payload));
 }
 
@@ -299,7 +311,8 @@ void Session::Reply(uint64_t sequence, const Answer& answer) {
   Entry& entry = found->second;
   entry.is_done = true;
   entry.status = answer.status;
-  if (send_ == nullptr) return;
+  // Else it comes again, over the last one.
+  if (send_ == nullptr || entry.connection != connection_) return;
   Frame frame{.kind = FrameKind::kAnswer,
               .code = static_cast<uint8_t>(answer.status.code()),
               .table = entry.request.table,

@@ -74,7 +74,8 @@ class MYDIST_EXPORT Store {
   std::map<uint32_t, std::shared_ptr<Table>> tables_ MYDIST_GUARDED_BY(mutex_);
 };
 
-// Session: one worker process at one server, over one connection after the other.
+// Session: one worker process at one server, over one connection after the other. What an earlier
+// connection still brings when the next one is there counts no more: the worker sends it again.
 class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
  public:
   // Copies or sends the payload before it returns. `frame` names the place in the window, if any.
@@ -82,21 +83,27 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
 
   Session(Store* store, int rank) : store_(store), rank_(rank) {}
 
-  // The worker is connected; what is answered from now on goes there.
-  void Connect(Send send) MYDIST_EXCLUDES(mutex_);
-  // The connection is gone. What is answered meanwhile is sent when it is asked for again.
-  void Disconnect() MYDIST_EXCLUDES(mutex_);
+  // The worker is connected; what it asks for from now on is answered there. The number of the
+  // connection.
+  int64_t Connect(Send send) MYDIST_EXCLUDES(mutex_);
+  // The connection is gone. What is answered meanwhile is sent when it is asked for again. Whether
+  // the worker has no other one by now.
+  bool Disconnect(int64_t connection) MYDIST_EXCLUDES(mutex_);
   // A request. One that came before is answered once more, and not done again.
-  void Take(const Frame& frame, Payload payload) MYDIST_EXCLUDES(mutex_);
-  // The payload of the request lies in its window no more.
-  void NoteCopied(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
+  void Take(int64_t connection, const Frame& frame, Payload payload)
+      MYDIST_EXCLUDES(order_, mutex_);
+  // The payload of the request lies in the window of its connection no more.
+  void NoteCopied(int64_t connection, uint64_t sequence) MYDIST_EXCLUDES(mutex_);
 
   int rank() const { return rank_; }
   bool has_said_goodbye() MYDIST_EXCLUDES(mutex_);
+  // Whether this is the worker's last connection, open or not.
+  bool IsLast(int64_t connection) MYDIST_EXCLUDES(mutex_);
 
  private:
   struct Entry {
     Frame request;
+    int64_t connection = 0;  // Over which it came; its place is in the window of that one.
     bool is_done = false;
     Status status;
   };
@@ -106,11 +113,15 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
   Status CheckWorker(const Table& table, uint32_t worker) const;
   void Reply(uint64_t sequence, const Answer& answer) MYDIST_EXCLUDES(mutex_);
   // One that came before; whether it was.
-  bool Repeat(const Frame& frame) MYDIST_EXCLUDES(mutex_);
+  bool Repeat(int64_t connection, const Frame& frame) MYDIST_EXCLUDES(mutex_);
 
   Store* const store_;
   const int rank_;
+  // Held while a request is done: threads of two connections would change the order of pushes.
+  // Before the lock of a piece, which is before mutex_.
+  Mutex order_;
   Mutex mutex_;
+  int64_t connection_ MYDIST_GUARDED_BY(mutex_) = 0;  // The last one.
   Send send_ MYDIST_GUARDED_BY(mutex_);
   std::map<uint64_t, Entry> entries_ MYDIST_GUARDED_BY(mutex_);  // By sequence.
   uint64_t oldest_ MYDIST_GUARDED_BY(mutex_) = 0;  // Lower ones have been answered and seen.

@@ -41,19 +41,22 @@ class FakeWorker {
   }
 
   void Connect() {
-    session_->Connect([this](const Frame& frame, std::span<const uint8_t> payload) {
+    connection_ = session_->Connect([this](const Frame& frame, std::span<const uint8_t> payload) {
       answers_.push_back({frame, {payload.begin(), payload.end()}});
     });
   }
+  void Disconnect() { EXPECT_TRUE(session_->Disconnect(connection_)); }
   // The sequence of the request.
   uint64_t Ask(Frame frame, const std::vector<uint8_t>& payload = {}) {
     frame.sequence = ++sequence_;
     frame.version = frame.version == 0 ? 1 : frame.version;
     last_ = frame;
-    session_->Take(frame, Payload(payload));
+    session_->Take(connection_, frame, Payload(payload));
     return frame.sequence;
   }
-  void Repeat(const std::vector<uint8_t>& payload = {}) { session_->Take(last_, Payload(payload)); }
+  void Repeat(const std::vector<uint8_t>& payload = {}) {
+    session_->Take(connection_, last_, Payload(payload));
+  }
   void Declare(const TableSpec& spec, const std::vector<float>& start) {
     Ask({.kind = FrameKind::kDeclare, .table = 1}, EncodeTableSpec(spec));
     Ask({.kind = FrameKind::kStart, .table = 1}, BytesOf(start));
@@ -72,6 +75,7 @@ class FakeWorker {
     Status error() const { return DecodeError(frame.code, payload); }
   };
   std::vector<Received> answers_;
+  int64_t connection_ = 0;
   const std::shared_ptr<Session> session_;
 
  private:
@@ -84,7 +88,7 @@ TEST(Session, APushThatComesAgainIsAnsweredAndNotApplied) {
   FakeWorker worker(&store, 0);
   worker.Declare(Spec(Consistency::kAsync, {0}), {10, 20});
   for (const FrameKind kind : {FrameKind::kPush, FrameKind::kPushPull}) {
-    worker.session_->Disconnect();
+    worker.Disconnect();
     worker.Ask({.kind = kind, .table = 1}, BytesOf({1, 1}));
     EXPECT_TRUE(worker.answers_.empty());
     worker.Connect();
@@ -104,13 +108,47 @@ TEST(Session, ARequestThatWaitsIsAnsweredOverTheNewConnection) {
   FakeWorker fast(&store, 5);
   slow.Declare(Spec(Consistency::kSync, {3, 5}), {10, 20});
   fast.Ask({.kind = FrameKind::kPushPull, .table = 1, .worker = 1}, BytesOf({2, 2}));
-  fast.session_->Disconnect();
+  fast.Disconnect();
   fast.Connect();
   fast.Repeat(BytesOf({2, 2}));
   EXPECT_TRUE(fast.answers_.empty());
   slow.Ask({.kind = FrameKind::kPush, .table = 1}, BytesOf({4, 4}));
   ASSERT_EQ(fast.answers_.size(), 1U);
   EXPECT_THAT(fast.answers_[0].values(), ElementsAre(7, 17));
+}
+
+// Its place was in the window of the connection that is gone.
+TEST(Session, AnAnswerWaitsUntilItIsAskedForOverTheNewConnection) {
+  Store store;
+  FakeWorker slow(&store, 3);
+  FakeWorker fast(&store, 5);
+  slow.Declare(Spec(Consistency::kSync, {3, 5}), {10, 20});
+  Frame pull{.kind = FrameKind::kPushPull, .is_in_window = true, .table = 1, .worker = 1};
+  pull.place = 128;
+  pull.sequence = pull.version = 1;
+  fast.session_->Take(fast.connection_, pull, Payload(BytesOf({2, 2})));
+  fast.Connect();
+  slow.Ask({.kind = FrameKind::kPush, .table = 1}, BytesOf({4, 4}));
+  EXPECT_TRUE(fast.answers_.empty());
+  pull.place = 64;
+  fast.session_->Take(fast.connection_, pull, Payload(BytesOf({2, 2})));
+  ASSERT_EQ(fast.answers_.size(), 1U);
+  EXPECT_THAT(fast.answers_[0].values(), ElementsAre(7, 17));
+  EXPECT_EQ(fast.answers_[0].frame.place, 64U);
+}
+
+TEST(Session, WhatAnEarlierConnectionBringsLateCountsNoMore) {
+  Store store;
+  FakeWorker worker(&store, 0);
+  worker.Declare(Spec(Consistency::kAsync, {0}), {10, 20});
+  const int64_t earlier = worker.connection_;
+  worker.Connect();
+  const Frame late{.kind = FrameKind::kPush, .table = 1, .sequence = 9, .version = 9};
+  worker.session_->Take(earlier, late, Payload(BytesOf({1, 1})));
+  EXPECT_FALSE(worker.session_->Disconnect(earlier));
+  worker.Ask({.kind = FrameKind::kPull, .table = 1});
+  ASSERT_EQ(worker.answers_.size(), 1U);
+  EXPECT_THAT(worker.answers_[0].values(), ElementsAre(10, 20));
 }
 
 TEST(Session, APingTellsWhatTheWorkerWaitsFor) {
@@ -174,7 +212,7 @@ TEST(Session, AnAnswerTakesThePlaceOfItsGradientUnlessThatWasCopied) {
     const uint64_t sequence =
         fast.Ask({.kind = FrameKind::kPushPull, .is_in_window = true, .table = 1, .place = 128},
                  BytesOf({2, 2}));
-    if (is_copied) fast.session_->NoteCopied(sequence);
+    if (is_copied) fast.session_->NoteCopied(fast.connection_, sequence);
     slow.Ask({.kind = FrameKind::kPush, .table = 1, .worker = 1}, BytesOf({2, 2}));
     const FakeWorker::Received& last = fast.answers_.back();
     EXPECT_EQ(last.frame.is_in_window, !is_copied);
