@@ -51,11 +51,12 @@ class MYDIST_EXPORT Process {
   Process& operator=(const Process&) = delete;
 
   bool is_open() const { return opened_.has_value(); }
+  // False also where that cannot be known.
+  bool HasEnded() const;
   // Nothing: it runs, or the kernel does not tell.
   std::optional<ProcessEnd> End() const;
 
  private:
-  bool HasEnded() const;
   std::optional<int> StatusOfZombie() const;
 
   const pid_t pid_;

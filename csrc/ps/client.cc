@@ -73,8 +73,8 @@ Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
 
 Client::~Client() { Close(); }
 
-void Client::Close() {
-  for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close();
+void Client::Close(bool has_failed) {
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(has_failed);
 }
 
 std::shared_ptr<Client::OpenTable> Client::Find(uint32_t table) {

@@ -78,8 +78,8 @@ class MYDIST_EXPORT Client {
   // after stall_shutdown; `begin`: when the wait began.
   bool Wait(const std::shared_ptr<Operation>& operation, TimePoint begin, TimePoint deadline);
 
-  // Says goodbye to all servers. Later calls fail.
-  void Close();
+  // Says goodbye to all servers. Later calls fail. See Lane.
+  void Close(bool has_failed = false);
 
   TableStats StatsOf(uint32_t table) MYDIST_EXCLUDES(mutex_);
   LaneStats stats();

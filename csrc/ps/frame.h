@@ -33,7 +33,7 @@ enum class FrameKind : uint8_t {
   kRemove = 8,    // The table goes, once all its workers have said so.
   kOptions = 9,   // Payload: a RuleSpec with the options to change.
   kPing = 10,     // Answered at once; payload of the answer: what the oldest request waits for.
-  kGoodbye = 11,  // The worker leaves in order; it sends no more.
+  kGoodbye = 11,  // The worker leaves in order, or with a code after an error; it sends no more.
   kResume = 12,   // After a finish: the worker pushes again, from the highest clock on.
   // Of a server.
   kAnswer = 32,  // To the request of `sequence`. Payload: parameters, or the text of an error.
@@ -44,7 +44,7 @@ struct Frame {
   FrameKind kind = FrameKind::kPing;
   // Whether the payload lies in the window that worker and server share, at `place`.
   bool is_in_window = false;
-  uint8_t code = 0;  // Of an answer: a StatusCode.
+  uint8_t code = 0;  // Of an answer, and of a goodbye: a StatusCode.
   uint32_t table = 0;
   uint32_t piece = 0;     // An answer: microseconds that the request has waited for other workers.
   uint32_t worker = 0;    // Its index in the table's workers.

@@ -40,7 +40,7 @@ Result<std::shared_ptr<Lane>> Lane::Open(const std::shared_ptr<Io>& io, const Ad
 }
 
 Lane::~Lane() {
-  Close();
+  Close(false);
   std::thread thread;
   {
     MutexLock lock(mutex_);
@@ -308,7 +308,7 @@ bool Lane::Has(const Operation& operation) {
                      [&](const auto& entry) { return is_of(entry.second->part); });
 }
 
-void Lane::Close() {
+void Lane::Close(bool has_failed) {
   std::shared_ptr<Link> link;
   {
     MutexLock lock(mutex_);
@@ -316,7 +316,9 @@ void Lane::Close() {
     link = link_;
   }
   if (link != nullptr) {
-    link->Send({.kind = FrameKind::kGoodbye}, {}, [link] { link->Close(Status::Ok()); });
+    const auto code = has_failed ? StatusCode::kAborted : StatusCode::kOk;
+    link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)}, {},
+               [link] { link->Close(Status::Ok()); });
   }
   Fail(Status::Aborted("the connection to " + server_text_ + " has been closed"));
 }

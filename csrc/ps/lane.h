@@ -66,8 +66,9 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   bool Has(const Operation& operation) MYDIST_EXCLUDES(mutex_);
   // Ends it: all that waits fails with `why`, and all that comes later.
   void Fail(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Says goodbye, which needs no answer, and closes.
-  void Close() MYDIST_EXCLUDES(mutex_);
+  // Says goodbye, which needs no answer, and closes. `has_failed`: the worker leaves because of an
+  // error, and those that count on its pushes are to have one, too.
+  void Close(bool has_failed) MYDIST_EXCLUDES(mutex_);
 
   // "server 1 (host a, pid 7)".
   const std::string& server_text() const { return server_text_; }

@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/log.h"
+#include "base/process.h"
 
 namespace mydist::ps {
 namespace {
 
 constexpr uint64_t kPlaceAlignment = 64;
+// From one look at the process of a worker to the next.
+constexpr Duration kLook = std::chrono::milliseconds(10);
 
 // How many bytes of a link's window requests that wait take.
 struct WindowUse {
@@ -67,13 +71,15 @@ void SendCopy(Link& link, const Frame& frame, std::span<const uint8_t> payload) 
 struct Server::Worker {
   Introduction who;
   std::shared_ptr<Session> session;
-  bool has_ended = false;
+  std::optional<Process> process;  // Of this host.
+  std::atomic<bool> is_lost{false};
 };
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   std::unique_ptr<Server> server(new Server(options));
   const int threads = options.threads > 0 ? options.threads : HalfOfTheCores();
   MYDIST_ASSIGN_OR_RETURN(server->io_, Io::Start(threads, "mydist-server"));
+  server->threads_ = server->io_.get();
   MYDIST_ASSIGN_OR_RETURN(
       server->listener_,
       Listener::Open(server->io_, options.listen, [raw = server.get()](std::shared_ptr<Link> link) {
@@ -98,9 +104,11 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
     std::shared_ptr<Worker>& known = workers_[{link->peer().number, link->peer().session}];
     if (known == nullptr) {
       known = std::make_shared<Worker>();
-      known->session = std::make_shared<Session>(&store_, link->peer().number);
+      known->who = link->peer();
+      known->session = std::make_shared<Session>(&store_, known->who.number);
+      const bool is_of_host = known->who.host == options_.listen.host_name;
+      if (is_of_host) known->process.emplace(static_cast<pid_t>(known->who.pid));
     }
-    known->who = link->peer();
     worker = known;
   }
   const int64_t connection =
@@ -109,8 +117,14 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
       });
   const auto use = std::make_shared<WindowUse>();
   LinkEvents events;
-  events.on_frame = [link, session = worker->session, connection, use](const Frame& frame,
-                                                                       Payload payload) {
+  events.on_frame = [this, link, worker, session = worker->session, connection, use](
+                        const Frame& frame, Payload payload) {
+    if (frame.kind == FrameKind::kGoodbye && frame.code != 0) {
+      const Introduction& who = worker->who;
+      return Lose(worker, connection,
+                  Status::Aborted(WorkerText(who) + " has failed; see its output")
+                      .About({.ranks = {who.number}, .host = who.host, .pid = who.pid}));
+    }
     if (frame.is_in_window && frame.place % kPlaceAlignment != 0) {
       return link->Close(Status::Internal("a payload is not aligned in the window"));
     }
@@ -127,9 +141,9 @@ void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
                       const Status& why) {
   {
     MutexLock lock(mutex_);
-    if (is_closing_ || !worker->session->Disconnect(connection) || worker->has_ended) return;
+    if (is_closing_ || !worker->session->Disconnect(connection) || worker->is_lost) return;
     if (worker->session->has_said_goodbye()) {
-      worker->has_ended = true;
+      workers_.erase({worker->who.number, worker->who.session});
       return;
     }
   }
@@ -137,24 +151,33 @@ void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
     MYDIST_LOG(kInfo) << "server " << options_.listen.server << ": the connection of "
                       << WorkerText(worker->who) << " is closed: " << why.message();
   }
-  const bool is_of_host = worker->who.host == options_.listen.host_name;
-  io_->Post([this, worker, connection] { Lose(worker, connection); },
-            is_of_host ? Duration::zero() : options_.reconnect_time);
+  AwaitReturn(worker, connection, Now() + options_.reconnect_time);
 }
 
-void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection) {
-  {
-    MutexLock lock(mutex_);
-    if (is_closing_ || !worker->session->IsLast(connection) || worker->has_ended) return;
-    worker->has_ended = true;
+void Server::AwaitReturn(const std::shared_ptr<Worker>& worker, int64_t connection, TimePoint end) {
+  if (!worker->session->IsLast(connection)) return;
+  const bool has_ended = worker->process && worker->process->HasEnded();
+  if (!has_ended && Now() < end) {
+    return threads_->Post([this, worker, connection, end] { AwaitReturn(worker, connection, end); },
+                          kLook);
   }
   const Introduction& who = worker->who;
-  const Status why =
-      Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
-          .About(
-              {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding});
+  Lose(worker, connection,
+       Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
+           .About(
+               {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding}));
+}
+
+void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (is_closing_ || !worker->session->IsLast(connection)) return;
+    if (worker->is_lost.exchange(true)) return;
+  }
   MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": " << why.message();
-  store_.Lose(who.number, why);
+  worker->session->End(Status::Aborted("server " + std::to_string(options_.listen.server) +
+                                       " has taken this worker for lost: " + why.message()));
+  store_.Lose(worker->who.number, why);
 }
 
 }  // namespace mydist::ps

@@ -129,30 +129,36 @@ void Store::Remove(uint32_t table, int worker) {
   if (found != tables_.end() && found->second->Remove(worker)) tables_.erase(found);
 }
 
-Store::WorkOn Store::TablesOf(int rank) {
+std::vector<Store::WorkOn> Store::TablesOf(int rank) {
   MutexLock lock(mutex_);
-  WorkOn tables;
+  std::vector<WorkOn> tables;
   for (const auto& [number, table] : tables_) {
     const std::vector<int>& ranks = table->spec().ranks;
     const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
     if (found == ranks.end() || *found != rank) continue;
-    tables.emplace_back(table, static_cast<int>(found - ranks.begin()));
+    tables.push_back({number, table, static_cast<int>(found - ranks.begin())});
   }
   return tables;
 }
 
-void Store::Finish(int rank) {
-  for (const auto& [table, worker] : TablesOf(rank)) table->Finish(worker);
+void Store::Leave(int rank) {
+  for (const WorkOn& work : TablesOf(rank)) {
+    work.table->Finish(work.worker);
+    Remove(work.number, work.worker);
+  }
 }
 
 void Store::Lose(int rank, const Status& why) {
-  for (const auto& [table, worker] : TablesOf(rank)) table->Lose(worker, why);
+  for (const WorkOn& work : TablesOf(rank)) {
+    work.table->Lose(work.worker, why);
+    Remove(work.number, work.worker);
+  }
 }
 
 std::string Store::WhyWaits(int rank) {
-  for (const auto& [table, worker] : TablesOf(rank)) {
-    const std::string why = table->WhyWaits(worker);
-    if (!why.empty()) return "table '" + table->spec().name + "': " + why;
+  for (const WorkOn& work : TablesOf(rank)) {
+    const std::string why = work.table->WhyWaits(work.worker);
+    if (!why.empty()) return "table '" + work.table->spec().name + "': " + why;
   }
   return "";
 }
@@ -168,6 +174,11 @@ bool Session::Disconnect(int64_t connection) {
   if (connection != connection_) return false;
   send_ = nullptr;
   return true;
+}
+
+void Session::End(const Status& why) {
+  MutexLock lock(mutex_);
+  end_ = why;
 }
 
 bool Session::IsLast(int64_t connection) {
@@ -216,7 +227,7 @@ void Session::Take(int64_t connection, const Frame& frame, Payload payload) {
       MutexLock lock(mutex_);
       has_said_goodbye_ = true;
     }
-    return store_->Finish(rank_);
+    return store_->Leave(rank_);
   }
   if (Repeat(connection, frame)) return;
   Do(frame, std::move(payload));
@@ -234,6 +245,15 @@ void Session::Do(const Frame& frame, Payload payload) {
   const auto reply = [self = shared_from_this(), sequence](const Answer& answer) {
     self->Reply(sequence, answer);
   };
+  Status end;
+  bool has_pushed = false;  // By the same request over an earlier connection.
+  {
+    MutexLock lock(mutex_);
+    end = end_;
+    const auto found = entries_.find(sequence);
+    has_pushed = found != entries_.end() && found->second.is_done;
+  }
+  if (!end.ok()) return reply({end});
   const bool pushes = frame.kind == FrameKind::kPush || frame.kind == FrameKind::kPushPull;
   if (!pushes && frame.kind != FrameKind::kPull) return reply({Manage(frame, payload)});
   const Result<std::shared_ptr<Table>> table = store_->Find(frame.table);
@@ -245,12 +265,6 @@ void Session::Do(const Frame& frame, Payload payload) {
                                           std::to_string(frame.piece) + " is not on this server")});
   }
   const auto worker = static_cast<int>(frame.worker);
-  bool has_pushed = false;  // By the same request over an earlier connection.
-  {
-    MutexLock lock(mutex_);
-    const auto found = entries_.find(sequence);
-    has_pushed = found != entries_.end() && found->second.is_done;
-  }
   if (pushes && !has_pushed) {
     return piece->Push(worker, std::move(payload), frame.kind == FrameKind::kPushPull, reply);
   }

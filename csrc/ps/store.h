@@ -59,16 +59,21 @@ class MYDIST_EXPORT Store {
   // kMismatch when the number has another table.
   Status Declare(uint32_t table, const TableSpec& spec) MYDIST_EXCLUDES(mutex_);
   void Remove(uint32_t table, int worker) MYDIST_EXCLUDES(mutex_);
-  // In all tables that the rank works on.
-  void Finish(int rank) MYDIST_EXCLUDES(mutex_);
+  // The rank works on none of its tables any more, and needs none.
+  void Leave(int rank) MYDIST_EXCLUDES(mutex_);
+  // The same without its will.
   void Lose(int rank, const Status& why) MYDIST_EXCLUDES(mutex_);
   // What a request of the rank waits for, with the table; empty: nothing.
   std::string WhyWaits(int rank) MYDIST_EXCLUDES(mutex_);
 
  private:
-  using WorkOn = std::vector<std::pair<std::shared_ptr<Table>, int>>;
+  struct WorkOn {
+    uint32_t number;
+    std::shared_ptr<Table> table;
+    int worker;
+  };
   // The tables of the rank, with its index in each.
-  WorkOn TablesOf(int rank) MYDIST_EXCLUDES(mutex_);
+  std::vector<WorkOn> TablesOf(int rank) MYDIST_EXCLUDES(mutex_);
 
   Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_ MYDIST_GUARDED_BY(mutex_);
@@ -95,7 +100,9 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
   // The payload of the request lies in the window of its connection no more.
   void NoteCopied(int64_t connection, uint64_t sequence) MYDIST_EXCLUDES(mutex_);
 
-  int rank() const { return rank_; }
+  // From now on its requests are answered with this error.
+  void End(const Status& why) MYDIST_EXCLUDES(mutex_);
+
   bool has_said_goodbye() MYDIST_EXCLUDES(mutex_);
   // Whether this is the worker's last connection, open or not.
   bool IsLast(int64_t connection) MYDIST_EXCLUDES(mutex_);
@@ -126,6 +133,7 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
   std::map<uint64_t, Entry> entries_ MYDIST_GUARDED_BY(mutex_);  // By sequence.
   uint64_t oldest_ MYDIST_GUARDED_BY(mutex_) = 0;  // Lower ones have been answered and seen.
   bool has_said_goodbye_ MYDIST_GUARDED_BY(mutex_) = false;
+  Status end_ MYDIST_GUARDED_BY(mutex_);
 };
 
 }  // namespace mydist::ps

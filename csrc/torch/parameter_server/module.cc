@@ -295,7 +295,7 @@ PYBIND11_MODULE(_ps, module) {
   py::class_<Client>(module, "Client")
       .def(py::init(&MakeClient), py::kw_only(), py::arg("servers"), py::arg("key"),
            py::arg("rank"), py::arg("pid"), py::arg("session"), Free())
-      .def("close", &Client::Close, Free())
+      .def("close", &Client::Close, py::arg("has_failed"), Free())
       .def("declare", &Declare, py::arg("table"), py::arg("spec"), py::arg("worker"),
            py::arg("creates"), py::arg("start"), Free())
       .def(

@@ -1,6 +1,7 @@
 // Servers and clients in one process, over Unix sockets with a window and over TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -27,6 +28,9 @@ const JobKey kKey = [] {
   return key;
 }();
 
+// The workers are in this process, which does not end.
+constexpr Duration kReconnectTime = std::chrono::milliseconds(300);
+
 // A few servers, and workers that are threads.
 class ServiceTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -36,7 +40,8 @@ class ServiceTest : public ::testing::TestWithParam<bool> {
                                        .host_name = "here",
                                        .shares_memory = GetParam(),
                                        .key = kKey},
-                            .threads = threads};
+                            .threads = threads,
+                            .reconnect_time = kReconnectTime};
       Result<std::unique_ptr<Server>> server = Server::Start(options);
       ASSERT_TRUE(server.ok()) << server.status().ToString();
       addresses_.push_back((*server)->address());
@@ -46,7 +51,8 @@ class ServiceTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Client> MakeClient(int rank) const {
     ClientOptions options{.servers = addresses_};
     options.lane.connect.key = kKey;
-    options.lane.connect.self = {rank, 100 + rank, "here", static_cast<uint64_t>(rank) + 1};
+    static std::atomic<uint64_t> session{0};
+    options.lane.connect.self = {rank, getpid(), "here", ++session};
     options.lane.connect.shares_memory = GetParam();
     options.lane.connect.window_bytes = 1 << 20;
     options.lane.most_in_flight = 1 << 20;
@@ -200,6 +206,37 @@ TEST_P(ServiceTest, AWorkerThatIsGoneEndsASyncTable) {
   EXPECT_TRUE(stays->Wait(waits, Now(), Now() + std::chrono::seconds(10)));
   EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
   EXPECT_THAT(waits->status().failure().ranks, ::testing::ElementsAre(1));
+}
+
+TEST_P(ServiceTest, AWorkerThatHasFailedEndsASyncTableAtOnce) {
+  StartServers(1);
+  const std::unique_ptr<Client> stays = MakeClient(0);
+  const std::unique_ptr<Client> fails = MakeClient(1);
+  const std::vector<float> zeros(5000);
+  ASSERT_TRUE(stays->Declare(1, Dense("t", 5000, Consistency::kSync, 2), 0, true, zeros).ok());
+  std::vector<float> output(5000);
+  const auto waits = stays->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
+  fails->Close(true);
+  EXPECT_TRUE(stays->Wait(waits, Now(), Now() + std::chrono::seconds(10)));
+  EXPECT_EQ(waits->status().code(), StatusCode::kAborted);
+  EXPECT_THAT(waits->status().message(), HasSubstr("rank 1 (host here, pid "));
+}
+
+// Its tables go once all workers have left: their numbers may come again, after another init().
+TEST_P(ServiceTest, TablesGoWithTheirWorkers) {
+  StartServers(1);
+  const std::vector<float> ones(5000, 1.0F);
+  for (const Consistency consistency : {Consistency::kSync, Consistency::kAsync}) {
+    const std::unique_ptr<Client> client = MakeClient(0);
+    Status declared;
+    do {  // A goodbye needs no answer.
+      declared = client->Declare(1, Dense("t", 5000, consistency, 1), 0, true, ones);
+    } while (declared.code() == StatusCode::kMismatch);
+    ASSERT_TRUE(declared.ok()) << declared.ToString();
+    std::vector<float> output(5000);
+    Finish(*client, client->Submit(FrameKind::kPushPull, 1, ones.data(), output.data()));
+    EXPECT_THAT(output, Each(Eq(2.0F)));
+  }
 }
 
 // Its clock is infinite from then on.
