@@ -28,15 +28,15 @@ uint64_t RoomOf(const Part& part) {
 Result<std::shared_ptr<Lane>> Lane::Open(const std::shared_ptr<Io>& io, const Address& address,
                                          const LaneOptions& options) {
   std::shared_ptr<Lane> lane(new Lane(io, address, options));
-  Result<std::shared_ptr<Link>> link = lane->ConnectOnce(Now() + options.connect_time);
-  if (!link.ok()) {
-    return link.status().WithContext("cannot connect to server " + std::to_string(address.server));
+  Result<Made> made = lane->ConnectOnce(Now() + options.connect_time);
+  if (!made.ok()) {
+    return made.status().WithContext("cannot connect to server " + std::to_string(address.server));
   }
-  lane->server_ = (*link)->peer();
+  lane->server_ = made->link->peer();
   lane->server_text_ = ServerText(lane->server_);
   MutexLock lock(lane->mutex_);
-  lane->Adopt(*link);
-  return lane;
+  if (lane->Adopt(*made)) return lane;
+  return Status::PeerLost("the connection to " + lane->server_text_ + " broke at once");
 }
 
 Lane::~Lane() {
@@ -51,24 +51,33 @@ Lane::~Lane() {
   thread.get_id() == std::this_thread::get_id() ? thread.detach() : thread.join();
 }
 
-Result<std::shared_ptr<Link>> Lane::ConnectOnce(TimePoint deadline) {
+Result<Lane::Made> Lane::ConnectOnce(TimePoint deadline) {
+  uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++last_made_;
+  }
   const std::weak_ptr<Lane> weak = weak_from_this();
   LinkEvents events;
   events.on_frame = [weak](const Frame& frame, const Payload& payload) {
     if (const std::shared_ptr<Lane> lane = weak.lock()) lane->OnFrame(frame, payload);
   };
-  events.on_closed = [weak](const Status& why) {
-    if (const std::shared_ptr<Lane> lane = weak.lock()) lane->OnClosed(why);
+  events.on_closed = [weak, number](const Status& why) {
+    if (const std::shared_ptr<Lane> lane = weak.lock()) lane->OnClosed(number, why);
   };
   ConnectOptions connect = options_.connect;
   connect.deadline = deadline;
   std::shared_ptr<Io> io = io_.lock();
   if (io == nullptr) return Status::Aborted("the client has been closed");
-  return Connect(std::move(io), address_, connect, std::move(events));
+  MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Link> link,
+                          Connect(std::move(io), address_, connect, std::move(events)));
+  return Made{std::move(link), number};
 }
 
-void Lane::Adopt(std::shared_ptr<Link> link) {
-  link_ = std::move(link);
+bool Lane::Adopt(const Made& made) {
+  if (last_closed_ == made.number) return false;
+  link_ = made.link;
+  connection_ = made.number;
   window_.reset();
   in_flight_ = 0;
   if (!link_->window().empty()) {
@@ -81,6 +90,7 @@ void Lane::Adopt(std::shared_ptr<Link> link) {
     again_.push_back(sequence);
     ++stats_.repeated;
   }
+  return true;
 }
 
 void Lane::Submit(std::vector<Part> parts) {
@@ -126,14 +136,14 @@ void Lane::GiveRoom(Pending& pending) {
   in_flight_ -= std::exchange(pending.credit, 0);
 }
 
-std::optional<uint64_t> Lane::TakeNext() {
+std::optional<Lane::Ticket> Lane::TakeNext() {
   if (link_ == nullptr) return std::nullopt;
   if (!again_.empty()) {
     const uint64_t sequence = again_.front();
     const auto found = pending_.find(sequence);
     if (found != pending_.end() && !MakeRoom(*found->second)) return std::nullopt;
     again_.pop_front();
-    return sequence;
+    return Ticket{sequence, connection_};
   }
   if (queue_.empty()) return std::nullopt;
   Pending next{std::move(queue_.front()), {}, 0};
@@ -145,7 +155,7 @@ std::optional<uint64_t> Lane::TakeNext() {
   const uint64_t sequence = ++last_sequence_;
   next.part.frame.sequence = sequence;
   pending_[sequence] = std::make_shared<Pending>(std::move(next));
-  return sequence;
+  return Ticket{sequence, connection_};
 }
 
 void Lane::Pump() {
@@ -156,7 +166,7 @@ void Lane::Pump() {
     is_pumping_ = true;
   }
   while (true) {
-    std::optional<uint64_t> next;
+    std::optional<Ticket> next;
     {
       MutexLock lock(mutex_);
       must_pump_ = false;
@@ -168,15 +178,16 @@ void Lane::Pump() {
   }
 }
 
-void Lane::SendPending(uint64_t sequence) {
+void Lane::SendPending(const Ticket& ticket) {
   std::shared_ptr<Pending> pending;
   std::shared_ptr<Link> link;
   Frame frame;
   std::optional<shm::Extent> region;
   {
     MutexLock lock(mutex_);
-    const auto found = pending_.find(sequence);
-    if (found == pending_.end() || link_ == nullptr) return;
+    const auto found = pending_.find(ticket.sequence);
+    // With a new connection all that is pending has been put down to be sent once more.
+    if (found == pending_.end() || link_ == nullptr || connection_ != ticket.connection) return;
     pending = found->second;
     link = link_;
     region = pending->region;
@@ -238,12 +249,14 @@ void Lane::OnFrame(const Frame& frame, const Payload& payload) {
   Pump();
 }
 
-void Lane::OnClosed(const Status& why) {
-  if (const Status started = StartReconnect(why); !started.ok()) Fail(started);
+void Lane::OnClosed(uint64_t connection, const Status& why) {
+  if (const Status started = StartReconnect(connection, why); !started.ok()) Fail(started);
 }
 
-Status Lane::StartReconnect(const Status& why) {
+Status Lane::StartReconnect(uint64_t connection, const Status& why) {
   MutexLock lock(mutex_);
+  last_closed_ = std::max(last_closed_, connection);
+  if (connection != connection_) return Status::Ok();  // It has not been adopted.
   link_.reset();
   if (is_closing_ || !failure_.ok()) return Status::Ok();
   MYDIST_LOG(kInfo) << "the connection to " << server_text_ << " is closed"
@@ -261,24 +274,36 @@ void Lane::Reconnect() {
   const TimePoint deadline = Now() + options_.reconnect_time;
   Status why;
   while (Now() < deadline) {
-    Result<std::shared_ptr<Link>> link = ConnectOnce(deadline);
+    const Result<Made> made = ConnectOnce(deadline);
+    bool is_adopted = false;
     {
       MutexLock lock(mutex_);
+      if (is_closing_ && made.ok()) SayGoodbye(made->link, has_failed_);
       if (is_closing_) return;
-      if (link.ok()) Adopt(*link);
+      is_adopted = made.ok() && Adopt(*made);
     }
-    if (link.ok()) {
+    if (is_adopted) {
       MYDIST_LOG(kWarning) << "the connection to " << server_text_
                            << " broke and has been made again";
       return Pump();
     }
-    why = link.status();
-    if (why.code() == StatusCode::kPeerLost) break;  // Nothing listens there any more.
+    why = made.status();
+    if (why.failure().finding == kDeadFinding) break;  // Nothing listens there any more.
     std::this_thread::sleep_for(kPause);
   }
-  Fail(Status::PeerLost(server_text_ + " has died, and what it held of its tables is lost; see its "
-                                       "output, and start again from a checkpoint")
-           .About({.host = server_.host, .pid = server_.pid, .finding = kDeadFinding}));
+  Fail(LossOf(why));
+}
+
+Status Lane::LossOf(const Status& why) const {
+  const bool is_dead = why.failure().finding == kDeadFinding;
+  return Status::PeerLost(
+             server_text_ +
+             (is_dead ? " has died" : " cannot be reached any more (" + why.message() + ")") +
+             ", and what it held of its tables is lost; see its output, and start again "
+             "from a checkpoint")
+      .About({.host = server_.host,
+              .pid = server_.pid,
+              .finding = is_dead ? kDeadFinding : kSilentFinding});
 }
 
 void Lane::Fail(const Status& why) {
@@ -313,14 +338,17 @@ void Lane::Close(bool has_failed) {
   {
     MutexLock lock(mutex_);
     if (std::exchange(is_closing_, true)) return;
+    has_failed_ = has_failed;
     link = link_;
   }
-  if (link != nullptr) {
-    const auto code = has_failed ? StatusCode::kAborted : StatusCode::kOk;
-    link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)}, {},
-               [link] { link->Close(Status::Ok()); });
-  }
+  if (link != nullptr) SayGoodbye(link, has_failed);
   Fail(Status::Aborted("the connection to " + server_text_ + " has been closed"));
+}
+
+void Lane::SayGoodbye(const std::shared_ptr<Link>& link, bool has_failed) const {
+  const auto code = has_failed ? StatusCode::kAborted : StatusCode::kOk;
+  link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)}, {},
+             [link] { link->Close(Status::Ok()); });
 }
 
 std::string Lane::Text() {

@@ -87,19 +87,34 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
 
   Lane(const std::shared_ptr<Io>& io, const Address& address, const LaneOptions& options)
       : io_(io), address_(address), options_(options) {}
-  Result<std::shared_ptr<Link>> ConnectOnce(TimePoint deadline);
-  void Adopt(std::shared_ptr<Link> link) MYDIST_REQUIRES(mutex_);
+  // A connection and its number.
+  struct Made {
+    std::shared_ptr<Link> link;
+    uint64_t number = 0;
+  };
+  // A request that may leave over the connection of this number.
+  struct Ticket {
+    uint64_t sequence = 0;
+    uint64_t connection = 0;
+  };
+
+  Result<Made> ConnectOnce(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
+  // False: it has been closed meanwhile.
+  bool Adopt(const Made& made) MYDIST_REQUIRES(mutex_);
   // Sends what there is room for. One thread at a time: the order of a piece's requests counts.
   void Pump() MYDIST_EXCLUDES(mutex_);
   // The next part that may leave, with its room and number, as pending; nothing: none now.
-  std::optional<uint64_t> TakeNext() MYDIST_REQUIRES(mutex_);
+  std::optional<Ticket> TakeNext() MYDIST_REQUIRES(mutex_);
   bool MakeRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
   void GiveRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
-  void SendPending(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
+  void SendPending(const Ticket& ticket) MYDIST_EXCLUDES(mutex_);
   void OnFrame(const Frame& frame, const Payload& payload) MYDIST_EXCLUDES(mutex_);
-  void OnClosed(const Status& why) MYDIST_EXCLUDES(mutex_);
-  Status StartReconnect(const Status& why) MYDIST_EXCLUDES(mutex_);
+  void OnClosed(uint64_t connection, const Status& why) MYDIST_EXCLUDES(mutex_);
+  Status StartReconnect(uint64_t connection, const Status& why) MYDIST_EXCLUDES(mutex_);
   void Reconnect() MYDIST_EXCLUDES(mutex_);
+  // What becomes of all requests when no connection could be made because of `why`.
+  Status LossOf(const Status& why) const;
+  void SayGoodbye(const std::shared_ptr<Link>& link, bool has_failed) const;
 
   // Weak: a thread of it may be the last user of this lane, and cannot end itself.
   const std::weak_ptr<Io> io_;
@@ -110,6 +125,9 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
 
   Mutex mutex_;
   std::shared_ptr<Link> link_ MYDIST_GUARDED_BY(mutex_);  // Null: broken.
+  uint64_t connection_ MYDIST_GUARDED_BY(mutex_) = 0;     // Its number.
+  uint64_t last_made_ MYDIST_GUARDED_BY(mutex_) = 0;      // Numbers of connections.
+  uint64_t last_closed_ MYDIST_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<shm::FreeExtents> window_ MYDIST_GUARDED_BY(mutex_);
   uint64_t in_flight_ MYDIST_GUARDED_BY(mutex_) = 0;
   std::deque<Part> queue_ MYDIST_GUARDED_BY(mutex_);
@@ -119,6 +137,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   bool is_pumping_ MYDIST_GUARDED_BY(mutex_) = false;
   bool must_pump_ MYDIST_GUARDED_BY(mutex_) = false;
   bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
+  bool has_failed_ MYDIST_GUARDED_BY(mutex_) = false;  // See Close.
   Status failure_ MYDIST_GUARDED_BY(mutex_);
   LaneStats stats_ MYDIST_GUARDED_BY(mutex_);
   std::thread reconnect_ MYDIST_GUARDED_BY(mutex_);

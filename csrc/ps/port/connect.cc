@@ -36,7 +36,11 @@ class Dialogue {
     while (connect(socket_.number(), address, bytes) != 0) {
       if (errno == EINPROGRESS || errno == EINTR) return AwaitConnection();
       // A Unix socket whose backlog is full says only this, and tells of no room later.
-      if (errno != EAGAIN) return Status::PeerLost(std::strerror(errno));
+      const int error = errno;
+      if (error != EAGAIN) {
+        return Status::PeerLost(std::strerror(error))
+            .About({.finding = error == ECONNREFUSED ? kDeadFinding : ""});
+      }
       if (Now() >= deadline_) return TooLate();
       poll(nullptr, 0, kRetryMilliseconds);
     }

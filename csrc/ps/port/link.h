@@ -115,10 +115,10 @@ struct ConnectOptions {
   TimePoint deadline = kNever;
 };
 
-// Blocks. kPeerLost when nothing listens there or the other side ends the handshake, kTimeout after
-// the deadline, kInternal when the other side has another key or no mydist server is there,
-// kVersionMismatch when it speaks another version of the handshake. Events may come before it
-// returns.
+// Blocks. kPeerLost when nothing listens there (the finding is dead), the host cannot be reached or
+// the other side ends the handshake, kTimeout after the deadline, kInternal when the other side has
+// another key or no mydist server is there, kVersionMismatch when it speaks another version of the
+// handshake. Events may come before it returns.
 MYDIST_EXPORT Result<std::shared_ptr<Link>> Connect(std::shared_ptr<Io> io, const Address& address,
                                                     const ConnectOptions& options,
                                                     LinkEvents events);

@@ -1,6 +1,7 @@
 // Servers and clients in one process, over Unix sockets with a window and over TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -29,7 +30,7 @@ const JobKey kKey = [] {
 }();
 
 // The workers are in this process, which does not end.
-constexpr Duration kReconnectTime = std::chrono::milliseconds(300);
+constexpr Duration kReconnectTime = std::chrono::milliseconds(500);
 
 // A few servers, and workers that are threads.
 class ServiceTest : public ::testing::TestWithParam<bool> {
@@ -170,6 +171,68 @@ TEST_P(ServiceTest, RowsAreThoseOfATableInOnePlace) {
       ASSERT_EQ(values[i], each * static_cast<float>(expected[i / kColumns].load())) << i;
     }
   }
+}
+
+// Cuts all connections of this process again and again.
+class Cutter {
+ public:
+  ~Cutter() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Run() const {
+    while (!is_over_) {
+      for (int socket = 3; socket < 1024; ++socket) {
+        sockaddr_storage peer{};
+        socklen_t bytes = sizeof(peer);
+        if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0) {
+          shutdown(socket, SHUT_RDWR);
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    }
+  }
+
+  std::atomic<bool> is_over_{false};
+  std::thread thread_{[this] { Run(); }};
+};
+
+TEST_P(ServiceTest, ABrokenConnectionLosesNoPushAndRepeatsNone) {
+  constexpr int kWorkers = 2;
+  constexpr int64_t kElements = 20'000;
+  constexpr int kSteps = 100;
+  StartServers(2);
+  std::vector<std::unique_ptr<Client>> clients;
+  const std::vector<float> ones(kElements, 1.0F);
+  const std::vector<Consistency> kinds = {Consistency::kSync, Consistency::kAsync};
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    clients.push_back(MakeClient(rank));
+    for (uint32_t table = 0; table < kinds.size(); ++table) {
+      const TableSpec spec = Dense("t" + std::to_string(table), kElements, kinds[table], kWorkers);
+      ASSERT_TRUE(clients.back()
+                      ->Declare(table, spec, rank, rank == 0, std::vector<float>(kElements))
+                      .ok());
+    }
+  }
+  {
+    const Cutter cutter;
+    OnWorkers(kWorkers, [&](int rank) {
+      Client& client = *clients[static_cast<size_t>(rank)];
+      std::vector<float> output(kElements);
+      for (int step = 0; step < kSteps; ++step) {
+        const auto alone = client.Submit(FrameKind::kPush, 1, ones.data(), nullptr);
+        Finish(client, client.Submit(FrameKind::kPushPull, 0, ones.data(), output.data()));
+        ASSERT_THAT(output, Each(Eq(static_cast<float>(step + 1))));
+        Finish(client, alone);
+      }
+    });
+  }
+  std::vector<float> result(kElements);
+  Finish(*clients[0], clients[0]->Submit(FrameKind::kPull, 1, nullptr, result.data()));
+  EXPECT_THAT(result, Each(Eq(static_cast<float>(kWorkers * kSteps))));
+  EXPECT_GT(clients[0]->stats().repeated, 0);
 }
 
 TEST_P(ServiceTest, AServerThatIsGoneEndsWhatWaitsForIt) {
