@@ -19,6 +19,16 @@ std::string ServerText(const Introduction& server) {
          std::to_string(server.pid) + ")";
 }
 
+// False: the operation is over, and so the caller's memory may be gone. A push is sent without its
+// gradient then: it moves the clock of each piece once, as in all other pushes.
+bool CopyPayload(Part& part, uint8_t* to) {
+  const auto copy = [&] { std::memcpy(to, part.payload.data(), part.payload.size()); };
+  if (part.payload.empty()) return true;
+  if (part.own.empty()) return part.operation->Touch(copy);
+  copy();
+  return true;
+}
+
 uint64_t RoomOf(const Part& part) {
   return std::max<uint64_t>(part.payload.size(), part.answer_bytes);
 }
@@ -196,21 +206,18 @@ void Lane::SendPending(const Ticket& ticket) {
     frame.version = pending_.begin()->first;
     stats_.sent_bytes += static_cast<int64_t>(pending->part.payload.size());
   }
-  const std::span<const uint8_t> payload = pending->part.payload;
-  frame.payload_bytes = payload.size();
-  const std::shared_ptr<Operation> operation = pending->part.operation;
+  Part& part = pending->part;
+  frame.payload_bytes = part.payload.size();
   if (region) {
     frame.is_in_window = true;
     frame.place = static_cast<uint64_t>(region->begin);
-    operation->Touch(
-        [&] { std::memcpy(link->window().data() + frame.place, payload.data(), payload.size()); });
+    if (!CopyPayload(part, link->window().data() + frame.place)) frame.payload_bytes = 0;
     return link->Send(frame);
   }
   // The caller's memory may be gone before the bytes are, when the operation fails.
-  const auto copy = std::make_shared<std::vector<uint8_t>>();
-  if (!operation->Touch([&] { copy->assign(payload.begin(), payload.end()); })) {
-    copy->resize(payload.size());
-  }
+  const auto copy = std::make_shared<std::vector<uint8_t>>(part.payload.size());
+  if (!CopyPayload(part, copy->data())) copy->clear();
+  frame.payload_bytes = copy->size();
   link->Send(frame, *copy, [copy] {});
 }
 

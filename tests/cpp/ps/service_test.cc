@@ -173,6 +173,33 @@ TEST_P(ServiceTest, RowsAreThoseOfATableInOnePlace) {
   }
 }
 
+// As when one of the servers is gone: its memory may be in use for something else by then. The
+// clock of the piece moves as on the other servers.
+TEST_P(ServiceTest, APushThatHasFailedIsSentWithoutItsGradient) {
+  constexpr int64_t kElements = 1000;
+  StartServers(1);
+  const std::unique_ptr<Client> client = MakeClient(0);
+  const std::unique_ptr<Client> other = MakeClient(1);
+  const TableSpec spec = Dense("t", kElements, Consistency::kSync, 2);
+  ASSERT_TRUE(client->Declare(1, spec, 0, true, std::vector<float>(kElements)).ok());
+  ASSERT_TRUE(other->Declare(1, spec, 1, false, {}).ok());
+  const std::vector<float> sevens(kElements, 7.0F);
+  std::vector<float> output(kElements);
+  Finish(*client, client->Submit(FrameKind::kPush, 1, sevens.data(), nullptr));
+  Finish(*other, other->Submit(FrameKind::kPush, 1, sevens.data(), nullptr));
+  Part part;
+  part.frame = {.kind = FrameKind::kPush, .table = 1};
+  part.payload = {reinterpret_cast<const uint8_t*>(sevens.data()), kElements * sizeof(float)};
+  part.operation = std::make_shared<Operation>("push", 1);
+  part.operation->Fail(Status::Aborted("as if another server had died"));
+  std::vector<Part> parts;
+  parts.push_back(std::move(part));
+  client->lanes()[0]->Submit(std::move(parts));
+  const std::vector<float> ones(kElements, 1.0F);
+  Finish(*other, other->Submit(FrameKind::kPushPull, 1, ones.data(), output.data()));
+  EXPECT_THAT(output, Each(Eq(8.0F)));
+}
+
 // Cuts all connections of this process again and again.
 class Cutter {
  public:
