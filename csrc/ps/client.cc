@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "ps/error_bytes.h"
 #include "ps/row_piece.h"
 
 namespace mydist::ps {
@@ -43,6 +44,37 @@ size_t RowsInAPart(const TableSpec& spec) {
       std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
 }
 
+// The warning of this number, from 0, comes after so long.
+Duration After(Duration first, int number) {
+  for (int i = 0; i < number; ++i) first = Doubled(first);
+  return first;
+}
+
+// What the requests to a server wait for, as an error about the one that is to blame.
+Status AskWhy(Lane& lane) {
+  const auto ping = std::make_shared<Operation>("ping", 1);
+  Part part;
+  part.frame.kind = FrameKind::kPing;
+  part.priority = 1 << 20;
+  part.operation = ping;
+  const auto answer = std::make_shared<Status>();
+  part.deliver = [answer](std::span<const uint8_t> bytes, const Frame&) {
+    *answer = DecodeError(static_cast<uint8_t>(StatusCode::kTimeout), bytes);
+  };
+  std::vector<Part> parts;
+  parts.push_back(std::move(part));
+  lane.Submit(std::move(parts));
+  if (!ping->WaitUntil(Now() + kAnswerTime)) {
+    ping->Fail(Status::Timeout("no answer"));
+    const Introduction& server = lane.server();
+    return Status::Timeout("It gives no answer: it is stopped or cannot be reached.")
+        .About({.host = server.host, .pid = server.pid, .finding = kSilentFinding});
+  }
+  if (!ping->status().ok()) return ping->status();
+  if (answer->message().empty()) return Status::Timeout("It answers, and is at work.");
+  return Status::Timeout("It answers; " + answer->message() + ".").About(answer->failure());
+}
+
 std::shared_ptr<Operation> Failed(const Status& why) {
   auto operation = std::make_shared<Operation>("parameter server", 1);
   operation->Fail(why);
@@ -64,8 +96,11 @@ Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   std::unique_ptr<Client> client(new Client(options));
   MYDIST_ASSIGN_OR_RETURN(client->io_, Io::Start(1, "mydist-client"));
   for (const Address& server : options.servers) {
-    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Lane> lane,
-                            Lane::Open(client->io_, server, options.lane));
+    LaneOptions of_lane = options.lane;
+    of_lane.holdings = [all = client->holdings_, lane = client->lanes_.size()] {
+      return all->TextOf(lane);
+    };
+    MYDIST_ASSIGN_OR_RETURN(std::shared_ptr<Lane> lane, Lane::Open(client->io_, server, of_lane));
     client->lanes_.push_back(std::move(lane));
   }
   return client;
@@ -77,36 +112,51 @@ void Client::Close(bool has_failed) {
   for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(has_failed);
 }
 
-std::shared_ptr<Client::OpenTable> Client::Find(uint32_t table) {
+std::shared_ptr<Client::OpenTable> Client::Find(uint32_t table) const {
   MutexLock lock(mutex_);
   const auto found = tables_.find(table);
   return found == tables_.end() ? nullptr : found->second;
 }
 
-Status Client::Declare(uint32_t number, const TableSpec& spec, int worker, bool creates,
-                       std::span<const float> start) {
-  MYDIST_RETURN_IF_ERROR(CheckTableSpec(spec));
-  auto table = std::make_shared<OpenTable>();
-  table->spec = spec;
-  table->worker = worker;
-  if (spec.is_dense()) {
-    for (const int server : ring_.Place(spec.name, spec.PieceCount())) {
-      table->places.push_back(lane_of_server_[static_cast<size_t>(server)]);
-    }
+std::vector<int> Client::Places(const TableSpec& spec) const {
+  std::vector<int> places;
+  if (!spec.is_dense()) return places;
+  for (const int server : ring_.Place(spec.name, spec.PieceCount())) {
+    places.push_back(lane_of_server_[static_cast<size_t>(server)]);
   }
-  table->versions.resize(spec.is_dense() ? table->places.size() : lanes_.size());
+  return places;
+}
+
+std::vector<int64_t> Client::PiecesByLane(const OpenTable& table) const {
+  if (!table.spec.is_dense()) return std::vector<int64_t>(lanes_.size(), 1);
+  std::vector<int64_t> pieces(lanes_.size());
+  for (const int lane : table.places) ++pieces[static_cast<size_t>(lane)];
+  return pieces;
+}
+
+Status Client::Open(uint32_t number, const TableSpec& spec, int worker) {
+  MYDIST_RETURN_IF_ERROR(CheckTableSpec(spec));
+  const auto table = std::make_shared<OpenTable>(spec, worker, Places(spec), lanes_.size());
   {
     MutexLock lock(mutex_);
     tables_[number] = table;
   }
+  holdings_->Open(number, spec.name, PiecesByLane(*table));
+  return Status::Ok();
+}
+
+Status Client::Declare(uint32_t number, const TableSpec& spec, int worker, bool creates,
+                       std::span<const float> start) {
+  MYDIST_RETURN_IF_ERROR(Open(number, spec, worker));
+  Patience patience;
   const auto declared =
       SubmitToAll(creates ? FrameKind::kDeclare : FrameKind::kOpen, number, EncodeTableSpec(spec));
-  Wait(declared, Now(), kNever);
+  Wait(declared, patience, kNever);
   MYDIST_RETURN_IF_ERROR(declared->status());
   if (!creates || !spec.is_dense()) return Status::Ok();
   MYDIST_CHECK(static_cast<int64_t>(start.size()) == spec.elements);
   const auto started = Submit(FrameKind::kStart, number, start.data(), nullptr);
-  Wait(started, Now(), kNever);
+  Wait(started, patience, kNever);
   return started->status();
 }
 
@@ -116,15 +166,15 @@ void Client::Send(std::vector<std::vector<Part>> parts) {
   }
 }
 
-int64_t Client::NoteVersion(OpenTable& table, size_t index, const Frame& answer, FrameKind kind) {
+int64_t Client::OpenTable::NoteVersion(size_t index, const Frame& answer, FrameKind kind) {
   MutexLock lock(mutex_);
-  uint64_t& read = table.versions[index];
+  uint64_t& read = versions_[index];
   int64_t staleness = -1;
   if (Pushes(kind) && answer.version > read) {
     staleness = static_cast<int64_t>(answer.version - read) - 1;
-    table.staleness_sum += static_cast<double>(staleness);
-    ++table.staleness_count;
-    table.stats.most_staleness = std::max(table.stats.most_staleness, staleness);
+    staleness_sum_ += static_cast<double>(staleness);
+    ++staleness_count_;
+    stats_.most_staleness = std::max(stats_.most_staleness, staleness);
   }
   if (Pulls(kind)) read = answer.version;
   return staleness;
@@ -141,9 +191,18 @@ std::shared_ptr<CallTrace> Client::TraceOf(FrameKind kind, const TableSpec& spec
                                      options_.on_span);
 }
 
-void Client::CountPush(OpenTable& table) {
+void Client::OpenTable::CountPush() {
   MutexLock lock(mutex_);
-  ++table.stats.pushes;
+  ++stats_.pushes;
+}
+
+TableStats Client::OpenTable::stats() const {
+  MutexLock lock(mutex_);
+  TableStats stats = stats_;
+  if (staleness_count_ > 0) {
+    stats.mean_staleness = staleness_sum_ / static_cast<double>(staleness_count_);
+  }
+  return stats;
 }
 
 std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const float* gradient,
@@ -168,18 +227,18 @@ std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const
     if (gradient != nullptr) part.payload = BytesAt(gradient + begin, count);
     if (Pulls(kind)) part.answer_bytes = static_cast<uint64_t>(count) * sizeof(float);
     const auto lane = static_cast<size_t>(table->places[index]);
-    part.deliver = [this, table, index, kind, lane, trace,
+    part.deliver = [table, index, kind, lane, trace,
                     to = output == nullptr ? nullptr : output + begin](
                        std::span<const uint8_t> bytes, const Frame& answer) {
       if (to != nullptr) std::memcpy(to, bytes.data(), bytes.size());
-      const int64_t staleness = NoteVersion(*table, index, answer, kind);
+      const int64_t staleness = table->NoteVersion(index, answer, kind);
       if (trace != nullptr) trace->Note(lane, answer, staleness);
     };
     part.priority = priority;
     part.operation = operation;
     parts[lane].push_back(std::move(part));
   }
-  if (Pushes(kind)) CountPush(*table);
+  if (Pushes(kind)) table->CountPush();
   Send(std::move(parts));
   return operation;
 }
@@ -220,7 +279,7 @@ Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> 
   }
   part.payload = part.own;
   if (Pulls(call.kind)) part.answer_bytes = count * width * sizeof(float);
-  part.deliver = [this, table = call.table, kind = call.kind, trace = call.trace, lane, width,
+  part.deliver = [table = call.table, kind = call.kind, trace = call.trace, lane, width,
                   output = Pulls(call.kind) ? call.output : nullptr,
                   to = std::vector<int64_t>(where.begin(), where.end())](
                      std::span<const uint8_t> bytes, const Frame& answer) {
@@ -228,7 +287,7 @@ Part Client::RowPart(const RowCall& call, size_t lane, std::span<const int64_t> 
       std::memcpy(output + static_cast<size_t>(to[i]) * width,
                   bytes.data() + i * width * sizeof(float), width * sizeof(float));
     }
-    const int64_t staleness = NoteVersion(*table, lane, answer, kind);
+    const int64_t staleness = table->NoteVersion(lane, answer, kind);
     if (trace != nullptr) trace->Note(lane, answer, staleness);
   };
   part.priority = call.priority;
@@ -264,7 +323,7 @@ std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
       parts[lane].back().operation = operation;
     }
   }
-  if (Pushes(kind)) CountPush(*table);
+  if (Pushes(kind)) table->CountPush();
   Send(std::move(parts));
   return operation;
 }
@@ -288,78 +347,61 @@ std::shared_ptr<Operation> Client::SubmitToAll(FrameKind kind, uint32_t number,
   }
   Send(std::move(parts));
   if (kind == FrameKind::kRemove) {
+    holdings_->Close(number);
     MutexLock lock(mutex_);
     tables_.erase(number);
   }
   return operation;
 }
 
-bool Client::Wait(const std::shared_ptr<Operation>& operation, TimePoint begin,
+bool Client::Wait(const std::shared_ptr<Operation>& operation, Patience& patience,
                   TimePoint deadline) {
-  const TimePoint end =
-      options_.stall_shutdown == Duration::max() ? kNever : begin + options_.stall_shutdown;
-  Duration next = options_.stall_warning;
-  while (next != Duration::max() && begin + next < Now()) next = Doubled(next);
+  const bool may_end = options_.stall_shutdown != Duration::max();
+  const TimePoint end = may_end ? patience.begin + options_.stall_shutdown : kNever;
   while (true) {
-    const TimePoint warning = next == Duration::max() ? kNever : begin + next;
+    const bool warns = options_.stall_warning != Duration::max();
+    const TimePoint warning =
+        warns ? patience.begin + After(options_.stall_warning, patience.explained) : kNever;
     if (operation->WaitUntil(std::min({deadline, warning, end}))) return true;
     const TimePoint now = Now();
     if (now >= end) {
-      Explain(operation, now - begin);
-      for (const std::shared_ptr<Lane>& lane : lanes_) {
-        if (!lane->Has(*operation)) continue;
-        lane->Fail(Status::Timeout("it has waited for " + lane->server_text() + " for " +
-                                   SecondsText(now - begin) +
-                                   ", as long as MYDIST_STALL_SHUTDOWN_SECONDS allows")
-                       .About({.host = lane->server().host, .pid = lane->server().pid}));
-      }
+      GiveUp(operation, now - patience.begin);
       return operation->WaitUntil(kPast);
     }
-    if (now >= deadline) return false;
-    Explain(operation, now - begin);
-    next = Doubled(next);
+    if (now >= warning) {
+      Explain(operation, now - patience.begin);
+      // Not for those that passed while this process was stopped.
+      while (patience.begin + After(options_.stall_warning, ++patience.explained) <= now) {
+      }
+    } else if (now >= deadline) {
+      return false;
+    }
   }
-}
-
-std::string Client::AskWhy(Lane& lane) {
-  std::string why;
-  const auto ping = std::make_shared<Operation>("ping", 1);
-  Part part;
-  part.frame.kind = FrameKind::kPing;
-  part.priority = 1 << 20;
-  part.operation = ping;
-  part.deliver = [&why](std::span<const uint8_t> bytes, const Frame&) {
-    why.assign(bytes.begin(), bytes.end());
-  };
-  std::vector<Part> parts;
-  parts.push_back(std::move(part));
-  lane.Submit(std::move(parts));
-  if (!ping->WaitUntil(Now() + kAnswerTime)) {
-    ping->Fail(Status::Timeout("no answer"));
-    return "It gives no answer: it is stopped or cannot be reached.";
-  }
-  if (!ping->status().ok()) return ping->status().message();
-  return why.empty() ? "It answers, and is at work." : "It answers; " + why + ".";
 }
 
 void Client::Explain(const std::shared_ptr<Operation>& operation, Duration waited) {
   for (const std::shared_ptr<Lane>& lane : lanes_) {
     if (!lane->Has(*operation)) continue;
-    const std::string why = AskWhy(*lane);
     MYDIST_LOG(kWarning) << operation->text() << " has waited for " << lane->server_text()
-                         << " for " << SecondsText(waited) << ". " << why;
+                         << " for " << SecondsText(waited) << ". " << AskWhy(*lane).message();
   }
 }
 
-TableStats Client::StatsOf(uint32_t table) {
-  const std::shared_ptr<OpenTable> found = Find(table);
-  if (found == nullptr) return {};
-  MutexLock lock(mutex_);
-  TableStats stats = found->stats;
-  if (found->staleness_count > 0) {
-    stats.mean_staleness = found->staleness_sum / static_cast<double>(found->staleness_count);
+void Client::GiveUp(const std::shared_ptr<Operation>& operation, Duration waited) {
+  for (const std::shared_ptr<Lane>& lane : lanes_) {
+    if (!lane->Has(*operation)) continue;
+    const Status why = AskWhy(*lane);
+    lane->Fail(
+        Status::Timeout("it has waited for " + lane->server_text() + " for " + SecondsText(waited) +
+                        ", as long as MYDIST_STALL_SHUTDOWN_SECONDS allows. " + why.message())
+            .About(why.failure())
+            .About({.elapsed = ToSeconds(waited)}));
   }
-  return stats;
+}
+
+TableStats Client::StatsOf(uint32_t table) const {
+  const std::shared_ptr<OpenTable> found = Find(table);
+  return found == nullptr ? TableStats() : found->stats();
 }
 
 LaneStats Client::stats() {
@@ -374,7 +416,7 @@ LaneStats Client::stats() {
   return sum;
 }
 
-std::vector<ServerShare> Client::SharesOf(uint32_t number) {
+std::vector<ServerShare> Client::SharesOf(uint32_t number) const {
   std::vector<ServerShare> shares;
   for (const Address& server : options_.servers) shares.push_back({server.server, 0, 0});
   const std::shared_ptr<OpenTable> table = Find(number);

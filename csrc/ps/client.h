@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "ps/call_trace.h"
+#include "ps/holdings.h"
 #include "ps/lane.h"
 #include "ps/operation.h"
 #include "ps/ring.h"
@@ -47,6 +48,12 @@ struct ServerShare {
   int64_t bytes = 0;
 };
 
+// One wait for an operation, which may be made of several calls of Wait.
+struct Patience {
+  TimePoint begin = Now();
+  int explained = 0;  // How often the log has said what it waits for.
+};
+
 class MYDIST_EXPORT Client {
  public:
   // Connects to all servers; blocks.
@@ -58,8 +65,13 @@ class MYDIST_EXPORT Client {
 
   // All workers call it with the same number and spec. The one with `start`, the parameters of a
   // dense table, comes first: with true it creates the table, the others open it. Blocks.
+  // Its two steps are Open, and then SubmitToAll of kDeclare or kOpen with the spec; a dense table
+  // that is created needs Submit of kStart as well.
   Status Declare(uint32_t table, const TableSpec& spec, int worker, bool creates,
                  std::span<const float> start);
+
+  // Knows the table from now on. kInvalidArgument for a spec that is not allowed.
+  Status Open(uint32_t table, const TableSpec& spec, int worker) MYDIST_EXCLUDES(mutex_);
 
   // A push, pull or push_pull of a dense table. `gradient` and `output`: its elements, row-major;
   // null where the kind has none. A push without a gradient only moves the clock. Both stay until
@@ -75,26 +87,43 @@ class MYDIST_EXPORT Client {
                                          const std::vector<uint8_t>& payload = {});
 
   // Whether it is over by `deadline`. Meanwhile it says what the operation waits for, and ends it
-  // after stall_shutdown; `begin`: when the wait began.
-  bool Wait(const std::shared_ptr<Operation>& operation, TimePoint begin, TimePoint deadline);
+  // after stall_shutdown.
+  bool Wait(const std::shared_ptr<Operation>& operation, Patience& patience, TimePoint deadline);
 
   // Says goodbye to all servers. Later calls fail. See Lane.
   void Close(bool has_failed = false);
 
-  TableStats StatsOf(uint32_t table) MYDIST_EXCLUDES(mutex_);
+  TableStats StatsOf(uint32_t table) const MYDIST_EXCLUDES(mutex_);
   LaneStats stats();
-  std::vector<ServerShare> SharesOf(uint32_t table) MYDIST_EXCLUDES(mutex_);
+  std::vector<ServerShare> SharesOf(uint32_t table) const MYDIST_EXCLUDES(mutex_);
   const std::vector<std::shared_ptr<Lane>>& lanes() const { return lanes_; }
 
  private:
-  struct OpenTable {
-    TableSpec spec;
-    int worker = 0;
-    std::vector<int> places;         // Index of the lane, by piece.
-    std::vector<uint64_t> versions;  // Read last, by piece; of rows by lane.
-    TableStats stats;
-    double staleness_sum = 0;
-    int64_t staleness_count = 0;
+  // The calls that are under way hold it: a lane may deliver an answer while the client ends.
+  class OpenTable {
+   public:
+    OpenTable(TableSpec own, int index, std::vector<int> lane_of_piece, size_t lanes)
+        : spec(std::move(own)),
+          worker(index),
+          places(std::move(lane_of_piece)),
+          versions_(spec.is_dense() ? places.size() : lanes) {}
+
+    const TableSpec spec;
+    const int worker;               // Its index among the table's workers.
+    const std::vector<int> places;  // Index of the lane, by piece.
+
+    void CountPush() MYDIST_EXCLUDES(mutex_);
+    // Notes what an answer says of the version, and how stale a push was. `index`: of the piece,
+    // or of the lane of rows.
+    int64_t NoteVersion(size_t index, const Frame& answer, FrameKind kind) MYDIST_EXCLUDES(mutex_);
+    TableStats stats() const MYDIST_EXCLUDES(mutex_);
+
+   private:
+    mutable Mutex mutex_;
+    std::vector<uint64_t> versions_ MYDIST_GUARDED_BY(mutex_);  // Read last.
+    TableStats stats_ MYDIST_GUARDED_BY(mutex_);
+    double staleness_sum_ MYDIST_GUARDED_BY(mutex_) = 0;
+    int64_t staleness_count_ MYDIST_GUARDED_BY(mutex_) = 0;
   };
 
   struct RowCall {
@@ -109,28 +138,28 @@ class MYDIST_EXPORT Client {
   };
 
   explicit Client(const ClientOptions& options);
-  std::shared_ptr<OpenTable> Find(uint32_t table) MYDIST_EXCLUDES(mutex_);
-  // Notes what an answer says of the version; how stale the gradient of a push was, else -1.
-  int64_t NoteVersion(OpenTable& table, size_t index, const Frame& answer, FrameKind kind)
-      MYDIST_EXCLUDES(mutex_);
+  std::shared_ptr<OpenTable> Find(uint32_t table) const MYDIST_EXCLUDES(mutex_);
+  std::vector<int> Places(const TableSpec& spec) const;
+  std::vector<int64_t> PiecesByLane(const OpenTable& table) const;
   // Null unless a timeline is recorded.
   std::shared_ptr<CallTrace> TraceOf(FrameKind kind, const TableSpec& spec, int64_t parts) const;
-  void CountPush(OpenTable& table) MYDIST_EXCLUDES(mutex_);
   // The positions of the rows of each lane. kInvalidArgument for a row that the table has not.
   Result<std::vector<std::vector<int64_t>>> ByLane(FrameKind kind, const TableSpec& spec,
                                                    std::span<const int64_t> rows) const;
   // Of the rows at these positions.
-  Part RowPart(const RowCall& call, size_t lane, std::span<const int64_t> where);
+  static Part RowPart(const RowCall& call, size_t lane, std::span<const int64_t> where);
   void Send(std::vector<std::vector<Part>> parts);
   void Explain(const std::shared_ptr<Operation>& operation, Duration waited);
-  std::string AskWhy(Lane& lane);
+  // Ends it, and all else that waits for the same servers.
+  void GiveUp(const std::shared_ptr<Operation>& operation, Duration waited);
 
   const ClientOptions options_;
   const Ring ring_;
   std::vector<int> lane_of_server_;
   std::shared_ptr<Io> io_;
   std::vector<std::shared_ptr<Lane>> lanes_;
-  Mutex mutex_;
+  const std::shared_ptr<Holdings> holdings_ = std::make_shared<Holdings>();
+  mutable Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<OpenTable>> tables_ MYDIST_GUARDED_BY(mutex_);
 };
 

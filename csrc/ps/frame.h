@@ -32,7 +32,7 @@ enum class FrameKind : uint8_t {
   kFinish = 7,    // The worker pushes no more to this table.
   kRemove = 8,    // The table goes, once all its workers have said so.
   kOptions = 9,   // Payload: a RuleSpec with the options to change.
-  kPing = 10,     // Answered at once; payload of the answer: what the oldest request waits for.
+  kPing = 10,     // Answered at once; payload of the answer: what a request waits for, as an error.
   kGoodbye = 11,  // The worker leaves in order, or with a code after an error; it sends no more.
   kResume = 12,   // After a finish: the worker pushes again, from the highest clock on.
   // Of a server.

@@ -303,11 +303,11 @@ void Lane::Reconnect() {
 
 Status Lane::LossOf(const Status& why) const {
   const bool is_dead = why.failure().finding == kDeadFinding;
-  return Status::PeerLost(
-             server_text_ +
-             (is_dead ? " has died" : " cannot be reached any more (" + why.message() + ")") +
-             ", and what it held of its tables is lost; see its output, and start again "
-             "from a checkpoint")
+  const std::string end =
+      is_dead ? " has died" : " cannot be reached any more (" + why.message() + ")";
+  const std::string held = options_.holdings == nullptr ? "" : options_.holdings();
+  return Status::PeerLost(server_text_ + end + (held.empty() ? "" : "; it held " + held) +
+                          ". See its output, and start again from a checkpoint.")
       .About({.host = server_.host,
               .pid = server_.pid,
               .finding = is_dead ? kDeadFinding : kSilentFinding});

@@ -43,6 +43,8 @@ struct LaneOptions {
   uint64_t most_in_flight = uint64_t{16} << 20;
   Duration connect_time = std::chrono::seconds(30);
   Duration reconnect_time = std::chrono::seconds(2);  // After a connection has broken.
+  // What the server holds, such as "12 of 48 pieces of table fc", for the error of its loss.
+  std::function<std::string()> holdings = nullptr;
 };
 
 struct LaneStats {

@@ -201,16 +201,17 @@ std::string Piece::WorkerText(int worker) const {
   return "rank " + std::to_string(spec_.ranks[static_cast<size_t>(worker)]);
 }
 
-std::string Piece::WhyWaits(int worker) {
+Status Piece::WhyWaits(int worker) {
   MutexLock lock(mutex_);
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                   [&](const Waiting& waiting) { return waiting.worker == worker; });
-  if (found == waiting_.end()) return "";
+  if (found == waiting_.end()) return Status::Ok();
   const int slowest = clocks_.Slowest();
-  if (slowest < 0) return "";
-  return WorkerText(worker) + " at clock " + std::to_string(found->clock) + " waits for " +
-         WorkerText(slowest) + " at " + std::to_string(clocks_.Of(slowest)) + " (" +
-         ConsistencyText(spec_) + ")";
+  if (slowest < 0) return Status::Ok();
+  return Status::Timeout(WorkerText(worker) + " at clock " + std::to_string(found->clock) +
+                         " waits for " + WorkerText(slowest) + " at " +
+                         std::to_string(clocks_.Of(slowest)) + " (" + ConsistencyText(spec_) + ")")
+      .About({.ranks = {spec_.ranks[static_cast<size_t>(slowest)]}, .finding = kLateFinding});
 }
 
 DensePiece::DensePiece(const TableSpec& spec, std::span<const float> start)

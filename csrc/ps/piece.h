@@ -57,9 +57,9 @@ class MYDIST_EXPORT Piece {
   // needs another state than the one before.
   Status SetRule(std::unique_ptr<UpdateRule> rule) MYDIST_EXCLUDES(mutex_);
 
-  // What a request of the worker waits for, such as "worker 0 (rank 0) is at clock 13, this one at
-  // 17 (ssp(3))"; empty: it does not.
-  std::string WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
+  // What a request of the worker waits for: kTimeout such as "rank 2 at clock 17 waits for rank 0
+  // at 13 (ssp(3))", about rank 0; OK: it does not.
+  Status WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
 
  protected:
   // What a payload holds is checked and read with the lock held.

@@ -90,11 +90,11 @@ Status Table::SetOptions(const RuleSpec& rule) {
   return Status::Ok();
 }
 
-std::string Table::WhyWaits(int worker) {
+Status Table::WhyWaits(int worker) {
   for (const std::shared_ptr<Piece>& piece : Pieces()) {
-    if (std::string why = piece->WhyWaits(worker); !why.empty()) return why;
+    MYDIST_RETURN_IF_ERROR(piece->WhyWaits(worker));
   }
-  return "";
+  return Status::Ok();
 }
 
 bool Table::Remove(int worker) {
@@ -155,12 +155,12 @@ void Store::Lose(int rank, const Status& why) {
   }
 }
 
-std::string Store::WhyWaits(int rank) {
+Status Store::WhyWaits(int rank) {
   for (const WorkOn& work : TablesOf(rank)) {
-    const std::string why = work.table->WhyWaits(work.worker);
-    if (!why.empty()) return "table '" + work.table->spec().name + "': " + why;
+    const Status why = work.table->WhyWaits(work.worker);
+    if (!why.ok()) return why.WithContext("table '" + work.table->spec().name + "'");
   }
-  return "";
+  return Status::Ok();
 }
 
 int64_t Session::Connect(Send send) {
@@ -315,10 +315,7 @@ void Session::Reply(uint64_t sequence, const Answer& answer) {
     const auto found = entries_.find(sequence);
     return found != entries_.end() && found->second.request.kind == FrameKind::kPing;
   }();
-  if (is_ping) {
-    const std::string why = store_->WhyWaits(rank_);
-    words.assign(why.begin(), why.end());
-  }
+  if (is_ping && answer.status.ok()) words = EncodeError(store_->WhyWaits(rank_));
   MutexLock lock(mutex_);
   const auto found = entries_.find(sequence);
   if (found == entries_.end()) return;

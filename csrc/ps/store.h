@@ -37,7 +37,7 @@ class MYDIST_EXPORT Table {
   void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
   Status SetOptions(const RuleSpec& rule) MYDIST_EXCLUDES(mutex_);
   // See Piece; of the first piece whose requests wait.
-  std::string WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
+  Status WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
   // The worker needs it no more; whether no worker does.
   bool Remove(int worker) MYDIST_EXCLUDES(mutex_);
 
@@ -63,8 +63,8 @@ class MYDIST_EXPORT Store {
   void Leave(int rank) MYDIST_EXCLUDES(mutex_);
   // The same without its will.
   void Lose(int rank, const Status& why) MYDIST_EXCLUDES(mutex_);
-  // What a request of the rank waits for, with the table; empty: nothing.
-  std::string WhyWaits(int rank) MYDIST_EXCLUDES(mutex_);
+  // See Piece; with the table.
+  Status WhyWaits(int rank) MYDIST_EXCLUDES(mutex_);
 
  private:
   struct WorkOn {

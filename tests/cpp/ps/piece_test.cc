@@ -82,7 +82,7 @@ TEST_F(DensePieceTest, SyncAppliesTheMeanOnceAllHavePushed) {
   Seen first;
   PushPull(1, {3, 1}, first);
   EXPECT_FALSE(first.status.has_value());
-  EXPECT_THAT(piece_->WhyWaits(1), "rank 1 at clock 1 waits for rank 0 at 0 (sync)");
+  EXPECT_THAT(piece_->WhyWaits(1).message(), "rank 1 at clock 1 waits for rank 0 at 0 (sync)");
   Seen second;
   PushPull(0, {1, 3}, second);
   EXPECT_THAT(first.parameters, ElementsAre(8, 18));
@@ -142,7 +142,7 @@ TEST_F(DensePieceTest, SspHoldsAWorkerThatIsTooFarAhead) {
   PushPull(0, {1, 0}, held);
   EXPECT_FALSE(held.status.has_value());  // Its push is applied all the same.
   EXPECT_THAT(Values(1), ElementsAre(8, 20));
-  EXPECT_EQ(piece_->WhyWaits(0), "rank 0 at clock 2 waits for rank 1 at 0 (ssp(1))");
+  EXPECT_EQ(piece_->WhyWaits(0).message(), "rank 0 at clock 2 waits for rank 1 at 0 (ssp(1))");
   Push(1, {0, 0});
   EXPECT_TRUE(held.status.has_value());
 }

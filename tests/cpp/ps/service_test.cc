@@ -22,6 +22,7 @@ namespace {
 using ::testing::Each;
 using ::testing::Eq;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 const JobKey kKey = [] {
   JobKey key{};
@@ -90,8 +91,13 @@ class ServiceTest : public ::testing::TestWithParam<bool> {
   std::vector<std::unique_ptr<Server>> servers_;
 };
 
+bool IsOverWithin(Client& client, const std::shared_ptr<Operation>& operation, Duration time) {
+  Patience patience;
+  return client.Wait(operation, patience, Now() + time);
+}
+
 void Finish(Client& client, const std::shared_ptr<Operation>& operation) {
-  EXPECT_TRUE(client.Wait(operation, Now(), Now() + std::chrono::seconds(60)));
+  EXPECT_TRUE(IsOverWithin(client, operation, std::chrono::seconds(60)));
   EXPECT_TRUE(operation->status().ok()) << operation->status().ToString();
 }
 
@@ -272,12 +278,15 @@ TEST_P(ServiceTest, AServerThatIsGoneEndsWhatWaitsForIt) {
   const auto waits = client->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
   const TimePoint begin = Now();
   servers_[1].reset();
-  EXPECT_TRUE(client->Wait(waits, begin, begin + std::chrono::seconds(10)));
+  EXPECT_TRUE(IsOverWithin(*client, waits, std::chrono::seconds(10)));
   EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
   EXPECT_THAT(waits->status().message(), HasSubstr("server 1 (host here, pid "));
+  EXPECT_THAT(
+      waits->status().message(),
+      MatchesRegex(".* has died; it held [1-5] of 5 pieces of table t\\. See its output.*"));
   EXPECT_LT(Now() - begin, std::chrono::seconds(3));
   const auto later = client->Submit(FrameKind::kPull, 1, nullptr, output.data());
-  EXPECT_TRUE(client->Wait(later, begin, begin + std::chrono::seconds(10)));
+  EXPECT_TRUE(IsOverWithin(*client, later, std::chrono::seconds(10)));
   EXPECT_EQ(later->status().code(), StatusCode::kPeerLost);
 }
 
@@ -289,11 +298,11 @@ TEST_P(ServiceTest, AWorkerThatIsGoneEndsASyncTable) {
   ASSERT_TRUE(stays->Declare(1, Dense("t", 5000, Consistency::kSync, 2), 0, true, zeros).ok());
   std::vector<float> output(5000);
   const auto waits = stays->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
-  EXPECT_FALSE(stays->Wait(waits, Now(), Now() + std::chrono::milliseconds(50)));
+  EXPECT_FALSE(IsOverWithin(*stays, waits, std::chrono::milliseconds(50)));
   for (const std::shared_ptr<Lane>& lane : leaves->lanes()) {
     lane->Fail(Status::Aborted("as if it had died"));
   }
-  EXPECT_TRUE(stays->Wait(waits, Now(), Now() + std::chrono::seconds(10)));
+  EXPECT_TRUE(IsOverWithin(*stays, waits, std::chrono::seconds(10)));
   EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
   EXPECT_THAT(waits->status().failure().ranks, ::testing::ElementsAre(1));
 }
@@ -307,7 +316,7 @@ TEST_P(ServiceTest, AWorkerThatHasFailedEndsASyncTableAtOnce) {
   std::vector<float> output(5000);
   const auto waits = stays->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data());
   fails->Close(true);
-  EXPECT_TRUE(stays->Wait(waits, Now(), Now() + std::chrono::seconds(10)));
+  EXPECT_TRUE(IsOverWithin(*stays, waits, std::chrono::seconds(10)));
   EXPECT_EQ(waits->status().code(), StatusCode::kAborted);
   EXPECT_THAT(waits->status().message(), HasSubstr("rank 1 (host here, pid "));
 }

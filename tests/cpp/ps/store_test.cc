@@ -159,8 +159,10 @@ TEST(Session, APingTellsWhatTheWorkerWaitsFor) {
   fast.Ask({.kind = FrameKind::kPushPull, .table = 1}, BytesOf({2, 2}));
   fast.Ask({.kind = FrameKind::kPing});
   ASSERT_EQ(fast.answers_.size(), 1U);
-  const std::string why(fast.answers_[0].payload.begin(), fast.answers_[0].payload.end());
-  EXPECT_EQ(why, "table 'fc': rank 0 at clock 1 waits for rank 1 at 0 (sync)");
+  const Status why =
+      DecodeError(static_cast<uint8_t>(StatusCode::kTimeout), fast.answers_[0].payload);
+  EXPECT_EQ(why.message(), "table 'fc': rank 0 at clock 1 waits for rank 1 at 0 (sync)");
+  EXPECT_THAT(why.failure().ranks, ElementsAre(1));
 }
 
 TEST(Session, WrongRequestsAreAnsweredWithTheReason) {
