@@ -14,6 +14,7 @@ namespace mydist::ps {
 namespace {
 
 constexpr Duration kAnswerTime = std::chrono::milliseconds(400);
+constexpr Duration kGoodbyeTime = std::chrono::seconds(1);
 constexpr int64_t kRowBytesInAPart = int64_t{4} << 20;
 
 std::vector<int> NumbersOf(const std::vector<Address>& servers) {
@@ -110,6 +111,8 @@ Client::~Client() { Close(); }
 
 void Client::Close(bool has_failed) {
   for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(has_failed);
+  const TimePoint deadline = Now() + kGoodbyeTime;
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->AwaitClosed(deadline);
 }
 
 std::shared_ptr<Client::OpenTable> Client::Find(uint32_t table) const {

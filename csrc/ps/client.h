@@ -90,7 +90,8 @@ class MYDIST_EXPORT Client {
   // after stall_shutdown.
   bool Wait(const std::shared_ptr<Operation>& operation, Patience& patience, TimePoint deadline);
 
-  // Says goodbye to all servers. Later calls fail. See Lane.
+  // Says goodbye to all servers, and waits a moment until they have heard it. Later calls fail. See
+  // Lane.
   void Close(bool has_failed = false);
 
   TableStats StatsOf(uint32_t table) const MYDIST_EXCLUDES(mutex_);

@@ -265,6 +265,7 @@ Status Lane::StartReconnect(uint64_t connection, const Status& why) {
   last_closed_ = std::max(last_closed_, connection);
   if (connection != connection_) return Status::Ok();  // It has not been adopted.
   link_.reset();
+  closed_.NotifyAll();
   if (is_closing_ || !failure_.ok()) return Status::Ok();
   MYDIST_LOG(kInfo) << "the connection to " << server_text_ << " is closed"
                     << (why.ok() ? "" : ": " + why.message());
@@ -354,8 +355,12 @@ void Lane::Close(bool has_failed) {
 
 void Lane::SayGoodbye(const std::shared_ptr<Link>& link, bool has_failed) const {
   const auto code = has_failed ? StatusCode::kAborted : StatusCode::kOk;
-  link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)}, {},
-             [link] { link->Close(Status::Ok()); });
+  link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)});
+}
+
+void Lane::AwaitClosed(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (link_ != nullptr && Now() < deadline) closed_.WaitUntil(mutex_, deadline);
 }
 
 std::string Lane::Text() {

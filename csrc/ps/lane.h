@@ -68,9 +68,12 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   bool Has(const Operation& operation) MYDIST_EXCLUDES(mutex_);
   // Ends it: all that waits fails with `why`, and all that comes later.
   void Fail(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Says goodbye, which needs no answer, and closes. `has_failed`: the worker leaves because of an
-  // error, and those that count on its pushes are to have one, too.
+  // Says goodbye, after which the server closes the connection; all that waits fails. `has_failed`:
+  // the worker leaves because of an error, and those that count on its pushes are to have one, too.
   void Close(bool has_failed) MYDIST_EXCLUDES(mutex_);
+  // After Close: until the server has closed the connection, or the deadline. A process that ends
+  // before may take its goodbye along: TCP drops it where answers have not been read.
+  void AwaitClosed(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
 
   // "server 1 (host a, pid 7)".
   const std::string& server_text() const { return server_text_; }
@@ -126,6 +129,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   std::string server_text_;
 
   Mutex mutex_;
+  CondVar closed_;
   std::shared_ptr<Link> link_ MYDIST_GUARDED_BY(mutex_);  // Null: broken.
   uint64_t connection_ MYDIST_GUARDED_BY(mutex_) = 0;     // Its number.
   uint64_t last_made_ MYDIST_GUARDED_BY(mutex_) = 0;      // Numbers of connections.

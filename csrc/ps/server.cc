@@ -35,6 +35,11 @@ std::string WorkerText(const Introduction& worker) {
          std::to_string(worker.pid) + ")";
 }
 
+Status FailureOf(const Introduction& worker) {
+  return Status::Aborted(WorkerText(worker) + " has failed; see its output")
+      .About({.ranks = {worker.number}, .host = worker.host, .pid = worker.pid});
+}
+
 // The payload of a frame that lies in the window, counted while it does.
 Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>& link,
                 const std::shared_ptr<WindowUse>& use, const std::shared_ptr<Session>& session,
@@ -119,11 +124,10 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
   LinkEvents events;
   events.on_frame = [this, link, worker, session = worker->session, connection, use](
                         const Frame& frame, Payload payload) {
-    if (frame.kind == FrameKind::kGoodbye && frame.code != 0) {
-      const Introduction& who = worker->who;
-      return Lose(worker, connection,
-                  Status::Aborted(WorkerText(who) + " has failed; see its output")
-                      .About({.ranks = {who.number}, .host = who.host, .pid = who.pid}));
+    if (frame.kind == FrameKind::kGoodbye) {
+      if (frame.code != 0) Lose(worker, connection, FailureOf(worker->who));
+      session->Take(connection, frame, {});
+      return link->Close(Status::Ok());
     }
     if (frame.is_in_window && frame.place % kPlaceAlignment != 0) {
       return link->Close(Status::Internal("a payload is not aligned in the window"));
@@ -141,11 +145,12 @@ void Server::OnClosed(const std::shared_ptr<Worker>& worker, int64_t connection,
                       const Status& why) {
   {
     MutexLock lock(mutex_);
-    if (is_closing_ || !worker->session->Disconnect(connection) || worker->is_lost) return;
+    if (is_closing_ || !worker->session->Disconnect(connection)) return;
     if (worker->session->has_said_goodbye()) {
       workers_.erase({worker->who.number, worker->who.session});
       return;
     }
+    if (worker->is_lost) return;
   }
   if (!why.ok()) {
     MYDIST_LOG(kInfo) << "server " << options_.listen.server << ": the connection of "
