@@ -36,11 +36,7 @@ class Dialogue {
     while (connect(socket_.number(), address, bytes) != 0) {
       if (errno == EINPROGRESS || errno == EINTR) return AwaitConnection();
       // A Unix socket whose backlog is full says only this, and tells of no room later.
-      const int error = errno;
-      if (error != EAGAIN) {
-        return Status::PeerLost(std::strerror(error))
-            .About({.finding = error == ECONNREFUSED ? kDeadFinding : ""});
-      }
+      if (errno != EAGAIN) return CannotConnect(errno);
       if (Now() >= deadline_) return TooLate();
       poll(nullptr, 0, kRetryMilliseconds);
     }
@@ -82,7 +78,13 @@ class Dialogue {
     int error = 0;
     socklen_t size = sizeof(error);
     if (getsockopt(socket_.number(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-    return error == 0 ? Status::Ok() : Status::PeerLost(std::strerror(error));
+    return error == 0 ? Status::Ok() : CannotConnect(error);
+  }
+
+  // Where nothing listens, the server is no more.
+  static Status CannotConnect(int error) {
+    return Status::PeerLost(std::strerror(error))
+        .About({.finding = error == ECONNREFUSED ? kDeadFinding : ""});
   }
 
   Status Await(int16_t events) {

@@ -159,11 +159,11 @@ std::shared_ptr<Operation> SetOptions(Client& client, uint32_t table, const Rule
 
 // Blocks until it is over; Python's signals may end the wait, and the operation goes on then.
 void Wait(Client& client, const std::shared_ptr<Operation>& operation) {
-  const TimePoint begin = Now();
+  ps::Patience patience;
   while (true) {
     {
       const py::gil_scoped_release released;
-      if (client.Wait(operation, begin, Now() + kSlice)) break;
+      if (client.Wait(operation, patience, Now() + kSlice)) break;
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
@@ -295,7 +295,7 @@ PYBIND11_MODULE(_ps, module) {
   py::class_<Client>(module, "Client")
       .def(py::init(&MakeClient), py::kw_only(), py::arg("servers"), py::arg("key"),
            py::arg("rank"), py::arg("pid"), py::arg("session"), Free())
-      .def("close", &Client::Close, py::arg("has_failed"), Free())
+      .def("close", &Client::Close, py::arg("has_failed") = false, Free())
       .def("declare", &Declare, py::arg("table"), py::arg("spec"), py::arg("worker"),
            py::arg("creates"), py::arg("start"), Free())
       .def(

@@ -46,7 +46,7 @@ TEST(Frame, OfEachKindSurvivesAndHasAName) {
     EXPECT_EQ(*again, frame);
     ++known;
   }
-  EXPECT_EQ(known, 13);
+  EXPECT_EQ(known, 14);
 }
 
 TEST(Frame, HasTheLayoutOfItsDescription) {
