@@ -34,7 +34,7 @@ BUILD_VARIABLES = (
     "MYDIST_CLANG", "MYDIST_CLANG_FORMAT", "MYDIST_FAILPOINTS", "MYDIST_PYTHON",
     "MYDIST_SANITIZE", "MYDIST_SANITIZE_LOOPS", "MYDIST_THREAD_SAFETY",
     "MYDIST_TORCH_REQUIREMENT", "MYDIST_UNITY", "MYDIST_WITH_CUDA", "MYDIST_WITH_GLOO",
-    "MYDIST_WITH_MPI",
+    "MYDIST_WITH_MPI", "MYDIST_WITH_PS",
 )  # fmt: skip
 # Left behind by a launcher that this one may itself run under; they would contradict ours.
 _STALE = (

@@ -256,9 +256,9 @@ def test_numbers_are_refused_as_the_ranks_refuse_them(odd: str) -> None:
     integers = [name for name, text in documented_settings().items() if "integer" in text]
     assert len(numbers) > 4 and len(integers) > 3
     for variable in numbers + integers:
-        check_setting(variable, "2", variable, False)
+        check_setting(variable, "4", variable, False)
         with pytest.raises(UsageError, match=f"^{variable}: got "):
-            check_setting(variable, odd.format(2), variable, False)
+            check_setting(variable, odd.format(4), variable, False)
     for variable in numbers:
         for text in ("2.5", "2.", "2e0", "2e-1"):
             check_setting(variable, text, variable, False)
