@@ -75,9 +75,14 @@ def plot(curves: list[Curve], file: Path) -> None:
         right.annotate(f"{end[1]:.1f}", end, (-6, 4), textcoords="offset points", ha="right")
     left.set(title=curves[0].score, xlabel=curves[0].unit)
     right.set(title="megabytes sent per rank", xlabel=curves[0].unit, ylim=(0, None))
+    style(left, right)
+    figure.savefig(file, dpi=150)
+
+
+def style(left, right) -> None:
+    """Of two diagrams side by side; the left one has the legend."""
     for axes in (left, right):
         axes.margins(y=0.1)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)
-    figure.savefig(file, dpi=150)

@@ -184,6 +184,39 @@ def test_a_strategy_saves_bytes_and_still_learns(
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@needs_fashion_mnist
+def test_async_training_learns_and_delay_compensation_does_no_harm(tmp_path: Path) -> None:
+    """Delays need several ranks. How much compensation gains differs from run to run."""
+    draws = find_spec("matplotlib") is not None
+    plot = ["--plot", str(tmp_path / "plot.png")] if draws else []
+    arguments = ["--pushes", "700", "--pause", "2", *plot]
+    command = [str(EXAMPLES / "train_async.py"), *arguments]
+    output = run(launcher_command(4, "local", *command, flags=["--servers", "1"]), timeout=120)
+    said = "\n".join(lines_of(output.expect_success().output))
+    found = re.findall(r"(\S+): test loss (\S+), accuracy (\S+), with (\S+) updates", said)
+    assert [name for name, *_ in found] == ["ASGD", "DC-ASGD"], said
+    (loss, accuracy, delay), (compensated, _, _) = (map(float, rest) for _, *rest in found)
+    assert loss < 1.6 and accuracy > 0.4, "ln 10 = 2.30 and a tenth are what knowing nothing gives"
+    assert compensated < min(1.2, loss + 0.3)
+    assert 1 < delay < 8, "three other ranks push in between"
+    if draws:
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_embeddings_on_servers_learn() -> None:
+    arguments = ["--steps", "250", "--seen", "300", "--batch-size", "512"]
+    command = [str(EXAMPLES / "train_embedding.py"), *arguments]
+    output = run(launcher_command(2, "local", *command, flags=["--servers", "1"]), timeout=120)
+    said = "\n".join(lines_of(output.expect_success().output))
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\S+)", said)]
+    found = re.search(r"test loss (\S+) \(at best (\S+)\), accuracy (0\.\d+)", said)
+    assert found and len(losses) == 4, said
+    loss, least, accuracy = map(float, found.groups())
+    # ln 2 = 0.69 is what knowing nothing costs.
+    assert 0.3 < least < loss < least + 0.08 and loss < losses[0] and accuracy > 0.78
+    assert "at most 600 of 10,000,000 rows are touched: 0.08 MB on the servers" in said
+
+
 def on_torch_distributed(launcher: str, np: int, script: str, *arguments: str) -> str:
     """The output of an example of torch.distributed, without the launcher's prefixes."""
     command = [str(EXAMPLES / script), *arguments]
