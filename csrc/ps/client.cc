@@ -45,6 +45,15 @@ size_t RowsInAPart(const TableSpec& spec) {
       std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
 }
 
+std::string RankText(const Introduction& worker) {
+  return "rank " + std::to_string(worker.number) + " (host " + worker.host + ", pid " +
+         std::to_string(worker.pid) + ")";
+}
+
+Failure FailureOf(const Introduction& worker) {
+  return {.ranks = {worker.number}, .host = worker.host, .pid = worker.pid};
+}
+
 // The warning of this number, from 0, comes after so long.
 Duration After(Duration first, int number) {
   for (int i = 0; i < number; ++i) first = Doubled(first);
@@ -110,7 +119,17 @@ Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
 Client::~Client() { Close(); }
 
 void Client::Close(bool has_failed) {
-  for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(has_failed);
+  Status error;
+  if (has_failed) {
+    // The others are to hear of a lost server rather than of a worker that lost it.
+    error = Status::Aborted(RankText(options_.lane.connect.self) + " has failed; see its output")
+                .About(FailureOf(options_.lane.connect.self));
+    for (const std::shared_ptr<Lane>& lane : lanes_) {
+      const Status lost = lane->failure();
+      if (!lost.ok() && lost.code() != StatusCode::kAborted) error = lost;
+    }
+  }
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(error);
   const TimePoint deadline = Now() + kGoodbyeTime;
   for (const std::shared_ptr<Lane>& lane : lanes_) lane->AwaitClosed(deadline);
 }

@@ -33,7 +33,7 @@ enum class FrameKind : uint8_t {
   kRemove = 8,    // The table goes, once all its workers have said so.
   kOptions = 9,   // Payload: a RuleSpec with the options to change.
   kPing = 10,     // Answered at once; payload of the answer: what a request waits for, as an error.
-  kGoodbye = 11,  // The worker leaves in order, or with a code after an error; it sends no more.
+  kGoodbye = 11,  // The worker leaves and sends no more. With a code: why, if not in order.
   kResume = 12,   // After a finish: the worker pushes again, from the highest clock on.
   // Of a server.
   kAnswer = 32,  // To the request of `sequence`. Payload: parameters, or the text of an error.

@@ -50,7 +50,7 @@ Result<std::shared_ptr<Lane>> Lane::Open(const std::shared_ptr<Io>& io, const Ad
 }
 
 Lane::~Lane() {
-  Close(false);
+  Close(Status::Ok());
   std::thread thread;
   {
     MutexLock lock(mutex_);
@@ -286,7 +286,7 @@ void Lane::Reconnect() {
     bool is_adopted = false;
     {
       MutexLock lock(mutex_);
-      if (is_closing_ && made.ok()) SayGoodbye(made->link, has_failed_);
+      if (is_closing_ && made.ok()) SayGoodbye(*made->link, error_);
       if (is_closing_) return;
       is_adopted = made.ok() && Adopt(*made);
     }
@@ -341,21 +341,30 @@ bool Lane::Has(const Operation& operation) {
                      [&](const auto& entry) { return is_of(entry.second->part); });
 }
 
-void Lane::Close(bool has_failed) {
+void Lane::Close(const Status& error) {
   std::shared_ptr<Link> link;
   {
     MutexLock lock(mutex_);
     if (std::exchange(is_closing_, true)) return;
-    has_failed_ = has_failed;
+    error_ = error;
     link = link_;
   }
-  if (link != nullptr) SayGoodbye(link, has_failed);
+  if (link != nullptr) SayGoodbye(*link, error);
   Fail(Status::Aborted("the connection to " + server_text_ + " has been closed"));
 }
 
-void Lane::SayGoodbye(const std::shared_ptr<Link>& link, bool has_failed) const {
-  const auto code = has_failed ? StatusCode::kAborted : StatusCode::kOk;
-  link->Send({.kind = FrameKind::kGoodbye, .code = static_cast<uint8_t>(code)});
+void Lane::SayGoodbye(Link& link, const Status& error) {
+  const auto words = std::make_shared<std::vector<uint8_t>>();
+  if (!error.ok()) *words = EncodeError(error);
+  link.Send({.kind = FrameKind::kGoodbye,
+             .code = static_cast<uint8_t>(error.code()),
+             .payload_bytes = words->size()},
+            *words, [words] {});
+}
+
+Status Lane::failure() {
+  MutexLock lock(mutex_);
+  return failure_;
 }
 
 void Lane::AwaitClosed(TimePoint deadline) {

@@ -64,13 +64,15 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
 
   // Sends them as there is room. After the loss of the server their operations fail at once.
   void Submit(std::vector<Part> parts) MYDIST_EXCLUDES(mutex_);
+  // With which it was ended; OK: it was not.
+  Status failure() MYDIST_EXCLUDES(mutex_);
   // Whether a part of the operation waits here.
   bool Has(const Operation& operation) MYDIST_EXCLUDES(mutex_);
   // Ends it: all that waits fails with `why`, and all that comes later.
   void Fail(const Status& why) MYDIST_EXCLUDES(mutex_);
-  // Says goodbye, after which the server closes the connection; all that waits fails. `has_failed`:
-  // the worker leaves because of an error, and those that count on its pushes are to have one, too.
-  void Close(bool has_failed) MYDIST_EXCLUDES(mutex_);
+  // Says goodbye, after which the server closes the connection; all that waits fails. `error`: why
+  // the worker leaves, if not in order; those that count on its pushes are to have one, too.
+  void Close(const Status& error) MYDIST_EXCLUDES(mutex_);
   // After Close: until the server has closed the connection, or the deadline. A process that ends
   // before may take its goodbye along: TCP drops it where answers have not been read.
   void AwaitClosed(TimePoint deadline) MYDIST_EXCLUDES(mutex_);
@@ -119,7 +121,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   void Reconnect() MYDIST_EXCLUDES(mutex_);
   // What becomes of all requests when no connection could be made because of `why`.
   Status LossOf(const Status& why) const;
-  void SayGoodbye(const std::shared_ptr<Link>& link, bool has_failed) const;
+  static void SayGoodbye(Link& link, const Status& error);
 
   // Weak: a thread of it may be the last user of this lane, and cannot end itself.
   const std::weak_ptr<Io> io_;
@@ -143,7 +145,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   bool is_pumping_ MYDIST_GUARDED_BY(mutex_) = false;
   bool must_pump_ MYDIST_GUARDED_BY(mutex_) = false;
   bool is_closing_ MYDIST_GUARDED_BY(mutex_) = false;
-  bool has_failed_ MYDIST_GUARDED_BY(mutex_) = false;  // See Close.
+  Status error_ MYDIST_GUARDED_BY(mutex_);  // See Close.
   Status failure_ MYDIST_GUARDED_BY(mutex_);
   LaneStats stats_ MYDIST_GUARDED_BY(mutex_);
   std::thread reconnect_ MYDIST_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "ps/error_bytes.h"
 
 namespace mydist::ps {
 namespace {
@@ -33,11 +34,6 @@ int HalfOfTheCores() {
 std::string WorkerText(const Introduction& worker) {
   return "rank " + std::to_string(worker.number) + " (host " + worker.host + ", pid " +
          std::to_string(worker.pid) + ")";
-}
-
-Status FailureOf(const Introduction& worker) {
-  return Status::Aborted(WorkerText(worker) + " has failed; see its output")
-      .About({.ranks = {worker.number}, .host = worker.host, .pid = worker.pid});
 }
 
 // The payload of a frame that lies in the window, counted while it does.
@@ -125,7 +121,9 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
   events.on_frame = [this, link, worker, session = worker->session, connection, use](
                         const Frame& frame, Payload payload) {
     if (frame.kind == FrameKind::kGoodbye) {
-      if (frame.code != 0) Lose(worker, connection, FailureOf(worker->who));
+      if (frame.code != 0) {
+        Lose(worker, connection, "leaves", DecodeError(frame.code, payload.bytes()));
+      }
       session->Take(connection, frame, {});
       return link->Close(Status::Ok());
     }
@@ -167,19 +165,21 @@ void Server::AwaitReturn(const std::shared_ptr<Worker>& worker, int64_t connecti
                           kLook);
   }
   const Introduction& who = worker->who;
-  Lose(worker, connection,
+  Lose(worker, connection, "is lost",
        Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
            .About(
                {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding}));
 }
 
-void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const Status& why) {
+void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const char* event,
+                  const Status& why) {
   {
     MutexLock lock(mutex_);
     if (is_closing_ || !worker->session->IsLast(connection)) return;
     if (worker->is_lost.exchange(true)) return;
   }
-  MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": " << why.message();
+  MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": rank " << worker->who.number
+                       << " " << event << ": " << why.message();
   worker->session->End(Status::Aborted("server " + std::to_string(options_.listen.server) +
                                        " has taken this worker for lost: " + why.message()));
   store_.Lose(worker->who.number, why);
