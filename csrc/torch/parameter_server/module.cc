@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -89,10 +90,22 @@ TableSpec MakeSpec(const std::string& name, int64_t elements, int64_t piece_elem
   return spec;
 }
 
+// A forked child has none of the threads of what its parent holds, and no say in its connections:
+// there nothing is destroyed.
+struct DeleteInOwnProcess {
+  const pid_t owner = getpid();
+  template <typename T>
+  void operator()(T* object) const {
+    if (getpid() == owner) delete object;
+  }
+};
+template <typename T>
+using OfProcess = std::unique_ptr<T, DeleteInOwnProcess>;
+
 Config Settings() { return ValueOrThrow(Config::FromEnv()); }
 
 // `one_host`: all ranks of the job run here.
-std::unique_ptr<Server> StartServer(int number, bool one_host, const std::string& key) {
+OfProcess<Server> StartServer(int number, bool one_host, const std::string& key) {
   const Config config = Settings();
   const InterfaceAddress own =
       ValueOrThrow(OwnAddress(config.network_interfaces, one_host, config.meeting_host));
@@ -102,7 +115,7 @@ std::unique_ptr<Server> StartServer(int number, bool one_host, const std::string
                                        .shares_memory = config.shared_memory,
                                        .key = KeyOf(key)},
                             .threads = static_cast<int>(config.ps_threads)};
-  return ValueOrThrow(Server::Start(options));
+  return OfProcess<Server>(ValueOrThrow(Server::Start(options)).release());
 }
 
 AddressTuple AddressOf(const Server& server) {
@@ -110,8 +123,8 @@ AddressTuple AddressOf(const Server& server) {
   return {address.server, address.host, address.port, address.local};
 }
 
-std::unique_ptr<Client> MakeClient(const std::vector<AddressTuple>& servers, const std::string& key,
-                                   int rank, int64_t pid, uint64_t session) {
+OfProcess<Client> MakeClient(const std::vector<AddressTuple>& servers, const std::string& key,
+                             int rank, int64_t pid, uint64_t session) {
   const Config config = Settings();
   ps::ClientOptions options;
   for (const auto& [number, name, port, local] : servers) {
@@ -135,13 +148,7 @@ std::unique_ptr<Client> MakeClient(const std::vector<AddressTuple>& servers, con
   };
   options.stall_warning = OrNever(config.stall_warning);
   options.stall_shutdown = OrNever(config.stall_shutdown);
-  return ValueOrThrow(Client::Connect(options));
-}
-
-void Declare(Client& client, uint32_t table, const TableSpec& spec, int worker, bool creates,
-             uintptr_t start) {
-  const auto count = static_cast<size_t>(start == 0 ? 0 : spec.elements);
-  ThrowIfError(client.Declare(table, spec, worker, creates, {At<const float>(start), count}));
+  return OfProcess<Client>(ValueOrThrow(Client::Connect(options)).release());
 }
 
 std::shared_ptr<Operation> SubmitRows(Client& client, const std::string& kind, uint32_t table,
@@ -168,6 +175,25 @@ void Wait(Client& client, const std::shared_ptr<Operation>& operation) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
   ThrowIfError(operation->status());
+}
+
+// The same; when the wait ends early the operation does, too: the caller's memory may be gone then.
+void WaitForAll(Client& client, const std::shared_ptr<Operation>& operation) {
+  try {
+    Wait(client, operation);
+  } catch (...) {
+    operation->Fail(Status::Aborted("the call was interrupted"));
+    throw;
+  }
+}
+
+void Declare(Client& client, uint32_t table, const TableSpec& spec, int worker, bool creates,
+             uintptr_t start) {
+  ThrowIfError(client.Open(table, spec, worker));
+  const auto kind = creates ? ps::FrameKind::kDeclare : ps::FrameKind::kOpen;
+  WaitForAll(client, client.SubmitToAll(kind, table, EncodeTableSpec(spec)));
+  if (!creates || start == 0) return;
+  WaitForAll(client, client.Submit(ps::FrameKind::kStart, table, At<const float>(start), nullptr));
 }
 
 // A dense table in this process, for simulations: workers are numbers, and time is the caller's.
@@ -289,15 +315,15 @@ PYBIND11_MODULE(_ps, module) {
   py::class_<Operation, std::shared_ptr<Operation>>(module, "Operation")
       .def("is_over", &Operation::is_over)
       .def("check", [](const Operation& operation) { ThrowIfError(operation.status()); });
-  py::class_<Server>(module, "Server")
+  py::class_<Server, OfProcess<Server>>(module, "Server")
       .def(py::init(&StartServer), py::arg("number"), py::arg("one_host"), py::arg("key"))
       .def("address", &AddressOf);
-  py::class_<Client>(module, "Client")
+  py::class_<Client, OfProcess<Client>>(module, "Client")
       .def(py::init(&MakeClient), py::kw_only(), py::arg("servers"), py::arg("key"),
            py::arg("rank"), py::arg("pid"), py::arg("session"), Free())
       .def("close", &Client::Close, py::arg("has_failed") = false, Free())
       .def("declare", &Declare, py::arg("table"), py::arg("spec"), py::arg("worker"),
-           py::arg("creates"), py::arg("start"), Free())
+           py::arg("creates"), py::arg("start"))
       .def(
           "submit",
           [](Client& client, const std::string& kind, uint32_t table, uintptr_t gradient,

@@ -229,8 +229,9 @@ def _leave_at_exit() -> None:
     # The job is over either way, and a traceback here would hide the program's own exit code.
     with contextlib.suppress(Exception, KeyboardInterrupt, SystemExit):
         failure_report.tell_at_exit()
-        topology.end_job()
-        _C.shutdown(awaits_living=not failure_report.has_failed())
+        has_failed = failure_report.has_failed()
+        topology.end_job(in_failure=has_failed)
+        _C.shutdown(awaits_living=not has_failed)
         topology.conclude_job()
 
 

@@ -34,6 +34,9 @@ _forked_from: RankRecord | None = None
 # Once: fields() and asdict() fill Python's lists of free tuples, up to 2,000 of each length.
 _NUMBERS = tuple(field.name for field in fields(Numbers))
 
+# Whether the job ends here because an exception has ended the program.
+_ends_in_failure = False
+
 _actions: list[Callable[[], None]] = []
 _last_actions: list[Callable[[], None]] = []
 
@@ -68,12 +71,17 @@ def begin_job() -> None:
     _own, _forked_from = leave_record(Numbers(**numbers)), None
 
 
-def end_job() -> None:
+def ends_in_failure() -> bool:
+    """For what when_job_ends() calls: whether an exception has ended the program."""
+    return _ends_in_failure
+
+
+def end_job(*, in_failure: bool = False) -> None:
     """Forgets the job here, and in all that asked with when_job_ends(). Nothing in a child."""
-    global _own
+    global _ends_in_failure, _own
     if _parent() is not None:
         return
-    _own = None
+    _own, _ends_in_failure = None, in_failure
     remove_record()
     for action in _actions:
         action()

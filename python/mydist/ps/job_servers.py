@@ -33,22 +33,32 @@ class JobServers:
     Attributes:
         client: connected to all of them.
         server: the one whose threads run in this process, if any.
+        first_table: of the numbers of each process set; those below may be of an earlier job, which
+            the servers still know.
         tables: created so far by this rank, by process set.
-        open_tables: those that the program still has.
+        open_tables: those that the program still has and has not closed.
+        has_left: whether this rank has said goodbye.
     """
 
     client: _ps.Client
     server: _ps.Server | None
+    first_table: int
     tables: Counter[int] = field(default_factory=Counter)
     open_tables: weakref.WeakSet[BaseTable] = field(default_factory=weakref.WeakSet)
+    has_left: bool = False
 
     def next_table(self, process_set_id: int) -> int:
         """The number of the next table: the same on all ranks of the set, and no other's."""
+        global _tables_ever
+        _tables_ever += 1
         self.tables[process_set_id] += 1
-        return process_set_id * _TABLES_OF_A_SET + self.tables[process_set_id]
+        number = self.first_table + self.tables[process_set_id]
+        return process_set_id * _TABLES_OF_A_SET + number
 
 
 _current: JobServers | None = None
+# Created by this process, in whatever job.
+_tables_ever = 0
 
 
 def current() -> JobServers:
@@ -86,7 +96,8 @@ def _connect() -> JobServers:
         pid=os.getpid(),
         session=secrets.randbits(64),
     )
-    return JobServers(client, server)
+    first = max(allgather_object(_tables_ever, name="ps.tables"))
+    return JobServers(client, server, first)
 
 
 def _start_in_ranks(module: Any) -> tuple[_ps.Server | None, list[Address], bytes]:
@@ -119,12 +130,15 @@ def parse_addresses(text: str) -> list[Address]:
 
 def _say_goodbye() -> None:
     if _current is not None:
-        _current.client.close()
+        _current.has_left = True
+        _current.client.close(topology.ends_in_failure())
 
 
 def _stop() -> None:
     """All ranks have left, and have said goodbye before."""
     global _current
+    if _current is not None:
+        _current.server = None  # Tables that the program still has keep the rest.
     _current = None
 
 

@@ -141,6 +141,7 @@ class RowTable(BaseTable):
         out: torch.Tensor | None,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
+        self._check_open(call)
         rows = _row_numbers(call, ids)
         shape = torch.Size([rows.numel(), self.width])
         sent = None

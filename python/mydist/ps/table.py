@@ -13,6 +13,7 @@ from ..collectives.arguments import check_process_set
 from ..collectives.handles import remember_waiter
 from ..collectives.objects import allgather_object
 from ..errors import MismatchError
+from ..job import topology
 from ..job.error_text import difference_text, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from . import binding, job_servers
@@ -26,6 +27,8 @@ __all__ = ["Table"]
 
 _MAX_NAME_BYTES = 256
 _NAN = ("refuse", "skip", "allow")
+# Calls whose wait Ctrl-C has ended.
+_interrupted: list[TableCall] = []
 
 
 class BaseTable:
@@ -47,11 +50,13 @@ class BaseTable:
         self.rule: Rule = rule
         self.consistency: Consistency = consistency
         self._nan = nan
+        self._is_closed = False
+        self._holds_name = False  # No other table may have it meanwhile.
         self._process_set = process_set
 
     def _declare(self, sizes: dict[str, Any], start: torch.Tensor | None) -> None:
         """Creates the table on the servers. Collective; see the classes for its errors."""
-        servers = job_servers.current()
+        servers = self._servers = job_servers.current()
         self._client = servers.client
         self._number = servers.next_table(self._process_set.process_set_id)
         spec = binding.load().TableSpec(
@@ -72,6 +77,22 @@ class BaseTable:
             if creates == (worker == 0):
                 failure = self._try_declare(spec, worker, creates, address)
             self._share(failure)
+        self._holds_name = True
+
+    def _check_open(self, call: str) -> None:
+        """Raises ValueError where the table cannot be used any more, or not in this process."""
+        topology.refuse_in_child(call, "uses tables. Make the call in the rank's process")
+        if self._is_closed:
+            raise ValueError(f"{call}: the table has been closed; create it again to use it")
+        if self._servers.has_left:
+            raise ValueError(
+                f"{call}: the table went with the job that mydist.shutdown() ended; after "
+                "mydist.init() create it again"
+            )
+
+    def _to_all(self, kind: str) -> TableCall:
+        self._check_open(f"{kind} of table '{self.name}'")
+        return TableCall(self._client, self._client.submit_to_all(kind, self._number), lambda: None)
 
     def _try_declare(
         self, spec: _ps.TableSpec, worker: int, creates: bool, address: int
@@ -91,10 +112,21 @@ class BaseTable:
             raise first
 
     def _agree(self, sizes: dict[str, Any]) -> None:
-        """Raises MismatchError on all ranks when they declare different tables. Collective."""
-        text = f"{type(self).__name__} '{self.name}': {sizes}, {self.rule!r}, {self.consistency!r}"
-        texts = allgather_object(text, name=f"ps.table.{self.name}", process_set=self._process_set)
-        by_rank = dict(zip(self._process_set.ranks, texts, strict=True))
+        """Raises an error on all ranks where they declare different tables, or one has the name
+        in use. Collective.
+        """
+        what = f"{type(self).__name__} '{self.name}'"
+        mine = f"{what}: {sizes}, {self.rule!r}, {self.consistency!r}", self._has_name()
+        told = allgather_object(mine, name=f"ps.table.{self.name}", process_set=self._process_set)
+        ranks = self._process_set.ranks
+        users = [rank for rank, (_, uses) in zip(ranks, told, strict=True) if uses]
+        if users:
+            raise ValueError(
+                f"{what}: ranks {users} have a table of this name open; close() it, or take "
+                "another name"
+            )
+        texts = [text for text, _ in told]
+        by_rank = dict(zip(ranks, texts, strict=True))
         differing = sorted(set(texts))
         if len(differing) > 1:
             raise MismatchError(
@@ -105,6 +137,10 @@ class BaseTable:
                     "Create it with the same arguments on all ranks.",
                 )
             )
+
+    def _has_name(self) -> bool:
+        tables = self._servers.open_tables
+        return any(table.name == self.name and table._holds_name for table in tables)
 
     def _check_finite(self, call: str, gradient: torch.Tensor, shape: torch.Size) -> bool:
         """Whether the gradient counts. Raises ValueError for one that is to be refused."""
@@ -129,6 +165,7 @@ class BaseTable:
         Raises:
             ValueError: there is no such option, or the rule would need another state.
         """
+        self._check_open(f"set_options of table '{self.name}'")
         rule = self.rule.changed(**options)
         operation = self._client.set_options(self._number, (rule.name, rule.options()))
         self._client.wait(operation)
@@ -140,7 +177,7 @@ class BaseTable:
         Raises:
             MydistError: a server is gone.
         """
-        self._client.wait(self._client.submit_to_all("finish", self._number))
+        self._to_all("finish").wait()
 
     def resume(self) -> None:
         """This worker pushes again, after all workers have called finish().
@@ -151,7 +188,7 @@ class BaseTable:
         Raises:
             MydistError: a server is gone.
         """
-        self._client.wait(self._client.submit_to_all("resume", self._number))
+        self._to_all("resume").wait()
 
     def close(self) -> None:
         """Frees the table on the servers once all workers have called it.
@@ -159,7 +196,10 @@ class BaseTable:
         Raises:
             MydistError: a server is gone.
         """
-        self._client.wait(self._client.submit_to_all("remove", self._number))
+        call = self._to_all("remove")
+        self._is_closed = True
+        self._servers.open_tables.discard(self)
+        call.wait()
 
     def staleness(self) -> tuple[int, float, int]:
         """How many pushes this worker has made, their mean staleness and the largest."""
@@ -167,6 +207,7 @@ class BaseTable:
 
     def close_with_owner(self) -> None:
         """Closes it when this object goes, without a wait and without an error."""
+        self._holds_name = False
         # A child of this process has none of the client's threads.
         weakref.finalize(self, _remove, self._client, self._number, os.getpid()).atexit = False
 
@@ -177,6 +218,7 @@ class BaseTable:
             pushes; mean_staleness and most_staleness: updates by others between this worker's read
             of parameters and the update with the gradient of them.
         """
+        self._check_open(f"stats of table '{self.name}'")
         pushes, mean, most = self.staleness()
         return {"pushes": pushes, "mean_staleness": mean, "most_staleness": most}
 
@@ -209,7 +251,12 @@ class TableCall:
 
     def wait(self) -> Any:
         """Blocks; gives what the call gives, or raises its error."""
-        self._client.wait(self._operation)
+        try:
+            self._client.wait(self._operation)
+        finally:
+            if not self._operation.is_over():  # Ctrl-C: it goes on, and needs its tensors.
+                _interrupted[:] = [call for call in _interrupted if not call.is_over()]
+                _interrupted.append(self)
         return self._finish()
 
 
@@ -325,6 +372,7 @@ class Table(BaseTable):
 
     def explain(self) -> list[tuple[int, int, int]]:
         """Where it lies: for each server its number, how many pieces it holds, and their bytes."""
+        self._check_open(f"explain of table '{self.name}'")
         return self._client.shares(self._number)
 
     def _start(
@@ -335,6 +383,7 @@ class Table(BaseTable):
         priority: int,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
+        self._check_open(call)
         pulls = kind != "push"
         sent = None
         if gradient is not None:
