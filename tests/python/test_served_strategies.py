@@ -388,6 +388,23 @@ def test_wrong_settings(call: str, error: str) -> None:
     expect_refusal(call, error, globals())
 
 
+# Copies of the parameters of float64, and further ones of float32.
+COPIES = {"sgd": 1, "momentum": 1, "dc-asgd": 1, "downpour": 2, "elastic": 1}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_memory_is_what_the_documentation_promises(name: str) -> None:
+    def train(worker: SimulatedWorker) -> tuple[int, int]:
+        weight = torch.nn.Parameter(torch.zeros(100, dtype=torch.float64))
+        optimizer = worker.optimizer(torch.optim.SGD([weight], lr=0.1), RULES[name][0])
+        run = optimizer._distribution.run
+        before = run.strategy.bytes()
+        optimizer.step()
+        return before, run.strategy.bytes()
+
+    assert Simulation(SIZE).run(train)[0] == (0, COPIES[name] * 800 + 400)
+
+
 def test_an_optimizer_without_parameters() -> None:
     for strategy, _ in RULES.values():
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ps.rules import Adagrad, Rule, check_rule
+from .part import Tensors
 from .served import ServedStrategy
 from .strategy import add, check_period
 
@@ -46,6 +47,7 @@ class Downpour(ServedStrategy):
         check_period("Downpour", "fetch_every", self.fetch_every)
         check_period("Downpour", "warm_start_steps", self.warm_start_steps, least=0)
         check_rule("Downpour: rule", self.rule)
+        self._sum: Tensors = []
 
     def begin(self, job: Any) -> None:
         """Starts a sum."""
