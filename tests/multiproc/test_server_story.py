@@ -27,7 +27,7 @@ def test_calls_of_tables_are_seen(tmp_path: Path) -> None:
         dense + start < pushed < dense + start + 2 * rows + 4096 and dense < pulled < dense + 4096
     )
     assert "waited True again 0\n" in output and "True\n" in output
-    assert "table fc" in output and "SGD(lr=0.1), SSP(staleness=2) (server 0: " in output
+    assert "table fc" in output and "SSP(staleness=2) (server 0: " in output
     assert "up to 1000 rows of 4, in blocks of 256 on all servers" in output
     assert output.count(" over shared memory") == 2
     told = json.loads(timeline.read_text(encoding="utf-8"))

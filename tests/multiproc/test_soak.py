@@ -46,6 +46,8 @@ def growth(command: list[str], env: Mapping[str, str]) -> list[dict[str, int]]:
         deep(2, "local", {}, ("--varying",)),
         deep(2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ()),
         deep(2, "mpi", {"MYDIST_SHARED_MEMORY": "0"}, ("--varying",)),
+        deep(2, "local", {}, ("--tables",)),
+        deep(2, "gloo", {"MYDIST_SHARED_MEMORY": "0"}, ("--tables",)),
         deep(3, "gloo", {"TEST_RANKS_PER_HOST": "2"}, ()),
     ],
 )

@@ -1,7 +1,9 @@
-"""Trains for 10,000 tiny steps and reports what grew: soak.py [--leak BYTES] [--varying]
+"""Trains for 10,000 tiny steps and reports what grew: soak.py [--leak BYTES] [--varying] [--tables]
 
 --leak: so much more in every step. --varying: in every step rows are gathered as well, now more of
-them and now fewer, so that no step is as the one before and the schedule never freezes.
+them and now fewer, so that no step is as the one before and the schedule never freezes. --tables:
+tables of the parameter server are pushed to and pulled from in every step, rows in numbers that
+change, and a table is made and closed in every hundredth.
 Rank 0 prints one line, `GROWTH [{resource: amount}, …]`, by rank: what each of them held at the
 end less what it held after the first 1,000 steps.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+from collections.abc import Callable
 
 import torch
 from multiproc.held_resources import held
@@ -26,10 +29,33 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 _libc.malloc.restype = ctypes.c_void_p
 
 
+def tables() -> Callable[[int], None]:
+    """What each step does with the parameter server."""
+    dense = md.ps.Table("dense", torch.zeros(300_000), md.ps.SGD(lr=1e-6))
+    rows = md.ps.RowTable("rows", 1000, 8, md.ps.SGD(lr=1e-6))
+    gradient, value = torch.ones(300_000), torch.empty(300_000)
+    rows.pull(torch.arange(1000))  # All of them exist from now on.
+
+    def use(number: int) -> None:
+        if number % 10 == 0:
+            dense.push_pull(gradient, out=value)
+        ids = torch.arange(number * 7 % 50)
+        handle = rows.push_async(ids, torch.ones(ids.numel(), 8))
+        rows.pull(ids)
+        md.synchronize(handle)
+        if number % 100 == 0:
+            fleeting = md.ps.Table("fleeting", torch.zeros(100), md.ps.Add())
+            fleeting.push(torch.ones(100))
+            fleeting.close()
+
+    return use
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--leak", type=int, default=0)
     parser.add_argument("--varying", action="store_true")
+    parser.add_argument("--tables", action="store_true")
     options = parser.parse_args()
     pretend_hosts()
     md.init()
@@ -43,6 +69,7 @@ def main() -> None:
     )
     inputs = torch.full((1, 256), float(md.rank() + 1))
     kept: list[torch.Tensor | None] = []
+    use_tables = tables() if options.tables else None
 
     def steps(count: int) -> None:
         for number in range(count):
@@ -56,6 +83,8 @@ def main() -> None:
             kept[:] = [parameter.grad for parameter in model.parameters()] if number % 3 else []
             if options.varying:
                 md.allgather(torch.ones(1 + number * 7 % 50, 2), name="rows")
+            if use_tables is not None:
+                use_tables(number)
             if options.leak:
                 _libc.malloc(options.leak)
 
