@@ -23,6 +23,12 @@ class Clocks {
   // One more; the number of the clock that it belongs to, from 0.
   int64_t Push(int worker) { return pushes_[static_cast<size_t>(worker)]++; }
 
+  // The worker goes on from there when it is behind.
+  void CatchUp(int worker, int64_t clock) {
+    int64_t& own = pushes_[static_cast<size_t>(worker)];
+    if (own < clock) own = clock;
+  }
+
   void Finish(int worker) { ends_[static_cast<size_t>(worker)] = true; }
   // It pushes again, from the highest clock of all on.
   void Resume(int worker) {

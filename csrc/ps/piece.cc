@@ -42,7 +42,9 @@ void Piece::Push(int worker, Payload gradient, bool pulls, OnAnswer reply) {
 void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   const int64_t clock = clocks_.Push(worker);
   Payload request = pulls ? RequestOf(gradient) : Payload();
-  if (clock >= applied_) {  // Else a backup worker's push comes after its clock is complete.
+  if (clock < applied_) {  // Others have covered it. Its next push is one of the present clock.
+    clocks_.CatchUp(worker, applied_);
+  } else {
     const auto index = static_cast<size_t>(clock - applied_);
     while (open_.size() <= index) {
       open_.push_back({std::vector<std::optional<Payload>>(updates_read_.size()), 0});
@@ -54,7 +56,10 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
     if (!is_last && !pulls) gradient.Copy();
     open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
   }
-  if (pulls) waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply), Now()});
+  if (pulls) {
+    request.Copy();
+    waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply), Now()});
+  }
   ApplyCompleteClocks();
   WakeWaiting();
   // Not before: the worker writes its next gradient where this one may still be read.
@@ -131,7 +136,9 @@ bool Piece::IsComplete(const OpenClock& open) const {
   for (int worker = 0; worker < clocks_.workers(); ++worker) {
     if (!clocks_.HasFinished(worker) && clocks_.Of(worker) <= applied_) ++expected;
   }
-  return open.count > 0 && open.count >= expected - static_cast<int>(spec_.bound);
+  // Workers that have left are covered first.
+  const int needed = std::min(expected, clocks_.workers() - static_cast<int>(spec_.bound));
+  return open.count > 0 && open.count >= needed;
 }
 
 void Piece::ApplyCompleteClocks() {
@@ -166,7 +173,7 @@ bool Piece::MayRead(const Waiting& waiting) const {
 
 void Piece::ReplyOrWait(Waiting waiting) {
   if (MayRead(waiting)) return GiveParameters(waiting);
-  waiting.request.Hold();
+  waiting.request.Copy();
   waiting_.push_back(std::move(waiting));
 }
 

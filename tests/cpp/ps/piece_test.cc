@@ -124,6 +124,32 @@ TEST_F(DensePieceTest, ABackupWorkersLatePushIsDropped) {
   EXPECT_THAT(late.parameters, ElementsAre(7, 20));
 }
 
+// After one late push it is as fast as the others again.
+TEST_F(DensePieceTest, ABackupWorkerGoesOnFromThePresentClock) {
+  Open(Dense(Consistency::kSync, 3, 1));
+  for (int clock = 0; clock < 5; ++clock) {
+    Push(0, {0, 0});
+    Push(2, {0, 0});
+  }
+  Push(1, {100, 100});
+  Push(1, {3, 3});
+  Push(0, {1, 1});
+  EXPECT_THAT(Values(1), ElementsAre(8, 18));
+}
+
+// The one that has left is the one that is not waited for.
+TEST_F(DensePieceTest, AWorkerThatHasLeftIsTheBackup) {
+  for (const bool is_lost : {false, true}) {
+    Open(Dense(Consistency::kSync, 3, 1));
+    is_lost ? piece_->Lose(2, Status::PeerLost("rank 2 has died")) : piece_->Finish(2);
+    Seen first;
+    PushPull(0, {1, 1}, first);
+    EXPECT_FALSE(first.status.has_value());
+    Push(1, {3, 3});
+    EXPECT_THAT(first.parameters, ElementsAre(8, 18));
+  }
+}
+
 TEST_F(DensePieceTest, AsyncAppliesEachPushAlone) {
   Open(Dense(Consistency::kAsync, 2));
   Seen seen;
