@@ -109,15 +109,15 @@ void Lane::Submit(std::vector<Part> parts) {
     MutexLock lock(mutex_);
     failure = failure_;
     if (failure.ok()) {
-      for (Part& part : parts) {
-        // In front of lower ones, but behind all of its own table.
-        auto at = queue_.end();
-        while (at != queue_.begin() && std::prev(at)->priority < part.priority &&
-               std::prev(at)->frame.table != part.frame.table) {
-          --at;
-        }
-        queue_.insert(at, std::move(part));
+      // All are of one table. In front of lower ones, but behind all of their own table.
+      auto at = queue_.end();
+      while (!parts.empty() && at != queue_.begin() &&
+             std::prev(at)->priority < parts[0].priority &&
+             std::prev(at)->frame.table != parts[0].frame.table) {
+        --at;
       }
+      queue_.insert(at, std::make_move_iterator(parts.begin()),
+                    std::make_move_iterator(parts.end()));
     }
   }
   if (failure.ok()) return Pump();

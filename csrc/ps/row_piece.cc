@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kFirstEntries = 1024;
 constexpr int64_t kCountBytes = 8;
+constexpr int64_t kChunkFloats = int64_t{1} << 18;  // 1 MiB.
 
 // From 0 up to, but not including, 1.
 double Fraction(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
@@ -99,7 +100,10 @@ void FillRow(const TableSpec& spec, int64_t row, std::span<float> values) {
 }
 
 RowPiece::RowPiece(const TableSpec& spec)
-    : Piece(spec), stride_(StrideOf(spec)), sum_(static_cast<size_t>(spec.width)) {}
+    : Piece(spec),
+      stride_(StrideOf(spec)),
+      rows_in_a_chunk_(std::clamp<int64_t>(kChunkFloats / stride_, 1, 1024)),
+      sum_(static_cast<size_t>(spec.width)) {}
 
 Status RowPiece::CheckGradient(const Payload& gradient) const {
   const Result<RowsView> view = ViewRows(gradient.bytes(), spec_);
@@ -124,8 +128,8 @@ int64_t RowPiece::Touch(int64_t row) {
   const int64_t before = index_.size();
   const int64_t place = index_.PlaceOf(row);
   if (index_.size() == before) return place;
-  if (place % kRowsPerChunk == 0) {
-    chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsPerChunk * stride_)));
+  if (place % rows_in_a_chunk_ == 0) {
+    chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(rows_in_a_chunk_ * stride_)));
   }
   FillRow(spec_, row, Values(place));
   rule_->Begin(Values(place), State(place));

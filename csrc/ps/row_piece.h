@@ -58,11 +58,9 @@ class MYDIST_EXPORT RowPiece final : public Piece {
   std::span<const float> Read(int worker, const Payload& request) override MYDIST_REQUIRES(mutex_);
 
  private:
-  static constexpr int64_t kRowsPerChunk = 1024;
-
   float* RowAt(int64_t place) const {
-    return chunks_[static_cast<size_t>(place / kRowsPerChunk)].get() +
-           (place % kRowsPerChunk) * stride_;
+    return chunks_[static_cast<size_t>(place / rows_in_a_chunk_)].get() +
+           (place % rows_in_a_chunk_) * stride_;
   }
   std::span<float> Values(int64_t place) const {
     return {RowAt(place), static_cast<size_t>(spec_.width)};
@@ -74,6 +72,7 @@ class MYDIST_EXPORT RowPiece final : public Piece {
   int64_t Touch(int64_t row) MYDIST_REQUIRES(mutex_);
 
   const int64_t stride_;  // Floats of a row and its state.
+  const int64_t rows_in_a_chunk_;
   RowIndex index_;
   std::vector<std::unique_ptr<float[]>> chunks_;
   std::vector<float> sum_;

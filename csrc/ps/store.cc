@@ -1,6 +1,7 @@
 #include "ps/store.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/bytes.h"
@@ -30,7 +31,7 @@ std::string Difference(const TableSpec& ours, const TableSpec& theirs) {
 }  // namespace
 
 Table::Table(TableSpec spec)
-    : spec_(std::move(spec)), removed_(static_cast<size_t>(spec_.workers())) {
+    : spec_(std::move(spec)), rule_(spec_.rule), removed_(static_cast<size_t>(spec_.workers())) {
   if (!spec_.is_dense()) pieces_[0] = std::make_shared<RowPiece>(spec_);
 }
 
@@ -82,11 +83,28 @@ void Table::Lose(int worker, const Status& why) {
   for (const std::shared_ptr<Piece>& piece : Pieces()) piece->Lose(worker, why);
 }
 
-Status Table::SetOptions(const RuleSpec& rule) {
+Status Table::SetOptions(const RuleSpec& changes) {
+  RuleSpec rule;
+  {
+    MutexLock lock(mutex_);
+    rule = rule_;
+  }
+  for (const auto& [name, value] : changes.options) {
+    const auto is_it = [&name = name](const auto& option) { return option.first == name; };
+    const auto found = std::find_if(rule.options.begin(), rule.options.end(), is_it);
+    if (found == rule.options.end()) {
+      rule.options.emplace_back(name, value);
+    } else {
+      found->second = value;
+    }
+  }
+  MYDIST_RETURN_IF_ERROR(MakeRule(rule, spec_.workers()).status());
   for (const std::shared_ptr<Piece>& piece : Pieces()) {
     MYDIST_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> changed, MakeRule(rule, spec_.workers()));
     MYDIST_RETURN_IF_ERROR(piece->SetRule(std::move(changed)));
   }
+  MutexLock lock(mutex_);
+  rule_ = rule;
   return Status::Ok();
 }
 
@@ -230,7 +248,14 @@ void Session::Take(int64_t connection, const Frame& frame, Payload payload) {
     return store_->Leave(rank_);
   }
   if (Repeat(connection, frame)) return;
-  Do(frame, std::move(payload));
+  try {
+    Do(frame, std::move(payload));
+  } catch (const std::bad_alloc&) {
+    Reply(frame.sequence, {Status::Internal("the server has no memory left for this request; give "
+                                            "it more, or start more servers")});
+  }
+  // What waits for other workers holds up no other request: its room is free again.
+  if (frame.kind == FrameKind::kPull || !frame.is_in_window) NoteCopied(connection, frame.sequence);
 }
 
 Status Session::CheckWorker(const Table& table, uint32_t worker) const {

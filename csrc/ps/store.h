@@ -35,7 +35,8 @@ class MYDIST_EXPORT Table {
   void Finish(int worker) MYDIST_EXCLUDES(mutex_);
   void Resume(int worker) MYDIST_EXCLUDES(mutex_);
   void Lose(int worker, const Status& why) MYDIST_EXCLUDES(mutex_);
-  Status SetOptions(const RuleSpec& rule) MYDIST_EXCLUDES(mutex_);
+  // Of the rule, those that change.
+  Status SetOptions(const RuleSpec& changes) MYDIST_EXCLUDES(mutex_);
   // See Piece; of the first piece whose requests wait.
   Status WhyWaits(int worker) MYDIST_EXCLUDES(mutex_);
   // The worker needs it no more; whether no worker does.
@@ -46,6 +47,7 @@ class MYDIST_EXPORT Table {
 
   const TableSpec spec_;
   Mutex mutex_;
+  RuleSpec rule_ MYDIST_GUARDED_BY(mutex_);  // As it is now.
   std::map<uint32_t, std::shared_ptr<Piece>> pieces_ MYDIST_GUARDED_BY(mutex_);
   std::vector<bool> removed_ MYDIST_GUARDED_BY(mutex_);
   Status lost_ MYDIST_GUARDED_BY(mutex_);  // For pieces that start later.

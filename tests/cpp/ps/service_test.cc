@@ -137,6 +137,39 @@ TEST_P(ServiceTest, NoPushIsLostAndNoneBlocksAnother) {
   EXPECT_THAT(result, Each(Eq(9.0F)));
 }
 
+// Two tables larger than what may be on its way, pushed in opposite orders before either is read.
+TEST_P(ServiceTest, WaitingRequestsHoldUpNoOthers) {
+  constexpr int64_t kElements = 600'000;
+  StartServers(1);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int rank = 0; rank < 2; ++rank) {
+    clients.push_back(MakeClient(rank));
+    for (const uint32_t table : {0U, 1U}) {
+      const TableSpec spec = Dense("t" + std::to_string(table), kElements, Consistency::kSync, 2);
+      ASSERT_TRUE(clients.back()
+                      ->Declare(table, spec, rank, rank == 0, std::vector<float>(kElements))
+                      .ok());
+    }
+  }
+  OnWorkers(2, [&](int rank) {
+    Client& client = *clients[static_cast<size_t>(rank)];
+    const std::vector<float> ones(kElements, 1.0F);
+    for (const FrameKind kind : {FrameKind::kPush, FrameKind::kPushPull}) {
+      std::vector<std::vector<float>> outputs(2, std::vector<float>(kElements));
+      std::vector<std::shared_ptr<Operation>> operations;
+      for (int i = 0; i < 2; ++i) {
+        const auto table = static_cast<uint32_t>((i + rank) % 2);
+        float* const output = outputs[table].data();
+        operations.push_back(client.Submit(kind, table, ones.data(), output));
+        if (kind == FrameKind::kPushPull) continue;
+        operations.push_back(client.Submit(FrameKind::kPull, table, nullptr, output));
+      }
+      for (const auto& operation : operations) Finish(client, operation);
+      EXPECT_THAT(outputs[0], Each(Eq(kind == FrameKind::kPush ? 1.0F : 2.0F)));
+    }
+  });
+}
+
 TEST_P(ServiceTest, RowsAreThoseOfATableInOnePlace) {
   constexpr int kWorkers = 2;
   constexpr int64_t kColumns = 5;
