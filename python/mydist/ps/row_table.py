@@ -12,7 +12,7 @@ from ..job.process_set import ProcessSet, global_process_set
 from .consistency import Async, Consistency
 from .initial_values import Initial, Uniform
 from .rules import Rule
-from .table import BaseTable, TableCall
+from .table import BaseTable, TableCall, check_output, note_written
 
 __all__ = ["RowTable"]
 
@@ -148,9 +148,19 @@ class RowTable(BaseTable):
         if gradients is not None:
             sent = _floats(call, "gradients", gradients, shape)
             if not self._check_finite(call, sent, shape):
-                rows, sent = rows[:0], sent[:0]
+                sent = None
+        elif kind != "pull":
+            raise wrong_type(f"{call}: gradients", gradients, "a torch.Tensor")
+        if kind != "pull" and sent is None:
+            # The clock moves without a gradient; what is to be pulled follows.
+            none = torch.empty(0, dtype=torch.int64)
+            operation = self._client.submit_rows("push", self._number, none.data_ptr(), 0, 0, 0, 0)
+            if kind == "push":
+                return TableCall(self._client, operation, lambda: None, none)
+            kind = "pull"
         target = result = out
         if kind != "push":
+            check_output(call, out)
             if out is None:
                 target = result = torch.empty(shape, dtype=torch.float32, device="cpu")
             elif _floats(call, "out", out, shape).data_ptr() != out.data_ptr():
@@ -160,6 +170,8 @@ class RowTable(BaseTable):
             if result is not None and target is not None and target is not result:
                 with torch.no_grad():
                     result.copy_(target)
+            elif out is not None:
+                note_written(out)
             return result
 
         operation = self._client.submit_rows(

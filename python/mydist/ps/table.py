@@ -58,7 +58,6 @@ class BaseTable:
         """Creates the table on the servers. Collective; see the classes for its errors."""
         servers = self._servers = job_servers.current()
         self._client = servers.client
-        self._number = servers.next_table(self._process_set.process_set_id)
         spec = binding.load().TableSpec(
             name=self.name,
             rule=(self.rule.name, self.rule.options()),
@@ -68,6 +67,8 @@ class BaseTable:
             **sizes,
         )
         self._agree(sizes)
+        # Not before: a rank whose arguments are wrong does not come to this point.
+        self._number = servers.next_table(self._process_set.process_set_id)
         servers.open_tables.add(self)
         worker = self._process_set.rank()
         address = 0 if start is None else start.data_ptr()
@@ -167,7 +168,13 @@ class BaseTable:
         """
         self._check_open(f"set_options of table '{self.name}'")
         rule = self.rule.changed(**options)
-        operation = self._client.set_options(self._number, (rule.name, rule.options()))
+        before = dict(self.rule.options())
+        changes = [
+            (name, value)
+            for name, value in rule.options()
+            if name in options or before[name] != value
+        ]
+        operation = self._client.set_options(self._number, (rule.name, changes))
         self._client.wait(operation)
         self.rule = rule
 
@@ -234,6 +241,21 @@ class BaseTable:
 def _remove(client: _ps.Client, number: int, pid: int) -> None:
     if os.getpid() == pid:
         client.submit_to_all("remove", number)
+
+
+def check_output(call: str, out: object) -> None:
+    """Raises ValueError for an output that autograd computes with."""
+    if isinstance(out, torch.Tensor) and out.requires_grad and not out.is_leaf:
+        raise ValueError(
+            f"{call}: out is a result that autograd tracks; give a tensor without a gradient, such "
+            "as out.detach()"
+        )
+
+
+def note_written(out: torch.Tensor) -> None:
+    """Lets autograd know that the values have changed."""
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
 
 
 class TableCall:
@@ -392,6 +414,7 @@ class Table(BaseTable):
                 sent = None
         target = result = out
         if pulls:
+            check_output(call, out)
             if out is None:
                 target = result = torch.empty(self._shape, dtype=torch.float32, device="cpu")
             elif self._dense(call, "out", out).data_ptr() != out.data_ptr():
@@ -402,6 +425,8 @@ class Table(BaseTable):
                 assert target is not None
                 with torch.no_grad():
                     result.copy_(target)
+            elif out is not None:
+                note_written(out)
             return result
 
         operation = self._client.submit(

@@ -159,6 +159,51 @@ def ps_a_gradient_that_is_not_finite_is_refused_dropped_or_applied() -> None:
 
 
 @check()
+def ps_rows_without_a_gradient_move_the_clock_alone() -> None:
+    table = md.ps.RowTable(
+        fresh("skip"), 50, 2, md.ps.SGD(lr=1.0), md.ps.Zeros(), md.ps.Sync(), nan="skip"
+    )
+    ids = torch.tensor([3, 40])
+    bad = torch.full((2, 2), float("nan"))
+    assert table.push_pull(ids, bad).equal(torch.zeros(2, 2))
+    table.push(ids, torch.ones(2, 2))
+    assert table.pull(ids).equal(-torch.ones(2, 2))
+    raises(lambda: table.push(ids, None), "gradients is None", kind=TypeError)  # type: ignore[arg-type]
+
+
+@check()
+def ps_autograd_notices_what_is_pulled() -> None:
+    table = md.ps.Table(fresh("noticed"), torch.ones(3), md.ps.Add(), md.ps.Async())
+    weight = torch.zeros(3, requires_grad=True)
+    product = (weight * weight).sum()
+    table.pull(out=weight)
+    raises(product.backward, "modified by an inplace operation", kind=RuntimeError)
+    raises(lambda: table.pull(out=weight * 2), "out is a result that autograd tracks")
+
+
+@check(min_size=2)
+def ps_a_rank_with_a_wrong_argument_may_try_again() -> None:
+    name = fresh("again")
+    if md.rank() == 1:
+        raises(lambda: md.ps.Table(name, torch.zeros(1), md.ps.SGD(lr=-1.0)), "lr is -1")
+    table = md.ps.Table(name, torch.zeros(1), md.ps.SGD(lr=1.0))
+    assert table.push_pull(torch.ones(1)).tolist() == [-1.0]
+
+
+@check(min_size=2)
+def ps_options_of_two_workers_add_up() -> None:
+    table = md.ps.Table(fresh("both"), torch.ones(1), md.ps.SGD(lr=1.0), md.ps.Async())
+    md.barrier()
+    for rank, options in enumerate(({"lr": 0.5}, {"weight_decay": 1.0})):
+        if md.rank() == rank:
+            table.set_options(**options)
+        md.barrier()
+    if md.rank() == 0:
+        assert table.push_pull(torch.zeros(1)).tolist() == [0.5]
+    md.barrier()
+
+
+@check()
 def ps_options_change() -> None:
     table = md.ps.Table(fresh("options"), torch.zeros(3), md.ps.SGD(lr=1.0), md.ps.Async())
     raises(lambda: table.set_options(speed=3), "SGD has no option 'speed', expected lr")
