@@ -122,7 +122,7 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
                         const Frame& frame, Payload payload) {
     if (frame.kind == FrameKind::kGoodbye) {
       if (frame.code != 0) {
-        Lose(worker, connection, "leaves", DecodeError(frame.code, payload.bytes()));
+        Lose(worker, connection, DecodeError(frame.code, payload.bytes()));
       }
       session->Take(connection, frame, {});
       return link->Close(Status::Ok());
@@ -165,21 +165,21 @@ void Server::AwaitReturn(const std::shared_ptr<Worker>& worker, int64_t connecti
                           kLook);
   }
   const Introduction& who = worker->who;
-  Lose(worker, connection, "is lost",
+  Lose(worker, connection,
        Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
            .About(
                {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding}));
 }
 
-void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const char* event,
-                  const Status& why) {
+void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const Status& why) {
   {
     MutexLock lock(mutex_);
     if (is_closing_ || !worker->session->IsLast(connection)) return;
     if (worker->is_lost.exchange(true)) return;
   }
-  MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": rank " << worker->who.number
-                       << " " << event << ": " << why.message();
+  const bool is_own = why.failure().ranks == std::vector<int>{worker->who.number};
+  MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": "
+                       << (is_own ? "" : WorkerText(worker->who) + " leaves: ") << why.message();
   worker->session->End(Status::Aborted("server " + std::to_string(options_.listen.server) +
                                        " has taken this worker for lost: " + why.message()));
   store_.Lose(worker->who.number, why);

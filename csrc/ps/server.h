@@ -45,9 +45,9 @@ class MYDIST_EXPORT Server {
   // Waits until the worker has connected again, its process has ended, or the time is over.
   void AwaitReturn(const std::shared_ptr<Worker>& worker, int64_t connection, TimePoint end)
       MYDIST_EXCLUDES(mutex_);
-  // The worker is counted on no more, because of `why`. `event`: the same in a word, for the log.
-  void Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const char* event,
-            const Status& why) MYDIST_EXCLUDES(mutex_);
+  // The worker is counted on no more, because of `why`.
+  void Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const Status& why)
+      MYDIST_EXCLUDES(mutex_);
 
   const ServerOptions options_;
   Store store_;

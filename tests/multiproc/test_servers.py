@@ -158,9 +158,7 @@ def test_a_worker_is_killed(servers: int, memory: bool, tmp_path: Path) -> None:
         assert job.process.wait(30) == 137, job.output()
         output = job.output()
         assert output.partition("mydistrun: ")[2].startswith("rank 2 "), output
-        told = re.findall(
-            rf"server \d: rank 2 is lost: rank 2 \(host localhost, pid {pid}\) ", output
-        )
+        told = re.findall(rf"server \d: rank 2 \(host localhost, pid {pid}\) has died", output)
         assert len(told) == (servers or 2), output
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from multiproc.watched_job import write_row
+from torch.utils.data import DataLoader
 
 import mydist as md
 from mydist.ps import job_servers
@@ -139,12 +140,14 @@ def children() -> None:
         raises(lambda: md.ps.Table("new", torch.zeros(1), md.ps.Add()), "is a child of rank")
         sys.exit(7)  # With all that Python does at its end.
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    loader = DataLoader([0], num_workers=1, collate_fn=lambda _: table.pull())
+    raises(lambda: list(loader), "is a child of rank")
     assert table.push_pull(torch.ones(10)).tolist() == [1.0] * 10
     table.close()
 
 
 def ctrl_c() -> None:
-    """It ends a wait; the call goes on, although its tensors are no one's any more."""
+    """The call goes on, although the program has let go of its tensors."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
