@@ -32,7 +32,7 @@ deep: build-tests setup-check ## everything that is too slow for every change (P
 	@scripts/deep.sh $${PARTS:-}
 
 docs: setup-check ## the documentation site in build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 scripts/in_environment.sh python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 scripts/in_environment.sh python -m mkdocs build --strict
 	@echo "The site is in build/site; open build/site/index.html. Its search needs a server:"
 	@echo "python3 -m http.server --bind 127.0.0.1 --directory build/site"
 

@@ -72,8 +72,9 @@ def admm(
         adaptive: doubles rho while the primal norm is above 10 times the dual one, halves it in the
             reverse case.
         relaxation: above 0 and below 2; 1 is none.
-        absolute, relative: stop when both norms are below sqrt(size · elements) · absolute plus
-            relative times the norms of their terms.
+        absolute: it stops when both norms are below sqrt(size · elements) · absolute plus relative
+            times the norms of their terms.
+        relative: see absolute.
         max_rounds: the most rounds.
         prox: `prox(v, weight)` returns the z that minimises g(z) + weight/2 ‖z − v‖². None: g is 0.
         process_set: the ranks that take part.
