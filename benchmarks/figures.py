@@ -1,7 +1,7 @@
 """The pictures of the pages: `python -m benchmarks.figures` measures, then draws docs/images.
 
-`--draw-only` draws what an earlier run has left in build/bench/figures. Colours and text are
-readable on a white and on a dark page.
+`--draw-only` draws what an earlier run has left in build/bench/figures, `--diagrams` only what
+needs no measuring. Colours and text are readable on a white and on a dark page.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mydist.bench.results import Row, read_json
+
+from .diagrams import draw_servers
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "build" / "bench" / "figures"
@@ -74,8 +76,8 @@ def _run(*words: str, launch: tuple[str, ...] = ()) -> None:
     subprocess.run([*launcher, sys.executable, *words], check=True, cwd=ROOT, env=environment)
 
 
-def draw() -> None:
-    """Draws all pictures from what was measured."""
+def set_style() -> None:
+    """Of all pictures."""
     mpl.rcParams.update(
         {
             "svg.hashsalt": "mydist",  # The same figures give the same file.
@@ -92,7 +94,10 @@ def draw() -> None:
             "legend.frameon": False,
         }
     )
-    IMAGES.mkdir(parents=True, exist_ok=True)
+
+
+def draw() -> None:
+    """Draws the pictures of what was measured."""
     _save(draw_bandwidth(_rows("allreduce")), "allreduce")
     _save(draw_steps({model: _rows(f"step_{model}") for model in MODELS}), "step")
     events = json.loads((MEASURED / "timeline.json").read_text(encoding="utf-8"))
@@ -104,6 +109,7 @@ def _rows(name: str) -> list[Row]:
 
 
 def _save(figure: Figure, name: str) -> None:
+    IMAGES.mkdir(parents=True, exist_ok=True)
     figure.savefig(IMAGES / f"{name}.svg", transparent=True, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -214,9 +220,14 @@ def main() -> int:
     """Measures unless told not to, and draws."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
     parser.add_argument("--draw-only", action="store_true", help="draw what was measured before")
-    if not parser.parse_args().draw_only:
-        measure()
-    draw()
+    parser.add_argument("--diagrams", action="store_true", help="draw what needs no measuring")
+    options = parser.parse_args()
+    set_style()
+    _save(draw_servers(), "parameter_server")
+    if not options.diagrams:
+        if not options.draw_only:
+            measure()
+        draw()
     return 0
 
 

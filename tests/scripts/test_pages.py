@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mydist as md
+from mydist import ps
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import parse_flags
 
@@ -125,3 +126,4 @@ def test_the_api_page_has_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     named = re.findall(r"^::: mydist\.(\w+)$", page, re.MULTILINE)
     assert sorted(named) == sorted(set(md.__all__) - {"__version__"})
+    assert sorted(re.findall(r"^::: mydist\.ps\.(\w+)$", page, re.MULTILINE)) == sorted(ps.__all__)
