@@ -250,7 +250,7 @@ std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const
     if (Pulls(kind)) part.answer_bytes = static_cast<uint64_t>(count) * sizeof(float);
     const auto lane = static_cast<size_t>(table->places[index]);
     part.deliver = [table, index, kind, lane, trace,
-                    to = output == nullptr ? nullptr : output + begin](
+                    to = output != nullptr && Pulls(kind) ? output + begin : nullptr](
                        std::span<const uint8_t> bytes, const Frame& answer) {
       if (to != nullptr) std::memcpy(to, bytes.data(), bytes.size());
       const int64_t staleness = table->NoteVersion(index, answer, kind);
