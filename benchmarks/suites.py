@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -92,21 +93,28 @@ def _bench(ranks: int, arguments: Sequence[str], *flags: str, **variables: str) 
     return run
 
 
-def _job(ranks: int, on_gpu: bool = False, between_hosts: bool = False, **more: str) -> Suite:
+def _job(
+    ranks: int, on_gpu: bool = False, between_hosts: bool = False, servers: int = 0, **more: str
+) -> Suite:
     """A job of jobs/; one on a GPU has a reason without it. `between_hosts`: over Gloo, if built.
 
-    The variables `more` are set. A job has the name of its suite, but for the number of its ranks.
+    `servers` are processes beside the ranks, for tables of md.ps. The variables `more` are set. A
+    job has the name of its suite, but for the number of its ranks.
     """
 
     def run(name: str, setting: Setting, results: Results) -> None:
         if on_gpu and setting.device == "cuda" and (reason := why_no_gpu()):
             results.reasons[name] = reason
             return
+        if servers and find_spec("mydist._ps") is None:
+            results.reasons[name] = "this mydist was built without the parameter server"
+            return
         path = setting.folder / f"{name}.json"
         program = [sys.executable, "-m", "benchmarks.jobs", name.removesuffix("-2"), str(path)]
         program += ["--gpu"] if on_gpu and setting.device == "cuda" else []
         program += ["--smoke"] if setting.smoke else []
         flags = ["--gloo"] if between_hosts and md.gloo_built() else []
+        flags += ["--servers", str(servers)] if servers else []
         output = _launch(ranks, flags + program, setting, more)
         results.figures[name] = json.loads(path.read_text())
         _note_absent(name, output, results)
@@ -165,5 +173,9 @@ SUITES: dict[str, Suite] = {
     t.GPU_OVERHEAD: _job(1, on_gpu=True),
     t.GPU_BUCKET: _job(1, on_gpu=True, MYDIST_FREEZE_AFTER="2"),
     t.GPU_BUCKET2: _job(2, on_gpu=True, MYDIST_FREEZE_AFTER="2"),
+    t.SERVERS: _job(2, servers=1),
+    t.SERVERS_TCP: _job(2, servers=1, MYDIST_SHARED_MEMORY="0"),
+    t.SERVER_ROWS: _job(2, servers=1),
+    t.STRAGGLERS: _job(8, servers=1),
     t.RECORDING: _job(2, MYDIST_FREEZE_AFTER="2"),
 }

@@ -1,8 +1,8 @@
 """Targets: the figures to reach, one entry per comparison. The only place they are in.
 
-A row is a subject, on two cores (A1, A2, …) or on one GPU (G2, …: GPU_TARGETS); its entries are met
-or missed one by one. "Open MPI" is what mpirun gives over its shared memory, "Gloo" is libgloo's
-ring over TCP.
+A row is a subject: on two cores (A1, A2, …), of the parameter server (S1, S2, …), or on one GPU
+(G2, …: GPU_TARGETS). Its entries are met or missed one by one. "Open MPI" is what mpirun gives over
+its shared memory, "Gloo" is libgloo's ring over TCP.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ GRADIENTS, LATENCY, STEADY, RECORDING = "gradients", "latency", "steady", "recor
 GPU_STAGING, GPU_OVERHEAD = "gpu-staging", "gpu-overhead"
 GPU_BUCKET, GPU_BUCKET2 = "gpu-bucket", "gpu-bucket-2"
 GPU_SLOTS, GPU_SLOTS2 = "gpu-slots", "gpu-slots-2"
+
+SERVERS, SERVERS_TCP = "servers", "servers-tcp"
+SERVER_ROWS, STRAGGLERS = "server-rows", "stragglers"
 
 K, M = 1 << 10, 1 << 20
 RESNET50_ELEMENTS = 25_557_032
@@ -173,7 +176,35 @@ def _training() -> Iterable[Target]:
         yield _figure(*place, "<= 1 %", has_ends=True)
 
 
-TARGETS: tuple[Target, ...] = (*_core(), *_torch_api(), *_between_hosts(), *_training())
+def _parameter_server() -> Iterable[Target]:
+    """Two workers and a server; the peer is torch.distributed.rpc over TensorPipe."""
+    shared = (SERVERS, "shared memory")
+    over_tcp = (SERVERS_TCP, "TCP")
+    for row, (suite, way), text, goal in (
+        ("S1", shared, "64M", "<= 35000 µs"),
+        ("S2", over_tcp, "64M", "<= 90000 µs"),
+        ("S3", shared, "1M", "<= 500 µs"),
+        ("S3", shared, "64K", "<= 100 µs"),
+        ("S4", shared, "4", "<= 40 µs"),
+        ("S4", over_tcp, "4", "<= 80 µs"),
+    ):
+        what = f"push_pull of {text}B over {way}"
+        yield _figure(row, suite, f"push_pull_{text}_us", what, goal)
+        if text == "64M":
+            yield _figure(row, suite, f"ratio_{text}", f"{what}, against torch RPC", ">= 5 ×")
+    what = "4096 rows × 64 of 10^7 pulled and pushed, rows per second and core"
+    yield _figure("S6", SERVER_ROWS, "rows_per_second_and_core", what, ">= 1000000")
+    what = "SSP(3) with stragglers, of Sync's time to a loss"
+    yield _figure("S7", STRAGGLERS, "share", what, "<= 0.65")
+
+
+TARGETS: tuple[Target, ...] = (
+    *_core(),
+    *_torch_api(),
+    *_between_hosts(),
+    *_training(),
+    *_parameter_server(),
+)
 
 
 def _one_gpu() -> Iterable[Target]:

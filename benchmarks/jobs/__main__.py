@@ -13,12 +13,24 @@ import torch
 import mydist as md
 from mydist.bench.implementations import close_torch_gloo
 
-from . import comparisons, counters, gpu_bucket, gpu_slots, gpu_staging, gradients
+from . import comparisons, counters, gpu_bucket, gpu_slots, gpu_staging, gradients, stragglers
 from .job import Figures, JobArguments, share_the_gpu
 
 
 def _nothing(_: JobArguments) -> None:
     pass
+
+
+def _servers(arguments: JobArguments) -> Figures:
+    from . import servers  # Takes torch.distributed.rpc, which not every build of torch has.
+
+    return servers.measure(arguments)
+
+
+def _server_rows(arguments: JobArguments) -> Figures:
+    from . import servers
+
+    return servers.measure_rows(arguments)
 
 
 # What sets the environment before mydist.init(), and what measures after it.
@@ -28,6 +40,10 @@ JOBS: dict[str, tuple[Callable[[JobArguments], None], Callable[[JobArguments], F
     "steady": (_nothing, counters.measure_steady_state),
     "hierarchy-bytes": (counters.pretend_two_hosts, counters.measure_hierarchy_bytes),
     "recording": (_nothing, comparisons.measure_recording),
+    "servers": (_nothing, _servers),
+    "servers-tcp": (_nothing, _servers),
+    "server-rows": (_nothing, _server_rows),
+    "stragglers": (_nothing, stragglers.measure),
     "gpu-overhead": (_nothing, comparisons.measure_overhead),
     "gpu-slots": (share_the_gpu, gpu_slots.measure),
     "gpu-bucket": (share_the_gpu, gpu_bucket.measure),
