@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/process.h"
 #include "ps/error_bytes.h"
-#include "ps/row_piece.h"
 
 namespace mydist::ps {
 namespace {
@@ -33,9 +31,6 @@ void Append(std::vector<uint8_t>& bytes, const T* values, size_t count) {
   bytes.insert(bytes.end(), begin, begin + count * sizeof(T));
 }
 
-bool Pushes(FrameKind kind) { return kind == FrameKind::kPush || kind == FrameKind::kPushPull; }
-bool Pulls(FrameKind kind) { return kind == FrameKind::kPull || kind == FrameKind::kPushPull; }
-
 std::string TextOf(FrameKind kind, const TableSpec& spec) {
   return std::string(FrameKindName(kind)) + " of table '" + spec.name + "'";
 }
@@ -43,15 +38,6 @@ std::string TextOf(FrameKind kind, const TableSpec& spec) {
 size_t RowsInAPart(const TableSpec& spec) {
   return static_cast<size_t>(
       std::max<int64_t>(1, kRowBytesInAPart / (spec.width * static_cast<int64_t>(sizeof(float)))));
-}
-
-std::string RankText(const Introduction& worker) {
-  return "rank " + std::to_string(worker.number) + " (host " + worker.host + ", pid " +
-         std::to_string(worker.pid) + ")";
-}
-
-Failure FailureOf(const Introduction& worker) {
-  return {.ranks = {worker.number}, .host = worker.host, .pid = worker.pid};
 }
 
 // The warning of this number, from 0, comes after so long.
@@ -122,7 +108,7 @@ void Client::Close(bool has_failed) {
   Status error;
   if (has_failed) {
     // The others are to hear of a lost server rather than of a worker that lost it.
-    error = Status::Aborted(RankText(options_.lane.connect.self) + " has failed; see its output")
+    error = Status::Aborted(WorkerText(options_.lane.connect.self) + " has failed; see its output")
                 .About(FailureOf(options_.lane.connect.self));
     for (const std::shared_ptr<Lane>& lane : lanes_) {
       const Status lost = lane->failure();

@@ -40,6 +40,14 @@ enum class FrameKind : uint8_t {
   kTaken = 33,   // The payload of `sequence` has been read; its answer comes later.
 };
 
+// Whether it brings a gradient, and whether its answer brings parameters.
+constexpr bool Pushes(FrameKind kind) {
+  return kind == FrameKind::kPush || kind == FrameKind::kPushPull;
+}
+constexpr bool Pulls(FrameKind kind) {
+  return kind == FrameKind::kPull || kind == FrameKind::kPushPull;
+}
+
 struct Frame {
   FrameKind kind = FrameKind::kPing;
   // Whether the payload lies in the window that worker and server share, at `place`.

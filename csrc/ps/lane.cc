@@ -14,11 +14,6 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr Duration kPause = std::chrono::milliseconds(50);
 
-std::string ServerText(const Introduction& server) {
-  return "server " + std::to_string(server.number) + " (host " + server.host + ", pid " +
-         std::to_string(server.pid) + ")";
-}
-
 // False: the operation is over, and so the caller's memory may be gone. A push is sent without its
 // gradient then: it moves the clock of each piece once, as in all other pushes.
 bool CopyPayload(Part& part, uint8_t* to) {

@@ -31,11 +31,6 @@ int HalfOfTheCores() {
   return std::max(1, CPU_COUNT(&cores) / 2);
 }
 
-std::string WorkerText(const Introduction& worker) {
-  return "rank " + std::to_string(worker.number) + " (host " + worker.host + ", pid " +
-         std::to_string(worker.pid) + ")";
-}
-
 // The payload of a frame that lies in the window, counted while it does.
 Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>& link,
                 const std::shared_ptr<WindowUse>& use, const std::shared_ptr<Session>& session,
@@ -164,11 +159,12 @@ void Server::AwaitReturn(const std::shared_ptr<Worker>& worker, int64_t connecti
     return threads_->Post([this, worker, connection, end] { AwaitReturn(worker, connection, end); },
                           kLook);
   }
-  const Introduction& who = worker->who;
+  Failure known = FailureOf(worker->who);
+  known.finding = kDeadFinding;
   Lose(worker, connection,
-       Status::PeerLost(WorkerText(who) + " has died or has left without a goodbye; see its output")
-           .About(
-               {.ranks = {who.number}, .host = who.host, .pid = who.pid, .finding = kDeadFinding}));
+       Status::PeerLost(WorkerText(worker->who) +
+                        " has died or has left without a goodbye; see its output")
+           .About(known));
 }
 
 void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, const Status& why) {

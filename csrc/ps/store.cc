@@ -223,7 +223,6 @@ bool Session::Repeat(int64_t connection, const Frame& frame) {
   {
     MutexLock lock(mutex_);
     entries_.erase(entries_.begin(), entries_.lower_bound(frame.version));
-    oldest_ = std::max(oldest_, frame.version);
     const auto [found, is_new] = entries_.try_emplace(frame.sequence, Entry{frame, connection});
     if (is_new) return false;
     found->second.request = frame;
@@ -231,9 +230,12 @@ bool Session::Repeat(int64_t connection, const Frame& frame) {
     if (!found->second.is_done) return true;  // Its answer goes to the new connection.
     known = found->second;
   }
-  const bool pulls = frame.kind == FrameKind::kPushPull || frame.kind == FrameKind::kPull;
-  if (pulls && known.status.ok()) return false;
-  Reply(frame.sequence, {known.status});
+  if (Pulls(frame.kind) && known.status.ok()) return false;
+  if (frame.kind == FrameKind::kPing && known.status.ok()) {
+    AnswerPing(frame.sequence);
+  } else {
+    Reply(frame.sequence, {known.status});
+  }
   return true;
 }
 
@@ -279,8 +281,9 @@ void Session::Do(const Frame& frame, Payload payload) {
     has_pushed = found != entries_.end() && found->second.is_done;
   }
   if (!end.ok()) return reply({end});
-  const bool pushes = frame.kind == FrameKind::kPush || frame.kind == FrameKind::kPushPull;
-  if (!pushes && frame.kind != FrameKind::kPull) return reply({Manage(frame, payload)});
+  if (frame.kind == FrameKind::kPing) return AnswerPing(sequence);
+  const bool pushes = Pushes(frame.kind);
+  if (!pushes && !Pulls(frame.kind)) return reply({Manage(frame, payload)});
   const Result<std::shared_ptr<Table>> table = store_->Find(frame.table);
   if (!table.ok()) return reply({table.status()});
   if (const Status known = CheckWorker(**table, frame.worker); !known.ok()) return reply({known});
@@ -291,14 +294,13 @@ void Session::Do(const Frame& frame, Payload payload) {
   }
   const auto worker = static_cast<int>(frame.worker);
   if (pushes && !has_pushed) {
-    return piece->Push(worker, std::move(payload), frame.kind == FrameKind::kPushPull, reply);
+    return piece->Push(worker, std::move(payload), Pulls(frame.kind), reply);
   }
   if (pushes) payload = (*table)->spec().is_dense() ? Payload() : std::move(payload);
   piece->Pull(worker, std::move(payload), reply);
 }
 
 Status Session::Manage(const Frame& frame, const Payload& payload) {
-  if (frame.kind == FrameKind::kPing) return Status::Ok();
   if (frame.kind == FrameKind::kDeclare || frame.kind == FrameKind::kOpen) {
     MYDIST_ASSIGN_OR_RETURN(const TableSpec spec, DecodeTableSpec(payload.bytes()));
     if (frame.kind == FrameKind::kDeclare) return store_->Declare(frame.table, spec);
@@ -332,15 +334,12 @@ Status Session::Manage(const Frame& frame, const Payload& payload) {
   }
 }
 
-void Session::Reply(uint64_t sequence, const Answer& answer) {
-  std::vector<uint8_t> words;
+void Session::AnswerPing(uint64_t sequence) {
+  Reply(sequence, {}, EncodeError(store_->WhyWaits(rank_)));
+}
+
+void Session::Reply(uint64_t sequence, const Answer& answer, std::vector<uint8_t> words) {
   if (!answer.status.ok()) words = EncodeError(answer.status);
-  const bool is_ping = [&] {
-    MutexLock lock(mutex_);
-    const auto found = entries_.find(sequence);
-    return found != entries_.end() && found->second.request.kind == FrameKind::kPing;
-  }();
-  if (is_ping && answer.status.ok()) words = EncodeError(store_->WhyWaits(rank_));
   MutexLock lock(mutex_);
   const auto found = entries_.find(sequence);
   if (found == entries_.end()) return;
@@ -359,7 +358,7 @@ void Session::Reply(uint64_t sequence, const Answer& answer) {
               .version = static_cast<uint64_t>(answer.updates),
               .clock = static_cast<uint64_t>(answer.lowest_clock)};
   std::span<const uint8_t> payload = words;
-  if (answer.status.ok() && !is_ping) {
+  if (words.empty()) {
     payload = {reinterpret_cast<const uint8_t*>(answer.parameters.data()),
                answer.parameters.size_bytes()};
     frame.is_in_window = entry.request.is_in_window && !payload.empty();

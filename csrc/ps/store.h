@@ -120,7 +120,11 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
   void Do(const Frame& frame, Payload payload);
   Status Manage(const Frame& frame, const Payload& payload);
   Status CheckWorker(const Table& table, uint32_t worker) const;
-  void Reply(uint64_t sequence, const Answer& answer) MYDIST_EXCLUDES(mutex_);
+  // With what its requests wait for.
+  void AnswerPing(uint64_t sequence) MYDIST_EXCLUDES(mutex_);
+  // `words`: the payload of an answer that is neither parameters nor an error.
+  void Reply(uint64_t sequence, const Answer& answer, std::vector<uint8_t> words = {})
+      MYDIST_EXCLUDES(mutex_);
   // One that came before; whether it was.
   bool Repeat(int64_t connection, const Frame& frame) MYDIST_EXCLUDES(mutex_);
 
@@ -133,7 +137,6 @@ class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
   int64_t connection_ MYDIST_GUARDED_BY(mutex_) = 0;  // The last one.
   Send send_ MYDIST_GUARDED_BY(mutex_);
   std::map<uint64_t, Entry> entries_ MYDIST_GUARDED_BY(mutex_);  // By sequence.
-  uint64_t oldest_ MYDIST_GUARDED_BY(mutex_) = 0;  // Lower ones have been answered and seen.
   bool has_said_goodbye_ MYDIST_GUARDED_BY(mutex_) = false;
   Status end_ MYDIST_GUARDED_BY(mutex_);
 };

@@ -18,6 +18,7 @@
 #include "base/export.h"
 #include "base/status.h"
 #include "ps/frame.h"
+#include "ps/introduction.h"
 #include "ps/payload.h"
 
 namespace mydist::ps {
@@ -32,14 +33,6 @@ struct Address {
   std::string local;  // The name of its abstract Unix socket; empty: none.
 
   bool operator==(const Address&) const = default;
-};
-
-// What either side says of itself. A worker: its rank; a server: its number.
-struct Introduction {
-  int number = 0;
-  int64_t pid = 0;
-  std::string host;      // For errors; at most 255 bytes.
-  uint64_t session = 0;  // A worker's: the same when it connects again after a broken connection.
 };
 
 // One connection. Any thread; its events come from the threads of its Io. It lives until it closes,
