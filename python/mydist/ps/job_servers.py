@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..collectives.objects import allgather_object, broadcast_object
 from ..job import topology
 from ..job.recording import add_stats
-from ..job.rendezvous_client import job_key
+from ..job.rendezvous_client import RendezvousError, job_key, split_address
 from . import binding
 
 if TYPE_CHECKING:
@@ -118,13 +118,14 @@ def parse_addresses(text: str) -> list[Address]:
     for part in text.split(","):
         number, _, place = part.partition("=")
         host_and_port, _, local = place.partition("/")
-        host, _, port = host_and_port.rpartition(":")
-        if not (number.isdecimal() and host and port.isdecimal()):
+        try:
+            host, port = split_address(host_and_port)
+            addresses.append((int(number), host, port, local))
+        except (RendezvousError, ValueError) as error:
             raise ValueError(
                 f"MYDIST_SERVER_ADDRESSES={text!r} is not valid: expected what mydistrun sets, "
                 "0=HOST:PORT/NAME,…"
-            )
-        addresses.append((int(number), host.strip("[]"), int(port), local))
+            ) from error
     return addresses
 
 

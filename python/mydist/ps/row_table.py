@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,9 +11,10 @@ from ..collectives.handles import remember_waiter
 from ..job.error_text import check_whole, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from .consistency import Async, Consistency
+from .host_tensors import host_floats, prepare_output
 from .initial_values import Initial, Uniform
 from .rules import Rule
-from .table import BaseTable, TableCall, check_output, note_written
+from .table import BaseTable, TableCall
 
 __all__ = ["RowTable"]
 
@@ -144,9 +146,10 @@ class RowTable(BaseTable):
         self._check_open(call)
         rows = _row_numbers(call, ids)
         shape = torch.Size([rows.numel(), self.width])
+        check = partial(_floats, call, shape)
         sent = None
         if gradients is not None:
-            sent = _floats(call, "gradients", gradients, shape)
+            sent = check("gradients", gradients)
             if not self._check_finite(call, sent, shape):
                 sent = None
         elif kind != "pull":
@@ -156,24 +159,11 @@ class RowTable(BaseTable):
             none = torch.empty(0, dtype=torch.int64)
             operation = self._client.submit_rows("push", self._number, none.data_ptr(), 0, 0, 0, 0)
             if kind == "push":
-                return TableCall(self._client, operation, lambda: None, none)
+                return TableCall(self._client, operation, None, none)
             kind = "pull"
-        target = result = out
+        target = finish = None
         if kind != "push":
-            check_output(call, out)
-            if out is None:
-                target = result = torch.empty(shape, dtype=torch.float32, device="cpu")
-            elif _floats(call, "out", out, shape).data_ptr() != out.data_ptr():
-                target = torch.empty(shape, dtype=torch.float32, device="cpu")
-
-        def finish() -> Any:
-            if result is not None and target is not None and target is not result:
-                with torch.no_grad():
-                    result.copy_(target)
-            elif out is not None:
-                note_written(out)
-            return result
-
+            target, finish = prepare_output(call, out, shape, check)
         operation = self._client.submit_rows(
             kind,
             self._number,
@@ -214,13 +204,5 @@ def _row_numbers(call: str, ids: object) -> torch.Tensor:
     return ids.detach().to("cpu", torch.int64).contiguous()
 
 
-def _floats(call: str, argument: str, tensor: object, shape: torch.Size) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor):
-        raise wrong_type(f"{call}: {argument}", tensor, "a torch.Tensor")
-    if tensor.dtype != torch.float32:
-        raise TypeError(f"{call}: {argument} is {tensor.dtype}, expected torch.float32")
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{call}: {argument} has shape {list(tensor.shape)}, expected {list(shape)}"
-        )
-    return tensor.detach().to("cpu").contiguous()
+def _floats(call: str, shape: torch.Size, argument: str, tensor: object) -> torch.Tensor:
+    return host_floats(f"{call}: {argument}", tensor, shape, f"expected {list(shape)}")

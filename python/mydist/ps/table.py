@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,10 +15,11 @@ from ..collectives.handles import remember_waiter
 from ..collectives.objects import allgather_object
 from ..errors import MismatchError
 from ..job import topology
-from ..job.error_text import difference_text, wrong_type
+from ..job.error_text import difference_text
 from ..job.process_set import ProcessSet, global_process_set
 from . import binding, job_servers
 from .consistency import Consistency, Sync, check_consistency
+from .host_tensors import host_floats, prepare_output
 from .rules import Rule, check_rule
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class BaseTable:
 
     def _to_all(self, kind: str) -> TableCall:
         self._check_open(f"{kind} of table '{self.name}'")
-        return TableCall(self._client, self._client.submit_to_all(kind, self._number), lambda: None)
+        return TableCall(self._client, self._client.submit_to_all(kind, self._number))
 
     def _try_declare(
         self, spec: _ps.TableSpec, worker: int, creates: bool, address: int
@@ -243,26 +245,15 @@ def _remove(client: _ps.Client, number: int, pid: int) -> None:
         client.submit_to_all("remove", number)
 
 
-def check_output(call: str, out: object) -> None:
-    """Raises ValueError for an output that autograd computes with."""
-    if isinstance(out, torch.Tensor) and out.requires_grad and not out.is_leaf:
-        raise ValueError(
-            f"{call}: out is a result that autograd tracks; give a tensor without a gradient, such "
-            "as out.detach()"
-        )
-
-
-def note_written(out: torch.Tensor) -> None:
-    """Lets autograd know that the values have changed."""
-    if not out.is_inference():
-        torch.autograd.graph.increment_version(out)
-
-
 class TableCall:
     """A call on a table that is under way; it keeps the tensors that it reads and writes."""
 
     def __init__(
-        self, client: _ps.Client, operation: _ps.Operation, finish: Callable[[], Any], *kept: Any
+        self,
+        client: _ps.Client,
+        operation: _ps.Operation,
+        finish: Callable[[], Any] | None = None,
+        *kept: Any,
     ) -> None:
         self._client, self._operation = client, operation
         self._finish, self._kept = finish, kept
@@ -279,7 +270,7 @@ class TableCall:
             if not self._operation.is_over():  # Ctrl-C: it goes on, and needs its tensors.
                 _interrupted[:] = [call for call in _interrupted if not call.is_over()]
                 _interrupted.append(self)
-        return self._finish()
+        return None if self._finish is None else self._finish()
 
 
 class Table(BaseTable):
@@ -406,29 +397,15 @@ class Table(BaseTable):
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
         self._check_open(call)
-        pulls = kind != "push"
+        check = partial(self._dense, call)
         sent = None
         if gradient is not None:
-            sent = self._dense(call, "gradient", gradient)
+            sent = check("gradient", gradient)
             if not self._check_finite(call, sent, self._shape):
                 sent = None
-        target = result = out
-        if pulls:
-            check_output(call, out)
-            if out is None:
-                target = result = torch.empty(self._shape, dtype=torch.float32, device="cpu")
-            elif self._dense(call, "out", out).data_ptr() != out.data_ptr():
-                target = torch.empty(self._shape, dtype=torch.float32, device="cpu")
-
-        def finish() -> torch.Tensor | None:
-            if result is not None and target is not result:
-                assert target is not None
-                with torch.no_grad():
-                    result.copy_(target)
-            elif out is not None:
-                note_written(out)
-            return result
-
+        target = finish = None
+        if kind != "push":
+            target, finish = prepare_output(call, out, self._shape, check)
         operation = self._client.submit(
             kind,
             self._number,
@@ -439,14 +416,6 @@ class Table(BaseTable):
         return TableCall(self._client, operation, finish, sent, target)
 
     def _dense(self, call: str, argument: str, tensor: object) -> torch.Tensor:
-        """The argument as neighbouring float32 on the host. Raises TypeError or ValueError."""
-        if not isinstance(tensor, torch.Tensor) or tensor.is_sparse:
-            raise wrong_type(f"{call}: {argument}", tensor, "a dense torch.Tensor")
-        if tensor.dtype != torch.float32:
-            raise TypeError(f"{call}: {argument} is {tensor.dtype}, expected torch.float32")
-        if tensor.shape != self._shape:
-            raise ValueError(
-                f"{call}: {argument} has shape {list(tensor.shape)}, the table has "
-                f"{list(self._shape)}"
-            )
-        return tensor.detach().to("cpu").contiguous()
+        """See host_floats."""
+        wanted = f"the table has {list(self._shape)}"
+        return host_floats(f"{call}: {argument}", tensor, self._shape, wanted)
