@@ -54,6 +54,17 @@ def no_job() -> None:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread: for work in small steps."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a piece of code in a fresh interpreter and gives its output and exit code."""
 

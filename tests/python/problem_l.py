@@ -11,14 +11,20 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
+from deep import deep
 
 import mydist as md
 from mydist.optim.strategies.simulation import SimulatedWorker, Simulation
 
 SAMPLES, FEATURES, L2 = 2000, 40, 1e-3
 WORKERS, BATCH = 8, 16
+# How shards() can divide the samples.
+LAYOUTS = ("iid", "sorted")
 ASYNC = md.ps.Async()
+
+every_seed = pytest.mark.parametrize("seeds", [3, deep(10)])
 
 _random = np.random.default_rng(0)
 _scale = np.logspace(0, -0.74, FEATURES)

@@ -5,28 +5,18 @@ Margins come from the worst of ten seeds. A deep run has all ten; an ordinary on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import problem_l as problem
 import pytest
-import torch
-from deep import deep
+from problem_l import LAYOUTS, every_seed
 
 import mydist as md
 
-every_seed = pytest.mark.parametrize("seeds", [3, deep(10)])
-LAYOUTS = ("iid", "sorted")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def late(rule: md.ps.Rule, seeds: int, delay: int = 16, updates: int = 1000) -> Any:
@@ -145,7 +135,7 @@ def seconds_to_target(rule: md.ps.Rule, consistency: md.ps.Consistency, seed: in
     return float(path.seconds[reached.argmax()])
 
 
-@pytest.mark.parametrize("seeds", [3, deep(10)])
+@every_seed
 def test_ssp_hides_workers_that_are_slow_now_and_then(seeds: int) -> None:
     # A push alone moves an eighth of the mean of eight.
     ratios = [

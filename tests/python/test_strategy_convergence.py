@@ -5,7 +5,6 @@ A deep run has all ten; an ordinary one has the first three, with the same margi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -14,22 +13,13 @@ import problem_l as problem
 import pytest
 import torch
 from deep import deep
-from problem_l import Excess
+from problem_l import LAYOUTS, Excess, every_seed
 
 import mydist as md
 from mydist.optim.strategies.admm import AdmmResult, Consensus
 from mydist.optim.strategies.simulation import SimulatedWorker, Simulation
 
-every_seed = pytest.mark.parametrize("seeds", [3, deep(10)])
-LAYOUTS = ("iid", "sorted")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @cache
