@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,27 +63,29 @@ def compare(plain: Curve, other: Curve, file: Path | None) -> None:
 
 def plot(curves: list[Curve], file: Path) -> None:
     """The scores on the left and the bytes on the right."""
+    with two_diagrams(file) as (left, right):
+        for curve in curves:
+            left.plot(curve.counts, curve.scores, marker="o", markersize=4, label=curve.name)
+            right.plot(curve.counts, curve.megabytes, marker="o", markersize=4)
+            end = curve.counts[-1], curve.megabytes[-1]
+            right.annotate(f"{end[1]:.1f}", end, (-6, 4), textcoords="offset points", ha="right")
+        left.set(title=curves[0].score, xlabel=curves[0].unit)
+        right.set(title="megabytes sent per rank", xlabel=curves[0].unit, ylim=(0, None))
+
+
+@contextmanager
+def two_diagrams(file: Path):
+    """Their axes, side by side: draw on them; then they are written to the file."""
     import matplotlib
 
     matplotlib.use("Agg")  # Draws without a screen.
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for curve in curves:
-        left.plot(curve.counts, curve.scores, marker="o", markersize=4, label=curve.name)
-        right.plot(curve.counts, curve.megabytes, marker="o", markersize=4)
-        end = curve.counts[-1], curve.megabytes[-1]
-        right.annotate(f"{end[1]:.1f}", end, (-6, 4), textcoords="offset points", ha="right")
-    left.set(title=curves[0].score, xlabel=curves[0].unit)
-    right.set(title="megabytes sent per rank", xlabel=curves[0].unit, ylim=(0, None))
-    style(left, right)
-    figure.savefig(file, dpi=150)
-
-
-def style(left, right) -> None:
-    """Of two diagrams side by side; the left one has the legend."""
+    yield left, right
     for axes in (left, right):
         axes.margins(y=0.1)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)
+    figure.savefig(file, dpi=150)

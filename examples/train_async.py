@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from comparison import add_plot_argument, check_plot, style
+from comparison import add_plot_argument, check_plot, two_diagrams
 from fashion_mnist import DATA, load
 from torch import nn
 from torch.nn import functional
@@ -122,19 +122,12 @@ def judge(model: nn.Module, images, labels) -> tuple[float, float]:
 
 def plot(curves: list[Curve], file: Path) -> None:
     """The losses on the left and the accuracies on the right."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # Draws without a screen.
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for curve in curves:
-        left.plot(curve.pushes, curve.losses, marker="o", markersize=4, label=curve.name)
-        right.plot(curve.pushes, curve.accuracies, marker="o", markersize=4)
-    left.set(title="test loss", xlabel="pushes of rank 0")
-    right.set(title="test accuracy", xlabel="pushes of rank 0")
-    style(left, right)
-    figure.savefig(file, dpi=150)
+    with two_diagrams(file) as (left, right):
+        for curve in curves:
+            left.plot(curve.pushes, curve.losses, marker="o", markersize=4, label=curve.name)
+            right.plot(curve.pushes, curve.accuracies, marker="o", markersize=4)
+        left.set(title="test loss", xlabel="pushes of rank 0")
+        right.set(title="test accuracy", xlabel="pushes of rank 0")
 
 
 def main() -> None:
